@@ -1,0 +1,42 @@
+# make demo, make test: each does all the set-up it needs. `make help` lists the rest.
+PYTHON ?= python3
+BIN := .venv/bin
+.DEFAULT_GOAL := help
+
+.PHONY: help demo test lint format bench lock clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+demo: .venv/installed  ## Hopper learned twice, by Stellaris and by a synchronous baseline (results/quickstart/)
+	$(BIN)/python -m experiments quickstart
+
+test: .venv/installed lint  ## formatter, linter, type checker, then every test and doctest
+	$(BIN)/python -m pytest -n 2
+
+lint: .venv/installed  ## formatter, linter and type checker
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: .venv/installed  ## rewrite the code in the project's format
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: .venv/installed  ## speed, as ratios against a limit measured in the same run
+	$(BIN)/python -m experiments.benchmarks training
+
+lock:  ## resolve pyproject.toml anew into requirements.lock (needs uv)
+	uv pip compile --quiet --universal --fork-strategy fewest --python-version 3.11 --all-extras --generate-hashes \
+	  --no-emit-package stellaris --custom-compile-command 'make lock' pyproject.toml -o requirements.lock
+
+clean:  ## remove the environment and the caches (results stay)
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+# The stamp is written last, so that an installation that was cut off is taken up again.
+.venv/installed: requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("stellaris needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Try: make PYTHON=python3.11 ...")'
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation --editable .
+	@touch $@

@@ -1,0 +1,82 @@
+"""Action distributions: diagonal Gaussian and categorical, as trees that sample from given noise.
+
+Noise is drawn apart from the parameters, so that a whole fragment's noise comes from one call with the actor's own key,
+and an actor's actions do not depend on which other actors happen to share its batch.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Float, Int
+
+from stellaris.types import Array
+
+_LOG_SQRT_2PI = 0.9189385332046727
+
+
+class DiagonalGaussian(NamedTuple):
+    """Independent normal actions: `a = mean + exp(log_std) * noise`, density over the last axis.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> policy = DiagonalGaussian(mean=jnp.zeros(2), log_std=jnp.zeros(2))
+      >>> print(f"{policy.log_prob(jnp.zeros(2)):.4f} {policy.entropy():.4f}")
+      -1.8379 2.8379
+    """
+
+    mean: Float[Array, "*batch action"]
+    log_std: Float[Array, "*#batch action"]
+
+    def log_prob(self, value: Float[Array, "*batch action"]) -> Float[Array, "*batch"]:
+        """`sum_i -((a_i - mean_i) / std_i)^2 / 2 - log std_i - log sqrt(2 pi)`."""
+        standard = (value - self.mean) * jnp.exp(-self.log_std)
+        return jnp.sum(-0.5 * jnp.square(standard) - self.log_std - _LOG_SQRT_2PI, axis=-1)
+
+    def entropy(self) -> Float[Array, "*batch"]:
+        """`sum_i log std_i + log sqrt(2 pi e)`."""
+        log_std = jnp.broadcast_to(self.log_std, self.mean.shape)
+        return jnp.sum(log_std + _LOG_SQRT_2PI + 0.5, axis=-1)
+
+    def sample(self, noise: Float[Array, "*batch action"]) -> Float[Array, "*batch action"]:
+        """The action for standard normal noise."""
+        return self.mean + jnp.exp(self.log_std) * noise
+
+    @staticmethod
+    def noise(key: jax.Array, shape: Sequence[int]) -> jax.Array:
+        """Standard normal noise of `shape`, whose last axis is the action's."""
+        return jax.random.normal(key, tuple(shape))
+
+
+class Categorical(NamedTuple):
+    """One of `n` actions with probability `softmax(logits)`; sampled by the Gumbel-max rule.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> policy = Categorical(logits=jnp.zeros(4))
+      >>> print(f"{policy.log_prob(jnp.int32(2)):.4f} {policy.entropy():.4f}")
+      -1.3863 1.3863
+    """
+
+    logits: Float[Array, "*batch n"]
+
+    def log_prob(self, value: Int[Array, "*batch"]) -> Float[Array, "*batch"]:
+        """`log softmax(logits)[a]`."""
+        log_probs = jax.nn.log_softmax(self.logits)
+        return jnp.take_along_axis(log_probs, value[..., None], axis=-1)[..., 0]
+
+    def entropy(self) -> Float[Array, "*batch"]:
+        """`-sum_i p_i log p_i`, where an action of probability zero adds nothing."""
+        log_probs = jax.nn.log_softmax(self.logits)
+        probs = jnp.exp(log_probs)
+        return -jnp.sum(jnp.where(probs > 0, probs * jnp.where(probs > 0, log_probs, 0.0), 0.0), axis=-1)
+
+    def sample(self, noise: Float[Array, "*batch n"]) -> Int[Array, "*batch"]:
+        """`argmax(logits + noise)` for standard Gumbel noise."""
+        return jnp.argmax(self.logits + noise, axis=-1)
+
+    @staticmethod
+    def noise(key: jax.Array, shape: Sequence[int]) -> jax.Array:
+        """Standard Gumbel noise of `shape`, whose last axis is the number of actions."""
+        return jax.random.gumbel(key, tuple(shape))

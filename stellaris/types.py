@@ -1,0 +1,76 @@
+"""The array vocabulary that every module shares.
+
+Arrays are time-major: `T` steps, then `B` environments (or any other batch shape), then features. Versions are int32
+and count published policies from 0. `value` and `observation` have one row more than `reward`: the last bootstraps.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+import jax
+import numpy as np
+
+#: An array that a public function accepts: on a device, or NumPy's.
+Array: TypeAlias = jax.Array | np.ndarray[Any, np.dtype[Any]]
+#: Any tree of arrays: parameters, gradients, optimizer states.
+Tree: TypeAlias = Any
+
+
+class Distribution(Protocol):
+    """What an algorithm asks of the action distribution that a policy returns; distrax's distributions comply."""
+
+    def log_prob(self, value: Any, /) -> Any:
+        """Log-probability (density) of actions `[..., *action]` -> `[...]`."""
+
+    def entropy(self) -> Any:
+        """Entropy `[...]` in nats."""
+
+
+#: `(params, observation [..., *obs]) -> (distribution over actions [...], value [...])`: any network, from any library.
+ApplyFn: TypeAlias = Callable[[Any, Any], tuple[Any, Any]]
+
+
+class Trajectory(NamedTuple):
+    """`T` consecutive steps of `B` environments, tagged with the policy that chose every action.
+
+    A step that only resets its environment (the one after an episode's end) is no transition: `valid` is False there.
+    The observation before it is the episode's last, so the value there bootstraps a truncated episode correctly.
+    """
+
+    observation: Array  #: `[T + 1, B, *obs]` as the environment gave them (raw, not normalised).
+    action: Array  #: `[T, B, *action]` as sampled, before any clipping to the environment's bounds.
+    reward: Array  #: `[T, B]` float.
+    terminated: Array  #: `[T, B]` bool: the episode ended in a state of value zero. Truncation does not count.
+    valid: Array  #: `[T, B]` bool: False for a step that only reset its environment.
+    log_prob: Array  #: `[T, B]` log-probability of the action under the behaviour policy.
+    value: Array  #: `[T + 1, B]` the behaviour policy's value of every observation.
+    version: Array  #: `[T, B]` int32 version of the behaviour policy that chose the action.
+
+
+def concatenate(trajectories: Sequence[Trajectory]) -> Trajectory:
+    """Joins fragments of equal length along the batch axis (NumPy, on the host).
+
+    Args:
+      trajectories: at least one, each `[T, B_i, ...]`.
+
+    Returns:
+      One trajectory `[T, sum(B_i), ...]`.
+
+    Raises:
+      ValueError: if there is none, or if their lengths differ.
+
+    Example:
+      >>> import numpy as np
+      >>> step = np.zeros((5, 1), np.float32)
+      >>> bootstrapped = np.zeros((6, 1), np.float32)
+      >>> fragment = Trajectory(bootstrapped, step, step, step, step, step, bootstrapped, step)
+      >>> concatenate([fragment, fragment]).reward.shape
+      (5, 2)
+    """
+    if not trajectories:
+        raise ValueError("trajectories is empty: there is nothing to concatenate")
+    lengths = {t.reward.shape[0] for t in trajectories}
+    if len(lengths) > 1:
+        raise ValueError(f"trajectories have different lengths {sorted(lengths)}: they must share T")
+    columns = zip(*trajectories, strict=True)
+    return Trajectory(*(np.concatenate([np.asarray(part) for part in column], axis=1) for column in columns))
