@@ -10,8 +10,10 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 import jax
 import numpy as np
 
-#: An array that a public function accepts: on a device, or NumPy's.
-Array: TypeAlias = jax.Array | np.ndarray[Any, np.dtype[Any]]
+#: An array on the host.
+NDArray: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+#: An array that a public function accepts: on a device, or on the host.
+Array: TypeAlias = jax.Array | NDArray
 #: Any tree of arrays: parameters, gradients, optimizer states.
 Tree: TypeAlias = Any
 
