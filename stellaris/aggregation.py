@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import Bool, Float, Int
 
@@ -343,7 +344,7 @@ def _unweighted(staleness: jax.Array) -> jax.Array:
 
 def _admit_all(state: AggregatorState, learner: Any, clock: Any) -> Any:
     del state, learner, clock
-    return jnp.bool_(True)
+    return np.True_
 
 
 def _check_sizes(name: str, full: int, capacity: int | None) -> int:

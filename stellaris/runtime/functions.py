@@ -110,7 +110,7 @@ class Container:
     alive: bool = True
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Context:
     """What a body knows of where it runs."""
 

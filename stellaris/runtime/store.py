@@ -142,6 +142,14 @@ class Store:
         """The newest version of `name`, or -1 before the first."""
         return self._newest.get(name, -1)
 
+    def value(self, name: str) -> Tree:
+        """The newest version's value.
+
+        Raises:
+          LookupError: if `name` was never published.
+        """
+        return self._get(name, self.newest(name))
+
     def pin(self, arguments: tuple[object, ...], *, invocation: int) -> None:
         """Keeps the fixed versions among `arguments` for an invocation that has yet to start."""
         lease = self._leases.setdefault(invocation, _Lease("", []))

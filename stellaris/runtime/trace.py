@@ -97,13 +97,13 @@ class Trace:
         seconds: dict[str, float] = {}
         for function in self.functions():
             started = self.select("started", function=function)
-            begun = dict(zip(started.invocation.tolist(), started.time.tolist(), strict=True))
-            ends = dict.fromkeys(begun, until)
-            for ending in ENDINGS:
-                ended = self.select(ending, function=function)
-                ends.update(zip(ended.invocation.tolist(), ended.time.tolist(), strict=True))
-            # What ended without having started (cancelled while it waited) used nothing.
-            seconds[function] = math.fsum(ends[number] - begin for number, begin in begun.items())
+            ended = [self.select(ending, function=function) for ending in ENDINGS]
+            cancelled = ended.pop()  # of these, what still waited never ran
+            ran = np.isin(cancelled.invocation, started.invocation)
+            times = [*(events.time for events in ended), cancelled.time[ran]]
+            running = len(started.time) - sum(len(t) for t in times)
+            ends = math.fsum(float(t.sum()) for t in times) + until * running
+            seconds[function] = ends - float(started.time.sum())
         return seconds
 
     def to_dataframe(self) -> "pd.DataFrame":

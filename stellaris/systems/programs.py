@@ -1,0 +1,189 @@
+"""The programs that systems run as functions: act, learn one gradient, learn a whole round, update the policy."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from stellaris.aggregation import Update, apply_update
+from stellaris.algorithms import PPO
+from stellaris.algorithms.ppo import Batch, take
+from stellaris.envs import VectorEnv
+from stellaris.normalisation import Normaliser
+from stellaris.policies import Policy, PolicyVersion
+from stellaris.rollout import Actors, Fragment, start
+from stellaris.runtime.functions import Context, Function
+from stellaris.runtime.store import Versioned
+from stellaris.types import NDArray, Tree, concatenate
+
+
+class NonFiniteGradientError(FloatingPointError):
+    """A gradient with a NaN or an infinity, caught where it was computed."""
+
+
+class Learned(NamedTuple):
+    """One gradient, as a learner function returns it."""
+
+    gradient: Tree
+    version: int  #: of the parameters it was computed on.
+    metrics: dict[str, float]
+
+
+@dataclass(eq=False)
+class Data:
+    """A batch on the device, and which of its samples have been learned from."""
+
+    batch: Batch
+    pending: NDArray  #: `[N]` bool: transitions that no applied gradient has seen yet.
+
+    def learn(self, indices: NDArray) -> int:
+        """Notes that a gradient of these samples was applied; returns how many were new."""
+        inside = indices[indices < len(self.pending)]
+        fresh = int(self.pending[inside].sum())
+        self.pending[inside] = False
+        return fresh
+
+
+@dataclass(frozen=True, eq=False)
+class Work:
+    """One gradient to be computed: a minibatch of a batch."""
+
+    data: Data
+    indices: NDArray  #: `[m]` int32.
+
+    @property
+    def nbytes(self) -> int:
+        """What a learner fetches: its minibatch."""
+        return sum(x.nbytes // max(len(x), 1) for x in self.data.batch) * len(self.indices)
+
+
+def actor(policy: Policy, env: VectorEnv, length: int) -> Function:
+    """The actor function: `(Versioned) -> Fragment`. Its container keeps the environment's state."""
+    actors = Actors(policy, env, length)
+
+    def batched(contexts: Sequence[Context], arguments: Sequence[tuple[Any, ...]]) -> list[Fragment]:
+        versions = [version for (version,) in arguments]
+        slots = [context.slot for context in contexts]
+        states = [context.state for context in contexts]
+        fragments, states = actors.rollout(versions, slots, states, [context.key for context in contexts])
+        for context, state in zip(contexts, states, strict=True):
+            context.state = state
+        return fragments
+
+    def body(context: Context, version: Versioned) -> Fragment:
+        return batched([context], [(version,)])[0]
+
+    return Function(body, init=lambda slot, key: start(env, slot), batched=batched)
+
+
+def learner(algorithm: PPO, policy: Policy, rho: float) -> Function:
+    """The learner function: `(Versioned, held, Work) -> Learned`, one gradient on one minibatch."""
+
+    @jax.jit
+    def compute(
+        version: PolicyVersion, peers: tuple[PolicyVersion, ...], batch: Batch, indices: jax.Array
+    ) -> tuple[Tree, dict[str, jax.Array]]:
+        minibatch = take(batch, indices)
+
+        def objective(params: Tree) -> tuple[jax.Array, dict[str, jax.Array]]:
+            own = version._replace(params=params)
+            loss, metrics = algorithm.loss(policy.apply, own, minibatch, peers, rho=rho)
+            return loss, metrics | {"loss": loss}
+
+        gradient, metrics = jax.grad(objective, has_aux=True)(version.params)
+        finite = jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(gradient)])
+        return gradient, metrics | {"finite": jnp.all(finite)}
+
+    def body(context: Context, version: Versioned, held: Sequence[Versioned], work: Work) -> Learned:
+        # Under an infinite rho the cap never binds: the other policies need not be looked at.
+        peers = () if math.isinf(rho) else tuple(peer.value for peer in held[1:])
+        gradient, device_metrics = compute(version.value, peers, work.data.batch, work.indices)
+        metrics = {name: float(value) for name, value in device_metrics.items()}
+        if not metrics.pop("finite"):
+            raise NonFiniteGradientError(
+                f"non-finite gradient in invocation {context.number} on version {version.version}: loss={metrics}"
+            )
+        return Learned(gradient, version.version, metrics)
+
+    return Function(body)
+
+
+def whole_round(algorithm: PPO, policy: Policy) -> Function:
+    """The synchronous learner: `(Versioned, optimizer state, Data, indices) -> (params, optimizer state, metrics)`."""
+
+    @jax.jit
+    def compute(
+        version: PolicyVersion, opt_state: Tree, batch: Batch, indices: jax.Array
+    ) -> tuple[Tree, Tree, dict[str, jax.Array]]:
+        def apply(params: Tree, observation: Any) -> tuple[Any, jax.Array]:
+            return policy.apply(version._replace(params=params), observation)
+
+        params, opt_state, metrics = algorithm.update(apply, version.params, opt_state, batch, indices)
+        finite = jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(params)])
+        return params, opt_state, metrics | {"finite": jnp.all(finite)}
+
+    def body(
+        context: Context, version: Versioned, opt_state: Tree, data: Data, indices: NDArray
+    ) -> tuple[Tree, Tree, dict[str, float]]:
+        params, opt_state, device_metrics = compute(version.value, opt_state, data.batch, indices)
+        metrics = {name: float(value) for name, value in device_metrics.items()}
+        if not metrics.pop("finite"):
+            raise NonFiniteGradientError(
+                f"non-finite gradient in invocation {context.number} on version {version.version}: {metrics}"
+            )
+        return params, opt_state, metrics
+
+    return Function(body)
+
+
+def parameter(algorithm: PPO) -> Function:
+    """The parameter function: `(Update, params, optimizer state) -> (params, optimizer state)`."""
+    optimizer = algorithm.optimizer()
+    compute = jax.jit(lambda update, params, opt_state: apply_update(optimizer, update, params, opt_state))
+
+    def body(context: Context, update: Update, params: Tree, opt_state: Tree) -> tuple[Tree, Tree]:
+        del context
+        params, opt_state = compute(update, params, opt_state)
+        return params, opt_state
+
+    return Function(body)
+
+
+class Batches:
+    """Makes batches of fragments, and gradients-to-be of batches.
+
+    Args:
+      algorithm: whose advantages, minibatches and epochs.
+      key: of the shuffles; each batch has its own.
+    """
+
+    def __init__(self, algorithm: PPO, key: jax.Array) -> None:
+        self._algorithm, self._key, self._made = algorithm, key, 0
+        self._prepare = jax.jit(algorithm.prepare)
+        self._shuffle = jax.jit(
+            lambda key, number, size: algorithm.minibatches(jax.random.fold_in(key, number), size), static_argnums=2
+        )
+
+    def make(self, fragments: Sequence[Fragment]) -> tuple[Data, NDArray]:
+        """The batch of some fragments, and the indices `[gradients, m]` of its minibatches."""
+        batch = self._prepare(concatenate([fragment.trajectory for fragment in fragments]))
+        # A copy: what a device array shows as NumPy is not to be written to.
+        pending = np.array(batch.valid)
+        indices = np.asarray(self._shuffle(self._key, self._made, len(pending)))
+        self._made += 1
+        return Data(batch, pending), indices
+
+    def work(self, fragments: Sequence[Fragment]) -> list[Work]:
+        """Every gradient that is to be computed on some fragments, in plain PPO's order."""
+        data, indices = self.make(fragments)
+        return [Work(data, row) for row in indices]
+
+
+def first_version(policy: Policy, env: VectorEnv, key: jax.Array) -> PolicyVersion:
+    """Initial parameters, and no normalisation yet."""
+    shape = env.spec.observation_shape
+    return PolicyVersion(jax.jit(policy.init)(key), Normaliser(np.zeros(shape, np.float32), np.ones(shape, np.float32)))

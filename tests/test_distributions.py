@@ -1,0 +1,147 @@
+"""Action distributions, against scipy."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.special
+import scipy.stats
+
+from stellaris.distributions import Categorical, DiagonalGaussian
+
+BATCHES = [(), (4, 3), (0,)]
+LOGITS = np.log([0.5, 0.25, 0.25])
+
+
+def gaussian(batch, seed=0):
+    """Mean, standard deviation and an action, float64."""
+    random = np.random.default_rng(seed)
+    mean, value = random.normal(size=(2, *batch, 3))
+    return mean, random.uniform(0.3, 3.0, size=(*batch, 3)), value
+
+
+@pytest.mark.parametrize("batch", BATCHES)
+@pytest.mark.parametrize("shared_std", [False, True])
+def test_gaussian_matches_scipy(batch, shared_std):
+    """Log-probability and entropy are sums of scipy's over the last axis, also with one `log_std` for all."""
+    mean, std, value = gaussian(batch)
+    std = np.array([0.3, 1.0, 2.0]) if shared_std else std
+    with jax.enable_x64(True):
+        policy = DiagonalGaussian(jnp.asarray(mean), jnp.log(std))
+        log_prob, entropy = policy.log_prob(jnp.asarray(value)), policy.entropy()
+    np.testing.assert_allclose(log_prob, scipy.stats.norm.logpdf(value, mean, std).sum(-1), rtol=1e-12)
+    expected = np.broadcast_to(scipy.stats.norm.entropy(mean, std), mean.shape).sum(-1)
+    np.testing.assert_allclose(entropy, expected, rtol=1e-12)
+    assert log_prob.dtype == entropy.dtype == jnp.float64
+
+
+@pytest.mark.parametrize("batch", BATCHES)
+def test_categorical_matches_scipy(batch):
+    """Logits need not be normalised."""
+    logits = np.random.default_rng(0).normal(size=(*batch, 4), scale=2.0)
+    value = np.random.default_rng(1).integers(4, size=batch)
+    with jax.enable_x64(True):
+        policy = Categorical(jnp.asarray(logits))
+        log_prob, entropy = policy.log_prob(jnp.asarray(value)), policy.entropy()
+    expected = np.take_along_axis(scipy.special.log_softmax(logits, -1), np.asarray(value)[..., None], -1)[..., 0]
+    np.testing.assert_allclose(log_prob, expected, rtol=1e-12)
+    np.testing.assert_allclose(entropy, scipy.stats.entropy(scipy.special.softmax(logits, -1), axis=-1), rtol=1e-12)
+    assert log_prob.dtype == entropy.dtype == jnp.float64
+
+
+def test_by_hand():
+    """A step of two deviations from N(1, 2): -2 - log 2 - log sqrt(2 pi); probabilities 1/2, 1/4, 1/4: 1.5 bits."""
+    policy = DiagonalGaussian(jnp.array([1.0]), jnp.log(jnp.array([2.0])))
+    np.testing.assert_allclose(policy.log_prob(jnp.array([5.0])), -2 - np.log(2) - 0.5 * np.log(2 * np.pi), rtol=1e-6)
+    policy = Categorical(jnp.asarray(LOGITS, jnp.float32) + 7.0)
+    np.testing.assert_allclose(policy.log_prob(jnp.int32(1)), np.log(0.25), rtol=1e-5)
+    np.testing.assert_allclose(policy.entropy(), 1.5 * np.log(2), rtol=1e-5)
+
+
+def test_gradients():
+    """The scores: (z / std, z^2 - 1) of a Gaussian, and onehot - softmax of a categorical."""
+    mean, std, value = gaussian((5,))
+    with jax.enable_x64(True):
+        score = jax.grad(lambda m, s: jnp.sum(DiagonalGaussian(m, s).log_prob(value)), argnums=(0, 1))
+        by_mean, by_log_std = score(jnp.asarray(mean), jnp.log(std))
+        by_logits = jax.grad(lambda x: Categorical(x).log_prob(jnp.int32(2)))(jnp.asarray(LOGITS))
+    z = (value - mean) / std
+    np.testing.assert_allclose(by_mean, z / std, rtol=1e-12)
+    np.testing.assert_allclose(by_log_std, z**2 - 1, rtol=1e-12)
+    np.testing.assert_allclose(by_logits, [-0.5, -0.25, 0.75], rtol=1e-12)
+
+
+def test_forbidden_actions():
+    """A logit of -inf takes an action away: entropy and gradients are those of the actions left."""
+    masked = jnp.asarray([*LOGITS, -jnp.inf], jnp.float32)
+    policy = Categorical(masked)
+    np.testing.assert_allclose(policy.entropy(), 1.5 * np.log(2), rtol=1e-6)
+    assert policy.log_prob(jnp.int32(3)) == -jnp.inf
+    noise = Categorical.noise(jax.random.key(0), (1000, 4))
+    assert int(jnp.max(Categorical(jnp.broadcast_to(masked, (1000, 4))).sample(noise))) == 2
+    for function in (Categorical.entropy, lambda p: p.log_prob(jnp.int32(0))):
+        gradient = jax.grad(lambda x, f=function: f(Categorical(x)))(masked)
+        alone = jax.grad(lambda x, f=function: f(Categorical(x)))(masked[:3])
+        np.testing.assert_allclose(gradient, [*alone, 0.0], atol=1e-7)
+
+
+def test_extremes_are_finite():
+    """Far actions and lopsided logits overflow nothing in float32."""
+    far = DiagonalGaussian(jnp.zeros(2), jnp.full(2, -5.0)).log_prob(jnp.full(2, 1e4))
+    sure = Categorical(jnp.array([1e4, 0.0, -1e4]))
+    assert np.isfinite([far, sure.entropy(), *(sure.log_prob(jnp.int32(i)) for i in range(3))]).all()
+    assert np.isfinite(jax.grad(lambda x: Categorical(x).entropy())(sure.logits)).all()
+    assert sure.entropy() == 0.0
+
+
+def test_gaussian_sample_is_affine_in_its_noise():
+    """`mean + std * noise`, so that zero noise is the mean."""
+    mean, std, noise = (jnp.asarray(x, jnp.float32) for x in gaussian((5,)))
+    policy = DiagonalGaussian(mean, jnp.log(std))
+    np.testing.assert_array_equal(policy.sample(jnp.zeros_like(mean)), mean)
+    np.testing.assert_allclose(policy.sample(noise), mean + std * noise, rtol=1e-6)
+
+
+def test_categorical_sample_is_the_argmax_of_logits_plus_noise():
+    """logits 0, 1, 2 plus noise 0, 2, 0.5 = 0, 3, 2.5."""
+    assert Categorical(jnp.array([0.0, 1.0, 2.0])).sample(jnp.array([0.0, 2.0, 0.5])) == 1
+
+
+def test_categorical_sample_has_the_probabilities():
+    """Of 20000 draws, each action's share lies within four standard errors of its probability."""
+    n, probabilities = 20_000, np.array([0.1, 0.2, 0.7])
+    logits = jnp.broadcast_to(jnp.log(jnp.asarray(probabilities)), (n, 3))
+    drawn = Categorical(logits).sample(Categorical.noise(jax.random.key(0), (n, 3)))
+    share = np.bincount(drawn, minlength=3) / n
+    assert (np.abs(share - probabilities) < 4 * np.sqrt(probabilities * (1 - probabilities) / n)).all()
+
+
+@pytest.mark.parametrize(("distribution", "law"), [(DiagonalGaussian, "norm"), (Categorical, "gumbel_r")])
+def test_noise_law(distribution, law):
+    """The noise follows the standard law, comes in the shape asked for, and is the key's alone."""
+    noise = distribution.noise(jax.random.key(0), [40, 25, 5])
+    assert noise.shape == (40, 25, 5)
+    assert scipy.stats.kstest(np.ravel(noise), law).pvalue > 0.01
+    np.testing.assert_array_equal(noise, distribution.noise(jax.random.key(0), (40, 25, 5)))
+    assert not np.any(noise == distribution.noise(jax.random.key(1), (40, 25, 5)))
+
+
+@pytest.mark.parametrize("distribution", [DiagonalGaussian, Categorical])
+def test_every_row_is_its_own_policy(distribution):
+    """A batch, `vmap` and `jit` give what each row gives alone."""
+    rows = [jnp.asarray(x, jnp.float32) for x in gaussian((6,))]
+    parameters, noise = (rows[:2] if distribution is DiagonalGaussian else rows[:1]), rows[2]
+
+    def everything(parameters, noise):
+        policy = distribution(*parameters)
+        action = policy.sample(noise)
+        return action, policy.log_prob(action), policy.entropy()
+
+    whole = everything(parameters, noise)
+    for i in range(6):
+        alone = everything([p[i] for p in parameters], noise[i])
+        jax.tree.map(lambda w, a, i=i: np.testing.assert_allclose(w[i], a, rtol=1e-6), whole, alone)
+    for transform in (jax.jit, jax.vmap):
+        jax.tree.map(
+            lambda w, t: np.testing.assert_allclose(w, t, rtol=1e-5), whole, transform(everything)(parameters, noise)
+        )

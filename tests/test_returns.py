@@ -1,0 +1,153 @@
+"""Generalised advantage estimation, against its definition as a sum."""
+
+import jax
+import jax.numpy as jnp
+import jaxtyping
+import numpy as np
+import pytest
+
+from stellaris import gae
+
+SHAPES = [(1,), (5,), (1, 3), (8, 2), (9, 2), (21, 4), (7, 2, 3), (4, 0)]
+
+
+def sample(shape, seed=0):
+    """Reward, discount (some zero), value and valid (some False), float64."""
+    random = np.random.default_rng(seed)
+    reward = random.normal(size=shape)
+    discount = random.uniform(0.5, 1.0, size=shape) * (random.uniform(size=shape) > 0.2)
+    value = random.normal(size=(shape[0] + 1, *shape[1:]))
+    return reward, discount, value, random.uniform(size=shape) > 0.2
+
+
+def definition(reward, discount, value, lambda_, valid):
+    """`A_t = sum_k (prod_{j<k} lambda discount_{t+j}) delta_{t+k}`, up to the first step that is no transition."""
+    advantage = np.zeros(reward.shape)
+    for t in range(len(reward)):
+        weight = 1.0
+        for k in range(t, len(reward)):
+            weight = weight * valid[k]
+            advantage[t] += weight * (reward[k] + discount[k] * value[k + 1] - value[k])
+            weight = weight * lambda_ * discount[k]
+    return advantage
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("masked", [False, True])
+def test_definition(shape, masked):
+    """The recursion equals the sum, for any batch shape."""
+    reward, discount, value, valid = sample(shape)
+    valid = valid if masked else np.ones(shape, bool)
+    with jax.enable_x64(True):
+        arrays, mask = map(jnp.asarray, (reward, discount, value)), jnp.asarray(valid) if masked else None
+        got = gae(*arrays, lambda_=0.7, valid=mask)
+    assert (got.shape, got.dtype) == (shape, jnp.float64)
+    np.testing.assert_allclose(got, definition(reward, discount, value, 0.7, valid), rtol=1e-12, atol=1e-12)
+
+
+# reward 1, 2, 3; gamma 1/2, lambda 1/2; value 2, 4, 8, 16
+@pytest.mark.parametrize(
+    ("discount", "expected"),
+    [
+        # delta = 1 + 2 - 2, 2 + 4 - 4, 3 + 8 - 8 = 1, 2, 3; A = 1 + 2.75/4, 2 + 3/4, 3
+        ([0.5, 0.5, 0.5], [1.6875, 2.75, 3.0]),
+        # terminated at the second step: delta_1 = 2 - 4 = -2, and the third adds nothing to it; A_0 = 1 - 2/4
+        ([0.5, 0.0, 0.5], [0.5, -2.0, 3.0]),
+        # terminated at the last: delta_2 = 3 - 8 = -5, A_1 = 2 - 5/4, A_0 = 1 + 0.75/4
+        ([0.5, 0.5, 0.0], [1.1875, 0.75, -5.0]),
+    ],
+)
+def test_by_hand(discount, expected):
+    """Three steps whose every number is exact in float32."""
+    reward, value = jnp.array([1.0, 2.0, 3.0]), jnp.array([2.0, 4.0, 8.0, 16.0])
+    np.testing.assert_array_equal(gae(reward, jnp.array(discount), value, lambda_=0.5), expected)
+
+
+def test_truncated_or_terminated():
+    """Cut after the second step by a reset: a truncation bootstraps from the last observation, a termination doesn't.
+
+    As above, with the third step a reset. Truncated: delta_1 = 2 + 4 - 4 = 2, A_0 = 1 + 2/4.
+    """
+    reward, value, valid = jnp.array([1.0, 2.0, 3.0]), jnp.array([2.0, 4.0, 8.0, 16.0]), jnp.array([True, True, False])
+    for discount, expected in (([0.5, 0.5, 0.5], [1.5, 2.0, 0.0]), ([0.5, 0.0, 0.5], [0.5, -2.0, 0.0])):
+        got = gae(reward, jnp.array(discount), value, lambda_=0.5, valid=valid)
+        np.testing.assert_array_equal(got, expected)
+
+
+def test_a_reset_step_separates_two_fragments():
+    """The advantages on either side of a reset are those of two separate calls, whatever the reset step holds."""
+    first, second = (
+        [jnp.asarray(x, jnp.float32) for x in sample((length, 2), seed)[:3]] for length, seed in ((4, 1), (6, 2))
+    )
+    expected = jnp.concatenate([gae(*first), jnp.zeros((1, 2)), gae(*second)])
+    valid = jnp.ones((11, 2), bool).at[4].set(False)
+    value = jnp.concatenate([first[2], second[2]])
+    for garbage in (1e30, jnp.nan):
+        row = jnp.full((1, 2), garbage)
+        reward, discount = (jnp.concatenate([a, row, b]) for a, b in zip(first[:2], second[:2], strict=True))
+        np.testing.assert_array_equal(gae(reward, discount, value, valid=valid), expected)
+
+
+def test_lambda_zero_is_one_step_and_lambda_one_is_monte_carlo():
+    """lambda 0: `r + gamma V' - V`; lambda 1: the discounted return, with the last value, minus the value."""
+    reward, discount, value, _ = sample((6, 2))
+    with jax.enable_x64(True):
+        arrays = [jnp.asarray(x) for x in (reward, discount, value)]
+        one_step, monte_carlo, default = gae(*arrays, lambda_=0.0), gae(*arrays, lambda_=1), gae(*arrays)
+    np.testing.assert_allclose(one_step, reward + discount * value[1:] - value[:-1], rtol=1e-12)
+    returns = value.copy()
+    for t in reversed(range(6)):
+        returns[t] = reward[t] + discount[t] * returns[t + 1]
+    np.testing.assert_allclose(monte_carlo, (returns - value)[:-1], rtol=1e-10)
+    np.testing.assert_allclose(default, definition(reward, discount, value, 0.95, np.ones((6, 2))), rtol=1e-10)
+
+
+def test_a_perfect_critic_has_no_advantage():
+    """Reward 1 at discount 1/2 is worth 2 for ever."""
+    np.testing.assert_array_equal(gae(jnp.ones(9), jnp.full(9, 0.5), jnp.full(10, 2.0)), np.zeros(9))
+
+
+def test_gradient_with_respect_to_rewards():
+    """`dA_0 / dr_t = (gamma lambda)^t`, here 4^-t, as far as the second-last step; the last is a reset."""
+    gradient = jax.grad(
+        lambda r: gae(r, jnp.full(5, 0.5), jnp.ones(6), lambda_=0.5, valid=jnp.array([True] * 4 + [False]))[0]
+    )(jnp.ones(5))
+    np.testing.assert_array_equal(gradient, [1.0, 0.25, 0.0625, 0.015625, 0.0])
+
+
+def test_transformations_and_numpy():
+    """jit, vmap over the batch axis, and NumPy's arrays give the same numbers, in float32."""
+    reward, discount, value, valid = (x.astype(bool if x.dtype == bool else np.float32) for x in sample((9, 3)))
+    expected = definition(reward, discount, value, 0.95, valid)
+
+    def positional(reward, discount, value, valid):
+        return gae(reward, discount, value, valid=valid)
+
+    for transformed in (positional, jax.jit(positional), jax.vmap(positional, in_axes=1, out_axes=1)):
+        got = transformed(reward, discount, value, valid)
+        assert got.dtype == jnp.float32
+        np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"reward": jnp.float32(0)}, r"reward has shape \(\): expected \[T, \.\.\.\]"),
+        (
+            {"value": jnp.zeros((3, 2))},
+            r"value has shape \(3, 2\): expected \(4, 2\), one row more than reward \(3, 2\)",
+        ),
+        ({"value": jnp.zeros((4, 1))}, r"value has shape \(4, 1\): expected \(4, 2\)"),
+        ({"discount": jnp.zeros((2, 2))}, r"discount has shape \(2, 2\): expected reward's \(3, 2\)"),
+        ({"valid": jnp.zeros(3, bool)}, r"valid has shape \(3,\): expected reward's \(3, 2\)"),
+        ({"lambda_": -0.1}, r"lambda_=-0\.1 lies outside \[0, 1\]"),
+        ({"lambda_": 1.1}, r"lambda_=1\.1 lies outside \[0, 1\]"),
+        ({"lambda_": float("nan")}, r"lambda_=nan lies outside \[0, 1\]"),
+    ],
+)
+def test_errors(changed, message, monkeypatch):
+    """Without the run-time type checks, as a user calls it, an error names the argument and its value."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    arguments = {"reward": jnp.zeros((3, 2)), "discount": jnp.zeros((3, 2)), "value": jnp.zeros((4, 2))}
+    with pytest.raises(ValueError, match=message):
+        gae(**(arguments | changed))

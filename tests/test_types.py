@@ -1,0 +1,52 @@
+"""Joining trajectories."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from stellaris.types import Trajectory, concatenate
+
+
+def fragment(batch: int, start: int = 0, length: int = 3) -> Trajectory:
+    """A trajectory of `batch` environments, in which environment `b` holds `start + b` everywhere."""
+
+    def column(rows, dtype, *feature):
+        numbers = np.arange(start, start + batch).astype(dtype).reshape(1, batch, *[1] * len(feature))
+        return np.broadcast_to(numbers, (rows, batch, *feature))
+
+    return Trajectory(
+        observation=column(length + 1, np.uint8, 2, 2),
+        action=column(length, np.float32, 4),
+        reward=column(length, np.float32),
+        terminated=column(length, bool),
+        valid=column(length, bool),
+        log_prob=column(length, np.float64),
+        value=column(length + 1, np.float32),
+        version=column(length, np.int32),
+    )
+
+
+@pytest.mark.parametrize("convert", [np.asarray, jnp.asarray], ids=["numpy", "jax"])
+@pytest.mark.parametrize("sizes", [(1,), (1, 1), (2, 3, 1), (2, 0)])
+def test_concatenate_puts_environments_side_by_side(sizes, convert):
+    """Environments keep their order, and every field its dtype and its own number of rows."""
+    starts = np.cumsum([0, *sizes])
+    parts = [jax.tree.map(convert, fragment(size, start)) for size, start in zip(sizes, starts, strict=False)]
+    joined, expected = concatenate(parts), fragment(sum(sizes))
+    for name, got, want, part in zip(Trajectory._fields, joined, expected, parts[0], strict=True):
+        assert isinstance(got, np.ndarray), name
+        assert got.dtype == part.dtype, name
+        np.testing.assert_array_equal(got, want, err_msg=name)
+
+
+def test_concatenate_without_trajectories():
+    """There is no length to give an empty trajectory."""
+    with pytest.raises(ValueError, match="trajectories is empty"):
+        concatenate([])
+
+
+def test_concatenate_of_different_lengths():
+    """The error lists the lengths that were found."""
+    with pytest.raises(ValueError, match=r"different lengths \[2, 3\]: they must share T"):
+        concatenate([fragment(1), fragment(1, length=2), fragment(2)])
