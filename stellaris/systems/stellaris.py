@@ -85,8 +85,9 @@ class Stellaris:
                     fragments.append(run.deliver(done))
                     parked.append(done.tag)
                     if len(fragments) == actors:
-                        work.extend(batches.work(fragments))
-                        fragments, backlog = [], len(work)
+                        gradients = batches.work(fragments)
+                        work.extend(gradients)
+                        fragments, backlog = [], len(gradients)
                 case "learner":
                     learned: Learned = done.result()
                     queue = push(queue, learned.gradient, learned.version, learner=done.tag)
