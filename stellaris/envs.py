@@ -5,6 +5,7 @@ the *next* step, whose action is ignored and whose reward is zero: that step is 
 """
 
 import threading
+import warnings
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -88,8 +89,11 @@ class EnvPoolEnv:
     def __init__(self, name: str, *, slots: int, seed: int = 0, threads: int = 1) -> None:
         import envpool
 
-        self._pool = envpool.make_gymnasium(name, num_envs=slots, seed=seed, num_threads=min(threads, slots))
-        self.spec = _spec(name, self._pool.observation_space, self._pool.action_space)
+        with warnings.catch_warnings():
+            # Gymnasium remarks on the float32 bounds of every space that EnvPool declares.
+            warnings.filterwarnings("ignore", message=".*precision lowered by casting.*")
+            self._pool = envpool.make_gymnasium(name, num_envs=slots, seed=seed, num_threads=min(threads, slots))
+            self.spec = _spec(name, self._pool.observation_space, self._pool.action_space)
         # EnvPool is not reentrant: what one caller sends another could receive.
         self._lock = threading.Lock()
 

@@ -1,5 +1,6 @@
 """The papers' actor-critics (flax), and what a published version of a policy holds."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -60,10 +61,11 @@ class ActorCritic(nn.Module):
         value = _Tower(self.hidden, 1, 1.0, name="value")(x)[..., 0]
         if self.discrete:
             return Categorical(output), value
-        log_std = self.param("log_std", nn.initializers.zeros, (self.actions,))
+        log_std = self.param("log_std", nn.initializers.constant(-0.5), (self.actions,))
         return DiagonalGaussian(output, jnp.broadcast_to(log_std, output.shape)), value
 
 
+@functools.lru_cache(maxsize=64)
 def actor_critic(spec: EnvSpec, *, hidden: tuple[int, ...] = (256, 256)) -> Policy:
     """The papers' 2x256 tanh actor-critic: diagonal Gaussian for continuous actions, categorical for discrete ones.
 
@@ -72,7 +74,8 @@ def actor_critic(spec: EnvSpec, *, hidden: tuple[int, ...] = (256, 256)) -> Poli
       hidden: widths of the hidden layers.
 
     Returns:
-      A `Policy` that normalises raw observations by its version's statistics.
+      A `Policy` that normalises raw observations by its version's statistics; the same one for the same arguments, so
+      that what is jitted for it once is compiled once.
 
     Raises:
       ValueError: if observations are not vectors.

@@ -1,5 +1,6 @@
 """An actor's work: step an environment with a policy version, and tag every step with it."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -75,14 +76,7 @@ class Actors:
         if length < 1:
             raise ValueError(f"length={length} is below 1: a fragment has at least one step")
         self._env, self._length = env, length
-
-        def infer(version: PolicyVersion, observation: Any, noise: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
-            distribution, value = policy.apply(version, observation)
-            action = distribution.sample(noise)
-            return action, distribution.log_prob(action), value
-
-        self._infer: Inference = jax.jit(jax.vmap(infer))
-        self._noise = jax.jit(jax.vmap(lambda key: policy.noise(key, length)))
+        self._infer, self._noise = _compiled(policy, length)
 
     def rollout(
         self,
@@ -142,6 +136,18 @@ class Actors:
             for i in range(n)
         ]
         return fragments, moved
+
+
+@functools.lru_cache(maxsize=64)
+def _compiled(policy: Policy, length: int) -> tuple[Inference, Callable[[jax.Array], jax.Array]]:
+    """Inference and a fragment's noise, compiled once for all rollouts of a policy."""
+
+    def infer(version: PolicyVersion, observation: Any, noise: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
+        distribution, value = policy.apply(version, observation)
+        action = distribution.sample(noise)
+        return action, distribution.log_prob(action), value
+
+    return jax.jit(jax.vmap(infer)), jax.jit(jax.vmap(lambda key: policy.noise(key, length)))
 
 
 class _Record:

@@ -1,7 +1,8 @@
 """The programs that systems run as functions: act, learn one gradient, learn a whole round, update the policy."""
 
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -13,12 +14,15 @@ from stellaris.aggregation import Update, apply_update
 from stellaris.algorithms import PPO
 from stellaris.algorithms.ppo import Batch, take
 from stellaris.envs import VectorEnv
-from stellaris.normalisation import Normaliser
+from stellaris.normalisation import Normaliser, Statistics
 from stellaris.policies import Policy, PolicyVersion
 from stellaris.rollout import Actors, Fragment, start
 from stellaris.runtime.functions import Context, Function
 from stellaris.runtime.store import Versioned
 from stellaris.types import NDArray, Tree, concatenate
+
+#: Programs are made once for what they are made of, so that a second run compiles nothing.
+_once = functools.lru_cache(maxsize=64)
 
 
 class NonFiniteGradientError(FloatingPointError):
@@ -35,16 +39,20 @@ class Learned(NamedTuple):
 
 @dataclass(eq=False)
 class Data:
-    """A batch on the device, and which of its samples have been learned from."""
+    """A batch on the device, and what has been learned from it."""
 
     batch: Batch
+    indices: NDArray  #: `[gradients, m]` int32: its minibatches, in plain PPO's order.
+    statistics: Statistics  #: of its observations.
     pending: NDArray  #: `[N]` bool: transitions that no applied gradient has seen yet.
+    left: int  #: gradients that are still to be applied.
 
     def learn(self, indices: NDArray) -> int:
-        """Notes that a gradient of these samples was applied; returns how many were new."""
+        """Notes that a gradient of these samples was applied; returns how many transitions it was first to see."""
         inside = indices[indices < len(self.pending)]
         fresh = int(self.pending[inside].sum())
         self.pending[inside] = False
+        self.left -= 1
         return fresh
 
 
@@ -80,6 +88,7 @@ def actor(policy: Policy, env: VectorEnv, length: int) -> Function:
     return Function(body, init=lambda slot, key: start(env, slot), batched=batched)
 
 
+@_once
 def learner(algorithm: PPO, policy: Policy, rho: float) -> Function:
     """The learner function: `(Versioned, held, Work) -> Learned`, one gradient on one minibatch."""
 
@@ -112,8 +121,9 @@ def learner(algorithm: PPO, policy: Policy, rho: float) -> Function:
     return Function(body)
 
 
+@_once
 def whole_round(algorithm: PPO, policy: Policy) -> Function:
-    """The synchronous learner: `(Versioned, optimizer state, Data, indices) -> (params, optimizer state, metrics)`."""
+    """The synchronous learner: `(Versioned, optimizer state, Data) -> (params, optimizer state, metrics)`."""
 
     @jax.jit
     def compute(
@@ -126,10 +136,8 @@ def whole_round(algorithm: PPO, policy: Policy) -> Function:
         finite = jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(params)])
         return params, opt_state, metrics | {"finite": jnp.all(finite)}
 
-    def body(
-        context: Context, version: Versioned, opt_state: Tree, data: Data, indices: NDArray
-    ) -> tuple[Tree, Tree, dict[str, float]]:
-        params, opt_state, device_metrics = compute(version.value, opt_state, data.batch, indices)
+    def body(context: Context, version: Versioned, opt_state: Tree, data: Data) -> tuple[Tree, Tree, dict[str, float]]:
+        params, opt_state, device_metrics = compute(version.value, opt_state, data.batch, data.indices)
         metrics = {name: float(value) for name, value in device_metrics.items()}
         if not metrics.pop("finite"):
             raise NonFiniteGradientError(
@@ -140,6 +148,7 @@ def whole_round(algorithm: PPO, policy: Policy) -> Function:
     return Function(body)
 
 
+@_once
 def parameter(algorithm: PPO) -> Function:
     """The parameter function: `(Update, params, optimizer state) -> (params, optimizer state)`."""
     optimizer = algorithm.optimizer()
@@ -154,7 +163,7 @@ def parameter(algorithm: PPO) -> Function:
 
 
 class Batches:
-    """Makes batches of fragments, and gradients-to-be of batches.
+    """Makes batches of fragments.
 
     Args:
       algorithm: whose advantages, minibatches and epochs.
@@ -162,25 +171,26 @@ class Batches:
     """
 
     def __init__(self, algorithm: PPO, key: jax.Array) -> None:
-        self._algorithm, self._key, self._made = algorithm, key, 0
-        self._prepare = jax.jit(algorithm.prepare)
-        self._shuffle = jax.jit(
-            lambda key, number, size: algorithm.minibatches(jax.random.fold_in(key, number), size), static_argnums=2
-        )
+        self._key, self._made = key, 0
+        self._prepare, self._shuffle = _batching(algorithm)
 
-    def make(self, fragments: Sequence[Fragment]) -> tuple[Data, NDArray]:
-        """The batch of some fragments, and the indices `[gradients, m]` of its minibatches."""
+    def make(self, fragments: Sequence[Fragment]) -> Data:
+        """The batch of some fragments."""
         batch = self._prepare(concatenate([fragment.trajectory for fragment in fragments]))
         # A copy: what a device array shows as NumPy is not to be written to.
         pending = np.array(batch.valid)
         indices = np.asarray(self._shuffle(self._key, self._made, len(pending)))
         self._made += 1
-        return Data(batch, pending), indices
+        statistics = functools.reduce(Statistics.merge, (fragment.statistics for fragment in fragments))
+        return Data(batch, indices, statistics, pending, left=len(indices))
 
-    def work(self, fragments: Sequence[Fragment]) -> list[Work]:
-        """Every gradient that is to be computed on some fragments, in plain PPO's order."""
-        data, indices = self.make(fragments)
-        return [Work(data, row) for row in indices]
+
+@_once
+def _batching(algorithm: PPO) -> tuple[Callable[..., Batch], Callable[..., jax.Array]]:
+    def shuffle(key: jax.Array, number: Any, size: int) -> jax.Array:
+        return algorithm.minibatches(jax.random.fold_in(key, number), size)
+
+    return jax.jit(algorithm.prepare), jax.jit(shuffle, static_argnums=2)
 
 
 def first_version(policy: Policy, env: VectorEnv, key: jax.Array) -> PolicyVersion:

@@ -1,5 +1,6 @@
 """Stellaris: asynchronous actors, on-demand learner functions, staleness-aware aggregation."""
 
+import functools
 from collections import deque
 from dataclasses import dataclass
 
@@ -59,7 +60,7 @@ class Stellaris:
         opt_state = self.algorithm.optimizer().init(params)
         clock = run.publish(params)
         newest, held = store.latest("policy"), store.held("policy", slots=self.learners)
-        init, push, ready, pop, admit = _jitted(self.aggregator or staleness_aware(self.learners, decay=0.9))
+        init, push, ready, pop, admit = _jitted(self.aggregator or _default(self.learners))
         queue = init(params)
         fragments: list[Fragment] = []
         work: deque[Work] = deque()  # gradients to be computed
@@ -85,9 +86,9 @@ class Stellaris:
                     fragments.append(run.deliver(done))
                     parked.append(done.tag)
                     if len(fragments) == actors:
-                        gradients = batches.work(fragments)
-                        work.extend(gradients)
-                        fragments, backlog = [], len(gradients)
+                        data = batches.make(fragments)
+                        work.extend(Work(data, minibatch) for minibatch in data.indices)
+                        fragments, backlog = [], len(data.indices)
                 case "learner":
                     learned: Learned = done.result()
                     queue = push(queue, learned.gradient, learned.version, learner=done.tag)
@@ -103,8 +104,8 @@ class Stellaris:
             if queued and not updating and (stalled or ready(queue, clock, run.round)):
                 group, queue = pop(queue, clock, run.round)
                 for staleness in group.staleness[: int(group.count)].tolist():
-                    learned_from = queued.popleft()
-                    run.applied(staleness, learned_from.data.learn(learned_from.indices))
+                    item = queued.popleft()
+                    run.applied(staleness, item.data, item.indices)
                 platform.invoke("parameter", update_policy, group, params, opt_state)
                 updating = True
 
@@ -112,6 +113,12 @@ class Stellaris:
         run.left(queued=len(queued), fragments=fragments, data=[item.data for item in unapplied])
 
 
+@functools.cache
+def _default(learners: int) -> Aggregator:
+    return staleness_aware(learners, decay=0.9)
+
+
+@functools.lru_cache(maxsize=64)
 def _jitted(aggregator: Aggregator) -> Aggregator:
     """The queue is updated in place: it is the largest thing that changes with every gradient."""
     return aggregator._replace(

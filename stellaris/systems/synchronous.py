@@ -41,14 +41,14 @@ class Synchronous:
             if done.function == "actor":
                 fragments.append(run.deliver(done))
                 if len(fragments) == run.workload.actors:
-                    data, indices = batches.make(fragments)
+                    data = batches.make(fragments)
                     fragments, in_flight = [], [data]
-                    platform.invoke("learner", learn, newest, opt_state, data, indices, work=len(indices), tag=indices)
+                    platform.invoke("learner", learn, newest, opt_state, data, work=len(data.indices), tag=data)
             else:
                 params, opt_state, metrics = done.result()
                 run.metrics(done, metrics)
-                for row in done.tag:
-                    run.applied(0, in_flight[0].learn(row))
+                for minibatch in done.tag.indices:
+                    run.applied(0, done.tag, minibatch)
                 in_flight = []
                 run.publish(params)
                 sample()

@@ -16,7 +16,7 @@ from stellaris.runtime.platform import SimulatedPlatform
 from stellaris.runtime.trace import Trace
 from stellaris.systems.programs import Data, first_version
 from stellaris.systems.workload import Budget, Workload
-from stellaris.types import Tree
+from stellaris.types import NDArray, Tree
 
 #: A line of a run's history: what was reached by the end of a round, by column.
 Row: TypeAlias = Mapping[str, float]
@@ -141,7 +141,7 @@ class Run:
         return None
 
     def publish(self, params: Tree) -> int:
-        """Publishes a version: parameters, with the statistics of all observations delivered so far."""
+        """Publishes a version: parameters, with the statistics of all observations learned from so far."""
         return self.platform.store.publish("policy", PolicyVersion(params, self._statistics.normaliser()))
 
     # ---- the record ---------------------------------------------------------------------------------------------
@@ -151,7 +151,6 @@ class Run:
         fragment: Fragment = done.result()
         self._delivered += 1
         self._steps += fragment.steps
-        self._statistics = self._statistics.merge(fragment.statistics)
         self._mark("sampled", fragment.steps, done)
         self._mark("reset", fragment.resets, done)
         for episode in fragment.episodes:
@@ -169,10 +168,13 @@ class Run:
         for name in METRICS:
             self._mark(name, metrics[name], done)
 
-    def applied(self, staleness: int, fresh: int) -> None:
+    def applied(self, staleness: int, data: Data, minibatch: NDArray) -> None:
         """Notes that a gradient was taken to be applied, how stale it was, and how many steps it was first to see."""
         self._mark("staleness", staleness)
-        self._mark("learned", fresh)
+        self._mark("learned", data.learn(minibatch))
+        if not data.left:
+            # Not before: a batch is learned from under the normalisation that it was sampled under, as in plain PPO.
+            self._statistics = self._statistics.merge(data.statistics)
 
     def left(self, *, queued: int, fragments: Sequence[Fragment], data: Sequence[Data]) -> None:
         """Notes what the end of the run leaves: queued gradients, and steps that wait or are in flight."""
@@ -182,8 +184,8 @@ class Run:
         self._mark("waiting", waiting)
 
     def finish(self) -> None:
-        """Reports the last, unfinished round if anything happened in it."""
-        if self._delivered > self._reported_round * self.workload.actors or not self.history:
+        """Reports where the run stands at its end, if that is later than its last round."""
+        if not self.history or self.platform.now > self.history[-1]["seconds"]:
             self._report()
 
     def _mark(self, event: str, value: float, done: Invocation | None = None) -> None:

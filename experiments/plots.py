@@ -1,0 +1,112 @@
+"""Pictures that read well in print: distinct without colour, labelled in units."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+
+from stellaris.runtime import Trace
+from stellaris.systems.training import Row
+
+#: Colours that stay apart for the colour-blind (Okabe & Ito 2008) and line styles that stay apart in grey.
+_STYLES: Mapping[str, dict[str, Any]] = {
+    "stellaris": {"color": "#0072B2", "linestyle": "-"},
+    "synchronous": {"color": "#D55E00", "linestyle": "--"},
+}
+_SETTINGS = {
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.3,
+    "legend.frameon": False,
+    "savefig.dpi": 200,
+    "figure.constrained_layout.use": True,
+}
+_RETURN = "episodic return\n(mean of the last 50 training episodes)"
+
+Histories = Mapping[str, Sequence[Sequence[Row]]]
+
+
+def reward_vs_time(histories: Histories, path: Path, *, title: str, target: float | None) -> None:
+    """Return against virtual seconds, by system."""
+    with _figure(path, title, columns=1) as (axes,):
+        _curves(axes, histories, "seconds", target)
+        axes.set(xlabel="virtual time (s)", ylabel=_RETURN)
+
+
+def reward_vs_cost(histories: Histories, path: Path, *, title: str, target: float | None) -> None:
+    """Return against cost, under both bills."""
+    with _figure(path, title, columns=2) as panels:
+        for axes, column, name in zip(
+            panels, ("cost_demo", "cost_pay_per_use"), ("demo's bill", "pay per use"), strict=True
+        ):
+            _curves(axes, histories, column, target)
+            axes.set(xlabel=f"training cost, {name} (USD)")
+        panels[0].set(ylabel=_RETURN)
+
+
+def staleness(traces: Sequence[Trace], histories: Sequence[Sequence[Row]], path: Path, *, title: str) -> None:
+    """How stale applied gradients were: the distribution, and its mean over time."""
+    values = np.concatenate([trace.select("staleness").value for trace in traces]).astype(int)
+    with _figure(path, f"{title}, stellaris", columns=2) as (distribution, over_time):
+        if len(values):
+            shares = np.bincount(values) / len(values)
+            distribution.bar(np.arange(len(shares)), 100 * shares, width=0.8, color="#0072B2")
+            distribution.axvline(values.mean(), color="black", linestyle=":", label=f"mean {values.mean():.2f}")
+            distribution.legend()
+        distribution.set(xlabel="staleness of an applied gradient (versions)", ylabel="share of gradients (%)")
+        distribution.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(integer=True))
+        for i, history in enumerate(histories):
+            seconds = [row["seconds"] for row in history]
+            labels = ("mean of the round", "maximum of the round") if i == 0 else ("_", "_")
+            over_time.plot(
+                seconds, [row["staleness_mean"] for row in history], color="#0072B2", linewidth=1, label=labels[0]
+            )
+            greatest = [row["staleness_max"] for row in history]
+            over_time.plot(seconds, greatest, color="#999999", linewidth=0.7, linestyle="--", label=labels[1])
+        over_time.set(xlabel="virtual time (s)", ylabel="staleness (versions)", ylim=(0, None))
+        over_time.legend()
+
+
+def _curves(axes: Axes, histories: Histories, column: str, target: float | None) -> None:
+    """A line a system; over several seeds their mean, with the range as a band."""
+    for name, runs in histories.items():
+        end = min(run[-1][column] for run in runs)
+        grid = np.linspace(0.0, end, 200)
+        curves = np.array([_interpolate(grid, run, column) for run in runs])
+        label = name if len(runs) == 1 else f"{name} (mean of {len(runs)} seeds, range)"
+        axes.plot(grid, curves.mean(axis=0), label=label, linewidth=1.5, **_STYLES[name])
+        if len(runs) > 1:
+            axes.fill_between(grid, curves.min(axis=0), curves.max(axis=0), color=_STYLES[name]["color"], alpha=0.15)
+    if target is not None:
+        axes.axhline(target, color="black", linestyle=":", linewidth=0.8, label=f"target {target:g}")
+    axes.set_xlim(left=0)
+    axes.legend()
+
+
+def _interpolate(grid: Any, run: Sequence[Row], column: str) -> Any:
+    return np.interp(grid, [row[column] for row in run], [row["episode_return"] for row in run], left=np.nan)
+
+
+@contextmanager
+def _figure(path: Path, title: str, *, columns: int) -> Iterator[Sequence[Axes]]:
+    """A figure that appears under its name only once it is whole."""
+    with plt.rc_context(_SETTINGS):
+        figure, axes = plt.subplots(1, columns, figsize=(3.6 + 3.0 * (columns - 1), 2.7), squeeze=False)
+        try:
+            yield list(axes[0])
+            figure.suptitle(title, fontsize=10)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            draft = path.with_name(f".{path.name}.part.png")
+            figure.savefig(draft)
+            draft.replace(path)
+        finally:
+            plt.close(figure)

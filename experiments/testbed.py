@@ -1,0 +1,131 @@
+"""The simulated testbed: every latency, speed and price of the experiments, with its source.
+
+An entry that no source gives is marked *assumption*. None of them was chosen by looking at results.
+"""
+
+from stellaris.runtime import FunctionSpec, PriceSheet, Transfer
+from stellaris.runtime.delays import Constant, Delay, LogNormal
+
+# ---- latencies, in seconds --------------------------------------------------------------------------------------
+
+#: Launching an actor function. Source: MinionsRL (AAAI 2024), latency breakdown, "around 300 ms".
+ACTOR_COLD_START = 0.3
+#: Launching a learner function, which attaches a GPU. Source: ibid., "around 1500 ms".
+LEARNER_COLD_START = 1.5
+#: Launching the parameter function. Assumption: a CPU function, like an actor.
+PARAMETER_COLD_START = 0.3
+#: How long an idle container stays. Source: the default of SimFaaS (Mahmoudi & Khazaei 2021), 10 minutes.
+KEEP_ALIVE = 600.0
+#: Invoking a warm function. Assumption: a local gateway; a public cloud's takes several times as long.
+INVOCATION = 0.005
+#: One request to the store. Assumption: within a data centre.
+STORE_LATENCY = 0.0005
+#: The store's bandwidth in bytes per second. Source: AWS, p3.2xlarge (one V100), up to 10 Gbit/s.
+STORE_BANDWIDTH = 10e9 / 8
+
+# ---- speeds, in seconds of work ---------------------------------------------------------------------------------
+
+#: One environment step of one actor on one CPU core, its policy's inference included. Assumption.
+ENVIRONMENT_STEP = 0.001
+#: One gradient of the 2x256 network on a minibatch, alone on a V100. Assumption: dominated by launching kernels, and so
+#: the same for every minibatch of up to a few thousand samples.
+GRADIENT = 0.010
+#: By how much four learner functions that share a GPU slow each other down, between 1 (they fit side by side) and 4
+#: (they take turns). Assumption: half-way, as a ratio.
+GPU_SHARING = 2.0
+#: One optimizer step for a group of gradients. Assumption: on a CPU, 140,000 parameters.
+POLICY_UPDATE = 0.005
+#: Coefficient of variation of every duration above but keep-alive. Assumption.
+VARIATION = 0.1
+
+# ---- prices, in USD per second ----------------------------------------------------------------------------------
+# Source: the cost model of the authors' public demo of Stellaris (SC 2024).
+
+#: A VM with one V100, its IP address, and its disk by the month.
+SERVER_LEARNER = (3.0600 + 17.92 / 30 / 24) / 3600
+#: A CPU VM for the actors, likewise.
+SERVER_ACTORS = (2.04 + 17.92 / 30 / 24) / 3600
+#: An actor function: by the millisecond.
+ACTOR_FUNCTION = 0.0000000167 * 1000
+
+#: The price of the parameter function. Assumption: the demo does not bill it; a CPU function, like an actor.
+PARAMETER_FUNCTION = ACTOR_FUNCTION
+
+
+def _varying(mean: float) -> Delay:
+    return LogNormal(mean, VARIATION)
+
+
+_TRANSFER = Transfer(_varying(STORE_LATENCY), STORE_BANDWIDTH)
+
+
+def serverless(*, actors: int, learners: int) -> dict[str, FunctionSpec]:
+    """Stellaris' functions: everything starts cold, and four learners share a GPU."""
+    return {
+        "actor": FunctionSpec(
+            compute=_varying(ENVIRONMENT_STEP),
+            cold_start=_varying(ACTOR_COLD_START),
+            keep_alive=KEEP_ALIVE,
+            max_concurrency=actors,
+            queueing=_varying(INVOCATION),
+            transfer=_TRANSFER,
+        ),
+        "learner": FunctionSpec(
+            compute=_varying(GRADIENT * (1.0 if learners == 1 else GPU_SHARING)),
+            cold_start=_varying(LEARNER_COLD_START),
+            keep_alive=KEEP_ALIVE,
+            max_concurrency=learners,
+            queueing=_varying(INVOCATION),
+            transfer=_TRANSFER,
+        ),
+        "parameter": FunctionSpec(
+            compute=_varying(POLICY_UPDATE),
+            cold_start=_varying(PARAMETER_COLD_START),
+            keep_alive=KEEP_ALIVE,
+            max_concurrency=1,
+            queueing=_varying(INVOCATION),
+            transfer=_TRANSFER,
+        ),
+    }
+
+
+def reserved(*, actors: int) -> dict[str, FunctionSpec]:
+    """The synchronous baseline's machines: always warm, called directly, one learner alone on its GPU."""
+    return {
+        "actor": FunctionSpec(
+            compute=_varying(ENVIRONMENT_STEP), max_concurrency=actors, queueing=Constant(0.0), transfer=_TRANSFER
+        ),
+        "learner": FunctionSpec(
+            compute=_varying(GRADIENT), max_concurrency=1, queueing=Constant(0.0), transfer=_TRANSFER
+        ),
+    }
+
+
+def serverless_prices(*, learners: int) -> tuple[PriceSheet, PriceSheet]:
+    """Stellaris' two bills: as the demo's code computes it (duration x everything), and by use."""
+    slot = SERVER_LEARNER / learners
+    demo = PriceSheet(
+        "demo",
+        reserved={"learner slots": learners * slot, "actor machine": SERVER_ACTORS},
+        source="the authors' demo bills its run by duration",
+    )
+    by_use = PriceSheet(
+        "pay_per_use",
+        per_second={"actor": ACTOR_FUNCTION, "learner": slot, "parameter": PARAMETER_FUNCTION},
+        source="the time that functions run, at the demo's prices; cold starts are not billed",
+    )
+    return demo, by_use
+
+
+def reserved_prices() -> tuple[PriceSheet, PriceSheet]:
+    """The baseline's two bills: reserved machines cost the same under both, busy or idle."""
+    machines = {"learner machine": SERVER_LEARNER, "actor machine": SERVER_ACTORS}
+    source = "reserved machines by wall-clock time"
+    return PriceSheet("demo", reserved=machines, source=source), PriceSheet(
+        "pay_per_use", reserved=machines, source=source
+    )
+
+
+def facts() -> dict[str, float]:
+    """The numbers above by name, for a record of what a run assumed."""
+    return {name: value for name, value in globals().items() if name.isupper() and isinstance(value, float)}
