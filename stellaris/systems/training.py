@@ -115,6 +115,7 @@ class Run:
         self._statistics = Statistics.empty(env.spec.observation_shape)
         self._episodes: deque[float] = deque(maxlen=WINDOW)
         self._steps, self._delivered, self._reported_rows, self._reported_round = 0, 0, 0, 0
+        self._news = True  # whether anything has happened since the last report
         self.history: list[Row] = []
 
     @property
@@ -142,6 +143,7 @@ class Run:
 
     def publish(self, params: Tree) -> int:
         """Publishes a version: parameters, with the statistics of all observations learned from so far."""
+        self._news = True
         return self.platform.store.publish("policy", PolicyVersion(params, self._statistics.normaliser()))
 
     # ---- the record ---------------------------------------------------------------------------------------------
@@ -180,16 +182,16 @@ class Run:
         """Notes what the end of the run leaves: queued gradients, and steps that wait or are in flight."""
         waiting = sum(f.steps - f.resets for f in fragments)
         waiting += sum(int(d.pending.sum()) for d in {id(d): d for d in data}.values())
-        self._mark("queued", queued)
-        self._mark("waiting", waiting)
+        for event, value in (("queued", queued), ("waiting", waiting)):
+            self.platform.trace.append(self.platform.now, event, value=value)
 
     def finish(self) -> None:
-        """Reports where the run stands at its end, if that is later than its last round."""
-        if not self.history or self.platform.now > self.history[-1]["seconds"]:
+        """Reports where the run stands at its end, if anything has happened since its last round."""
+        if self._news or self.platform.now > self.history[-1]["seconds"]:
             self._report()
 
     def _mark(self, event: str, value: float, done: Invocation | None = None) -> None:
-        platform = self.platform
+        platform, self._news = self.platform, True
         if done is None:
             platform.trace.append(platform.now, event, value=value)
         else:
@@ -226,7 +228,7 @@ class Run:
         }
         row |= {f"cost_{sheet.name}": platform.bill(sheet).total for sheet in self._prices}
         row |= {name: _mean(since(name)) for name in METRICS}
-        self._reported_round, self._reported_rows = self.round, len(trace)
+        self._reported_round, self._reported_rows, self._news = self.round, len(trace), False
         self.history.append(row)
         if self._on_progress is not None:
             self._on_progress(row)

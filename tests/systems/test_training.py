@@ -1,0 +1,225 @@
+"""`train`: budgets, progress, determinism, errors at the edge."""
+
+import math
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stellaris import PPO, staleness_aware
+from stellaris.policies import PolicyVersion
+from stellaris.runtime import FunctionError, FunctionSpec, SimulatedPlatform
+from stellaris.runtime.delays import Constant, Gamma, LogNormal
+from stellaris.systems import Budget, Stellaris, Synchronous, Workload, programs, train
+from tests.systems import tiny
+
+STELLARIS = Stellaris(tiny.PPO_CONFIG, learners=3)
+SYNCHRONOUS = Synchronous(tiny.PPO_CONFIG)
+JITTERY = tiny.deployment(LogNormal(0.01, 0.5), Gamma(0.1, 1.0), LogNormal(0.02, 0.5), cold_start=LogNormal(0.3, 0.5))
+
+
+@pytest.fixture
+def a_loaded_machine() -> Iterator[None]:
+    """Another process that keeps a processor busy, until the test ends."""
+    code = "print(flush=True)\nwhile True: pass"
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()
+    yield
+    process.kill()
+    process.communicate()
+
+
+def everything(result: Any) -> tuple[Any, ...]:
+    """All that a run computes, to compare bit for bit."""
+    frame = result.trace.to_dataframe().astype({"event": str, "function": str})
+    leaves = [np.asarray(leaf).tobytes() for leaf in _leaves(result.params)]
+    return [repr(row) for row in result.history], frame.to_csv(), leaves
+
+
+def _leaves(tree: Any) -> list[Any]:
+    import jax
+
+    return jax.tree.leaves(tree)
+
+
+@pytest.mark.parametrize("system", [STELLARIS, SYNCHRONOUS], ids=["stellaris", "synchronous"])
+def test_the_same_seed_gives_the_same_run(system: Any, a_loaded_machine: None) -> None:
+    """Bit for bit: history, trace and parameters; with other threads; while another process loads the machine."""
+    first = everything(tiny.run(system, JITTERY, seed=7, threads=1))
+    assert everything(tiny.run(system, JITTERY, seed=7, threads=3)) == first
+    assert everything(tiny.run(system, JITTERY, seed=8))[0] != first[0]
+
+
+def test_budget_of_seconds_is_exact() -> None:
+    """The run ends at its limit, not at the event after it."""
+    result = tiny.run(STELLARIS, JITTERY, budget=Budget(seconds=1.2345))
+    assert result.history[-1]["seconds"] == 1.2345
+    assert result.trace.select("cancelled").time.tolist() == [1.2345] * len(result.trace.select("cancelled").time)
+    assert result.bill["demo"].total == pytest.approx(0.01 * 1.2345)
+
+
+def test_budget_of_steps() -> None:
+    """Whole fragments are delivered, until the limit is reached."""
+    assert tiny.run(SYNCHRONOUS, JITTERY, budget=Budget(steps=65)).history[-1]["steps"] == 80
+
+
+def test_budget_of_cost() -> None:
+    """The run stops after the first round that has spent it."""
+    rows = tiny.run(SYNCHRONOUS, JITTERY, budget=Budget(cost=0.02, steps=10_000)).history
+    assert rows[-1]["cost_demo"] >= 0.02 > rows[-2]["cost_demo"]
+
+
+def test_budget_of_a_target_return() -> None:
+    """Any 50 episodes of CartPole reach a mean of 5."""
+    rows = tiny.run(STELLARIS, JITTERY, budget=Budget(target_return=5.0, steps=50_000)).history
+    assert rows[-1]["episodes"] >= 50 > rows[-2]["episodes"]
+
+
+def test_history_streams() -> None:
+    """Every row is handed out as soon as it is there, and is what the trace says."""
+    seen: list[Any] = []
+    result = tiny.run(STELLARIS, JITTERY, on_progress=seen.append)
+    assert seen == list(result.history)
+    assert [row["round"] for row in seen] == sorted(row["round"] for row in seen)
+    episodes = result.trace.select("episode").value
+    assert seen[-1]["episodes"] == len(episodes)
+    assert seen[-1]["episode_return"] == pytest.approx(episodes[-50:].mean())
+
+
+def test_staleness_is_what_the_versions_say() -> None:
+    """With three learners, staleness above zero and never above the number of versions."""
+    result = tiny.run(STELLARIS, JITTERY, budget=Budget(steps=12 * 32))
+    staleness = result.trace.select("staleness").value
+    assert 1 <= staleness.max() <= result.history[-1]["version"]
+
+
+def test_round_based_actors_wait_for_the_round() -> None:
+    """No actor starts between a round's first delivery and its last update."""
+    system = Stellaris(tiny.PPO_CONFIG, learners=3, round_based=True)
+    trace = tiny.run(system, JITTERY).trace
+    starts = np.sort(trace.select("submitted", function="actor").time)
+    assert len(np.unique(starts)) == len(starts) / tiny.WORKLOAD.actors
+    updates = trace.select("published").time
+    for start in np.unique(starts)[1:]:
+        assert start in updates
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Workload("CartPole-v1", actors=0), r"actors=0"),
+        (lambda: Workload("CartPole-v1", fragment=0), r"fragment=0"),
+        (lambda: Stellaris(learners=0), r"learners=0"),
+        (lambda: Stellaris(rho=0.5), r"rho=0\.5"),
+        (lambda: Stellaris(rho=math.nan), r"rho=nan"),
+        (lambda: staleness_aware(4, decay=0.0), r"decay=0\.0"),
+        (lambda: staleness_aware(4, decay=1.5), r"decay=1\.5"),
+        (lambda: Constant(-1.0), r"Constant\(seconds=-1\.0\)"),
+        (lambda: Budget(), r"a limit of steps, seconds or cost"),
+        (lambda: Budget(seconds=0.0), r"seconds=0\.0"),
+        (lambda: PPO(clip=-0.2), r"clip=-0\.2"),
+        (
+            lambda: tiny.run(STELLARIS, JITTERY, workload=Workload("CartPole-v9")),
+            r"unknown environment 'CartPole-v9'.*CartPole-v1",
+        ),
+        (lambda: tiny.run(STELLARIS, JITTERY, prices=(), budget=Budget(cost=1.0)), r"budget\.cost=1\.0"),
+    ],
+)
+def test_bad_input_is_refused_at_once(make: Any, message: str) -> None:
+    """Each error names the argument and its value."""
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_a_function_that_is_not_deployed() -> None:
+    """The error says which, and what there is."""
+    functions = {"actor": FunctionSpec(Constant(0.1))}
+    with pytest.raises(LookupError, match=r"no function 'learner' is deployed: the platform has \['actor'\]"):
+        tiny.run(STELLARIS, functions)
+
+
+class _Broken(Exception):
+    """What the body below raises."""
+
+
+@pytest.mark.parametrize("name", ["actor", "learner", "parameter"])
+def test_a_body_that_raises_ends_the_run_and_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names the function and the invocation and keeps the cause; the rows so far were handed out."""
+    make = getattr(programs, name)
+    calls = iter(range(10_000))
+
+    def broken(*args: Any) -> programs.Function:
+        program = make(*args)
+
+        def body(*args: Any) -> Any:
+            if next(calls) == 20:
+                raise _Broken("no luck")
+            return program.body(*args)
+
+        return programs.Function(body, init=program.init)
+
+    monkeypatch.setattr(programs, name, broken)
+    rows: list[Any] = []
+    platform = SimulatedPlatform(JITTERY)
+    with pytest.raises(FunctionError, match=rf"function '{name}', invocation \d+ .* failed .*no luck") as caught:
+        train(
+            STELLARIS,
+            tiny.WORKLOAD,
+            platform=platform,
+            budget=Budget(steps=100_000),
+            on_progress=rows.append,
+        )
+    assert isinstance(caught.value.__cause__, _Broken)
+    assert rows
+    assert len(platform.trace.select("failed").time) == 1
+    with pytest.raises(RuntimeError, match="after close"):
+        platform.invoke(name, lambda context: None)
+
+
+@pytest.mark.parametrize("system", [STELLARIS, SYNCHRONOUS], ids=["stellaris", "synchronous"])
+def test_a_non_finite_gradient_is_caught_where_it_arises(system: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names the learner's invocation, the version and the loss."""
+    publish = SimulatedPlatform.__init__
+
+    def poisoned(self: SimulatedPlatform, *args: Any, **options: Any) -> None:
+        publish(self, *args, **options)
+        original = self.store.publish
+
+        def poison(name: str, tree: Any) -> int:
+            if self.store.newest(name) >= 1:
+                import jax
+
+                tree = PolicyVersion(jax.tree.map(lambda x: x * np.nan, tree.params), tree.normaliser)
+            return original(name, tree)
+
+        self.store.publish = poison  # type: ignore[method-assign]
+
+    monkeypatch.setattr(SimulatedPlatform, "__init__", poisoned)
+    with pytest.raises(FunctionError, match=r"function 'learner', invocation \d+.*non-finite.*version [23].*loss"):
+        tiny.run(system, JITTERY, budget=Budget(steps=50_000))
+
+
+def test_no_thread_is_left_behind() -> None:
+    """The platform's threads end with the run, whether it ends well or badly."""
+    before = threading.active_count()
+    tiny.run(STELLARIS, JITTERY)
+    with pytest.raises(LookupError):
+        tiny.run(STELLARIS, {"actor": JITTERY["actor"]})
+    assert threading.active_count() <= before
+
+
+def test_learns_cartpole() -> None:
+    """One real run: in 80 rounds of 512 steps the return triples."""
+    workload = Workload("CartPole-v1", actors=8, fragment=64, hidden=(64, 64))
+    ppo = PPO(learning_rate=2e-3, epochs=8, minibatch_size=128)
+    system = Stellaris(ppo, learners=4, aggregator=staleness_aware(4, decay=0.95))
+    rows = tiny.run(system, tiny.deployment(LogNormal(0.001, 0.2), LogNormal(0.01, 0.2), Constant(0.005)),
+                    workload=workload, budget=Budget(steps=80 * 512), threads=2).history  # fmt: skip
+    early = next(row["episode_return"] for row in rows if row["episodes"] >= 50)
+    assert early < 40
+    assert rows[-1]["episode_return"] > 3 * early
