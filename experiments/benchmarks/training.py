@@ -1,0 +1,248 @@
+"""How much the systems and the platform add to the work that has to be done anyway.
+
+Both sides of every ratio are measured in turn, in this process, and medians are compared.
+"""
+
+import gc
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import psutil
+
+from experiments import testbed
+from stellaris import PPO, envs, staleness_aware
+from stellaris.algorithms.ppo import take
+from stellaris.normalisation import Statistics
+from stellaris.policies import PolicyVersion, actor_critic
+from stellaris.rollout import Actors, start
+from stellaris.runtime import SimulatedPlatform
+from stellaris.runtime.store import Versioned
+from stellaris.systems import Budget, Result, Stellaris, Synchronous, Workload, train
+from stellaris.systems.programs import Batches
+from stellaris.systems.training import System
+
+DESCRIPTION = "what the systems, the platform and the import cost beside the work itself"
+
+ENVIRONMENT, ACTORS, FRAGMENT, LEARNERS, THREADS = "Hopper-v4", 16, 256, 4, 2
+STEPS = ACTORS * FRAGMENT
+ALGORITHM = PPO(epochs=10, minibatch_size=512)
+#: Rounds of each system in one measurement; as many are run before, and not counted.
+ROUNDS, WARM_UP, REPEATS = 20, 5, 3
+
+
+class Comparison(NamedTuple):
+    """A line of the table."""
+
+    what: str
+    measured: str
+    against: str
+    ratio: float
+    wanted: str
+
+
+def measure(say: Callable[[str], None]) -> Iterator[Comparison]:
+    """Runs every comparison, saying what it is at."""
+    say("synchronous rounds, and their serial limit ...")
+    yield _synchronous()
+    say("Stellaris, and a plain loop of the same work ...")
+    yield from _stellaris()
+    say("imports ...")
+    yield _imports()
+
+
+def _synchronous() -> Comparison:
+    limit_parts = _SerialLimit()
+    rounds, limits = [], []
+    for _ in range(REPEATS):
+        limits.append(limit_parts.measure())
+        rounds.append(statistics.median(_round_times(Synchronous(ALGORITHM), testbed.reserved(actors=ACTORS))[0]))
+    limit, own = STEPS / statistics.median(limits), STEPS / statistics.median(rounds)
+    return Comparison(
+        "synchronous system, steps/s, against the serial limit", f"{own:,.0f}", f"{limit:,.0f}", own / limit, ">= 0.80"
+    )
+
+
+def _stellaris() -> Iterator[Comparison]:
+    # Free-running on the default testbed, with gradients applied as they come: the busiest the platform gets.
+    aggregator = staleness_aware(LEARNERS, decay=0.9)
+    system = Stellaris(ALGORITHM, learners=LEARNERS, aggregator=aggregator)
+    deployment = testbed.serverless(actors=ACTORS, learners=LEARNERS)
+    ours, plain = [], []
+    memory: list[int] = []
+    loop = _PlainLoop()
+    for _ in range(REPEATS):
+        times, result, memory = _round_times(system, deployment)
+        ours.append(sum(times))
+        rows = result.history
+        gradients = rows[-1]["gradients"] - rows[WARM_UP]["gradients"]
+        updates = rows[-1]["version"] - rows[WARM_UP]["version"]
+        plain.append(loop.measure(len(times), int(gradients), int(updates)))
+    own, other = statistics.median(ours), statistics.median(plain)
+    yield Comparison(
+        f"Stellaris, {ROUNDS} rounds, against a plain loop", f"{own:.2f} s", f"{other:.2f} s", own / other, "<= 1.30"
+    )
+    early, late = memory[len(memory) // 10], memory[-1]
+    yield Comparison(
+        "resident memory at the end, against after the first tenth",
+        f"{late / 2**20:,.0f} MiB",
+        f"{early / 2**20:,.0f} MiB",
+        late / early,
+        "flat",
+    )
+
+
+def _imports() -> Comparison:
+    ours: list[float] = []
+    base: list[float] = []
+    for i in range(8):
+        for times, code in ((ours, "import stellaris"), (base, "import jax, optax, chex")):
+            began = time.perf_counter()
+            subprocess.run([sys.executable, "-c", code], check=True)
+            if i:  # the first reads the disk
+                times.append(time.perf_counter() - began)
+    own, other = statistics.median(ours), statistics.median(base)
+    return Comparison(
+        "import stellaris, against import jax, optax, chex", f"{own:.2f} s", f"{other:.2f} s", own / other, "<= 1.15"
+    )
+
+
+def _round_times(system: System, deployment: Any) -> tuple[list[float], Result, list[int]]:
+    """Wall seconds of every round after the warm-up, the run, and the resident memory after every round."""
+    gc.collect()
+    stamps, memory = [], []
+    process = psutil.Process()
+
+    def stamp(row: Any) -> None:
+        del row
+        stamps.append(time.perf_counter())
+        memory.append(process.memory_info().rss)
+
+    result = train(
+        system,
+        Workload(ENVIRONMENT, ACTORS, FRAGMENT),
+        platform=SimulatedPlatform(deployment, threads=THREADS),
+        budget=Budget(steps=(WARM_UP + ROUNDS + 1) * STEPS),
+        prices=testbed.reserved_prices(),
+        threads=THREADS,
+        on_progress=stamp,
+    )
+    return np.diff(stamps[WARM_UP : WARM_UP + ROUNDS + 1]).tolist(), result, memory[WARM_UP:]
+
+
+class _Work:
+    """What a round consists of, without a platform."""
+
+    def __init__(self) -> None:
+        self.env = envs.make(ENVIRONMENT, slots=ACTORS, threads=THREADS)
+        self.policy = actor_critic(self.env.spec)
+        shape = self.env.spec.observation_shape
+        params = self.policy.init(jax.random.key(0))
+        self.version = PolicyVersion(params, Statistics.empty(shape).normaliser())
+        self.opt_state = ALGORITHM.optimizer().init(params)
+        self.actors = Actors(self.policy, self.env, FRAGMENT)
+        self.states = [start(self.env, slot) for slot in range(ACTORS)]
+        self.keys = list(jax.random.split(jax.random.key(1), ACTORS))
+        self.batches = Batches(ALGORITHM, jax.random.key(2))
+
+    def rollout(self) -> Any:
+        versions = [Versioned(0, self.version)] * ACTORS
+        fragments, self.states = self.actors.rollout(versions, range(ACTORS), self.states, self.keys)
+        return fragments
+
+
+class _SerialLimit(_Work):
+    """Environment steps with known actions, plus the inference calls, plus the updates as one scan: added up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        spec = self.env.spec
+        rng = np.random.default_rng(0)
+        self.slots = np.arange(ACTORS, dtype=np.int32)
+        self.actions = rng.uniform(-1, 1, (FRAGMENT, ACTORS, spec.actions))
+        self.observations = rng.standard_normal((FRAGMENT, ACTORS, *spec.observation_shape))
+        self.noise = rng.standard_normal((FRAGMENT, ACTORS, spec.actions)).astype(np.float32)
+        policy, version = self.policy, self.version
+        self.batch = self.batches.make(self.rollout())
+
+        @jax.jit
+        def infer(version: PolicyVersion, observation: Any, noise: Any) -> Any:
+            distribution, value = policy.apply(version, observation)
+            action = distribution.sample(noise)
+            return action, distribution.log_prob(action), value
+
+        @jax.jit
+        def update(params: Any, opt_state: Any, batch: Any, indices: Any) -> Any:
+            def apply(params: Any, observation: Any) -> Any:
+                return policy.apply(version._replace(params=params), observation)
+
+            return ALGORITHM.update(apply, params, opt_state, batch, indices)
+
+        self.infer, self.update = infer, update
+        self.measure()
+
+    def measure(self) -> float:
+        """Seconds of one round: the median of several."""
+        return statistics.median(self._once() for _ in range(10))
+
+    def _once(self) -> float:
+        began = time.perf_counter()
+        for action in self.actions:
+            self.env.step(self.slots, action)
+        for observation, noise in zip(self.observations, self.noise, strict=True):
+            for output in self.infer(self.version, observation, noise):
+                np.asarray(output)
+        arguments = (self.version.params, self.opt_state, self.batch.batch, self.batch.indices)
+        jax.block_until_ready(self.update(*arguments))  # type: ignore[no-untyped-call]
+        return time.perf_counter() - began
+
+
+class _PlainLoop(_Work):
+    """As many steps, gradients under the cap and updates as a run of Stellaris, one after the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        policy, version, optimizer = self.policy, self.version, ALGORITHM.optimizer()
+
+        @jax.jit
+        def gradient(params: Any, peers: Any, batch: Any, indices: Any) -> Any:
+            minibatch = take(batch, indices)
+
+            def loss(params: Any) -> Any:
+                own = version._replace(params=params)
+                others = tuple(version._replace(params=peer) for peer in peers)
+                return ALGORITHM.loss(policy.apply, own, minibatch, others)
+
+            return jax.grad(loss, has_aux=True)(params)
+
+        @jax.jit
+        def update(gradient: Any, params: Any, opt_state: Any) -> Any:
+            updates, opt_state = optimizer.update(gradient, opt_state, params)
+            return optax.apply_updates(params, updates), opt_state
+
+        self.gradient, self.update = gradient, update
+        self.measure(1, 8, 8)
+
+    def measure(self, rounds: int, gradients: int, updates: int) -> float:
+        """Seconds of so much work."""
+        began = time.perf_counter()
+        params, opt_state, done, applied = self.version.params, self.opt_state, 0, 0
+        peers = (jax.tree.map(jnp.copy, params),) * (LEARNERS - 1)
+        for i in range(rounds):
+            data = self.batches.make(self.rollout())
+            due = gradients * (i + 1) // rounds
+            while done < due:
+                g, _ = self.gradient(params, peers, data.batch, data.indices[done % len(data.indices)])
+                done += 1
+                if applied < updates * done // gradients:
+                    params, opt_state = self.update(g, params, opt_state)
+                    applied += 1
+        jax.block_until_ready((params, opt_state))  # type: ignore[no-untyped-call]
+        return time.perf_counter() - began
