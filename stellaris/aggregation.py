@@ -315,26 +315,29 @@ def _take(
     state: AggregatorState, n: Any, clock: Any, weigh: Callable[[jax.Array], jax.Array], combine: str
 ) -> tuple[Update, AggregatorState]:
     """Takes the oldest `n` gradients; the rest stay in order."""
-    slots = jnp.arange(state.capacity)
-    taken = (slots - state.head) % state.capacity < n
-    staleness = jnp.where(taken, clock - state.version, -1).astype(jnp.int32)
+    order = (state.head + jnp.arange(state.capacity)) % state.capacity
+    taken = jnp.arange(state.capacity) < n
+    staleness = jnp.where(taken, clock - state.version[order], -1).astype(jnp.int32)
     weight = jnp.where(taken, weigh(staleness), 0.0)
-    oldest_first = (slots + state.head) % state.capacity
 
-    def masked(w: jax.Array, g: jax.Array) -> jax.Array:
-        # A slot not taken may hold anything: zero times it need not be zero.
-        w = w.astype(g.dtype).reshape(-1, *[1] * (g.ndim - 1))
-        return jnp.where(w > 0, w * g, 0)
-
+    # Loops over what is taken: the other slots may hold anything, and cost nothing.
     if combine == "mean":
         share = weight / jnp.maximum(jnp.sum(weight), 1e-30)
-        gradient = jax.tree.map(lambda g: jnp.sum(masked(share, g), axis=0), state.gradient)
+
+        def add(i: jax.Array, total: Tree) -> Tree:
+            return jax.tree.map(lambda t, g: t + share[i].astype(g.dtype) * g[order[i]], total, state.gradient)
+
+        zeros = jax.tree.map(lambda g: jnp.zeros_like(g, shape=g.shape[1:]), state.gradient)
+        gradient = jax.lax.fori_loop(0, n, add, zeros)
         scale = jnp.sum(weight) / jnp.maximum(n, 1)
     else:
-        kept = taken[oldest_first].astype(jnp.float32)
-        gradient = jax.tree.map(lambda g: masked(kept, g[oldest_first]), state.gradient)
-        scale = weight[oldest_first]
-    update = Update(gradient, scale, jnp.int32(n), staleness[oldest_first])
+
+        def copy(i: jax.Array, stacked: Tree) -> Tree:
+            return jax.tree.map(lambda s, g: s.at[i].set(g[order[i]]), stacked, state.gradient)
+
+        gradient = jax.lax.fori_loop(0, n, copy, jax.tree.map(jnp.zeros_like, state.gradient))
+        scale = weight
+    update = Update(gradient, scale, jnp.int32(n), staleness)
     return update, state._replace(head=(state.head + n) % state.capacity, count=jnp.int32(state.count - n))
 
 
