@@ -80,7 +80,8 @@ def make(name: str, *, slots: int, seed: int = 0, threads: int = 1) -> VectorEnv
 
     if name in gymnasium.registry:
         return GymnasiumEnv(name, slots=slots, seed=seed)
-    raise ValueError(f"unknown environment {name!r}: {_suggest(name, [*envpool.list_all_envs(), *gymnasium.registry])}")
+    known = sorted({*envpool.list_all_envs(), *gymnasium.registry})
+    raise ValueError(f"unknown environment {name!r}: {_suggest(name, known)}")
 
 
 class EnvPoolEnv:
@@ -136,13 +137,13 @@ class GymnasiumEnv:
         observation, reward, terminated, truncated = map(np.array, columns)
         return Step(observation, reward.astype(np.float32), terminated, truncated)
 
-    def _reset(self, slot: int) -> NDArray:
+    def _reset(self, slot: int) -> Any:
         # The first reset seeds the slot; later episodes go on from there.
-        observation: NDArray = self._envs[slot].reset(seed=self._seeds[slot])[0]
+        observation = self._envs[slot].reset(seed=self._seeds[slot])[0]
         self._seeds[slot], self._ended[slot] = None, False
         return observation
 
-    def _step(self, slot: int, action: NDArray) -> tuple[NDArray, float, bool, bool]:
+    def _step(self, slot: int, action: Any) -> tuple[Any, float, bool, bool]:
         if self._ended[slot]:
             return self._reset(slot), 0.0, False, False
         observation, reward, terminated, truncated, _ = self._envs[slot].step(action)

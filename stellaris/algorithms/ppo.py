@@ -97,8 +97,8 @@ class PPO:
         Returns:
           A `Batch`; sample `t * B + b` is step `t` of environment `b`.
         """
-        discount = self.discount * (1.0 - jnp.asarray(trajectory.terminated, jnp.float32))
         reward, value, valid = (jnp.asarray(x) for x in (trajectory.reward, trajectory.value, trajectory.valid))
+        discount = self.discount * (1.0 - jnp.asarray(trajectory.terminated, reward.dtype))
         advantage = gae(reward, discount, value, lambda_=self.lambda_, valid=valid)
         target = advantage + value[:-1]
         if self.standardize_advantage:
@@ -170,8 +170,8 @@ class PPO:
         log_ratio = distribution.log_prob(batch.action) - batch.log_prob
         ratio, cap = importance_ratio(log_ratio), None
         if peers:
-            held = [apply_fn(peer, batch.observation)[0].log_prob(batch.action) for peer in peers]
-            log_ratios = jnp.stack([log_prob - batch.log_prob for log_prob in held])
+            held = jnp.stack([apply_fn(peer, batch.observation)[0].log_prob(batch.action) for peer in peers])
+            log_ratios = _without_rounding(held - batch.log_prob, log_ratio)
             cap = global_ratio_cap(jnp.concatenate([log_ratios, log_ratio[None]]), rho=rho)
         policy = _mean(ppo_loss(log_ratio, batch.advantage, clip=self.clip, ratio_cap=cap), batch.valid)
         errors = value_loss(
@@ -228,6 +228,15 @@ class PPO:
 def take(batch: Batch, indices: Int[Array, "n"]) -> Batch:
     """The samples at `indices`; an index beyond the batch gives zeros, which are not valid and weigh nothing."""
     return Batch(*(jnp.take(jnp.asarray(x), indices, axis=0, mode="fill", fill_value=0) for x in batch))
+
+
+def _without_rounding(others: jax.Array, own: jax.Array) -> jax.Array:
+    """Others' log-ratios, where they differ from one's own only by rounding replaced by it.
+
+    One's own policy may be among them, compiled differently: a bit less than one's own ratio would truncate it.
+    """
+    tolerance = 100 * jnp.finfo(own.dtype).eps * (1.0 + jnp.abs(own))  # type: ignore[no-untyped-call]
+    return jnp.where(jnp.abs(others - own) <= tolerance, own, others)
 
 
 def _mean(x: Any, valid: Array) -> jax.Array:

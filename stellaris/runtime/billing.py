@@ -30,7 +30,7 @@ class PriceSheet:
     source: str = ""
 
     def __post_init__(self) -> None:
-        for item, price in {**self.per_second, **self.reserved}.items():
+        for item, price in (*self.per_second.items(), *self.reserved.items()):
             if not price >= 0:
                 raise ValueError(f"price of {item!r} is {price}: a price is not negative")
 
@@ -68,5 +68,6 @@ def bill(trace: Trace, prices: PriceSheet, *, until: float) -> Bill:
     """
     used = trace.running(until=until)
     parts = {name: used.get(name, 0.0) * price for name, price in prices.per_second.items()}
-    parts |= {machine: until * price for machine, price in prices.reserved.items()}
+    for machine, price in prices.reserved.items():
+        parts[machine] = parts.get(machine, 0.0) + until * price
     return Bill(prices.name, parts)

@@ -91,7 +91,7 @@ class SimulatedPlatform:
         self._live: dict[str, dict[int, Container]] = {name: {} for name in functions}
         self._idle: dict[str, list[tuple[int, Container]]] = {name: [] for name in functions}
         self._free_slots: dict[str, list[int]] = {name: [] for name in functions}
-        self._waiting: dict[str, list[tuple[int, Invocation]]] = {name: [] for name in functions}
+        self._waiting: dict[str, list[tuple[float, int, Invocation]]] = {name: [] for name in functions}
         self._open: dict[Function, list[Invocation]] = {}
         self._pending: dict[int, Invocation] = {}
         self._done: SimpleQueue[Invocation] = SimpleQueue()
@@ -142,8 +142,6 @@ class SimulatedPlatform:
           ValueError: if `at` is past, or `work` is negative.
           RuntimeError: if the platform is closed.
         """
-        if self._closed:
-            raise RuntimeError(f"invoke({name!r}) after close(): a platform runs once")
         if name not in self._functions:
             raise LookupError(f"no function {name!r} is deployed: the platform has {sorted(self._functions)}")
         if not 0 <= work < math.inf:
@@ -230,6 +228,8 @@ class SimulatedPlatform:
     def _submit(
         self, name: str, program: Function, args: tuple[Any, ...], at: float, work: float, tag: Any, *, attempt: int
     ) -> Invocation:
+        if self._closed:
+            raise RuntimeError(f"invoke({name!r}) after close(): a platform runs once")
         number = next(self._numbers)
         self.store.pin(args, invocation=number)
         invocation = Invocation(number, name, program, args, work, tag, attempt, submitted=at)
@@ -259,7 +259,7 @@ class SimulatedPlatform:
             if spec.max_concurrency is not None and len(self._live[name]) >= spec.max_concurrency:
                 unused = self._newest_idle(name, None)
                 if unused is None:
-                    heapq.heappush(self._waiting[name], (invocation.number, invocation))
+                    heapq.heappush(self._waiting[name], (invocation.submitted, invocation.number, invocation))
                     return
                 self._end_container(unused, now)  # its state is another program's; its place is needed
             container = self._create_container(invocation, now)
@@ -291,7 +291,9 @@ class SimulatedPlatform:
             self._push(now, _END, invocation.number, (invocation, "failed"))
             return
         transfer = self._transfer_time(name, spec, invocation.resolved)
-        if isinstance(spec.compute, Measured):
+        if isinstance(spec.compute, Measured) and not self._virtual:
+            duration = transfer  # and then as long as it takes
+        elif isinstance(spec.compute, Measured):
             duration = transfer + spec.compute.factor * invocation.work * self._run_and_measure(invocation, now)
         else:
             duration = transfer + invocation.work * self._draw(name, "compute", spec.compute)
@@ -324,7 +326,7 @@ class SimulatedPlatform:
             self._free_container(container, now)
         name = invocation.function
         if self._waiting[name]:
-            number, waiting = heapq.heappop(self._waiting[name])
+            _, number, waiting = heapq.heappop(self._waiting[name])
             self._push(now, _ACQUIRE, number, waiting)
         return invocation
 
@@ -400,6 +402,10 @@ class SimulatedPlatform:
     def _schedule_end(self, invocation: Invocation) -> None:
         """On the wall clock an invocation ends when its delay is over and its body is done."""
         due = max(self.now, invocation.finished or 0.0)
+        compute = self._functions[invocation.function].compute
+        if isinstance(compute, Measured) and invocation.started is not None:
+            took = self.now - invocation.started
+            due = max(due, (invocation.finished or 0.0) + compute.factor * invocation.work * took)
         self._push(due, _END, invocation.number, (invocation, "completed"))
 
     def _context(self, invocation: Invocation, now: float) -> Context:

@@ -151,11 +151,17 @@ class Store:
         return self._get(name, self.newest(name))
 
     def pin(self, arguments: tuple[object, ...], *, invocation: int) -> None:
-        """Keeps the fixed versions among `arguments` for an invocation that has yet to start."""
+        """Keeps the fixed versions among `arguments` for an invocation that has yet to start.
+
+        Raises:
+          LookupError: if one is kept no longer.
+        """
+        fixed = [argument for argument in arguments if isinstance(argument, At)]
+        for argument in fixed:
+            self._get(argument.name, argument.version)
         lease = self._leases.setdefault(invocation, _Lease("", []))
-        for argument in arguments:
-            if isinstance(argument, At):
-                self._hold(lease, argument.name, argument.version)
+        for argument in fixed:
+            self._hold(lease, argument.name, argument.version)
 
     def resolve(self, arguments: tuple[object, ...], *, invocation: int, function: str) -> tuple[object, ...]:
         """Replaces references by what they stand for now; the invocation holds those versions until `release`.
@@ -171,8 +177,8 @@ class Store:
         Raises:
           LookupError: if a name was never published, or a version is kept no longer.
         """
-        self.release(invocation)
-        lease = self._leases[invocation] = _Lease(function, [])
+        pinned, lease = self._leases.get(invocation), _Lease(function, [])
+        self._leases[invocation] = lease
         resolved = list(arguments)
         for i, argument in enumerate(arguments):
             version = self._version(argument)
@@ -182,11 +188,14 @@ class Store:
         for i, argument in enumerate(arguments):
             if isinstance(argument, Held):
                 resolved[i] = self._held(argument, lease)
+        self._let_go(pinned)
         return tuple(resolved)
 
     def release(self, invocation: int) -> None:
         """Lets go of what an invocation held."""
-        lease = self._leases.pop(invocation, None)
+        self._let_go(self._leases.pop(invocation, None))
+
+    def _let_go(self, lease: _Lease | None) -> None:
         for name, version in lease.versions if lease else ():
             self._pins[name, version] -= 1
             if not self._pins[name, version]:

@@ -89,8 +89,9 @@ class Trace:
 
     def functions(self) -> tuple[str, ...]:
         """Names of the functions that were invoked, in order of first appearance."""
-        codes, first = np.unique(np.asarray(self._function), return_index=True)
-        return tuple(name for code in codes[np.argsort(first)] if (name := self._names[code]))
+        invoked = np.asarray(self._invocation) >= 0
+        codes, first = np.unique(np.asarray(self._function)[invoked], return_index=True)
+        return tuple(self._names[code] for code in codes[np.argsort(first)])
 
     def running(self, *, until: float) -> dict[str, float]:
         """Seconds from start to end, summed over each function's invocations; up to `until` for those still running."""
