@@ -30,27 +30,29 @@ _SETTINGS = {
     "savefig.dpi": 200,
     "figure.constrained_layout.use": True,
 }
-_RETURN = "episodic return\n(mean of the last 50 training episodes)"
+_RETURN = "mean return of the\nlast 50 training episodes"
 
 Histories = Mapping[str, Sequence[Sequence[Row]]]
 
 
 def reward_vs_time(histories: Histories, path: Path, *, title: str, target: float | None) -> None:
     """Return against virtual seconds, by system."""
-    with _figure(path, title, columns=1) as (axes,):
+    with _figure(path, _title(title, histories), columns=1) as (axes,):
         _curves(axes, histories, "seconds", target)
         axes.set(xlabel="virtual time (s)", ylabel=_RETURN)
+        _legend(axes)
 
 
 def reward_vs_cost(histories: Histories, path: Path, *, title: str, target: float | None) -> None:
     """Return against cost, under both bills."""
-    with _figure(path, title, columns=2) as panels:
+    with _figure(path, _title(title, histories), columns=2) as panels:
         for axes, column, name in zip(
             panels, ("cost_demo", "cost_pay_per_use"), ("demo's bill", "pay per use"), strict=True
         ):
             _curves(axes, histories, column, target)
             axes.set(xlabel=f"training cost, {name} (USD)")
         panels[0].set(ylabel=_RETURN)
+        _legend(panels[0])
 
 
 def staleness(traces: Sequence[Trace], histories: Sequence[Sequence[Row]], path: Path, *, title: str) -> None:
@@ -64,16 +66,11 @@ def staleness(traces: Sequence[Trace], histories: Sequence[Sequence[Row]], path:
             distribution.legend()
         distribution.set(xlabel="staleness of an applied gradient (versions)", ylabel="share of gradients (%)")
         distribution.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(integer=True))
-        for i, history in enumerate(histories):
+        for history in histories:
             seconds = [row["seconds"] for row in history]
-            labels = ("mean of the round", "maximum of the round") if i == 0 else ("_", "_")
-            over_time.plot(
-                seconds, [row["staleness_mean"] for row in history], color="#0072B2", linewidth=1, label=labels[0]
-            )
-            greatest = [row["staleness_max"] for row in history]
-            over_time.plot(seconds, greatest, color="#999999", linewidth=0.7, linestyle="--", label=labels[1])
-        over_time.set(xlabel="virtual time (s)", ylabel="staleness (versions)", ylim=(0, None))
-        over_time.legend()
+            means = [row["staleness_mean"] for row in history]
+            over_time.plot(seconds, means, color="#0072B2", linewidth=1, alpha=0.8)
+        over_time.set(xlabel="virtual time (s)", ylabel="mean of the round (versions)", ylim=(0, None))
 
 
 def _curves(axes: Axes, histories: Histories, column: str, target: float | None) -> None:
@@ -82,14 +79,25 @@ def _curves(axes: Axes, histories: Histories, column: str, target: float | None)
         end = min(run[-1][column] for run in runs)
         grid = np.linspace(0.0, end, 200)
         curves = np.array([_interpolate(grid, run, column) for run in runs])
-        label = name if len(runs) == 1 else f"{name} (mean of {len(runs)} seeds, range)"
-        axes.plot(grid, curves.mean(axis=0), label=label, linewidth=1.5, **_STYLES[name])
+        axes.plot(grid, curves.mean(axis=0), label=name, linewidth=1.5, **_STYLES[name])
         if len(runs) > 1:
             axes.fill_between(grid, curves.min(axis=0), curves.max(axis=0), color=_STYLES[name]["color"], alpha=0.15)
     if target is not None:
         axes.axhline(target, color="black", linestyle=":", linewidth=0.8, label=f"target {target:g}")
     axes.set_xlim(left=0)
-    axes.legend()
+    axes.margins(y=0.08)
+
+
+def _title(title: str, histories: Histories) -> str:
+    seeds = max(len(runs) for runs in histories.values())
+    return title if seeds == 1 else f"{title} (mean and range of {seeds} seeds)"
+
+
+def _legend(axes: Axes) -> None:
+    """Above the panels, where it covers no curve."""
+    figure = axes.get_figure()
+    assert figure is not None
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside upper center", ncols=3)
 
 
 def _interpolate(grid: Any, run: Sequence[Row], column: str) -> Any:
@@ -100,10 +108,10 @@ def _interpolate(grid: Any, run: Sequence[Row], column: str) -> Any:
 def _figure(path: Path, title: str, *, columns: int) -> Iterator[Sequence[Axes]]:
     """A figure that appears under its name only once it is whole."""
     with plt.rc_context(_SETTINGS):
-        figure, axes = plt.subplots(1, columns, figsize=(3.6 + 3.0 * (columns - 1), 2.7), squeeze=False)
+        figure, axes = plt.subplots(1, columns, figsize=(4.4 + 2.6 * (columns - 1), 3.0), squeeze=False)
         try:
             yield list(axes[0])
-            figure.suptitle(title, fontsize=10)
+            axes[0][0].set_title(title, loc="left", fontsize=10)
             path.parent.mkdir(parents=True, exist_ok=True)
             draft = path.with_name(f".{path.name}.part.png")
             figure.savefig(draft)

@@ -1,5 +1,7 @@
 """stellaris: reinforcement learning from stale data and stale gradients."""
 
+from stellaris import runtime as runtime
+from stellaris import systems as systems
 from stellaris.aggregation import Aggregator as Aggregator
 from stellaris.aggregation import AggregatorState as AggregatorState
 from stellaris.aggregation import Update as Update
@@ -8,12 +10,26 @@ from stellaris.aggregation import fully_asynchronous as fully_asynchronous
 from stellaris.aggregation import staleness_aware as staleness_aware
 from stellaris.aggregation import synchronous as synchronous
 from stellaris.algorithms import PPO as PPO
+from stellaris.algorithms import Batch as Batch
 from stellaris.losses import ppo_loss as ppo_loss
 from stellaris.losses import value_loss as value_loss
 from stellaris.returns import gae as gae
+from stellaris.runtime import Bill as Bill
+from stellaris.runtime import Function as Function
+from stellaris.runtime import FunctionError as FunctionError
+from stellaris.runtime import FunctionSpec as FunctionSpec
+from stellaris.runtime import Invocation as Invocation
+from stellaris.runtime import PriceSheet as PriceSheet
+from stellaris.runtime import SimulatedPlatform as SimulatedPlatform
+from stellaris.runtime import Trace as Trace
+from stellaris.runtime import Versioned as Versioned
 from stellaris.staleness import scale_by_staleness as scale_by_staleness
 from stellaris.staleness import staleness_threshold as staleness_threshold
 from stellaris.staleness import staleness_weight as staleness_weight
+from stellaris.systems import Budget as Budget
+from stellaris.systems import Result as Result
+from stellaris.systems import Workload as Workload
+from stellaris.systems import train as train
 from stellaris.truncation import global_ratio_cap as global_ratio_cap
 from stellaris.truncation import importance_ratio as importance_ratio
 from stellaris.truncation import truncate_ratio as truncate_ratio

@@ -1,10 +1,9 @@
-"""The papers' actor-critics (flax), and what a published version of a policy holds."""
+"""Policies as pure functions, what a published version holds, and the papers' actor-critic."""
 
 import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
@@ -27,42 +26,6 @@ class Policy(NamedTuple):
     init: Callable[[jax.Array], Tree]  #: `(key) -> params`
     apply: Callable[[PolicyVersion, Array], tuple[Any, jax.Array]]  #: `(version, [..., *obs]) -> (distribution, [...])`
     noise: Callable[[jax.Array, int], jax.Array]  #: `(key, n) -> [n, ...]`, what `n` actions are sampled from
-
-
-class _Tower(nn.Module):
-    """Hidden tanh layers and a linear output, orthogonally initialised."""
-
-    hidden: tuple[int, ...]
-    outputs: int
-    output_gain: float
-
-    @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
-        for width in self.hidden:
-            x = nn.tanh(nn.Dense(width, kernel_init=nn.initializers.orthogonal(2**0.5))(x))
-        return nn.Dense(self.outputs, kernel_init=nn.initializers.orthogonal(self.output_gain))(x)
-
-
-class ActorCritic(nn.Module):
-    """Two separate towers of the same shape, for the policy and for the value.
-
-    Source:
-      MinionsRL (AAAI 2024): two hidden layers of 256 tanh units, critic of the same shape.
-    """
-
-    actions: int
-    discrete: bool
-    hidden: tuple[int, ...] = (256, 256)
-
-    @nn.compact
-    def __call__(self, x: jax.Array) -> tuple[Categorical | DiagonalGaussian, jax.Array]:
-        # A small last layer starts the policy near uniform, whatever the observations' scale.
-        output = _Tower(self.hidden, self.actions, 0.01, name="policy")(x)
-        value = _Tower(self.hidden, 1, 1.0, name="value")(x)[..., 0]
-        if self.discrete:
-            return Categorical(output), value
-        log_std = self.param("log_std", nn.initializers.constant(-0.5), (self.actions,))
-        return DiagonalGaussian(output, jnp.broadcast_to(log_std, output.shape)), value
 
 
 @functools.lru_cache(maxsize=64)
@@ -91,6 +54,8 @@ def actor_critic(spec: EnvSpec, *, hidden: tuple[int, ...] = (256, 256)) -> Poli
     """
     if len(spec.observation_shape) != 1:
         raise ValueError(f"{spec.name}: observations of shape {spec.observation_shape} are not vectors")
+    from stellaris.networks import ActorCritic  # here, so that importing stellaris does not import flax
+
     network = ActorCritic(spec.actions, spec.discrete, hidden)
     distribution = Categorical if spec.discrete else DiagonalGaussian
 

@@ -80,7 +80,9 @@ def test_the_paper_preset(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     """It says which preset it is; actors are round-based."""
     assert quickstart(tmp_path, "--preset", "paper", "--seeds", "1") == 0
     assert "preset paper" in capsys.readouterr().out
-    assert "round_based=True" in json.loads((tmp_path / "summary.json").read_text())["settings"]["stellaris"]
+    settings = json.loads((tmp_path / "summary.json").read_text())["settings"]
+    assert settings["stellaris"]["round_based"] is True
+    assert settings["stellaris"]["aggregation"]["combine"] == "sequential"
 
 
 @pytest.mark.parametrize(

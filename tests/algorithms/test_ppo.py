@@ -1,0 +1,517 @@
+"""PPO over any network: against transcriptions in NumPy, and plain loops."""
+
+import dataclasses
+import functools
+import math
+from typing import NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import scipy.special
+import scipy.stats
+
+from stellaris import PPO, Trajectory
+from stellaris.algorithms import Batch
+from stellaris.algorithms.ppo import take
+from stellaris.distributions import Categorical, DiagonalGaussian
+
+FEATURES, ACTIONS = 3, 2
+
+
+def close(got, want, tolerance=1e-5):
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=tolerance, atol=tolerance), got, want)
+
+
+def equal(got, want):
+    jax.tree.map(np.testing.assert_array_equal, got, want)
+
+
+# ---- networks, parameters and batches: in float64 where x64 is on ---------------------------------------------------
+
+
+def gaussian(params, observation):
+    return DiagonalGaussian(observation @ params["policy"], params["log_std"]), observation @ params["value"]
+
+
+def categorical(params, observation):
+    return Categorical(observation @ params["policy"]), observation @ params["value"]
+
+
+class ActorCritic(nn.Module):
+    """Two hidden layers and two heads."""
+
+    actions: int = ACTIONS
+
+    @nn.compact
+    def __call__(self, observation):
+        hidden = nn.tanh(nn.Dense(16)(nn.tanh(nn.Dense(16)(observation))))
+        log_std = self.param("log_std", nn.initializers.zeros, (self.actions,))
+        return DiagonalGaussian(nn.Dense(self.actions)(hidden), log_std), nn.Dense(1)(hidden)[..., 0]
+
+
+def arrays(seed):
+    """Parameters of either bare network, NumPy."""
+    random = np.random.default_rng(seed)
+    return {
+        "policy": random.normal(size=(FEATURES, ACTIONS), scale=0.5),
+        "value": random.normal(size=FEATURES),
+        "log_std": random.normal(size=ACTIONS, scale=0.2),
+    }
+
+
+def parameters(seed, like=None, distance=0.1):
+    """Bare parameters, near those of `like`."""
+    near = arrays(like) if like is not None else arrays(seed)
+    return jax.tree.map(lambda a, b: jnp.asarray(a + distance * (b - a)), near, arrays(seed))
+
+
+def sample_batch(apply_fn, size=24, invalid=0.2, seed=0):
+    """Samples of a behaviour policy, `parameters(0)`, some of them invalid."""
+    random = np.random.default_rng(seed)
+    observation = jnp.asarray(random.normal(size=(size, FEATURES)))
+    distribution, value = apply_fn(parameters(0), observation)
+    noise = random.normal(size=(size, ACTIONS))
+    action = distribution.sample(jnp.asarray(noise))
+    return Batch(
+        observation=observation,
+        action=action,
+        log_prob=distribution.log_prob(action) + jnp.asarray(random.normal(size=size, scale=0.3)),
+        value=value,
+        advantage=jnp.asarray(random.normal(size=size)),
+        target=value + jnp.asarray(random.normal(size=size)),
+        version=jnp.zeros(size, jnp.int32),
+        valid=jnp.asarray(random.uniform(size=size) >= invalid),
+    )
+
+
+def loss_and_gradient(ppo, apply_fn, params, batch, peers=(), rho=1.0):
+    return jax.value_and_grad(lambda p: ppo.loss(apply_fn, p, batch, peers, rho=rho), has_aux=True)(params)
+
+
+compiled = jax.jit(loss_and_gradient, static_argnums=(0, 1), static_argnames="rho")
+
+
+def with_a_peer(apply_fn):
+    """The compiled loss and gradient with everything on, as a function of the batch."""
+    peers = (parameters(2, like=0),)
+    return lambda batch: compiled(CONFIGURATIONS["everything"], apply_fn, parameters(1, like=0), batch, peers)
+
+
+# ---- loss -----------------------------------------------------------------------------------------------------------
+
+
+def transcription(ppo, apply_fn, params, batch, peers, rho):
+    """The loss and its metrics, sample by sample in float64, with scipy's distributions."""
+    params, batch, peers = jax.tree.map(np.asarray, (params, batch, peers))
+
+    def evaluate(p, i):
+        mean, value = batch.observation[i] @ p["policy"], batch.observation[i] @ p["value"]
+        if apply_fn is categorical:
+            probabilities = scipy.special.softmax(mean)
+            return math.log(probabilities[batch.action[i]]), scipy.stats.entropy(probabilities), value
+        law = scipy.stats.norm(mean, np.exp(p["log_std"]))
+        return law.logpdf(batch.action[i]).sum(), law.entropy().sum(), value
+
+    rows = []
+    for i in np.flatnonzero(batch.valid):
+        log_prob, entropy, value = evaluate(params, i)
+        log_ratio = log_prob - batch.log_prob[i]
+        ratio = math.exp(log_ratio)
+        held = [ratio, *(math.exp(evaluate(peer, i)[0] - batch.log_prob[i]) for peer in peers)]
+        cap = max(min(held), rho) if peers else math.inf
+        used, a = min(ratio, cap), batch.advantage[i]
+        surrogate = min(used * a, min(max(used, 1 - ppo.clip), 1 + ppo.clip) * a)
+        error = (value - batch.target[i]) ** 2
+        if ppo.value_clip is not None:
+            moved = min(max(value - batch.value[i], -ppo.value_clip), ppo.value_clip)
+            error = max(error, (batch.value[i] + moved - batch.target[i]) ** 2)
+        if ppo.value_loss_clip is not None:
+            error = min(error, ppo.value_loss_clip)
+        kl = ratio - 1 - log_ratio
+        rows.append((-surrogate, error, entropy, kl, abs(ratio - 1) > ppo.clip, ratio > cap))
+    names = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "truncation_fraction")
+    metrics = dict(zip(names, np.mean(rows, axis=0), strict=True))
+    critic, bonus = ppo.value_coefficient * metrics["value_loss"], ppo.entropy_coefficient * metrics["entropy"]
+    return metrics["policy_loss"] + critic - bonus, metrics
+
+
+CONFIGURATIONS = {
+    "default": PPO(),
+    "entropy": PPO(entropy_coefficient=0.05, value_coefficient=2.0),
+    "value_clip": PPO(value_clip=0.3, clip=0.1),
+    "value_loss_clip": PPO(value_loss_clip=0.5, value_coefficient=1),
+    "everything": PPO(entropy_coefficient=0.1, value_clip=0.5, value_loss_clip=1.0, clip=0.4),
+}
+
+
+@pytest.mark.parametrize("apply_fn", [gaussian, categorical])
+@pytest.mark.parametrize(("peers", "rho"), [(0, 1.0), (1, 1.0), (2, 1.2), (2, math.inf)])
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_loss_matches_its_transcription(name, apply_fn, peers, rho):
+    """Loss and all metrics, over valid samples alone, with and without peers."""
+    with jax.enable_x64(True):
+        params, batch = parameters(1, like=0), sample_batch(apply_fn)
+        held = tuple(parameters(2 + i, like=0) for i in range(peers))
+        got = CONFIGURATIONS[name].loss(apply_fn, params, batch, held, rho=rho)
+        expected = transcription(CONFIGURATIONS[name], apply_fn, params, batch, held, rho)
+        assert got[0].dtype == jnp.float64
+    fractions = ("clip_fraction", "truncation_fraction")  # of counts, float32
+    close([got[1].pop(name) for name in fractions], [expected[1][name] for name in fractions], 1e-6)
+    close(got, (expected[0], {name: expected[1][name] for name in got[1]}), 1e-10)
+    fraction = expected[1]["truncation_fraction"]
+    assert 0.1 < fraction < 0.9 if peers and rho < math.inf else fraction == 0
+
+
+@pytest.mark.parametrize("apply_fn", [gaussian, categorical])
+def test_gradient_is_the_slope(apply_fn):
+    """Central differences in every parameter of the loss with peers, whose cap is held still."""
+    ppo, h = CONFIGURATIONS["everything"], 1e-6
+    with jax.enable_x64(True):
+        params, batch = parameters(1, like=0), sample_batch(apply_fn)
+        # The peers are far behind, so that it is they, or rho, that set each cap which binds.
+        behind = batch._replace(log_prob=batch.log_prob - 0.2)
+        peers = (parameters(2, like=0), parameters(3, like=0))
+        flat, unflatten = jax.flatten_util.ravel_pytree(params)
+        loss = jax.jit(lambda x: ppo.loss(apply_fn, unflatten(x), behind, peers)[0])
+        slope = [(loss(flat.at[i].add(h)) - loss(flat.at[i].add(-h))) / (2 * h) for i in range(flat.size)]
+        close(jax.grad(loss)(flat), np.stack(slope), 1e-7)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "peer", "rho", "advantage", "gradient"),
+    [
+        (1.1, None, 1.0, 1.0, -1.1),  # plain
+        (1.1, 1.0, 1.0, 1.0, 0.0),  # above the cap, though inside the trust region
+        (1.1, 1.0, 1.0, -1.0, 0.0),
+        (1.1, 1.0, 2.0, 1.0, -1.1),  # rho allows it
+        (1.1, 1.1, 1.0, 1.0, -1.1),  # at the cap
+        (1.1, 1.15, 1.0, 1.0, -1.1),  # below it: one's own ratio is the least
+        (1.5, 1.6, 1.0, 1.0, 0.0),  # beyond the clip, on the side where it clips
+        (1.5, 1.6, 1.0, -1.0, 1.5),  # ... and on the other
+        (1.5, 1.4, 1.0, -1.0, 0.0),  # which the cap covers
+        (0.5, 0.1, 1.0, 1.0, -0.5),
+        (0.5, 0.1, 1.0, -1.0, 0.0),
+    ],
+)
+def test_policy_gradient_of_one_sample(ratio, peer, rho, advantage, gradient):
+    """`-r A` with respect to the log-probability where neither clip nor cap is exceeded; else zero."""
+
+    class Given(NamedTuple):
+        """A distribution whose log-probability is the parameter: the loss asks for nothing more."""
+
+        logit: jax.Array
+
+        def log_prob(self, value):
+            return self.logit + jnp.zeros(value.shape)
+
+        def entropy(self):
+            return jnp.zeros(1)
+
+    one = jnp.zeros(1)
+    batch = Batch(one, one, one, one, jnp.full(1, advantage), one, jnp.zeros(1, jnp.int32), jnp.ones(1, bool))
+    peers = () if peer is None else (jnp.log(jnp.float32(peer)),)
+    apply_fn = lambda params, observation: (Given(params), jnp.zeros(1))  # noqa: E731
+    got = loss_and_gradient(PPO(), apply_fn, jnp.log(jnp.float32(ratio)), batch, peers, rho=rho)[1]
+    np.testing.assert_allclose(got, gradient, rtol=1e-6)
+
+
+@pytest.mark.parametrize("apply_fn", [gaussian, categorical])
+@pytest.mark.parametrize("peers", ["own", "own twice", "others at rho = inf"])
+def test_reduces_to_plain_ppo(apply_fn, peers):
+    """One policy held, however often, or no truncation: loss, metrics and gradient are plain PPO's, bit for bit."""
+    params, rho = parameters(1, like=0), 1.0
+    held = tuple(jax.tree.map(jnp.copy, params) for _ in range(2 if peers == "own twice" else 1))
+    if peers == "others at rho = inf":
+        held, rho = (parameters(2, like=0), parameters(3, like=0)), math.inf
+    run = functools.partial(compiled, CONFIGURATIONS["everything"], apply_fn, params, sample_batch(apply_fn))
+    got, plain = run(held, rho=rho), run()
+    equal(got, plain)
+    assert got[0][1]["truncation_fraction"] == 0
+
+
+def test_own_policy_among_the_held_is_not_lost_to_rounding():
+    """So too where two learners run as one under vmap, and XLA compiles own and peer's ratio differently.
+
+    The policy is narrow, so that rounding the mean is a large part of a deviation.
+    """
+    network, size, random = ActorCritic(actions=6), 512, np.random.default_rng(0)
+    draw = lambda *shape, scale=1.0: jnp.asarray(random.normal(size=shape, scale=scale))  # noqa: E731
+    observation, noise = draw(size, FEATURES), draw(size, 6)
+    shapes = jax.eval_shape(network.init, jax.random.key(0), observation)
+    behaviour = jax.tree.map(lambda p: draw(*p.shape, scale=0.3), shapes)
+    params = jax.tree.map(lambda p: p + draw(2, *p.shape, scale=0.001), behaviour)
+    behaviour, params = (
+        p | {"params": p["params"] | {"log_std": p["params"]["log_std"] - 4.0}} for p in (behaviour, params)
+    )
+    distribution, value = jax.jit(network.apply)(behaviour, observation)
+    action = distribution.sample(noise)
+    log_prob = distribution.log_prob(action)
+    version, valid = jnp.zeros(size, jnp.int32), jnp.ones(size, bool)
+    batch = Batch(observation, action, log_prob, value, noise[:, 0], value, version, valid)
+    run = jax.jit(jax.vmap(functools.partial(loss_and_gradient, PPO(), network.apply), in_axes=(0, None, 0)))
+    got, plain = run(params, batch, (jax.tree.map(jnp.copy, params),)), run(params, batch, ())
+    equal(got[0][1]["truncation_fraction"], np.zeros(2))
+    close(got, plain, 1e-4)
+
+
+@pytest.mark.parametrize("apply_fn", [gaussian, categorical])
+def test_invalid_samples_weigh_nothing(apply_fn):
+    """Loss, metrics and gradient do not depend on what they hold, and equal those of the valid samples alone."""
+    batch, run = sample_batch(apply_fn), with_a_peer(apply_fn)
+    got, valid = run(batch), np.asarray(batch.valid)
+    for garbage in (-3.0, 1e6):
+        spoilt = jax.tree.map(lambda x, g=garbage: x.at[~valid].set(jnp.asarray(g).astype(x.dtype)), batch)
+        if apply_fn is categorical:
+            spoilt = spoilt._replace(action=batch.action.at[~valid].set(1))
+        equal(got, run(spoilt._replace(valid=batch.valid)))
+    close(got, run(jax.tree.map(lambda x: x[valid], batch)))
+
+
+def test_padding_weighs_nothing():
+    """An index beyond the batch is a sample that is not valid: the rest give what they give alone."""
+    batch, run = sample_batch(gaussian, invalid=0.0), with_a_peer(gaussian)
+    rows = jnp.arange(int(sample_batch(gaussian).valid.sum()))[::-1]
+    padded = take(batch, jnp.pad(rows, (0, 24 - rows.size), constant_values=24))
+    equal(padded.valid, np.arange(24) < rows.size)
+    assert jax.tree.map(lambda x: x.dtype, padded) == jax.tree.map(lambda x: x.dtype, batch)
+    close(run(padded), run(jax.tree.map(lambda x: x[rows], batch)))
+
+
+def test_a_batch_without_a_valid_sample():
+    """The loss is zero, and so is the gradient: nothing is divided by nothing."""
+    batch = sample_batch(gaussian)
+    got = with_a_peer(gaussian)(batch._replace(valid=jnp.zeros_like(batch.valid)))
+    equal(got, jax.tree.map(jnp.zeros_like, got))
+
+
+@pytest.mark.parametrize("shift", [1e4, -1e4])
+def test_extreme_log_ratios_are_finite(shift):
+    """Loss, metrics and gradient, though exp(1e4) overflows, with a peer and without."""
+    batch = sample_batch(gaussian)
+    batch = batch._replace(log_prob=batch.log_prob - shift)
+    plain = compiled(CONFIGURATIONS["everything"], gaussian, parameters(1, like=0), batch)
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves((plain, with_a_peer(gaussian)(batch))))
+
+
+def test_loss_under_vmap():
+    """Several learners at once get what each gets."""
+    batch, learners = sample_batch(gaussian), [parameters(i, like=0) for i in (1, 2)]
+    run = functools.partial(compiled, CONFIGURATIONS["everything"], gaussian)
+    peers = (parameters(2, like=0),)
+    together = jax.vmap(run, in_axes=(0, None, None))(jax.tree.map(lambda *p: jnp.stack(p), *learners), batch, peers)
+    close(together, jax.tree.map(lambda *x: jnp.stack(x), *(run(p, batch, peers) for p in learners)))
+
+
+@pytest.mark.parametrize("rho", [0.5, math.nan])
+@pytest.mark.parametrize("peers", [0, 1])
+def test_rho_below_one(rho, peers):
+    """An error also where no peer makes use of it."""
+    with pytest.raises(ValueError, match=f"rho={rho} is below 1"):
+        PPO().loss(gaussian, parameters(0), sample_batch(gaussian), (parameters(1),) * peers, rho=rho)
+
+
+# ---- prepare --------------------------------------------------------------------------------------------------------
+
+
+def trajectory(dtype=np.float32):
+    """Two environments, five steps; value 1, 2, 4, 8, 16, 32 in both, rewards 1, 2, -, 3, 4.
+
+    The first is truncated after step 1, resets in step 2, terminates in step 3 and resets in step 4; the second
+    terminates after step 1, resets in step 2 and runs on.
+    """
+    value = np.array([[1, 2, 4, 8, 16, 32]] * 2, dtype).T
+    return Trajectory(
+        observation=np.arange(6 * 2 * FEATURES, dtype=np.float32).reshape(6, 2, FEATURES),
+        action=np.arange(5 * 2 * ACTIONS, dtype=np.float32).reshape(5, 2, ACTIONS),
+        reward=np.array([[1, 1], [2, 2], [99, -99], [3, 3], [99, 4]], dtype),
+        terminated=np.array([[0, 0], [0, 1], [0, 0], [1, 0], [0, 0]], bool),
+        valid=np.array([[1, 1], [1, 1], [0, 0], [1, 1], [0, 1]], bool),
+        log_prob=-np.arange(10, dtype=dtype).reshape(5, 2),
+        value=value,
+        version=np.arange(10, dtype=np.int32).reshape(5, 2),
+    )
+
+
+# gamma = lambda = 1/2.
+# First: A_1 = delta_1 = 2 + 4/2 - 2 = 2 (truncated: the last observation's value counts), delta_0 = 1 + 2/2 - 1 = 1,
+# A_0 = 1 + 2/4; A_3 = 3 - 8 (terminated).
+# Second: A_1 = 2 - 2 (terminated), A_0 = 1; A_4 = 4 + 32/2 - 16 = 4, delta_3 = 3 + 16/2 - 8 = 3, A_3 = 3 + 4/4.
+ADVANTAGE = np.array([[1.5, 1.0], [2.0, 0.0], [0.0, 0.0], [-5.0, 4.0], [0.0, 4.0]])
+BY_HAND = {"discount": 0.5, "lambda_": 0.5}
+
+
+def test_prepare_by_hand():
+    """Advantages, targets, and the order in which samples are laid out: `t * B + b`."""
+    batch = PPO(standardize_advantage=False, **BY_HAND).prepare(trajectory())
+    equal(batch.advantage, ADVANTAGE.ravel())
+    valid = trajectory().valid.ravel()
+    equal(batch.valid, valid)
+    # A + V; the reset steps' targets are never looked at.
+    equal(batch.target[valid], (ADVANTAGE + np.array([[1, 2, 4, 8, 16]]).T).ravel()[valid])
+    equal(batch.value, [1, 1, 2, 2, 4, 4, 8, 8, 16, 16])
+    equal(batch.version, np.arange(10))
+    equal(batch.log_prob, -np.arange(10))
+    equal(batch.observation, np.arange(10 * FEATURES).reshape(10, FEATURES))
+    equal(batch.action, np.arange(10 * ACTIONS).reshape(10, ACTIONS))
+
+
+def test_prepare_standardizes_over_valid_samples():
+    """The seven transitions have mean 0 and deviation 1; resets stay at zero; targets are those without."""
+    plain, standard = (PPO(standardize_advantage=s, **BY_HAND).prepare(trajectory()) for s in (False, True))
+    valid = np.asarray(plain.valid)
+    advantage = ADVANTAGE.ravel()[valid]
+    close(standard.advantage[valid], (advantage - advantage.mean()) / advantage.std())
+    equal(standard.advantage[~valid], np.zeros(3))
+    equal(standard._replace(advantage=plain.advantage), plain)
+
+
+def test_prepare_of_equal_advantages_is_finite():
+    """One transition, or none: deviation zero."""
+    for transitions in (1, 0):
+        valid = np.arange(10).reshape(5, 2) < transitions
+        equal(PPO().prepare(trajectory()._replace(valid=valid)).advantage, np.zeros(10))
+
+
+def test_prepare_in_float64():
+    """In float64 the advantages are float64's, at a discount that float32 does not hold exactly."""
+    with jax.enable_x64(True):
+        batch = PPO(discount=0.99, lambda_=0.0, standardize_advantage=False).prepare(trajectory(np.float64))
+    assert batch.advantage.dtype == batch.target.dtype == np.float64
+    np.testing.assert_allclose(batch.advantage[0], 1 + 0.99 * 2 - 1, rtol=1e-14)
+
+
+def test_prepare_under_jit_and_without_float_observations():
+    """Static configuration, traced trajectory; other observation and action types stay what they are."""
+    pixels = trajectory()._replace(observation=np.full((6, 2, 4, 4, 1), 7, np.uint8), action=np.zeros((5, 2), np.int32))
+    got, expected = jax.jit(PPO.prepare, static_argnums=0)(PPO(), pixels), PPO().prepare(pixels)
+    close(got, expected)
+    assert (got.observation.shape, got.observation.dtype) == ((10, 4, 4, 1), jnp.uint8)
+    assert (got.action.shape, got.action.dtype) == ((10,), jnp.int32)
+    assert (got.version.dtype, got.valid.dtype) == (jnp.int32, jnp.bool_)
+
+
+# ---- minibatches ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("size", "minibatch_size", "shape"),
+    [
+        (8, 4, (6, 4)),  # even
+        (6, 4, (6, 3)),  # two of three rather than four and two
+        (10, 4, (9, 4)),  # two indices of padding
+        (5, 100, (3, 5)),  # full batch
+        (1, 1, (3, 1)),
+    ],
+)
+def test_minibatches_cover_each_epoch_once(size, minibatch_size, shape):
+    """Every index exactly once an epoch, then the padding, which fills no minibatch."""
+    indices = PPO(epochs=3, minibatch_size=minibatch_size).minibatches(jax.random.key(0), size)
+    assert (indices.shape, indices.dtype) == (shape, jnp.int32)
+    epochs = np.asarray(indices).reshape(3, -1)
+    for epoch in epochs:
+        assert sorted(epoch[:size]) == list(range(size))
+        assert (epoch[size:] == size).all()
+    assert (np.asarray(indices)[:, 0] < size).all()
+
+
+def test_minibatches_are_shuffled_anew():
+    """Epochs differ from each other and from the order of the batch, and keys from each other; a key repeats itself."""
+    ppo = PPO(epochs=2, minibatch_size=50)
+    first, second = ppo.minibatches(jax.random.key(0), 50)
+    orders = [first, second, ppo.minibatches(jax.random.key(1), 50)[0], jnp.arange(50)]
+    assert len({tuple(order.tolist()) for order in orders}) == 4
+    jitted = jax.jit(PPO.minibatches, static_argnums=(0, 2))
+    equal(jitted(ppo, jax.random.key(0), 50), jnp.stack([first, second]))
+
+
+# ---- update ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("network", "size"), [("bare", 5), ("flax", 6)])
+def test_update_is_a_loop_of_optimizer_steps(network, size):
+    """One Adam step for each row, in order, the second row of five samples padded; metrics are the rows' means."""
+    ppo = PPO(learning_rate=0.01, epochs=2, minibatch_size=3, entropy_coefficient=0.01)
+    batch = sample_batch(gaussian, size)
+    apply_fn, params = gaussian, parameters(1, like=0)
+    if network == "flax":
+        apply_fn = ActorCritic().apply
+        params = jax.jit(ActorCritic().init)(jax.random.key(0), batch.observation)
+    optimizer, indices = ppo.optimizer(), ppo.minibatches(jax.random.key(1), size)
+    got = jax.jit(PPO.update, static_argnums=(0, 1))(ppo, apply_fn, params, optimizer.init(params), batch, indices)
+
+    step, opt_state, metrics = jax.jit(optimizer.update), optimizer.init(params), []
+    for row in np.asarray(indices):
+        rows = row[row < size]
+        (_, row_metrics), gradient = compiled(ppo, apply_fn, params, Batch(*(x[rows] for x in batch)))
+        updates, opt_state = step(gradient, opt_state, params)
+        params = optax.apply_updates(params, updates)
+        metrics.append(row_metrics)
+    assert len(metrics) == 4
+    close(got, (params, opt_state, jax.tree.map(lambda *m: np.mean(m), *metrics)), 1e-4)
+
+
+@pytest.mark.parametrize("max_norm", [None, 0.5, 100.0])
+def test_optimizer_transcription(max_norm):
+    """Adam with epsilon 1e-5, on gradients cut to the greatest norm, in plain NumPy."""
+    optimizer = PPO(learning_rate=0.1, max_gradient_norm=max_norm).optimizer()
+    params = np.array([1.0, -2.0, 0.0])
+    got, opt_state = jnp.asarray(params), optimizer.init(jnp.asarray(params))
+    first, second = np.zeros(3), np.zeros(3)
+    for t, gradient in enumerate(np.array([[3.0, -4.0, 1e-5], [0.1, 0.2, 1e-5]]), 1):
+        updates, opt_state = optimizer.update(jnp.asarray(gradient), opt_state, got)
+        got = optax.apply_updates(got, updates)
+        gradient = gradient * min(1.0, (max_norm or math.inf) / np.linalg.norm(gradient))
+        first, second = 0.9 * first + 0.1 * gradient, 0.999 * second + 0.001 * gradient**2
+        params = params - 0.1 * (first / (1 - 0.9**t)) / (np.sqrt(second / (1 - 0.999**t)) + 1e-5)
+        close(got, params, 1e-4)
+
+
+# ---- configuration --------------------------------------------------------------------------------------------------
+
+
+def test_configuration_is_a_frozen_value():
+    """Equal configurations are one static argument to jit."""
+    assert hash(PPO(clip=0.1)) == hash(PPO(clip=0.1))
+    assert PPO(clip=0.1) == PPO(clip=0.1) != PPO()
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        PPO().clip = 0.1
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        *(
+            (name, value, "is not positive")
+            for name in (
+                "learning_rate",
+                "clip",
+                "value_clip",
+                "value_loss_clip",
+                "max_gradient_norm",
+                "epochs",
+                "minibatch_size",
+            )
+            for value in (0, -1)
+        ),
+        ("clip", math.nan, "is not positive"),
+        *(
+            (name, value, r"lies outside \[0, 1\]")
+            for name in ("discount", "lambda_")
+            for value in (-0.1, 1.1, math.nan)
+        ),
+    ],
+)
+def test_configuration_errors(name, value, message):
+    """Found when the configuration is made; the error names the field and its value."""
+    with pytest.raises(ValueError, match=f"^{name}={value} {message}"):
+        PPO(**{name: value})
+
+
+def test_configuration_limits():
+    """The ends of the ranges are allowed, and None where there is a bound to lift."""
+    PPO(discount=1.0, lambda_=0.0, value_clip=None, value_loss_clip=None, max_gradient_norm=None, epochs=1)
+    PPO(discount=0, lambda_=1, clip=1)
