@@ -109,6 +109,8 @@ def test_seeds(new):
         assert not np.array_equal(a.reset(np.array([0])), first[:1])  # its second episode is another one
 
 
+@pytest.mark.filterwarnings("ignore:.*precision lowered by casting")
+@pytest.mark.filterwarnings("ignore:.*precision lowered by casting")
 def test_seeds_are_the_libraries_own():
     """The first slot's first episode is that of the library under the same seed."""
     pool = envpool.make_gymnasium("CartPole-v1", num_envs=1, seed=7).reset()[0]

@@ -167,12 +167,16 @@ class PPO:
         """
         check_rho(rho)
         distribution, value = apply_fn(params, batch.observation)
-        log_ratio = distribution.log_prob(batch.action) - batch.log_prob
+        log_prob = distribution.log_prob(batch.action)
+        log_ratio = log_prob - batch.log_prob
         ratio, cap = importance_ratio(log_ratio), None
         if peers:
             held = jnp.stack([apply_fn(peer, batch.observation)[0].log_prob(batch.action) for peer in peers])
-            log_ratios = _without_rounding(held - batch.log_prob, log_ratio)
-            cap = global_ratio_cap(jnp.concatenate([log_ratios, log_ratio[None]]), rho=rho)
+            cap = global_ratio_cap(held - batch.log_prob, rho=rho)
+            # One's own ratio is below or at the cap unless another's is truly below it. One's own policy may be among
+            # the held, compiled differently: rounding alone must not truncate it.
+            rounding = 100 * jnp.finfo(log_prob.dtype).eps * (1.0 + jnp.abs(log_prob))  # type: ignore[no-untyped-call]
+            cap = jnp.where(jnp.any(held < log_prob - rounding, axis=0), cap, jnp.inf)
         policy = _mean(ppo_loss(log_ratio, batch.advantage, clip=self.clip, ratio_cap=cap), batch.valid)
         errors = value_loss(
             value, batch.target, old_value=batch.value, clip=self.value_clip, loss_clip=self.value_loss_clip
@@ -228,15 +232,6 @@ class PPO:
 def take(batch: Batch, indices: Int[Array, "n"]) -> Batch:
     """The samples at `indices`; an index beyond the batch gives zeros, which are not valid and weigh nothing."""
     return Batch(*(jnp.take(jnp.asarray(x), indices, axis=0, mode="fill", fill_value=0) for x in batch))
-
-
-def _without_rounding(others: jax.Array, own: jax.Array) -> jax.Array:
-    """Others' log-ratios, where they differ from one's own only by rounding replaced by it.
-
-    One's own policy may be among them, compiled differently: a bit less than one's own ratio would truncate it.
-    """
-    tolerance = 100 * jnp.finfo(own.dtype).eps * (1.0 + jnp.abs(own))  # type: ignore[no-untyped-call]
-    return jnp.where(jnp.abs(others - own) <= tolerance, own, others)
 
 
 def _mean(x: Any, valid: Array) -> jax.Array:

@@ -827,6 +827,21 @@ def test_wall_clock_until_and_timeout():
         assert (slow.result(), hanging.status) == (True, "timed_out")
 
 
+def test_wall_clock_measured():
+    """A factor of three makes a body last three times as long as it takes."""
+
+    def body(context):
+        began = time.perf_counter()
+        sum(range(20_000))
+        return time.perf_counter() - began
+
+    with on_the_wall(f=FunctionSpec(Measured(3.0))) as platform:
+        invocation = platform.invoke("f", body, work=2.0)
+        assert platform.next_completion(until=1.0) is invocation
+        assert invocation.finished >= invocation.started + 6 * invocation.result()
+        assert platform.now >= invocation.finished
+
+
 @pytest.mark.parametrize("compute", [Constant(0.0), Measured(1.0)], ids=str)
 def test_wall_clock_results(compute):
     """Bodies that end, and bodies that raise, are handed out, whether their time is drawn or measured."""

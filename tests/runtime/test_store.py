@@ -226,6 +226,17 @@ def test_fixed_versions_are_kept_for_a_pending_invocation():
         assert platform.store.versions("p") == (4,)
 
 
+def test_an_invocation_that_fails_at_its_start_holds_nothing():
+    """What was kept for it goes with it."""
+    with held_platform() as platform:
+        platform.store.publish("p", 0.0)
+        platform.invoke("f", given, platform.store.at("p", 0), platform.store.latest("nothing"), at=1.0)
+        publish_at(platform, [0.5])
+        assert platform.store.versions("p") == (0, 1)
+        assert platform.next_completion().status == "failed"
+        assert platform.store.versions("p") == (1,)
+
+
 def test_running_invocations_hold_what_they_were_given():
     """From the start to the end; however they end."""
     for body, timeout in ((given, None), (lambda context, version: 1 / 0, None), (given, 0.75)):
