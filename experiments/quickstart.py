@@ -56,6 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     """Runs both systems for every seed, and writes what they did; also when it is interrupted."""
     console = Console(highlight=False, soft_wrap=True)
+    console.width = max(console.width, 100)  # where the output is no terminal, rich assumes 80 columns
     error_message = _check(arguments)
     if error_message:
         print(f"error: {error_message}", file=sys.stderr)
@@ -217,7 +218,7 @@ def _table(summaries: Sequence[dict[str, Any]], systems: Sequence[str], env: str
         "cold starts": ("cold_starts", ",.0f"),
         "wall seconds": ("wall_seconds", ",.1f"),
     }
-    title = f"{env}: " + ("median of seeds [least, greatest]" if seeds > 1 else f"seed {summaries[0]['seed']}")
+    title = f"{env}: " + ("median of seeds (least to greatest)" if seeds > 1 else f"seed {summaries[0]['seed']}")
     table = Table(title=title)
     table.add_column("")
     for system in systems:
@@ -235,7 +236,7 @@ def _spread(values: Sequence[float | None], form: str) -> str:
     middle = statistics.median_low(known)
     if len(known) == 1:
         return _number(middle, form)
-    return f"{_number(middle, form)} [{_number(min(known), form)}, {_number(max(known), form)}]"
+    return f"{_number(middle, form)} ({_number(min(known), form)} to {_number(max(known), form)})"
 
 
 def _number(value: float, form: str) -> str:

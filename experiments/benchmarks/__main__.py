@@ -21,6 +21,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         names.add_parser(name, help=module.DESCRIPTION, description=module.DESCRIPTION)
     arguments = parser.parse_args(argv)
     console = Console(highlight=False, soft_wrap=True)
+    console.width = max(console.width, 120)  # where the output is no terminal, rich assumes 80 columns
     table = Table(title=BENCHMARKS[arguments.name].DESCRIPTION)
     for column in ("what", "measured", "against", "ratio", "wanted"):
         table.add_column(column, justify="left" if column == "what" else "right")
