@@ -180,15 +180,17 @@ class Store:
         pinned, lease = self._leases.get(invocation), _Lease(function, [])
         self._leases[invocation] = lease
         resolved = list(arguments)
-        for i, argument in enumerate(arguments):
-            version = self._version(argument)
-            if isinstance(argument, Latest | At | Lagged) and version is not None:
-                resolved[i] = Versioned(version, self._get(argument.name, version))
-                self._hold(lease, argument.name, version)
-        for i, argument in enumerate(arguments):
-            if isinstance(argument, Held):
-                resolved[i] = self._held(argument, lease)
-        self._let_go(pinned)
+        try:
+            for i, argument in enumerate(arguments):
+                version = self._version(argument)
+                if isinstance(argument, Latest | At | Lagged) and version is not None:
+                    resolved[i] = Versioned(version, self._get(argument.name, version))
+                    self._hold(lease, argument.name, version)
+            for i, argument in enumerate(arguments):
+                if isinstance(argument, Held):
+                    resolved[i] = self._held(argument, lease)
+        finally:
+            self._let_go(pinned)
         return tuple(resolved)
 
     def release(self, invocation: int) -> None:

@@ -138,16 +138,28 @@ def test_a_failing_body_keeps_what_was_done(
 
 def test_an_interruption_ends_cleanly_and_soon(tmp_path: Path) -> None:
     """Ctrl-C in the middle of a run: what there is gets written, whole, within seconds."""
-    command = [sys.executable, "-u", "-m", "experiments", "quickstart", "--env", "CartPole-v1", "--seconds", "10000"]
-    process = subprocess.Popen(
-        [*command, "--out", str(tmp_path)], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    # A test that runs in the background inherits an ignored SIGINT; a user at a terminal does not.
+    code = (
+        "import runpy, signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "runpy.run_module('experiments', run_name='__main__')"
     )
-    assert process.stdout is not None
-    while "virtual s" not in process.stdout.readline():
-        assert process.poll() is None
-    began = time.monotonic()
-    os.kill(process.pid, signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    options = ["quickstart", "--env", "CartPole-v1", "--seconds", "10000", "--out", str(tmp_path)]
+    with subprocess.Popen(
+        [sys.executable, "-u", "-c", code, *options],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            while "virtual s" not in process.stdout.readline():
+                assert process.poll() is None
+            began = time.monotonic()
+            os.kill(process.pid, signal.SIGINT)
+            _, errors = process.communicate(timeout=60)
+        finally:
+            process.kill()
     assert process.returncode == 130, errors
     assert "interrupted" in errors
     assert "Traceback" not in errors
