@@ -14,7 +14,7 @@ from stellaris.aggregation import Update, apply_update
 from stellaris.algorithms import PPO
 from stellaris.algorithms.ppo import Batch, take
 from stellaris.envs import VectorEnv
-from stellaris.normalisation import Normaliser, Statistics
+from stellaris.normalisation import Statistics
 from stellaris.policies import Policy, PolicyVersion
 from stellaris.rollout import Actors, Fragment, start
 from stellaris.runtime.functions import Context, Function
@@ -191,9 +191,3 @@ def _batching(algorithm: PPO) -> tuple[Callable[..., Batch], Callable[..., jax.A
         return algorithm.minibatches(jax.random.fold_in(key, number), size)
 
     return jax.jit(algorithm.prepare), jax.jit(shuffle, static_argnums=2)
-
-
-def first_version(policy: Policy, env: VectorEnv, key: jax.Array) -> PolicyVersion:
-    """Initial parameters, and no normalisation yet."""
-    shape = env.spec.observation_shape
-    return PolicyVersion(jax.jit(policy.init)(key), Normaliser(np.zeros(shape, np.float32), np.ones(shape, np.float32)))

@@ -14,7 +14,7 @@ from stellaris.runtime.billing import Bill, PriceSheet
 from stellaris.runtime.functions import Invocation
 from stellaris.runtime.platform import SimulatedPlatform
 from stellaris.runtime.trace import Trace
-from stellaris.systems.programs import Data, first_version
+from stellaris.systems.programs import Data
 from stellaris.systems.workload import Budget, Workload
 from stellaris.types import NDArray, Tree
 
@@ -110,18 +110,13 @@ class Run:
     ) -> None:
         self.workload, self.platform, self.policy, self.env = workload, platform, policy, env
         init_key, self.key = jax.random.split(key)
-        self._first = first_version(policy, env, init_key)
+        self.first_params: Tree = jax.jit(policy.init)(init_key)
         self._budget, self._prices, self._on_progress = budget, prices, on_progress
         self._statistics = Statistics.empty(env.spec.observation_shape)
         self._episodes: deque[float] = deque(maxlen=WINDOW)
         self._steps, self._delivered, self._reported_rows, self._reported_round = 0, 0, 0, 0
         self._news = True  # whether anything has happened since the last report
         self.history: list[Row] = []
-
-    @property
-    def first_params(self) -> Tree:
-        """Initial parameters of the network."""
-        return self._first.params
 
     @property
     def round(self) -> int:

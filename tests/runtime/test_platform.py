@@ -828,17 +828,17 @@ def test_wall_clock_until_and_timeout():
 
 
 def test_wall_clock_measured():
-    """A factor of three makes a body last three times as long as it takes."""
+    """The factor and the work make a body last as many times longer than it takes."""
 
     def body(context):
         began = time.perf_counter()
-        sum(range(20_000))
+        sum(range(100_000))
         return time.perf_counter() - began
 
     with on_the_wall(f=FunctionSpec(Measured(3.0))) as platform:
-        invocation = platform.invoke("f", body, work=2.0)
+        invocation = platform.invoke("f", body, work=4.0)
         assert platform.next_completion(until=1.0) is invocation
-        assert invocation.finished >= invocation.started + 6 * invocation.result()
+        assert invocation.finished >= invocation.started + 12 * invocation.result()
         assert platform.now >= invocation.finished
 
 
