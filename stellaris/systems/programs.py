@@ -173,16 +173,24 @@ class Batches:
     def __init__(self, algorithm: PPO, key: jax.Array) -> None:
         self._key, self._made = key, 0
         self._prepare, self._shuffle = _batching(algorithm)
+        self._ahead: tuple[int, jax.Array] | None = None
 
     def make(self, fragments: Sequence[Fragment]) -> Data:
         """The batch of some fragments."""
         batch = self._prepare(concatenate([fragment.trajectory for fragment in fragments]))
         # A copy: what a device array shows as NumPy is not to be written to.
         pending = np.array(batch.valid)
-        indices = np.asarray(self._shuffle(self._key, self._made, len(pending)))
-        self._made += 1
+        indices = self._indices(len(pending))
         statistics = functools.reduce(Statistics.merge, (fragment.statistics for fragment in fragments))
         return Data(batch, indices, statistics, pending, left=len(indices))
+
+    def _indices(self, size: int) -> NDArray:
+        """This batch's minibatches; the next batch's are shuffled in the meantime, which takes longer than the rest."""
+        ahead = self._ahead
+        now = ahead[1] if ahead and ahead[0] == size else self._shuffle(self._key, self._made, size)
+        self._made += 1
+        self._ahead = size, self._shuffle(self._key, self._made, size)
+        return np.asarray(now)
 
 
 @_once

@@ -188,8 +188,10 @@ def test_gradient_is_the_slope(apply_fn):
         (1.1, 1.0, 1.0, 1.0, 0.0),  # above the cap, though inside the trust region
         (1.1, 1.0, 1.0, -1.0, 0.0),
         (1.1, 1.0, 2.0, 1.0, -1.1),  # rho allows it
+        (1.1, 1.0995, 1.0, 1.0, 0.0),  # just above it
         (1.1, 1.1, 1.0, 1.0, -1.1),  # at the cap
         (1.1, 1.15, 1.0, 1.0, -1.1),  # below it: one's own ratio is the least
+        (1.0, 0.5, 1.0, 1.0, -1.0),  # at rho, though the peer is behind
         (1.5, 1.6, 1.0, 1.0, 0.0),  # beyond the clip, on the side where it clips
         (1.5, 1.6, 1.0, -1.0, 1.5),  # ... and on the other
         (1.5, 1.4, 1.0, -1.0, 0.0),  # which the cap covers
@@ -215,8 +217,9 @@ def test_policy_gradient_of_one_sample(ratio, peer, rho, advantage, gradient):
     batch = Batch(one, one, one, one, jnp.full(1, advantage), one, jnp.zeros(1, jnp.int32), jnp.ones(1, bool))
     peers = () if peer is None else (jnp.log(jnp.float32(peer)),)
     apply_fn = lambda params, observation: (Given(params), jnp.zeros(1))  # noqa: E731
-    got = loss_and_gradient(PPO(), apply_fn, jnp.log(jnp.float32(ratio)), batch, peers, rho=rho)[1]
+    (_, metrics), got = loss_and_gradient(PPO(), apply_fn, jnp.log(jnp.float32(ratio)), batch, peers, rho=rho)
     np.testing.assert_allclose(got, gradient, rtol=1e-6)
+    assert metrics["truncation_fraction"] == (peer is not None and ratio > max(peer, rho))
 
 
 @pytest.mark.parametrize("apply_fn", [gaussian, categorical])
