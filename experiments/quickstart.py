@@ -164,9 +164,17 @@ def summarise(outcome: Outcome, target: float | None) -> dict[str, Any]:
         "cost_pay_per_use": last["cost_pay_per_use"],
         "staleness_mean": float(staleness.mean()) if len(staleness) else None,
         "staleness_max": int(staleness.max()) if len(staleness) else None,
-        "cold_starts": int(trace.select("acquired").value.sum()) if outcome.system == "stellaris" else 0,
+        "cold_starts": _cold_starts(trace),
         "wall_seconds": outcome.wall_seconds,
     }
+
+
+def _cold_starts(trace: Trace) -> int:
+    """Invocations that waited for a new container; a reserved machine is new once, but costs no wait."""
+    acquired, started = trace.select("acquired"), trace.select("started")
+    begun = dict(zip(started.invocation.tolist(), started.time.tolist(), strict=True))
+    rows = zip(*(column.tolist() for column in acquired), strict=True)
+    return sum(bool(cold) and begun.get(number, math.inf) > time for time, number, cold in rows)
 
 
 def _write(arguments: argparse.Namespace, preset: Preset, outcomes: Sequence[Outcome], console: Console) -> None:

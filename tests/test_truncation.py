@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stellaris import global_ratio_cap, importance_ratio, truncate_ratio
+from stellaris.truncation import check_rho
 
 EXTREMES = [1e4, -1e4, math.inf, -math.inf, 30.0, -30.0]
 
@@ -159,3 +160,10 @@ def test_errors(function, shapes, message, monkeypatch):
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
     with pytest.raises(ValueError, match=message):
         function(*map(jnp.zeros, shapes))
+
+
+@pytest.mark.parametrize("rho", [np.float32(0.5), np.float64(math.nan), np.int64(0)])
+def test_rho_of_numpy_is_checked_too(rho):
+    """A scalar of NumPy is as wrong as Python's."""
+    with pytest.raises(ValueError, match="rho="):
+        check_rho(rho)

@@ -128,7 +128,12 @@ class PPO:
           int32 `[epochs * ceil(size / minibatch_size), ...]`: each epoch is one permutation, cut into minibatches of
           equal size. If they do not come out even, the last is filled up with `size`, an index beyond the batch, which
           `loss` sees as a sample that weighs nothing.
+
+        Raises:
+          ValueError: if `size` is below 1.
         """
+        if size < 1:
+            raise ValueError(f"size={size} is below 1: there is nothing to learn from")
         count = -(-size // self.minibatch_size)
         length = -(-size // count)
 

@@ -19,7 +19,7 @@ class Transfer:
       bandwidth: bytes per second.
 
     Raises:
-      ValueError: if the bandwidth is not positive.
+      ValueError: if the bandwidth is not positive, or the latency is to be measured.
     """
 
     latency: Delay
@@ -27,6 +27,8 @@ class Transfer:
 
     def __post_init__(self) -> None:
         _check_delay("latency", self.latency)
+        if isinstance(self.latency, Measured):
+            raise ValueError("latency=Measured(): only a compute time can be measured")
         if not self.bandwidth > 0:
             raise ValueError(f"bandwidth={self.bandwidth} is not positive: bytes per second, or math.inf")
 

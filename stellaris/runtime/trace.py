@@ -128,8 +128,8 @@ class Trace:
     def to_chrome(self, path: str | os.PathLike[str]) -> None:
         """Writes the timeline in Chrome's trace format, which opens in Perfetto (ui.perfetto.dev).
 
-        Functions are processes, containers are tracks, invocations are slices (`cold start` apart); the version and the
-        mean return of the systems are counters.
+        Functions are processes, containers are tracks, invocations are slices (`cold start` apart); published
+        versions and the staleness of applied gradients are counters.
 
         Args:
           path: of the JSON file; written whole or not at all.

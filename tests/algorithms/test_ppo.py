@@ -400,6 +400,12 @@ def test_prepare_under_jit_and_without_float_observations():
 # ---- minibatches ----------------------------------------------------------------------------------------------------
 
 
+def test_minibatches_of_nothing():
+    """There is no batch without a sample."""
+    with pytest.raises(ValueError, match="size=0 is below 1"):
+        PPO().minibatches(jax.random.key(0), 0)
+
+
 @pytest.mark.parametrize(
     ("size", "minibatch_size", "shape"),
     [

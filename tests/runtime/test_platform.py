@@ -293,6 +293,12 @@ def test_transfer_of_what_references_stand_for():
             assert platform.next_completion().finished - began == seconds
 
 
+def test_a_latency_cannot_be_measured():
+    """It is refused at once, not when it is drawn."""
+    with pytest.raises(ValueError, match=r"latency=Measured\(\)"):
+        Transfer(latency=Measured(), bandwidth=1.0)
+
+
 def test_an_infinite_bandwidth_leaves_the_latency():
     """As its error message says."""
     with deploy(1.0, transfer=Transfer(Constant(0.25), bandwidth=float("inf"))) as platform:

@@ -84,12 +84,12 @@ def test_without_cap_weights_and_threshold_it_is_fully_asynchronous_ppo(learned:
     staleness = result.trace.select("staleness").value
     assert staleness.max() >= 2  # otherwise this shows nothing
 
+    held = {number: (work, version) for number, work, version in learned}
     twin = tiny.run(Stellaris(PPO, learners=3, aggregator=fully_asynchronous(capacity=6), rho=math.inf), delays)
     assert_same(result.params, twin.params)
 
     policy, optimizer = programs_policy(), PPO.optimizer()
     pushed = result.trace.select("pushed").invocation.tolist()
-    held = {number: (work, version) for number, work, version in learned[: len(learned) // 2]}
     versions = {0: held[min(held)][1].value}
     params, opt_state = versions[0].params, optimizer.init(versions[0].params)
     for clock, number in enumerate(pushed[: len(staleness)]):
@@ -100,16 +100,11 @@ def test_without_cap_weights_and_threshold_it_is_fully_asynchronous_ppo(learned:
         def loss(p: Any, version: Any = version, minibatch: Any = minibatch) -> Any:
             return PPO.loss(policy.apply, version.value._replace(params=p), minibatch)[0]
 
-        gradient = jax.grad(loss)(history_of(versions, version.version).params)
+        gradient = jax.grad(loss)(versions[version.version].params)
         updates, opt_state = optimizer.update(gradient, opt_state, params)
         params = optax.apply_updates(params, updates)
         versions[clock + 1] = PolicyVersion(params, None)
     assert_same(result.params.params, params, rtol=2e-4)
-
-
-def history_of(versions: dict[int, PolicyVersion], number: int) -> PolicyVersion:
-    """The plain loop's own version, not the platform's."""
-    return versions[number]
 
 
 def programs_policy() -> Any:
