@@ -16,17 +16,16 @@ MAX_LOG_RATIO = 30.0
 def importance_ratio(log_ratio: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
     """`pi(a|s) / mu(a|s) = exp(log_ratio)`, saturating at `exp(±30)` so that no loss overflows.
 
-        Args:
-          log_ratio: `[...]` log-probability under the policy minus that under the behaviour policy.
+    Args:
+      log_ratio: `[...]` log-probability under the policy minus that under the behaviour policy.
 
-        Returns:
-          The ratios `[...]`; beyond saturation they are constant and carry no gradient.
+    Returns:
+      The ratios `[...]`; beyond saturation they are constant and carry no gradient.
 
-        Example:
-          >>> import jax.numpy as jnp
-    import numpy as np
-          >>> importance_ratio(jnp.zeros(2)).tolist()
-          [1.0, 1.0]
+    Example:
+      >>> import jax.numpy as jnp
+      >>> importance_ratio(jnp.zeros(2)).tolist()
+      [1.0, 1.0]
     """
     return jnp.exp(jnp.clip(log_ratio, -MAX_LOG_RATIO, MAX_LOG_RATIO))
 
@@ -34,30 +33,29 @@ def importance_ratio(log_ratio: Float[Array, "*batch"]) -> Float[Array, "*batch"
 def global_ratio_cap(log_ratios: Float[Array, "V *batch"], *, rho: float = 1.0) -> Float[Array, "*batch"]:
     """The truncation level that all concurrently held policies agree on, sample by sample.
 
-        `cap = max(min_j r_j, rho)` with `r_j = pi_j(a|s) / mu(a|s)` over the `V` policies that learners hold now.
+    `cap = max(min_j r_j, rho)` with `r_j = pi_j(a|s) / mu(a|s)` over the `V` policies that learners hold now.
 
-        Args:
-          log_ratios: `[V, ...]` of `log(pi_j / mu)`; the learner's own policy is one of them.
-          rho: truncation level, at least 1; `math.inf` truncates nothing.
+    Args:
+      log_ratios: `[V, ...]` of `log(pi_j / mu)`; the learner's own policy is one of them.
+      rho: truncation level, at least 1; `math.inf` truncates nothing.
 
-        Returns:
-          The caps `[...]`, at least `rho`. No gradient flows through them.
+    Returns:
+      The caps `[...]`, at least `rho`. No gradient flows through them.
 
-        Raises:
-          ValueError: if `log_ratios` has no policy axis or no policy, or `rho` is below 1 or not a number.
+    Raises:
+      ValueError: if `log_ratios` has no policy axis or no policy, or `rho` is below 1 or not a number.
 
-        Source:
-          Stellaris (SC 2024), global importance-sampling truncation.
+    Source:
+      Stellaris (SC 2024), global importance-sampling truncation.
 
-        Example:
-          Three policies, two samples. All three moved towards the first sample's action, so it is allowed up to the
-          least of their ratios; they disagree on the second, so it is truncated to rho:
+    Example:
+      Three policies, two samples. All three moved towards the first sample's action, so it is allowed up to the
+      least of their ratios; they disagree on the second, so it is truncated to rho:
 
-          >>> import jax.numpy as jnp
-    import numpy as np
-          >>> log_ratios = jnp.log(jnp.array([[1.5, 0.5], [2.0, 3.0], [4.0, 2.0]]))
-          >>> global_ratio_cap(log_ratios).round(4).tolist()
-          [1.5, 1.0]
+      >>> import jax.numpy as jnp
+      >>> log_ratios = jnp.log(jnp.array([[1.5, 0.5], [2.0, 3.0], [4.0, 2.0]]))
+      >>> global_ratio_cap(log_ratios).round(4).tolist()
+      [1.5, 1.0]
     """
     check_rho(rho)
     if log_ratios.ndim < 1 or log_ratios.shape[0] < 1:
@@ -69,22 +67,21 @@ def global_ratio_cap(log_ratios: Float[Array, "V *batch"], *, rho: float = 1.0) 
 def truncate_ratio(ratio: Float[Array, "*batch"], cap: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
     """`min(ratio, cap)`: a sample above the cap is truncated, not rescaled, and has no gradient.
 
-        Args:
-          ratio: `[...]` importance ratios, with their gradient.
-          cap: `[...]` from `global_ratio_cap`.
+    Args:
+      ratio: `[...]` importance ratios, with their gradient.
+      cap: `[...]` from `global_ratio_cap`.
 
-        Returns:
-          The truncated ratios `[...]`. Where `ratio == cap` the gradient is whole, so that a policy which sets the cap
-          itself learns as if there were none.
+    Returns:
+      The truncated ratios `[...]`. Where `ratio == cap` the gradient is whole, so that a policy which sets the cap
+      itself learns as if there were none.
 
-        Raises:
-          ValueError: if the shapes differ.
+    Raises:
+      ValueError: if the shapes differ.
 
-        Example:
-          >>> import jax.numpy as jnp
-    import numpy as np
-          >>> truncate_ratio(jnp.array([0.5, 3.0]), jnp.array([1.0, 2.0])).tolist()
-          [0.5, 2.0]
+    Example:
+      >>> import jax.numpy as jnp
+      >>> truncate_ratio(jnp.array([0.5, 3.0]), jnp.array([1.0, 2.0])).tolist()
+      [0.5, 2.0]
     """
     if ratio.shape != cap.shape:
         raise ValueError(f"cap has shape {cap.shape}: expected ratio's {ratio.shape}")
