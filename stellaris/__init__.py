@@ -13,7 +13,9 @@ from stellaris.algorithms import PPO as PPO
 from stellaris.algorithms import Batch as Batch
 from stellaris.losses import ppo_loss as ppo_loss
 from stellaris.losses import value_loss as value_loss
+from stellaris.returns import VTrace as VTrace
 from stellaris.returns import gae as gae
+from stellaris.returns import vtrace as vtrace
 from stellaris.runtime import Bill as Bill
 from stellaris.runtime import Function as Function
 from stellaris.runtime import FunctionError as FunctionError

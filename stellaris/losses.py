@@ -1,10 +1,22 @@
-"""Losses, per sample and unreduced: masking, weighting and averaging are the caller's."""
+"""Losses, per sample and unreduced: masking, weighting and averaging are the caller's.
 
+All take log-ratios relative to the *behaviour* policy, the one that chose the actions. Advantages and targets are
+constants of a loss: pass them without a gradient. An entropy bonus is `-coefficient * distribution.entropy()`, of
+`stellaris.Categorical(logits)` or `stellaris.DiagonalGaussian(mean, log_std)`.
+"""
+
+from typing import Any
+
+import jax
 import jax.numpy as jnp
 from jaxtyping import Float
 
-from stellaris.truncation import importance_ratio, truncate_ratio
+from stellaris import checks
+from stellaris.truncation import MAX_LOG_RATIO, check_rho, importance_ratio, truncate_ratio
 from stellaris.types import Array
+
+#: Log-probabilities and log-ratios count as no lower: times an advantage of 1e8 it is still finite in float32.
+MIN_LOG_PROB = -1e6
 
 
 def ppo_loss(
@@ -12,7 +24,7 @@ def ppo_loss(
     advantage: Float[Array, "*batch"],
     *,
     clip: float = 0.2,
-    ratio_cap: Float[Array, "*batch"] | None = None,
+    ratio_cap: Float[Array, "*batch"] | float | None = None,
 ) -> Float[Array, "*batch"]:
     """PPO's clipped surrogate with Stellaris' global truncation, negated to be minimised.
 
@@ -20,14 +32,15 @@ def ppo_loss(
 
     Args:
       log_ratio: `[...]` log-probability under the policy that learns minus that under the behaviour policy.
-      advantage: `[...]`, a constant of the loss: pass it without a gradient.
+      advantage: `[...]`.
       clip: half-width of the trust region, positive.
-      ratio_cap: `[...]` from `global_ratio_cap`; none by default, which is plain PPO.
+      ratio_cap: `[...]` from `global_ratio_cap`, or a constant; none by default, which is plain PPO.
 
     Returns:
       The loss `[...]`. It has no gradient where the ratio is above its cap.
 
     Raises:
+      TypeError: if an array holds integers.
       ValueError: if the shapes differ or `clip` is not positive.
 
     Source:
@@ -42,14 +55,282 @@ def ppo_loss(
       >>> print(ppo_loss(log_ratio, advantage, ratio_cap=jnp.ones(3)))
       [-1.   1.   0.8]
     """
-    if log_ratio.shape != advantage.shape:
-        raise ValueError(f"advantage has shape {advantage.shape}: expected log_ratio's {log_ratio.shape}")
-    if not clip > 0:
-        raise ValueError(f"clip={clip} is not positive")
-    ratio = importance_ratio(log_ratio)
-    if ratio_cap is not None:
-        ratio = truncate_ratio(ratio, ratio_cap)
-    return -jnp.minimum(ratio * advantage, jnp.clip(ratio, 1.0 - clip, 1.0 + clip) * advantage)
+    _check(log_ratio, advantage=advantage)
+    checks.positive(clip=clip)
+    return _clipped_surrogate(_ratio(log_ratio, ratio_cap), advantage, 1.0 - clip, 1.0 + clip)
+
+
+def ppo_penalty_loss(
+    log_ratio: Float[Array, "*batch"],
+    advantage: Float[Array, "*batch"],
+    kl: Float[Array, "*batch"],
+    *,
+    coefficient: Float[Array, ""] | float,
+    clip: float | None = None,
+    ratio_cap: Float[Array, "*batch"] | float | None = None,
+) -> Float[Array, "*batch"]:
+    """PPO with a penalty on the divergence from the behaviour policy: `-r' A + coefficient * KL`.
+
+    Args:
+      log_ratio: `[...]` log-probability under the policy that learns minus that under the behaviour policy.
+      advantage: `[...]`.
+      kl: `[...]` divergence `KL(mu || pi)` at each sample's state, with its gradient: exact, or `approximate_kl`.
+      coefficient: beta, from `adapt_kl_coefficient`.
+      clip: half-width of a trust region besides; none by default. RLlib, and so the workloads of MinionsRL, use both.
+      ratio_cap: `[...]` from `global_ratio_cap`, or a constant; it bounds the ratio, not the penalty.
+
+    Returns:
+      The loss `[...]`. Where the ratio is above its cap only the penalty has a gradient.
+
+    Raises:
+      TypeError: if an array holds integers.
+      ValueError: if the shapes differ or `clip` is not positive.
+
+    Source:
+      Schulman et al. 2017, Proximal Policy Optimization Algorithms, Eq. 8.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> log_ratio, advantage = jnp.log(jnp.array([1.5, 0.5])), jnp.array([1.0, 1.0])
+      >>> print(ppo_penalty_loss(log_ratio, advantage, jnp.array([0.25, 0.5]), coefficient=2.0))
+      [-1.   0.5]
+    """
+    _check(log_ratio, advantage=advantage, kl=kl)
+    checks.positive(clip=clip)
+    ratio = _ratio(log_ratio, ratio_cap)
+    low, high = (-jnp.inf, jnp.inf) if clip is None else (1.0 - clip, 1.0 + clip)
+    return _clipped_surrogate(ratio, advantage, low, high) + coefficient * kl
+
+
+def adapt_kl_coefficient(
+    coefficient: Float[Array, ""] | float,
+    kl: Float[Array, ""] | float,
+    *,
+    target: float = 0.01,
+    tolerance: float = 1.5,
+    increase: float = 2.0,
+    decrease: float = 0.5,
+) -> Float[jax.Array, ""]:
+    """The penalty's coefficient for the next batch: larger after too large a step, smaller after too small a one.
+
+    `coefficient * increase` if `kl > target * tolerance`, `coefficient * decrease` if `kl < target / tolerance`.
+
+    Args:
+      coefficient: beta, a scalar.
+      kl: mean divergence of the policy from the behaviour policy after the batch was learned from.
+      target: of the divergence, in nats.
+      tolerance: factor around the target within which nothing changes, at least 1. The defaults are the paper's;
+        RLlib's, which MinionsRL's workloads use, are `tolerance=2.0, increase=1.5, decrease=0.5`.
+      increase: factor, at least 1.
+      decrease: factor in (0, 1].
+
+    Returns:
+      The new coefficient, a scalar.
+
+    Raises:
+      ValueError: if a number is out of its range.
+
+    Source:
+      Schulman et al. 2017, Proximal Policy Optimization Algorithms, Section 4.
+
+    Example:
+      >>> [float(adapt_kl_coefficient(0.2, kl)) for kl in (0.005, 0.01, 0.02)]  # doctest: +ELLIPSIS
+      [0.1..., 0.2..., 0.4...]
+    """
+    checks.positive(target=target)
+    if not (tolerance >= 1 and increase >= 1 and 0 < decrease <= 1):
+        raise ValueError(
+            f"tolerance={tolerance}, increase={increase}, decrease={decrease}: expected >= 1, >= 1 and in (0, 1]"
+        )
+    kl = jnp.asarray(kl)
+    factor = jnp.where(kl > target * tolerance, increase, jnp.where(kl < target / tolerance, decrease, 1.0))
+    return jnp.asarray(coefficient) * factor.astype(jnp.result_type(coefficient, kl))
+
+
+def approximate_kl(log_ratio: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
+    """An estimate of `KL(mu || pi)` from actions of `mu`: `r - 1 - log r`, unbiased and never negative.
+
+    Args:
+      log_ratio: `[...]` of actions that the behaviour policy `mu` chose.
+
+    Returns:
+      The estimates `[...]`, whose gradient is unbiased, too. `r` saturates as in `importance_ratio`; an action of
+      probability zero under `pi`, where the divergence is infinite, counts 1e6.
+
+    Raises:
+      TypeError: if `log_ratio` holds integers.
+
+    Source:
+      Schulman 2020, Approximating KL Divergence (the estimator called k3).
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> print(approximate_kl(jnp.log(jnp.array([1.0, 2.0]))).round(4))
+      [0.     0.3069]
+    """
+    checks.floats(log_ratio=log_ratio)
+    # expm1 keeps the digits of ratios near 1, where most are.
+    ratio_minus_one = jnp.expm1(jnp.clip(log_ratio, -MAX_LOG_RATIO, MAX_LOG_RATIO))
+    return ratio_minus_one - jnp.clip(log_ratio, MIN_LOG_PROB, -MIN_LOG_PROB)
+
+
+def impala_loss(log_prob: Float[Array, "*batch"], advantage: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
+    """The policy gradient as a loss: `-log_prob * A`, with the advantages of `vtrace`.
+
+    There is no cap to pass: it acts in `vtrace`, on the ratio that the advantage carries. There it is inert under the
+    default clips of 1; Stellaris' IMPALA puts it in the place of `rho_clip` and `pg_rho_clip`.
+
+    Args:
+      log_prob: `[...]` log-probability under the policy that learns.
+      advantage: `[...]` from `vtrace`, weighted by the truncated ratio already.
+
+    Returns:
+      The loss `[...]`. An action of probability zero, whose loss is infinite, counts as a log-probability of -1e6 and
+      has no gradient.
+
+    Raises:
+      TypeError: if an array holds integers.
+      ValueError: if the shapes differ.
+
+    Source:
+      Espeholt et al. 2018, IMPALA, Section 4.2.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> impala_loss(jnp.array([-0.5, -2.0]), jnp.array([1.0, -1.0])).tolist()
+      [0.5, -2.0]
+    """
+    checks.floats(log_prob=log_prob, advantage=advantage)
+    checks.same_shape(log_prob, "log_prob", advantage=advantage)
+    return -jnp.maximum(log_prob, MIN_LOG_PROB) * advantage
+
+
+def truncated_policy_gradient_loss(
+    log_prob: Float[Array, "*batch"],
+    log_ratio: Float[Array, "*batch"],
+    advantage: Float[Array, "*batch"],
+    *,
+    ratio_cap: Float[Array, "*batch"] | float | None = 1.0,
+) -> Float[Array, "*batch"]:
+    """The importance-weighted policy gradient with truncated weights: `-min(r, cap) * log_prob * A`.
+
+    The weight is a constant: a truncated sample keeps the gradient `cap * A * grad log pi`, whereas in `ppo_loss` it
+    has none. Below the cap both have the same gradient, `r A grad log pi`.
+
+    Args:
+      log_prob: `[...]` log-probability under the policy that learns, with its gradient.
+      log_ratio: `[...]` the same minus that under the behaviour policy; its gradient is ignored.
+      advantage: `[...]`.
+      ratio_cap: `[...]` from `global_ratio_cap`, or a constant; None for no truncation.
+
+    Returns:
+      The loss `[...]`; actions of probability zero as in `impala_loss`.
+
+    Raises:
+      TypeError: if an array holds integers.
+      ValueError: if the shapes differ.
+
+    Source:
+      Espeholt et al. 2018, IMPALA, Section 4.2, with one-step weights; Ionides 2008, Truncated Importance Sampling.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> log_prob, log_ratio = jnp.array([-1.0, -1.0]), jnp.log(jnp.array([0.5, 3.0]))
+      >>> print(truncated_policy_gradient_loss(log_prob, log_ratio, jnp.array([1.0, 1.0]), ratio_cap=2.0))
+      [0.5 2. ]
+    """
+    _check(log_ratio, advantage=advantage, log_prob=log_prob)
+    return jax.lax.stop_gradient(_ratio(log_ratio, ratio_cap)) * impala_loss(log_prob, advantage)
+
+
+def impact_loss(
+    log_ratio: Float[Array, "*batch"],
+    target_log_ratio: Float[Array, "*batch"],
+    advantage: Float[Array, "*batch"],
+    *,
+    clip: float = 0.2,
+    rho: float = 2.0,
+    ratio_cap: Float[Array, "*batch"] | float | None = None,
+) -> Float[Array, "*batch"]:
+    """IMPACT's surrogate: PPO's, clipped around a slowly moving target policy instead of the behaviour policy.
+
+    `-min(R A, clip(R, 1 - clip, 1 + clip) A)` with `R = min(exp(log_ratio), cap) * min(exp(-target_log_ratio), rho)`,
+    which is `pi / target` where neither bound acts.
+
+    Args:
+      log_ratio: `[...]` log-probability under the policy that learns minus that under the behaviour policy.
+      target_log_ratio: `[...]` the same for the target policy; a constant. Zeros (a target that is the behaviour
+        policy) give `ppo_loss`.
+      advantage: `[...]`, from `vtrace` with `target_log_ratio`.
+      clip: half-width of the trust region around the target, positive.
+      rho: truncates `behaviour / target`, at least 1.
+      ratio_cap: `[...]` from `global_ratio_cap`, or a constant; bounds `pi / behaviour`.
+
+    Returns:
+      The loss `[...]`. It has no gradient where the ratio is above its cap.
+
+    Raises:
+      TypeError: if an array holds integers.
+      ValueError: if the shapes differ, `clip` is not positive, or `rho` is below 1.
+
+    Source:
+      Luo et al. 2019, IMPACT: Importance Weighted Asynchronous Architectures with Clipped Target Networks, Section 3.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> log_ratio, target_log_ratio = jnp.log(jnp.array([1.5, 1.5])), jnp.log(jnp.array([1.5, 1.0]))
+      >>> print(impact_loss(log_ratio, target_log_ratio, jnp.ones(2)))
+      [-1.  -1.2]
+    """
+    _check(log_ratio, advantage=advantage, target_log_ratio=target_log_ratio)
+    checks.positive(clip=clip)
+    check_rho(rho)
+    weight = jnp.minimum(importance_ratio(-jax.lax.stop_gradient(target_log_ratio)), rho)
+    return _clipped_surrogate(_ratio(log_ratio, ratio_cap) * weight, advantage, 1.0 - clip, 1.0 + clip)
+
+
+def decoupled_ppo_loss(
+    log_ratio: Float[Array, "*batch"],
+    proximal_log_ratio: Float[Array, "*batch"],
+    advantage: Float[Array, "*batch"],
+    *,
+    clip: float = 0.2,
+    ratio_cap: Float[Array, "*batch"] | float | None = None,
+) -> Float[Array, "*batch"]:
+    """Decoupled PPO: importance weights from the behaviour policy, the trust region around a recent, proximal one.
+
+    `-min(r' A, clip(r', (1 - clip) w, (1 + clip) w) A)` with `r' = min(exp(log_ratio), cap)` and
+    `w = exp(proximal_log_ratio)`: the paper's `w min(u A, clip(u, 1 - clip, 1 + clip) A)` for `u = r' / w`, without a
+    division.
+
+    Args:
+      log_ratio: `[...]` log-probability under the policy that learns minus that under the behaviour policy.
+      proximal_log_ratio: `[...]` the same for the proximal policy; a constant. Zeros (a proximal policy that is the
+        behaviour policy) give `ppo_loss`.
+      advantage: `[...]`.
+      clip: half-width of the trust region around the proximal policy, positive.
+      ratio_cap: `[...]` from `global_ratio_cap`, or a constant; bounds `pi / behaviour`.
+
+    Returns:
+      The loss `[...]`. It has no gradient where the ratio is above its cap.
+
+    Raises:
+      TypeError: if an array holds integers.
+      ValueError: if the shapes differ or `clip` is not positive.
+
+    Source:
+      Hilton et al. 2021, Batch size-invariance for policy optimization, Section 3.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> log_ratio, proximal = jnp.log(jnp.array([1.5, 1.5])), jnp.log(jnp.array([1.0, 2.0]))
+      >>> print(decoupled_ppo_loss(log_ratio, proximal, jnp.array([1.0, -1.0])))
+      [-1.2  1.6]
+    """
+    _check(log_ratio, advantage=advantage, proximal_log_ratio=proximal_log_ratio)
+    checks.positive(clip=clip)
+    weight = importance_ratio(jax.lax.stop_gradient(proximal_log_ratio))
+    return _clipped_surrogate(_ratio(log_ratio, ratio_cap), advantage, (1.0 - clip) * weight, (1.0 + clip) * weight)
 
 
 def value_loss(
@@ -59,10 +340,12 @@ def value_loss(
     old_value: Float[Array, "*batch"] | None = None,
     clip: float | None = None,
     loss_clip: float | None = None,
+    huber: float | None = None,
 ) -> Float[Array, "*batch"]:
-    """Squared error of a value, with either of the two clippings in use.
+    """Squared or Huber error of a value, with either of the two clippings in use.
 
-    `max((V - G)^2, (V_old + clip(V - V_old, ±clip) - G)^2)`, at most `loss_clip`; plain `(V - G)^2` without either.
+    `max(e(V - G), e(V_old + clip(V - V_old, ±clip) - G))`, at most `loss_clip`, where `e(x) = x^2`, or with `huber`
+    `x^2` up to `|x| = huber` and `2 huber |x| - huber^2` beyond. Plain `(V - G)^2` without any of them.
 
     Args:
       value: `[...]` with its gradient.
@@ -71,32 +354,56 @@ def value_loss(
       clip: how far the value may move from `old_value` before its gradient vanishes.
       loss_clip: upper bound of the loss itself, beyond which its gradient vanishes (RLlib's `vf_clip_param`; the
         demo of Stellaris sets it to 100).
+      huber: error beyond which the loss grows linearly.
 
     Returns:
       The loss `[...]`.
 
     Raises:
+      TypeError: if an array holds integers.
       ValueError: if the shapes differ, a bound is not positive, or `clip` is given without `old_value`.
 
     Source:
-      Engstrom et al. 2020, Implementation Matters in Deep Policy Gradients, Section 2, for `clip`.
+      Engstrom et al. 2020, Implementation Matters in Deep Policy Gradients, Section 2, for `clip`; Huber 1964, Robust
+      Estimation of a Location Parameter, for `huber`.
 
     Example:
       >>> import jax.numpy as jnp
       >>> value, target = jnp.array([1.0, 20.0]), jnp.array([3.0, 0.0])
       >>> value_loss(value, target, loss_clip=100.0).tolist()
       [4.0, 100.0]
+      >>> value_loss(value, target, huber=1.0).tolist()
+      [3.0, 39.0]
     """
-    for name, array in (("target", target), ("old_value", old_value)):
-        if array is not None and array.shape != value.shape:
-            raise ValueError(f"{name} has shape {array.shape}: expected value's {value.shape}")
-    for name, bound in (("clip", clip), ("loss_clip", loss_clip)):
-        if bound is not None and not bound > 0:
-            raise ValueError(f"{name}={bound} is not positive")
-    loss = jnp.square(value - target)
+    checks.floats(value=value, target=target, old_value=old_value)
+    checks.same_shape(value, "value", target=target, old_value=old_value)
+    checks.positive(clip=clip, loss_clip=loss_clip, huber=huber)
+
+    def error(x: Any) -> jax.Array:
+        if huber is None:
+            return jnp.square(x)
+        near = jnp.clip(x, -huber, huber)
+        return jnp.asarray(near * (2.0 * x - near))
+
+    loss = error(value - target)
     if clip is not None:
         if old_value is None:
             raise ValueError("old_value is None: clip needs the behaviour policy's values")
         near = old_value + jnp.clip(value - old_value, -clip, clip)
-        loss = jnp.maximum(loss, jnp.square(near - target))
+        loss = jnp.maximum(loss, error(near - target))
     return loss if loss_clip is None else jnp.minimum(loss, loss_clip)
+
+
+def _ratio(log_ratio: Array, ratio_cap: Array | float | None) -> Array:
+    """The ratio to the behaviour policy, truncated if there is a cap."""
+    ratio = importance_ratio(log_ratio)
+    return ratio if ratio_cap is None else truncate_ratio(ratio, ratio_cap)
+
+
+def _clipped_surrogate(ratio: Array, advantage: Array, low: Array | float, high: Array | float) -> Array:
+    return -jnp.minimum(ratio * advantage, jnp.clip(ratio, low, high) * advantage)
+
+
+def _check(log_ratio: Array, **arrays: Array) -> None:
+    checks.floats(log_ratio=log_ratio, **arrays)
+    checks.same_shape(log_ratio, "log_ratio", **arrays)

@@ -1,12 +1,23 @@
-"""Advantages and value targets of trajectories: pure, time-major."""
+"""Advantages and value targets of trajectories: pure, time-major.
 
-from typing import Any
+Both are one backward recurrence, `x_t = b_t + c_t x_{t+1}`. On a CPU it runs as one loop whose terms are computed row
+by row as they are needed, so that every array is read once; elsewhere as an associative scan, of logarithmic depth.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Bool, Float
 
+from stellaris import checks
+from stellaris.truncation import importance_ratio
 from stellaris.types import Array
+
+#: `row(x)` is `x_t`, and `row(x, 1)` is `x_{t+1}`: one row in a loop, all of them in a scan.
+_Row: TypeAlias = Callable[..., jax.Array]
 
 
 def gae(
@@ -30,9 +41,11 @@ def gae(
         no trace crosses them. All steps are transitions by default.
 
     Returns:
-      The advantages `[T, ...]`. The value target is `advantage + value[:-1]`.
+      The advantages `[T, ...]`, in the inputs' type. The value target is `advantage + value[:-1]`. Gradients flow to
+      reward, discount and value, in reverse mode.
 
     Raises:
+      TypeError: if reward, discount or value hold integers.
       ValueError: if the shapes do not fit, or `lambda_` lies outside [0, 1].
 
     Source:
@@ -46,31 +59,244 @@ def gae(
       >>> gae(reward, discount, jnp.array([0.0, 1.0, 9.0]), lambda_=0.5).tolist()
       [1.75, 1.0]
     """
-    _check_shapes(reward=reward, discount=discount, value=value, valid=valid)
-    if not 0.0 <= lambda_ <= 1.0:
-        raise ValueError(f"lambda_={lambda_} lies outside [0, 1]")
-    delta = reward + discount * value[1:] - value[:-1]
-    trace = discount * lambda_
-    if valid is not None:
-        delta, trace = jnp.where(valid, delta, 0.0), jnp.where(valid, trace, 0.0)
-
-    def step(later: jax.Array, now: Any) -> tuple[jax.Array, jax.Array]:
-        delta_t, trace_t = now
-        advantage = delta_t + trace_t * later
-        return advantage, advantage
-
-    start = jnp.zeros_like(delta, shape=delta.shape[1:])
-    _, advantage = jax.lax.scan(step, start, (delta, trace), reverse=True, unroll=8)
-    return advantage
+    _check_trajectory(reward=reward, discount=discount, value=value, valid=valid)
+    checks.between_zero_and_one(lambda_=lambda_)
+    dtype = jnp.result_type(reward, discount, value)
+    reward, discount, value = (_wide(x) for x in (reward, discount, value))
+    return _gae(reward, discount, value, valid, lambda_).astype(dtype)
 
 
-def _check_shapes(*, reward: Array, discount: Array, value: Array, valid: Array | None) -> None:
-    """Raises a ValueError that names the argument whose shape does not fit `reward`'s."""
+class VTrace(NamedTuple):
+    """What `vtrace` returns; no gradient flows through either.
+
+    Source:
+      Espeholt et al. 2018, IMPALA, Section 4.1.
+
+    Example:
+      >>> estimate = VTrace(target=jnp.array([1.0]), advantage=jnp.array([0.5]))
+      >>> estimate.target.shape == estimate.advantage.shape
+      True
+    """
+
+    target: Float[Array, "T *batch"]  #: of the value function.
+    advantage: Float[Array, "T *batch"]  #: for the policy gradient: already weighted by the truncated ratio.
+
+
+def vtrace(
+    reward: Float[Array, "T *batch"],
+    discount: Float[Array, "T *batch"],
+    value: Float[Array, "T+1 *batch"],
+    log_ratio: Float[Array, "T *batch"],
+    *,
+    lambda_: float = 1.0,
+    rho_clip: float = 1.0,
+    c_clip: float = 1.0,
+    pg_rho_clip: float = 1.0,
+    ratio_cap: Float[Array, "T *batch"] | None = None,
+    valid: Bool[Array, "T *batch"] | None = None,
+) -> VTrace:
+    """V-trace: off-policy value targets, and the advantages that go with them.
+
+    With `r_t = exp(log_ratio_t)`, `rho_t = min(r_t, rho_clip, cap_t)` and `c_t = lambda * min(r_t, c_clip)`:
+
+    `target_t = V_t + sum_{k >= t} (prod_{t <= i < k} discount_i c_i) rho_k (r_k + discount_k V_{k+1} - V_k)`,
+
+    `advantage_t = min(r_t, pg_rho_clip, cap_t) (reward_t + discount_t V'_{t+1} - V_t)`, where
+    `V' = lambda target + (1 - lambda) V`, so that on-policy the advantage is that of `gae` at the same lambda; with
+    `lambda = 1` it is the paper's.
+
+    Args:
+      reward: `[T, ...]`.
+      discount: `[T, ...]`, `gamma * (1 - terminated)`.
+      value: `[T + 1, ...]`, the last row bootstraps.
+      log_ratio: `[T, ...]` log-probability under the policy that learns minus that under the behaviour policy.
+      lambda_: in [0, 1].
+      rho_clip: truncates the ratios that weigh temporal differences; it sets the fixed point. `math.inf` for none.
+      c_clip: truncates the ratios that carry traces; at most `max(1, rho_clip)` for the operator to contract.
+      pg_rho_clip: truncates the ratios that weigh the policy gradient.
+      ratio_cap: `[T, ...]` from `global_ratio_cap`, an upper bound on rho and on the policy gradient's rho. It is
+        *inert* where the clips are below it: with the defaults, always, since `cap >= rho >= 1 = clip`. Stellaris'
+        IMPALA puts it in their place, `rho_clip = pg_rho_clip = math.inf`.
+      valid: `[T, ...]`, False for steps that are no transition: their target is their value, their advantage zero, and
+        no trace crosses them.
+
+    Returns:
+      `VTrace(target, advantage)`, each `[T, ...]` in the inputs' type; constants, through which no gradient flows.
+
+    Raises:
+      TypeError: if an array that should hold floats holds integers.
+      ValueError: if the shapes do not fit, `lambda_` lies outside [0, 1], or a clip is negative.
+
+    Source:
+      Espeholt et al. 2018, IMPALA: Scalable Distributed Deep-RL with Importance Weighted Actor-Learner Architectures,
+      Eq. 1 and Section 4.2; its Remark 2 for lambda.
+
+    Example:
+      Two steps of ratios 2 and 1/2 at discount 1/2. The first is truncated to 1; the second counts half:
+
+      >>> import jax.numpy as jnp
+      >>> reward, discount = jnp.array([1.0, 2.0]), jnp.array([0.5, 0.5])
+      >>> value, log_ratio = jnp.array([0.0, 1.0, 4.0]), jnp.log(jnp.array([2.0, 0.5]))
+      >>> target, advantage = vtrace(reward, discount, value, log_ratio)
+      >>> print(target, advantage)
+      [2.25 2.5 ] [2.25 1.5 ]
+    """
+    _check_trajectory(
+        reward=reward, discount=discount, value=value, log_ratio=log_ratio, ratio_cap=ratio_cap, valid=valid
+    )
+    checks.between_zero_and_one(lambda_=lambda_)
+    checks.not_negative(rho_clip=rho_clip, c_clip=c_clip, pg_rho_clip=pg_rho_clip)
+    dtype = jnp.result_type(reward, discount, value, log_ratio)
+    reward, discount, value, log_ratio = (jax.lax.stop_gradient(_wide(x)) for x in (reward, discount, value, log_ratio))
+    ratio = importance_ratio(log_ratio)
+    capped = ratio if ratio_cap is None else jnp.minimum(ratio, jax.lax.stop_gradient(_wide(ratio_cap)))
+
+    def terms(row: _Row) -> tuple[jax.Array, ...]:
+        error = row(reward) + row(discount) * row(value, 1) - row(value)
+        b = jnp.minimum(row(capped), rho_clip) * error
+        c = lambda_ * row(discount) * jnp.minimum(row(ratio), c_clip)
+        return _masked(row, valid, b, c)
+
+    excess = _recurrence(terms, jnp.zeros_like(reward))
+    advantage = reward + discount * (value[1:] + lambda_ * _next(excess)) - value[:-1]
+    (advantage,) = _masked(_all(len(reward)), valid, jnp.minimum(capped, pg_rho_clip) * advantage)
+    return VTrace((excess + value[:-1]).astype(dtype), advantage.astype(dtype))
+
+
+# ---- the recurrence -------------------------------------------------------------------------------------------------
+
+
+def _recurrence(terms: Callable[[_Row], tuple[jax.Array, ...]], out: jax.Array) -> jax.Array:
+    """`x_t = b_t + c_t x_{t+1}` with `x_T = 0` and `(b_t, c_t) = terms(row)`; `out` is zeros of its shape and type."""
+    if not out.size:
+        return out
+
+    def step(i: Any, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        later, out = carry
+        t = len(out) - 1 - i
+        b, c = terms(_at(t))
+        now = b + c * later
+        return now, _put(out, now, t)
+
+    def loop() -> Any:
+        return jax.lax.fori_loop(0, len(out), step, (out[0], out))[1]
+
+    def scan() -> jax.Array:
+        return _compose(*terms(_all(len(out))), reverse=True)
+
+    solved: jax.Array = jax.lax.platform_dependent(cpu=loop, default=scan)
+    return solved
+
+
+def _compose(b: jax.Array, c: jax.Array, *, reverse: bool = False) -> jax.Array:
+    """`x_t = b_t + c_t x_{t-1}`, or `x_{t+1}` in reverse, by composing affine maps in pairs."""
+
+    def compose(first: tuple[jax.Array, jax.Array], then: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        return then[0] + then[1] * first[0], then[1] * first[1]
+
+    composed: jax.Array = jax.lax.associative_scan(compose, (b, c), reverse=reverse)[0]
+    return composed
+
+
+def _at(t: Any) -> _Row:
+    """Reads the row of one step."""
+
+    def row(x: Array, ahead: int = 0) -> jax.Array:
+        found: jax.Array = jax.lax.dynamic_index_in_dim(x, t + ahead, keepdims=False)
+        return found
+
+    return row
+
+
+def _all(steps: int) -> _Row:
+    """Reads the rows of all steps at once."""
+    return lambda x, ahead=0: x[ahead : ahead + steps]
+
+
+def _put(x: jax.Array, row: jax.Array, t: Any) -> jax.Array:
+    updated: jax.Array = jax.lax.dynamic_update_index_in_dim(x, row, t, 0)
+    return updated
+
+
+def _next(x: jax.Array) -> jax.Array:
+    """`x_{t+1}`, and zero after the last."""
+    return jnp.concatenate([x[1:], jnp.zeros_like(x[:1])])
+
+
+def _masked(row: _Row, valid: Array | None, *terms: jax.Array) -> tuple[jax.Array, ...]:
+    """Zeros where a step is no transition, whatever its terms are."""
+    return terms if valid is None else tuple(jnp.where(row(valid), term, 0.0) for term in terms)
+
+
+# ---- gae, and its gradient as one more loop -------------------------------------------------------------------------
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
+def _gae(reward: Any, discount: Any, value: Any, valid: Any, lambda_: float) -> jax.Array:
+    def terms(row: _Row) -> tuple[jax.Array, ...]:
+        b = row(reward) + row(discount) * row(value, 1) - row(value)
+        return _masked(row, valid, b, lambda_ * row(discount))
+
+    return _recurrence(terms, jnp.zeros_like(reward))
+
+
+def _gae_forward(reward: Any, discount: Any, value: Any, valid: Any, lambda_: float) -> tuple[jax.Array, Any]:
+    advantage = _gae(reward, discount, value, valid, lambda_)
+    return advantage, (discount, value, valid, advantage)
+
+
+def _gae_backward(lambda_: float, residuals: Any, cotangent: jax.Array) -> tuple[Any, ...]:
+    """The adjoint runs forward in time: `u_t = g_t + lambda discount_{t-1} u_{t-1}`, the reward's cotangent.
+
+    The value's is `discount_{t-1} u_{t-1} - u_t`, and the discount's is `u_t (V_{t+1} + lambda A_{t+1})`.
+    """
+    discount, value, valid, advantage = residuals
+    keep = jnp.ones_like(discount, bool) if valid is None else valid
+    if not cotangent.size:
+        return jnp.zeros_like(discount), jnp.zeros_like(discount), jnp.zeros_like(value), None
+
+    def loop() -> tuple[jax.Array, jax.Array]:
+        def step(t: Any, carry: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+            flow, u, v = carry
+            row = _at(t)
+            now = jnp.where(row(keep), row(cotangent) + lambda_ * flow, 0.0)
+            then = jnp.where(row(keep), row(discount) * now, 0.0)
+            return then, _put(u, now, t), _put(v, flow - now, t)
+
+        zeros = jnp.zeros_like(discount)
+        flow, u, v = jax.lax.fori_loop(0, len(zeros), step, (zeros[0], zeros, jnp.zeros_like(value)))
+        return u, _put(v, flow, len(zeros))
+
+    def scan() -> tuple[jax.Array, jax.Array]:
+        carried = jnp.where(keep, discount, 0.0)
+        trace = jnp.concatenate([jnp.zeros_like(carried[:1]), lambda_ * carried[:-1]])
+        u = jnp.where(keep, _compose(cotangent, trace), 0.0)
+        zero = jnp.zeros_like(u[:1])
+        return u, jnp.concatenate([zero, carried * u]) - jnp.concatenate([u, zero])
+
+    u, v = jax.lax.platform_dependent(cpu=loop, default=scan)
+    d = jnp.where(keep, u * (value[1:] + lambda_ * _next(advantage)), 0.0)
+    return u, d, v, None
+
+
+_gae.defvjp(_gae_forward, _gae_backward)
+
+
+# ---- errors ---------------------------------------------------------------------------------------------------------
+
+
+def _check_trajectory(*, reward: Array, value: Array, valid: Array | None, **others: Array | None) -> None:
+    """Raises an error that names the argument whose type or shape does not fit `reward`'s."""
+    checks.floats(reward=reward, value=value, **others)
     if reward.ndim < 1:
         raise ValueError(f"reward has shape {reward.shape}: expected [T, ...]")
     if value.shape != (reward.shape[0] + 1, *reward.shape[1:]):
         expected = (reward.shape[0] + 1, *reward.shape[1:])
         raise ValueError(f"value has shape {value.shape}: expected {expected}, one row more than reward {reward.shape}")
-    for name, array in (("discount", discount), ("valid", valid)):
-        if array is not None and array.shape != reward.shape:
-            raise ValueError(f"{name} has shape {array.shape}: expected reward's {reward.shape}")
+    checks.same_shape(reward, "reward", valid=valid, **others)
+
+
+def _wide(x: Array) -> jax.Array:
+    """At least float32, so that sums over many steps keep their digits."""
+    x = jnp.asarray(x)
+    return x.astype(jnp.promote_types(x.dtype, jnp.float32))

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
+from stellaris import checks
 from stellaris.types import Array
 
 #: Log-ratios saturate here: `exp(30) = 1e13` times an advantage of 1e8 is still finite in float32.
@@ -20,13 +21,21 @@ def importance_ratio(log_ratio: Float[Array, "*batch"]) -> Float[Array, "*batch"
       log_ratio: `[...]` log-probability under the policy minus that under the behaviour policy.
 
     Returns:
-      The ratios `[...]`; beyond saturation they are constant and carry no gradient.
+      The ratios `[...]`; beyond saturation they are constant and carry no gradient. An action of probability zero under
+      the policy (a log-ratio of minus infinity) thus has the ratio `exp(-30)`, 1e-13.
+
+    Raises:
+      TypeError: if `log_ratio` holds integers.
+
+    Source:
+      Sutton & Barto 2018, Reinforcement Learning, Section 5.5.
 
     Example:
       >>> import jax.numpy as jnp
       >>> importance_ratio(jnp.zeros(2)).tolist()
       [1.0, 1.0]
     """
+    checks.floats(log_ratio=log_ratio)
     return jnp.exp(jnp.clip(log_ratio, -MAX_LOG_RATIO, MAX_LOG_RATIO))
 
 
@@ -37,12 +46,14 @@ def global_ratio_cap(log_ratios: Float[Array, "V *batch"], *, rho: float = 1.0) 
 
     Args:
       log_ratios: `[V, ...]` of `log(pi_j / mu)`; the learner's own policy is one of them.
-      rho: truncation level, at least 1; `math.inf` truncates nothing.
+      rho: truncation level, at least 1; `math.inf` truncates nothing. With one policy held (`V = 1`) nothing is
+        truncated either.
 
     Returns:
       The caps `[...]`, at least `rho`. No gradient flows through them.
 
     Raises:
+      TypeError: if `log_ratios` holds integers.
       ValueError: if `log_ratios` has no policy axis or no policy, or `rho` is below 1 or not a number.
 
     Source:
@@ -58,34 +69,47 @@ def global_ratio_cap(log_ratios: Float[Array, "V *batch"], *, rho: float = 1.0) 
       [1.5, 1.0]
     """
     check_rho(rho)
+    checks.floats(log_ratios=log_ratios)
     if log_ratios.ndim < 1 or log_ratios.shape[0] < 1:
         raise ValueError(f"log_ratios has shape {log_ratios.shape}: expected [V, ...] with V >= 1 held policies")
     least = importance_ratio(jnp.min(log_ratios, axis=0))
     return jax.lax.stop_gradient(jnp.maximum(least, jnp.asarray(rho, least.dtype)))
 
 
-def truncate_ratio(ratio: Float[Array, "*batch"], cap: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
+def truncate_ratio(ratio: Float[Array, "*batch"], cap: Float[Array, "*batch"] | float) -> Float[Array, "*batch"]:
     """`min(ratio, cap)`: a sample above the cap is truncated, not rescaled, and has no gradient.
 
     Args:
       ratio: `[...]` importance ratios, with their gradient.
-      cap: `[...]` from `global_ratio_cap`.
+      cap: `[...]` from `global_ratio_cap`; or one number for all samples, the truncation of single policies that the
+        papers ablate the global view against.
 
     Returns:
       The truncated ratios `[...]`. Where `ratio == cap` the gradient is whole, so that a policy which sets the cap
       itself learns as if there were none.
 
     Raises:
-      ValueError: if the shapes differ.
+      TypeError: if either holds integers.
+      ValueError: if the shapes differ, or a cap that is one number is not positive.
+
+    Source:
+      Stellaris (SC 2024) for the global cap; Ionides 2008, Truncated Importance Sampling, for a constant.
 
     Example:
       >>> import jax.numpy as jnp
       >>> truncate_ratio(jnp.array([0.5, 3.0]), jnp.array([1.0, 2.0])).tolist()
       [0.5, 2.0]
+      >>> truncate_ratio(jnp.array([0.5, 3.0]), 1.0).tolist()
+      [0.5, 1.0]
     """
-    if ratio.shape != cap.shape:
-        raise ValueError(f"cap has shape {cap.shape}: expected ratio's {ratio.shape}")
-    return jnp.where(ratio > cap, jax.lax.stop_gradient(cap), ratio)
+    checks.floats(ratio=ratio)
+    if isinstance(cap, int | float):
+        checks.positive(cap=cap)
+    else:
+        checks.floats(cap=cap)
+        checks.same_shape(ratio, "ratio", cap=cap)
+    limit = jax.lax.stop_gradient(jnp.asarray(cap, ratio.dtype))
+    return jnp.where(ratio > limit, limit, ratio)
 
 
 def check_rho(rho: Any) -> None:

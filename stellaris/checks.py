@@ -1,0 +1,45 @@
+"""Errors of the pure functions, raised while they are traced: which argument, what it is, what was expected.
+
+None stands for an argument that was left out, and passes every check.
+"""
+
+from typing import Any
+
+import jax.numpy as jnp
+
+from stellaris.types import Array
+
+
+def floats(**arrays: Array | None) -> None:
+    """Raises a TypeError unless every array holds floating-point numbers."""
+    for name, array in arrays.items():
+        if array is not None and not jnp.issubdtype(jnp.result_type(array), jnp.floating):
+            raise TypeError(f"{name} has dtype {jnp.result_type(array)}: expected floating point")
+
+
+def same_shape(first: Array, of: str, **arrays: Array | None) -> None:
+    """Raises a ValueError unless every array has the shape of `first`, the argument called `of`."""
+    for name, array in arrays.items():
+        if array is not None and jnp.shape(array) != jnp.shape(first):
+            raise ValueError(f"{name} has shape {jnp.shape(array)}: expected {of}'s {jnp.shape(first)}")
+
+
+def positive(**numbers: Any) -> None:
+    """Raises a ValueError unless every number is above zero."""
+    for name, number in numbers.items():
+        if number is not None and not number > 0:
+            raise ValueError(f"{name}={number} is not positive")
+
+
+def not_negative(**numbers: Any) -> None:
+    """Raises a ValueError unless every number is zero or above."""
+    for name, number in numbers.items():
+        if number is not None and not number >= 0:
+            raise ValueError(f"{name}={number} is negative or not a number")
+
+
+def between_zero_and_one(**numbers: Any) -> None:
+    """Raises a ValueError unless every number lies in [0, 1]."""
+    for name, number in numbers.items():
+        if number is not None and not 0.0 <= number <= 1.0:
+            raise ValueError(f"{name}={number} lies outside [0, 1]")
