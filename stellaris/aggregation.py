@@ -11,39 +11,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Int
 
-from stellaris.staleness import check_decay, check_smoothness, staleness_threshold, staleness_weight
+from stellaris import checks, gradient_queue
+from stellaris.gradient_queue import AggregatorState, Update
+from stellaris.staleness import Weight, check_decay, integer_threshold, inverse_root, staleness_threshold
 from stellaris.types import Tree
 
-
-class AggregatorState(NamedTuple):
-    """The queue of gradients, oldest first from `head`, and what an aggregator remembers besides."""
-
-    gradient: Tree  #: every leaf `[capacity, ...]`, a ring.
-    version: Int[jax.Array, "capacity"]  #: the version each gradient was computed on.
-    head: Int[jax.Array, ""]  #: the slot of the oldest gradient.
-    count: Int[jax.Array, ""]  # type: ignore[assignment]  #: how many are queued.
-    overflow: Bool[jax.Array, ""]  #: whether a gradient was ever pushed into a full queue, and so lost.
-    memory: Tree  #: the aggregator's own.
-
-    @property
-    def capacity(self) -> int:
-        """How many gradients the queue can hold."""
-        return self.version.shape[0]
-
-
-class Update(NamedTuple):
-    """A group of gradients, ready for `apply_update`.
-
-    `combine="mean"`: `gradient = sum(w g) / sum(w)` and `scale = sum(w) / n`, a scalar: one optimizer step.
-    `combine="sequential"`: both stacked `[capacity, ...]`, oldest first and zero beyond `count`: one step each.
-    """
-
-    gradient: Tree
-    scale: Float[jax.Array, "*n"]  #: factor on the optimizer's update: never on the gradient.
-    count: Int[jax.Array, ""]  # type: ignore[assignment]  #: gradients in the group.
-    staleness: Int[jax.Array, "capacity"]  #: of each, oldest first; -1 beyond `count`.
+#: How `max_staleness` becomes the threshold of a round, by name.
+THRESHOLDS = {"decay": staleness_threshold, "integer": integer_threshold}
 
 
 class Push(Protocol):
@@ -72,7 +48,7 @@ class Aggregator(NamedTuple):
 
 
 class _Measured(NamedTuple):
-    """The largest staleness applied during the first round that saw any."""
+    """The staleness measured for the threshold, and the round in which it was."""
 
     round: Int[jax.Array, ""]  # -1 until a stale gradient is applied
     staleness: Int[jax.Array, ""]
@@ -86,6 +62,8 @@ def staleness_aware(
     smoothness: float = 3.0,
     max_staleness: float | None = None,
     combine: str = "mean",
+    weight: Weight | None = None,
+    threshold: str = "decay",
 ) -> Aggregator:
     """Stellaris' aggregation: the whole queue, once it is fresh enough or full, weighted by staleness.
 
@@ -96,11 +74,14 @@ def staleness_aware(
       full: gradients that force readiness; the number of learners.
       capacity: gradients that the queue can store, at least `full`; `2 * full` by default, because gradients still
         arrive while an update is under way.
-      decay: of the threshold per round, in (0, 1].
+      decay: of the threshold per round, in (0, 1]; 1 for a constant one.
       smoothness: of the weights, positive; `math.inf` weighs all alike.
       max_staleness: the threshold of round 0, in versions. None measures it: the largest staleness applied in the first
         round that has any above zero; until that round ends there is no threshold. `math.inf` for no threshold at all.
       combine: `"mean"`, one optimizer step for the group, or `"sequential"`, one for each gradient.
+      weight: another weight, `(staleness) -> factor`, such as `polynomial_weight`, in the place of `smoothness`.
+      threshold: `"decay"`, as above; or `"integer"`, the authors' demo's, `integer_threshold`: it is measured on the
+        first group that is stale at all, `int(mean) + 1`, and holds from then on.
 
     Returns:
       An `Aggregator`; it admits every learner.
@@ -127,39 +108,147 @@ def staleness_aware(
     """
     capacity = _check_sizes("full", full, capacity)
     check_decay(decay)
-    check_smoothness(smoothness)
+    weigh = weight or inverse_root(smoothness)
     if max_staleness is not None and not max_staleness >= 0:
         raise ValueError(
             f"max_staleness={max_staleness} is negative: use None to measure it, math.inf for no threshold"
         )
+    for name, value, known in (("combine", combine, ("mean", "sequential")), ("threshold", threshold, THRESHOLDS)):
+        if value not in known:
+            raise ValueError(f"{name}={value!r} is neither {' nor '.join(map(repr, known))}")
+    at = THRESHOLDS[threshold]
+    measure = _stalest_of_a_round if threshold == "decay" else _mean_of_a_group
 
-    def threshold(memory: _Measured, round: Any) -> jax.Array:
+    def beta(memory: _Measured, round: Any) -> jax.Array:
         if max_staleness is not None:
-            return staleness_threshold(round, max_staleness=max_staleness, decay=decay)
-        beta = staleness_threshold(round, max_staleness=memory.staleness, decay=decay)
-        return jnp.where((memory.round >= 0) & (round > memory.round), beta, jnp.inf)
+            return at(round, max_staleness=max_staleness, decay=decay)
+        ended = (memory.round >= 0) & ((round > memory.round) | (threshold == "integer"))
+        return jnp.where(ended, at(round, max_staleness=memory.staleness, decay=decay), jnp.inf)
 
     def ready(state: AggregatorState, clock: Any, round: Any) -> jax.Array:
-        queued = _queued(state)
-        total = jnp.sum(jnp.where(queued, clock - state.version, 0))
-        fresh = total <= threshold(state.memory, round) * state.count
+        total = jnp.sum(jnp.where(gradient_queue.queued(state), clock - state.version, 0))
+        fresh = total <= beta(state.memory, round) * state.count
         return (state.count > 0) & (fresh | (state.count >= full))
 
     def pop(state: AggregatorState, clock: Any, round: Any) -> tuple[Update, AggregatorState]:
-        update, state = _take(state, state.count, clock, lambda s: staleness_weight(s, smoothness=smoothness), combine)
-        memory, stalest = state.memory, jnp.max(update.staleness)
-        measured = jnp.where((memory.round < 0) & (stalest > 0), round, memory.round)
-        during = (measured >= 0) & (measured == round)
-        longest = jnp.where(during, jnp.maximum(memory.staleness, stalest), memory.staleness)
-        return update, state._replace(memory=_Measured(jnp.int32(measured), jnp.int32(longest)))
+        update, state = gradient_queue.take(state, state.count, clock, weigh, combine)
+        return update, state._replace(memory=measure(state.memory, update, round))
 
-    _check_combine(combine)
     return Aggregator(
-        init=lambda like: _empty(like, capacity, _Measured(jnp.int32(-1), jnp.int32(0))),
-        push=_push,
+        init=lambda like: gradient_queue.empty(like, capacity, _Measured(jnp.int32(-1), jnp.int32(0))),
+        push=gradient_queue.push,
         ready=ready,
         pop=pop,
         admit=_admit_all,
+    )
+
+
+def _stalest_of_a_round(memory: _Measured, update: Update, round: Any) -> _Measured:
+    """The largest staleness applied during the first round that saw any."""
+    stalest = jnp.max(update.staleness)
+    first = jnp.where((memory.round < 0) & (stalest > 0), round, memory.round)
+    during = (first >= 0) & (first == round)
+    longest = jnp.where(during, jnp.maximum(memory.staleness, stalest), memory.staleness)
+    return _Measured(first.astype(jnp.int32), longest.astype(jnp.int32))
+
+
+def _mean_of_a_group(memory: _Measured, update: Update, round: Any) -> _Measured:
+    """The mean staleness of the first group that was stale at all, rounded up as the authors' demo does."""
+    total = jnp.sum(jnp.maximum(update.staleness, 0))
+    first = (memory.round < 0) & (total > 0)
+    mean = total // jnp.maximum(update.count, 1) + 1
+    return _Measured(jnp.where(first, round, memory.round).astype(jnp.int32), jnp.where(first, mean, memory.staleness))
+
+
+def softsync(n: int, *, learners: int | None = None, capacity: int | None = None) -> Aggregator:
+    """Applies groups of `c` gradients, each divided by its staleness: `sum_i g_i / max(delta_i, 1) / c`.
+
+    Args:
+      n: gradients in a group, the oldest, `c = n`; with `learners`, Zhang et al.'s n: groups of
+        `c = floor(learners / n)`, so that the policy is updated n times while each learner computes one gradient.
+      learners: in Zhang et al.'s form, at least n: 1-softsync waits for as many gradients as there are learners,
+        learners-softsync applies each as it comes.
+      capacity: gradients that the queue can store, at least a group; two groups by default.
+
+    Returns:
+      An `Aggregator`; it admits every learner.
+
+    Raises:
+      ValueError: if `n` is not positive, or `learners` or `capacity` is too small.
+
+    Source:
+      Zhang et al. 2016, Staleness-aware Async-SGD for Distributed Deep Learning, Eq. 5 and 6.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> aggregator = softsync(2)  # as softsync(4, learners=8)
+      >>> state = aggregator.init(jnp.zeros(1))
+      >>> for gradient, version in ((1.0, 0), (4.0, 8)):
+      ...     state = aggregator.push(state, jnp.array([gradient]), version)
+      >>> update, state = aggregator.pop(state, 8, 0)
+      >>> print(update.gradient * update.scale)  # (1 / 8 + 4 / 1) / 2
+      [2.0625]
+    """
+    if learners is not None:
+        _check_sizes("n", n, None)
+        if not isinstance(learners, int) or learners < n:
+            raise ValueError(f"learners={learners} is below n={n}: there is no group of less than one gradient")
+    group = n if learners is None else learners // n
+    capacity = _check_sizes("n", group, capacity)
+    return Aggregator(
+        init=lambda like: gradient_queue.empty(like, capacity, ()),
+        push=gradient_queue.push,
+        ready=lambda state, clock, round: state.count >= group,
+        pop=lambda state, clock, round: gradient_queue.take(state, group, clock, inverse_root(1.0), "mean"),
+        admit=_admit_all,
+    )
+
+
+def stale_synchronous(bound: int, learners: int, *, capacity: int | None = None) -> Aggregator:
+    """Applies every gradient as it comes, but lets no learner run ahead of the slowest by more than a bound.
+
+    A learner is admitted while `its pushes - the fewest pushes of any learner <= bound`.
+
+    Args:
+      bound: gradients, at least 0. With 0, learners wait for each other after every gradient.
+      learners: numbered from 0; `push` and `admit` need to be told which one.
+      capacity: gradients that the queue can store, at least 1; `2 * learners` by default.
+
+    Returns:
+      An `Aggregator` that pops the oldest gradient, with weight 1.
+
+    Raises:
+      IndexError: at a push from a learner that does not exist.
+      ValueError: if `bound` is negative, or `learners` or `capacity` is below 1.
+
+    Source:
+      Ho et al. 2013, More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> aggregator = stale_synchronous(1, learners=2)
+      >>> state = aggregator.init(jnp.zeros(1))
+      >>> for _ in range(2):
+      ...     state = aggregator.push(state, jnp.ones(1), version=0, learner=0)
+      >>> [bool(aggregator.admit(state, learner, 0)) for learner in (0, 1)]  # two ahead, and the slowest
+      [False, True]
+    """
+    checks.not_negative(bound=bound)
+    _check_sizes("learners", learners, None)
+    capacity = _check_sizes("capacity", 2 * learners if capacity is None else capacity, capacity)
+
+    def push(state: AggregatorState, gradient: Tree, version: Any, *, learner: Any = 0) -> AggregatorState:
+        _check_learner(learner, learners)
+        accepted = state.count < state.capacity
+        pushes = state.memory.at[learner].add(accepted.astype(jnp.int32))
+        return gradient_queue.push(state, gradient, version)._replace(memory=pushes)
+
+    return Aggregator(
+        init=lambda like: gradient_queue.empty(like, capacity, jnp.zeros(learners, jnp.int32)),
+        push=push,
+        ready=lambda state, clock, round: state.count > 0,
+        pop=lambda state, clock, round: gradient_queue.take(state, 1, clock, _unweighted, "mean"),
+        admit=lambda state, learner, clock: state.memory[learner] - jnp.min(state.memory) <= bound,
     )
 
 
@@ -175,6 +264,9 @@ def fully_asynchronous(*, capacity: int) -> Aggregator:
     Raises:
       ValueError: if `capacity` is below 1.
 
+    Source:
+      Recht et al. 2011, Hogwild!; as the baseline of Stellaris (SC 2024) and of Zhang et al. 2016.
+
     Example:
       >>> import jax.numpy as jnp
       >>> aggregator = fully_asynchronous(capacity=4)
@@ -185,10 +277,10 @@ def fully_asynchronous(*, capacity: int) -> Aggregator:
     """
     capacity = _check_sizes("capacity", capacity, capacity)
     return Aggregator(
-        init=lambda like: _empty(like, capacity, ()),
-        push=_push,
+        init=lambda like: gradient_queue.empty(like, capacity, ()),
+        push=gradient_queue.push,
         ready=lambda state, clock, round: state.count > 0,
-        pop=lambda state, clock, round: _take(state, jnp.minimum(state.count, 1), clock, _unweighted, "mean"),
+        pop=lambda state, clock, round: gradient_queue.take(state, 1, clock, _unweighted, "mean"),
         admit=_admit_all,
     )
 
@@ -203,7 +295,11 @@ def synchronous(n: int) -> Aggregator:
       An `Aggregator`.
 
     Raises:
+      IndexError: at a push from a learner that does not exist.
       ValueError: if `n` is below 1.
+
+    Source:
+      Chen et al. 2016, Revisiting Distributed Synchronous SGD; a baseline of Stellaris (SC 2024).
 
     Example:
       >>> import jax.numpy as jnp
@@ -217,16 +313,17 @@ def synchronous(n: int) -> Aggregator:
     _check_sizes("n", n, n)
 
     def push(state: AggregatorState, gradient: Tree, version: Any, *, learner: Any = 0) -> AggregatorState:
+        _check_learner(learner, n)
         accepted = state.count < n
         last = jnp.where(accepted, version, state.memory[learner]).astype(jnp.int32)
         memory = state.memory.at[learner].set(last)
-        return _push(state, gradient, version)._replace(memory=memory)
+        return gradient_queue.push(state, gradient, version)._replace(memory=memory)
 
     return Aggregator(
-        init=lambda like: _empty(like, n, jnp.full(n, -1, jnp.int32)),
+        init=lambda like: gradient_queue.empty(like, n, jnp.full(n, -1, jnp.int32)),
         push=push,
         ready=lambda state, clock, round: state.count >= n,
-        pop=lambda state, clock, round: _take(state, jnp.minimum(state.count, n), clock, _unweighted, "mean"),
+        pop=lambda state, clock, round: gradient_queue.take(state, n, clock, _unweighted, "mean"),
         admit=lambda state, learner, clock: clock > state.memory[learner],
     )
 
@@ -275,74 +372,8 @@ def apply_update(
     return params, opt_state
 
 
-# ---- the queue --------------------------------------------------------------------------------------------------
-
-
-def _empty(like: Tree, capacity: int, memory: Tree) -> AggregatorState:
-    return AggregatorState(
-        gradient=jax.tree.map(lambda g: jnp.zeros((capacity, *jnp.shape(g)), jnp.result_type(g)), like),
-        version=jnp.zeros(capacity, jnp.int32),
-        head=jnp.int32(0),
-        count=jnp.int32(0),
-        overflow=jnp.bool_(False),
-        memory=memory,
-    )
-
-
-def _push(state: AggregatorState, gradient: Tree, version: Any, *, learner: Any = 0) -> AggregatorState:
-    del learner
-    free = state.count < state.capacity
-    slot = (state.head + state.count) % state.capacity
-
-    def put(ring: jax.Array, new: Any) -> jax.Array:
-        # Only one slot is read and written, so that a donated state is updated in place.
-        return ring.at[slot].set(jnp.where(free, new, ring[slot]))
-
-    return state._replace(
-        gradient=jax.tree.map(put, state.gradient, gradient),
-        version=put(state.version, jnp.int32(version)),
-        count=state.count + free,
-        overflow=state.overflow | ~free,
-    )
-
-
-def _queued(state: AggregatorState) -> Bool[jax.Array, "capacity"]:
-    """Which slots of the ring are in use."""
-    return (jnp.arange(state.capacity) - state.head) % state.capacity < state.count
-
-
-def _take(
-    state: AggregatorState, n: Any, clock: Any, weigh: Callable[[jax.Array], jax.Array], combine: str
-) -> tuple[Update, AggregatorState]:
-    """Takes the oldest `n` gradients; the rest stay in order."""
-    order = (state.head + jnp.arange(state.capacity)) % state.capacity
-    taken = jnp.arange(state.capacity) < n
-    staleness = jnp.where(taken, clock - state.version[order], -1).astype(jnp.int32)
-    weight = jnp.where(taken, weigh(staleness), 0.0)
-
-    # Loops over what is taken: the other slots may hold anything, and cost nothing.
-    if combine == "mean":
-        share = weight / jnp.maximum(jnp.sum(weight), 1e-30)
-
-        def add(i: jax.Array, total: Tree) -> Tree:
-            return jax.tree.map(lambda t, g: t + share[i].astype(g.dtype) * g[order[i]], total, state.gradient)
-
-        zeros = jax.tree.map(lambda g: jnp.zeros_like(g, shape=g.shape[1:]), state.gradient)
-        gradient = jax.lax.fori_loop(0, n, add, zeros)
-        scale = jnp.sum(weight) / jnp.maximum(n, 1)
-    else:
-
-        def copy(i: jax.Array, stacked: Tree) -> Tree:
-            return jax.tree.map(lambda s, g: s.at[i].set(g[order[i]]), stacked, state.gradient)
-
-        gradient = jax.lax.fori_loop(0, n, copy, jax.tree.map(jnp.zeros_like, state.gradient))
-        scale = weight
-    update = Update(gradient, scale, jnp.int32(n), staleness)
-    return update, state._replace(head=(state.head + n) % state.capacity, count=jnp.int32(state.count - n))
-
-
 def _unweighted(staleness: jax.Array) -> jax.Array:
-    return jnp.ones_like(staleness, jnp.float32)
+    return jnp.ones_like(staleness, float)
 
 
 def _admit_all(state: AggregatorState, learner: Any, clock: Any) -> Any:
@@ -359,6 +390,6 @@ def _check_sizes(name: str, full: int, capacity: int | None) -> int:
     return capacity
 
 
-def _check_combine(combine: str) -> None:
-    if combine not in ("mean", "sequential"):
-        raise ValueError(f"combine={combine!r} is neither 'mean' nor 'sequential'")
+def _check_learner(learner: Any, learners: int) -> None:
+    if isinstance(learner, int | np.integer) and not 0 <= learner < learners:
+        raise IndexError(f"learner={learner} is none of the {learners} learners, which are numbered from 0")

@@ -5,9 +5,10 @@ None stands for an argument that was left out, and passes every check.
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
-from stellaris.types import Array
+from stellaris.types import Array, Tree
 
 
 def floats(**arrays: Array | None) -> None:
@@ -22,6 +23,14 @@ def same_shape(first: Array, of: str, **arrays: Array | None) -> None:
     for name, array in arrays.items():
         if array is not None and jnp.shape(array) != jnp.shape(first):
             raise ValueError(f"{name} has shape {jnp.shape(array)}: expected {of}'s {jnp.shape(first)}")
+
+
+def same_structure(first: Tree, of: str, **trees: Tree) -> None:
+    """Raises a ValueError unless every tree has the structure of `first`, the argument called `of`."""
+    expected = jax.tree.structure(first)
+    for name, tree in trees.items():
+        if str(jax.tree.structure(tree)) != str(expected):
+            raise ValueError(f"{name} has structure {jax.tree.structure(tree)}: expected {of}'s {expected}")
 
 
 def positive(**numbers: Any) -> None:

@@ -5,13 +5,13 @@ and an actor's actions do not depend on which other actors happen to share its b
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Float, Int
 
-from stellaris.types import Array
+from stellaris.types import Array, Distribution
 
 _LOG_SQRT_2PI = 0.9189385332046727
 
@@ -80,3 +80,35 @@ class Categorical(NamedTuple):
     def noise(key: jax.Array, shape: Sequence[int]) -> jax.Array:
         """Standard Gumbel noise of `shape`, whose last axis is the number of actions."""
         return jax.random.gumbel(key, tuple(shape))
+
+
+def as_distribution(parameters: Any) -> Distribution:
+    """The distribution over actions that a network's output stands for.
+
+    Args:
+      parameters: logits `[..., n]` of a categorical one; a pair `(mean, log_std)` of a diagonal Gaussian one; or any
+        object with `log_prob` and `entropy`, such as distrax's, which is returned as it is.
+
+    Returns:
+      A distribution.
+
+    Raises:
+      TypeError: if it is none of these.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> type(as_distribution(jnp.zeros((3, 2)))).__name__
+      'Categorical'
+      >>> type(as_distribution((jnp.zeros((3, 2)), jnp.zeros(2)))).__name__
+      'DiagonalGaussian'
+    """
+    if isinstance(parameters, Distribution):
+        return parameters
+    if isinstance(parameters, jax.Array):
+        return Categorical(parameters)
+    if isinstance(parameters, tuple) and len(parameters) == 2:
+        return DiagonalGaussian(*parameters)
+    raise TypeError(
+        f"apply_fn returned a {type(parameters).__name__} as the distribution's parameters: expected logits, "
+        "(mean, log_std), or an object with log_prob and entropy"
+    )

@@ -3,14 +3,20 @@
 Staleness is counted in published versions: `clock now - version the gradient was computed on`.
 """
 
-from typing import Any
+import functools
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import optax
 from jaxtyping import Float, Int
 
+from stellaris import checks
 from stellaris.types import Array, Tree
+
+#: The factor on the learning rate for a staleness `[...]` in versions.
+Weight: TypeAlias = Callable[[Any], jax.Array]
 
 
 def staleness_weight(staleness: Int[Array, "*batch"] | int, *, smoothness: float = 3.0) -> Float[jax.Array, "*batch"]:
@@ -20,12 +26,13 @@ def staleness_weight(staleness: Int[Array, "*batch"] | int, *, smoothness: float
 
     Args:
       staleness: `[...]` versions published since the gradient's parameters; 0 is fresh.
-      smoothness: positive; 1 weighs by 1/staleness (Zhang et al. 2016), `math.inf` ignores staleness.
+      smoothness: positive; 1 weighs by 1/staleness (Zhang et al. 2016), `math.inf` weighs all alike.
 
     Returns:
-      The weights `[...]` in (0, 1], float32.
+      The weights `[...]` in (0, 1], of JAX's default float type (float32 unless float64 is enabled).
 
     Raises:
+      TypeError: if `staleness` is not whole.
       ValueError: if `smoothness` is not positive.
 
     Source:
@@ -35,9 +42,92 @@ def staleness_weight(staleness: Int[Array, "*batch"] | int, *, smoothness: float
       >>> import jax.numpy as jnp
       >>> staleness_weight(jnp.array([0, 1, 8])).round(4).tolist()
       [1.0, 1.0, 0.5]
+      >>> staleness_weight(jnp.array([0, 1, 8]), smoothness=1.0).tolist()
+      [1.0, 1.0, 0.125]
     """
-    check_smoothness(smoothness)
-    return jnp.maximum(jnp.asarray(staleness, jnp.float32), 1.0) ** (-1.0 / smoothness)
+    checks.positive(smoothness=smoothness)
+    return jnp.maximum(_versions(staleness), 1.0) ** (-1.0 / smoothness)
+
+
+def polynomial_weight(staleness: Int[Array, "*batch"] | int, *, power: float = 0.5) -> Float[jax.Array, "*batch"]:
+    """A weight that falls with a power of staleness: `(staleness + 1) ** -power`.
+
+    Args:
+      staleness: `[...]` versions; 0 is fresh.
+      power: at least 0.
+
+    Returns:
+      The weights `[...]` in (0, 1].
+
+    Raises:
+      TypeError: if `staleness` is not whole.
+      ValueError: if `power` is negative.
+
+    Source:
+      Xie et al. 2019, Asynchronous Federated Optimization, Section 5.2.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> print(polynomial_weight(jnp.array([0, 3, 8])).round(4))
+      [1.     0.5    0.3333]
+    """
+    checks.not_negative(power=power)
+    return (jnp.maximum(_versions(staleness), 0.0) + 1.0) ** -power
+
+
+def hinge_weight(
+    staleness: Int[Array, "*batch"] | int, *, slope: float = 10.0, bound: float = 4.0
+) -> Float[jax.Array, "*batch"]:
+    """A weight of 1 up to a bound, and falling from there: `1 / (slope * max(staleness - bound, 0) + 1)`.
+
+    Args:
+      staleness: `[...]` versions; 0 is fresh.
+      slope: at least 0.
+      bound: staleness up to which nothing is lost, at least 0.
+
+    Returns:
+      The weights `[...]` in (0, 1].
+
+    Raises:
+      TypeError: if `staleness` is not whole.
+      ValueError: if `slope` or `bound` is negative.
+
+    Source:
+      Xie et al. 2019, Asynchronous Federated Optimization, Section 5.2.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> print(hinge_weight(jnp.array([0, 4, 6]), slope=1.5))
+      [1.   1.   0.25]
+    """
+    checks.not_negative(slope=slope, bound=bound)
+    return 1.0 / (slope * jnp.maximum(_versions(staleness) - bound, 0.0) + 1.0)
+
+
+def exponential_weight(staleness: Int[Array, "*batch"] | int, *, rate: float) -> Float[jax.Array, "*batch"]:
+    """A weight that falls exponentially: `exp(-rate * staleness)`.
+
+    Args:
+      staleness: `[...]` versions; 0 is fresh.
+      rate: at least 0; 0 weighs all alike.
+
+    Returns:
+      The weights `[...]` in [0, 1]; beyond `rate * staleness = 87` they underflow to 0 in float32.
+
+    Raises:
+      TypeError: if `staleness` is not whole.
+      ValueError: if `rate` is negative.
+
+    Source:
+      Xie et al. 2019, Asynchronous Federated Optimization, Section 5.2.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> [f"{w:.4f}" for w in exponential_weight(jnp.array([0, 1, 2]), rate=0.5)]
+      ['1.0000', '0.6065', '0.3679']
+    """
+    checks.not_negative(rate=rate)
+    return jnp.exp(-rate * jnp.maximum(_versions(staleness), 0.0))
 
 
 def staleness_threshold(
@@ -48,7 +138,7 @@ def staleness_threshold(
 ) -> Float[jax.Array, ""]:
     """The mean staleness up to which a group of gradients is applied: `beta_k = max_staleness * decay ** k`.
 
-    Permissive in early rounds, strict as training converges.
+    Permissive in early rounds, strict as training converges; a decay of 1 keeps it constant.
 
     Args:
       round: `k`, fragments delivered divided by the number of actors, rounded down.
@@ -56,7 +146,7 @@ def staleness_threshold(
       decay: in (0, 1].
 
     Returns:
-      The threshold, a float32 scalar.
+      The threshold, a float scalar.
 
     Raises:
       ValueError: if `decay` lies outside (0, 1].
@@ -70,21 +160,67 @@ def staleness_threshold(
     """
     check_decay(decay)
     # inf * 0 is not a number, and decay ** k does reach 0: no threshold stays no threshold.
-    start = jnp.asarray(max_staleness, jnp.float32)
-    return jnp.where(jnp.isinf(start), start, start * jnp.float32(decay) ** jnp.asarray(round, jnp.float32))
+    start = _float(max_staleness)
+    return jnp.where(jnp.isinf(start), start, start * jnp.asarray(decay, start.dtype) ** _float(round))
 
 
-def scale_by_staleness(smoothness: float = 3.0) -> optax.GradientTransformationExtraArgs:
-    """Scales updates by `staleness_weight`; belongs *after* `optax.scale_by_adam` and its like in a chain.
+def integer_threshold(
+    round: Int[Array, ""] | int,
+    *,
+    max_staleness: Float[Array, ""] | Int[Array, ""] | float,
+    decay: float,
+) -> Float[jax.Array, ""]:
+    """The threshold as the authors' demo computes it, in whole versions.
+
+    `clip(int(max_staleness * decay ** (k - 1)) + 1, 1, max_staleness)`: never below 1, so that a group of mean
+    staleness 1 is always applied.
+
+    Args:
+      round: `k`, as for `staleness_threshold`.
+      max_staleness: in versions; `math.inf` for no threshold. The demo measures `int(mean staleness) + 1` in the first
+        group that is stale at all.
+      decay: in (0, 1].
+
+    Returns:
+      The threshold, a whole number as a float scalar.
+
+    Raises:
+      ValueError: if `decay` lies outside (0, 1].
+
+    Source:
+      The authors' public demo of Stellaris (SC 2024).
+
+    Example:
+      >>> [float(integer_threshold(k, max_staleness=4, decay=0.5)) for k in range(5)]
+      [4.0, 4.0, 3.0, 2.0, 1.0]
+    """
+    check_decay(decay)
+    start = _float(max_staleness)
+    decayed = start * jnp.asarray(decay, start.dtype) ** (_float(round) - 1.0)
+    # A product that is whole in exact arithmetic may round to just below.
+    whole = jnp.floor(decayed * (1.0 + 1e-6)) + 1.0
+    return jnp.where(jnp.isinf(start), start, jnp.clip(whole, 1.0, jnp.maximum(start, 1.0)))
+
+
+def scale_by_staleness(
+    smoothness: float = 3.0, *, weight: Weight | None = None
+) -> optax.GradientTransformationExtraArgs:
+    """Scales an optimizer's step by the weight of its gradient's staleness.
+
+    Belongs *after* `optax.scale_by_adam` and its like in a chain: before it, the factor would cancel.
 
     Args:
       smoothness: as in `staleness_weight`.
+      weight: another weight, `(staleness) -> factor`, such as `polynomial_weight`, in its place.
 
     Returns:
       A transformation whose `update(updates, state, params, staleness=...)` takes an int32 scalar.
 
     Raises:
       ValueError: if `smoothness` is not positive.
+
+    Source:
+      Stellaris (SC 2024), staleness-aware gradient aggregation, which modulates the learning rate.
 
     Example:
       >>> import jax.numpy as jnp, optax
@@ -94,25 +230,37 @@ def scale_by_staleness(smoothness: float = 3.0) -> optax.GradientTransformationE
       >>> print(step.round(4))
       [-0.05]
     """
-    check_smoothness(smoothness)
+    weigh = weight or inverse_root(smoothness)
 
     def update(
         updates: Tree, state: optax.EmptyState, params: Tree = None, *, staleness: Any, **extra: Any
     ) -> tuple[Tree, optax.EmptyState]:
         del params, extra
-        weight = staleness_weight(staleness, smoothness=smoothness)
-        return jax.tree.map(lambda u: u * weight.astype(u.dtype), updates), state
+        factor = weigh(staleness)
+        return jax.tree.map(lambda u: u * factor.astype(u.dtype), updates), state
 
     return optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update)
 
 
-def check_smoothness(smoothness: float) -> None:
-    """Raises a ValueError unless `smoothness` is positive."""
-    if not smoothness > 0:
-        raise ValueError(f"smoothness={smoothness} is not positive: use math.inf to ignore staleness")
+def inverse_root(smoothness: float) -> Weight:
+    """`staleness_weight` of one smoothness, checked once."""
+    checks.positive(smoothness=smoothness)
+    return functools.partial(staleness_weight, smoothness=smoothness)
 
 
 def check_decay(decay: float) -> None:
     """Raises a ValueError unless `decay` lies in (0, 1]."""
     if not 0.0 < decay <= 1.0:
         raise ValueError(f"decay={decay} lies outside (0, 1]: use 1.0 for a constant threshold")
+
+
+def _versions(staleness: Any) -> jax.Array:
+    """Whole numbers of versions, in JAX's default float type."""
+    if not jnp.issubdtype(jnp.result_type(staleness), jnp.integer):
+        raise TypeError(f"staleness has dtype {jnp.result_type(staleness)}: expected whole numbers of versions")
+    return _float(staleness)
+
+
+def _float(x: Any) -> jax.Array:
+    """In JAX's default float type."""
+    return jnp.asarray(x).astype(float)

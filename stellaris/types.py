@@ -5,7 +5,7 @@ and count published policies from 0. `value` and `observation` have one row more
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import jax
 import numpy as np
@@ -18,6 +18,7 @@ Array: TypeAlias = jax.Array | NDArray
 Tree: TypeAlias = Any
 
 
+@runtime_checkable
 class Distribution(Protocol):
     """What an algorithm asks of the action distribution that a policy returns; distrax's distributions comply."""
 
@@ -28,7 +29,8 @@ class Distribution(Protocol):
         """Entropy `[...]` in nats."""
 
 
-#: `(params, observation [..., *obs]) -> (distribution over actions [...], value [...])`: any network, from any library.
+#: `(params, observation [..., *obs]) -> (distribution parameters, value [...])`: any network, from any library. The
+#: parameters are logits `[..., n]`, a pair `(mean, log_std)`, or a `Distribution`.
 ApplyFn: TypeAlias = Callable[[Any, Any], tuple[Any, Any]]
 
 

@@ -43,7 +43,7 @@ def test_weights_that_are_exactly_one():
 
 
 def test_weight_of_arrays():
-    """Any shape, under jit and vmap, against Python's floats; the default smoothness is 3."""
+    """Any shape, under jit and vmap, against Python's floats; the default smoothness is 3; JAX's default float type."""
     staleness = np.arange(60).reshape(3, 4, 5)
     expected = [max(s, 1) ** (-1 / 3) for s in range(60)]
     for function in (staleness_weight, jax.jit(staleness_weight), jax.vmap(staleness_weight)):
@@ -51,7 +51,7 @@ def test_weight_of_arrays():
         assert got.shape == staleness.shape
         np.testing.assert_allclose(np.ravel(got), expected, rtol=1e-6)
     with jax.enable_x64(True):
-        assert staleness_weight(jnp.arange(3)).dtype == jnp.float32
+        assert staleness_weight(jnp.arange(3)).dtype == jnp.float64
 
 
 @given(st.lists(st.integers(0, 10**6), min_size=5, max_size=5), st.floats(0.5, 100))

@@ -19,7 +19,7 @@ import psutil
 
 from experiments import testbed
 from stellaris import PPO, envs, staleness_aware
-from stellaris.algorithms.ppo import take
+from stellaris.algorithms.common import take
 from stellaris.normalisation import Statistics
 from stellaris.policies import PolicyVersion, actor_critic
 from stellaris.rollout import Actors, start

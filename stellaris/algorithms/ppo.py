@@ -1,30 +1,20 @@
 """Proximal policy optimisation: a configuration, and its loss over any network."""
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 
+from stellaris import checks
+from stellaris.algorithms import common
+from stellaris.algorithms.common import Batch, Metrics, masked_mean, take
 from stellaris.losses import ppo_loss, value_loss
 from stellaris.returns import gae
-from stellaris.truncation import check_rho, global_ratio_cap, importance_ratio
+from stellaris.truncation import check_rho
 from stellaris.types import ApplyFn, Array, Trajectory, Tree
-
-
-class Batch(NamedTuple):
-    """`N` samples to learn from, flat, with what the behaviour policy made of them."""
-
-    observation: Array  #: `[N, *obs]` raw.
-    action: Array  #: `[N, *action]`.
-    log_prob: Float[Array, "N"]  #: of the action under the behaviour policy.
-    value: Float[Array, "N"]  #: the behaviour policy's.
-    advantage: Float[Array, "N"]  #: standardised over the batch if the configuration says so.
-    target: Float[Array, "N"]  #: of the value: advantage before standardisation plus value.
-    version: Int[Array, "N"]  #: of the behaviour policy.
-    valid: Bool[Array, "N"]  #: False for a sample that is no transition, and weighs nothing.
 
 
 @dataclass(frozen=True)
@@ -54,7 +44,7 @@ class PPO:
       >>> indices.shape  # 10 epochs of 2 minibatches of 3 samples
       (20, 3)
       >>> params, _, metrics = ppo.update(apply_fn, params, optimizer.init(params), batch, indices)
-      >>> sorted(metrics)
+      >>> sorted(metrics)[:6]
       ['clip_fraction', 'entropy', 'kl', 'policy_loss', 'truncation_fraction', 'value_loss']
     """
 
@@ -66,27 +56,21 @@ class PPO:
     value_clip: float | None = None  #: how far a value may move from the behaviour policy's.
     value_loss_clip: float | None = None  #: upper bound of a sample's value loss.
     entropy_coefficient: float = 0.0
+    kl_coefficient: float = 0.0  #: of the penalty on the divergence from the behaviour policy, or its first value.
     epochs: int = 10
     minibatch_size: int = 512  #: at most; a batch is split into minibatches of equal size.
     standardize_advantage: bool = True
     max_gradient_norm: float | None = 0.5
 
     def __post_init__(self) -> None:
-        positive = ("learning_rate", "clip", "value_clip", "value_loss_clip", "max_gradient_norm")
-        for name in (*positive, "epochs", "minibatch_size"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise ValueError(f"{name}={value} is not positive")
-        for name in ("discount", "lambda_"):
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                raise ValueError(f"{name}={getattr(self, name)} lies outside [0, 1]")
+        positive = ("learning_rate", "clip", "value_clip", "value_loss_clip", "max_gradient_norm", "epochs")
+        checks.positive(**{name: getattr(self, name) for name in (*positive, "minibatch_size")})
+        checks.not_negative(kl_coefficient=self.kl_coefficient)
+        checks.between_zero_and_one(discount=self.discount, lambda_=self.lambda_)
 
     def optimizer(self) -> optax.GradientTransformation:
         """Adam (epsilon 1e-5) behind a bound on the gradient's global norm."""
-        adam = optax.adam(self.learning_rate, eps=1e-5)
-        if self.max_gradient_norm is None:
-            return adam
-        return optax.chain(optax.clip_by_global_norm(self.max_gradient_norm), adam)
+        return common.norm_clipped(optax.adam(self.learning_rate, eps=1e-5), self.max_gradient_norm)
 
     def prepare(self, trajectory: Trajectory) -> Batch:
         """Advantages and value targets from the behaviour policy, once; then flattened to `N = T * B` samples.
@@ -100,22 +84,18 @@ class PPO:
         reward, value, valid = (jnp.asarray(x) for x in (trajectory.reward, trajectory.value, trajectory.valid))
         discount = self.discount * (1.0 - jnp.asarray(trajectory.terminated, reward.dtype))
         advantage = gae(reward, discount, value, lambda_=self.lambda_, valid=valid)
-        target = advantage + value[:-1]
-        if self.standardize_advantage:
-            mean = _mean(advantage, valid)
-            deviation = jnp.sqrt(_mean(jnp.square(advantage - mean), valid))
-            advantage = jnp.where(valid, (advantage - mean) / (deviation + 1e-8), 0.0)
         batch = Batch(
             observation=trajectory.observation[:-1],
             action=trajectory.action,
             log_prob=trajectory.log_prob,
             value=value[:-1],
-            advantage=advantage,
-            target=target,
+            advantage=common.standardized(advantage, valid) if self.standardize_advantage else advantage,
+            target=advantage + value[:-1],
             version=trajectory.version,
             valid=valid,
         )
-        return Batch(*(jnp.reshape(x, (-1, *x.shape[2:])) for x in batch))
+        flat: Batch = common.flatten(batch)
+        return flat
 
     def minibatches(self, key: jax.Array, size: int) -> Int[jax.Array, "gradients minibatch"]:
         """Indices of every minibatch of every epoch, in the order in which plain PPO takes them.
@@ -132,17 +112,7 @@ class PPO:
         Raises:
           ValueError: if `size` is below 1.
         """
-        if size < 1:
-            raise ValueError(f"size={size} is below 1: there is nothing to learn from")
-        count = -(-size // self.minibatch_size)
-        length = -(-size // count)
-
-        def epoch(key: jax.Array) -> jax.Array:
-            order = jax.random.permutation(key, size).astype(jnp.int32)
-            return jnp.pad(order, (0, count * length - size), constant_values=size)
-
-        orders = jax.vmap(epoch)(jax.random.split(key, self.epochs))
-        return orders.reshape(self.epochs * count, length)
+        return common.minibatches(key, size, epochs=self.epochs, minibatch_size=self.minibatch_size)
 
     def loss(
         self,
@@ -152,52 +122,62 @@ class PPO:
         peers: tuple[Tree, ...] = (),
         *,
         rho: float = 1.0,
-    ) -> tuple[Float[jax.Array, ""], dict[str, Float[jax.Array, ""]]]:
-        """Mean over valid samples of surrogate + value loss - entropy bonus.
+        kl_coefficient: Float[Array, ""] | float | None = None,
+        version: Int[Array, ""] | int | None = None,
+        lags: int = 8,
+    ) -> tuple[Float[jax.Array, ""], Metrics]:
+        """Mean over valid samples of surrogate + value loss - entropy bonus (+ divergence penalty).
 
         Args:
-          apply_fn: `(params, observation) -> (distribution, value)`.
+          apply_fn: `(params, observation) -> (distribution parameters, value)`.
           params: the policy that learns.
           batch: of any behaviour policies.
           peers: parameters of the policies that other learners hold now (one's own among them changes nothing). With
             any, ratios are truncated to `global_ratio_cap` over them and one's own; with none this is plain PPO.
           rho: truncation level of the cap, at least 1.
+          kl_coefficient: of the divergence penalty, in place of the configuration's: from `adapt_kl_coefficient`.
+          version: of the policy that learns; with it, the metrics have `by_lag`.
+          lags: how many policy lags `by_lag` tells apart.
 
         Returns:
-          The scalar loss, and the metrics `policy_loss`, `value_loss`, `entropy`, `kl` (to the behaviour policy,
-          the estimator `r - 1 - log r`), `clip_fraction` and `truncation_fraction`.
+          The scalar loss, and the metrics `policy_loss`, `value_loss`, `entropy`, `kl` (to the behaviour policy, by
+          `approximate_kl`), `clip_fraction`, `truncation_fraction`, and the `version_mean` and `version_oldest` that
+          chose the actions; `by_lag` is a `LagReport`.
 
         Raises:
           ValueError: if `rho` is below 1.
         """
         check_rho(rho)
-        distribution, value = apply_fn(params, batch.observation)
-        log_prob = distribution.log_prob(batch.action)
-        log_ratio = log_prob - batch.log_prob
-        ratio, cap = importance_ratio(log_ratio), None
+        policy = common.evaluate(apply_fn, params, batch.observation, batch.action)
+        log_ratio = common.log_ratio(policy.log_prob, batch.log_prob, batch.valid)
+        cap = None
         if peers:
-            held = jnp.stack([apply_fn(peer, batch.observation)[0].log_prob(batch.action) for peer in peers])
-            cap = global_ratio_cap(held - batch.log_prob, rho=rho)
-            # One's own ratio is below or at the cap unless another's is truly below it. One's own policy may be among
-            # the held, compiled differently: rounding alone must not truncate it.
-            rounding = 100 * jnp.finfo(log_prob.dtype).eps * (1.0 + jnp.abs(log_prob))  # type: ignore[no-untyped-call]
-            cap = jnp.where(jnp.any(held < log_prob - rounding, axis=0), cap, jnp.inf)
-        policy = _mean(ppo_loss(log_ratio, batch.advantage, clip=self.clip, ratio_cap=cap), batch.valid)
+            cap = common.held_cap(
+                apply_fn, peers, batch.observation, batch.action, batch.log_prob, policy.log_prob, rho
+            )
+        surrogate = ppo_loss(log_ratio, batch.advantage, clip=self.clip, ratio_cap=cap)
         errors = value_loss(
-            value, batch.target, old_value=batch.value, clip=self.value_clip, loss_clip=self.value_loss_clip
+            policy.value, batch.target, old_value=batch.value, clip=self.value_clip, loss_clip=self.value_loss_clip
         )
-        critic = _mean(errors, batch.valid)
-        entropy = _mean(distribution.entropy(), batch.valid)
-        truncated = jnp.zeros_like(ratio) if cap is None else ratio > cap
-        metrics = {
-            "policy_loss": policy,
-            "value_loss": critic,
-            "entropy": entropy,
-            "kl": _mean(ratio - 1.0 - log_ratio, batch.valid),
-            "clip_fraction": _mean(jnp.abs(ratio - 1.0) > self.clip, batch.valid),
-            "truncation_fraction": _mean(truncated, batch.valid),
+        metrics = common.report(
+            log_ratio,
+            batch.valid,
+            batch.version,
+            clipped=common.outside(log_ratio, self.clip),
+            cap=cap,
+            version=version,
+            lags=lags,
+        )
+        metrics |= {
+            "policy_loss": masked_mean(surrogate, batch.valid),
+            "value_loss": masked_mean(errors, batch.valid),
+            "entropy": masked_mean(policy.entropy, batch.valid),
         }
-        return policy + self.value_coefficient * critic - self.entropy_coefficient * entropy, metrics
+        total = metrics["policy_loss"] + self.value_coefficient * metrics["value_loss"]
+        total -= self.entropy_coefficient * metrics["entropy"]
+        if kl_coefficient is not None or self.kl_coefficient:
+            total += (self.kl_coefficient if kl_coefficient is None else kl_coefficient) * metrics["kl"]
+        return total, metrics
 
     def update(
         self,
@@ -206,11 +186,11 @@ class PPO:
         opt_state: Tree,
         batch: Batch,
         indices: Int[Array, "gradients minibatch"],
-    ) -> tuple[Tree, Tree, dict[str, Float[jax.Array, ""]]]:
+    ) -> tuple[Tree, Tree, Metrics]:
         """Plain PPO: one optimizer step for each row of `indices`, in order, as one scan.
 
         Args:
-          apply_fn: `(params, observation) -> (distribution, value)`.
+          apply_fn: `(params, observation) -> (distribution parameters, value)`.
           params: of the policy.
           opt_state: of `optimizer()`.
           batch: from `prepare`.
@@ -221,7 +201,7 @@ class PPO:
         """
         optimizer = self.optimizer()
 
-        def step(carry: tuple[Tree, Tree], row: Any) -> tuple[tuple[Tree, Tree], dict[str, jax.Array]]:
+        def step(carry: tuple[Tree, Tree], row: Any) -> tuple[tuple[Tree, Tree], Metrics]:
             params, opt_state = carry
             gradient, metrics = jax.grad(
                 lambda p: self.loss(apply_fn, p, take(batch, row)),
@@ -232,15 +212,3 @@ class PPO:
 
         (params, opt_state), metrics = jax.lax.scan(step, (params, opt_state), indices)
         return params, opt_state, jax.tree.map(jnp.mean, metrics)
-
-
-def take(batch: Batch, indices: Int[Array, "n"]) -> Batch:
-    """The samples at `indices`; an index beyond the batch gives zeros, which are not valid and weigh nothing."""
-    return Batch(*(jnp.take(jnp.asarray(x), indices, axis=0, mode="fill", fill_value=0) for x in batch))
-
-
-def _mean(x: Any, valid: Array) -> jax.Array:
-    """Mean over valid samples; 0 if there are none. What an invalid sample holds is never looked at."""
-    x = jnp.asarray(x, jnp.float32) if x.dtype == bool else x
-    total = jnp.sum(jnp.where(valid, x, 0.0))
-    return total / jnp.maximum(jnp.sum(valid), 1).astype(x.dtype)

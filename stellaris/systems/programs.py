@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -10,10 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stellaris.aggregation import Update, apply_update
-from stellaris.algorithms import PPO
-from stellaris.algorithms.ppo import Batch, take
+from stellaris.aggregation import apply_update
+from stellaris.algorithms import PPO, gradient
+from stellaris.algorithms.common import Batch, take
 from stellaris.envs import VectorEnv
+from stellaris.gradient_queue import Update
 from stellaris.normalisation import Statistics
 from stellaris.policies import Policy, PolicyVersion
 from stellaris.rollout import Actors, Fragment, start
@@ -96,29 +97,31 @@ def learner(algorithm: PPO, policy: Policy, rho: float) -> Function:
     def compute(
         version: PolicyVersion, peers: tuple[PolicyVersion, ...], batch: Batch, indices: jax.Array
     ) -> tuple[Tree, dict[str, jax.Array]]:
-        minibatch = take(batch, indices)
+        def apply(held: PolicyVersion, observation: Any) -> tuple[Any, jax.Array]:
+            return policy.apply(held._replace(normaliser=jax.lax.stop_gradient(held.normaliser)), observation)
 
-        def objective(params: Tree) -> tuple[jax.Array, dict[str, jax.Array]]:
-            own = version._replace(params=params)
-            loss, metrics = algorithm.loss(policy.apply, own, minibatch, peers, rho=rho)
-            return loss, metrics | {"loss": loss}
-
-        gradient, metrics = jax.grad(objective, has_aux=True)(version.params)
-        finite = jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(gradient)])
-        return gradient, metrics | {"finite": jnp.all(finite)}
+        grads, metrics = gradient(algorithm, apply, version, take(batch, indices), peers, rho=rho)
+        return grads.params, metrics
 
     def body(context: Context, version: Versioned, held: Sequence[Versioned], work: Work) -> Learned:
         # Under an infinite rho the cap never binds: the other policies need not be looked at.
         peers = () if math.isinf(rho) else tuple(peer.value for peer in held[1:])
-        gradient, device_metrics = compute(version.value, peers, work.data.batch, work.indices)
-        metrics = {name: float(value) for name, value in device_metrics.items()}
+        grads, device_metrics = compute(version.value, peers, work.data.batch, work.indices)
+        metrics = _on_host(device_metrics, version)
         if not metrics.pop("finite"):
             raise NonFiniteGradientError(
                 f"non-finite gradient in invocation {context.number} on version {version.version}: loss={metrics}"
             )
-        return Learned(gradient, version.version, metrics)
+        return Learned(grads, version.version, metrics)
 
     return Function(body)
+
+
+def _on_host(metrics: Mapping[str, jax.Array], version: Versioned) -> dict[str, float]:
+    """A learner's metrics as numbers, with the lag of its data behind the version it learned on."""
+    numbers = {name: float(value) for name, value in metrics.items()}
+    mean, oldest = numbers.pop("version_mean"), numbers.pop("version_oldest")
+    return numbers | {"data_lag_mean": version.version - mean, "data_lag_max": version.version - oldest}
 
 
 @_once
@@ -138,7 +141,7 @@ def whole_round(algorithm: PPO, policy: Policy) -> Function:
 
     def body(context: Context, version: Versioned, opt_state: Tree, data: Data) -> tuple[Tree, Tree, dict[str, float]]:
         params, opt_state, device_metrics = compute(version.value, opt_state, data.batch, data.indices)
-        metrics = {name: float(value) for name, value in device_metrics.items()}
+        metrics = _on_host(device_metrics, version)
         if not metrics.pop("finite"):
             raise NonFiniteGradientError(
                 f"non-finite gradient in invocation {context.number} on version {version.version}: {metrics}"

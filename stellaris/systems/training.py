@@ -23,7 +23,10 @@ Row: TypeAlias = Mapping[str, float]
 #: Episodes whose mean return is reported.
 WINDOW = 50
 #: What learners report besides their gradient; averaged over a round in the history.
-METRICS = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "truncation_fraction")
+METRICS = (
+    *("policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "truncation_fraction"),
+    *("data_lag_mean", "data_lag_max"),
+)
 
 
 class Result(NamedTuple):
@@ -223,6 +226,7 @@ class Run:
         }
         row |= {f"cost_{sheet.name}": platform.bill(sheet).total for sheet in self._prices}
         row |= {name: _mean(since(name)) for name in METRICS}
+        row["data_lag_max"] = float(max(since("data_lag_max"), default=0))
         self._reported_round, self._reported_rows, self._news = self.round, len(trace), False
         self.history.append(row)
         if self._on_progress is not None:

@@ -1,0 +1,194 @@
+"""IMPACT: a configuration, and its loss over any network and its slowly moving target."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Float, Int
+
+from stellaris import checks
+from stellaris.algorithms import common
+from stellaris.algorithms.common import Batch, Metrics, masked_mean
+from stellaris.losses import impact_loss, value_loss
+from stellaris.returns import vtrace
+from stellaris.truncation import check_rho
+from stellaris.types import ApplyFn, Array, Trajectory, Tree
+
+
+class TargetBatch(NamedTuple):
+    """`N` samples to learn from, flat, with what the target policy makes of them."""
+
+    samples: Batch  #: values, advantages and value targets are the target policy's.
+    target_log_ratio: Float[Array, "N"]  #: log-probability under the target policy minus the behaviour policy's.
+
+
+@dataclass(frozen=True)
+class IMPACT:
+    """PPO around a target policy, with V-trace advantages: a batch may be learned from many times, and late.
+
+    The target is a copy of the parameters that the caller renews now and then, calling `prepare` anew for what is left
+    of a batch; while it stands, V-trace need not be computed again.
+
+    Source:
+      Luo et al. 2019, IMPACT: Importance Weighted Asynchronous Architectures with Clipped Target Networks; Stellaris
+      (SC 2024) for the cap.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> def apply_fn(params, observation):  # any network: here, logits and a value, both linear
+      ...     return observation @ params["policy"], observation @ params["value"]
+      >>> params = {"policy": jnp.ones((2, 3)), "value": jnp.zeros(2)}
+      >>> T, B = 3, 2
+      >>> trajectory = Trajectory(
+      ...     observation=jnp.ones((T + 1, B, 2)), action=jnp.zeros((T, B), jnp.int32), reward=jnp.ones((T, B)),
+      ...     terminated=jnp.zeros((T, B), bool), valid=jnp.ones((T, B), bool), log_prob=jnp.full((T, B), -1.1),
+      ...     value=jnp.zeros((T + 1, B)), version=jnp.zeros((T, B), jnp.int32))
+      >>> impact = IMPACT()
+      >>> batch = impact.prepare(apply_fn, params, trajectory)  # the target: a copy of the parameters
+      >>> loss, metrics = impact.loss(apply_fn, params, batch)
+      >>> batch.target_log_ratio.shape, sorted(metrics)[:3]
+      ((6,), ['clip_fraction', 'entropy', 'kl'])
+    """
+
+    learning_rate: float = 3e-4
+    discount: float = 0.99
+    lambda_: float = 0.95
+    clip: float = 0.2  #: half-width of the trust region around the target policy.
+    target_rho: float = 2.0  #: truncates behaviour / target.
+    rho_clip: float = 1.0  #: of V-trace's temporal differences, target / behaviour.
+    c_clip: float = 1.0  #: of V-trace's traces.
+    value_coefficient: float = 0.5
+    entropy_coefficient: float = 0.0
+    epochs: int = 10
+    minibatch_size: int = 512  #: at most; a batch is split into minibatches of equal size.
+    standardize_advantage: bool = True
+    max_gradient_norm: float | None = 0.5
+
+    def __post_init__(self) -> None:
+        positive = ("learning_rate", "clip", "max_gradient_norm", "epochs", "minibatch_size")
+        checks.positive(**{name: getattr(self, name) for name in positive})
+        checks.not_negative(rho_clip=self.rho_clip, c_clip=self.c_clip)
+        checks.between_zero_and_one(discount=self.discount, lambda_=self.lambda_)
+        if not self.target_rho >= 1.0:
+            raise ValueError(f"target_rho={self.target_rho} is below 1: use math.inf for no truncation")
+
+    def optimizer(self) -> optax.GradientTransformation:
+        """Adam (epsilon 1e-5) behind a bound on the gradient's global norm."""
+        return common.norm_clipped(optax.adam(self.learning_rate, eps=1e-5), self.max_gradient_norm)
+
+    def prepare(self, apply_fn: ApplyFn, target: Tree, trajectory: Trajectory) -> TargetBatch:
+        """Advantages and value targets by V-trace under the target policy; then flattened to `N = T * B` samples.
+
+        Args:
+          apply_fn: `(params, observation) -> (distribution parameters, value)`.
+          target: parameters of the target policy.
+          trajectory: `[T, B, ...]` of any behaviour policies; its values are not used.
+
+        Returns:
+          A `TargetBatch`; sample `t * B + b` is step `t` of environment `b`.
+        """
+        observation, valid = trajectory.observation[:-1], jnp.asarray(trajectory.valid)
+        policy = common.evaluate(apply_fn, target, observation, trajectory.action)
+        value = jnp.concatenate([policy.value, apply_fn(target, trajectory.observation[-1:])[1]])
+        log_ratio = common.log_ratio(policy.log_prob, trajectory.log_prob, valid)
+        reward = jnp.asarray(trajectory.reward)
+        discount = self.discount * (1.0 - jnp.asarray(trajectory.terminated, reward.dtype))
+        estimate = vtrace(
+            reward,
+            discount,
+            value,
+            log_ratio,
+            lambda_=self.lambda_,
+            rho_clip=self.rho_clip,
+            c_clip=self.c_clip,
+            valid=valid,
+        )
+        # The loss weighs the samples itself: V-trace's own advantage would weigh them twice.
+        following = jnp.concatenate([estimate.target[1:], value[-1:]])
+        following = self.lambda_ * following + (1.0 - self.lambda_) * value[1:]
+        advantage = jnp.where(valid, reward + discount * following - value[:-1], 0.0)
+        batch = TargetBatch(
+            Batch(
+                observation=observation,
+                action=trajectory.action,
+                log_prob=trajectory.log_prob,
+                value=value[:-1],
+                advantage=common.standardized(advantage, valid) if self.standardize_advantage else advantage,
+                target=estimate.target,
+                version=trajectory.version,
+                valid=valid,
+            ),
+            log_ratio,
+        )
+        flat: TargetBatch = common.flatten(jax.lax.stop_gradient(batch))
+        return flat
+
+    def minibatches(self, key: jax.Array, size: int) -> Int[jax.Array, "gradients minibatch"]:
+        """Indices of every minibatch of every epoch, as `PPO.minibatches`."""
+        return common.minibatches(key, size, epochs=self.epochs, minibatch_size=self.minibatch_size)
+
+    def loss(
+        self,
+        apply_fn: ApplyFn,
+        params: Tree,
+        batch: TargetBatch,
+        peers: tuple[Tree, ...] = (),
+        *,
+        rho: float = 1.0,
+        version: Int[Array, ""] | int | None = None,
+        lags: int = 8,
+    ) -> tuple[Float[jax.Array, ""], Metrics]:
+        """Mean over valid samples of IMPACT's surrogate + value loss - entropy bonus.
+
+        Args:
+          apply_fn: `(params, observation) -> (distribution parameters, value)`.
+          params: the policy that learns.
+          batch: from `prepare`.
+          peers: parameters of the policies that other learners hold now (one's own among them changes nothing). With
+            any, ratios to the behaviour policy are truncated to `global_ratio_cap` over them and one's own.
+          rho: truncation level of the cap, at least 1; not IMPACT's own, which is `target_rho`.
+          version: of the policy that learns; with it, the metrics have `by_lag`.
+          lags: how many policy lags `by_lag` tells apart.
+
+        Returns:
+          The scalar loss, and the metrics that `PPO.loss` reports; here `clip_fraction` counts samples outside the
+          trust region around the *target* policy.
+
+        Raises:
+          ValueError: if `rho` is below 1.
+        """
+        check_rho(rho)
+        samples = batch.samples
+        policy = common.evaluate(apply_fn, params, samples.observation, samples.action)
+        log_ratio = common.log_ratio(policy.log_prob, samples.log_prob, samples.valid)
+        cap = None
+        if peers:
+            cap = common.held_cap(
+                apply_fn, peers, samples.observation, samples.action, samples.log_prob, policy.log_prob, rho
+            )
+        surrogate = impact_loss(
+            log_ratio,
+            batch.target_log_ratio,
+            samples.advantage,
+            clip=self.clip,
+            rho=self.target_rho,
+            ratio_cap=cap,
+        )
+        metrics = common.report(
+            log_ratio,
+            samples.valid,
+            samples.version,
+            clipped=common.outside(log_ratio - batch.target_log_ratio, self.clip),
+            cap=cap,
+            version=version,
+            lags=lags,
+        )
+        metrics |= {
+            "policy_loss": masked_mean(surrogate, samples.valid),
+            "value_loss": masked_mean(value_loss(policy.value, samples.target), samples.valid),
+            "entropy": masked_mean(policy.entropy, samples.valid),
+        }
+        total = metrics["policy_loss"] + self.value_coefficient * metrics["value_loss"]
+        return total - self.entropy_coefficient * metrics["entropy"], metrics

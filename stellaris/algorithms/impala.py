@@ -1,0 +1,137 @@
+"""IMPALA: a configuration, and its loss over any network."""
+
+import math
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Float, Int
+
+from stellaris import checks
+from stellaris.algorithms import common
+from stellaris.algorithms.common import Metrics, masked_mean
+from stellaris.losses import impala_loss, value_loss
+from stellaris.returns import vtrace
+from stellaris.truncation import check_rho, importance_ratio
+from stellaris.types import ApplyFn, Array, Trajectory, Tree
+
+
+@dataclass(frozen=True)
+class IMPALA:
+    """Actor-critic with V-trace; with peers, Stellaris' cap stands in the place of two of its constants.
+
+    The defaults are the paper's for Atari, losses averaged instead of summed.
+
+    Source:
+      Espeholt et al. 2018, IMPALA, Table G.1; Stellaris (SC 2024) for the cap.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> def apply_fn(params, observation):  # any network: here, logits and a value, both linear
+      ...     return observation @ params["policy"], observation @ params["value"]
+      >>> params = {"policy": jnp.ones((2, 3)), "value": jnp.zeros(2)}
+      >>> T, B = 3, 2
+      >>> trajectory = Trajectory(
+      ...     observation=jnp.ones((T + 1, B, 2)), action=jnp.zeros((T, B), jnp.int32), reward=jnp.ones((T, B)),
+      ...     terminated=jnp.zeros((T, B), bool), valid=jnp.ones((T, B), bool), log_prob=jnp.full((T, B), -1.1),
+      ...     value=jnp.zeros((T + 1, B)), version=jnp.zeros((T, B), jnp.int32))
+      >>> loss, metrics = IMPALA().loss(apply_fn, params, trajectory)
+      >>> print(f"{metrics['value_loss']:.3f} {metrics['entropy']:.3f}")  # targets near 3, 2 and 1
+      4.594 1.099
+    """
+
+    learning_rate: float = 6e-4
+    discount: float = 0.99
+    lambda_: float = 1.0
+    rho_clip: float = 1.0  #: of V-trace's temporal differences; with peers, the cap is in its place.
+    c_clip: float = 1.0  #: of V-trace's traces.
+    pg_rho_clip: float = 1.0  #: of the policy gradient; with peers, the cap is in its place.
+    value_coefficient: float = 0.25  #: the paper's 0.5, of half the squared error.
+    entropy_coefficient: float = 0.01
+    decay: float = 0.99  #: of RMSProp.
+    epsilon: float = 0.01  #: of RMSProp.
+    max_gradient_norm: float | None = 40.0
+
+    def __post_init__(self) -> None:
+        checks.positive(
+            learning_rate=self.learning_rate, epsilon=self.epsilon, max_gradient_norm=self.max_gradient_norm
+        )
+        checks.not_negative(rho_clip=self.rho_clip, c_clip=self.c_clip, pg_rho_clip=self.pg_rho_clip)
+        checks.between_zero_and_one(discount=self.discount, lambda_=self.lambda_, decay=self.decay)
+
+    def optimizer(self) -> optax.GradientTransformation:
+        """RMSProp without momentum, behind a bound on the gradient's global norm."""
+        return common.norm_clipped(optax.rmsprop(self.learning_rate, self.decay, self.epsilon), self.max_gradient_norm)
+
+    def loss(
+        self,
+        apply_fn: ApplyFn,
+        params: Tree,
+        batch: Trajectory,
+        peers: tuple[Tree, ...] = (),
+        *,
+        rho: float = 1.0,
+        version: Int[Array, ""] | int | None = None,
+        lags: int = 8,
+    ) -> tuple[Float[jax.Array, ""], Metrics]:
+        """Mean over valid steps of policy gradient + value loss - entropy bonus.
+
+        Args:
+          apply_fn: `(params, observation) -> (distribution parameters, value)`.
+          params: the policy that learns.
+          batch: a trajectory `[T, B, ...]` of any behaviour policies; its values are not used.
+          peers: parameters of the policies that other learners hold now. With any, and `rho` finite, V-trace's rho and
+            the policy gradient's are truncated to `global_ratio_cap` over them and one's own, *in the place of*
+            `rho_clip` and `pg_rho_clip`: besides them it would be inert, since it is never below `rho >= 1`. With none,
+            or `rho` infinite, this is plain IMPALA. Where all peers are one's own policy the cap truncates nothing.
+          rho: truncation level of the cap, at least 1.
+          version: of the policy that learns; with it, the metrics have `by_lag`.
+          lags: how many policy lags `by_lag` tells apart.
+
+        Returns:
+          The scalar loss, and the metrics that `PPO.loss` reports; here `clip_fraction` counts ratios above
+          `pg_rho_clip`, where that is in force.
+
+        Raises:
+          ValueError: if `rho` is below 1.
+        """
+        check_rho(rho)
+        observation = batch.observation[:-1]
+        policy = common.evaluate(apply_fn, params, observation, batch.action)
+        last = apply_fn(params, batch.observation[-1:])[1]
+        log_ratio = common.log_ratio(policy.log_prob, batch.log_prob, batch.valid)
+        cap, rho_clip, pg_rho_clip = None, self.rho_clip, self.pg_rho_clip
+        if peers and not (isinstance(rho, float) and math.isinf(rho)):
+            cap = common.held_cap(apply_fn, peers, observation, batch.action, batch.log_prob, policy.log_prob, rho)
+            rho_clip = pg_rho_clip = math.inf
+        reward = jnp.asarray(batch.reward)
+        target, advantage = vtrace(
+            reward,
+            self.discount * (1.0 - jnp.asarray(batch.terminated, reward.dtype)),
+            jnp.concatenate([policy.value, last]),
+            log_ratio,
+            lambda_=self.lambda_,
+            rho_clip=rho_clip,
+            c_clip=self.c_clip,
+            pg_rho_clip=pg_rho_clip,
+            ratio_cap=cap,
+            valid=batch.valid,
+        )
+        metrics = common.report(
+            log_ratio,
+            batch.valid,
+            batch.version,
+            clipped=importance_ratio(log_ratio) > pg_rho_clip,
+            cap=cap,
+            version=version,
+            lags=lags,
+        )
+        log_prob = jnp.where(batch.valid, policy.log_prob, 0.0)
+        metrics |= {
+            "policy_loss": masked_mean(impala_loss(log_prob, advantage), batch.valid),
+            "value_loss": masked_mean(value_loss(policy.value, target), batch.valid),
+            "entropy": masked_mean(policy.entropy, batch.valid),
+        }
+        total = metrics["policy_loss"] + self.value_coefficient * metrics["value_loss"]
+        return total - self.entropy_coefficient * metrics["entropy"], metrics

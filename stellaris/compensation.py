@@ -1,0 +1,86 @@
+"""Delay compensation: a stale gradient, moved to where the parameters are now."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from stellaris import checks
+from stellaris.types import Tree
+
+
+def delay_compensate(gradient: Tree, params_now: Tree, params_then: Tree, strength: float) -> Tree:
+    """A first-order guess of the gradient at today's parameters: `g + strength * g * g * (now - then)`, elementwise.
+
+    `g * g` stands for the diagonal of the Hessian, which for a log-likelihood it is in expectation.
+
+    Args:
+      gradient: computed at `params_then`, a tree of arrays.
+      params_now: the newest parameters, a tree of the same structure and shapes.
+      params_then: those that the gradient was computed at.
+      strength: lambda, at least 0; 0 gives the gradient back.
+
+    Returns:
+      The compensated gradient, of the gradient's structure, shapes and types.
+
+    Raises:
+      TypeError: if a leaf of the gradient holds integers.
+      ValueError: if the trees differ in structure or shape, or `strength` is negative.
+
+    Source:
+      Zheng et al. 2017, Asynchronous Stochastic Gradient Descent with Delay Compensation, Eq. 10.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> print(delay_compensate(jnp.array([2.0]), jnp.array([1.5]), jnp.array([1.0]), strength=0.5))
+      [3.]
+    """
+    checks.not_negative(strength=strength)
+    checks.same_structure(gradient, "gradient", params_now=params_now, params_then=params_then)
+
+    def compensate(path: Any, g: Any, now: Any, then: Any) -> Any:
+        name = jax.tree_util.keystr(path)
+        checks.floats(**{f"gradient{name}": g})
+        checks.same_shape(g, f"gradient{name}", **{f"params_now{name}": now, f"params_then{name}": then})
+        return g + (strength * jnp.square(g) * (now - then)).astype(jnp.result_type(g))
+
+    return jax.tree_util.tree_map_with_path(compensate, gradient, params_now, params_then)
+
+
+def add_delay_compensation(strength: float) -> optax.GradientTransformationExtraArgs:
+    """`delay_compensate` as the first link of an optimizer's chain.
+
+    Args:
+      strength: lambda, at least 0.
+
+    Returns:
+      A transformation whose `update(updates, state, params, params_then=...)` takes the newest parameters and those
+      that the gradient was computed at.
+
+    Raises:
+      ValueError: if `strength` is negative; at an update, if `params` is missing or a tree does not fit the gradient's.
+
+    Source:
+      Zheng et al. 2017, Asynchronous Stochastic Gradient Descent with Delay Compensation, Algorithm 2.
+
+    Example:
+      >>> import jax.numpy as jnp, optax
+      >>> optimizer = optax.chain(add_delay_compensation(0.5), optax.sgd(0.5))
+      >>> params = jnp.array([1.5])
+      >>> state = optimizer.init(params)
+      >>> step, _ = optimizer.update(jnp.array([2.0]), state, params, params_then=jnp.array([1.0]))
+      >>> print(step)
+      [-1.5]
+    """
+    checks.not_negative(strength=strength)
+
+    def update(
+        updates: Tree, state: optax.EmptyState, params: Tree = None, *, params_then: Tree, **extra: Any
+    ) -> tuple[Tree, optax.EmptyState]:
+        del extra
+        if params is None:
+            raise ValueError("params is None: delay compensation needs the newest parameters")
+        return delay_compensate(updates, params, params_then, strength), state
+
+    return optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update)

@@ -1,0 +1,195 @@
+"""What staleness does to a learner, seen from inside: by policy lag, by trajectory, and between gradients.
+
+*Data lag* is the version that learns minus the version that chose an action; *gradient lag*, or staleness, is the clock
+at which a gradient is applied minus the version it was computed on. They add up, and are kept apart.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Bool, Float, Int
+
+from stellaris import checks
+from stellaris.losses import approximate_kl
+from stellaris.truncation import importance_ratio
+from stellaris.types import Array, Tree
+
+
+class LagReport(NamedTuple):
+    """Sums over a batch's samples by policy lag; index `k` holds lag `k`, the last one that and more.
+
+    Reports of several batches, or devices, add up: `jax.tree.map(jnp.add, first, second)`.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> report = lag_report(jnp.array([0, 0, 1]), jnp.log(jnp.array([1.0, 3.0, 2.0])), jnp.array([True] * 3), lags=2)
+      >>> print(report.count, report.effective_sample_size)
+      [2. 1.] [1.6 1. ]
+    """
+
+    count: Float[Array, "lags"]  # type: ignore[assignment]  #: valid samples.
+    kl_sum: Float[Array, "lags"]  #: of `approximate_kl` to the behaviour policy.
+    clipped: Float[Array, "lags"]  #: samples whose ratio is outside the trust region.
+    truncated: Float[Array, "lags"]  #: samples whose ratio is above its cap.
+    weight_sum: Float[Array, "lags"]  #: of importance ratios.
+    weight_square_sum: Float[Array, "lags"]
+
+    @property
+    def kl(self) -> Float[Array, "lags"]:
+        """Mean divergence from the behaviour policy, in nats; 0 where there is no sample."""
+        return self.kl_sum / jnp.maximum(self.count, 1)
+
+    @property
+    def clip_fraction(self) -> Float[Array, "lags"]:
+        """Part of the samples outside the trust region."""
+        return self.clipped / jnp.maximum(self.count, 1)
+
+    @property
+    def truncation_fraction(self) -> Float[Array, "lags"]:
+        """Part of the samples above their cap."""
+        return self.truncated / jnp.maximum(self.count, 1)
+
+    @property
+    def effective_sample_size(self) -> Float[jax.Array, "lags"]:
+        """`(sum w)^2 / sum w^2`: how many samples of weight 1 these are worth, between 1 and `count`."""
+        return jnp.square(self.weight_sum) / jnp.where(self.weight_square_sum > 0, self.weight_square_sum, 1.0)
+
+
+def lag_report(
+    lag: Int[Array, "*batch"],
+    log_ratio: Float[Array, "*batch"],
+    valid: Bool[Array, "*batch"],
+    *,
+    clipped: Bool[Array, "*batch"] | None = None,
+    truncated: Bool[Array, "*batch"] | None = None,
+    lags: int = 8,
+) -> LagReport:
+    """Counts, divergence, clipping, truncation and effective sample size of a batch, by policy lag.
+
+    Args:
+      lag: `[...]` versions between the policy that learns and the one that chose the action.
+      log_ratio: `[...]` log-probability under the policy that learns minus that under the behaviour policy.
+      valid: `[...]`, False for samples that do not count.
+      clipped: `[...]` whether a sample is outside the trust region; none by default.
+      truncated: `[...]` whether a sample is above its cap; none by default.
+      lags: how many lags are told apart, at least 1; those beyond count as the last.
+
+    Returns:
+      A `LagReport` of arrays `[lags]`.
+
+    Raises:
+      TypeError: if `log_ratio` holds integers.
+      ValueError: if the shapes differ, or `lags` is below 1.
+
+    Source:
+      Kong 1992, A Note on Importance Sampling using Standardized Weights, for the effective sample size.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> lag, ratio, valid = jnp.array([0, 3, 9]), jnp.array([1.0, 0.5, 1.5]), jnp.array([True, True, False])
+      >>> report = lag_report(lag, jnp.log(ratio), valid, truncated=ratio > 1, lags=3)
+      >>> report.count.tolist(), report.truncation_fraction.tolist()
+      ([1.0, 0.0, 1.0], [0.0, 0.0, 0.0])
+    """
+    checks.floats(log_ratio=log_ratio)
+    checks.same_shape(log_ratio, "log_ratio", lag=lag, valid=valid, clipped=clipped, truncated=truncated)
+    if lags < 1:
+        raise ValueError(f"lags={lags} is below 1")
+    bucket = jnp.clip(lag, 0, lags - 1).ravel()
+    log_ratio = jnp.where(valid, log_ratio, 0.0)
+    ratio = importance_ratio(log_ratio)
+    nothing = jnp.zeros_like(ratio)
+    columns = (
+        jnp.ones_like(ratio),
+        approximate_kl(log_ratio),
+        nothing if clipped is None else clipped,
+        nothing if truncated is None else truncated,
+        ratio,
+        jnp.square(ratio),
+    )
+    samples = jnp.stack([jnp.where(valid, column, 0.0).ravel() for column in columns], axis=-1)
+    return LagReport(*jax.ops.segment_sum(samples, bucket, num_segments=lags).T)
+
+
+class VersionSpan(NamedTuple):
+    """The versions that a trajectory's actions come from; see `version_span`.
+
+    Example:
+      >>> VersionSpan(mean=jnp.array([1.5]), oldest=jnp.array([1])).oldest.tolist()
+      [1]
+    """
+
+    mean: Float[Array, "*batch"]
+    oldest: Int[Array, "*batch"]
+
+
+def version_span(version: Int[Array, "T *batch"], valid: Bool[Array, "T *batch"]) -> VersionSpan:
+    """The mean and the oldest version that chose the actions of each trajectory.
+
+    Args:
+      version: `[T, ...]` of the behaviour policy at every step.
+      valid: `[T, ...]`, False for steps that are no transition.
+
+    Returns:
+      `VersionSpan(mean, oldest)`, each `[...]`; of a trajectory without a valid step 0, and the largest int32.
+
+    Raises:
+      ValueError: if the shapes differ.
+
+    Source:
+      Stellaris (SC 2024): every step of a trajectory is tagged with the version that chose its action.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> version_span(jnp.array([3, 3, 5, 0]), jnp.array([True, True, True, False]))
+      VersionSpan(mean=Array(3.6666667, dtype=float32), oldest=Array(3, dtype=int32))
+    """
+    checks.same_shape(version, "version", valid=valid)
+    version = jnp.asarray(version, jnp.int32)
+    total = jnp.sum(jnp.where(valid, version, 0).astype(float), axis=0)
+    oldest = jnp.min(version, axis=0, where=jnp.asarray(valid), initial=2**31 - 1)
+    return VersionSpan(total / jnp.maximum(jnp.sum(valid, axis=0), 1), oldest)
+
+
+def gradient_cosine(first: Tree, second: Tree) -> Float[jax.Array, ""]:
+    """The cosine of the angle between two gradients: `<a, b> / (|a| |b|)` over all their leaves.
+
+    Args:
+      first: a tree of arrays, such as a stale gradient.
+      second: one of the same structure, such as the gradient that fresh parameters give on the same samples.
+
+    Returns:
+      A scalar in [-1, 1]: 1 if they agree, 0 if they have nothing to do with each other, or if one vanishes.
+
+    Raises:
+      TypeError: if a leaf holds integers.
+      ValueError: if the trees differ in structure or shape.
+
+    Source:
+      Zheng et al. 2017, Asynchronous Stochastic Gradient Descent with Delay Compensation, for the question it answers.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> print(f"{gradient_cosine({'w': jnp.array([3.0, 0.0])}, {'w': jnp.array([3.0, 4.0])}):.4f}")
+      0.6000
+    """
+    checks.same_structure(first, "first", second=second)
+    for (path, a), b in zip(jax.tree_util.tree_leaves_with_path(first), jax.tree.leaves(second), strict=True):
+        name = jax.tree_util.keystr(path)
+        checks.floats(**{f"first{name}": a, f"second{name}": b})
+        checks.same_shape(a, f"first{name}", **{f"second{name}": b})
+    # Scaled to their largest element first, so that no square under- or overflows.
+    a, b = _scaled(first), _scaled(second)
+    norms = jnp.sqrt(_dot(a, a) * _dot(b, b))
+    return _dot(a, b) / jnp.where(norms > 0, norms, 1.0)
+
+
+def _scaled(tree: Tree) -> list[jax.Array]:
+    leaves = [jnp.asarray(x, jnp.promote_types(jnp.result_type(x), jnp.float32)) for x in jax.tree.leaves(tree)]
+    largest = jnp.max(jnp.stack([jnp.max(jnp.abs(x), initial=0.0) for x in leaves]))
+    return [x / jnp.where(largest > 0, largest, 1.0) for x in leaves]
+
+
+def _dot(a: list[jax.Array], b: list[jax.Array]) -> jax.Array:
+    return jnp.sum(jnp.stack([jnp.sum(x * y) for x, y in zip(a, b, strict=True)]))
