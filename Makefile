@@ -23,7 +23,8 @@ format: .venv/installed  ## rewrite the code in the project's format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: .venv/installed  ## speed, as ratios against a limit measured in the same run
+bench: .venv/installed  ## speed, as ratios against a limit or a peer measured in the same run
+	$(BIN)/python -m experiments.benchmarks losses
 	$(BIN)/python -m experiments.benchmarks training
 
 lock:  ## resolve pyproject.toml anew into requirements.lock (needs uv)

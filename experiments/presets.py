@@ -50,7 +50,7 @@ def paper(environment: str) -> Preset:
     coefficient are RLlib's defaults.
     """
     rounds = 20
-    aggregation: dict[str, Any] = {"decay": 0.9, "smoothness": 3.0, "combine": "sequential"}
+    aggregation: dict[str, Any] = {"decay": 0.9, "smoothness": 3.0, "combine": "sequential", "threshold": "integer"}
     batch = ACTORS * FRAGMENT
 
     def ppo(minibatch_size: int) -> PPO:

@@ -38,6 +38,12 @@ class Aggregator(NamedTuple):
     * `ready(state, clock, round) -> bool`: apply now? False on an empty queue.
     * `pop(state, clock, round) -> (Update, state)`: takes the group to apply out of the queue.
     * `admit(state, learner, clock) -> bool`: may this learner start another gradient?
+
+    Example:
+      >>> init, push, ready, pop, admit = synchronous(2)
+      >>> state = push(init(jnp.zeros(1)), jnp.ones(1), version=0, learner=1)
+      >>> bool(ready(state, 0, 0)), bool(admit(state, 0, 0)), bool(admit(state, 1, 0))
+      (False, True, False)
     """
 
     init: Callable[[Tree], AggregatorState]
@@ -127,7 +133,9 @@ def staleness_aware(
 
     def ready(state: AggregatorState, clock: Any, round: Any) -> jax.Array:
         total = jnp.sum(jnp.where(gradient_queue.queued(state), clock - state.version, 0))
-        fresh = total <= beta(state.memory, round) * state.count
+        limit = beta(state.memory, round)
+        unlimited = jnp.isinf(limit)  # and times no gradients it would be no number
+        fresh = unlimited | (total <= jnp.where(unlimited, 0.0, limit) * state.count)
         return (state.count > 0) & (fresh | (state.count >= full))
 
     def pop(state: AggregatorState, clock: Any, round: Any) -> tuple[Update, AggregatorState]:
@@ -157,7 +165,8 @@ def _mean_of_a_group(memory: _Measured, update: Update, round: Any) -> _Measured
     total = jnp.sum(jnp.maximum(update.staleness, 0))
     first = (memory.round < 0) & (total > 0)
     mean = total // jnp.maximum(update.count, 1) + 1
-    return _Measured(jnp.where(first, round, memory.round).astype(jnp.int32), jnp.where(first, mean, memory.staleness))
+    staleness = jnp.where(first, mean, memory.staleness).astype(jnp.int32)
+    return _Measured(jnp.where(first, round, memory.round).astype(jnp.int32), staleness)
 
 
 def softsync(n: int, *, learners: int | None = None, capacity: int | None = None) -> Aggregator:
@@ -189,12 +198,13 @@ def softsync(n: int, *, learners: int | None = None, capacity: int | None = None
       >>> print(update.gradient * update.scale)  # (1 / 8 + 4 / 1) / 2
       [2.0625]
     """
+    _check_whole(n=n)
     if learners is not None:
-        _check_sizes("n", n, None)
-        if not isinstance(learners, int) or learners < n:
+        _check_whole(learners=learners)
+        if learners < n:
             raise ValueError(f"learners={learners} is below n={n}: there is no group of less than one gradient")
     group = n if learners is None else learners // n
-    capacity = _check_sizes("n", group, capacity)
+    capacity = _check_sizes("n" if learners is None else "learners // n", group, capacity)
     return Aggregator(
         init=lambda like: gradient_queue.empty(like, capacity, ()),
         push=gradient_queue.push,
@@ -218,7 +228,7 @@ def stale_synchronous(bound: int, learners: int, *, capacity: int | None = None)
       An `Aggregator` that pops the oldest gradient, with weight 1.
 
     Raises:
-      IndexError: at a push from a learner that does not exist.
+      IndexError: at a push from a learner that does not exist, if the number is known while tracing.
       ValueError: if `bound` is negative, or `learners` or `capacity` is below 1.
 
     Source:
@@ -234,8 +244,11 @@ def stale_synchronous(bound: int, learners: int, *, capacity: int | None = None)
       [False, True]
     """
     checks.not_negative(bound=bound)
-    _check_sizes("learners", learners, None)
-    capacity = _check_sizes("capacity", 2 * learners if capacity is None else capacity, capacity)
+    _check_whole(learners=learners)
+    if not isinstance(bound, int | np.integer):
+        raise ValueError(f"bound={bound!r} is not a whole number of gradients")
+    capacity = 2 * learners if capacity is None else capacity
+    _check_whole(capacity=capacity)
 
     def push(state: AggregatorState, gradient: Tree, version: Any, *, learner: Any = 0) -> AggregatorState:
         _check_learner(learner, learners)
@@ -243,12 +256,17 @@ def stale_synchronous(bound: int, learners: int, *, capacity: int | None = None)
         pushes = state.memory.at[learner].add(accepted.astype(jnp.int32))
         return gradient_queue.push(state, gradient, version)._replace(memory=pushes)
 
+    def admit(state: AggregatorState, learner: Any, clock: Any) -> jax.Array:
+        del clock
+        _check_learner(learner, learners)
+        return jnp.asarray(state.memory[learner] - jnp.min(state.memory) <= bound)
+
     return Aggregator(
         init=lambda like: gradient_queue.empty(like, capacity, jnp.zeros(learners, jnp.int32)),
         push=push,
         ready=lambda state, clock, round: state.count > 0,
         pop=lambda state, clock, round: gradient_queue.take(state, 1, clock, _unweighted, "mean"),
-        admit=lambda state, learner, clock: state.memory[learner] - jnp.min(state.memory) <= bound,
+        admit=admit,
     )
 
 
@@ -275,7 +293,7 @@ def fully_asynchronous(*, capacity: int) -> Aggregator:
       >>> print(update.gradient, update.scale, state.count)
       [2.] 1.0 0
     """
-    capacity = _check_sizes("capacity", capacity, capacity)
+    _check_whole(capacity=capacity)
     return Aggregator(
         init=lambda like: gradient_queue.empty(like, capacity, ()),
         push=gradient_queue.push,
@@ -295,7 +313,7 @@ def synchronous(n: int) -> Aggregator:
       An `Aggregator`.
 
     Raises:
-      IndexError: at a push from a learner that does not exist.
+      IndexError: at a push from a learner that does not exist, if the number is known while tracing.
       ValueError: if `n` is below 1.
 
     Source:
@@ -310,7 +328,7 @@ def synchronous(n: int) -> Aggregator:
       >>> bool(aggregator.ready(state, 0, 0))
       False
     """
-    _check_sizes("n", n, n)
+    _check_whole(n=n)
 
     def push(state: AggregatorState, gradient: Tree, version: Any, *, learner: Any = 0) -> AggregatorState:
         _check_learner(learner, n)
@@ -344,6 +362,9 @@ def apply_update(
 
     Returns:
       `(params, opt_state)`, the next version.
+
+    Raises:
+      ValueError: whatever the optimizer raises where the gradient's structure is not the parameters'.
 
     Source:
       Stellaris (SC 2024) modulates the learning rate; Zhang et al. 2016, Staleness-aware Async-SGD, averages first.
@@ -382,12 +403,19 @@ def _admit_all(state: AggregatorState, learner: Any, clock: Any) -> Any:
 
 
 def _check_sizes(name: str, full: int, capacity: int | None) -> int:
-    if not isinstance(full, int) or full < 1:
-        raise ValueError(f"{name}={full} is not a positive whole number")
+    """The queue's capacity, twice what fills it by default."""
+    _check_whole(**{name: full})
     capacity = 2 * full if capacity is None else capacity
+    _check_whole(capacity=capacity)
     if capacity < full:
         raise ValueError(f"capacity={capacity} is below {name}={full}: the queue could never fill")
     return capacity
+
+
+def _check_whole(**numbers: Any) -> None:
+    for name, number in numbers.items():
+        if not isinstance(number, int | np.integer) or number < 1:
+            raise ValueError(f"{name}={number!r} is not a positive whole number")
 
 
 def _check_learner(learner: Any, learners: int) -> None:

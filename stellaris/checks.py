@@ -3,6 +3,7 @@
 None stands for an argument that was left out, and passes every check.
 """
 
+import math
 from typing import Any
 
 import jax
@@ -45,6 +46,13 @@ def not_negative(**numbers: Any) -> None:
     for name, number in numbers.items():
         if number is not None and not number >= 0:
             raise ValueError(f"{name}={number} is negative or not a number")
+
+
+def finite(**numbers: Any) -> None:
+    """Raises a ValueError unless every number is finite."""
+    for name, number in numbers.items():
+        if number is not None and not math.isfinite(number):
+            raise ValueError(f"{name}={number} is not finite")
 
 
 def between_zero_and_one(**numbers: Any) -> None:

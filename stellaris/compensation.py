@@ -43,7 +43,8 @@ def delay_compensate(gradient: Tree, params_now: Tree, params_then: Tree, streng
         name = jax.tree_util.keystr(path)
         checks.floats(**{f"gradient{name}": g})
         checks.same_shape(g, f"gradient{name}", **{f"params_now{name}": now, f"params_then{name}": then})
-        return g + (strength * jnp.square(g) * (now - then)).astype(jnp.result_type(g))
+        # In this order a zero stays a zero, however large the gradient.
+        return g + (strength * (now - then) * g * g).astype(jnp.result_type(g))
 
     return jax.tree_util.tree_map_with_path(compensate, gradient, params_now, params_then)
 

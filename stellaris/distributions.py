@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Float, Int
 
 from stellaris.types import Array, Distribution
@@ -104,7 +105,7 @@ def as_distribution(parameters: Any) -> Distribution:
     """
     if isinstance(parameters, Distribution):
         return parameters
-    if isinstance(parameters, jax.Array):
+    if isinstance(parameters, jax.Array | np.ndarray):
         return Categorical(parameters)
     if isinstance(parameters, tuple) and len(parameters) == 2:
         return DiagonalGaussian(*parameters)

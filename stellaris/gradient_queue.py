@@ -12,7 +12,13 @@ from stellaris.types import Tree
 
 
 class AggregatorState(NamedTuple):
-    """The queue of gradients, oldest first from `head`, and what an aggregator remembers besides."""
+    """The queue of gradients, oldest first from `head`, and what an aggregator remembers besides.
+
+    Example:
+      >>> state = push(empty(jnp.zeros(3), 4, memory=()), jnp.ones(3), version=7)
+      >>> state.capacity, int(state.count), state.version.tolist()
+      (4, 1, [7, 0, 0, 0])
+    """
 
     gradient: Tree  #: every leaf `[capacity, ...]`, a ring.
     version: Int[jax.Array, "capacity"]  #: the version each gradient was computed on.
@@ -32,6 +38,11 @@ class Update(NamedTuple):
 
     `combine="mean"`: `gradient = sum(w g) / sum(w)` and `scale = sum(w) / n`, a scalar: one optimizer step.
     `combine="sequential"`: both stacked `[capacity, ...]`, oldest first and zero beyond `count`: one step each.
+
+    Example:
+      >>> update = Update(jnp.array([2.0]), scale=jnp.array(0.5), count=jnp.int32(1), staleness=jnp.array([8, -1]))
+      >>> print(update.gradient * update.scale)
+      [1.]
     """
 
     gradient: Tree

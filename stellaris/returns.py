@@ -16,6 +16,9 @@ from stellaris import checks
 from stellaris.truncation import importance_ratio
 from stellaris.types import Array
 
+#: Elements of a row, and of all rows, from which it pays on a CPU to unroll a loop by two: backwards with one result,
+#: forwards with two. As measured by `python -m experiments.benchmarks losses`.
+WIDE, LARGE = 64, 8192
 #: `row(x)` is `x_t`, and `row(x, 1)` is `x_{t+1}`: one row in a loop, all of them in a scan.
 _Row: TypeAlias = Callable[..., jax.Array]
 
@@ -112,7 +115,8 @@ def vtrace(
       log_ratio: `[T, ...]` log-probability under the policy that learns minus that under the behaviour policy.
       lambda_: in [0, 1].
       rho_clip: truncates the ratios that weigh temporal differences; it sets the fixed point. `math.inf` for none.
-      c_clip: truncates the ratios that carry traces; at most `max(1, rho_clip)` for the operator to contract.
+      c_clip: truncates the ratios that carry traces; at most `max(1, rho_clip)` for the operator to contract. Above 1
+        the traces of long trajectories may overflow.
       pg_rho_clip: truncates the ratios that weigh the policy gradient.
       ratio_cap: `[T, ...]` from `global_ratio_cap`, an upper bound on rho and on the policy gradient's rho. It is
         *inert* where the clips are below it: with the defaults, always, since `cap >= rho >= 1 = clip`. Stellaris'
@@ -179,7 +183,7 @@ def _recurrence(terms: Callable[[_Row], tuple[jax.Array, ...]], out: jax.Array) 
         return now, _put(out, now, t)
 
     def loop() -> Any:
-        return jax.lax.fori_loop(0, len(out), step, (out[0], out))[1]
+        return jax.lax.fori_loop(0, len(out), step, (out[0], out), unroll=2 if out[0].size >= WIDE else 1)[1]
 
     def scan() -> jax.Array:
         return _compose(*terms(_all(len(out))), reverse=True)
@@ -264,13 +268,14 @@ def _gae_backward(lambda_: float, residuals: Any, cotangent: jax.Array) -> tuple
             return then, _put(u, now, t), _put(v, flow - now, t)
 
         zeros = jnp.zeros_like(discount)
-        flow, u, v = jax.lax.fori_loop(0, len(zeros), step, (zeros[0], zeros, jnp.zeros_like(value)))
+        start = zeros[0], zeros, jnp.zeros_like(value)
+        flow, u, v = jax.lax.fori_loop(0, len(zeros), step, start, unroll=2 if zeros.size >= LARGE else 1)
         return u, _put(v, flow, len(zeros))
 
     def scan() -> tuple[jax.Array, jax.Array]:
         carried = jnp.where(keep, discount, 0.0)
         trace = jnp.concatenate([jnp.zeros_like(carried[:1]), lambda_ * carried[:-1]])
-        u = jnp.where(keep, _compose(cotangent, trace), 0.0)
+        u = jnp.where(keep, _compose(jnp.where(keep, cotangent, 0.0), trace), 0.0)
         zero = jnp.zeros_like(u[:1])
         return u, jnp.concatenate([zero, carried * u]) - jnp.concatenate([u, zero])
 

@@ -90,7 +90,7 @@ def hinge_weight(
 
     Raises:
       TypeError: if `staleness` is not whole.
-      ValueError: if `slope` or `bound` is negative.
+      ValueError: if `slope` or `bound` is negative, or `slope` infinite.
 
     Source:
       Xie et al. 2019, Asynchronous Federated Optimization, Section 5.2.
@@ -101,6 +101,7 @@ def hinge_weight(
       [1.   1.   0.25]
     """
     checks.not_negative(slope=slope, bound=bound)
+    checks.finite(slope=slope)
     return 1.0 / (slope * jnp.maximum(_versions(staleness) - bound, 0.0) + 1.0)
 
 
@@ -116,7 +117,7 @@ def exponential_weight(staleness: Int[Array, "*batch"] | int, *, rate: float) ->
 
     Raises:
       TypeError: if `staleness` is not whole.
-      ValueError: if `rate` is negative.
+      ValueError: if `rate` is negative or infinite.
 
     Source:
       Xie et al. 2019, Asynchronous Federated Optimization, Section 5.2.
@@ -127,6 +128,7 @@ def exponential_weight(staleness: Int[Array, "*batch"] | int, *, rate: float) ->
       ['1.0000', '0.6065', '0.3679']
     """
     checks.not_negative(rate=rate)
+    checks.finite(rate=rate)
     return jnp.exp(-rate * jnp.maximum(_versions(staleness), 0.0))
 
 
@@ -159,9 +161,7 @@ def staleness_threshold(
       [4.0, 2.0, 1.0]
     """
     check_decay(decay)
-    # inf * 0 is not a number, and decay ** k does reach 0: no threshold stays no threshold.
-    start = _float(max_staleness)
-    return jnp.where(jnp.isinf(start), start, start * jnp.asarray(decay, start.dtype) ** _float(round))
+    return _unless_infinite(max_staleness, lambda start: start * jnp.asarray(decay, start.dtype) ** _float(round))
 
 
 def integer_threshold(
@@ -182,7 +182,7 @@ def integer_threshold(
       decay: in (0, 1].
 
     Returns:
-      The threshold, a whole number as a float scalar.
+      The threshold, a whole number if `max_staleness` is one, as a float scalar.
 
     Raises:
       ValueError: if `decay` lies outside (0, 1].
@@ -195,11 +195,13 @@ def integer_threshold(
       [4.0, 4.0, 3.0, 2.0, 1.0]
     """
     check_decay(decay)
-    start = _float(max_staleness)
-    decayed = start * jnp.asarray(decay, start.dtype) ** (_float(round) - 1.0)
-    # A product that is whole in exact arithmetic may round to just below.
-    whole = jnp.floor(decayed * (1.0 + 1e-6)) + 1.0
-    return jnp.where(jnp.isinf(start), start, jnp.clip(whole, 1.0, jnp.maximum(start, 1.0)))
+
+    def threshold(start: jax.Array) -> jax.Array:
+        decayed = start * jnp.asarray(decay, start.dtype) ** (_float(round) - 1.0)
+        # A product that is whole in exact arithmetic may round to just below.
+        return jnp.clip(jnp.floor(decayed * (1.0 + 1e-6)) + 1.0, 1.0, start)
+
+    return _unless_infinite(max_staleness, threshold)
 
 
 def scale_by_staleness(
@@ -252,6 +254,13 @@ def check_decay(decay: float) -> None:
     """Raises a ValueError unless `decay` lies in (0, 1]."""
     if not 0.0 < decay <= 1.0:
         raise ValueError(f"decay={decay} lies outside (0, 1]: use 1.0 for a constant threshold")
+
+
+def _unless_infinite(max_staleness: Any, threshold: Callable[[jax.Array], jax.Array]) -> jax.Array:
+    """No threshold stays none: infinity times a decay that has reached zero would be no number."""
+    start = _float(max_staleness)
+    infinite = jnp.isinf(start)
+    return jnp.where(infinite, start, threshold(jnp.where(infinite, 1.0, start)))
 
 
 def _versions(staleness: Any) -> jax.Array:

@@ -1,5 +1,6 @@
 """Importance ratios and Stellaris' global truncation: pure, per sample."""
 
+import functools
 from typing import Any
 
 import jax
@@ -72,7 +73,8 @@ def global_ratio_cap(log_ratios: Float[Array, "V *batch"], *, rho: float = 1.0) 
     checks.floats(log_ratios=log_ratios)
     if log_ratios.ndim < 1 or log_ratios.shape[0] < 1:
         raise ValueError(f"log_ratios has shape {log_ratios.shape}: expected [V, ...] with V >= 1 held policies")
-    least = importance_ratio(jnp.min(log_ratios, axis=0))
+    # Policy by policy, not as a reduction over their axis: so it fuses with the loss, and passes over them once.
+    least = importance_ratio(functools.reduce(jnp.minimum, list(jnp.asarray(log_ratios))))
     return jax.lax.stop_gradient(jnp.maximum(least, jnp.asarray(rho, least.dtype)))
 
 
@@ -103,13 +105,24 @@ def truncate_ratio(ratio: Float[Array, "*batch"], cap: Float[Array, "*batch"] | 
       [0.5, 1.0]
     """
     checks.floats(ratio=ratio)
-    if isinstance(cap, int | float):
+    if isinstance(cap, int | float | np.number):
         checks.positive(cap=cap)
     else:
         checks.floats(cap=cap)
         checks.same_shape(ratio, "ratio", cap=cap)
-    limit = jax.lax.stop_gradient(jnp.asarray(cap, ratio.dtype))
-    return jnp.where(ratio > limit, limit, ratio)
+    return _truncate(jnp.asarray(ratio), jnp.asarray(cap, ratio.dtype))
+
+
+@jax.custom_jvp
+def _truncate(ratio: jax.Array, cap: jax.Array) -> jax.Array:
+    return jnp.minimum(ratio, cap)
+
+
+@_truncate.defjvp
+def _truncate_tangent(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
+    # A minimum would share the gradient between the two where they are equal.
+    (ratio, cap), (tangent, _) = primals, tangents
+    return _truncate(ratio, cap), jnp.where(ratio > cap, 0.0, tangent)
 
 
 def check_rho(rho: Any) -> None:

@@ -2,7 +2,9 @@
 
 import functools
 import math
+from collections import Counter
 from collections.abc import Callable
+from random import Random
 from typing import NamedTuple
 
 import jax
@@ -19,14 +21,21 @@ from stellaris import (
     Aggregator,
     Update,
     apply_update,
+    exponential_weight,
     fully_asynchronous,
+    hinge_weight,
+    polynomial_weight,
     scale_by_staleness,
+    softsync,
+    stale_synchronous,
     staleness_aware,
     staleness_weight,
     synchronous,
 )
 
 LEARNERS = 3
+#: Without LLVM's optimizations, which would take longer than what they optimize.
+QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 LIKE = {"w": jnp.zeros(2), "b": jnp.zeros(())}
 
 
@@ -45,7 +54,7 @@ def equal(got, want):
 
 def jitted(aggregator):
     """The same with every function under jit."""
-    return Aggregator(*map(jax.jit, aggregator))
+    return Aggregator(*(jax.jit(function, compiler_options=QUICK) for function in aggregator))
 
 
 def weighted_mean(weights, trees):
@@ -120,10 +129,38 @@ class Synchronous(Model):
         return learner not in self.last or clock > self.last[learner]
 
 
-class StalenessAware(Model):
-    def __init__(self, full, capacity, decay, smoothness, max_staleness):
+class StaleSynchronous(FullyAsynchronous):
+    def __init__(self, bound, learners, capacity):
         super().__init__(capacity)
-        self.full, self.decay, self.smoothness, self.max_staleness = full, decay, smoothness, max_staleness
+        self.bound, self.pushes = bound, [0] * learners
+
+    def accepted(self, learner, version):
+        self.pushes[learner] += 1
+
+    def admit(self, learner, clock):
+        return self.pushes[learner] - min(self.pushes) <= self.bound
+
+
+class Softsync(Model):
+    def __init__(self, group, capacity):
+        super().__init__(capacity)
+        self.group = group
+
+    def ready(self, clock, round):
+        return len(self.items) >= self.group
+
+    def size(self):
+        return self.group
+
+    def weight(self, staleness):
+        return 1 / max(staleness, 1)
+
+
+class StalenessAware(Model):
+    def __init__(self, full, capacity, decay, smoothness, max_staleness, weight=None):
+        super().__init__(capacity)
+        self.full, self.decay, self.max_staleness = full, decay, max_staleness
+        self.weight = weight or (lambda staleness: max(staleness, 1) ** (-1 / smoothness))
         self.history = []
 
     def threshold(self, round):
@@ -145,8 +182,18 @@ class StalenessAware(Model):
     def applied(self, round, staleness):
         self.history += [(round, s) for s in staleness]
 
-    def weight(self, staleness):
-        return max(staleness, 1) ** (-1 / self.smoothness)
+
+class IntegerThreshold(StalenessAware):
+    """The threshold of the authors' demo; `max_staleness=None` until the first group that is stale at all."""
+
+    def threshold(self, round):
+        if self.max_staleness in (None, math.inf):
+            return math.inf
+        return min(max(int(self.max_staleness * self.decay ** (round - 1)) + 1, 1), self.max_staleness)
+
+    def applied(self, round, staleness):
+        if self.max_staleness is None and sum(staleness) > 0:
+            self.max_staleness = int(sum(staleness) / len(staleness)) + 1
 
 
 class Case(NamedTuple):
@@ -155,26 +202,72 @@ class Case(NamedTuple):
     sequential: bool = False
 
 
-def aware(full, capacity=None, *, decay, smoothness, max_staleness, combine):
+def aware(full, capacity=None, *, decay, max_staleness, combine, smoothness=3.0, threshold="decay", weight=None):
+    """Of `weight`, the first is given to the library, and the second, in Python's floats, to the model."""
+    given, modelled = weight or (None, None)
     aggregator = staleness_aware(
-        full, capacity=capacity, decay=decay, smoothness=smoothness, max_staleness=max_staleness, combine=combine
+        full,
+        capacity=capacity,
+        decay=decay,
+        smoothness=smoothness,
+        max_staleness=max_staleness,
+        combine=combine,
+        threshold=threshold,
+        weight=given,
     )
-    model = functools.partial(StalenessAware, full, capacity or 2 * full, decay, smoothness, max_staleness)
+    kind = {"decay": StalenessAware, "integer": IntegerThreshold}[threshold]
+    model = functools.partial(kind, full, capacity or 2 * full, decay, smoothness, max_staleness, modelled)
     return Case(aggregator, model, combine == "sequential")
 
+
+POLYNOMIAL = functools.partial(polynomial_weight, power=1.5), lambda staleness: (staleness + 1) ** -1.5
+HINGE = (
+    functools.partial(hinge_weight, slope=0.5, bound=2.0),
+    lambda staleness: 1 if staleness <= 2 else 1 / (0.5 * (staleness - 2) + 1),
+)
+EXPONENTIAL = functools.partial(exponential_weight, rate=0.25), lambda staleness: math.exp(-0.25 * staleness)
 
 # Decays are powers of two, so that a mean which equals its threshold does so in any precision.
 CASES = {
     "fully asynchronous": Case(fully_asynchronous(capacity=4), functools.partial(FullyAsynchronous, 4)),
     "fully asynchronous, capacity 1": Case(fully_asynchronous(capacity=1), functools.partial(FullyAsynchronous, 1)),
     "synchronous": Case(synchronous(LEARNERS), functools.partial(Synchronous, LEARNERS)),
-    "measured, mean": aware(4, 5, decay=0.5, smoothness=3.0, max_staleness=None, combine="mean"),
+    "stale synchronous, bound 0": Case(
+        stale_synchronous(0, LEARNERS, capacity=1), functools.partial(StaleSynchronous, 0, LEARNERS, 1)
+    ),
+    "stale synchronous, bound 2": Case(
+        stale_synchronous(2, LEARNERS, capacity=5), functools.partial(StaleSynchronous, 2, LEARNERS, 5)
+    ),
+    "softsync, 1": Case(softsync(1, capacity=3), functools.partial(Softsync, 1, 3)),
+    "softsync, 3": Case(softsync(3), functools.partial(Softsync, 3, 6)),
+    "softsync, 2 of 5 learners": Case(softsync(2, learners=5), functools.partial(Softsync, 2, 4)),
+    "softsync, 1 of 3 learners": Case(softsync(1, learners=3, capacity=3), functools.partial(Softsync, 3, 3)),
+    "measured, mean": aware(4, 5, decay=0.5, max_staleness=None, combine="mean"),
     "measured, sequential": aware(3, decay=1.0, smoothness=1.0, max_staleness=None, combine="sequential"),
     "threshold 4, mean": aware(3, 3, decay=0.5, smoothness=0.5, max_staleness=4, combine="mean"),
     "threshold 4, sequential": aware(4, decay=0.5, smoothness=3, max_staleness=4.0, combine="sequential"),
-    "threshold 0": aware(3, 7, decay=1.0, smoothness=3.0, max_staleness=0, combine="mean"),
+    "threshold 0": aware(3, 7, decay=1.0, max_staleness=0, combine="mean"),
     "no threshold": aware(2, decay=0.5, smoothness=math.inf, max_staleness=math.inf, combine="sequential"),
+    "polynomial": aware(3, 4, decay=0.5, max_staleness=3, combine="mean", weight=POLYNOMIAL),
+    "hinge": aware(3, decay=0.5, max_staleness=None, combine="mean", weight=HINGE),
+    "exponential": aware(4, decay=1.0, max_staleness=2, combine="sequential", weight=EXPONENTIAL),
+    "integer, measured": aware(4, 6, decay=0.5, max_staleness=None, combine="mean", threshold="integer"),
+    "integer, measured, sequential": aware(
+        3, decay=1.0, max_staleness=None, combine="sequential", threshold="integer", weight=POLYNOMIAL
+    ),
+    "integer 5": aware(5, decay=0.5, max_staleness=5, combine="mean", threshold="integer"),
+    "integer, none": aware(2, decay=0.5, max_staleness=math.inf, combine="mean", threshold="integer"),
 }
+#: One of each kind, where a check compiles anew.
+KINDS = [
+    "fully asynchronous",
+    "synchronous",
+    "stale synchronous, bound 2",
+    "softsync, 2 of 5 learners",
+    "measured, mean",
+    "threshold 4, sequential",
+    "integer, measured",
+]
 
 
 @functools.cache
@@ -183,12 +276,30 @@ def compiled(name):
     return jitted(CASES[name].aggregator)
 
 
+def oldest(state):
+    """What a queue shows of itself: size, overflow, and the version at its head."""
+    return state.count, state.overflow, state.version[state.head]
+
+
+@functools.cache
+def observer(name):
+    """`oldest`, readiness, and admission of every learner, under one jit."""
+    functions = CASES[name].aggregator
+
+    def observe(state, clock, round):
+        admitted = [functions.admit(state, learner, clock) for learner in range(LEARNERS)]
+        return *oldest(state), functions.ready(state, clock, round), admitted
+
+    return jax.jit(observe, compiler_options=QUICK)
+
+
 class Machine(RuleBasedStateMachine):
     """Any interleaving of pushes, pops and time, on an aggregator under jit and on its model."""
 
     def __init__(self, name):
         super().__init__()
-        self.functions, self.model, self.sequential = compiled(name), CASES[name].model(), CASES[name].sequential
+        self.functions, self.observe = compiled(name), observer(name)
+        self.model, self.sequential = CASES[name].model(), CASES[name].sequential
         self.state = self.functions.init(LIKE)
         self.clock = self.round = self.number = 0
 
@@ -214,6 +325,7 @@ class Machine(RuleBasedStateMachine):
 
     def pop(self):
         update, self.state = self.functions.pop(self.state, self.clock, self.round)
+        update = jax.device_get(update)
         numbers, staleness, weights = self.model.pop(self.clock, self.round)
         n, beyond = len(numbers), self.model.capacity - len(numbers)
         assert update.count == n
@@ -230,21 +342,108 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def agrees(self):
+        got = jax.device_get(self.observe(self.state, self.clock, self.round))
+        count, overflow, version, ready, admitted = got
         assert self.state.capacity == self.model.capacity
-        assert self.state.count == len(self.model.items)
-        assert not self.model.items or np.asarray(self.state.version)[int(self.state.head)] == self.model.items[0][1]
-        assert self.state.overflow == self.model.overflow
-        assert self.functions.ready(self.state, self.clock, self.round) == self.model.ready(self.clock, self.round)
-        for learner in range(LEARNERS):
-            admitted = self.functions.admit(self.state, learner, self.clock)
-            assert admitted == self.model.admit(learner, self.clock)
+        assert (count, overflow) == (len(self.model.items), self.model.overflow)
+        assert not self.model.items or version == self.model.items[0][1]
+        assert ready == self.model.ready(self.clock, self.round)
+        assert admitted == [self.model.admit(learner, self.clock) for learner in range(LEARNERS)]
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_any_schedule_matches_the_model(name):
     """Order, wrap-around, overflow, readiness, threshold, weights and admission, whatever the schedule."""
-    limits = settings(max_examples=25, stateful_step_count=30, deadline=None, derandomize=True)
+    limits = settings(max_examples=10, stateful_step_count=24, deadline=None, derandomize=True)
     run_state_machine_as_test(functools.partial(Machine, name), settings=limits)
+
+
+class Step(NamedTuple):
+    """One step of a schedule: perhaps a push, then time, then perhaps a pop."""
+
+    push: bool
+    version: int
+    learner: int
+    clock: int
+    round: int
+    pop: bool
+
+
+class Seen(NamedTuple):
+    """What a step shows; `scale` and `gradient` per gradient if sequential, and all zero without a pop."""
+
+    count: int
+    overflow: bool
+    ready: bool
+    admitted: list[bool]
+    popped: int
+    staleness: list[int]
+    scale: float | np.ndarray
+    gradient: np.ndarray
+
+
+#: The gradients of the numbers below 30 as vectors of three.
+VECTORS = np.array([[*gradient(number)["w"], gradient(number)["b"]] for number in range(30)])
+
+
+def modelled(name, random, steps):
+    """A random schedule of one model, and what it shows: some pop at once, others let the queue overflow."""
+    model, (_, _, sequential), eager = CASES[name].model(), CASES[name], random.choice((0.2, 0.8))
+    clock = round = 0
+    schedule, seen = [], []
+    for number in range(steps):
+        push, version, learner = random.random() < 0.75, max(clock - random.randrange(10), 0), random.randrange(3)
+        if push:
+            model.push(number, version, learner)
+        clock, round = clock + random.choice((0, 0, 1, 3)), round + (random.random() < 0.1)
+        ready = model.ready(clock, round)
+        pop = random.random() < (eager if ready else 0.05)
+        numbers, staleness, weights = model.pop(clock, round) if pop else ([], [], [])
+        rows = [VECTORS[number] for number in numbers]
+        n, beyond = len(numbers), model.capacity - len(numbers)
+        if sequential:
+            scale, mean = np.array(weights + [0.0] * beyond), np.array(rows + [np.zeros(3)] * beyond)
+        else:
+            scale, mean = sum(weights) / max(n, 1), np.array(weights) @ rows / sum(weights) if n else np.zeros(3)
+        admitted = [model.admit(learner, clock) for learner in range(LEARNERS)]
+        schedule.append(Step(push, version, learner, clock, round, pop))
+        seen.append(Seen(len(model.items), model.overflow, ready, admitted, n, staleness + [-1] * beyond, scale, mean))
+    return schedule, seen
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in CASES if name not in ("fully asynchronous, capacity 1", "no threshold")]
+)
+def test_many_schedules_at_once_match_the_model(name):
+    """200 random schedules of 30 steps each, as one program: a scan over the steps, under vmap over the queues."""
+    functions, random = CASES[name].aggregator, Random(name)
+    schedules, wanted = zip(*(modelled(name, random, 30) for _ in range(200)), strict=True)
+    steps, want = (
+        type(rows[0][0])(*(np.array([[row[i] for row in run] for run in rows]) for i in range(len(rows[0][0]))))
+        for rows in (schedules, wanted)
+    )
+
+    def one(state, x):
+        step, g = x
+        pushed = functions.push(state, g, step.version, learner=step.learner)
+        state = jax.tree.map(functools.partial(jnp.where, step.push), pushed, state)
+        ready = functions.ready(state, step.clock, step.round)
+        update, popped = functions.pop(state, step.clock, step.round)
+        state = jax.tree.map(functools.partial(jnp.where, step.pop), popped, state)
+        admitted = jnp.stack([jnp.asarray(functions.admit(state, i, step.clock)) for i in range(LEARNERS)])
+        update = jax.tree.map(lambda x: jnp.where(step.pop, x, jnp.zeros_like(x)), update)
+        staleness = jnp.where(step.pop, update.staleness, -1)
+        return state, Seen(
+            state.count, state.overflow, ready, admitted, update.count, staleness, update.scale, update.gradient
+        )
+
+    state = functions.init(jnp.zeros(3))
+    run = jax.vmap(lambda steps: jax.lax.scan(one, state, (steps, VECTORS))[1])
+    got = jax.jit(run, compiler_options=QUICK)(steps)
+    for field in Seen._fields:
+        np.testing.assert_allclose(getattr(got, field), getattr(want, field), rtol=1e-5, atol=1e-5, err_msg=field)
+    assert want.ready.mean() > 0.05
+    assert want.overflow.any()
 
 
 # ---- when ----------------------------------------------------------------------------------------------------------
@@ -325,6 +524,91 @@ def test_synchronous_admission_by_hand():
     assert [bool(aggregator.admit(state, i, 1)) for i in (0, 1)] == [True, True]
 
 
+@pytest.mark.parametrize(
+    ("n", "learners", "group"),
+    [(1, 8, 8), (2, 8, 4), (3, 8, 2), (4, 8, 2), (5, 8, 1), (8, 8, 1), (3, 7, 2), (4, 30, 7), (1, 1, 1), (5, None, 5)],
+)
+def test_softsync_groups_by_hand(n, learners, group):
+    """Groups of `floor(learners / n)`, or of n; ready with one group, not before; room for two."""
+    aggregator = softsync(n, learners=learners)
+    state = aggregator.init(np.zeros((), np.float32))
+    assert state.capacity == 2 * group
+    ready = [bool(aggregator.ready(state._replace(count=jnp.int32(k)), 0, 0)) for k in range(2 * group + 1)]
+    assert ready == [k >= group for k in range(2 * group + 1)]
+
+
+def test_softsync_by_hand():
+    """Staleness 0, 2 and 5 through SGD at 0.1: 1 - 0.1 * (6 / 1 + 4 / 2 + 5 / 5) / 3 = 0.7; the fourth waits."""
+    aggregator, sgd, params = jitted(softsync(3)), optax.sgd(0.1), np.array([1.0, 2.0], np.float32)
+    state = aggregator.init(params)
+    for number, version in ((6.0, 10), (4.0, 8), (5.0, 5), (1000.0, 10)):
+        state = aggregator.push(state, np.array([number, -number], np.float32), version, learner=0)
+    update, state = aggregator.pop(state, 10, 0)
+    close(apply_update(sgd, update, params, sgd.init(params))[0], [0.7, 2.3])
+    update, state = aggregator.pop(state, 14, 0)  # a group of one where it is popped early: 1000 / 4 / 1
+    close(update.gradient * update.scale, [250.0, -250.0])
+    assert state.count == 0
+
+
+def test_stale_synchronous_admission_by_hand():
+    """A learner's pushes less the fewest of any: at most 2 to be admitted; what was lost was not pushed."""
+    aggregator = compiled("stale synchronous, bound 2")
+    state = aggregator.init(LIKE)
+    for learner, want in (
+        (0, [True, True, True]),  # pushes 1 0 0
+        (0, [True, True, True]),  # 2 0 0
+        (0, [False, True, True]),  # 3 0 0: learner 0 is three ahead
+        (1, [False, True, True]),  # 3 1 0: of the slowest, not of the next
+        (2, [True, True, True]),  # 3 1 1
+        (2, [True, True, True]),  # the queue holds five: lost, still 3 1 1
+    ):
+        state = aggregator.push(state, gradient(1), 0, learner=learner)
+        assert [bool(aggregator.admit(state, i, 0)) for i in range(3)] == want
+    assert state.memory.tolist() == [3, 1, 1]
+    state = aggregator.pop(state, 1, 0)[1]
+    assert state.memory.tolist() == [3, 1, 1]  # a pop is not a push
+    lockstep = compiled("stale synchronous, bound 0")
+    state = lockstep.push(lockstep.init(LIKE), gradient(1), 0, learner=1)
+    assert [bool(lockstep.admit(state, i, 9)) for i in range(3)] == [True, False, True]
+
+
+def test_stale_synchronous_default_capacity():
+    """Documented: `2 * learners`."""
+    assert stale_synchronous(1, 3).init(LIKE).capacity == 6
+
+
+def test_integer_threshold_measured_by_hand():
+    """None while all is fresh; int((0 + 3 + 4) / 3) + 1 = 3 at once, in the same round; then 3, 3, 2, 1, 1, ..."""
+    aggregator = compiled("integer, measured")
+
+    def ready(state, staleness, round):
+        return bool(aggregator.ready(aggregator.push(state, gradient(1), 0, learner=0), staleness, round))
+
+    def applied(state, group, round):
+        for staleness in group:
+            state = aggregator.push(state, gradient(1), 100 - staleness, learner=0)
+        return aggregator.pop(state, 100, round)[1]
+
+    state = aggregator.init(LIKE)
+    assert ready(state, 1000, 0)
+    state = aggregator.pop(applied(state, [0, 0], 1), 1000, 1)[1]
+    assert ready(state, 1000, 7)  # nothing stale was seen yet, nor anything at all in an empty group
+    state = applied(state, [0, 3, 4], 1)
+    for seen in (state, applied(state, [99], 1), applied(state, [1], 5)):  # what comes later changes nothing
+        for round, threshold in ((0, 3), (1, 3), (2, 2), (3, 1), (4, 1), (60, 1)):
+            assert [ready(seen, s, round) for s in (threshold, threshold + 1)] == [True, False]
+
+
+def test_integer_threshold_given_by_hand():
+    """5, halving: rounds 0 and 1 at 5, then int(2.5) + 1 = 3, int(1.25) + 1 = 2 and 1; a group's mean counts."""
+    aggregator = compiled("integer 5")
+    state = aggregator.push(aggregator.init(LIKE), gradient(1), 0, learner=0)
+    for round, threshold in ((0, 5), (1, 5), (2, 3), (3, 2), (4, 1), (50, 1)):
+        assert [bool(aggregator.ready(state, s, round)) for s in (threshold, threshold + 1)] == [True, False]
+    pair = aggregator.push(state, gradient(2), 1, learner=0)  # staleness 3 and 2: 2.5
+    assert [bool(aggregator.ready(pair, 3, round)) for round in (2, 3)] == [True, False]
+
+
 # ---- the queue -----------------------------------------------------------------------------------------------------
 
 
@@ -356,14 +640,163 @@ def test_slots_not_taken_never_leak(name):
     assert all(np.isfinite(g).all() for g in jax.tree.leaves(update.gradient))
 
 
-@pytest.mark.parametrize("name", ["fully asynchronous", "synchronous", "measured, mean"])
+@pytest.mark.parametrize("name", KINDS)
 def test_a_donated_state(name):
-    """A new state may be donated to push, as the queue of a large policy has to be."""
-    push = jax.jit(CASES[name].aggregator.push, donate_argnums=0)
-    empty = CASES[name].aggregator.init(LIKE)
-    state = push(push(empty, gradient(5), 0, learner=0), gradient(5), 0, learner=0)
-    assert (int(state.count), bool(state.overflow)) == (2, False)
+    """A new state may be donated to push and to pop, as the queue of a large policy has to be."""
+    functions, (aggregator, _, _) = compiled(name), CASES[name]
+    push, pop = (jax.jit(f, donate_argnums=0, compiler_options=QUICK) for f in (aggregator.push, aggregator.pop))
+    empty, kept = aggregator.init(LIKE), aggregator.init(LIKE)
+    state = push(push(empty, gradient(5), 0, learner=0), gradient(6), 2, learner=1)
+    kept = functions.push(functions.push(kept, gradient(5), 0, learner=0), gradient(6), 2, learner=1)
+    equal(state, kept)
+    got = pop(state, 3, 0)
+    equal(got, functions.pop(kept, 3, 0))
     assert empty.gradient["w"].is_deleted()
+    assert state.gradient["w"].is_deleted()
+
+
+def random_schedule(name, state, random, steps):
+    """Pushes and pops of the case's compiled functions, from any state: the state, and all that was seen."""
+    functions, seen = compiled(name), []
+    for _ in range(steps):
+        state = functions.push(state, gradient(random.randrange(99)), random.randrange(20), learner=random.randrange(3))
+        seen.append([functions.ready(state, 20, 1), *(functions.admit(state, i, 12) for i in range(LEARNERS))])
+        if random.random() < 0.4:
+            update, state = functions.pop(state, 20, random.randrange(3))
+            seen.append(update)
+    return state, jax.device_get(seen)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_state_goes_through_a_checkpoint(name, tmp_path):
+    """A queue in use, saved as NumPy's arrays and loaded, goes on as if nothing had happened, bit for bit."""
+    functions = compiled(name)
+    state, _ = random_schedule(name, functions.init(LIKE), Random(1), 15)
+    leaves, structure = jax.tree.flatten(state)
+    np.savez(tmp_path / "state.npz", *map(np.asarray, leaves))
+    with np.load(tmp_path / "state.npz") as file:
+        loaded = jax.tree.unflatten(structure, [jnp.asarray(file[f"arr_{i}"]) for i in range(len(leaves))])
+    equal(loaded, state)
+    equal(random_schedule(name, loaded, Random(2), 15), random_schedule(name, state, Random(2), 15))
+
+
+MIXED = {"x": np.ones(2), "y": np.ones(3, jnp.bfloat16), "z": np.float32(1), "h": np.ones((1, 2), np.float16)}
+
+
+@pytest.mark.parametrize("x64", [False, True])
+@pytest.mark.parametrize("name", CASES)
+def test_the_state_keeps_its_types(name, x64):
+    """No push or pop changes a shape, a dtype or a weak type, with float64 or without: the state can be a carry."""
+    with jax.enable_x64(x64):
+        aggregator, (scalar, like) = CASES[name].aggregator, (jnp.int32(3), jax.tree.map(jnp.asarray, MIXED))
+
+        def types(tree):
+            return jax.tree.map(lambda x: (x.shape, x.dtype, x.weak_type), tree)
+
+        state = jax.eval_shape(aggregator.init, like)
+        pushed = jax.eval_shape(functools.partial(aggregator.push, learner=1), state, like, scalar)
+        update, popped = jax.eval_shape(aggregator.pop, state, scalar, scalar)
+        assert types(pushed) == types(popped) == types(state)
+        assert jax.tree.map(lambda x: x.dtype, update.gradient) == jax.tree.map(lambda x: x.dtype, like)
+        assert state.gradient["x"].dtype == (jnp.float64 if x64 else jnp.float32)
+        assert {state.version.dtype, state.head.dtype, state.count.dtype, update.staleness.dtype} == {
+            jnp.dtype("int32")
+        }
+        ready, admitted = (jax.eval_shape(f, state, scalar, scalar) for f in (aggregator.ready, aggregator.admit))
+        assert [(x.shape, x.dtype) for x in (ready, admitted)] == [((), jnp.bool_)] * 2
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_nothing_is_compiled_twice(name):
+    """Fifty rounds with other clocks, versions and learners: one trace of each function."""
+    traces, optimizer = Counter(), optax.sgd(0.1)
+
+    def counted(function):
+        def traced(*args, **kwargs):
+            traces[function] += 1
+            return function(*args, **kwargs)
+
+        return jax.jit(traced, compiler_options=QUICK)
+
+    aggregator, apply = CASES[name].aggregator, functools.partial(apply_update, optimizer)
+    init, push, ready, pop, admit, step = map(counted, (*aggregator, apply))
+    state, params, opt_state = init(LIKE), LIKE, optimizer.init(LIKE)
+    for number in range(50):
+        clock = np.int32(number)
+        state = push(state, gradient(number), np.int32(max(number - number % 5, 0)), learner=np.int32(number % 3))
+        if admit(state, np.int32(number % 3), clock) or ready(state, clock, np.int32(number // 4)):
+            update, state = pop(state, clock, np.int32(number // 4))
+            params, opt_state = step(update, params, opt_state)
+        ready(state, clock, np.int32(number // 4))
+    assert list(traces.values()) == [1] * 6
+
+
+def test_a_mean_of_bfloat16_is_accumulated_in_float32():
+    """16 gradients, 2000 numbers each, weighted: within one bfloat16 rounding, 2^-8, of the mean in float64."""
+    aggregator, random = staleness_aware(16, decay=0.5, smoothness=2.0), np.random.default_rng(0)
+    gradients = jnp.asarray(random.uniform(1, 2, (16, 2000)), jnp.bfloat16)
+    versions = random.integers(0, 20, 16)
+    state, _ = jax.lax.scan(
+        lambda s, x: (aggregator.push(s, *x), None), aggregator.init(gradients[0]), (gradients, versions)
+    )
+    update, _ = jax.jit(aggregator.pop)(state, 20, 0)
+    assert update.gradient.dtype == jnp.bfloat16
+    weights = np.maximum(20 - versions, 1.0) ** -0.5
+    mean = np.average(np.asarray(gradients, np.float64), axis=0, weights=weights)
+    assert np.max(np.abs(np.asarray(update.gradient, np.float64) - mean) / mean) < 2**-8 * 1.001
+    np.testing.assert_allclose(update.scale, weights.mean(), rtol=1e-6)
+
+
+def test_a_mean_of_float64_is_one():
+    """Weights, scales and means in double precision where it is enabled."""
+    with jax.enable_x64(True):
+        aggregator = jitted(softsync(3))
+        state = aggregator.init(jnp.zeros(1))
+        for number, version in ((1 + 2**-40, 0), (2.0, 2), (-5.0, 3)):
+            state = aggregator.push(state, np.array([number]), version)
+        update, _ = aggregator.pop(state, 3, 0)
+        np.testing.assert_allclose(update.gradient, ((1 + 2**-40) / 3 + 2 - 5) / (1 / 3 + 2), rtol=1e-14)
+        np.testing.assert_allclose(update.scale, (1 / 3 + 2) / 3, rtol=1e-14)
+        assert update.gradient.dtype == update.scale.dtype == jnp.float64
+
+
+@pytest.mark.parametrize("combine", ["mean", "sequential"])
+@pytest.mark.parametrize(
+    ("options", "staleness"),
+    [({"weight": functools.partial(exponential_weight, rate=100.0)}, [3, 1]), ({"smoothness": 0.01}, [60, 10**6])],
+)
+def test_weights_that_underflow(options, staleness, combine):
+    """Every weight 0: scale 0, finite everywhere, and a step of nothing; no NaN on the way, under jit or without."""
+    aggregator, adam = staleness_aware(2, decay=0.5, combine=combine, **options), optax.adam(0.1)
+    compiled_step = jax.jit(functools.partial(apply_update, adam), compiler_options=QUICK)
+    push = jax.jit(aggregator.push)
+    state = aggregator.init(LIKE)
+    for s in staleness:
+        state = push(state, gradient(5), 10**6 - s)
+    with jax.debug_nans(True):
+        for pop in (aggregator.pop, jax.jit(aggregator.pop)):
+            update, _ = pop(state, 10**6, 0)
+            assert not np.any(update.scale)
+            assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(update.gradient))
+            params, _ = compiled_step(update, PARAMS, adam.init(PARAMS))
+            equal(params, PARAMS)
+
+
+def test_weights_about_to_underflow():
+    """Through the smallest float32 the mean of a group is that of its gradients, or all zero where its scale is."""
+    aggregator = jitted(
+        staleness_aware(2, capacity=2, decay=0.5, weight=functools.partial(exponential_weight, rate=0.5))
+    )
+    state, seen = filled(aggregator, [0, 0]), set()
+    for clock in range(160, 230, 2):
+        update = aggregator.pop(state, clock, 0)[0]
+        want = weighted_mean([1, 1], [gradient(1), gradient(2)] if update.scale else [gradient(0), gradient(0)])
+        assert update.scale <= math.exp(-79)
+        if update.scale:
+            close(update.gradient, want)
+        assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(update.gradient))
+        seen.add(bool(update.scale))
+    assert seen == {True, False}
 
 
 def test_a_batch_of_queues():
@@ -406,7 +839,12 @@ def test_dtypes_are_kept(combine):
 
 # ---- weights and steps ---------------------------------------------------------------------------------------------
 
-OPTIMIZERS = {"sgd": optax.sgd(0.1), "momentum": optax.sgd(0.1, momentum=0.9), "adam": optax.adam(0.1)}
+OPTIMIZERS = {
+    "sgd": optax.sgd(0.1),
+    "momentum": optax.sgd(0.1, momentum=0.9),
+    "adam": optax.adam(0.1),
+    "rmsprop": optax.rmsprop(0.1),
+}
 PARAMS = {"w": jnp.array([1.0, -2.0]), "b": jnp.float32(3.0)}
 GRADIENTS = [gradient(number) for number in range(1, 5)]
 STALENESS = [8, 0, 3, 27]
@@ -462,19 +900,23 @@ def test_sequential_is_scale_by_staleness_in_a_chain(smoothness):
     close(apply_update(adam, group("sequential", smoothness), PARAMS, adam.init(PARAMS))[0], params)
 
 
+@functools.cache
+def alone(combine):
+    """One gradient, to be popped at any clock."""
+    aggregator = jitted(staleness_aware(2, decay=0.5, smoothness=3.0, combine=combine))
+    return aggregator, filled(aggregator, [0], start=5)
+
+
 @pytest.mark.parametrize("combine", ["mean", "sequential"])
-def test_staleness_eight_at_smoothness_three_goes_half_as_far_under_adam(combine):
-    """The weight is a factor on the step: on the gradient, Adam would cancel it. Adam's state does not see it."""
-    aggregator, adam = staleness_aware(2, decay=0.5, smoothness=3.0, combine=combine), optax.adam(0.1)
-    state = aggregator.push(aggregator.init(LIKE), gradient(5), 0)
-
-    @jax.jit
-    def stepped(staleness):
-        params, opt_state = apply_update(adam, aggregator.pop(state, staleness, 0)[0], PARAMS, adam.init(PARAMS))
-        return jax.tree.map(jnp.subtract, params, PARAMS), opt_state
-
-    (whole, fresh), (half, stale) = stepped(0), stepped(8)
-    assert abs(whole["w"][0]) > 0.09
+@pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
+def test_staleness_eight_at_smoothness_three_goes_half_as_far(optimizer, combine):
+    """The weight is a factor on the step: on the gradient, Adam would cancel it. No optimizer's state sees it."""
+    aggregator, state = alone(combine)
+    apply = jax.jit(functools.partial(apply_update, optimizer))
+    params, opt_state = apply(aggregator.pop(state, 0, 0)[0], PARAMS, optimizer.init(PARAMS))  # a state with a past
+    (whole, fresh), (half, stale) = (apply(aggregator.pop(state, s, 0)[0], params, opt_state) for s in (0, 8))
+    whole, half = (jax.tree.map(jnp.subtract, moved, params) for moved in (whole, half))
+    assert abs(whole["w"][0]) > 0.05
     close(half, jax.tree.map(lambda x: x / 2, whole))
     equal(stale, fresh)
 
@@ -489,26 +931,65 @@ def test_smoothness_one_is_one_over_staleness_and_infinity_ignores_it(smoothness
         close(update.gradient, gradient(1), 1e-6)
 
 
-def test_without_staleness_it_is_synchronous():
-    """Fresh gradients weigh exactly 1: the same update, bit for bit, as synchronous descent's."""
-    aware, plain = jitted(staleness_aware(3, capacity=3, decay=0.5)), compiled("synchronous")
-    updates = [aggregator.pop(filled(aggregator, [4, 4, 4]), 4, 0)[0] for aggregator in (aware, plain)]
-    equal(*updates)
-    assert updates[0].scale == 1.0
+@pytest.mark.parametrize("name", [name for name in CASES if CASES[name].model().capacity >= 3])
+def test_without_staleness_it_is_synchronous(name):
+    """Fresh gradients weigh exactly 1, by every weight: the same update, bit for bit, as synchronous descent's."""
+    aggregator, plain = compiled(name), compiled("synchronous")
+    update = aggregator.pop(filled(aggregator, [4, 4, 4]), 4, 0)[0]
+    n = int(update.count)
+    if CASES[name].sequential:
+        equal(update.scale[:n], np.ones(n))
+        equal(
+            [jax.tree.map(lambda g, i=i: g[i], update.gradient) for i in range(n)], list(map(gradient, range(1, n + 1)))
+        )
+    elif n == 3:
+        equal(update._replace(staleness=update.staleness[:3]), plain.pop(filled(plain, [4, 4, 4]), 4, 0)[0])
+    assert np.all(update.scale[:n] if update.scale.ndim else update.scale == 1.0)
 
 
-def test_groups_of_one_without_weights_are_fully_asynchronous():
-    """Readiness, update and queue agree bit for bit at every push and pop."""
-    aware = staleness_aware(1, capacity=4, decay=1.0, smoothness=math.inf, max_staleness=0)
-    pair = jitted(aware), compiled("fully asynchronous")
+def alike(first, second, *, depth):
+    """Two aggregators agree bit for bit on 40 random steps, with up to `depth` gradients in the queue; the updates."""
+    pair, random, updates = tuple(map(jitted, (first, second))), Random(depth), []
     states = [aggregator.init(LIKE) for aggregator in pair]
-    for number in range(5):
-        states = [a.push(s, gradient(number), number // 2, learner=0) for a, s in zip(pair, states, strict=True)]
-        equal(*(a.ready(s, number, 0) for a, s in zip(pair, states, strict=True)))
-        updates, states = zip(*(a.pop(s, number, 0) for a, s in zip(pair, states, strict=True)), strict=True)
-        equal(*updates)
-        equal(*(s._replace(memory=()) for s in states))
-        assert (int(updates[0].count), float(updates[0].scale)) == (1, 1.0)
+    for clock in range(5, 45):
+        for _ in range(random.randrange(depth + 1)):
+            number, version, learner = random.randrange(99), clock - random.randrange(5), random.randrange(LEARNERS)
+            states = [a.push(s, gradient(number), version, learner=learner) for a, s in zip(pair, states, strict=True)]
+        equal(*(a.ready(s, clock, 0) for a, s in zip(pair, states, strict=True)))
+        for learner in range(LEARNERS):
+            equal(*(a.admit(s, learner, clock) for a, s in zip(pair, states, strict=True)))
+        (update, one), (other, two) = (a.pop(s, clock, 0) for a, s in zip(pair, states, strict=True))
+        equal(update, other)
+        equal(one._replace(memory=()), two._replace(memory=()))
+        states = [one, two]
+        updates.append(jax.device_get(update))
+    return updates
+
+
+OFF = {"decay": 1.0, "smoothness": math.inf, "max_staleness": math.inf}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "depth", "scales"),
+    [
+        (staleness_aware(1, capacity=4, **OFF), fully_asynchronous(capacity=4), 1, {1.0}),
+        (softsync(1), staleness_aware(1, **OFF | {"smoothness": 1.0}), 1, {1.0, 0.5, 0.25}),
+        (softsync(3, learners=3), softsync(1), 2, {1.0, 0.5, 0.25}),
+        (stale_synchronous(10**9, LEARNERS, capacity=5), fully_asynchronous(capacity=5), 3, {1.0}),
+        (staleness_aware(3, **OFF), staleness_aware(3, **OFF, weight=lambda s: jnp.ones(s.shape)), 3, {1.0}),
+        (
+            staleness_aware(3, decay=0.5, max_staleness=2),
+            staleness_aware(3, decay=0.5, max_staleness=2, smoothness=1.0, weight=staleness_weight),
+            3,
+            {1.0},
+        ),
+    ],
+    ids=["fully asynchronous", "softsync 1", "n-softsync", "unbounded", "weights off", "weight for smoothness"],
+)
+def test_special_cases_are_each_other(first, second, depth, scales):
+    """Two ways to say the same: readiness, admission, update and queue agree bit for bit."""
+    updates = alike(first, second, depth=depth)
+    assert scales <= {round(float(update.scale), 4) for update in updates}
 
 
 def test_applying_by_hand():
@@ -525,6 +1006,12 @@ def test_weights_match_the_public_function():
     np.testing.assert_array_equal(group("sequential").scale[:4], staleness_weight(jnp.array(STALENESS)))
 
 
+@pytest.fixture
+def no_hook(monkeypatch):
+    """Without the run-time type checks, as a user calls it."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+
+
 @pytest.mark.parametrize(
     ("make", "arguments", "message"),
     [
@@ -533,18 +1020,63 @@ def test_weights_match_the_public_function():
         (staleness_aware, {"full": 4, "capacity": 3}, "capacity=3 is below full=4"),
         (staleness_aware, {"decay": 0.0}, r"decay=0\.0 lies outside \(0, 1\]"),
         (staleness_aware, {"decay": 1.5}, r"decay=1\.5 lies outside \(0, 1\]"),
+        (staleness_aware, {"decay": math.nan}, r"decay=nan lies outside \(0, 1\]"),
         (staleness_aware, {"smoothness": 0.0}, r"smoothness=0\.0 is not positive"),
         (staleness_aware, {"max_staleness": -1}, "max_staleness=-1 is negative"),
         (staleness_aware, {"max_staleness": math.nan}, "max_staleness=nan is negative"),
         (staleness_aware, {"combine": "sum"}, "combine='sum' is neither 'mean' nor 'sequential'"),
+        (staleness_aware, {"threshold": "int"}, "threshold='int' is neither 'decay' nor 'integer'"),
         (fully_asynchronous, {"capacity": 0}, "capacity=0 is not a positive whole number"),
         (synchronous, {"n": 0}, "n=0 is not a positive whole number"),
         (synchronous, {"n": -2}, "n=-2 is not a positive whole number"),
+        (softsync, {"n": 0}, "n=0 is not a positive whole number"),
+        (softsync, {"n": 1.5}, r"n=1\.5 is not a positive whole number"),
+        (softsync, {"n": 0, "learners": 4}, "n=0 is not a positive whole number"),
+        (softsync, {"n": 3, "learners": 2}, "learners=2 is below n=3"),
+        (softsync, {"n": 3, "capacity": 2}, "capacity=2 is below n=3"),
+        (softsync, {"n": 1, "learners": 3, "capacity": 2}, "capacity=2 is below"),
+        (stale_synchronous, {"bound": -1}, "bound=-1 is negative"),
+        (stale_synchronous, {"learners": 0}, "learners=0 is not a positive whole number"),
+        (stale_synchronous, {"learners": 1.5}, r"learners=1\.5 is not a positive whole number"),
+        (stale_synchronous, {"capacity": 0}, "capacity=0 is not a positive whole number"),
     ],
 )
-def test_errors(make, arguments, message, monkeypatch):
-    """Without the run-time type checks, as a user calls it, an error names the argument and its value."""
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
-    defaults = {"full": 2, "decay": 0.5} if make is staleness_aware else {}
+@pytest.mark.usefixtures("no_hook")
+def test_errors(make, arguments, message):
+    """An error names the argument and its value."""
+    defaults = {staleness_aware: {"full": 2, "decay": 0.5}, stale_synchronous: {"bound": 1, "learners": 2}}
     with pytest.raises(ValueError, match=message):
-        make(**(defaults | arguments))
+        make(**(defaults.get(make, {}) | arguments))
+
+
+@pytest.mark.parametrize("name", ["synchronous", "stale synchronous, bound 2"])
+@pytest.mark.parametrize("learner", [-1, 3, np.int64(7)])
+@pytest.mark.usefixtures("no_hook")
+def test_a_learner_that_does_not_exist(name, learner):
+    """Under jit too, as long as it is a number there."""
+    push, state = CASES[name].aggregator.push, compiled(name).init(LIKE)
+    for function in (push, lambda *args, learner: jax.jit(functools.partial(push, learner=learner))(*args)):
+        with pytest.raises(IndexError, match=f"learner={learner} is none of the 3 learners.*numbered from 0"):
+            function(state, gradient(1), 0, learner=learner)
+
+
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["eager", "jit"])
+@pytest.mark.usefixtures("no_hook")
+def test_errors_at_a_push(name, wrap):
+    """Gradients unlike those announced and versions that are not whole name the leaf, what it is, what is expected."""
+    aggregator = CASES[name].aggregator
+    state, push, good = compiled(name).init(LIKE), wrap(aggregator.push), gradient(1)
+    for bad, message in (
+        ({"w": good["w"]}, r"gradient has structure PyTreeDef\({'w': \*}\): expected gradient_like's .*'b': \*"),
+        ([good["b"], good["w"]], "gradient has structure .*: expected gradient_like's"),
+        (good | {"w": np.ones(3, np.float32)}, r"gradient\['w'\] has shape \(3,\): expected \(2,\)"),
+        (good | {"b": np.ones(1, np.float32)}, r"gradient\['b'\] has shape \(1,\): expected \(\)"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            push(state, bad, 0)
+    with pytest.raises(TypeError, match=r"version=.* has dtype float32: expected a whole number"):
+        push(state, good, 0.5)
+    for leaf, dtype in ((np.ones(2, np.int32), "int32"), (np.ones(2, bool), "bool")):
+        with pytest.raises(TypeError, match=rf"gradient_like\['w'\] has dtype {dtype}: expected floating point"):
+            wrap(aggregator.init)(good | {"w": leaf})

@@ -7,7 +7,7 @@ import pytest
 import scipy.special
 import scipy.stats
 
-from stellaris.distributions import Categorical, DiagonalGaussian
+from stellaris.distributions import Categorical, DiagonalGaussian, as_distribution
 
 BATCHES = [(), (4, 3), (0,)]
 LOGITS = np.log([0.5, 0.25, 0.25])
@@ -147,3 +147,69 @@ def test_every_row_is_its_own_policy(distribution):
         jax.tree.map(
             lambda w, t: np.testing.assert_allclose(w, t, rtol=1e-5), whole, transform(everything)(parameters, noise)
         )
+
+
+def test_categorical_sums_over_its_actions():
+    """Probabilities add up to 1, scores to a mean of 0, and the entropy is minus the mean log-probability."""
+    actions = jnp.arange(5)
+    with jax.enable_x64(True):
+        logits = jnp.asarray(np.random.default_rng(0).normal(size=5, scale=3.0))
+        log_prob = jax.vmap(Categorical(logits).log_prob)(actions)
+        scores = jax.vmap(lambda a: jax.grad(lambda x: Categorical(x).log_prob(a))(logits))(actions)
+        probs, entropy = np.exp(log_prob), Categorical(logits).entropy()
+        np.testing.assert_allclose(probs.sum(), 1.0, rtol=1e-12)
+        np.testing.assert_allclose(probs @ np.asarray(scores), np.zeros(5), atol=1e-12)
+        np.testing.assert_allclose(entropy, -probs @ np.asarray(log_prob), rtol=1e-12)
+
+
+def test_entropy_gradients():
+    """`-p (log p + H)` for logits; 1 for each log-deviation, once for every row that shares it."""
+    with jax.enable_x64(True):
+        by_logits = jax.grad(lambda x: Categorical(x).entropy())(jnp.asarray(LOGITS))
+    p = np.exp(LOGITS)
+    np.testing.assert_allclose(by_logits, -p * (LOGITS + 1.5 * np.log(2)), atol=1e-12)
+    shared = jax.grad(lambda s: jnp.sum(DiagonalGaussian(jnp.zeros((4, 3)), s).entropy()))(jnp.zeros(3))
+    np.testing.assert_array_equal(shared, np.full(3, 4.0))
+
+
+def test_impossible_actions_make_no_nan():
+    """Neither entropy nor log-probability nor their gradients, whatever is masked; with JAX's NaN check on."""
+    logits = jnp.array([[0.0, -jnp.inf, 1.0], [-jnp.inf, -jnp.inf, 2.0], [1e4, -1e4, -jnp.inf]])
+    possible = jnp.array([2, 2, 0])
+    with jax.debug_nans(True):
+        for f in (lambda x: Categorical(x).entropy(), lambda x: Categorical(x).log_prob(possible)):
+            value, gradient = f(logits), jax.grad(lambda x, f=f: jnp.sum(f(x)))(logits)
+            assert np.isfinite(value).all()
+            assert np.isfinite(gradient).all()
+            assert not np.any(np.asarray(gradient)[np.isneginf(logits)])
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+def test_types(dtype):
+    """The results have the parameters' type."""
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(4, 3)), dtype)
+    gaussian, categorical = DiagonalGaussian(x, x), Categorical(x)
+    for result in (gaussian.log_prob(x), gaussian.entropy(), gaussian.sample(x), categorical.entropy()):
+        assert result.dtype == dtype
+    assert categorical.log_prob(jnp.zeros(4, int)).dtype == dtype
+
+
+def test_what_a_network_may_return():
+    """Logits, a pair, or an object with a log-probability and an entropy, which comes back as it is."""
+    logits = jnp.zeros((3, 2))
+    assert isinstance(as_distribution(logits), Categorical)
+    assert as_distribution(logits).logits is logits
+    mean, log_std = logits + 1, jnp.zeros(2)
+    found = as_distribution((mean, log_std))
+    assert isinstance(found, DiagonalGaussian)
+    assert found.mean is mean
+    assert found.log_std is log_std
+    for distribution in (Categorical(logits), DiagonalGaussian(mean, log_std)):
+        assert as_distribution(distribution) is distribution
+
+
+@pytest.mark.parametrize("parameters", [None, (jnp.zeros(2),), (jnp.zeros(2),) * 3, {"logits": jnp.zeros(2)}, 1.0])
+def test_what_a_network_may_not_return(parameters):
+    """The error says what came."""
+    with pytest.raises(TypeError, match=f"apply_fn returned a {type(parameters).__name__} as the distribution's"):
+        as_distribution(parameters)

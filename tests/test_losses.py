@@ -6,9 +6,21 @@ import jax
 import jax.numpy as jnp
 import jaxtyping
 import numpy as np
+import optax
 import pytest
 
-from stellaris import ppo_loss, value_loss
+from stellaris import (
+    adapt_kl_coefficient,
+    approximate_kl,
+    decoupled_ppo_loss,
+    global_ratio_cap,
+    impact_loss,
+    impala_loss,
+    ppo_loss,
+    ppo_penalty_loss,
+    truncated_policy_gradient_loss,
+    value_loss,
+)
 
 
 def close(got, want, tolerance=1e-6):
@@ -149,7 +161,444 @@ def test_transformations_and_numpy():
             close(transformed(x, y, z), expected)
 
 
+# ---- the other losses by hand ---------------------------------------------------------------------------------------
+
+
+def slope(loss, x):
+    """Value and derivative at one number, float64."""
+    with jax.enable_x64(True):
+        return jax.value_and_grad(loss)(jnp.asarray(x))
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "clip", "cap", "loss", "gradient"),
+    [
+        # coefficient 2 times a divergence of 1/4 adds 1/2
+        (1.5, 1.0, None, None, -1.0, -1.5),
+        (1.5, -1.0, None, None, 2.0, 1.5),
+        (9.0, 1.0, None, None, -8.5, -9.0),  # no trust region
+        (1.5, 1.0, 0.2, None, -0.7, 0.0),
+        (0.5, -1.0, 0.2, None, 1.3, 0.0),
+        (1.5, 1.0, None, 1.2, -0.7, 0.0),
+        (1.5, -1.0, 0.2, 1.4, 1.9, 0.0),
+        (1.5, -1.0, 0.2, 2.0, 2.0, 1.5),
+    ],
+)
+def test_penalty_by_hand(ratio, advantage, clip, cap, loss, gradient):
+    """`-r' A + beta KL`, clipped or not; the divergence keeps its gradient, beta, whatever is truncated."""
+
+    def penalised(x, kl=0.25):
+        return ppo_penalty_loss(x, jnp.asarray(advantage), jnp.asarray(kl), coefficient=2.0, clip=clip, ratio_cap=cap)
+
+    close(slope(penalised, math.log(ratio)), (loss, gradient), 1e-12)
+    by_kl = slope(lambda kl: ppo_penalty_loss(jnp.log(ratio), jnp.asarray(advantage), kl, coefficient=2.0, clip=clip,
+                                              ratio_cap=cap), 0.25)  # fmt: skip
+    close(by_kl, (loss, 2.0), 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("kl", "factor"),
+    [(2.5, 3.0), (2.0, 1.0), (1.9, 1.0), (1.0, 1.0), (0.6, 1.0), (0.5, 1.0), (0.4, 0.25), (0.0, 0.25), (math.inf, 3.0)],
+)
+def test_adapted_coefficient_by_hand(kl, factor):
+    """Target 1, tolerance 2: unchanged from 1/2 to 2, both included; numbers and arrays, compiled or not."""
+    options = {"target": 1.0, "tolerance": 2.0, "increase": 3.0, "decrease": 0.25}
+    compiled = jax.jit(lambda c, k: adapt_kl_coefficient(c, k, **options))
+    for got in (
+        adapt_kl_coefficient(8.0, kl, **options),
+        adapt_kl_coefficient(jnp.float32(8.0), jnp.float32(kl), **options),
+        compiled(jnp.float32(8.0), jnp.float32(kl)),
+    ):
+        assert (got.shape, got.dtype) == ((), jnp.float32)
+        assert got == 8.0 * factor
+
+
+def test_adapted_coefficient_defaults():
+    """The paper's: 0.01 nats, a factor of 1.5 either way, doubled and halved."""
+    got = [float(adapt_kl_coefficient(1.0, kl)) for kl in (0.0066, 0.0067, 0.0149, 0.0151)]
+    assert got == [0.5, 1.0, 1.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    "changed", [{"target": 0.0}, {"target": math.nan}, {"tolerance": 0.9}, {"increase": 0.5}, {"decrease": 0.0},
+                {"decrease": 1.1}, {"decrease": -0.5}]
+)  # fmt: skip
+def test_adapted_coefficient_errors(changed):
+    """An option out of its range is named, with its value."""
+    ((name, value),) = changed.items()
+    with pytest.raises(ValueError, match=f"{name}={value}"):
+        adapt_kl_coefficient(1.0, 0.01, **changed)
+    adapt_kl_coefficient(1.0, 0.01, tolerance=1, increase=1, decrease=1)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "estimate"),
+    [(1.0, 0.0), (2.0, 1 - math.log(2)), (0.5, math.log(2) - 0.5), (1e5, 1e5 - 1 - math.log(1e5))],
+)
+def test_approximate_kl_by_hand(ratio, estimate):
+    """`r - 1 - log r`, whose derivative by log r is r - 1."""
+    close(slope(approximate_kl, math.log(ratio)), (estimate, ratio - 1), 1e-12)
+
+
+def test_approximate_kl_keeps_small_divergences():
+    """Of a policy 1e-3 away, float32 keeps three digits of x^2 / 2 + x^3 / 6; `exp(x) - 1` would keep one."""
+    x = jnp.array([1e-3, -1e-3, 3e-4])
+    np.testing.assert_allclose(approximate_kl(x), np.float64(x) ** 2 / 2 + np.float64(x) ** 3 / 6, rtol=1e-3)
+
+
+def test_approximate_kl_is_unbiased():
+    """Its mean over the behaviour policy's actions is the divergence, and its mean gradient the divergence's."""
+    with jax.enable_x64(True):
+        logits, behaviour = jnp.asarray(np.random.default_rng(0).normal(size=(2, 5)))
+        log_mu = jax.nn.log_softmax(behaviour)
+        estimate = lambda x: jnp.sum(jnp.exp(log_mu) * approximate_kl(jax.nn.log_softmax(x) - log_mu))  # noqa: E731
+        exact = lambda x: jnp.sum(jnp.exp(log_mu) * (log_mu - jax.nn.log_softmax(x)))  # noqa: E731
+        got, expected = jax.value_and_grad(estimate)(logits), jax.value_and_grad(exact)(logits)
+    jax.tree.map(lambda x, y: close(x, y, 1e-12), got, expected)
+
+
+@pytest.mark.parametrize(
+    ("loss", "x", "value", "gradient"),
+    [
+        (impala_loss, -0.5, 1.0, -2.0),
+        (impala_loss, -1e5, 2e5, -2.0),
+        (impala_loss, -2e6, 2e6, 0.0),  # below the floor of -1e6
+        (impala_loss, -math.inf, 2e6, 0.0),
+        (impala_loss, 3.0, -6.0, -2.0),  # a density may be above 1
+    ],
+)
+def test_impala_by_hand(loss, x, value, gradient):
+    """`-log_prob A` for an advantage of 2."""
+    close(slope(lambda p: loss(p, jnp.asarray(2.0)), x), (value, gradient), 1e-12)
+    assert impala_loss(jnp.float32(-1.0), jnp.float32(-3.0)) == -3.0
+
+
+@pytest.mark.parametrize(
+    ("ratio", "cap", "loss", "gradient"),
+    [
+        (0.5, {}, 1.0, -1.0),
+        (3.0, {}, 2.0, -2.0),  # truncated to 1 by default
+        (3.0, {"ratio_cap": 2.0}, 4.0, -4.0),
+        (1.5, {"ratio_cap": 2.0}, 3.0, -3.0),
+        (3.0, {"ratio_cap": None}, 6.0, -6.0),
+        (3.0, {"ratio_cap": math.inf}, 6.0, -6.0),
+    ],
+)
+def test_truncated_policy_gradient_by_hand(ratio, cap, loss, gradient):
+    """`-min(r, cap) log_prob A` for log_prob -1 and an advantage of 2; a truncated sample keeps `cap A`."""
+    call = lambda p: truncated_policy_gradient_loss(p, jnp.log(ratio), jnp.asarray(2.0), **cap)  # noqa: E731
+    close(slope(call, -1.0), (loss, gradient), 1e-12)
+
+
+def test_truncated_policy_gradient_is_the_surrogates_below_the_cap():
+    """`r A grad log pi`, that of `-r A`; above the cap `cap A grad log pi`."""
+    behaviour, advantage, cap = ppo_sample((80,))
+    log_prob = behaviour[::-1].copy()
+    with jax.enable_x64(True):
+        truncated, surrogate = (
+            np.asarray(jax.grad(lambda x, f=loss: jnp.sum(f(x, x - behaviour)))(jnp.asarray(log_prob)))
+            for loss in (
+                lambda x, r: truncated_policy_gradient_loss(x, r, jnp.asarray(advantage), ratio_cap=jnp.asarray(cap)),
+                lambda x, r: -jnp.exp(r) * advantage,
+            )
+        )
+    above = np.exp(log_prob - behaviour) > cap
+    assert 5 < above.sum() < 75
+    close(truncated[~above], surrogate[~above], 1e-12)
+    close(truncated[above], -(cap * advantage)[above], 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "target", "advantage", "rho", "cap", "loss", "gradient"),
+    [
+        (1.5, 1.5, 1.0, 2.0, None, -1.0, -1.0),  # R = 1: the target policy
+        (1.5, 1.0, 1.0, 2.0, None, -1.2, 0.0),
+        (1.5, 0.5, -1.0, 2.0, None, 3.0, 3.0),  # R = 3/2 * 2
+        (0.5, 0.25, -1.0, 2.0, None, 1.0, 1.0),  # 1/target = 4 truncated to 2
+        (0.5, 0.25, -1.0, 4.0, None, 2.0, 2.0),
+        (0.5, 0.125, -1.0, math.inf, None, 4.0, 4.0),
+        (3.0, 2.0, -1.0, 2.0, 2.0, 1.0, 0.0),  # r = 2, R = 1: above the cap
+        (3.0, 2.0, -1.0, 2.0, 4.0, 1.5, 1.5),
+        (1.0, 2.0, -1.0, 2.0, 1.0, 0.8, 0.0),  # R = 1/2: clipped
+    ],
+)
+def test_impact_by_hand(ratio, target, advantage, rho, cap, loss, gradient):
+    """`R = min(r, cap) min(1 / target, rho)` within 0.2 of 1."""
+
+    def surrogate(x):
+        return impact_loss(x, jnp.log(target), jnp.asarray(advantage), rho=rho, ratio_cap=cap)
+
+    close(slope(surrogate, math.log(ratio)), (loss, gradient), 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "proximal", "advantage", "cap", "loss", "gradient"),
+    [
+        (1.5, 1.0, 1.0, None, -1.2, 0.0),
+        (1.5, 1.5, 1.0, None, -1.5, -1.5),  # at the proximal policy
+        (1.5, 2.0, -1.0, None, 1.6, 0.0),  # 3/4 of it: clipped to 4/5
+        (1.5, 2.0, 1.0, None, -1.5, -1.5),
+        (3.0, 2.0, 1.0, None, -2.4, 0.0),
+        (3.0, 2.0, -1.0, None, 3.0, 3.0),
+        (3.0, 2.0, -1.0, 2.2, 2.2, 0.0),  # above the cap
+        (3.0, 2.0, 1.0, 2.2, -2.2, 0.0),
+        (3.0, 2.0, -1.0, 3.5, 3.0, 3.0),
+    ],
+)
+def test_decoupled_by_hand(ratio, proximal, advantage, cap, loss, gradient):
+    """The ratio within a fifth of the proximal policy's."""
+    surrogate = lambda x: decoupled_ppo_loss(x, jnp.log(proximal), jnp.asarray(advantage), ratio_cap=cap)  # noqa: E731
+    close(slope(surrogate, math.log(ratio)), (loss, gradient), 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("value", "bounds", "loss", "gradient"),
+    [
+        # target 0, huber 1: 2 |x| - 1 beyond 1
+        (0.5, {}, 0.25, 1.0),
+        (-0.5, {}, 0.25, -1.0),
+        (1.0, {}, 1.0, 2.0),  # whole at the joint
+        (3.0, {}, 5.0, 2.0),
+        (-3.0, {}, 5.0, -2.0),
+        (3.0, {"huber": 2.0}, 8.0, 4.0),
+        (3.0, {"loss_clip": 4.5}, 4.5, 0.0),
+        (3.0, {"loss_clip": 5.5}, 5.0, 2.0),
+        (3.0, {"old_value": 5.0, "clip": 0.5}, 8.0, 0.0),  # moved too far towards the target: 2 * 4.5 - 1
+        (3.0, {"old_value": 5.0, "clip": 2.5}, 5.0, 2.0),
+        (3.0, {"old_value": 2.0, "clip": 0.5}, 5.0, 2.0),  # away from it: 2 * 2.5 - 1 is less
+    ],
+)
+def test_huber_by_hand(value, bounds, loss, gradient):
+    """Squared near zero, linear beyond, under both clippings."""
+    bounds = {"huber": 1.0} | {k: jnp.asarray(v, jnp.float32) if k == "old_value" else v for k, v in bounds.items()}
+    got = jax.value_and_grad(lambda v: value_loss(v, jnp.float32(0.0), **bounds))(jnp.float32(value))
+    close(got, (loss, gradient))
+
+
+@pytest.mark.parametrize("delta", [0.3, 1.0])
+def test_huber_is_twice_optax(delta):
+    """Which halves the square; loss and gradient."""
+    value, target = jnp.asarray(np.random.default_rng(0).normal(size=(2, 60)), jnp.float32)
+    got = jax.value_and_grad(lambda v: jnp.sum(value_loss(v, target, huber=delta)))(value)
+    want = jax.value_and_grad(lambda v: jnp.sum(2.0 * optax.huber_loss(v, target, delta=delta)))(value)
+    jax.tree.map(lambda x, y: close(x, y, 1e-5), got, want)
+
+
+# ---- transcriptions in plain Python ---------------------------------------------------------------------------------
+
+
+def bounded(x, low, high):
+    return min(max(x, low), high)
+
+
+def paper_ppo(ratio, a, clip):
+    return -min(ratio * a, bounded(ratio, 1 - clip, 1 + clip) * a)
+
+
+def paper_decoupled(x, y, a, cap, clip):
+    """Hilton et al.'s: a weight before PPO's loss around the proximal policy."""
+    w = math.exp(y)
+    u = min(math.exp(x), cap) / w
+    return -w * min(u * a, bounded(u, 1 - clip, 1 + clip) * a)
+
+
+def paper_huber(x, delta):
+    return x * x if abs(x) <= delta else 2 * delta * abs(x) - delta * delta
+
+
+def paper_value(v, g, old, clip, loss_clip, delta):
+    near = old + bounded(v - old, -clip, clip)
+    return min(max(paper_huber(v - g, delta), paper_huber(near - g, delta)), loss_clip)
+
+
+INF = math.inf
+# (loss of four arrays, its definition of four numbers, whether the second has a gradient)
+DEFINITIONS = {
+    "penalty": (
+        lambda x, y, a, c: ppo_penalty_loss(x, a, y, coefficient=0.3),
+        lambda x, y, a, c: -math.exp(x) * a + 0.3 * y,
+        True,
+    ),
+    "penalty, clipped and capped": (
+        lambda x, y, a, c: ppo_penalty_loss(x, a, y, coefficient=jnp.asarray(0.3), clip=0.3, ratio_cap=c),
+        lambda x, y, a, c: paper_ppo(min(math.exp(x), c), a, 0.3) + 0.3 * y,
+        True,
+    ),
+    "approximate KL": (
+        lambda x, y, a, c: approximate_kl(x),
+        lambda x, y, a, c: math.exp(x) - 1 - x,
+        False,
+    ),
+    "IMPALA": (lambda x, y, a, c: impala_loss(x, a), lambda x, y, a, c: -x * a, False),
+    "truncated policy gradient": (
+        lambda x, y, a, c: truncated_policy_gradient_loss(x, y, a, ratio_cap=c),
+        lambda x, y, a, c: -min(math.exp(y), c) * x * a,
+        False,
+    ),
+    "truncated policy gradient, by default": (
+        lambda x, y, a, c: truncated_policy_gradient_loss(x, y, a),
+        lambda x, y, a, c: -min(math.exp(y), 1.0) * x * a,
+        False,
+    ),
+    "IMPACT": (
+        lambda x, y, a, c: impact_loss(x, y, a),
+        lambda x, y, a, c: paper_ppo(math.exp(x) * min(math.exp(-y), 2.0), a, 0.2),
+        False,
+    ),
+    "IMPACT, capped": (
+        lambda x, y, a, c: impact_loss(x, y, a, clip=0.4, rho=1.3, ratio_cap=c),
+        lambda x, y, a, c: paper_ppo(min(math.exp(x), c) * min(math.exp(-y), 1.3), a, 0.4),
+        False,
+    ),
+    "decoupled": (
+        lambda x, y, a, c: decoupled_ppo_loss(x, y, a),
+        lambda x, y, a, c: paper_decoupled(x, y, a, INF, 0.2),
+        False,
+    ),
+    "decoupled, capped": (
+        lambda x, y, a, c: decoupled_ppo_loss(x, y, a, clip=0.4, ratio_cap=c),
+        lambda x, y, a, c: paper_decoupled(x, y, a, c, 0.4),
+        False,
+    ),
+    "Huber": (
+        lambda x, y, a, c: value_loss(x, y, huber=0.6),
+        lambda x, y, a, c: paper_huber(x - y, 0.6),
+        True,
+    ),
+    "Huber, clipped": (
+        lambda x, y, a, c: value_loss(x, y, old_value=a, clip=0.5, loss_clip=1.5, huber=0.6),
+        lambda x, y, a, c: paper_value(x, y, a, 0.5, 1.5, 0.6),
+        True,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DEFINITIONS)
+def test_definitions(name):
+    """Each loss is the formula of its docstring, and its gradient the formula's slope, or zero for a constant."""
+    loss, formula, second = DEFINITIONS[name]
+    x, a, c = ppo_sample((40,))
+    y, h = ppo_sample((40,), seed=1)[0], 1e-6
+    expected = [formula(*row) for row in zip(x, y, a, c, strict=True)]
+    by_x, by_y = (
+        [
+            (formula(p + h * u, q + h * v, *rest) - formula(p - h * u, q - h * v, *rest)) / (2 * h)
+            for p, q, *rest in zip(x, y, a, c, strict=True)
+        ]
+        for u, v in ((1, 0), (0, 1))
+    )
+    with jax.enable_x64(True):
+        arrays = [jnp.asarray(z) for z in (x, y, a, c)]
+        got, (got_x, got_y) = jax.jit(
+            lambda *z: (loss(*z), jax.grad(lambda *w: jnp.sum(loss(*w)), argnums=(0, 1))(*z))
+        )(*arrays)
+    assert got.dtype == jnp.float64
+    close(got, expected, 1e-12)
+    close(got_x, by_x, 1e-6)
+    close(got_y, by_y if second else np.zeros(40), 1e-6 if second else 0.0)
+
+
+# ---- reductions -----------------------------------------------------------------------------------------------------
+
+# Log-ratio, second array, advantage -> the loss under a cap.
+CAPPED = {
+    "ppo": lambda x, y, a, cap: ppo_loss(x, a, ratio_cap=cap),
+    "penalty": lambda x, y, a, cap: ppo_penalty_loss(x, a, y, coefficient=0.3, clip=0.2, ratio_cap=cap),
+    "penalty, unclipped": lambda x, y, a, cap: ppo_penalty_loss(x, a, y, coefficient=0.3, ratio_cap=cap),
+    "truncated": lambda x, y, a, cap: truncated_policy_gradient_loss(y + x, x, a, ratio_cap=cap),
+    "impact": lambda x, y, a, cap: impact_loss(x, y, a, ratio_cap=cap),
+    "decoupled": lambda x, y, a, cap: decoupled_ppo_loss(x, y, a, ratio_cap=cap),
+}
+
+
+def reduction_sample(count=64):
+    """Log-ratios of either sign with the extremes among them, a second array, advantages; float32."""
+    x, a, _ = ppo_sample((count,))
+    x[:4] = 1e4, -1e4, 31.0, -math.inf
+    return [jnp.asarray(z, jnp.float32) for z in (x, ppo_sample((count,), seed=1)[0], a)]
+
+
+def with_gradient(loss, x, *rest):
+    return loss(x, *rest), jax.grad(lambda z: jnp.sum(loss(z, *rest)))(x)
+
+
+@pytest.mark.parametrize("name", CAPPED)
+def test_caps_that_bind_nothing(name):
+    """inf, an array of inf, and the global cap of one's own policy give the plain loss, to the bit, and gradient."""
+    x, y, a = reduction_sample()
+    expected = with_gradient(CAPPED[name], x, y, a, None)
+    for cap in (math.inf, jnp.full(64, jnp.inf), global_ratio_cap(x[None]), global_ratio_cap(jnp.stack([x, x]))):
+        jax.tree.map(np.testing.assert_array_equal, with_gradient(CAPPED[name], x, y, a, cap), expected)
+
+
+@pytest.mark.parametrize("name", CAPPED)
+def test_a_constant_cap_is_an_array_full_of_it(name):
+    """A number and an array; and it does truncate."""
+    x, y, a = reduction_sample()
+    got, same, plain = (with_gradient(CAPPED[name], x, y, a, c) for c in (1.25, jnp.full(64, 1.25), None))
+    jax.tree.map(np.testing.assert_array_equal, got, same)
+    assert np.any(np.asarray(got[1]) != plain[1])
+    if name == "truncated":
+        return
+    above = np.asarray(x) > math.log(1.25)
+    assert 5 < above.sum() < 60
+    np.testing.assert_array_equal(got[1][above], np.zeros(above.sum()))
+    np.testing.assert_array_equal(got[1][~above], plain[1][~above])
+
+
+@pytest.mark.parametrize("cap", [None, 1.25])
+def test_reductions_to_ppo(cap):
+    """No penalty, and a proximal or target policy that is the behaviour policy: PPO, to the bit, capped or not."""
+    x, y, a = reduction_sample()
+    zeros = jnp.zeros_like(x)
+    expected = with_gradient(lambda x: ppo_loss(x, a, clip=0.3, ratio_cap=cap), x)
+    for loss in (
+        lambda x: decoupled_ppo_loss(x, zeros, a, clip=0.3, ratio_cap=cap),
+        lambda x: impact_loss(x, zeros, a, clip=0.3, ratio_cap=cap),
+        lambda x: ppo_penalty_loss(x, a, y, coefficient=0.0, clip=0.3, ratio_cap=cap),
+        lambda x: ppo_penalty_loss(x, a, approximate_kl(x), coefficient=0.0, clip=0.3, ratio_cap=cap),
+    ):
+        jax.tree.map(np.testing.assert_array_equal, with_gradient(loss, x), expected)
+
+
+def test_no_gradient_to_constants():
+    """The cap, the target and the proximal policy, and the ratio that is a weight."""
+    x, y, a = (z[4:] for z in reduction_sample())
+    cap = jnp.full(60, 1.1)
+    for name in CAPPED:
+        by_y, by_cap = jax.grad(lambda *z, name=name: jnp.sum(CAPPED[name](*z)), argnums=(1, 3))(x, y, a, cap)
+        np.testing.assert_array_equal(by_cap, np.zeros(60))
+        if name in ("impact", "decoupled"):
+            np.testing.assert_array_equal(by_y, np.zeros(60))
+    by_ratio = jax.grad(lambda r: jnp.sum(truncated_policy_gradient_loss(y, r, a, ratio_cap=None)))(x)
+    np.testing.assert_array_equal(by_ratio, np.zeros(60))
+
+
+# ---- errors ---------------------------------------------------------------------------------------------------------
+
+
 ZEROS = jnp.zeros((2, 3))
+REQUIRED = {
+    ppo_loss: ["log_ratio", "advantage"],
+    ppo_penalty_loss: ["log_ratio", "advantage", "kl"],
+    approximate_kl: ["log_ratio"],
+    impala_loss: ["log_prob", "advantage"],
+    truncated_policy_gradient_loss: ["log_prob", "log_ratio", "advantage"],
+    impact_loss: ["log_ratio", "target_log_ratio", "advantage"],
+    decoupled_ppo_loss: ["log_ratio", "proximal_log_ratio", "advantage"],
+    value_loss: ["value", "target"],
+}
+
+
+def raises(error, message, loss, arguments):
+    """Called as it is, and while it is traced by `jit`."""
+    options = {"coefficient": 1.0} if loss is ppo_penalty_loss else {}
+    options |= {k: v for k, v in arguments.items() if not isinstance(v, jax.Array)}
+    arrays = {k: v for k, v in arguments.items() if k not in options}
+    with pytest.raises(error, match=message):
+        loss(**arrays, **options)
+    with pytest.raises(error, match=message):
+        jax.jit(lambda arrays: loss(**arrays, **options))(arrays)
 
 
 @pytest.mark.parametrize(
@@ -164,11 +613,38 @@ ZEROS = jnp.zeros((2, 3))
         (value_loss, {"clip": -1.0, "old_value": ZEROS}, r"clip=-1\.0 is not positive"),
         (value_loss, {"loss_clip": 0}, "loss_clip=0 is not positive"),
         (value_loss, {"clip": 0.2}, "old_value is None: clip needs the behaviour policy's values"),
+        (value_loss, {"huber": 0.0}, r"huber=0\.0 is not positive"),
+        (ppo_loss, {"ratio_cap": 0.0}, r"cap=0\.0 is not positive"),
+        (ppo_loss, {"ratio_cap": math.nan}, "cap=nan is not positive"),
+        (ppo_penalty_loss, {"kl": jnp.zeros(3)}, r"kl has shape \(3,\): expected log_ratio's \(2, 3\)"),
+        (ppo_penalty_loss, {"advantage": jnp.zeros((3, 2))}, r"advantage has shape \(3, 2\)"),
+        (ppo_penalty_loss, {"clip": -0.1}, r"clip=-0\.1 is not positive"),
+        (impala_loss, {"advantage": jnp.zeros(2)}, r"advantage has shape \(2,\): expected log_prob's \(2, 3\)"),
+        (truncated_policy_gradient_loss, {"log_prob": jnp.zeros(2)}, r"log_prob has shape \(2,\)"),
+        (truncated_policy_gradient_loss, {"ratio_cap": -1.0}, r"cap=-1\.0 is not positive"),
+        (impact_loss, {"target_log_ratio": jnp.zeros(2)}, r"target_log_ratio has shape \(2,\)"),
+        (impact_loss, {"clip": 0}, "clip=0 is not positive"),
+        (impact_loss, {"rho": 0.5}, r"rho=0\.5 is below 1"),
+        (impact_loss, {"rho": math.nan}, "rho=nan is below 1"),
+        (decoupled_ppo_loss, {"proximal_log_ratio": jnp.zeros(2)}, r"proximal_log_ratio has shape \(2,\)"),
+        (decoupled_ppo_loss, {"clip": -1}, "clip=-1 is not positive"),
+        (decoupled_ppo_loss, {"ratio_cap": jnp.ones(2)}, r"cap has shape \(2,\)"),
     ],
 )
 def test_errors(loss, arguments, message, monkeypatch):
-    """Without the run-time type checks, as a user calls it, an error names the argument and its value."""
+    """Without the run-time type checks, as a user calls it and as `jit` traces it: the argument and its value."""
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
-    second = "advantage" if loss is ppo_loss else "target"
-    with pytest.raises(ValueError, match=message):
-        loss(ZEROS, **({second: ZEROS} | arguments))
+    raises(ValueError, message, loss, dict.fromkeys(REQUIRED[loss], ZEROS) | arguments)
+
+
+@pytest.mark.parametrize(
+    ("loss", "name"),
+    [(loss, name) for loss, names in REQUIRED.items() for name in names]
+    + [(ppo_loss, "ratio_cap"), (impact_loss, "ratio_cap"), (value_loss, "old_value")],
+)
+def test_integers(loss, name, monkeypatch):
+    """Integers where floats are due: the error names the argument and its type."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    integers = {name: jnp.zeros((2, 3), jnp.int32)}
+    message = f"{name.removeprefix('ratio_')} has dtype int32: expected floating point"
+    raises(TypeError, message, loss, dict.fromkeys(REQUIRED[loss], ZEROS) | integers)

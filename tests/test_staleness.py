@@ -1,16 +1,26 @@
 """Staleness weights, thresholds, and the transformation that applies them to a step."""
 
+import functools
 import math
 
 import jax
 import jax.numpy as jnp
+import jaxtyping
 import numpy as np
 import optax
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stellaris import scale_by_staleness, staleness_threshold, staleness_weight
+from stellaris import (
+    exponential_weight,
+    hinge_weight,
+    integer_threshold,
+    polynomial_weight,
+    scale_by_staleness,
+    staleness_threshold,
+    staleness_weight,
+)
 
 
 @pytest.mark.parametrize(
@@ -64,6 +74,77 @@ def test_weight_falls_with_staleness(staleness, smoothness):
 
 
 @pytest.mark.parametrize(
+    ("weight", "staleness", "value"),
+    [
+        (polynomial_weight, 0, 1.0),
+        (polynomial_weight, 3, 1 / 2),  # 4^-1/2: the power is one half by default
+        (functools.partial(polynomial_weight, power=1), 1, 1 / 2),  # unlike the inverse root, one version costs
+        (functools.partial(polynomial_weight, power=2.0), 4, 1 / 25),
+        (functools.partial(polynomial_weight, power=0), 10**6, 1.0),
+        (hinge_weight, 4, 1.0),  # nothing is lost up to 4
+        (hinge_weight, 5, 1 / 11),  # 1 / (10 * 1 + 1)
+        (functools.partial(hinge_weight, slope=1.5), 6, 1 / 4),
+        (functools.partial(hinge_weight, slope=0.5, bound=0), 2, 1 / 2),
+        (functools.partial(hinge_weight, slope=1.0, bound=1.5), 3, 1 / 2.5),
+        (functools.partial(hinge_weight, slope=0), 10**6, 1.0),
+        (functools.partial(hinge_weight, bound=math.inf), 10**6, 1.0),
+        (functools.partial(exponential_weight, rate=0.5), 0, 1.0),
+        (functools.partial(exponential_weight, rate=0.5), 4, math.exp(-2)),
+        (functools.partial(exponential_weight, rate=math.log(2)), 3, 1 / 8),
+        (functools.partial(exponential_weight, rate=0), 10**6, 1.0),
+        (functools.partial(exponential_weight, rate=100.0), 1, 0.0),  # e^-100 is no float32
+    ],
+)
+def test_other_weights_by_hand(weight, staleness, value):
+    """Polynomial, hinge and exponential, of a Python int and of an array."""
+    for x in (staleness, jnp.int32(staleness)):
+        got = weight(x)
+        assert (got.shape, got.dtype) == ((), jnp.float32)
+        np.testing.assert_allclose(got, value, rtol=1e-6)
+
+
+WEIGHTS = {
+    "inverse root": (staleness_weight, lambda s: max(s, 1) ** (-1 / 3)),
+    "inverse": (functools.partial(staleness_weight, smoothness=1.0), lambda s: 1 / max(s, 1)),
+    "polynomial": (polynomial_weight, lambda s: (s + 1) ** -0.5),
+    "hinge": (hinge_weight, lambda s: 1.0 if s <= 4 else 1 / (10 * (s - 4) + 1)),
+    "exponential": (functools.partial(exponential_weight, rate=0.1), lambda s: math.exp(-0.1 * s)),
+}
+
+
+@pytest.mark.parametrize(("weight", "python"), WEIGHTS.values(), ids=WEIGHTS)
+def test_every_weight_of_arrays(weight, python):
+    """Any shape, under jit and vmap; exactly 1 when fresh, never rising, never above 1; float64 where enabled."""
+    staleness = np.arange(60, dtype=np.int32).reshape(3, 4, 5)
+    expected = [python(s) for s in range(60)]
+    for function in (weight, jax.jit(weight), jax.vmap(weight)):
+        got = function(jnp.asarray(staleness))
+        assert got.shape == staleness.shape
+        np.testing.assert_allclose(np.ravel(got), expected, rtol=1e-6)
+    assert np.ravel(got)[0] == 1.0
+    assert np.all(np.diff(np.ravel(got)) <= 0)
+    np.testing.assert_array_equal(weight(jnp.array([-1, -9])), [1.0, 1.0])  # the clock never is below, but no NaN
+    with jax.enable_x64(True):
+        got = weight(staleness.ravel())
+        assert got.dtype == jnp.float64
+        np.testing.assert_allclose(got, expected, rtol=1e-14)
+
+
+def test_no_weight_is_not_a_number():
+    """Extremes give 0 or 1; no NaN on the way."""
+    with jax.debug_nans(True):
+        large = jnp.array([0, 2**31 - 1])
+        for weight, last in (
+            (functools.partial(staleness_weight, smoothness=0.01), 0.0),
+            (functools.partial(staleness_weight, smoothness=math.inf), 1.0),
+            (functools.partial(polynomial_weight, power=100.0), 0.0),
+            (functools.partial(polynomial_weight, power=math.inf), 0.0),
+            (functools.partial(exponential_weight, rate=1e30), 0.0),
+        ):
+            np.testing.assert_array_equal(weight(large), [1.0, last])
+
+
+@pytest.mark.parametrize(
     ("round", "max_staleness", "decay", "threshold"),
     [
         (0, 4, 0.5, 4.0),
@@ -88,6 +169,55 @@ def test_threshold_by_hand(round, max_staleness, decay, threshold):
         np.testing.assert_allclose(got, threshold, rtol=1e-6)
 
 
+def demo(max_staleness, decay, k):
+    """The authors' demo in Python's floats: `clip(int(max * d ** (k - 1)) + 1, 1, max)`."""
+    return min(max(int(max_staleness * decay ** (k - 1)) + 1, 1), max_staleness)
+
+
+@pytest.mark.parametrize("x64", [False, True])
+@pytest.mark.parametrize("decay", [0.3, 0.5, 0.9, 0.99, 1.0])
+def test_integer_threshold_is_the_demos(decay, x64):
+    """Every maximum to 30 and round to 60, also where the product is whole and float32 would round it down."""
+    expected = [[demo(m, decay, k) for k in range(61)] for m in range(1, 31)]
+    with jax.enable_x64(x64):
+        one = functools.partial(integer_threshold, decay=decay)
+        row = jax.vmap(lambda m, k: one(k, max_staleness=m), in_axes=(None, 0))
+        got = jax.jit(jax.vmap(row, in_axes=(0, None)))(jnp.arange(1, 31), jnp.arange(61))
+        assert got.dtype == (jnp.float64 if x64 else jnp.float32)
+    np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize(
+    ("round", "max_staleness", "decay", "threshold"),
+    [
+        (0, 4, 0.5, 4.0),  # int(8) + 1, clipped
+        (1, 4, 0.5, 4.0),  # int(4) + 1, clipped
+        (2, 4, 0.5, 3.0),
+        (3, 4, 0.5, 2.0),
+        (4, 4, 0.5, 1.0),  # int(0.5) + 1
+        (10**6, 4, 0.5, 1.0),  # never below 1
+        (7, 4, 1.0, 4.0),  # constant
+        (2, 10.0, 0.9, 10.0),  # int(9.0) + 1
+        (3, 10.0, 0.9, 9.0),  # int(8.1) + 1
+        (3, 100, 0.9, 82.0),  # 81 + 1, though float32 makes it 80.99999
+        (4, 1000, 0.9, 730.0),  # 729 + 1
+        (5, 1, 0.5, 1.0),
+        (0, math.inf, 0.5, math.inf),
+        (10**6, math.inf, 0.5, math.inf),  # no threshold stays none
+    ],
+)
+def test_integer_threshold_by_hand(round, max_staleness, decay, threshold):
+    """Of Python's numbers and of arrays, with and without jit."""
+    jitted = jax.jit(lambda k, m: integer_threshold(k, max_staleness=m, decay=decay))
+    for got in (
+        integer_threshold(round, max_staleness=max_staleness, decay=decay),
+        integer_threshold(jnp.int32(round), max_staleness=jnp.asarray(max_staleness), decay=decay),
+        jitted(round, max_staleness),
+    ):
+        assert (got.shape, got.dtype) == ((), jnp.float32)
+        np.testing.assert_array_equal(got, threshold)
+
+
 PARAMS = {"w": jnp.array([1.0, -2.0]), "b": jnp.float32(3.0)}
 GRADIENT = {"w": jnp.array([0.3, -4.0]), "b": jnp.float32(0.01)}
 
@@ -108,6 +238,52 @@ def test_scaling_a_step(scale):
         jax.tree.map(lambda h, w: np.testing.assert_allclose(h, w / 2, rtol=1e-6), half, whole)
 
 
+OPTIMIZERS = {
+    "sgd": optax.sgd(0.1),
+    "momentum": optax.sgd(0.1, momentum=0.9),
+    "adam": optax.adam(0.1),
+    "rmsprop": optax.rmsprop(0.1),
+}
+
+
+@pytest.mark.parametrize(
+    ("scaling", "factor"),
+    [
+        (scale_by_staleness(), 1 / 2),  # smoothness 3
+        (scale_by_staleness(weight=polynomial_weight), 1 / 3),
+        (scale_by_staleness(weight=functools.partial(hinge_weight, slope=0.25)), 1 / 2),
+        (scale_by_staleness(1.0), 1 / 8),
+    ],
+    ids=["inverse root", "polynomial", "hinge", "inverse"],
+)
+@pytest.mark.parametrize("base", OPTIMIZERS.values(), ids=OPTIMIZERS)
+def test_a_whole_optimizer_takes_a_smaller_step(base, scaling, factor):
+    """After one step, from the same state: staleness 8 costs its factor of the step, and the base's state nothing."""
+    chain = optax.chain(base, scaling)
+    update = jax.jit(lambda staleness, state: chain.update(GRADIENT, state, PARAMS, staleness=staleness))
+    _, state = update(jnp.int32(3), chain.init(PARAMS))
+    (whole, fresh), (part, stale) = (update(jnp.int32(s), state) for s in (0, 8))
+    plain, plain_state = base.update(GRADIENT, base.update(GRADIENT, base.init(PARAMS), PARAMS)[1], PARAMS)
+    for a, b, tolerance in (
+        (whole, plain, 1e-6),
+        (part, jax.tree.map(lambda x: x * factor, whole), 1e-6),
+        (fresh[0], plain_state, 1e-6),
+        (stale[0], fresh[0], 0),
+    ):
+        jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=tolerance), a, b)
+    assert abs(whole["w"][1]) > 0.05
+
+
+@pytest.mark.parametrize("base", [optax.adam(0.1), optax.rmsprop(0.1)], ids=["adam", "rmsprop"])
+def test_scaling_the_gradient_cancels(base):
+    """The first step of an adaptive optimizer is as long with half the gradient: the factor belongs on the step."""
+    lengths = []
+    for chain in (optax.chain(scale_by_staleness(3.0), base), optax.chain(base, scale_by_staleness(3.0))):
+        fresh, stale = (step(chain, staleness=jnp.int32(s)) for s in (0, 8))
+        lengths.append(stale["w"] / fresh["w"])
+    np.testing.assert_allclose(lengths, [[1.0, 1.0], [0.5, 0.5]], rtol=1e-4)
+
+
 def test_before_adam_it_would_cancel():
     """Why it belongs after: Adam divides by the gradient's size, so that a factor on the gradient is lost."""
     order = optax.chain(scale_by_staleness(3.0), optax.scale_by_adam(eps=0.0))
@@ -126,6 +302,46 @@ def test_transformation_keeps_dtypes_and_passes_over_other_extras():
         transform.update({}, state)
 
 
+@pytest.fixture
+def no_hook(monkeypatch):
+    """Without the run-time type checks, as a user calls it."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["eager", "jit"])
+@pytest.mark.parametrize("weight", [weight for weight, _ in WEIGHTS.values()], ids=WEIGHTS)
+@pytest.mark.usefixtures("no_hook")
+def test_staleness_that_is_not_whole(weight, wrap):
+    """Half a version is a mistake, and so is a truth value; also in the transformation, where it is traced."""
+    transform = scale_by_staleness(weight=weight)
+    for staleness, dtype in ((1.5, "float32"), (np.ones(2, np.float32), "float32"), (True, "bool")):
+        message = f"staleness has dtype {dtype}: expected whole numbers of versions"
+        with pytest.raises(TypeError, match=message):
+            wrap(weight)(staleness)
+        with pytest.raises(TypeError, match=message):
+            transform.update(GRADIENT, optax.EmptyState(), staleness=staleness)
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "message"),
+    [
+        (polynomial_weight, {"power": -0.5}, r"power=-0\.5 is negative or not a number"),
+        (polynomial_weight, {"power": math.nan}, "power=nan is negative or not a number"),
+        (hinge_weight, {"slope": -1.0}, r"slope=-1\.0 is negative or not a number"),
+        (hinge_weight, {"bound": -4}, "bound=-4 is negative or not a number"),
+        (hinge_weight, {"bound": math.nan}, "bound=nan is negative or not a number"),
+        (exponential_weight, {"rate": -0.1}, r"rate=-0\.1 is negative or not a number"),
+        (staleness_weight, {"smoothness": 0}, "smoothness=0 is not positive"),
+    ],
+)
+@pytest.mark.usefixtures("no_hook")
+def test_weights_out_of_their_range(function, arguments, message):
+    """The argument is named, with its value; under jit too."""
+    for run in (function, jax.jit(functools.partial(function, **arguments))):
+        with pytest.raises(ValueError, match=message):
+            run(1, **(arguments if run is function else {}))
+
+
 @pytest.mark.parametrize("smoothness", [0.0, -3.0, math.nan])
 def test_smoothness_that_is_not_positive(smoothness):
     """Found when the transformation is made, not when it is first used."""
@@ -137,5 +353,6 @@ def test_smoothness_that_is_not_positive(smoothness):
 @pytest.mark.parametrize("decay", [0.0, -0.5, 1.01, math.nan])
 def test_decay_outside_its_range(decay):
     """Zero is no decay, and above 1 the threshold would grow."""
-    with pytest.raises(ValueError, match=rf"decay={decay} lies outside \(0, 1\]"):
-        staleness_threshold(0, max_staleness=4, decay=decay)
+    for threshold in (staleness_threshold, integer_threshold):
+        with pytest.raises(ValueError, match=rf"decay={decay} lies outside \(0, 1\]"):
+            threshold(0, max_staleness=4, decay=decay)

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stellaris import global_ratio_cap, importance_ratio, truncate_ratio
-from stellaris.truncation import check_rho
+from stellaris.losses import MIN_LOG_PROB
+from stellaris.truncation import MAX_LOG_RATIO, check_rho
 
 EXTREMES = [1e4, -1e4, math.inf, -math.inf, 30.0, -30.0]
 
@@ -140,6 +141,56 @@ def test_transformations_and_dtypes():
         )
 
 
+def test_the_constants():
+    """Documented: `exp(30)` is 1e13, and times an advantage of 1e8 and another ratio is finite in float32."""
+    assert MAX_LOG_RATIO == 30.0
+    assert MIN_LOG_PROB == -1e6
+    assert np.isfinite(jnp.exp(jnp.float32(MAX_LOG_RATIO)) ** 2 * 1e8)
+
+
+def test_probability_zero():
+    """One policy to which the action is impossible holds the cap at rho, and its own ratio is 1e-13."""
+    logs = jnp.array([[-jnp.inf, 1.0], [2.0, 2.0]])
+    np.testing.assert_allclose(global_ratio_cap(logs, rho=1.5), [1.5, math.e], rtol=1e-6)
+    np.testing.assert_allclose(importance_ratio(logs[0, 0]), math.exp(-30), rtol=1e-5)
+
+
+def test_a_constant_cap():
+    """A number is an array full of it, for ratios at it, above it and below it, in value and gradient."""
+    ratio = jnp.array([0.5, 2.0, 2.5, 1e13])
+    for cap, integer in ((2.0, 2), (math.inf, None)):
+        expected = jax.value_and_grad(lambda r, c=cap: jnp.sum(truncate_ratio(r, jnp.full(4, c))))(ratio)
+        for number in (cap, integer) if integer else (cap,):
+            got = jax.value_and_grad(lambda r, c=number: jnp.sum(truncate_ratio(r, c)))(ratio)
+            jax.tree.map(np.testing.assert_array_equal, got, expected)
+    np.testing.assert_array_equal(truncate_ratio(ratio, 2), [0.5, 2.0, 2.0, 2.0])
+
+
+@pytest.mark.parametrize("cap", [0.0, -1, math.nan, -math.inf])
+def test_a_constant_cap_is_positive(cap):
+    """Zero would erase the sample."""
+    with pytest.raises(ValueError, match=f"cap={cap} is not positive"):
+        truncate_ratio(jnp.ones(2), cap)
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "name"),
+    [
+        (importance_ratio, [3], "log_ratio"),
+        (global_ratio_cap, [(2, 3)], "log_ratios"),
+        (truncate_ratio, [3, 3], "ratio"),
+    ],
+)
+def test_integers(function, arguments, name, monkeypatch):
+    """The error names the argument and its type, also while `jit` traces."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    for call in (function, jax.jit(function)):
+        with pytest.raises(TypeError, match=f"^{name} has dtype int32: expected floating point"):
+            call(*(jnp.ones(shape, jnp.int32) for shape in arguments))
+    with pytest.raises(TypeError, match=r"^cap has dtype int32"):
+        truncate_ratio(jnp.ones(3), jnp.ones(3, jnp.int32))
+
+
 @pytest.mark.parametrize("rho", [0.99, 0, -math.inf, math.nan])
 def test_rho_below_one(rho):
     """A cap below 1 would truncate the behaviour policy itself."""
@@ -158,8 +209,9 @@ def test_rho_below_one(rho):
 def test_errors(function, shapes, message, monkeypatch):
     """Without the run-time type checks, as a user calls it, an error names the argument and its shape."""
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
-    with pytest.raises(ValueError, match=message):
-        function(*map(jnp.zeros, shapes))
+    for call in (function, jax.jit(function)):
+        with pytest.raises(ValueError, match=message):
+            call(*map(jnp.zeros, shapes))
 
 
 @pytest.mark.parametrize("rho", [np.float32(0.5), np.float64(math.nan), np.int64(0)])

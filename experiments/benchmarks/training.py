@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,7 @@ import optax
 import psutil
 
 from experiments import testbed
+from experiments.benchmarks.measuring import Comparison
 from stellaris import PPO, envs, staleness_aware
 from stellaris.algorithms.common import take
 from stellaris.normalisation import Statistics
@@ -36,16 +37,6 @@ STEPS = ACTORS * FRAGMENT
 ALGORITHM = PPO(epochs=10, minibatch_size=512)
 #: Rounds of each system in one measurement; as many are run before, and not counted.
 ROUNDS, WARM_UP, REPEATS = 20, 5, 3
-
-
-class Comparison(NamedTuple):
-    """A line of the table."""
-
-    what: str
-    measured: str
-    against: str
-    ratio: float
-    wanted: str
 
 
 def measure(say: Callable[[str], None]) -> Iterator[Comparison]:

@@ -1,9 +1,11 @@
 """What the algorithms share: batches, masked means, the cap over held policies, and what a loss reports."""
 
+import math
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import Bool, Float, Int
 
@@ -18,7 +20,14 @@ Metrics: TypeAlias = dict[str, Any]
 
 
 class Batch(NamedTuple):
-    """`N` samples to learn from, flat, with what the behaviour policy made of them."""
+    """`N` samples to learn from, flat, with what the behaviour policy made of them.
+
+    Example:
+      >>> one = jnp.ones(4)
+      >>> batch = Batch(jnp.ones((4, 2)), jnp.zeros(4, jnp.int32), -one, one, one, one, jnp.int32(one), one > 0)
+      >>> batch.observation.shape, batch.advantage.shape
+      ((4, 2), (4,))
+    """
 
     observation: Array  #: `[N, *obs]` raw.
     action: Array  #: `[N, *action]`.
@@ -91,6 +100,24 @@ def evaluate(apply_fn: ApplyFn, params: Tree, observation: Any, action: Any) -> 
     return Evaluated(distribution.log_prob(action), distribution.entropy(), value)
 
 
+def cleaned(batch: Any) -> Any:
+    """Zeros where a sample is not valid: what multiplies a gradient of zero must be a number.
+
+    Observations stay as they are, because a network may need more of them than zeros.
+    """
+    valid = jnp.asarray(batch.valid)
+
+    def clean(x: Array) -> jax.Array:
+        mask = valid.reshape(*valid.shape, *[1] * (jnp.ndim(x) - valid.ndim))
+        return jnp.where(mask, x, jnp.zeros((), jnp.result_type(x)))
+
+    names = [name for name in ("action", "log_prob", "advantage", "target") if hasattr(batch, name)]
+    clean_fields = {name: clean(getattr(batch, name)) for name in names}
+    if isinstance(batch, Batch):
+        clean_fields["value"] = clean(batch.value)
+    return batch._replace(**clean_fields)
+
+
 def log_ratio(log_prob: jax.Array, behaviour: Array, valid: Array) -> jax.Array:
     """To the behaviour policy; 0 where a sample is not valid, so that nothing it holds reaches the gradient."""
     return jnp.where(valid, jnp.where(valid, log_prob, 0.0) - jnp.where(valid, behaviour, 0.0), 0.0)
@@ -149,6 +176,11 @@ def report(
 def outside(log_ratio: jax.Array, clip: float) -> jax.Array:
     """Whether a sample is outside PPO's trust region: its ratio differs from 1 by more than `clip`."""
     return jnp.abs(importance_ratio(log_ratio) - 1.0) > clip
+
+
+def is_infinite(rho: Any) -> bool:
+    """Whether a truncation level is a number, and infinite."""
+    return isinstance(rho, float | np.floating) and math.isinf(rho)
 
 
 def norm_clipped(optimizer: optax.GradientTransformation, max_norm: float | None) -> optax.GradientTransformation:

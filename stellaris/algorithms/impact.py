@@ -11,14 +11,21 @@ from jaxtyping import Float, Int
 from stellaris import checks
 from stellaris.algorithms import common
 from stellaris.algorithms.common import Batch, Metrics, masked_mean
-from stellaris.losses import impact_loss, value_loss
+from stellaris.losses import MIN_LOG_PROB, impact_loss, value_loss
 from stellaris.returns import vtrace
 from stellaris.truncation import check_rho
 from stellaris.types import ApplyFn, Array, Trajectory, Tree
 
 
 class TargetBatch(NamedTuple):
-    """`N` samples to learn from, flat, with what the target policy makes of them."""
+    """`N` samples to learn from, flat, with what the target policy makes of them.
+
+    Example:
+      >>> one = jnp.ones(4)
+      >>> samples = Batch(jnp.ones((4, 2)), jnp.zeros(4, jnp.int32), -one, one, one, one, jnp.int32(one), one > 0)
+      >>> TargetBatch(samples, target_log_ratio=0 * one).samples.target.shape
+      (4,)
+    """
 
     samples: Batch  #: values, advantages and value targets are the target policy's.
     target_log_ratio: Float[Array, "N"]  #: log-probability under the target policy minus the behaviour policy's.
@@ -90,7 +97,7 @@ class IMPACT:
           A `TargetBatch`; sample `t * B + b` is step `t` of environment `b`.
         """
         observation, valid = trajectory.observation[:-1], jnp.asarray(trajectory.valid)
-        policy = common.evaluate(apply_fn, target, observation, trajectory.action)
+        policy = common.evaluate(apply_fn, target, observation, common.cleaned(trajectory).action)
         value = jnp.concatenate([policy.value, apply_fn(target, trajectory.observation[-1:])[1]])
         log_ratio = common.log_ratio(policy.log_prob, trajectory.log_prob, valid)
         reward = jnp.asarray(trajectory.reward)
@@ -160,7 +167,7 @@ class IMPACT:
           ValueError: if `rho` is below 1.
         """
         check_rho(rho)
-        samples = batch.samples
+        samples: Batch = common.cleaned(batch.samples)
         policy = common.evaluate(apply_fn, params, samples.observation, samples.action)
         log_ratio = common.log_ratio(policy.log_prob, samples.log_prob, samples.valid)
         cap = None
@@ -180,7 +187,7 @@ class IMPACT:
             log_ratio,
             samples.valid,
             samples.version,
-            clipped=common.outside(log_ratio - batch.target_log_ratio, self.clip),
+            clipped=common.outside(_finite(log_ratio) - _finite(batch.target_log_ratio), self.clip),
             cap=cap,
             version=version,
             lags=lags,
@@ -192,3 +199,8 @@ class IMPACT:
         }
         total = metrics["policy_loss"] + self.value_coefficient * metrics["value_loss"]
         return total - self.entropy_coefficient * metrics["entropy"], metrics
+
+
+def _finite(log_ratio: Array) -> jax.Array:
+    """So that the ratio of two policies under which an action is impossible is a number."""
+    return jnp.clip(log_ratio, MIN_LOG_PROB, -MIN_LOG_PROB)

@@ -97,12 +97,13 @@ class IMPALA:
           ValueError: if `rho` is below 1.
         """
         check_rho(rho)
+        batch = common.cleaned(batch)
         observation = batch.observation[:-1]
         policy = common.evaluate(apply_fn, params, observation, batch.action)
         last = apply_fn(params, batch.observation[-1:])[1]
         log_ratio = common.log_ratio(policy.log_prob, batch.log_prob, batch.valid)
         cap, rho_clip, pg_rho_clip = None, self.rho_clip, self.pg_rho_clip
-        if peers and not (isinstance(rho, float) and math.isinf(rho)):
+        if peers and not common.is_infinite(rho):
             cap = common.held_cap(apply_fn, peers, observation, batch.action, batch.log_prob, policy.log_prob, rho)
             rho_clip = pg_rho_clip = math.inf
         reward = jnp.asarray(batch.reward)

@@ -148,6 +148,7 @@ class PPO:
           ValueError: if `rho` is below 1.
         """
         check_rho(rho)
+        batch = common.cleaned(batch)
         policy = common.evaluate(apply_fn, params, batch.observation, batch.action)
         log_ratio = common.log_ratio(policy.log_prob, batch.log_prob, batch.valid)
         cap = None

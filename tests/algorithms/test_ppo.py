@@ -104,17 +104,23 @@ def with_a_peer(apply_fn):
 # ---- loss -----------------------------------------------------------------------------------------------------------
 
 
+def by_scipy(apply_fn, params, observation, action):
+    """Log-probabilities of actions, entropies and values of either bare network `[n]`, in NumPy and scipy."""
+    mean, value = observation @ params["policy"], observation @ params["value"]
+    if apply_fn is categorical:
+        probabilities = scipy.special.softmax(mean, axis=-1)
+        chosen = np.take_along_axis(probabilities, action[..., None], axis=-1)[..., 0]
+        return np.log(chosen), scipy.stats.entropy(probabilities, axis=-1), value
+    law = scipy.stats.norm(mean, np.exp(params["log_std"]))
+    return law.logpdf(action).sum(-1), law.entropy().sum(-1), value
+
+
 def transcription(ppo, apply_fn, params, batch, peers, rho):
     """The loss and its metrics, sample by sample in float64, with scipy's distributions."""
     params, batch, peers = jax.tree.map(np.asarray, (params, batch, peers))
 
     def evaluate(p, i):
-        mean, value = batch.observation[i] @ p["policy"], batch.observation[i] @ p["value"]
-        if apply_fn is categorical:
-            probabilities = scipy.special.softmax(mean)
-            return math.log(probabilities[batch.action[i]]), scipy.stats.entropy(probabilities), value
-        law = scipy.stats.norm(mean, np.exp(p["log_std"]))
-        return law.logpdf(batch.action[i]).sum(), law.entropy().sum(), value
+        return by_scipy(apply_fn, p, batch.observation[i], batch.action[i])
 
     rows = []
     for i in np.flatnonzero(batch.valid):
@@ -319,6 +325,141 @@ def test_rho_below_one(rho, peers):
         PPO().loss(gaussian, parameters(0), sample_batch(gaussian), (parameters(1),) * peers, rho=rho)
 
 
+# ---- the divergence penalty -----------------------------------------------------------------------------------------
+
+
+def test_kl_coefficient_adds_the_divergence():
+    """`coefficient * kl`: the configuration's, or the argument in its place, be it 0; in the loss and its gradient."""
+    batch, params = sample_batch(gaussian), parameters(1, like=0)
+    differentiated = lambda loss: jax.jit(jax.value_and_grad(loss))  # noqa: E731
+    plain = differentiated(lambda p: PPO().loss(gaussian, p, batch)[0])(params)
+    kl = differentiated(lambda p: PPO().loss(gaussian, p, batch)[1]["kl"])(params)
+    assert kl[0] > 0.01
+    for ppo, arguments in ((PPO(kl_coefficient=0.3), (None, 0.7, 0.0)), (PPO(), (0.7,))):
+        run = differentiated(lambda p, c, ppo=ppo: ppo.loss(gaussian, p, batch, kl_coefficient=c)[0])
+        for c in arguments:
+            used = 0.3 if c is None else c
+            close(run(params, c), jax.tree.map(lambda x, k, used=used: x + used * k, plain, kl))
+
+
+def test_kl_coefficient_may_change_without_a_new_trace():
+    """One trace for every coefficient, as `adapt_kl_coefficient` gives a new one for every batch."""
+    traces = []
+
+    def counted(params, observation):
+        traces.append(1)
+        return gaussian(params, observation)
+
+    batch, params = sample_batch(gaussian), parameters(1, like=0)
+    loss = jax.jit(lambda c: PPO().loss(counted, params, batch, kl_coefficient=c))
+    losses = [loss(jnp.float32(c)) for c in (0.0, 0.5, 2.0)]
+    assert len(traces) == 1
+    kl = losses[0][1]["kl"]
+    close([x[0] for x in losses], [losses[0][0] + c * kl for c in (0.0, 0.5, 2.0)])
+
+
+# ---- invalid samples, extremes and transformations ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("field", ["action", "log_prob", "value", "advantage", "target"])
+@pytest.mark.parametrize("garbage", [math.nan, 1e30, math.inf])
+def test_garbage_in_invalid_samples(field, garbage):
+    """Reaches neither loss nor gradient, not even by way of 0 * NaN."""
+    batch, run = sample_batch(gaussian), with_a_peer(gaussian)
+    x = getattr(batch, field)
+    valid = batch.valid[:, None] if x.ndim == 2 else batch.valid
+    equal(run(batch._replace(**{field: jnp.where(valid, x, garbage)})), run(batch))
+
+
+def test_garbage_in_steps_that_are_no_transition():
+    """The NaN that a reset may have for a reward reaches no advantage, and so neither loss nor gradient."""
+    steps = trajectory()
+    spoilt = steps._replace(reward=np.where(steps.valid, steps.reward, np.nan))
+    got, clean = (PPO().prepare(t) for t in (spoilt, steps))
+    equal((got.advantage, got.target), (clean.advantage, clean.target))
+
+
+def forbidding(params, observation):
+    """A categorical policy whose last action has probability zero if the parameters say so."""
+    forbidden = (params["log_std"] > 50.0) & (jnp.arange(ACTIONS) == ACTIONS - 1)
+    return jnp.where(forbidden, -jnp.inf, observation @ params["policy"]), observation @ params["value"]
+
+
+@pytest.mark.parametrize("forbids", [(True, False), (False, True), (True, True)])
+def test_actions_of_probability_zero(forbids):
+    """Taken all the same: in learner or peer they give a finite loss and gradient; the divergence counts them as 1e6.
+
+    A behaviour policy whose log-probability is minus infinity is allowed where a sample is not valid.
+    """
+    batch = sample_batch(categorical)
+    batch = batch._replace(log_prob=jnp.where(batch.valid, batch.log_prob, -jnp.inf))
+    learner, peer = (
+        parameters(seed, like=0) | {"log_std": jnp.full(ACTIONS, 100.0 * on)}
+        for seed, on in zip((1, 2), forbids, strict=True)
+    )
+    with jax.debug_nans(True):
+        for held in ((), (peer,)):
+            got = compiled(CONFIGURATIONS["penalty"], forbidding, learner, batch, held)
+            assert all(np.isfinite(x).all() for x in jax.tree.leaves(got))
+    impossible = (batch.action == ACTIONS - 1)[batch.valid].mean()
+    assert impossible > 0.2
+    if forbids[0]:
+        close(got[0][1]["kl"] / 1e6, impossible, 1e-3)
+
+
+def test_random_extremes_make_no_nan():
+    """Log-probabilities, advantages, targets and values of any size that float32 squares."""
+    random, run = np.random.default_rng(0), with_a_peer(gaussian)
+    batch = sample_batch(gaussian)
+    with jax.debug_nans(True):
+        for _ in range(20):
+            extreme = lambda size: jnp.asarray(random.choice([-size, -1.0, 0.0, 1.0, size], size=24))  # noqa: E731
+            got = run(
+                batch._replace(log_prob=extreme(1e4), advantage=extreme(1e8), target=extreme(1e8), value=extreme(1e8))
+            )
+            assert all(np.isfinite(x).all() for x in jax.tree.leaves(got))
+
+
+def test_loss_under_vmap_over_batches_and_checkpoint():
+    """The same numbers: a loss and a gradient for every batch, and the gradient when the forward pass is redone."""
+    ppo, params, peers = CONFIGURATIONS["everything"], parameters(1, like=0), (parameters(2, like=0),)
+    batches = [sample_batch(gaussian, seed=seed) for seed in (0, 1)]
+    alone = [compiled(ppo, gaussian, params, batch, peers) for batch in batches]
+    together = jax.vmap(lambda batch: compiled(ppo, gaussian, params, batch, peers))(
+        jax.tree.map(lambda *x: jnp.stack(x), *batches)
+    )
+    close(together, jax.tree.map(lambda *x: jnp.stack(x), *alone))
+    loss = jax.checkpoint(lambda p: ppo.loss(gaussian, p, batches[0], peers)[0])
+    close(jax.jit(jax.grad(loss))(params), alone[0][1])
+
+
+def test_no_gradient_to_the_peers():
+    """However they move the loss."""
+    batch, params = sample_batch(gaussian), parameters(1, like=0)
+    loss = jax.jit(jax.value_and_grad(lambda peer: PPO().loss(gaussian, params, batch, (peer,))[0]))
+    (first, gradient), (second, _) = (loss(parameters(seed, like=0)) for seed in (2, 3))
+    equal(gradient, jax.tree.map(jnp.zeros_like, gradient))
+    assert abs(first - second) > 1e-6
+
+
+def test_one_step_of_one_environment():
+    """T = B = 1, by hand: one temporal difference, and a deviation of zero."""
+    one = np.ones((1, 1), np.float32)
+    step = Trajectory(
+        observation=np.ones((2, 1, FEATURES), np.float32),
+        action=np.zeros((1, 1, ACTIONS), np.float32),
+        reward=2 * one,
+        terminated=one < 0,
+        valid=one > 0,
+        log_prob=-one,
+        value=np.array([[3.0], [4.0]], np.float32),
+        version=np.full((1, 1), 5, np.int32),
+    )
+    batch = PPO(discount=0.5, standardize_advantage=False).prepare(step)
+    equal((batch.advantage, batch.target, batch.version), (np.ones(1), np.full(1, 4.0), np.full(1, 5)))
+    equal(PPO(discount=0.5).prepare(step).advantage, np.zeros(1))
+
+
 # ---- prepare --------------------------------------------------------------------------------------------------------
 
 
@@ -509,6 +650,8 @@ def test_configuration_is_a_frozen_value():
             for value in (0, -1)
         ),
         ("clip", math.nan, "is not positive"),
+        ("kl_coefficient", -0.1, "is negative"),
+        ("kl_coefficient", math.nan, "is negative or not a number"),
         *(
             (name, value, r"lies outside \[0, 1\]")
             for name in ("discount", "lambda_")

@@ -1,0 +1,45 @@
+"""How benchmarks measure: both sides of a ratio in turn, in one process, and medians compared."""
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+
+#: Seconds that one measurement of one side takes at least, and how many measurements there are.
+SECONDS, REPEATS = 0.01, 25
+
+
+class Comparison(NamedTuple):
+    """A line of the table."""
+
+    what: str
+    measured: str
+    against: str
+    ratio: float
+    wanted: str
+
+
+def interleaved(sides: Mapping[str, Callable[[], Any]]) -> dict[str, float]:
+    """Median seconds of a call of each side, measured in turn; what a call returns is waited for."""
+    calls = {name: _calls(side) for name, side in sides.items()}
+    times: dict[str, list[float]] = {name: [] for name in sides}
+    for _ in range(REPEATS):
+        for name, side in sides.items():
+            times[name].append(_time(side, calls[name]))
+    return {name: statistics.median(seconds) for name, seconds in times.items()}
+
+
+def _calls(side: Callable[[], Any]) -> int:
+    """As many as take `SECONDS`, once everything is compiled."""
+    _time(side, 3)
+    return max(1, int(SECONDS / _time(side, 3)))
+
+
+def _time(side: Callable[[], Any], calls: int) -> float:
+    began = time.perf_counter()
+    for _ in range(calls):
+        result = side()
+    jax.block_until_ready(result)  # type: ignore[no-untyped-call]
+    return (time.perf_counter() - began) / calls

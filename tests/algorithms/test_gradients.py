@@ -1,0 +1,185 @@
+"""An algorithm's gradient with what it reports: by policy lag, whether it is finite, and against a fresh one."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from stellaris import IMPACT, IMPALA, PPO, fully_asynchronous, gradient_cosine
+from stellaris.algorithms import gradient
+from tests.algorithms.test_impala import sample_trajectory
+from tests.algorithms.test_ppo import close, equal, gaussian, parameters
+from tests.test_diagnostics import loop
+
+VERSION, LAGS = 9, 4
+ALGORITHMS = {"PPO": PPO(clip=0.1), "IMPALA": IMPALA(), "IMPACT": IMPACT(clip=0.1)}
+
+
+def sampled(algorithm, seed=0):
+    """What an algorithm learns from; the behaviour policy's versions are 2 to 8."""
+    trajectory = sample_trajectory(gaussian, seed=seed)
+    if isinstance(algorithm, IMPACT):
+        return algorithm.prepare(gaussian, parameters(4, like=0), trajectory)
+    return algorithm.prepare(trajectory) if isinstance(algorithm, PPO) else trajectory
+
+
+def samples(batch):
+    """Log-probability, version and validity, and what the network sees, whatever the batch."""
+    if hasattr(batch, "terminated"):
+        return batch._replace(observation=batch.observation[:-1])
+    return getattr(batch, "samples", batch)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def everything(algorithm, params, batch, peers, version, fresh=None):
+    return gradient(algorithm, gaussian, params, batch, peers, rho=1.05, version=version, lags=LAGS, fresh=fresh)
+
+
+@pytest.fixture(scope="module", params=ALGORITHMS)
+def learned(request):
+    """An algorithm, its batch, parameters, a peer, and the gradient with everything that it reports."""
+    algorithm = ALGORITHMS[request.param]
+    batch, params, peer = sampled(algorithm), parameters(1, like=0, distance=0.3), parameters(2, like=0)
+    got = everything(algorithm, params, batch, (peer,), VERSION, parameters(5, like=1, distance=0.2))
+    return algorithm, batch, params, peer, got
+
+
+# ---- the gradient ---------------------------------------------------------------------------------------------------
+
+
+def test_gradient_is_that_of_the_loss(learned):
+    """`jax.grad` of the loss, with its metrics, the loss itself, and whether all of it is finite."""
+    algorithm, batch, params, peer, (got, metrics) = learned
+
+    def loss(params):
+        return algorithm.loss(gaussian, params, batch, (peer,), rho=1.05)
+
+    (value, plain), expected = jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
+    close(got, expected, 1e-6)
+    close({name: metrics[name] for name in plain} | {"loss": metrics["loss"]}, plain | {"loss": value}, 1e-6)
+    assert set(metrics) == {*plain, "loss", "finite", "fresh_cosine", "by_lag"}
+    assert metrics["finite"].dtype == bool
+    assert metrics["finite"]
+
+
+def test_options_reach_the_loss(learned):
+    """Without them: no peers, no report by lag and no fresh gradient."""
+    algorithm, batch, params, _, (_, with_peer) = learned
+    _, metrics = jax.jit(lambda p: gradient(algorithm, gaussian, p, batch))(params)
+    assert {"fresh_cosine", "by_lag"}.isdisjoint(metrics)
+    assert metrics["truncation_fraction"] == 0 < with_peer["truncation_fraction"]
+    assert metrics["loss"] != with_peer["loss"]
+    with pytest.raises(ValueError, match=r"rho=0\.5 is below 1"):
+        gradient(algorithm, gaussian, params, batch, rho=0.5)
+    with pytest.raises(ValueError, match="lags=0 is below 1"):
+        gradient(algorithm, gaussian, params, batch, version=VERSION, lags=0)
+
+
+@pytest.mark.parametrize("planted", ["policy", "value", "log_std"])
+def test_a_gradient_that_is_not_finite_says_so(planted):
+    """One NaN in one leaf is enough."""
+
+    class Linear:
+        """A loss whose gradient is what its batch holds."""
+
+        def loss(self, apply_fn, params, batch, peers):
+            del apply_fn, peers
+            return sum(jnp.vdot(p, batch[name]) for name, p in params.items()), {}
+
+    for bad in (jnp.nan, jnp.inf):
+        batch = parameters(1)
+        assert gradient(Linear(), gaussian, parameters(0), batch)[1]["finite"]
+        batch[planted] = batch[planted].at[..., 0].set(bad)
+        got, metrics = gradient(Linear(), gaussian, parameters(0), batch)
+        equal(got, batch)
+        assert not metrics["finite"]
+
+
+# ---- against a fresh one --------------------------------------------------------------------------------------------
+
+
+def test_fresh_cosine_is_that_of_both_gradients(learned):
+    """In NumPy's float64, over all leaves as one vector; 1 for the parameters themselves."""
+    algorithm, batch, params, peer, (stale, metrics) = learned
+    fresh = everything(algorithm, parameters(5, like=1, distance=0.2), batch, (peer,), VERSION)[0]
+    a, b = (np.concatenate([np.ravel(x).astype(float) for x in jax.tree.leaves(g)]) for g in (stale, fresh))
+    expected = a @ b / np.linalg.norm(a) / np.linalg.norm(b)
+    assert expected < 0.999
+    close(metrics["fresh_cosine"], expected, 1e-4)
+    close(gradient_cosine(stale, fresh), expected, 1e-4)
+    close(everything(algorithm, params, batch, (peer,), VERSION, params)[1]["fresh_cosine"], 1.0, 1e-6)
+
+
+# ---- by policy lag --------------------------------------------------------------------------------------------------
+
+
+def test_by_lag_is_a_loop(learned):
+    """Each sample under the lag of the policy that chose its action, with its own clipping and truncation."""
+    algorithm, batch, params, peer, (_, metrics) = learned
+    chosen = samples(batch)
+    held = [gaussian(p, chosen.observation)[0].log_prob(chosen.action) - chosen.log_prob for p in (params, peer)]
+    ratio, cap = jnp.exp(held[0]), jnp.maximum(jnp.exp(jnp.minimum(*held)), 1.05)
+    if isinstance(algorithm, IMPALA):
+        clipped = jnp.zeros_like(ratio, bool)  # the cap is in its constants' place
+    else:
+        around = getattr(batch, "target_log_ratio", 0.0)
+        clipped = jnp.abs(jnp.exp(held[0] - around) - 1) > 0.1
+    lag = VERSION - chosen.version
+    expected = loop(LAGS, lag, held[0], chosen.valid, clipped, ratio > cap)
+    for name, numbers in expected.items():
+        close(getattr(metrics["by_lag"], name), numbers, 1e-4)
+    assert np.all(metrics["by_lag"].count > 0) == np.all(np.array(expected["count"]) > 0)
+    assert metrics["by_lag"].count.sum() == chosen.valid.sum()
+    assert 0 < metrics["by_lag"].truncated.sum() < chosen.valid.sum()
+
+
+def test_by_lag_adds_up_to_the_metrics(learned):
+    """Their means are what the loss reports; the versions are counted over valid samples, by hand."""
+    *_, batch, _, _, (_, metrics) = learned
+    report, chosen = metrics["by_lag"], samples(batch)
+    n = report.count.sum()
+    for sums, name in (
+        (report.kl_sum, "kl"),
+        (report.clipped, "clip_fraction"),
+        (report.truncated, "truncation_fraction"),
+    ):
+        close(sums.sum() / n, metrics[name], 1e-5)
+    versions = np.asarray(chosen.version)[np.asarray(chosen.valid)]
+    close(metrics["version_mean"], versions.mean(), 1e-6)
+    assert metrics["version_oldest"] == versions.min()
+
+
+def test_one_trace_for_many_versions():
+    """The version is traced: the lags follow it, and a behaviour newer than the learner counts as lag 0."""
+    traces = []
+
+    def counted(params, observation):
+        traces.append(1)
+        return gaussian(params, observation)
+
+    batch, params = PPO().prepare(sample_trajectory(gaussian)), parameters(1, like=0)
+    run = jax.jit(lambda version: PPO().loss(counted, params, batch, version=version)[1]["by_lag"].count)
+    for version in (0, 5, 9, 100):
+        lag = np.clip(version - np.asarray(batch.version)[np.asarray(batch.valid)], 0, 7)
+        equal(run(jnp.int32(version)), np.bincount(lag, minlength=8))
+    assert len(traces) == 1
+
+
+@pytest.mark.parametrize("clock", [5, 8])
+def test_data_lag_and_gradient_lag_add_up(clock):
+    """Version 3 chose the actions, version 5 computed the gradient, which is applied at some later clock.
+
+    The report knows the first difference, 2, at any clock; the aggregator the second; the sum is clock minus 3.
+    """
+    batch = PPO().prepare(sample_trajectory(gaussian))
+    batch = batch._replace(version=jnp.full_like(batch.version, 3))
+    grads, metrics = everything(PPO(clip=0.1), parameters(1, like=0, distance=0.3), batch, (parameters(2, like=0),), 5)
+    equal(metrics["by_lag"].count, [0, 0, batch.valid.sum(), 0])
+    assert metrics["version_mean"] == metrics["version_oldest"] == 3
+    aggregator = fully_asynchronous(capacity=1)
+    update, _ = aggregator.pop(aggregator.push(aggregator.init(grads), grads, 5), clock, 0)
+    assert update.staleness[0] == clock - 5
+    data_lag = np.flatnonzero(metrics["by_lag"].count)[0]
+    assert data_lag + update.staleness[0] == clock - 3

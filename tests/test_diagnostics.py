@@ -1,0 +1,259 @@
+"""What staleness does, by policy lag, by trajectory and between gradients: against plain loops and numbers by hand."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import jaxtyping
+import numpy as np
+import pytest
+
+from stellaris import LagReport, gradient_cosine, lag_report, version_span
+
+
+def close(got, want, tolerance=1e-6):
+    np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance)
+
+
+def equal(got, want):
+    jax.tree.map(np.testing.assert_array_equal, got, want)
+
+
+# ---- by policy lag --------------------------------------------------------------------------------------------------
+
+
+def samples(shape=(60,), seed=0):
+    """Lags from -2 to 6, log-ratios, validity, clipping and truncation, NumPy."""
+    random = np.random.default_rng(seed)
+    lag, log_ratio = random.integers(-2, 7, size=shape), random.normal(size=shape)
+    valid, clipped, truncated = (random.uniform(size=(3, *shape)).T < [0.8, 0.5, 0.3]).T
+    return lag.astype(np.int32), log_ratio, valid, clipped, truncated
+
+
+def report(lag, log_ratio, valid, clipped, truncated, lags=4):
+    return lag_report(lag, log_ratio, valid, clipped=clipped, truncated=truncated, lags=lags)
+
+
+MEANS = ("count", "kl", "clip_fraction", "truncation_fraction", "effective_sample_size")
+
+
+def loop(lags, *columns):
+    """What a report says, in plain Python: one list of samples for every lag."""
+    rows = [[] for _ in range(lags)]
+    for lag, log_ratio, valid, clipped, truncated in zip(*(np.ravel(x).tolist() for x in columns), strict=True):
+        if valid:
+            ratio = math.exp(log_ratio)
+            rows[min(max(lag, 0), lags - 1)].append((ratio - 1 - log_ratio, clipped, truncated, ratio))
+    said = {name: [] for name in MEANS}
+    for found in rows:
+        n = len(found)
+        kl, clipped, truncated, weights = zip(*found, strict=True) if n else ((), (), (), ())
+        squares = sum(w * w for w in weights)
+        means = (sum(x) / n if n else 0.0 for x in (kl, clipped, truncated))
+        for name, x in zip(MEANS, (n, *means, sum(weights) ** 2 / squares if n else 0.0), strict=True):
+            said[name].append(x)
+    return said
+
+
+@pytest.mark.parametrize("shape", [(60,), (20, 3), (1,), (0,), ()])
+@pytest.mark.parametrize("lags", [1, 4, 12])
+def test_lag_report_is_a_loop(shape, lags):
+    """Every sum and mean; negative lags count as 0, those beyond the last as the last, and empty ones are zero."""
+    columns = samples(shape)
+    with jax.enable_x64(True):
+        got = report(*map(jnp.asarray, columns), lags=lags)
+        assert all(x.shape == (lags,) and x.dtype == jnp.float64 for x in got)
+        for name, expected in loop(lags, *columns).items():
+            close(getattr(got, name), expected, 1e-12)
+
+
+def test_lag_report_by_hand():
+    """Two samples at lag 0 of ratios 1 and 3, one at 1, one of lag 5 in the last; a newer behaviour counts as 0."""
+    ratio = jnp.array([1.0, 3.0, 2.0, 0.5, 1.0, 100.0])
+    lag = jnp.array([0, 0, 1, 5, -3, 1])
+    valid = jnp.array([True] * 5 + [False])
+    got = lag_report(lag, jnp.log(ratio), valid, clipped=ratio != 1, truncated=ratio > 2, lags=3)
+    close(got.count, [3, 1, 1])
+    close(got.weight_sum, [5, 2, 0.5])
+    close(got.weight_square_sum, [11, 4, 0.25])
+    close(got.clip_fraction, [1 / 3, 1, 1])
+    close(got.truncation_fraction, [1 / 3, 0, 0])
+    close(got.effective_sample_size, [25 / 11, 1, 1])
+    close(got.kl, [(2 - math.log(3)) / 3, 1 - math.log(2), -0.5 + math.log(2)])
+
+
+def test_lag_report_without_clipping_or_cap():
+    """Left out, nothing is clipped and nothing truncated; eight lags are told apart."""
+    lag, log_ratio, valid, *_ = samples()
+    got = lag_report(lag, jnp.asarray(log_ratio, jnp.float32), valid)
+    assert got.count.shape == (8,)
+    equal((got.clipped, got.truncated), (np.zeros(8), np.zeros(8)))
+    assert got.count.sum() == valid.sum()
+
+
+def test_invalid_samples_do_not_count():
+    """Whatever they hold: NaN, infinities, any lag. Nor do they to a gradient."""
+    lag, log_ratio, valid, *flags = samples()
+    clean = report(lag, jnp.asarray(log_ratio, jnp.float32), valid, *flags)
+    for garbage in (math.nan, math.inf, -math.inf, 1e30):
+        spoilt = jnp.where(valid, log_ratio, garbage).astype(jnp.float32)
+        bad_lag = np.where(valid, lag, 2**31 - 1).astype(np.int32)
+        equal(report(bad_lag, spoilt, valid, *flags), clean)
+        gradient = jax.grad(lambda x, lag=bad_lag: report(lag, x, valid, *flags).kl_sum.sum())(spoilt)
+        close(gradient, np.where(valid, np.exp(log_ratio) - 1, 0.0), 1e-5)
+    nothing = report(lag, jnp.asarray(log_ratio, jnp.float32), np.zeros_like(valid), *flags)
+    for name in MEANS:
+        equal(getattr(nothing, name), np.zeros(4))
+
+
+def test_reports_add_up():
+    """Those of two halves give the whole's, sums and means."""
+    columns = samples()
+    with jax.enable_x64(True):
+        halves = [report(*(jnp.asarray(x[half]) for x in columns)) for half in (slice(25), slice(25, None))]
+        both, whole = jax.tree.map(jnp.add, *halves), report(*map(jnp.asarray, columns))
+        assert isinstance(both, LagReport)
+        for name in (*LagReport._fields, *MEANS):
+            close(getattr(both, name), getattr(whole, name), 1e-12)
+
+
+def test_effective_sample_size_of_equal_weights_is_their_count():
+    """At any weight, however great or small: it is between 1 and the count."""
+    lag, valid = jnp.zeros(10, jnp.int32), jnp.arange(10) < 7
+    for log_ratio in (-1e4, -20.0, 0.0, 20.0, 1e4):
+        close(lag_report(lag, jnp.full(10, log_ratio), valid, lags=1).effective_sample_size, [7.0], 1e-5)
+    one = lag_report(lag, jnp.where(jnp.arange(10) == 0, 25.0, -25.0), valid, lags=1)
+    close(one.effective_sample_size, [1.0], 1e-5)
+
+
+def test_lag_report_under_transformations():
+    """jit, and vmap over batches, whose reports add up to that of all."""
+    columns = tuple(map(jnp.asarray, samples((5, 12))))
+    whole = report(*columns)
+    jax.tree.map(close, jax.jit(report)(*columns), whole)
+    rows = jax.vmap(report)(*columns)
+    assert rows.count.shape == (5, 4)
+    jax.tree.map(lambda r, w: close(r.sum(0), w, 1e-5), rows, whole)
+
+
+@pytest.mark.parametrize(
+    ("changed", "error", "message"),
+    [
+        ({"lags": 0}, ValueError, "lags=0 is below 1"),
+        ({"lags": -2}, ValueError, "lags=-2 is below 1"),
+        ({"lag": jnp.zeros(3, jnp.int32)}, ValueError, r"lag has shape \(3,\): expected log_ratio's \(2,\)"),
+        ({"valid": jnp.zeros((2, 1), bool)}, ValueError, r"valid has shape \(2, 1\): expected log_ratio's \(2,\)"),
+        ({"clipped": jnp.zeros((), bool)}, ValueError, r"clipped has shape \(\): expected log_ratio's \(2,\)"),
+        ({"truncated": jnp.zeros(1, bool)}, ValueError, r"truncated has shape \(1,\): expected log_ratio's \(2,\)"),
+        ({"log_ratio": jnp.zeros(2, jnp.int32)}, TypeError, "log_ratio has dtype int32: expected floating point"),
+    ],
+)
+def test_lag_report_errors(changed, error, message, monkeypatch):
+    """Each names the argument and what it is."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    fine = {"lag": jnp.zeros(2, jnp.int32), "log_ratio": jnp.zeros(2), "valid": jnp.ones(2, bool)}
+    with pytest.raises(error, match=message):
+        lag_report(**(fine | changed))
+
+
+# ---- by trajectory --------------------------------------------------------------------------------------------------
+
+
+def test_version_span_by_hand():
+    """Of one trajectory, and of two; steps that are no transition do not count."""
+    version = jnp.array([[3, 7], [3, 0], [5, 8], [0, 9]])
+    valid = jnp.array([[True, True], [True, False], [True, True], [False, True]])
+    one = version_span(version[:, 0], valid[:, 0])
+    assert (one.mean.shape, one.oldest.shape, one.oldest.dtype) == ((), (), jnp.int32)
+    close(one.mean, 11 / 3)
+    assert one.oldest == 3
+    for two in (version_span(version, valid), version_span(np.asarray(version), np.asarray(valid))):
+        close(two.mean, [11 / 3, 8.0])
+        equal(two.oldest, [3, 7])
+    jax.tree.map(close, jax.jit(version_span)(version, valid), two)
+    jax.tree.map(close, jax.vmap(version_span, in_axes=1)(version, valid), two)
+
+
+def test_version_span_without_a_valid_step():
+    """Mean 0, and the largest version that there is, so that a minimum over trajectories is that of the others."""
+    got = version_span(jnp.array([[5, 5], [6, 6]]), jnp.array([[False, True], [False, False]]))
+    equal(got.mean, [0.0, 5.0])
+    equal(got.oldest, [2**31 - 1, 5])
+
+
+def test_version_span_of_different_shapes(monkeypatch):
+    """An error, which names the argument."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    with pytest.raises(ValueError, match=r"valid has shape \(3,\): expected version's \(2,\)"):
+        version_span(jnp.zeros(2, jnp.int32), jnp.ones(3, bool))
+
+
+# ---- between gradients ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "cosine"),
+    [
+        ([3.0, 4.0], [3.0, 4.0], 1.0),
+        ([3.0, 4.0], [-3.0, -4.0], -1.0),
+        ([3.0, 4.0], [-4.0, 3.0], 0.0),
+        ([3.0, 0.0], [3.0, 4.0], 0.6),
+        ([-3.0, 0.0], [3.0, 4.0], -0.6),  # the largest by size is negative
+        ([0.0, 0.0], [3.0, 4.0], 0.0),  # one vanishes
+        ([0.0, 0.0], [0.0, 0.0], 0.0),
+    ],
+)
+@pytest.mark.parametrize("scale", [1.0, 1e-30, 1e30])
+def test_cosine_by_hand(first, second, cosine, scale):
+    """At any scale of either, in float32, where squares of 1e-30 and 1e30 do not exist; the order is all one."""
+    first, second = jnp.array(first), jnp.array(second)
+    for a, b in ((first * scale, second), (first, second * scale), (second * scale, first * scale)):
+        got = gradient_cosine(a, b)
+        assert (got.shape, got.dtype) == ((), jnp.float32)
+        close(got, cosine)
+
+
+def tree(seed):
+    random = np.random.default_rng(seed)
+    return {"w": random.normal(size=(4, 3)), "b": (random.normal(size=3), random.normal(size=()), np.zeros((0, 2)))}
+
+
+def test_cosine_of_trees():
+    """All leaves together are one vector, in NumPy's float64; the same bit for bit whatever powers of 2 scale them."""
+    flat = [np.concatenate([np.ravel(x) for x in jax.tree.leaves(tree(seed))]) for seed in (0, 1)]
+    expected = flat[0] @ flat[1] / np.linalg.norm(flat[0]) / np.linalg.norm(flat[1])
+    assert abs(expected) > 0.05  # else it would show little
+    with jax.enable_x64(True):
+        got = gradient_cosine(*(jax.tree.map(jnp.asarray, tree(seed)) for seed in (0, 1)))
+        assert got.dtype == jnp.float64
+        close(got, expected, 1e-12)
+    single = [jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), tree(seed)) for seed in (0, 1)]
+    close(jax.jit(gradient_cosine)(*single), expected, 1e-5)
+    scaled = jax.tree.map(lambda x: x * 2.0**-80, single[0])
+    assert gradient_cosine(scaled, single[1]) == gradient_cosine(*single)
+
+
+def test_cosine_under_vmap_and_in_half_precision():
+    """One for each pair; bfloat16 is summed in float32, where 300 ones are not 256."""
+    first, second = jnp.array([[1.0, 0.0], [1.0, 0.0], [0.0, 0.0]]), jnp.array([[2.0, 0.0], [0.0, 3.0], [1.0, 1.0]])
+    close(jax.vmap(gradient_cosine)(first, second), [1.0, 0.0, 0.0])
+    ones = jnp.ones(300, jnp.bfloat16)
+    got = gradient_cosine(ones, ones.at[150:].set(0))
+    assert got.dtype == jnp.float32
+    close(got, math.sqrt(0.5))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "error", "message"),
+    [
+        ({"w": jnp.ones(2)}, {"v": jnp.ones(2)}, ValueError, "second has structure"),
+        ({"w": jnp.ones(2)}, {"w": jnp.ones(3)}, ValueError, r"second\['w'\] has shape \(3,\): expected first\['w'\]"),
+        ({"w": jnp.ones((2, 1))}, {"w": jnp.ones((1, 2))}, ValueError, r"second\['w'\] has shape \(1, 2\)"),
+        ({"w": jnp.ones(2, int)}, {"w": jnp.ones(2)}, TypeError, r"first\['w'\] has dtype int32"),
+        ({"w": jnp.ones(2)}, {"w": jnp.ones(2, int)}, TypeError, r"second\['w'\] has dtype int32"),
+    ],
+)
+def test_cosine_errors(first, second, error, message):
+    """Each names the leaf and what it is."""
+    with pytest.raises(error, match=message):
+        gradient_cosine(first, second)

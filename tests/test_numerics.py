@@ -1,0 +1,267 @@
+"""Transformations, types, shapes and extremes of every function of returns, truncation and losses, in one table."""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stellaris import (
+    adapt_kl_coefficient,
+    approximate_kl,
+    decoupled_ppo_loss,
+    gae,
+    global_ratio_cap,
+    impact_loss,
+    impala_loss,
+    importance_ratio,
+    ppo_loss,
+    ppo_penalty_loss,
+    truncate_ratio,
+    truncated_policy_gradient_loss,
+    value_loss,
+    vtrace,
+)
+
+# Each function of arrays alone, and what they are: x log-ratios, p log-probabilities, a advantages, c caps, r rewards,
+# d discounts, v values with a row more, w values without, k divergences, X log-ratios of three policies.
+FUNCTIONS = {
+    "gae": (lambda r, d, v: gae(r, d, v, lambda_=0.9), "rdv"),
+    "vtrace": (lambda r, d, v, x: vtrace(r, d, v, x, lambda_=0.9), "rdvx"),
+    "vtrace, capped": (
+        lambda r, d, v, x, c: vtrace(r, d, v, x, ratio_cap=c, rho_clip=math.inf, pg_rho_clip=math.inf),
+        "rdvxc",
+    ),
+    "importance_ratio": (importance_ratio, "x"),
+    "global_ratio_cap": (lambda x: global_ratio_cap(x, rho=1.2), "X"),
+    "truncate_ratio": (truncate_ratio, "cc"),
+    "truncate_ratio, constant": (lambda x: truncate_ratio(x, 1.5), "c"),
+    "ppo_loss": (ppo_loss, "xa"),
+    "ppo_loss, capped": (lambda x, a, c: ppo_loss(x, a, ratio_cap=c), "xac"),
+    "ppo_penalty_loss": (lambda x, a, k: ppo_penalty_loss(x, a, k, coefficient=0.5), "xak"),
+    "ppo_penalty_loss, capped": (
+        lambda x, a, c: ppo_penalty_loss(x, a, approximate_kl(x), coefficient=0.5, clip=0.2, ratio_cap=c),
+        "xac",
+    ),
+    "adapt_kl_coefficient": (jnp.vectorize(adapt_kl_coefficient), "kk"),
+    "approximate_kl": (approximate_kl, "x"),
+    "impala_loss": (impala_loss, "pa"),
+    "truncated_policy_gradient_loss": (truncated_policy_gradient_loss, "pxa"),
+    "impact_loss": (lambda x, y, a, c: impact_loss(x, y, a, ratio_cap=c), "xxac"),
+    "decoupled_ppo_loss": (lambda x, y, a, c: decoupled_ppo_loss(x, y, a, ratio_cap=c), "xxac"),
+    "value_loss": (lambda v, g: value_loss(v, g), "ww"),
+    "value_loss, clipped": (lambda v, g, o: value_loss(v, g, old_value=o, clip=0.2, loss_clip=2.0, huber=0.5), "www"),
+}
+RETURNS = ("gae", "vtrace", "vtrace, capped")
+every_function = pytest.mark.parametrize("name", FUNCTIONS)
+
+
+def arrays_of(name, shape=(4, 3), dtype="float32", seed=0):
+    """Ordinary inputs of a function for steps and environments of `shape`; a divergence is 0.002, 0.01 or 0.05."""
+    random = np.random.default_rng(seed)
+    draw = {
+        "v": lambda: random.normal(size=(shape[0] + 1, *shape[1:])),
+        "X": lambda: random.normal(size=(3, *shape), scale=0.5),
+        "x": lambda: random.normal(size=shape, scale=0.5),
+        "p": lambda: -random.exponential(size=shape),
+        "d": lambda: random.uniform(0.5, 1.0, size=shape),
+        "c": lambda: random.uniform(1.0, 2.0, size=shape),
+        "k": lambda: random.choice([0.002, 0.01, 0.05], size=shape),
+    }
+    return [jnp.asarray(draw.get(kind, lambda: random.normal(size=shape))(), dtype) for kind in FUNCTIONS[name][1]]
+
+
+def total(function):
+    """The sum of everything that a function returns."""
+    return lambda *arrays: sum(jnp.sum(x) for x in jax.tree.leaves(function(*arrays)))
+
+
+def close(got, want, tolerance=1e-6):
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=tolerance, atol=tolerance), got, want)
+
+
+@functools.cache
+def compiled(name):
+    """Under `jit`: values and gradients, plain, under `vmap` and `checkpoint`; and how often it was traced."""
+    function, traces = FUNCTIONS[name][0], []
+
+    def everything(*arrays):
+        traces.append(1)
+        over_environments = lambda f: jax.vmap(f, in_axes=-1, out_axes=-1)  # noqa: E731
+        every = tuple(range(len(arrays)))
+        return {
+            "value": function(*arrays),
+            "vmap": over_environments(function)(*arrays),
+            "gradient": jax.grad(total(function), argnums=every)(*arrays),
+            "checkpoint": over_environments(jax.grad(jax.checkpoint(total(function)), argnums=every))(*arrays),
+        }
+
+    return jax.jit(everything), traces
+
+
+@every_function
+def test_transformations(name):
+    """`jit`, `vmap` over environments, `grad` and `checkpoint` agree, and agree with the plain call."""
+    function, arrays = FUNCTIONS[name][0], arrays_of(name)
+    got = compiled(name)[0](*arrays)
+    close(got["value"], function(*arrays))
+    close(got["vmap"], got["value"])
+    close(got["checkpoint"], got["gradient"])
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(got))
+    frozen = name.startswith(("vtrace", "global_ratio_cap"))
+    assert any(np.any(x) for x in jax.tree.leaves(got["gradient"])) != frozen
+
+
+@every_function
+def test_traced_once(name):
+    """New values, be they extreme, are no reason to compile again."""
+    function, traces = compiled(name)
+    for seed in range(3):
+        function(*(x * 10.0**seed for x in arrays_of(name, seed=seed)))
+    assert len(traces) == 1
+
+
+@every_function
+@pytest.mark.filterwarnings("ignore:Some donated buffers were not usable:UserWarning")
+def test_donated_buffers(name):
+    """A caller may give its buffers away; the numbers are those of the call that keeps them."""
+    function, arrays = FUNCTIONS[name][0], arrays_of(name)
+    expected = compiled(name)[0](*arrays)["value"]
+    got = jax.jit(function, donate_argnums=tuple(range(len(arrays))))(*arrays)
+    close(got, expected)
+
+
+@every_function
+def test_types(name):
+    """The result's type is the inputs'; bfloat16 is close to float32 within its eight bits, and float64 keeps more."""
+    function = FUNCTIONS[name][0]
+    narrow = arrays_of(name, dtype="bfloat16")
+    got = jax.jit(function)(*narrow)
+    expected = function(*(x.astype(jnp.float32) for x in narrow))
+    assert {x.dtype for x in jax.tree.leaves(got)} == {jnp.dtype(jnp.bfloat16)}
+    assert {x.dtype for x in jax.tree.leaves(expected)} == {jnp.dtype(jnp.float32)}
+    as_float32 = lambda tree: jax.tree.map(lambda x: np.asarray(x, np.float32), tree)  # noqa: E731
+    close(as_float32(got), as_float32(expected), 2.0**-8 if name in RETURNS else 2.0**-5)
+    gradient = jax.eval_shape(jax.grad(total(function), argnums=tuple(range(len(narrow)))), *narrow)
+    assert {x.dtype for x in gradient} == {jnp.dtype(jnp.bfloat16)}
+    with jax.enable_x64(True):
+        wide = arrays_of(name, dtype="float64")
+        exact = jax.jit(function)(*wide)
+        assert {x.dtype for x in jax.tree.leaves(exact)} == {jnp.dtype(jnp.float64)}
+        rounded = function(*(x.astype(jnp.float32) for x in wide))
+        pairs = [map(np.asarray, jax.tree.leaves(x)) for x in (exact, rounded)]
+    distance = max(np.max(np.abs(x - y)) for x, y in zip(*pairs, strict=True))
+    assert distance < 1e-5
+    assert distance > 0 or name == "adapt_kl_coefficient"
+
+
+@every_function
+@pytest.mark.parametrize("shape", [(4, 0), (1, 3), (4, 2, 3)])
+def test_shapes(name, shape):
+    """No environment, one step, and deeper batches: each environment as if it were alone."""
+    function, arrays = FUNCTIONS[name][0], arrays_of(name, shape)
+    gradient = jax.grad(total(function), argnums=tuple(range(len(arrays))))
+    gradients = gradient if name in RETURNS else functools.partial(jax.eval_shape, gradient)
+    value = jax.jit(function)(*arrays)
+    assert all(x.shape == shape and np.isfinite(x).all() for x in jax.tree.leaves(value))
+    for x, array in zip(gradients(*arrays), arrays, strict=True):
+        assert x.shape == array.shape
+        assert name not in RETURNS or np.isfinite(x).all()
+    if len(shape) == 3:
+        alone = compiled(name)[0](*(x[..., 1, :] for x in arrays))["value"]
+        close(jax.tree.map(lambda x: x[:, 1], value), alone)
+
+
+# ---- extremes -------------------------------------------------------------------------------------------------------
+
+EXTREMES = {
+    "x": [0.0, 1e-3, -1e-3, 30.0, -30.0, 1e4, -1e4, -math.inf],
+    "p": [0.0, -1.0, 5.0, -1e4, -1e6, -1e7, -math.inf],
+    "a": [0.0, 1.0, -1.0, 1e8, -1e8],
+    "c": [1.0, 1.5, 1e13, math.inf],
+    "r": [0.0, 1.0, 1e8, -1e8],
+    "d": [0.0, 0.99, 1.0],
+    "v": [0.0, -1.0, 1e8, -1e8],
+    "w": [0.0, 1.0, 1e8, -1e8],
+    "k": [0.0, 0.01, 1e6],
+    "X": [0.0, 1.0, 30.0, 1e4, -1e4, -math.inf],
+}
+
+
+def extremes_of(name, seed, shape=(3, 4)):
+    """A function's inputs, drawn from the extremes of their kinds."""
+    random = np.random.default_rng(seed)
+    shapes = {"v": (shape[0] + 1, *shape[1:]), "X": (3, *shape)}
+    if name == "truncate_ratio":  # of finite ratios
+        return [jnp.asarray(random.choice(EXTREMES["c"][:3], size=shape), jnp.float32),
+                jnp.asarray(random.choice(EXTREMES["c"], size=shape), jnp.float32)]  # fmt: skip
+    kinds = FUNCTIONS[name][1]
+    return [jnp.asarray(random.choice(EXTREMES[k], size=shapes.get(k, shape)), jnp.float32) for k in kinds]
+
+
+@functools.cache
+def value_and_gradient(name):
+    """Returns are compiled; the others run operation by operation, so that a NaN that a `where` hides is seen, too."""
+    function, kinds = FUNCTIONS[name]
+    both = lambda *a: (function(*a), jax.grad(total(function), argnums=tuple(range(len(kinds))))(*a))  # noqa: E731
+    return jax.jit(both) if name in (*RETURNS, "adapt_kl_coefficient") else both
+
+
+@every_function
+def test_extremes_are_finite(name):
+    """Ratios of exp(±1e4), actions of probability zero, advantages of ±1e8: values and gradients stay finite."""
+
+    @settings(max_examples=5, deadline=None, derandomize=True, database=None)
+    @given(st.integers(0, 2**31))
+    def silent(seed):
+        value, gradient = value_and_gradient(name)(*extremes_of(name, seed))
+        assert all(np.isfinite(x).all() for x in jax.tree.leaves((value, gradient)))
+
+    with jax.debug_nans(True):
+        silent()
+
+
+E30 = math.exp(30)
+# Function, arguments, value, gradient with respect to the first.
+SATURATED = [
+    (importance_ratio, (1e4,), E30, 0.0),
+    (importance_ratio, (-math.inf,), 1 / E30, 0.0),
+    (ppo_loss, (1e4, 1e8), -1.2e8, 0.0),
+    (ppo_loss, (1e4, -1e8), E30 * 1e8, 0.0),
+    (ppo_loss, (-math.inf, 1e8), -1e8 / E30, 0.0),
+    (ppo_loss, (-math.inf, -1e8), 0.8e8, 0.0),
+    (approximate_kl, (-math.inf,), 1e6 - 1, 0.0),
+    (approximate_kl, (-1e4,), 1e4 - 1, -1.0),
+    (approximate_kl, (1e4,), E30 - 1e4 - 1, -1.0),
+    (impala_loss, (-math.inf, 1e8), 1e14, 0.0),
+    (impala_loss, (-math.inf, -1e8), -1e14, 0.0),
+    (impala_loss, (-9e5, 1e8), 9e13, -1e8),
+    (truncated_policy_gradient_loss, (-math.inf, -math.inf, 1e8), 1e14 / E30, 0.0),
+    (truncated_policy_gradient_loss, (-1.0, 1e4, 1e8), 1e8, -1e8),
+    (impact_loss, (1e4, 1e4, -1e8), 1e8, 0.0),
+    (impact_loss, (1e4, -math.inf, -1e8), 2e8 * E30, 0.0),
+    (decoupled_ppo_loss, (1e4, 1e4, -1e8), E30 * 1e8, 0.0),
+    (decoupled_ppo_loss, (-math.inf, 0.0, -1e8), 0.8e8, 0.0),
+    (functools.partial(value_loss, huber=1.0), (1e8, -1e8), 4e8, 2.0),
+    (value_loss, (1e8, -1e8), 4e16, 4e8),
+]
+
+
+@pytest.mark.parametrize(("function", "arguments", "value", "gradient"), SATURATED)
+def test_saturation(function, arguments, value, gradient):
+    """What the docstrings say of log-ratios beyond ±30 and log-probabilities below -1e6."""
+    got = jax.value_and_grad(function)(*map(jnp.float32, arguments))
+    np.testing.assert_allclose(got, (value, gradient), rtol=1e-5)
+
+
+def test_ratios_saturate_in_vtrace():
+    """Under the default clips an extreme ratio counts 1 or nothing, whichever way the recurrence is solved."""
+    log_ratio = jnp.array([1e4, -jnp.inf, 1e4, -1e4])
+    reward, discount, value = jnp.full(4, 1e8), jnp.ones(4), jnp.zeros(5)
+    got = vtrace(reward, discount, value, log_ratio)
+    np.testing.assert_allclose(got.target, [1e8, 0.0, 1e8, 0.0], rtol=1e-5, atol=1e-4)
+    np.testing.assert_allclose(got.advantage, [1e8, 0.0, 1e8, 0.0], rtol=1e-5, atol=1e-4)
