@@ -1,14 +1,73 @@
-"""The queue of gradients that every aggregator keeps: a ring of static capacity, as pure functions over its state."""
+"""The queue of gradients that every aggregator keeps: a ring of static capacity, as pure functions over its state.
 
+A gradient is one row: its leaves behind each other. A push then writes one array in place instead of one for each leaf,
+which is what a queue of small layers would spend its time on.
+"""
+
+import functools
+import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from stellaris import checks
 from stellaris.types import Tree
+
+#: Rows start at multiples of so many elements, so that the processor can load several at once.
+ALIGNMENT = 64
+
+
+@jax.tree_util.register_static
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """How a gradient's leaves lie in a row: static, part of the state's structure."""
+
+    structure: Any
+    shapes: tuple[tuple[int, ...], ...]
+    dtypes: tuple[np.dtype[Any], ...]
+
+    # Compared at every call of a compiled function: a look at the identity is usually enough.
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Layout) and self._parts == other._parts)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @functools.cached_property
+    def _parts(self) -> tuple[Any, ...]:
+        return self.structure, self.shapes, self.dtypes
+
+    @functools.cached_property
+    def _hash(self) -> int:
+        return hash(self._parts)
+
+    @staticmethod
+    def of(gradient: Tree) -> "Layout":
+        """The layout of gradients like this one."""
+        leaves, structure = jax.tree.flatten(gradient)
+        return Layout(structure, tuple(map(jnp.shape, leaves)), tuple(np.dtype(jnp.result_type(x)) for x in leaves))
+
+    @property
+    def dtype(self) -> Any:
+        """The narrowest that holds every leaf without loss."""
+        return jnp.result_type(*self.dtypes) if self.dtypes else jnp.float32
+
+    @property
+    def offsets(self) -> tuple[int, ...]:
+        """Where each leaf starts, and where the last ends."""
+        return tuple(np.cumsum([0, *map(math.prod, self.shapes)]).tolist())
+
+    def tree(self, rows: jax.Array) -> Tree:
+        """The gradients that some rows `[..., P]` hold."""
+        lead, bounds = rows.shape[:-1], zip(self.offsets, self.offsets[1:], strict=False)
+        parts = [rows[..., begin:end] for begin, end in bounds]
+        leaves = zip(parts, self.shapes, self.dtypes, strict=True)
+        return jax.tree.unflatten(self.structure, [x.reshape(*lead, *shape).astype(d) for x, shape, d in leaves])
 
 
 class AggregatorState(NamedTuple):
@@ -20,7 +79,8 @@ class AggregatorState(NamedTuple):
       (4, 1, [7, 0, 0, 0])
     """
 
-    gradient: Tree  #: every leaf `[capacity, ...]`, a ring.
+    rows: Float[jax.Array, "capacity P"]  #: a ring of gradients, each one row of `layout`.
+    layout: Layout
     version: Int[jax.Array, "capacity"]  #: the version each gradient was computed on.
     head: Int[jax.Array, ""]  #: the slot of the oldest gradient.
     count: Int[jax.Array, ""]  # type: ignore[assignment]  #: how many are queued.
@@ -30,7 +90,7 @@ class AggregatorState(NamedTuple):
     @property
     def capacity(self) -> int:
         """How many gradients the queue can hold."""
-        return self.version.shape[0]
+        return self.version.shape[-1]
 
 
 class Update(NamedTuple):
@@ -58,8 +118,11 @@ def empty(like: Tree, capacity: int, memory: Tree) -> AggregatorState:
       TypeError: if a leaf holds integers.
     """
     checks.floats(**{f"gradient_like{name}": leaf for name, leaf in _named(like)})
+    layout = Layout.of(like)
+    length = -(-layout.offsets[-1] // ALIGNMENT) * ALIGNMENT
     return AggregatorState(
-        gradient=jax.tree.map(lambda g: jnp.zeros((capacity, *jnp.shape(g)), jnp.result_type(g)), like),
+        rows=jnp.zeros((capacity, length), layout.dtype),
+        layout=layout,
         version=jnp.zeros(capacity, jnp.int32),
         head=jnp.int32(0),
         count=jnp.int32(0),
@@ -76,19 +139,21 @@ def push(state: AggregatorState, gradient: Tree, version: Any, *, learner: Any =
       ValueError: if the gradient's structure or a leaf's shape is not what `empty` was given.
     """
     del learner
-    _check_like(gradient, state.gradient)
+    layout, rows = state.layout, state.rows
+    _check_like(gradient, layout)
     if not jnp.issubdtype(jnp.result_type(version), jnp.integer):
         raise TypeError(f"version={version} has dtype {jnp.result_type(version)}: expected a whole number")
     free = state.count < state.capacity
     slot = (state.head + state.count) % state.capacity
-
-    def put(ring: jax.Array, new: Any) -> jax.Array:
-        # Only one slot is read and written, so that a donated state is updated in place.
-        return ring.at[slot].set(jnp.where(free, jnp.asarray(new, ring.dtype), ring[slot]))
-
+    # Only one row is read and written, so that a donated state is updated in place.
+    for leaf, begin in zip(jax.tree.leaves(gradient), layout.offsets, strict=False):
+        new = jnp.ravel(jnp.asarray(leaf, rows.dtype))[None]
+        at = slot, jnp.int32(begin)
+        old = jax.lax.dynamic_slice(rows, at, new.shape)
+        rows = jax.lax.dynamic_update_slice(rows, jnp.where(free, new, old), at)
     return state._replace(
-        gradient=jax.tree.map(put, state.gradient, gradient),
-        version=put(state.version, version),
+        rows=rows,
+        version=state.version.at[slot].set(jnp.where(free, jnp.int32(version), state.version[slot])),
         count=state.count + free,
         overflow=state.overflow | ~free,
     )
@@ -109,43 +174,46 @@ def take(
     staleness = jnp.where(taken, clock - state.version[order], -1).astype(jnp.int32)
     weight = jnp.where(taken, weigh(staleness), 0.0)
     if combine == "mean":
-        gradient, scale = _mean(state.gradient, order, weight, n), jnp.sum(weight) / jnp.maximum(n, 1)
+        gradient, scale = _mean(state.rows, order, weight, n), jnp.sum(weight) / jnp.maximum(n, 1)
     else:
-        gradient, scale = _stacked(state.gradient, order, n), weight
-    update = Update(gradient, scale, n, staleness)
-    return update, state._replace(head=(state.head + n) % state.capacity, count=state.count - n)
+        gradient, scale = _stacked(state.rows, order, n), weight
+    update = Update(state.layout.tree(gradient), scale, n, staleness)
+    left = state.count - n
+    # An empty queue starts from its first slot again, whose memory is still in the cache.
+    head = jnp.where(left > 0, (state.head + n) % state.capacity, 0)
+    return update, state._replace(head=head, count=left)
 
 
 # Both loop over what is taken: the other slots may hold anything, and cost nothing.
 
 
-def _mean(ring: Tree, order: jax.Array, weight: jax.Array, n: jax.Array) -> Tree:
+def _mean(rows: jax.Array, order: jax.Array, weight: jax.Array, n: jax.Array) -> jax.Array:
     """`sum(w g) / sum(w)`, in float32 at least; zero where every weight has underflowed, as the scale then is."""
     total = jnp.sum(weight)
-    share = weight / jnp.where(total > 0, total, 1.0)
-    wide = jax.tree.map(lambda g: jnp.promote_types(g.dtype, jnp.float32), ring)
+    wide = jnp.promote_types(rows.dtype, jnp.float32)
+    share = (weight / jnp.where(total > 0, total, 1.0)).astype(wide)
 
-    def add(i: jax.Array, sums: Tree) -> Tree:
-        return jax.tree.map(lambda s, g: s + share[i].astype(s.dtype) * g[order[i]].astype(s.dtype), sums, ring)
+    def add(i: jax.Array, sums: jax.Array) -> jax.Array:
+        return sums + share[i] * rows[order[i]].astype(wide)
 
-    zeros = jax.tree.map(lambda g, dtype: jnp.zeros(g.shape[1:], dtype), ring, wide)
-    sums = jax.lax.fori_loop(0, n, add, zeros)
-    return jax.tree.map(lambda s, g: s.astype(g.dtype), sums, ring)
+    sums: jax.Array = jax.lax.fori_loop(0, n, add, jnp.zeros(rows.shape[1:], wide))
+    return sums
 
 
-def _stacked(ring: Tree, order: jax.Array, n: jax.Array) -> Tree:
-    def copy(i: jax.Array, stacked: Tree) -> Tree:
-        return jax.tree.map(lambda s, g: s.at[i].set(g[order[i]]), stacked, ring)
+def _stacked(rows: jax.Array, order: jax.Array, n: jax.Array) -> jax.Array:
+    def copy(i: jax.Array, stacked: jax.Array) -> jax.Array:
+        return stacked.at[i].set(rows[order[i]])
 
-    return jax.lax.fori_loop(0, n, copy, jax.tree.map(jnp.zeros_like, ring))
+    stacked: jax.Array = jax.lax.fori_loop(0, n, copy, jnp.zeros_like(rows))
+    return stacked
 
 
 def _named(tree: Tree) -> list[tuple[str, Any]]:
     return [(jax.tree_util.keystr(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)]
 
 
-def _check_like(gradient: Tree, ring: Tree) -> None:
-    checks.same_structure(ring, "gradient_like", gradient=gradient)
-    for (name, leaf), slots in zip(_named(gradient), jax.tree.leaves(ring), strict=True):
-        if jnp.shape(leaf) != slots.shape[1:]:
-            raise ValueError(f"gradient{name} has shape {jnp.shape(leaf)}: expected {slots.shape[1:]}")
+def _check_like(gradient: Tree, layout: Layout) -> None:
+    checks.same_structure(layout.tree(jnp.zeros(layout.offsets[-1])), "gradient_like", gradient=gradient)
+    for (name, leaf), shape in zip(_named(gradient), layout.shapes, strict=True):
+        if jnp.shape(leaf) != shape:
+            raise ValueError(f"gradient{name} has shape {jnp.shape(leaf)}: expected {shape}")

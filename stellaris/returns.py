@@ -255,7 +255,7 @@ def _gae_backward(lambda_: float, residuals: Any, cotangent: jax.Array) -> tuple
     The value's is `discount_{t-1} u_{t-1} - u_t`, and the discount's is `u_t (V_{t+1} + lambda A_{t+1})`.
     """
     discount, value, valid, advantage = residuals
-    keep = jnp.ones_like(discount, bool) if valid is None else valid
+    every = _all(len(cotangent))
     if not cotangent.size:
         return jnp.zeros_like(discount), jnp.zeros_like(discount), jnp.zeros_like(value), None
 
@@ -263,8 +263,8 @@ def _gae_backward(lambda_: float, residuals: Any, cotangent: jax.Array) -> tuple
         def step(t: Any, carry: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
             flow, u, v = carry
             row = _at(t)
-            now = jnp.where(row(keep), row(cotangent) + lambda_ * flow, 0.0)
-            then = jnp.where(row(keep), row(discount) * now, 0.0)
+            (now,) = _masked(row, valid, row(cotangent) + lambda_ * flow)
+            (then,) = _masked(row, valid, row(discount) * now)
             return then, _put(u, now, t), _put(v, flow - now, t)
 
         zeros = jnp.zeros_like(discount)
@@ -273,14 +273,14 @@ def _gae_backward(lambda_: float, residuals: Any, cotangent: jax.Array) -> tuple
         return u, _put(v, flow, len(zeros))
 
     def scan() -> tuple[jax.Array, jax.Array]:
-        carried = jnp.where(keep, discount, 0.0)
+        arriving, carried = _masked(every, valid, cotangent, discount)
         trace = jnp.concatenate([jnp.zeros_like(carried[:1]), lambda_ * carried[:-1]])
-        u = jnp.where(keep, _compose(jnp.where(keep, cotangent, 0.0), trace), 0.0)
+        (u,) = _masked(every, valid, _compose(arriving, trace))
         zero = jnp.zeros_like(u[:1])
         return u, jnp.concatenate([zero, carried * u]) - jnp.concatenate([u, zero])
 
     u, v = jax.lax.platform_dependent(cpu=loop, default=scan)
-    d = jnp.where(keep, u * (value[1:] + lambda_ * _next(advantage)), 0.0)
+    (d,) = _masked(every, valid, u * (value[1:] + lambda_ * _next(advantage)))
     return u, d, v, None
 
 

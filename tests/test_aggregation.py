@@ -651,8 +651,8 @@ def test_a_donated_state(name):
     equal(state, kept)
     got = pop(state, 3, 0)
     equal(got, functions.pop(kept, 3, 0))
-    assert empty.gradient["w"].is_deleted()
-    assert state.gradient["w"].is_deleted()
+    assert empty.rows.is_deleted()
+    assert state.rows.is_deleted()
 
 
 def random_schedule(name, state, random, steps):
@@ -698,7 +698,7 @@ def test_the_state_keeps_its_types(name, x64):
         update, popped = jax.eval_shape(aggregator.pop, state, scalar, scalar)
         assert types(pushed) == types(popped) == types(state)
         assert jax.tree.map(lambda x: x.dtype, update.gradient) == jax.tree.map(lambda x: x.dtype, like)
-        assert state.gradient["x"].dtype == (jnp.float64 if x64 else jnp.float32)
+        assert state.rows.dtype == (jnp.float64 if x64 else jnp.float32)
         assert {state.version.dtype, state.head.dtype, state.count.dtype, update.staleness.dtype} == {
             jnp.dtype("int32")
         }
