@@ -119,7 +119,7 @@ def learner(algorithm: PPO, policy: Policy, rho: float) -> Function:
 
 def _on_host(metrics: Mapping[str, jax.Array], version: Versioned) -> dict[str, float]:
     """A learner's metrics as numbers, with the lag of its data behind the version it learned on."""
-    numbers = {name: float(value) for name, value in metrics.items()}
+    numbers = {name: float(value) for name, value in jax.device_get(metrics).items()}
     mean, oldest = numbers.pop("version_mean"), numbers.pop("version_oldest")
     return numbers | {"data_lag_mean": version.version - mean, "data_lag_max": version.version - oldest}
 
