@@ -141,7 +141,7 @@ def _aggregator() -> Comparison:
     def ours() -> Any:
         queue = state.pop()
         for i, gradient in enumerate(gradients):
-            queue = push(queue, gradient, i % 4)
+            queue = push(queue, gradient, np.int32(i % 4))
         now = ready(queue, 4, 0)
         update, queue = pop(queue, 4, 0)
         state.append(queue)
