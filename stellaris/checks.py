@@ -28,10 +28,11 @@ def same_shape(first: Array, of: str, **arrays: Array | None) -> None:
 
 def same_structure(first: Tree, of: str, **trees: Tree) -> None:
     """Raises a ValueError unless every tree has the structure of `first`, the argument called `of`."""
-    expected = jax.tree.structure(first)
+    expected: Any = jax.tree.structure(first)
     for name, tree in trees.items():
-        if str(jax.tree.structure(tree)) != str(expected):
-            raise ValueError(f"{name} has structure {jax.tree.structure(tree)}: expected {of}'s {expected}")
+        structure: Any = jax.tree.structure(tree)
+        if structure != expected:
+            raise ValueError(f"{name} has structure {structure}: expected {of}'s {expected}")
 
 
 def positive(**numbers: Any) -> None:

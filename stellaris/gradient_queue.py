@@ -213,7 +213,8 @@ def _named(tree: Tree) -> list[tuple[str, Any]]:
 
 
 def _check_like(gradient: Tree, layout: Layout) -> None:
-    checks.same_structure(layout.tree(jnp.zeros(layout.offsets[-1])), "gradient_like", gradient=gradient)
+    like = jax.tree.unflatten(layout.structure, layout.dtypes)
+    checks.same_structure(like, "gradient_like", gradient=gradient)
     for (name, leaf), shape in zip(_named(gradient), layout.shapes, strict=True):
         if jnp.shape(leaf) != shape:
             raise ValueError(f"gradient{name} has shape {jnp.shape(leaf)}: expected {shape}")

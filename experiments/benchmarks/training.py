@@ -20,7 +20,7 @@ import psutil
 from experiments import testbed
 from experiments.benchmarks.measuring import Comparison
 from stellaris import PPO, envs, staleness_aware
-from stellaris.algorithms.common import take
+from stellaris.algorithms.batch import take
 from stellaris.normalisation import Statistics
 from stellaris.policies import PolicyVersion, actor_critic
 from stellaris.rollout import Actors, start

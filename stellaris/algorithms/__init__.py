@@ -1,6 +1,6 @@
 """Algorithms: each a frozen configuration and one loss over `(apply_fn, params, batch, peers)`."""
 
-from stellaris.algorithms.common import Batch as Batch
+from stellaris.algorithms.batch import Batch as Batch
 from stellaris.algorithms.gradients import gradient as gradient
 from stellaris.algorithms.impact import IMPACT as IMPACT
 from stellaris.algorithms.impact import TargetBatch as TargetBatch

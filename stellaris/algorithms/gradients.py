@@ -59,7 +59,12 @@ def gradient(
         return value, metrics | {"loss": value}
 
     grads, metrics = jax.grad(loss, has_aux=True)(params)
-    metrics["finite"] = jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(grads)]))
+    metrics["finite"] = all_finite(grads)
     if fresh is not None:
         metrics["fresh_cosine"] = gradient_cosine(grads, jax.grad(loss, has_aux=True)(fresh)[0])
     return grads, metrics
+
+
+def all_finite(tree: Tree) -> jax.Array:
+    """Whether a tree holds neither a NaN nor an infinity."""
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]))

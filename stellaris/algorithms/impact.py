@@ -10,7 +10,8 @@ from jaxtyping import Float, Int
 
 from stellaris import checks
 from stellaris.algorithms import common
-from stellaris.algorithms.common import Batch, Metrics, masked_mean
+from stellaris.algorithms.batch import Batch, cleaned, flatten, minibatches, standardized
+from stellaris.algorithms.common import Metrics
 from stellaris.losses import MIN_LOG_PROB, impact_loss, value_loss
 from stellaris.returns import vtrace
 from stellaris.truncation import check_rho
@@ -97,7 +98,7 @@ class IMPACT:
           A `TargetBatch`; sample `t * B + b` is step `t` of environment `b`.
         """
         observation, valid = trajectory.observation[:-1], jnp.asarray(trajectory.valid)
-        policy = common.evaluate(apply_fn, target, observation, common.cleaned(trajectory).action)
+        policy = common.evaluate(apply_fn, target, observation, cleaned(trajectory, "action").action)
         value = jnp.concatenate([policy.value, apply_fn(target, trajectory.observation[-1:])[1]])
         log_ratio = common.log_ratio(policy.log_prob, trajectory.log_prob, valid)
         reward = jnp.asarray(trajectory.reward)
@@ -122,19 +123,19 @@ class IMPACT:
                 action=trajectory.action,
                 log_prob=trajectory.log_prob,
                 value=value[:-1],
-                advantage=common.standardized(advantage, valid) if self.standardize_advantage else advantage,
+                advantage=standardized(advantage, valid) if self.standardize_advantage else advantage,
                 target=estimate.target,
                 version=trajectory.version,
                 valid=valid,
             ),
             log_ratio,
         )
-        flat: TargetBatch = common.flatten(jax.lax.stop_gradient(batch))
+        flat: TargetBatch = flatten(jax.lax.stop_gradient(batch))
         return flat
 
     def minibatches(self, key: jax.Array, size: int) -> Int[jax.Array, "gradients minibatch"]:
         """Indices of every minibatch of every epoch, as `PPO.minibatches`."""
-        return common.minibatches(key, size, epochs=self.epochs, minibatch_size=self.minibatch_size)
+        return minibatches(key, size, epochs=self.epochs, minibatch_size=self.minibatch_size)
 
     def loss(
         self,
@@ -167,38 +168,32 @@ class IMPACT:
           ValueError: if `rho` is below 1.
         """
         check_rho(rho)
-        samples: Batch = common.cleaned(batch.samples)
+        samples: Batch = cleaned(batch.samples, "action", "log_prob", "advantage", "target")
         policy = common.evaluate(apply_fn, params, samples.observation, samples.action)
         log_ratio = common.log_ratio(policy.log_prob, samples.log_prob, samples.valid)
-        cap = None
-        if peers:
-            cap = common.held_cap(
-                apply_fn, peers, samples.observation, samples.action, samples.log_prob, policy.log_prob, rho
-            )
-        surrogate = impact_loss(
-            log_ratio,
-            batch.target_log_ratio,
-            samples.advantage,
-            clip=self.clip,
-            rho=self.target_rho,
-            ratio_cap=cap,
-        )
+        cap = common.held_cap(apply_fn, peers, samples.observation, samples, policy.log_prob, rho)
         metrics = common.report(
+            samples,
             log_ratio,
-            samples.valid,
-            samples.version,
+            policy_loss=impact_loss(
+                log_ratio,
+                batch.target_log_ratio,
+                samples.advantage,
+                clip=self.clip,
+                rho=self.target_rho,
+                ratio_cap=cap,
+            ),
+            value_loss=value_loss(policy.value, samples.target),
+            entropy=policy.entropy,
             clipped=common.outside(_finite(log_ratio) - _finite(batch.target_log_ratio), self.clip),
             cap=cap,
             version=version,
             lags=lags,
         )
-        metrics |= {
-            "policy_loss": masked_mean(surrogate, samples.valid),
-            "value_loss": masked_mean(value_loss(policy.value, samples.target), samples.valid),
-            "entropy": masked_mean(policy.entropy, samples.valid),
-        }
-        total = metrics["policy_loss"] + self.value_coefficient * metrics["value_loss"]
-        return total - self.entropy_coefficient * metrics["entropy"], metrics
+        total = common.total(
+            metrics, value_coefficient=self.value_coefficient, entropy_coefficient=self.entropy_coefficient
+        )
+        return total, metrics
 
 
 def _finite(log_ratio: Array) -> jax.Array:

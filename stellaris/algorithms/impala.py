@@ -10,7 +10,8 @@ from jaxtyping import Float, Int
 
 from stellaris import checks
 from stellaris.algorithms import common
-from stellaris.algorithms.common import Metrics, masked_mean
+from stellaris.algorithms.batch import cleaned
+from stellaris.algorithms.common import Metrics
 from stellaris.losses import impala_loss, value_loss
 from stellaris.returns import vtrace
 from stellaris.truncation import check_rho, importance_ratio
@@ -97,15 +98,14 @@ class IMPALA:
           ValueError: if `rho` is below 1.
         """
         check_rho(rho)
-        batch = common.cleaned(batch)
+        batch = cleaned(batch, "action", "log_prob")
         observation = batch.observation[:-1]
         policy = common.evaluate(apply_fn, params, observation, batch.action)
         last = apply_fn(params, batch.observation[-1:])[1]
         log_ratio = common.log_ratio(policy.log_prob, batch.log_prob, batch.valid)
-        cap, rho_clip, pg_rho_clip = None, self.rho_clip, self.pg_rho_clip
-        if peers and not common.is_infinite(rho):
-            cap = common.held_cap(apply_fn, peers, observation, batch.action, batch.log_prob, policy.log_prob, rho)
-            rho_clip = pg_rho_clip = math.inf
+        others = () if common.is_infinite(rho) else peers
+        cap = common.held_cap(apply_fn, others, observation, batch, policy.log_prob, rho)
+        rho_clip, pg_rho_clip = (self.rho_clip, self.pg_rho_clip) if cap is None else (math.inf, math.inf)
         reward = jnp.asarray(batch.reward)
         target, advantage = vtrace(
             reward,
@@ -120,19 +120,17 @@ class IMPALA:
             valid=batch.valid,
         )
         metrics = common.report(
+            batch,
             log_ratio,
-            batch.valid,
-            batch.version,
+            policy_loss=impala_loss(jnp.where(batch.valid, policy.log_prob, 0.0), advantage),
+            value_loss=value_loss(policy.value, target),
+            entropy=policy.entropy,
             clipped=importance_ratio(log_ratio) > pg_rho_clip,
             cap=cap,
             version=version,
             lags=lags,
         )
-        log_prob = jnp.where(batch.valid, policy.log_prob, 0.0)
-        metrics |= {
-            "policy_loss": masked_mean(impala_loss(log_prob, advantage), batch.valid),
-            "value_loss": masked_mean(value_loss(policy.value, target), batch.valid),
-            "entropy": masked_mean(policy.entropy, batch.valid),
-        }
-        total = metrics["policy_loss"] + self.value_coefficient * metrics["value_loss"]
-        return total - self.entropy_coefficient * metrics["entropy"], metrics
+        total = common.total(
+            metrics, value_coefficient=self.value_coefficient, entropy_coefficient=self.entropy_coefficient
+        )
+        return total, metrics

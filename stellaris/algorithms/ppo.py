@@ -10,7 +10,8 @@ from jaxtyping import Float, Int
 
 from stellaris import checks
 from stellaris.algorithms import common
-from stellaris.algorithms.common import Batch, Metrics, masked_mean, take
+from stellaris.algorithms.batch import Batch, cleaned, flatten, minibatches, standardized, take
+from stellaris.algorithms.common import Metrics
 from stellaris.losses import ppo_loss, value_loss
 from stellaris.returns import gae
 from stellaris.truncation import check_rho
@@ -89,12 +90,12 @@ class PPO:
             action=trajectory.action,
             log_prob=trajectory.log_prob,
             value=value[:-1],
-            advantage=common.standardized(advantage, valid) if self.standardize_advantage else advantage,
+            advantage=standardized(advantage, valid) if self.standardize_advantage else advantage,
             target=advantage + value[:-1],
             version=trajectory.version,
             valid=valid,
         )
-        flat: Batch = common.flatten(batch)
+        flat: Batch = flatten(batch)
         return flat
 
     def minibatches(self, key: jax.Array, size: int) -> Int[jax.Array, "gradients minibatch"]:
@@ -112,7 +113,7 @@ class PPO:
         Raises:
           ValueError: if `size` is below 1.
         """
-        return common.minibatches(key, size, epochs=self.epochs, minibatch_size=self.minibatch_size)
+        return minibatches(key, size, epochs=self.epochs, minibatch_size=self.minibatch_size)
 
     def loss(
         self,
@@ -148,34 +149,26 @@ class PPO:
           ValueError: if `rho` is below 1.
         """
         check_rho(rho)
-        batch = common.cleaned(batch)
+        batch = cleaned(batch, "action", "log_prob", "value", "advantage", "target")
         policy = common.evaluate(apply_fn, params, batch.observation, batch.action)
         log_ratio = common.log_ratio(policy.log_prob, batch.log_prob, batch.valid)
-        cap = None
-        if peers:
-            cap = common.held_cap(
-                apply_fn, peers, batch.observation, batch.action, batch.log_prob, policy.log_prob, rho
-            )
-        surrogate = ppo_loss(log_ratio, batch.advantage, clip=self.clip, ratio_cap=cap)
-        errors = value_loss(
-            policy.value, batch.target, old_value=batch.value, clip=self.value_clip, loss_clip=self.value_loss_clip
-        )
+        cap = common.held_cap(apply_fn, peers, batch.observation, batch, policy.log_prob, rho)
         metrics = common.report(
+            batch,
             log_ratio,
-            batch.valid,
-            batch.version,
+            policy_loss=ppo_loss(log_ratio, batch.advantage, clip=self.clip, ratio_cap=cap),
+            value_loss=value_loss(
+                policy.value, batch.target, old_value=batch.value, clip=self.value_clip, loss_clip=self.value_loss_clip
+            ),
+            entropy=policy.entropy,
             clipped=common.outside(log_ratio, self.clip),
             cap=cap,
             version=version,
             lags=lags,
         )
-        metrics |= {
-            "policy_loss": masked_mean(surrogate, batch.valid),
-            "value_loss": masked_mean(errors, batch.valid),
-            "entropy": masked_mean(policy.entropy, batch.valid),
-        }
-        total = metrics["policy_loss"] + self.value_coefficient * metrics["value_loss"]
-        total -= self.entropy_coefficient * metrics["entropy"]
+        total = common.total(
+            metrics, value_coefficient=self.value_coefficient, entropy_coefficient=self.entropy_coefficient
+        )
         if kl_coefficient is not None or self.kl_coefficient:
             total += (self.kl_coefficient if kl_coefficient is None else kl_coefficient) * metrics["kl"]
         return total, metrics

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from stellaris.aggregation import apply_update
 from stellaris.algorithms import PPO, gradient
-from stellaris.algorithms.common import Batch, take
+from stellaris.algorithms.batch import Batch, take
+from stellaris.algorithms.gradients import all_finite
 from stellaris.envs import VectorEnv
 from stellaris.gradient_queue import Update
 from stellaris.normalisation import Statistics
@@ -136,8 +136,7 @@ def whole_round(algorithm: PPO, policy: Policy) -> Function:
             return policy.apply(version._replace(params=params), observation)
 
         params, opt_state, metrics = algorithm.update(apply, version.params, opt_state, batch, indices)
-        finite = jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(params)])
-        return params, opt_state, metrics | {"finite": jnp.all(finite)}
+        return params, opt_state, metrics | {"finite": all_finite(params)}
 
     def body(context: Context, version: Versioned, opt_state: Tree, data: Data) -> tuple[Tree, Tree, dict[str, float]]:
         params, opt_state, device_metrics = compute(version.value, opt_state, data.batch, data.indices)

@@ -16,7 +16,7 @@ import scipy.stats
 
 from stellaris import PPO, Trajectory
 from stellaris.algorithms import Batch
-from stellaris.algorithms.common import take
+from stellaris.algorithms.batch import take
 from stellaris.distributions import Categorical, DiagonalGaussian
 
 FEATURES, ACTIONS = 3, 2

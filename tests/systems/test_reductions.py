@@ -10,7 +10,7 @@ import optax
 import pytest
 
 from stellaris import fully_asynchronous, staleness_aware
-from stellaris.algorithms.common import take
+from stellaris.algorithms.batch import take
 from stellaris.policies import PolicyVersion
 from stellaris.runtime.delays import Constant, Uniform
 from stellaris.systems import Stellaris, Synchronous, programs

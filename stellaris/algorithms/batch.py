@@ -1,0 +1,89 @@
+"""What an algorithm learns from: flat samples, their minibatches, and means over those that are valid."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Bool, Float, Int
+
+from stellaris.types import Array
+
+
+class Batch(NamedTuple):
+    """`N` samples to learn from, flat, with what the behaviour policy made of them.
+
+    Example:
+      >>> one = jnp.ones(4)
+      >>> batch = Batch(jnp.ones((4, 2)), jnp.zeros(4, jnp.int32), -one, one, one, one, jnp.int32(one), one > 0)
+      >>> batch.observation.shape, batch.advantage.shape
+      ((4, 2), (4,))
+    """
+
+    observation: Array  #: `[N, *obs]` raw.
+    action: Array  #: `[N, *action]`.
+    log_prob: Float[Array, "N"]  #: of the action under the behaviour policy.
+    value: Float[Array, "N"]  #: the behaviour policy's.
+    advantage: Float[Array, "N"]  #: standardised over the batch if the configuration says so.
+    target: Float[Array, "N"]  #: of the value: advantage before standardisation plus value.
+    version: Int[Array, "N"]  #: of the behaviour policy.
+    valid: Bool[Array, "N"]  #: False for a sample that is no transition, and weighs nothing.
+
+
+def take(batch: Any, indices: Int[Array, "n"]) -> Any:
+    """The samples at `indices`; an index beyond the batch gives zeros, which are not valid and weigh nothing."""
+    return jax.tree.map(lambda x: jnp.take(jnp.asarray(x), indices, axis=0, mode="fill", fill_value=0), batch)
+
+
+def flatten(batch: Any) -> Any:
+    """`[T, B, ...]` to `[T * B, ...]`: sample `t * B + b` is step `t` of environment `b`."""
+    return jax.tree.map(lambda x: jnp.reshape(x, (x.shape[0] * x.shape[1], *x.shape[2:])), batch)
+
+
+def minibatches(
+    key: jax.Array, size: int, *, epochs: int, minibatch_size: int
+) -> Int[jax.Array, "gradients minibatch"]:
+    """Indices of every minibatch of every epoch: each epoch is one permutation, cut into pieces of equal length.
+
+    If they do not come out even, the last is filled up with `size`, an index beyond the batch.
+
+    Raises:
+      ValueError: if `size` is below 1.
+    """
+    if size < 1:
+        raise ValueError(f"size={size} is below 1: there is nothing to learn from")
+    count = -(-size // minibatch_size)
+    length = -(-size // count)
+
+    def epoch(key: jax.Array) -> jax.Array:
+        order = jax.random.permutation(key, size).astype(jnp.int32)
+        return jnp.pad(order, (0, count * length - size), constant_values=size)
+
+    return jax.vmap(epoch)(jax.random.split(key, epochs)).reshape(epochs * count, length)
+
+
+def standardized(x: Array, valid: Array) -> jax.Array:
+    """To zero mean and unit variance over valid samples; the others are zero."""
+    mean = masked_mean(x, valid)
+    deviation = jnp.sqrt(masked_mean(jnp.square(x - mean), valid))
+    return jnp.where(valid, (x - mean) / (deviation + 1e-8), 0.0)
+
+
+def masked_mean(x: Any, valid: Array) -> jax.Array:
+    """Mean over valid samples; 0 if there are none. What an invalid sample holds is never looked at."""
+    x = x.astype(float) if x.dtype == bool else x
+    total = jnp.sum(jnp.where(valid, x, 0.0))
+    return total / jnp.maximum(jnp.sum(valid), 1).astype(x.dtype)
+
+
+def cleaned(batch: Any, *fields: str) -> Any:
+    """Zeros in these fields where a sample is not valid: what multiplies a gradient of zero must be a number.
+
+    Observations are better left as they are: a network may need more of them than zeros.
+    """
+    valid = jnp.asarray(batch.valid)
+
+    def clean(x: Array) -> jax.Array:
+        mask = valid.reshape(*valid.shape, *[1] * (jnp.ndim(x) - valid.ndim))
+        return jnp.where(mask, x, jnp.zeros((), jnp.result_type(x)))
+
+    return batch._replace(**{field: clean(getattr(batch, field)) for field in fields})
