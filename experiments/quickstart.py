@@ -98,7 +98,11 @@ def _run(preset: Preset, outcome: Outcome, *, seconds: float | None, threads: in
     serverless = outcome.system == "stellaris"
     actors, learners = preset.workload.actors, preset.stellaris.learners
     deployment = testbed.serverless(actors=actors, learners=learners) if serverless else testbed.reserved(actors=actors)
-    prices = testbed.serverless_prices(learners=learners) if serverless else testbed.reserved_prices()
+    prices = (
+        testbed.serverless_prices(actors=actors, learners=learners)
+        if serverless
+        else testbed.reserved_prices(actors=actors)
+    )
     platform = SimulatedPlatform(deployment, seed=outcome.seed, threads=threads)
     outcome.trace = platform.trace
     began = said = time.perf_counter()

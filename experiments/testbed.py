@@ -3,7 +3,7 @@
 An entry that no source gives is marked *assumption*. None of them was chosen by looking at results.
 """
 
-from stellaris.runtime import FunctionSpec, PriceSheet, Transfer
+from stellaris.runtime import FunctionSpec, Machine, PriceSheet, Rate, Transfer
 from stellaris.runtime.delays import Constant, Delay, LogNormal
 
 # ---- latencies, in seconds --------------------------------------------------------------------------------------
@@ -101,28 +101,35 @@ def reserved(*, actors: int) -> dict[str, FunctionSpec]:
     }
 
 
-def serverless_prices(*, learners: int) -> tuple[PriceSheet, PriceSheet]:
+def serverless_prices(*, actors: int, learners: int) -> tuple[PriceSheet, PriceSheet]:
     """Stellaris' two bills: as the demo's code computes it (duration x everything), and by use."""
     slot = SERVER_LEARNER / learners
-    demo = PriceSheet(
-        "demo",
-        reserved={"learner slots": learners * slot, "actor machine": SERVER_ACTORS},
-        source="the authors' demo bills its run by duration",
-    )
+    machines = {
+        "learner slots": Machine(learners * slot, runs=("learner",), places=learners),
+        "actor machine": Machine(SERVER_ACTORS, runs=("actor",), places=actors),
+    }
+    demo = PriceSheet("demo", machines=machines, source="the authors' demo bills its run by duration")
     by_use = PriceSheet(
         "pay_per_use",
-        per_second={"actor": ACTOR_FUNCTION, "learner": slot, "parameter": PARAMETER_FUNCTION},
+        {
+            "actor": Rate(per_second=ACTOR_FUNCTION),
+            "learner": Rate(per_second=slot),
+            "parameter": Rate(per_second=PARAMETER_FUNCTION),
+        },
         source="the time that functions run, at the demo's prices; cold starts are not billed",
     )
     return demo, by_use
 
 
-def reserved_prices() -> tuple[PriceSheet, PriceSheet]:
+def reserved_prices(*, actors: int) -> tuple[PriceSheet, PriceSheet]:
     """The baseline's two bills: reserved machines cost the same under both, busy or idle."""
-    machines = {"learner machine": SERVER_LEARNER, "actor machine": SERVER_ACTORS}
+    machines = {
+        "learner machine": Machine(SERVER_LEARNER, runs=("learner",)),
+        "actor machine": Machine(SERVER_ACTORS, runs=("actor",), places=actors),
+    }
     source = "reserved machines by wall-clock time"
-    return PriceSheet("demo", reserved=machines, source=source), PriceSheet(
-        "pay_per_use", reserved=machines, source=source
+    return PriceSheet("demo", machines=machines, source=source), PriceSheet(
+        "pay_per_use", machines=machines, source=source
     )
 
 

@@ -121,7 +121,7 @@ def _round_times(system: System, deployment: Any) -> tuple[list[float], Result, 
         Workload(ENVIRONMENT, ACTORS, FRAGMENT),
         platform=SimulatedPlatform(deployment, threads=THREADS),
         budget=Budget(steps=(WARM_UP + ROUNDS + 1) * STEPS),
-        prices=testbed.reserved_prices(),
+        prices=testbed.reserved_prices(actors=ACTORS),
         threads=THREADS,
         on_progress=stamp,
     )

@@ -1,19 +1,27 @@
 """How long things take: distributions of durations in seconds, drawn from an explicit generator."""
 
+import csv
 import math
+import os
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 
+from stellaris.types import NDArray
+
+#: Durations that a stream draws at a time: one call of NumPy's generator costs as much as some fifty of its numbers.
+_BLOCK = 256
+
 
 @runtime_checkable
 class Delay(Protocol):
     """A distribution of non-negative durations."""
 
-    def sample(self, rng: np.random.Generator) -> float:
-        """One duration in seconds."""
+    def sample(self, rng: np.random.Generator, n: int) -> NDArray:
+        """`n` independent durations in seconds, `[n]`."""
 
 
 @dataclass(frozen=True)
@@ -21,8 +29,8 @@ class Constant:
     """Always `seconds`.
 
     Example:
-      >>> Constant(0.3).sample(np.random.default_rng(0))
-      0.3
+      >>> Constant(0.3).sample(np.random.default_rng(0), 2)
+      array([0.3, 0.3])
     """
 
     seconds: float
@@ -30,9 +38,9 @@ class Constant:
     def __post_init__(self) -> None:
         _check_non_negative(self, seconds=self.seconds)
 
-    def sample(self, rng: np.random.Generator) -> float:
-        """The constant."""
-        return float(self.seconds)
+    def sample(self, rng: np.random.Generator, n: int) -> NDArray:
+        """The constant, `n` times."""
+        return np.full(n, float(self.seconds))
 
 
 @dataclass(frozen=True)
@@ -44,9 +52,9 @@ class Exponential:
     def __post_init__(self) -> None:
         _check_non_negative(self, mean=self.mean)
 
-    def sample(self, rng: np.random.Generator) -> float:
-        """One duration in seconds."""
-        return float(rng.exponential(self.mean))
+    def sample(self, rng: np.random.Generator, n: int) -> NDArray:
+        """`n` durations in seconds."""
+        return rng.exponential(self.mean, n)
 
 
 @dataclass(frozen=True)
@@ -59,11 +67,11 @@ class LogNormal:
     def __post_init__(self) -> None:
         _check_non_negative(self, mean=self.mean, cv=self.cv)
 
-    def sample(self, rng: np.random.Generator) -> float:
-        """One duration in seconds."""
+    def sample(self, rng: np.random.Generator, n: int) -> NDArray:
+        """`n` durations in seconds."""
         variance = math.log1p(self.cv**2)
         # The mean of exp(N(m, v)) is exp(m + v / 2).
-        return float(self.mean * math.exp(math.sqrt(variance) * rng.standard_normal() - variance / 2))
+        return np.asarray(self.mean * np.exp(math.sqrt(variance) * rng.standard_normal(n) - variance / 2))
 
 
 @dataclass(frozen=True)
@@ -78,9 +86,9 @@ class Gamma:
         if self.cv == 0:
             raise ValueError("Gamma(cv=0) does not vary: use Constant(mean)")
 
-    def sample(self, rng: np.random.Generator) -> float:
-        """One duration in seconds."""
-        return float(rng.gamma(1 / self.cv**2, self.mean * self.cv**2))
+    def sample(self, rng: np.random.Generator, n: int) -> NDArray:
+        """`n` durations in seconds."""
+        return rng.gamma(1 / self.cv**2, self.mean * self.cv**2, n)
 
 
 @dataclass(frozen=True)
@@ -95,9 +103,9 @@ class Uniform:
         if self.high < self.low:
             raise ValueError(f"Uniform(low={self.low}, high={self.high}): high is below low")
 
-    def sample(self, rng: np.random.Generator) -> float:
-        """One duration in seconds."""
-        return float(rng.uniform(self.low, self.high))
+    def sample(self, rng: np.random.Generator, n: int) -> NDArray:
+        """`n` durations in seconds."""
+        return rng.uniform(self.low, self.high, n)
 
 
 @dataclass(frozen=True)
@@ -119,26 +127,59 @@ class Mixture:
         if min(self.probabilities) < 0 or not math.isclose(sum(self.probabilities), 1.0):
             raise ValueError(f"Mixture(probabilities={self.probabilities}) is no distribution: it must sum to 1")
 
-    def sample(self, rng: np.random.Generator) -> float:
-        """One duration in seconds."""
-        index = int(np.searchsorted(np.cumsum(self.probabilities), rng.random(), side="right"))
-        return self.delays[min(index, len(self.delays) - 1)].sample(rng)
+    def sample(self, rng: np.random.Generator, n: int) -> NDArray:
+        """`n` durations in seconds."""
+        index = np.searchsorted(np.cumsum(self.probabilities), rng.random(n), side="right")
+        drawn = np.stack([delay.sample(rng, n) for delay in self.delays])
+        return np.asarray(drawn[np.minimum(index, len(self.delays) - 1), np.arange(n)])
 
 
 @dataclass(frozen=True)
 class Empirical:
-    """Drawn with replacement from measured durations."""
+    """Drawn with replacement from measured durations.
+
+    Example:
+      >>> Empirical((0.2, 0.25, 0.21)).sample(np.random.default_rng(0), 2)
+      array([0.21, 0.25])
+    """
 
     samples: Sequence[float]
 
+    @classmethod
+    def from_csv(cls, path: str | os.PathLike[str], column: str) -> "Empirical":
+        """The durations in one column of a CSV file, in seconds.
+
+        Args:
+          path: of the file, whose first line names its columns.
+          column: its name.
+
+        Returns:
+          The distribution.
+
+        Raises:
+          ValueError: if there is no such column, or a value in it is no duration; names the line.
+        """
+        with open(path, newline="") as file:
+            reader = csv.DictReader(file)
+            if column not in (reader.fieldnames or ()):
+                raise ValueError(f"column={column!r}: {os.fspath(path)} has the columns {reader.fieldnames}")
+            samples = []
+            for row in reader:
+                try:
+                    samples.append(float(row[column]))
+                except (TypeError, ValueError):
+                    where = f"{os.fspath(path)}, line {reader.line_num}"
+                    raise ValueError(f"{where}: {column}={row[column]!r} is no number of seconds") from None
+        return cls(tuple(samples))
+
     def __post_init__(self) -> None:
-        if not self.samples:
+        if len(self.samples) == 0:
             raise ValueError("Empirical(samples) is empty")
         _check_non_negative(self, **{f"samples[{i}]": s for i, s in enumerate(self.samples)})
 
-    def sample(self, rng: np.random.Generator) -> float:
-        """One duration in seconds."""
-        return float(self.samples[int(rng.integers(len(self.samples)))])
+    def sample(self, rng: np.random.Generator, n: int) -> NDArray:
+        """`n` durations in seconds."""
+        return np.asarray(self.samples, float)[rng.integers(len(self.samples), size=n)]
 
 
 @dataclass(frozen=True)
@@ -150,13 +191,46 @@ class Measured:
     def __post_init__(self) -> None:
         _check_non_negative(self, factor=self.factor)
 
-    def sample(self, rng: np.random.Generator) -> float:
+    def sample(self, rng: np.random.Generator, n: int) -> NDArray:
         """Measured durations are not drawn.
 
         Raises:
           TypeError: always.
         """
         raise TypeError("Measured is only a compute time: it is known once the body has run, and cannot be drawn")
+
+
+class Stream:
+    """One purpose's draws, from a random stream of its own: no other purpose's depend on how many it takes.
+
+    Args:
+      delay: the distribution.
+      seed: of the run.
+      name: of the purpose.
+    """
+
+    __slots__ = ("_ahead", "_delay", "_name", "_rng")
+
+    def __init__(self, delay: Delay, seed: int, name: str) -> None:
+        self._delay, self._name = delay, name
+        self._rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
+        self._ahead: list[float] = []
+
+    def draw(self) -> float:
+        """The next duration in seconds.
+
+        Raises:
+          ValueError: if the distribution drew what is no duration.
+        """
+        if not self._ahead:
+            block = np.asarray(self._delay.sample(self._rng, _BLOCK), float)
+            if block.shape != (_BLOCK,) or not (np.isfinite(block).all() and (block >= 0).all()):
+                wrong = block[~(np.isfinite(block) & (block >= 0))][:1]
+                what = f"{wrong[0]}, which is no duration" if len(wrong) else f"the shape {block.shape}"
+                function, _, purpose = self._name.rpartition("/")
+                raise ValueError(f"function {function!r}: its {purpose} {self._delay!r} drew {what}")
+            self._ahead = block[::-1].tolist()
+        return self._ahead.pop()
 
 
 def _check_non_negative(delay: object, **values: float) -> None:

@@ -1,29 +1,36 @@
 """Serverless functions: the deployment that costs time, the program that computes, and one invocation of both."""
 
+import math
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
 import jax
 
 from stellaris.runtime.delays import Constant, Delay, Measured
+from stellaris.runtime.placement import NOWHERE, Place, Resources
 
 
 @dataclass(frozen=True)
 class Transfer:
-    """The time to fetch an invocation's arguments: `latency + bytes / bandwidth`.
+    """The time to fetch an invocation's arguments and to send its result: `latency + bytes / bandwidth`.
 
     Args:
       latency: drawn once an invocation.
       bandwidth: bytes per second.
+      upload: bytes of the result. They are declared, because how long an invocation takes is settled when it starts.
 
     Raises:
-      ValueError: if the bandwidth is not positive, or the latency is to be measured.
+      ValueError: if the bandwidth is not positive, the upload is negative, or the latency is to be measured.
+
+    Example:
+      >>> from stellaris.runtime.delays import Constant
+      >>> wire = Transfer(latency=Constant(0.001), bandwidth=1.25e9, upload=555_036)
     """
 
     latency: Delay
     bandwidth: float
+    upload: int = 0
 
     def __post_init__(self) -> None:
         _check_delay("latency", self.latency)
@@ -31,6 +38,64 @@ class Transfer:
             raise ValueError("latency=Measured(): only a compute time can be measured")
         if not self.bandwidth > 0:
             raise ValueError(f"bandwidth={self.bandwidth} is not positive: bytes per second, or math.inf")
+        if not self.upload >= 0:
+            raise ValueError(f"upload={self.upload} is negative: bytes of the result")
+
+
+@dataclass(frozen=True)
+class Retry:
+    """How `SimulatedPlatform.retry` tries again: exponential back-off with jitter, up to a limit.
+
+    Before attempt `a = 2, 3, ...` it waits `min(first * factor ** (a - 2), maximum)` seconds, of which the share
+    `jitter` is multiplied by a random number between 0 and 1.
+
+    Args:
+      limit: attempts at most, the first included.
+      first: seconds before the second attempt.
+      factor: by which the wait grows.
+      maximum: seconds that it grows to.
+      jitter: between 0, a wait that is fixed, and 1, one that is random altogether.
+
+    Raises:
+      ValueError: if an argument is out of its range.
+
+    Example:
+      >>> policy = Retry(limit=4, first=0.5)
+      >>> [policy.wait(attempt) for attempt in (2, 3, 4)]
+      [0.5, 1.0, 2.0]
+    """
+
+    limit: int = 5
+    first: float = 0.0
+    factor: float = 2.0
+    maximum: float = 60.0
+    jitter: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.limit < 1:
+            raise ValueError(f"limit={self.limit} is below 1: even the first attempt counts")
+        for name in ("first", "maximum"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name}={getattr(self, name)} is negative or not finite")
+        if not 1 <= self.factor < math.inf:
+            raise ValueError(f"factor={self.factor} is below 1 or not finite: a wait does not shrink")
+        if not 0 <= self.jitter <= 1:
+            raise ValueError(f"jitter={self.jitter} is not a share: between 0 and 1")
+
+    def wait(self, attempt: int, *, chance: float = 1.0) -> float:
+        """Seconds before an attempt, from 2 on.
+
+        Args:
+          attempt: its number.
+          chance: the random number between 0 and 1.
+        """
+        # Beyond 2 ** 1000 the power overflows; the maximum has long been reached.
+        longest = min(self.first * self.factor ** min(attempt - 2, 100), self.maximum)
+        return longest * (1 - self.jitter + self.jitter * chance)
+
+
+#: Which idle container an invocation gets: that created last, that used last, or that unused for longest.
+Reuse: TypeAlias = Literal["newest", "most_recent", "least_recent"]
 
 
 @dataclass(frozen=True)
@@ -40,15 +105,25 @@ class FunctionSpec:
     Args:
       compute: seconds of work 1, multiplied by an invocation's `work`.
       cold_start: seconds to make a container, when none is idle.
+      initialisation: seconds that a new container then takes to load its program, before its first invocation starts.
       keep_alive: seconds an idle container stays; it ends when idle for longer.
-      max_concurrency: containers at most, None for no limit; what exceeds it waits in order of submission.
+      reuse: which idle container is taken. `"newest"`, the one created last, is SimFaaS's rule, validated on AWS Lambda
+        (Mahmoudi & Khazaei 2021); also `"most_recent"` and `"least_recent"` use.
+      max_concurrency: containers at most, None for no limit.
+      reserved_concurrency: invocations at once at most, and as many places of the platform's `max_concurrency` that no
+        other function gets; None for a share of what is not reserved.
+      provisioned: containers that are kept warm from the start on: they never expire, and one that is lost is replaced.
+      overflow: what becomes of invocations over a limit: they `"queue"`, in order of submission, or are `"reject"`ed,
+        and end as `throttled`.
       timeout: seconds after its start at which an invocation is killed, and its container with it; None for never.
       queueing: seconds between submission and the search for a container.
-      transfer: time to fetch the arguments, None for none.
+      transfer: time to fetch the arguments and to send the result, None for none.
+      resources: of a container; they matter to platforms with nodes, and to bills.
+      retry: how `SimulatedPlatform.retry` tries again.
 
     Raises:
       TypeError: if a delay is a bare number.
-      ValueError: if a limit is not positive.
+      ValueError: if a limit is not positive, or an argument is out of its range.
 
     Example:
       >>> spec = FunctionSpec(compute=Constant(1.0), cold_start=Constant(0.3), keep_alive=600.0, max_concurrency=16)
@@ -61,17 +136,31 @@ class FunctionSpec:
     timeout: float | None = None
     queueing: Delay = Constant(0.0)
     transfer: Transfer | None = None
+    resources: Resources = Resources()
+    initialisation: Delay = Constant(0.0)
+    reuse: Reuse = "newest"
+    reserved_concurrency: int | None = None
+    provisioned: int = 0
+    overflow: Literal["queue", "reject"] = "queue"
+    retry: Retry = Retry()
 
     def __post_init__(self) -> None:
-        for name in ("compute", "cold_start", "queueing"):
+        for name in ("compute", "cold_start", "initialisation", "queueing"):
             _check_delay(name, getattr(self, name))
-        for name in ("cold_start", "queueing"):
-            if isinstance(getattr(self, name), Measured):
+            if name != "compute" and isinstance(getattr(self, name), Measured):
                 raise ValueError(f"{name}=Measured(): only a compute time can be measured")
         if not self.keep_alive >= 0:
             raise ValueError(f"keep_alive={self.keep_alive} is negative")
-        if self.max_concurrency is not None and self.max_concurrency < 1:
-            raise ValueError(f"max_concurrency={self.max_concurrency} is below 1: nothing could ever run")
+        for name in ("max_concurrency", "reserved_concurrency"):
+            limit = getattr(self, name)
+            if limit is not None and limit < 1:
+                raise ValueError(f"{name}={limit} is below 1: nothing could ever run")
+        most = min(limit for limit in (self.max_concurrency, math.inf) if limit is not None)
+        if not 0 <= self.provisioned <= most:
+            raise ValueError(f"provisioned={self.provisioned} is not between 0 and max_concurrency={most}")
+        for name, values in (("reuse", get_args(Reuse)), ("overflow", ("queue", "reject"))):
+            if getattr(self, name) not in values:
+                raise ValueError(f"{name}={getattr(self, name)!r} is none of {', '.join(values)}")
         if self.timeout is not None and not self.timeout > 0:
             raise ValueError(f"timeout={self.timeout} is not positive: nothing could ever finish")
 
@@ -84,7 +173,7 @@ class Function:
       body: `body(context, *args)`, the work. It may change `context.state`; it must not change its arguments.
       init: `init(slot, key)`, the state of a new container.
       batched: `batched(contexts, args) -> results`, the same work for several invocations in one call. Its results
-        agree with the body's up to rounding.
+        agree with the body's up to rounding; one that is an exception fails its own invocation alone.
       max_batch: the most invocations in one call.
     """
 
@@ -98,21 +187,25 @@ class Function:
             raise ValueError(f"max_batch={self.max_batch} is below 1")
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Container:
     """A warm place to run: it owns a slot and, from its first body on, a state."""
 
     number: int
     function: str
     slot: int
-    program: Function
+    program: Function | None  #: whose `init` made, or will make, its state; None while it is anybody's.
+    place: Place = NOWHERE
+    provisioned: bool = False
     state: Any = None
     initialised: bool = False
     idle_since: float | None = None
+    expiring: bool = False  #: whether an event is due that looks whether it has been idle for too long.
     alive: bool = True
+    invocation: "Invocation | None" = None  #: that has it.
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Context:
     """What a body knows of where it runs."""
 
@@ -142,7 +235,7 @@ class Context:
         return jax.random.fold_in(self.root_key, self.number)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Invocation:
     """One call of a function, from submission to its end."""
 
@@ -154,14 +247,17 @@ class Invocation:
     tag: Any
     attempt: int
     submitted: float
+    key: int  #: for idempotency: the number of its first attempt. What carries the same key is the same piece of work.
+    arrived: bool = False  #: whether the instant has come at which it was submitted.
     started: float | None = None
     finished: float | None = None
     cold: bool = False
-    status: str = "pending"  #: pending, running, completed, failed, timed_out or cancelled.
+    status: str = "pending"  #: pending, running, or one of `trace.ENDINGS`.
     error: BaseException | None = None
     container: Container | None = None
     resolved: tuple[Any, ...] | None = None
-    future: "Future[Any] | None" = None
+    fate: frozenset[str] | None = None  #: faults that it will meet.
+    task: Any = None
     value: Any = field(default=None, repr=False)
 
     def result(self) -> Any:

@@ -4,35 +4,29 @@ import heapq
 import itertools
 import math
 import os
-import time
-import zlib
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from queue import Empty, SimpleQueue
-from typing import Any, NamedTuple
+from typing import Any
 
-import jax
-import numpy as np
-
+from stellaris.runtime.agenda import ACQUIRE, END, EXPIRE, START, Agenda
 from stellaris.runtime.billing import Bill, PriceSheet, bill
+from stellaris.runtime.bodies import Bodies
 from stellaris.runtime.clock import VirtualClock, WallClock
-from stellaris.runtime.delays import Delay, Measured
-from stellaris.runtime.functions import Container, Context, Function, FunctionError, FunctionSpec, Invocation
-from stellaris.runtime.store import Store
+from stellaris.runtime.containers import Fleet, Pool
+from stellaris.runtime.delays import Delay, Measured, Stream, Uniform
+from stellaris.runtime.faults import Fate, Faults, Spells, StoreFaults, StoreRefusedError
+from stellaris.runtime.functions import Function, FunctionError, FunctionSpec, Invocation
+from stellaris.runtime.placement import Cluster, Node, Placement
+from stellaris.runtime.store import Store, has_references, size
 from stellaris.runtime.trace import Trace
 
-#: Phases of an instant, in order. What ends is handed out before anything starts, and a container ends last of all.
-_END, _ACQUIRE, _START, _EXPIRE = range(4)
 #: More events than this at one instant are a loop that costs no time.
 _MAX_EVENTS_AT_ONE_INSTANT = 100_000
-
-
-class _Event(NamedTuple):
-    time: float
-    phase: int
-    number: int  # the invocation's, or for _EXPIRE the container's
-    serial: int  # events that tie in all else keep their order
-    subject: Any
+#: Bare callables whose `Function` is remembered.
+_REMEMBERED = 256
+#: Endings after which `retry` tries again: what raised would raise again.
+RETRIABLE = ("timed_out", "crashed", "throttled", "lost")
 
 
 class SimulatedPlatform:
@@ -46,10 +40,21 @@ class SimulatedPlatform:
       functions: the deployment, by name.
       clock: `"virtual"` or `"wall"`.
       seed: of every draw; each function and purpose has a stream of its own.
-      threads: that run bodies; by default as many as there are processors.
+      threads: that run bodies; by default as many as there are processors. A body that has shown to take less than a
+        hand-over between threads runs on the calling thread, unless its function has a time-out.
       keep_versions: how many of the newest versions of a name the store keeps beside those that are held.
+      store_capacity: bytes that the store holds at most.
+      nodes: machines that containers are placed on; without any there is room for everything.
+      placement: which of the nodes with room gets a container, the first (`"pack"`) or the emptiest (`"spread"`).
+      max_concurrency: invocations at once at most, of all functions together; None for no limit.
+      faults: what goes wrong, by function.
+      store_faults: what goes wrong with the store.
+      hang_after: seconds of real time after which a body that has not returned is given up on. Its invocation then ends
+        by its time-out, or as `hung` if it has none.
+      on_event: called with the platform after every event, to look and not to touch.
 
     Raises:
+      LookupError: if there are faults for a function that is not deployed.
       ValueError: if an argument is out of its range.
 
     Example:
@@ -74,34 +79,61 @@ class SimulatedPlatform:
         seed: int = 0,
         threads: int | None = None,
         keep_versions: int = 2,
+        store_capacity: float = math.inf,
+        nodes: Sequence[Node] = (),
+        placement: Placement = "pack",
+        max_concurrency: int | None = None,
+        faults: Mapping[str, Faults] | None = None,
+        store_faults: StoreFaults | None = None,
+        hang_after: float = 600.0,
+        on_event: "Callable[[SimulatedPlatform], None] | None" = None,
     ) -> None:
+        faults = dict(faults or {})
         if clock not in ("virtual", "wall"):
             raise ValueError(f"clock={clock!r} is neither 'virtual' nor 'wall'")
         if threads is not None and threads < 1:
             raise ValueError(f"threads={threads} is below 1: bodies need a thread to run on")
-        self._functions = dict(functions)
-        self._virtual = clock == "virtual"
+        if not hang_after > 0:
+            raise ValueError(f"hang_after={hang_after} is not positive: no body could ever return")
+        if max_concurrency is not None and max_concurrency < 1:
+            raise ValueError(f"max_concurrency={max_concurrency} is below 1: nothing could ever run")
+        if faults.keys() - functions.keys():
+            unknown = sorted(faults.keys() - functions.keys())
+            raise LookupError(f"faults={unknown}: no such function is deployed: the platform has {sorted(functions)}")
+        self._functions, self._seed, self._virtual = dict(functions), seed, clock == "virtual"
         self._clock = VirtualClock() if self._virtual else WallClock()
-        self._seed, self._root_key = seed, jax.random.key(seed)
-        self._pool = ThreadPoolExecutor(threads or os.cpu_count() or 1, thread_name_prefix="stellaris")
-        self._streams: dict[tuple[str, str], np.random.Generator] = {}
-        self._programs: dict[Callable[..., Any], Function] = {}
-        self._events: list[_Event] = []
-        self._serial, self._numbers, self._containers = itertools.count(), itertools.count(), itertools.count()
-        self._live: dict[str, dict[int, Container]] = {name: {} for name in functions}
-        self._idle: dict[str, list[tuple[int, Container]]] = {name: [] for name in functions}
-        self._free_slots: dict[str, list[int]] = {name: [] for name in functions}
-        self._waiting: dict[str, list[tuple[float, int, Invocation]]] = {name: [] for name in functions}
-        self._open: dict[Function, list[Invocation]] = {}
+        self._hang_after, self._on_event = hang_after, on_event
+        self._agenda, self._numbers = Agenda(), itertools.count()
+        self._streams: dict[tuple[str, str], Stream] = {}
         self._pending: dict[int, Invocation] = {}
+        self._undelivered = 0  # messages under way whose invocation has ended
+        self._waiting = 0  # invocations that wait for room
         self._done: SimpleQueue[Invocation] = SimpleQueue()
+        self._programs: dict[Callable[..., Any], Function] = {}
         self._instant, self._events_now = -1.0, 0
         self._closed = False
         self.trace = Trace()
-        self.store = Store(
-            keep=keep_versions,
-            on_publish=lambda name, version: self.trace.append(self.now, "published", function=name, value=version),
+        self.store = Store(keep=keep_versions, capacity=store_capacity, on_stored=self._stored)
+        self._bodies = Bodies(threads or os.cpu_count() or 1, seed, batching=self._virtual, hang_after=hang_after)
+        self._pools = {name: Pool(name, spec) for name, spec in functions.items()}
+        self._fates = {name: Fate(name, fault, seed) for name, fault in faults.items()}
+        self._fleet = Fleet(
+            *(self._pools, Cluster(nodes, placement), max_concurrency),
+            agenda=self._agenda,
+            trace=self.trace,
+            seed=seed,
+            lifetimes={name: fault.lifetime for name, fault in faults.items() if fault.lifetime is not None},
+            on_room=self._wake,
+            on_lost=lambda invocation, now: self._end((invocation, "crashed"), now),
         )
+        self._slow = self._refusing = None
+        if store_faults is not None:
+            self._slow = (Spells(store_faults.slow, seed, "store/slow"), store_faults.slow_factor)
+            self._refusing = Spells(store_faults.refuse, seed, "store/refuse")
+        for name, fault in faults.items():
+            for instant in fault.lose_containers_at:
+                self._agenda.add(instant, EXPIRE, -1, self._lose_newest, name)
+        self._fleet.provision(self.now)
 
     # ---- what a system calls ------------------------------------------------------------------------------------
 
@@ -145,33 +177,66 @@ class SimulatedPlatform:
         if name not in self._functions:
             raise LookupError(f"no function {name!r} is deployed: the platform has {sorted(self._functions)}")
         if not 0 <= work < math.inf:
-            raise ValueError(f"work={work} is negative or not finite")
+            raise ValueError(f"function {name!r}: work={work} is negative or not finite")
         if at is not None and not self.now <= at < math.inf:
-            raise ValueError(f"at={at} is past (now is {self.now:.6g}) or not finite")
+            raise ValueError(f"function {name!r}: at={at} is past (now is {self.now:.6g}) or not finite")
         if not isinstance(function, Function):
-            function = self._programs.setdefault(function, Function(function))
-        return self._submit(name, function, args, self.now if at is None else at, work, tag, attempt=1)
+            function = self._program(function)
+        return self._submit(name, function, args, at, work, tag)
 
-    def retry(self, invocation: Invocation, *, limit: int = 5) -> Invocation:
-        """Submits an invocation that was killed anew: same work, same tag, a new number, one attempt more.
+    def prewarm(self, name: str, count: int = 1, *, at: float | None = None) -> None:
+        """Makes containers ahead of the invocations that will want them, as far as there is room.
+
+        Each takes a cold start, is then idle, and expires like any other.
 
         Args:
-          invocation: one that was handed out and did not complete.
-          limit: attempts at most.
+          name: of the function.
+          count: of the containers.
+          at: make them at this instant instead of now.
+
+        Raises:
+          LookupError: if no function of this name is deployed.
+          ValueError: if `count` is below 1, or `at` is past.
+        """
+        if name not in self._functions:
+            raise LookupError(f"no function {name!r} is deployed: the platform has {sorted(self._functions)}")
+        if count < 1:
+            raise ValueError(f"function {name!r}: count={count} is below 1")
+        if at is not None and not self.now <= at < math.inf:
+            raise ValueError(f"function {name!r}: at={at} is past (now is {self.now:.6g}) or not finite")
+        for _ in range(count):
+            self._agenda.add(self.now if at is None else at, ACQUIRE, -1, self._fleet.warm, self._pools[name])
+
+    def retry(self, invocation: Invocation, *, limit: int | None = None) -> Invocation:
+        """Submits an invocation that did not complete anew, after a wait, as its function's `Retry` says.
+
+        It is the same piece of work, under the same key: the first attempt may have had its effects, and its completion
+        may yet arrive.
+
+        Args:
+          invocation: one that was handed out as timed out, crashed, throttled or lost.
+          limit: attempts at most; by default the function's.
 
         Returns:
-          The new pending invocation.
+          The new pending invocation, with a new number, and one attempt more.
 
         Raises:
           FunctionError: if its body raised, which trying again does not mend, or it has used its attempts.
+          LookupError: if it referred to a fixed version that the store keeps no longer.
         """
-        if invocation.status != "timed_out" or invocation.attempt >= limit or invocation.args is None:
-            raise FunctionError(invocation) from invocation.error
-        i = invocation
-        return self._submit(i.function, i.program, i.args or (), self.now, i.work, i.tag, attempt=i.attempt + 1)
+        i, policy = invocation, self._functions[invocation.function].retry
+        if i.status not in RETRIABLE or i.attempt >= (limit or policy.limit) or i.args is None:
+            raise FunctionError(i) from i.error
+        chance = self._draw(i.function, "retry", Uniform(0.0, 1.0)) if policy.jitter else 1.0
+        wait = policy.wait(i.attempt + 1, chance=chance)
+        at = self.now + wait if wait else None
+        return self._submit(i.function, i.program, i.args, at, i.work, i.tag, attempt=i.attempt + 1, key=i.key)
 
     def next_completion(self, *, until: float = math.inf) -> Invocation | None:
         """Moves time to the next invocation that ends, well or badly, and hands it out.
+
+        A completion whose message was duplicated is handed out twice, the second time as another object with the same
+        number and key.
 
         Args:
           until: an instant beyond which not to look.
@@ -182,25 +247,35 @@ class SimulatedPlatform:
         Raises:
           RuntimeError: if events at one instant never end.
         """
-        while self._pending:
-            self._schedule_done_bodies()
-            instant = self._events[0].time if self._events else math.inf
-            interruption = self._clock.reach(min(instant, until), self._done)
+        clock, events, on_event = self._clock, self._agenda.events, self._on_event
+        while self._pending or self._undelivered:
+            if not self._virtual:
+                self._schedule_done_bodies()
+            instant = events[0][0] if events else math.inf
+            interruption = clock.reach(min(instant, until), self._done)
             if interruption is not None:
                 self._schedule_end(interruption)
                 continue
             if instant > until:
                 return None
-            event = heapq.heappop(self._events)
-            self._guard_against_standstill(event.time)
-            ended = self._handle(event)
+            time, _, _, _, handler, subject = heapq.heappop(events)
+            if time != self._instant:
+                self._instant, self._events_now = time, 0
+            self._events_now += 1
+            if self._events_now > _MAX_EVENTS_AT_ONE_INSTANT:
+                raise _standstill(time)
+            ended: Invocation | None = handler(subject, time)
+            if on_event is not None:
+                on_event(self)
             if ended is not None:
                 return ended
+        if until < math.inf:
+            clock.reach(until, self._done)
         return None
 
     def bill(self, prices: PriceSheet) -> Bill:
         """What the run has cost so far under a price sheet."""
-        return bill(self.trace, prices, until=self.now)
+        return bill(self.trace, prices, until=self.now, functions=self._functions)
 
     def close(self) -> None:
         """Ends everything: what is pending is cancelled, containers end, threads stop. Closing twice does nothing."""
@@ -210,12 +285,9 @@ class SimulatedPlatform:
         now = self.now
         for invocation in list(self._pending.values()):
             self._finish(invocation, "cancelled", now)
-        for containers in self._live.values():
-            for container in list(containers.values()):
-                self._end_container(container, now)
-        self._events.clear()
-        self._open.clear()
-        self._pool.shutdown(wait=self._virtual, cancel_futures=True)
+        self._fleet.end_all(now)
+        self._agenda.events.clear()
+        self._bodies.close()
 
     def __enter__(self) -> "SimulatedPlatform":
         return self
@@ -226,174 +298,221 @@ class SimulatedPlatform:
     # ---- events -------------------------------------------------------------------------------------------------
 
     def _submit(
-        self, name: str, program: Function, args: tuple[Any, ...], at: float, work: float, tag: Any, *, attempt: int
+        self,
+        name: str,
+        program: Function,
+        args: tuple[Any, ...],
+        at: float | None,
+        work: float,
+        tag: Any,
+        *,
+        attempt: int = 1,
+        key: int | None = None,
     ) -> Invocation:
         if self._closed:
             raise RuntimeError(f"invoke({name!r}) after close(): a platform runs once")
-        number = next(self._numbers)
-        self.store.pin(args, invocation=number)
-        invocation = Invocation(number, name, program, args, work, tag, attempt, submitted=at)
+        number, now = next(self._numbers), self._clock.now
+        if args and has_references(args):
+            self.store.pin(args, invocation=number)
+        submitted = now if at is None else at
+        invocation = Invocation(
+            number, name, program, args, work, tag, attempt, submitted, number if key is None else key
+        )
+        if name in self._fates:
+            invocation.fate = self._fates[name].next_attempt()
         self._pending[number] = invocation
-        self.trace.append(at, "submitted", function=name, invocation=number)
-        self._push(at + self._draw(name, "queueing", self._functions[name].queueing), _ACQUIRE, number, invocation)
+        if at is None:
+            self._arrive(invocation, now)
+        else:
+            self._agenda.add(at, ACQUIRE, number, self._arrive, invocation)
         return invocation
 
-    def _handle(self, event: _Event) -> Invocation | None:
-        if event.phase == _END:
-            return self._end(event.subject, event.time)
-        if event.phase == _ACQUIRE:
-            self._acquire(event.subject, event.time)
-        elif event.phase == _START:
-            self._start(event.subject, event.time)
-        else:
-            container, idle_since = event.subject
-            if container.alive and container.idle_since == idle_since:
-                self._end_container(container, event.time)
+    def _arrive(self, invocation: Invocation, now: float) -> None:
+        name, number, invocation.arrived = invocation.function, invocation.number, True
+        self.trace.row(now, "submitted", name, number, -1, invocation.key)
+        wait = self._draw(name, "queueing", self._functions[name].queueing)
+        self._agenda.add(now + wait, ACQUIRE, number, self._acquire, invocation)
+
+    def _acquire(self, invocation: Invocation, now: float) -> Invocation | None:
+        """Finds a container, and has the invocation start once it is there; otherwise it waits, or is rejected."""
+        name, number = invocation.function, invocation.number
+        fate = invocation.fate
+        found = None if fate and "throttle" in fate else self._fleet.acquire(invocation, now)
+        if found is None:
+            if self._functions[name].overflow == "reject" or (fate and "throttle" in fate):
+                self._finish(invocation, "throttled", now)
+                return invocation
+            heapq.heappush(self._pools[name].waiting, (invocation.submitted, number, invocation))
+            self._waiting += 1
+            return None
+        container, wait = found
+        invocation.container = container
+        self.trace.row(now, "acquired", name, number, container.number, invocation.cold)
+        self._agenda.add(now + wait, START, number, self._start, invocation)
+        if self._waiting:
+            self._wake(now)  # there may be room for more than one
         return None
 
-    def _acquire(self, invocation: Invocation, now: float) -> None:
-        """Finds a container: the newest idle one, or a new one; otherwise the invocation waits."""
-        name, spec = invocation.function, self._functions[invocation.function]
-        container, start = self._newest_idle(name, invocation.program), now
-        if container is None:
-            if spec.max_concurrency is not None and len(self._live[name]) >= spec.max_concurrency:
-                unused = self._newest_idle(name, None)
-                if unused is None:
-                    heapq.heappush(self._waiting[name], (invocation.submitted, invocation.number, invocation))
-                    return
-                self._end_container(unused, now)  # its state is another program's; its place is needed
-            container = self._create_container(invocation, now)
-            invocation.cold = True
-            start = now + self._draw(name, "cold_start", spec.cold_start)
-        container.idle_since = None
-        invocation.container = container
-        self.trace.append(
-            now,
-            "acquired",
-            function=name,
-            invocation=invocation.number,
-            container=container.number,
-            value=invocation.cold,
-        )
-        self._push(start, _START, invocation.number, invocation)
+    def _wake(self, now: float) -> None:
+        """Lets the first that waits of every function look again."""
+        if not self._waiting:
+            return
+        for pool in self._pools.values():
+            if pool.waiting and self._fleet.may_have_room(pool):
+                _, number, invocation = heapq.heappop(pool.waiting)
+                self._waiting -= 1
+                self._agenda.add(now, ACQUIRE, number, self._acquire, invocation)
 
     def _start(self, invocation: Invocation, now: float) -> None:
         """Snapshots the arguments, draws the duration, and sends the body off."""
-        name, spec = invocation.function, self._functions[invocation.function]
+        name, number, container = invocation.function, invocation.number, invocation.container
+        if number not in self._pending:
+            return  # its container was lost before it started
+        assert container is not None
+        spec, fate = self._functions[name], invocation.fate or ()
         invocation.status, invocation.started = "running", now
-        self.trace.append(
-            now, "started", function=name, invocation=invocation.number, container=_number(invocation.container)
-        )
-        try:
-            invocation.resolved = self.store.resolve(invocation.args or (), invocation=invocation.number, function=name)
-        except LookupError as error:
-            invocation.error = error
-            self._push(now, _END, invocation.number, (invocation, "failed"))
+        self.trace.row(now, "started", name, number, container.number, 0.0)
+        slow_down = self._fleet.begin(container)
+        if "crash_before" in fate:
+            self._end_at(now, invocation, "crashed")
             return
-        transfer = self._transfer_time(name, spec, invocation.resolved)
-        if isinstance(spec.compute, Measured) and not self._virtual:
-            duration = transfer  # and then as long as it takes
-        elif isinstance(spec.compute, Measured):
-            duration = transfer + spec.compute.factor * invocation.work * self._run_and_measure(invocation, now)
+        try:
+            transfer = self._fetch(invocation, spec, now)
+        except (LookupError, StoreRefusedError) as error:
+            invocation.error = error
+            self._end_at(now, invocation, "failed" if isinstance(error, LookupError) else "crashed")
+            return
+        if "straggle" in fate:
+            slow_down *= self._fates[name].straggler_factor()
+        if not isinstance(spec.compute, Measured):
+            duration = transfer + invocation.work * self._draw(name, "compute", spec.compute) * slow_down
+        elif self._virtual:
+            duration = transfer + spec.compute.factor * invocation.work * self._bodies.measure(invocation) * slow_down
         else:
-            duration = transfer + invocation.work * self._draw(name, "compute", spec.compute)
+            duration = transfer  # and then as long as it takes
+        ending = "completed"
+        if "crash_during" in fate:
+            duration, ending = duration * self._fates[name].moment(), "crashed"
         if spec.timeout is not None and duration > spec.timeout:
+            duration, ending = spec.timeout, "timed_out"
+        if ending != "completed":
             # It will be killed: what it would have computed is never seen, so it is not computed.
-            invocation.future = None
-            self._push(now + spec.timeout, _END, invocation.number, (invocation, "timed_out"))
+            invocation.task = None
+            self._end_at(now + duration, invocation, ending)
             return
         invocation.finished = now + duration  # due; on the wall clock its body may take longer
-        if invocation.future is None:
-            self._dispatch(invocation, now)
         if self._virtual:
-            self._push(now + duration, _END, invocation.number, (invocation, "completed"))
-        elif spec.timeout is not None:
-            self._push(now + spec.timeout, _END, invocation.number, (invocation, "timed_out"))
+            if invocation.task is None:
+                self._bodies.start(invocation, trusted=spec.timeout is None)
+            self._end_at(now + duration, invocation, "completed")
+        else:
+            self._bodies.start(invocation, trusted=False, on_done=lambda: self._done.put(invocation))
+            limit, ending = (self._hang_after, "hung") if spec.timeout is None else (spec.timeout, "timed_out")
+            self._end_at(now + max(limit, duration), invocation, ending)
+
+    def _fetch(self, invocation: Invocation, spec: FunctionSpec, now: float) -> float:
+        """Resolves an invocation's arguments; returns the seconds to fetch them and to send its result."""
+        number, args = invocation.number, invocation.args or ()
+        fetched = 0
+        if args and has_references(args):
+            if self._refusing is not None and self._refusing.now(now):
+                raise StoreRefusedError(f"the store refused to answer invocation {number} at {now:.6g} s")
+            invocation.resolved = self.store.resolve(args, invocation=number, function=invocation.function)
+            fetched = self.store.fetched(number)
+            self.trace.row(now, "fetched", invocation.function, number, -1, fetched)
+        else:
+            invocation.resolved = args
+        if spec.transfer is None:
+            return 0.0
+        nbytes = size(invocation.resolved) + spec.transfer.upload
+        seconds = self._draw(invocation.function, "transfer", spec.transfer.latency) + nbytes / spec.transfer.bandwidth
+        if self._slow is not None and self._slow[0].now(now):
+            seconds *= self._slow[1]
+        return seconds
 
     def _end(self, ending: tuple[Invocation, str], now: float) -> Invocation | None:
         """Hands out an invocation that ends, and frees its container."""
         invocation, status = ending
+        name, fate = invocation.function, invocation.fate or ()
         if invocation.number not in self._pending:
             return None  # killed already, or completed before its time-out
         if status == "completed":
             status = self._collect(invocation)
+            if status == "hung" and self._functions[name].timeout is not None and invocation.started is not None:
+                self._end_at(invocation.started + (self._functions[name].timeout or 0.0), invocation, "timed_out")
+                return None
+        if status == "completed" and "crash_after" in fate:
+            status = "crashed"
+        elif status == "completed" and "duplicate" in fate:
+            copy = replace(invocation, status="completed", finished=now, args=None, resolved=None, task=None)
+            self._deliver_at(now + self._fates[name].duplicate_after(), copy, "redelivered")
+        if status == "completed" and "lose" in fate:
+            status = "lost"
+            self._deliver_at(now + self._fates[name].notice_after(), invocation, "noticed")
         self._finish(invocation, status, now)
         container = invocation.container
-        assert container is not None
-        if status == "timed_out":
-            self._end_container(container, now)
-        else:
-            self._free_container(container, now)
-        name = invocation.function
-        if self._waiting[name]:
-            _, number, waiting = heapq.heappop(self._waiting[name])
-            self._push(now, _ACQUIRE, number, waiting)
-        return invocation
+        if container is not None:
+            dies = status in ("timed_out", "crashed", "hung")
+            self._fleet.release(container, now, started=invocation.started is not None, dies=dies)
+        return None if status == "lost" else invocation
 
     def _finish(self, invocation: Invocation, status: str, now: float) -> None:
         """The one place where an invocation ends."""
-        del self._pending[invocation.number]
+        number = invocation.number
+        del self._pending[number]
+        if invocation.status == "running":
+            self._bodies.drop(invocation)
         invocation.status, invocation.finished = status, now
-        invocation.resolved = invocation.future = None
-        if status != "timed_out":
+        invocation.resolved = invocation.task = None
+        if status != "completed":
+            invocation.value = None
+        if status not in RETRIABLE:
             invocation.args = None
-        self.store.release(invocation.number)
-        self.trace.append(
-            now,
-            status,
-            function=invocation.function,
-            invocation=invocation.number,
-            container=_number(invocation.container),
-        )
+        self.store.release(number)
+        if invocation.arrived:
+            container = invocation.container
+            number_there = -1 if container is None else container.number
+            self.trace.row(now, status, invocation.function, number, number_there, 0.0)
+
+    def _deliver(self, message: tuple[Invocation, str], now: float) -> Invocation:
+        """Hands out what ended before: a duplicate, or an invocation whose message was lost."""
+        invocation, event = message
+        self._undelivered -= 1
+        self.trace.row(now, event, invocation.function, invocation.number, -1, 0.0)
+        return invocation
+
+    def _end_at(self, time: float, invocation: Invocation, status: str) -> None:
+        self._agenda.add(time, END, invocation.number, self._end, (invocation, status))
+
+    def _deliver_at(self, time: float, invocation: Invocation, event: str) -> None:
+        self._undelivered += 1
+        self._agenda.add(time, END, invocation.number, self._deliver, (invocation, event))
+
+    def _lose_newest(self, name: str, now: float) -> Invocation | None:
+        live = self._pools[name].live
+        return self._fleet.lose(live[max(live)], now) if live else None
 
     # ---- bodies -------------------------------------------------------------------------------------------------
 
-    def _dispatch(self, invocation: Invocation, now: float) -> None:
-        """Runs a body at once, or leaves it in its function's open group until a completion is due."""
-        program = invocation.program
-        if program.batched is None or not self._virtual:
-            context = self._context(invocation, now)
-            invocation.future = self._pool.submit(_run, program, context, invocation.resolved or ())
-            if not self._virtual:
-                invocation.future.add_done_callback(lambda future: self._done.put(invocation))
-            return
-        group = self._open.setdefault(program, [])
-        group.append(invocation)
-        if len(group) >= program.max_batch:
-            self._close_group(program)
-
-    def _close_group(self, program: Function) -> None:
-        group = self._open.pop(program)
-        contexts = [self._context(invocation, invocation.started or 0.0) for invocation in group]
-        arguments = [invocation.resolved or () for invocation in group]
-        results = self._pool.submit(_run_batched, program, contexts, arguments)
-        for i, invocation in enumerate(group):
-            invocation.future = _Nth(results, i)
+    def _program(self, body: Callable[..., Any]) -> Function:
+        """The program of a bare body; the same one for the same body, as long as there are not too many."""
+        program = self._programs.get(body)
+        if program is None:
+            if len(self._programs) >= _REMEMBERED:
+                self._programs.clear()
+            program = self._programs[body] = Function(body)
+        return program
 
     def _collect(self, invocation: Invocation) -> str:
         """Waits for a body whose completion is due, and keeps what it returned or raised."""
-        if invocation.future is None:
-            self._close_group(invocation.program)
-        assert invocation.future is not None
-        try:
-            invocation.value = invocation.future.result()
-        except Exception as error:
-            invocation.error = error
-            return "failed"
-        return "completed"
-
-    def _run_and_measure(self, invocation: Invocation, now: float) -> float:
-        """Runs a body now and alone, and returns the seconds it took."""
-        began = time.perf_counter()
-        arguments = invocation.resolved or ()
-        invocation.future = self._pool.submit(_run, invocation.program, self._context(invocation, now), arguments)
-        error = invocation.future.exception()
-        if error is None:
-            jax.block_until_ready(invocation.future.result())  # type: ignore[no-untyped-call]
-        return time.perf_counter() - began
+        outcome = self._bodies.finish(invocation)
+        if outcome is None:
+            return "hung"
+        invocation.value, invocation.error = outcome
+        return "completed" if invocation.error is None else "failed"
 
     def _schedule_done_bodies(self) -> None:
-        while not self._virtual:
+        while True:
             try:
                 self._schedule_end(self._done.get_nowait())
             except Empty:
@@ -401,118 +520,29 @@ class SimulatedPlatform:
 
     def _schedule_end(self, invocation: Invocation) -> None:
         """On the wall clock an invocation ends when its delay is over and its body is done."""
-        due = max(self.now, invocation.finished or 0.0)
-        compute = self._functions[invocation.function].compute
-        if isinstance(compute, Measured) and invocation.started is not None:
-            took = self.now - invocation.started
-            due = max(due, (invocation.finished or 0.0) + compute.factor * invocation.work * took)
-        self._push(due, _END, invocation.number, (invocation, "completed"))
-
-    def _context(self, invocation: Invocation, now: float) -> Context:
-        assert invocation.container is not None
-        return Context(invocation.container, self._root_key, invocation.number, invocation.attempt, now)
-
-    # ---- containers ---------------------------------------------------------------------------------------------
-
-    def _create_container(self, invocation: Invocation, now: float) -> Container:
-        name = invocation.function
-        free, live = self._free_slots[name], self._live[name]
-        slot = heapq.heappop(free) if free else len(live)
-        container = Container(next(self._containers), name, slot, invocation.program)
-        live[container.number] = container
-        self.trace.append(now, "container_created", function=name, container=container.number, value=slot)
-        return container
-
-    def _newest_idle(self, name: str, program: Function | None) -> Container | None:
-        """Takes the newest idle container whose state this program made (any container, for None)."""
-        idle = self._idle[name]
-        for i, (_, container) in enumerate(idle):
-            if program is None or container.program.init is program.init:
-                del idle[i]
-                return container
-        return None
-
-    def _free_container(self, container: Container, now: float) -> None:
-        container.idle_since = now
-        idle = self._idle[container.function]
-        idle.append((-container.number, container))
-        idle.sort(key=lambda entry: entry[0])  # newest created first
-        keep_alive = self._functions[container.function].keep_alive
-        if math.isfinite(keep_alive):
-            self._push(now + keep_alive, _EXPIRE, container.number, (container, now))
-
-    def _end_container(self, container: Container, now: float) -> None:
-        container.alive, container.state = False, None
-        name = container.function
-        self._idle[name] = [entry for entry in self._idle[name] if entry[1] is not container]
-        del self._live[name][container.number]
-        heapq.heappush(self._free_slots[name], container.slot)
-        self.trace.append(now, "container_ended", function=name, container=container.number, value=container.slot)
+        if invocation.number not in self._pending or invocation.finished is None:
+            return
+        due, compute = invocation.finished, self._functions[invocation.function].compute
+        if isinstance(compute, Measured):
+            due += compute.factor * invocation.work * invocation.task[0].seconds
+        self._end_at(max(self.now, due), invocation, "completed")
 
     # ---- draws --------------------------------------------------------------------------------------------------
 
     def _draw(self, function: str, purpose: str, delay: Delay) -> float:
         stream = self._streams.get((function, purpose))
         if stream is None:
-            name = zlib.crc32(f"{function}/{purpose}".encode())
-            stream = self._streams[function, purpose] = np.random.default_rng([self._seed, name])
-        seconds = delay.sample(stream)
-        if not 0 <= seconds < math.inf:
-            raise ValueError(f"function {function!r}: its {purpose} {delay!r} drew {seconds}, which is no duration")
-        return seconds
+            stream = self._streams[function, purpose] = Stream(delay, self._seed, f"{function}/{purpose}")
+        return stream.draw()
 
-    def _transfer_time(self, name: str, spec: FunctionSpec, arguments: tuple[Any, ...]) -> float:
-        if spec.transfer is None:
-            return 0.0
-        size = sum(getattr(leaf, "nbytes", 0) for leaf in jax.tree.leaves(arguments))
-        return self._draw(name, "transfer", spec.transfer.latency) + size / spec.transfer.bandwidth
-
-    def _push(self, time: float, phase: int, number: int, subject: Any) -> None:
-        heapq.heappush(self._events, _Event(time, phase, number, next(self._serial), subject))
-
-    def _guard_against_standstill(self, instant: float) -> None:
-        if instant != self._instant:
-            self._instant, self._events_now = instant, 0
-        self._events_now += 1
-        if self._events_now > _MAX_EVENTS_AT_ONE_INSTANT:
-            raise RuntimeError(
-                f"more than {_MAX_EVENTS_AT_ONE_INSTANT} events at {instant} s: invocations that cost no time "
-                "invoke one another; give a function a compute time above 0"
-            )
+    def _stored(self, name: str, version: int, nbytes: int) -> None:
+        self.trace.row(self.now, "stored", name, -1, -1, nbytes)
+        if name:
+            self.trace.row(self.now, "published", name, -1, -1, version)
 
 
-class _Nth(Future[Any]):
-    """One invocation's part of a batched body's results."""
-
-    def __init__(self, results: "Future[Any]", index: int) -> None:
-        super().__init__()
-        self._results, self._index = results, index
-
-    def result(self, timeout: float | None = None) -> Any:
-        return self._results.result(timeout)[self._index]
-
-
-def _run(program: Function, context: Context, arguments: tuple[Any, ...]) -> Any:
-    _initialise(program, context)
-    return program.body(context, *arguments)
-
-
-def _run_batched(program: Function, contexts: list[Context], arguments: list[tuple[Any, ...]]) -> Any:
-    assert program.batched is not None
-    for context in contexts:
-        _initialise(program, context)
-    results = program.batched(contexts, arguments)
-    if len(results) != len(contexts):
-        raise ValueError(f"batched returned {len(results)} results for {len(contexts)} invocations")
-    return results
-
-
-def _initialise(program: Function, context: Context) -> None:
-    if not context.container.initialised:
-        if program.init is not None:
-            context.state = program.init(context.slot, context.key)
-        context.container.initialised = True
-
-
-def _number(container: Container | None) -> int:
-    return -1 if container is None else container.number
+def _standstill(instant: float) -> RuntimeError:
+    return RuntimeError(
+        f"more than {_MAX_EVENTS_AT_ONE_INSTANT} events at {instant} s: invocations that cost no time "
+        "invoke one another; give a function a compute time above 0"
+    )

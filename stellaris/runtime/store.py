@@ -1,8 +1,12 @@
 """The versioned parameter store, and references that are resolved when a function's body starts."""
 
+import math
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias
+
+import jax
 
 from stellaris.types import Tree
 
@@ -45,25 +49,46 @@ class Held:
     slots: int
 
 
-Reference: TypeAlias = Latest | At | Lagged | Held
+@dataclass(frozen=True)
+class Object:
+    """A value without a name or versions."""
+
+    number: int
+
+
+Reference: TypeAlias = Latest | At | Lagged | Held | Object
+
+#: The name under which objects are kept, a version each.
+_OBJECTS = "(objects)"
+
+
+class StoreFullError(RuntimeError):
+    """What was to be stored does not fit into the store's capacity."""
 
 
 @dataclass
 class _Lease:
-    """What one invocation holds: the first version of each name is the one it works on."""
+    """What one invocation holds."""
 
     function: str
     versions: list[tuple[str, int]]
+    works_on: dict[str, int] = field(default_factory=dict)  #: the first version of each name that it refers to.
+    nbytes: int = 0  #: that it fetched.
 
 
 class Store:
-    """Published versions of named values.
+    """Published versions of named values, and objects.
 
-    It keeps the newest few of each name, and those that pending or running invocations hold.
+    It keeps the newest few versions of each name, objects that have not been dropped, and all that pending or running
+    invocations hold.
 
     Args:
       keep: how many of the newest versions of a name stay, at least 1.
-      on_publish: called with `(name, version)`.
+      capacity: bytes that it holds at most.
+      on_stored: called with `(name, version, bytes)`; the name of an object is empty.
+
+    Raises:
+      ValueError: if an argument is out of its range.
 
     Example:
       >>> store = Store()
@@ -73,16 +98,26 @@ class Store:
       (Versioned(version=1, value={'w': 2.0}), Versioned(version=0, value={'w': 1.0}))
     """
 
-    def __init__(self, *, keep: int = 2, on_publish: Callable[[str, int], None] = lambda name, version: None) -> None:
+    def __init__(
+        self,
+        *,
+        keep: int = 2,
+        capacity: float = math.inf,
+        on_stored: Callable[[str, int, int], None] = lambda name, version, nbytes: None,
+    ) -> None:
         if keep < 1:
             raise ValueError(f"keep={keep} is below 1: the newest version must stay")
-        self._default_keep = keep
-        self._on_publish = on_publish
-        self._keep: dict[str, int] = {}
+        if not capacity > 0:
+            raise ValueError(f"capacity={capacity} is not positive: bytes, or math.inf")
+        self._default_keep, self._capacity, self._on_stored = keep, capacity, on_stored
+        self._keep: dict[str, int] = {_OBJECTS: 0}
         self._values: dict[str, dict[int, Tree]] = {}
+        self._sizes: dict[tuple[str, int], int] = {}
         self._newest: dict[str, int] = {}
         self._pins: dict[tuple[str, int], int] = {}
         self._leases: dict[int, _Lease] = {}
+        self._worked_on: dict[tuple[str, str], Counter[int]] = {}  # versions, by function and name
+        self.nbytes = 0  #: that it holds now.
 
     def publish(self, name: str, tree: Tree) -> int:
         """Makes `tree` the newest version of `name`.
@@ -93,13 +128,51 @@ class Store:
 
         Returns:
           Its version: 0, 1, 2, ...
+
+        Raises:
+          StoreFullError: if it does not fit; the store is then as it was.
         """
         version = self._newest.get(name, -1) + 1
-        self._newest[name] = version
-        self._values.setdefault(name, {})[version] = tree
-        self._evict(name)
-        self._on_publish(name, version)
+        nbytes = self._add(name, version, tree)
+        self._on_stored(name, version, nbytes)
         return version
+
+    def put(self, tree: Tree) -> Object:
+        """Stores an object, which stays until it is dropped and no invocation holds it.
+
+        Args:
+          tree: any tree of arrays; not to be changed afterwards.
+
+        Returns:
+          A reference, which stands for the value among an invocation's arguments.
+
+        Raises:
+          StoreFullError: if it does not fit; the store is then as it was.
+
+        Example:
+          >>> store = Store()
+          >>> reference = store.put([1, 2])
+          >>> store.resolve((reference,), invocation=0, function="learner")
+          ([1, 2],)
+        """
+        number = self._newest.get(_OBJECTS, -1) + 1
+        self._pins[_OBJECTS, number] = 1  # its owner's
+        try:
+            nbytes = self._add(_OBJECTS, number, tree)
+        except StoreFullError:
+            del self._pins[_OBJECTS, number]
+            raise
+        self._on_stored("", number, nbytes)
+        return Object(number)
+
+    def drop(self, reference: Object) -> None:
+        """Lets go of an object: it is removed once no pending or running invocation holds it.
+
+        Raises:
+          LookupError: if it is not in the store.
+        """
+        self._get(_OBJECTS, reference.number)
+        self._let_go(_Lease("", [(_OBJECTS, reference.number)]))
 
     def latest(self, name: str) -> Latest:
         """A reference to the version that is newest when the body starts."""
@@ -156,12 +229,13 @@ class Store:
         Raises:
           LookupError: if one is kept no longer.
         """
-        fixed = [argument for argument in arguments if isinstance(argument, At)]
-        for argument in fixed:
-            self._get(argument.name, argument.version)
-        lease = self._leases.setdefault(invocation, _Lease("", []))
-        for argument in fixed:
-            self._hold(lease, argument.name, argument.version)
+        fixed = [_fixed(argument) for argument in arguments if isinstance(argument, At | Object)]
+        for name, version in fixed:
+            self._get(name, version)
+        if fixed:
+            lease = self._leases.setdefault(invocation, _Lease("", []))
+            for name, version in fixed:
+                self._hold(lease, name, version)
 
     def resolve(self, arguments: tuple[object, ...], *, invocation: int, function: str) -> tuple[object, ...]:
         """Replaces references by what they stand for now; the invocation holds those versions until `release`.
@@ -182,10 +256,19 @@ class Store:
         resolved = list(arguments)
         try:
             for i, argument in enumerate(arguments):
+                if isinstance(argument, Object):
+                    resolved[i] = self._get(_OBJECTS, argument.number)
+                    self._fetch(lease, _OBJECTS, argument.number)
+                    self._hold(lease, _OBJECTS, argument.number)
+                    continue
                 version = self._version(argument)
                 if isinstance(argument, Latest | At | Lagged) and version is not None:
                     resolved[i] = Versioned(version, self._get(argument.name, version))
+                    self._fetch(lease, argument.name, version)
                     self._hold(lease, argument.name, version)
+                    if argument.name not in lease.works_on:
+                        lease.works_on[argument.name] = version
+                        self._worked_on.setdefault((function, argument.name), Counter())[version] += 1
             for i, argument in enumerate(arguments):
                 if isinstance(argument, Held):
                     resolved[i] = self._held(argument, lease)
@@ -193,9 +276,26 @@ class Store:
             self._let_go(pinned)
         return tuple(resolved)
 
+    def fetched(self, invocation: int) -> int:
+        """Bytes that an invocation's references stood for when it started."""
+        lease = self._leases.get(invocation)
+        return lease.nbytes if lease else 0
+
+    def holders(self, name: str, version: int) -> tuple[int, ...]:
+        """Numbers of the pending and running invocations that hold a version, which keeps it in the store."""
+        return tuple(sorted(n for n, lease in self._leases.items() if (name, version) in lease.versions))
+
     def release(self, invocation: int) -> None:
         """Lets go of what an invocation held."""
-        self._let_go(self._leases.pop(invocation, None))
+        lease = self._leases.pop(invocation, None)
+        if lease is None:
+            return
+        self._let_go(lease)
+        for name, version in lease.works_on.items():
+            versions = self._worked_on[lease.function, name]
+            versions[version] -= 1
+            if not versions[version]:
+                del versions[version]
 
     def _let_go(self, lease: _Lease | None) -> None:
         for name, version in lease.versions if lease else ():
@@ -219,21 +319,20 @@ class Store:
         return None
 
     def _held(self, reference: Held, own: _Lease) -> tuple[Versioned, ...]:
-        def working_on(lease: _Lease) -> int | None:
-            return next((version for name, version in lease.versions if name == reference.name), None)
-
-        mine = working_on(own)
+        mine = own.works_on.get(reference.name)
         if mine is None:
             raise LookupError(f"held({reference.name!r}) needs a reference to {reference.name!r} beside it")
-        alike = (working_on(lease) for lease in self._leases.values() if lease.function == own.function)
-        others = sorted({version for version in alike if version is not None and version != mine}, reverse=True)
+        others = sorted(self._worked_on[own.function, reference.name].keys() - {mine}, reverse=True)
         versions = [mine, *others, *[mine] * reference.slots][: reference.slots]
+        for version in versions:
+            self._fetch(own, reference.name, version)
         return tuple(Versioned(version, self._get(reference.name, version)) for version in versions)
 
     def _get(self, name: str, version: int) -> Tree:
         values = self._values.get(name)
         if values is None:
-            raise LookupError(f"{name!r} was never published: the store knows {sorted(self._values)}")
+            known = sorted(self._values.keys() - {_OBJECTS})
+            raise LookupError(f"{name!r} was never published: the store knows {known}")
         if version not in values:
             raise LookupError(f"{name!r} version {version} is not in the store, which keeps {self.versions(name)}")
         return values[version]
@@ -242,8 +341,51 @@ class Store:
         lease.versions.append((name, version))
         self._pins[name, version] = self._pins.get((name, version), 0) + 1
 
+    def _fetch(self, lease: _Lease, name: str, version: int) -> None:
+        lease.nbytes += self._sizes[name, version]
+
+    def _add(self, name: str, version: int, tree: Tree) -> int:
+        nbytes = size(tree)
+        goes = self._unneeded(name, newest=version)
+        after = self.nbytes + nbytes - sum(self._sizes[name, old] for old in goes)
+        if after > self._capacity:
+            kept = {name: sorted(values) for name, values in self._values.items() if values}
+            raise StoreFullError(
+                f"{name!r} version {version}: its {nbytes:,} bytes do not fit into capacity={self._capacity:,}: the "
+                f"store holds {self.nbytes:,} bytes, of the versions {kept}, which are new or held by invocations"
+            )
+        self._newest[name] = version
+        self._values.setdefault(name, {})[version] = tree
+        self._sizes[name, version] = nbytes
+        self.nbytes += nbytes
+        self._remove(name, goes)
+        return nbytes
+
+    def _unneeded(self, name: str, *, newest: int) -> list[int]:
+        oldest = newest - self._keep.get(name, self._default_keep)
+        return [v for v in self._values.get(name, ()) if v <= oldest and (name, v) not in self._pins]
+
     def _evict(self, name: str) -> None:
-        oldest = self._newest[name] - self._keep.get(name, self._default_keep)
-        values = self._values[name]
-        for version in [v for v in values if v <= oldest and (name, v) not in self._pins]:
-            del values[version]
+        self._remove(name, self._unneeded(name, newest=self._newest[name]))
+
+    def _remove(self, name: str, versions: list[int]) -> None:
+        for version in versions:
+            del self._values[name][version]
+            self.nbytes -= self._sizes.pop((name, version))
+
+
+def size(tree: Any) -> int:
+    """Bytes of the arrays in a tree."""
+    return sum(getattr(leaf, "nbytes", 0) for leaf in jax.tree.leaves(tree))
+
+
+def has_references(arguments: tuple[object, ...]) -> bool:
+    """Whether any argument is to be resolved."""
+    return any(isinstance(argument, _REFERENCES) for argument in arguments)
+
+
+def _fixed(reference: At | Object) -> tuple[str, int]:
+    return (_OBJECTS, reference.number) if isinstance(reference, Object) else (reference.name, reference.version)
+
+
+_REFERENCES = (Latest, At, Lagged, Held, Object)

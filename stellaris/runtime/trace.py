@@ -4,10 +4,10 @@ import json
 import math
 import os
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 #: How an invocation can end; each does so exactly once.
-ENDINGS = ("completed", "failed", "timed_out", "cancelled")
+ENDINGS = ("completed", "failed", "timed_out", "crashed", "throttled", "lost", "hung", "cancelled")
+#: Endings after which the work was done for nothing.
+WASTED = ("failed", "timed_out", "crashed", "lost", "hung")
 
 
 class Events(NamedTuple):
@@ -28,12 +30,31 @@ class Events(NamedTuple):
     value: NDArray
 
 
+class Invocations(NamedTuple):
+    """Every invocation of a trace, `[n]` in order of their numbers; NaN where something has not happened."""
+
+    number: NDArray  #: int64.
+    function: NDArray  #: int16: index into `names`.
+    key: NDArray  #: int64: number of its first attempt.
+    submitted: NDArray  #: seconds.
+    acquired: NDArray  #: seconds: when it got a container.
+    cold: NDArray  #: bool: whether that was a new one.
+    started: NDArray  #: seconds.
+    ended: NDArray  #: seconds.
+    ending: NDArray  #: int8: index into `ENDINGS`, or -1 while it is pending or runs.
+    container: NDArray  #: int64, or -1.
+    names: tuple[str, ...]  #: of the functions.
+
+
 class Trace:
     """An append-only, columnar log of `(time, event, function, invocation, container, value)`.
 
-    The platform writes `submitted`, `acquired` (value 1 if cold), `started`, one of `ENDINGS`, `container_created`,
-    `container_ended` and `published` (value: the version). Systems add events of their own, such as `episode` (value:
-    its return) and `staleness` (of an applied gradient).
+    The platform writes, in this order for an invocation, `submitted` (value: number of its first attempt), `acquired`
+    (value 1 if cold), `started`, and one of `ENDINGS`; `fetched` (value: bytes from the store); `noticed` and
+    `redelivered` where a message was lost or came twice; for a container `container_created`, `initialisation` (value:
+    its seconds), `container_ready` if nobody waits for it, `container_lost` and `container_ended` (value: its slot);
+    and `published` (value: the version) and `stored` (value: bytes). Systems add events of their own, such as
+    `episode` (value: its return) and `staleness` (of an applied gradient).
 
     Example:
       >>> trace = Trace()
@@ -46,7 +67,7 @@ class Trace:
     def __init__(self) -> None:
         self._time, self._value = array("d"), array("d")
         self._event, self._function = array("h"), array("h")
-        self._invocation, self._container = array("q"), array("q")
+        self._invocation, self._container = array("i"), array("i")
         self._names: list[str] = []
         self._codes: dict[str, int] = {}
 
@@ -73,12 +94,19 @@ class Trace:
           container: the container's number, or -1.
           value: what the event carries.
         """
+        self.row(time, event, function, invocation, container, value)
+
+    def row(self, time: float, event: str, function: str, invocation: int, container: int, value: float) -> None:
+        """`append`, by position: the platform writes four rows an invocation."""
+        codes = self._codes
         self._time.append(time)
-        self._event.append(self._code(event))
-        self._function.append(self._code(function))
+        self._event.append(codes[event] if event in codes else self._code(event))
+        self._function.append(codes[function] if function in codes else self._code(function))
         self._invocation.append(invocation)
         self._container.append(container)
         self._value.append(value)
+
+    # ---- views --------------------------------------------------------------------------------------------------
 
     def select(self, event: str, *, function: str | None = None, start: int = 0) -> Events:
         """The rows of one event, optionally of one function, from row `start` on."""
@@ -87,25 +115,63 @@ class Trace:
             rows = rows[np.asarray(self._function)[rows] == self._codes.get(function, -1)]
         return Events(*(np.asarray(column)[rows] for column in (self._time, self._invocation, self._value)))
 
+    def containers(self, event: str, function: str) -> dict[int, float]:
+        """When an event (last) happened to each of a function's containers, by its number."""
+        rows = np.asarray(self._event) == self._codes.get(event, -1)
+        rows &= np.asarray(self._function) == self._codes.get(function, -1)
+        numbers, times = np.asarray(self._container)[rows], np.asarray(self._time)[rows]
+        return dict(zip(numbers.tolist(), times.tolist(), strict=True))
+
     def functions(self) -> tuple[str, ...]:
         """Names of the functions that were invoked, in order of first appearance."""
         invoked = np.asarray(self._invocation) >= 0
         codes, first = np.unique(np.asarray(self._function)[invoked], return_index=True)
         return tuple(self._names[code] for code in codes[np.argsort(first)])
 
+    def invocations(self) -> Invocations:
+        """Every invocation: when it was submitted, got its container, started and ended, and how."""
+        names = self.functions()
+        event, number = np.asarray(self._event), np.asarray(self._invocation)
+        n = int(number.max(initial=-1)) + 1
+        nothing = np.full(n, math.nan)
+        columns = {name: nothing.copy() for name in ("submitted", "acquired", "started", "ended")}
+        key, container = np.arange(n), np.full(n, -1)
+        function, cold, ending = np.full(n, -1, np.int16), np.zeros(n, bool), np.full(n, -1, np.int8)
+        places = np.full(len(self._names) + 1, -1, np.int16)
+        places[[self._codes[name] for name in names]] = np.arange(len(names))
+
+        def rows(name: str) -> NDArray:
+            return np.flatnonzero((event == self._codes.get(name, -1)) & (number >= 0))
+
+        for name in ("submitted", "acquired", "started"):
+            at = rows(name)
+            which = number[at]
+            columns[name][which] = np.asarray(self._time)[at]
+            function[which] = places[np.asarray(self._function)[at]]
+            if name == "submitted":
+                key[which] = np.asarray(self._value)[at]
+            elif name == "acquired":
+                cold[which] = np.asarray(self._value)[at] > 0
+            if name != "submitted":
+                container[which] = np.asarray(self._container)[at]
+        for code, name in enumerate(ENDINGS):
+            at = rows(name)
+            columns["ended"][number[at]], ending[number[at]] = np.asarray(self._time)[at], code
+        there = np.flatnonzero(function >= 0)
+        filled = (key, *columns.values())
+        key, submitted, acquired, started, ended = (column[there] for column in filled)
+        return Invocations(
+            *(there, function[there], key, submitted, acquired, cold[there], started, ended, ending[there]),
+            *(container[there], names),
+        )
+
     def running(self, *, until: float) -> dict[str, float]:
         """Seconds from start to end, summed over each function's invocations; up to `until` for those still running."""
-        seconds: dict[str, float] = {}
-        for function in self.functions():
-            started = self.select("started", function=function)
-            ended = [self.select(ending, function=function) for ending in ENDINGS]
-            cancelled = ended.pop()  # of these, what still waited never ran
-            ran = np.isin(cancelled.invocation, started.invocation)
-            times = [*(events.time for events in ended), cancelled.time[ran]]
-            running = len(started.time) - sum(len(t) for t in times)
-            ends = math.fsum(float(t.sum()) for t in times) + until * running
-            seconds[function] = ends - float(started.time.sum())
-        return seconds
+        table = self.invocations()
+        seconds = np.where(np.isnan(table.ended), until, table.ended) - table.started
+        return {name: math.fsum(_known(seconds[table.function == i])) for i, name in enumerate(table.names)}
+
+    # ---- other forms --------------------------------------------------------------------------------------------
 
     def to_dataframe(self) -> "pd.DataFrame":
         """The whole log, a row an event, in order (needs pandas)."""
@@ -125,6 +191,59 @@ class Trace:
             }
         )
 
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the whole log, to be read again with `Trace.load`.
+
+        Args:
+          path: of a `.parquet` file (needs pyarrow), or a `.csv` or `.csv.gz` file; written whole or not at all.
+
+        Raises:
+          ValueError: if the name ends in none of these.
+        """
+        kind = _kind(path)
+        frame = self.to_dataframe()
+        with atomic_path(path) as draft:
+            if kind == "parquet":
+                frame.to_parquet(draft, index=False)
+            else:
+                frame.to_csv(draft, index=False, compression="gzip" if kind == "csv.gz" else None)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> "Trace":
+        """Reads a log that `save` wrote.
+
+        Args:
+          path: of the file.
+
+        Returns:
+          The trace, bit for bit.
+
+        Raises:
+          ValueError: if the name ends in neither `.parquet`, `.csv` nor `.csv.gz`, or columns are missing.
+        """
+        import pandas as pd
+
+        kind = _kind(path)
+        names = ("time", "event", "function", "invocation", "container", "value")
+        if kind == "parquet":
+            frame = pd.read_parquet(path)
+        else:
+            frame = pd.read_csv(
+                path, float_precision="round_trip", keep_default_na=False, na_values={"value": ["nan", ""]}
+            )
+        missing = [name for name in names if name not in frame]
+        if missing:
+            raise ValueError(f"{os.fspath(path)} is no trace: it has no column {', '.join(missing)}")
+        trace = cls()
+        for name, kept in (("event", trace._event), ("function", trace._function)):
+            labels = frame[name].astype(str)
+            codes = {label: trace._code(label) for label in labels.unique()}
+            kept.frombytes(labels.map(codes).to_numpy(np.int16).tobytes())
+        numbers = {"time": trace._time, "value": trace._value}
+        for name, column in (numbers | {"invocation": trace._invocation, "container": trace._container}).items():
+            column.frombytes(frame[name].to_numpy(np.dtype(column.typecode)).tobytes())
+        return trace
+
     def to_chrome(self, path: str | os.PathLike[str]) -> None:
         """Writes the timeline in Chrome's trace format, which opens in Perfetto (ui.perfetto.dev).
 
@@ -136,34 +255,33 @@ class Trace:
         """
         with atomic_write(path) as file:
             file.write('{"displayTimeUnit":"ms","traceEvents":[\n')
-            file.write(",\n".join(json.dumps(event, separators=(",", ":")) for event in self._chrome_events()))
+            separator = ""
+            for event in self._chrome_events():
+                file.write(separator)
+                file.write(event)
+                separator = ",\n"
             file.write("\n]}\n")
 
-    def _chrome_events(self) -> Iterator[dict[str, Any]]:
-        functions = {name: number for number, name in enumerate(self.functions(), start=1)}
-        yield from (
-            {"ph": "M", "name": "process_name", "pid": number, "tid": 0, "args": {"name": name}}
-            for name, number in functions.items()
-        )
-        acquired: dict[int, tuple[float, bool, int]] = {}
-        started: dict[int, float] = {}
-        rows = zip(self._time, self._event, self._function, self._invocation, self._container, self._value, strict=True)
-        for time, event_code, function_code, invocation, container, value in rows:
-            event, function = self._names[event_code], self._names[function_code]
-            if event == "acquired":
-                acquired[invocation] = (time, bool(value), container)
-            elif event == "started":
-                started[invocation] = time
-                begin, cold, container = acquired[invocation]
-                if cold and time > begin:
-                    yield _slice("cold start", functions[function], container, begin, time, invocation)
-            elif event in ENDINGS and invocation in started:
-                container = acquired[invocation][2]
-                name = function if event == "completed" else f"{function} ({event})"
-                yield _slice(name, functions[function], container, started[invocation], time, invocation)
-            elif event in ("published", "staleness"):
-                name = "version" if event == "published" else "staleness"
-                yield {"ph": "C", "name": name, "pid": 0, "ts": time * 1e6, "args": {name: value}}
+    def _chrome_events(self) -> Iterator[str]:
+        table = self.invocations()
+        titles: list[Mapping[str, str]] = []
+        for pid, name in enumerate(table.names, start=1):
+            yield json.dumps({"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": name}})
+            titles.append(
+                {ending: json.dumps(name if ending == "completed" else f"{name} ({ending})") for ending in ENDINGS}
+            )
+        shown = np.flatnonzero(~np.isnan(table.started) & (table.ending >= 0))
+        columns = (table.number, table.function, table.container, table.acquired, table.cold, table.started)
+        rows = zip(*(column[shown].tolist() for column in (*columns, table.ended, table.ending)), strict=True)
+        for number, function, container, acquired, cold, started, ended, ending in rows:
+            where = f'"pid":{function + 1},"tid":{container},"args":{{"invocation":{number}}}}}'
+            if cold and started > acquired:
+                yield f'{{"ph":"X","name":"cold start",{_span(acquired, started)},{where}'
+            yield f'{{"ph":"X","name":{titles[function][ENDINGS[ending]]},{_span(started, ended)},{where}'
+        for event, name in (("published", "version"), ("staleness", "staleness")):
+            counted = self.select(event)
+            for time, value in zip(counted.time.tolist(), counted.value.tolist(), strict=True):
+                yield f'{{"ph":"C","name":"{name}","pid":0,"ts":{time * 1e6!r},"args":{{"{name}":{value!r}}}}}'
 
     def _code(self, name: str) -> int:
         code = self._codes.get(name)
@@ -173,16 +291,42 @@ class Trace:
         return code
 
 
-def _slice(name: str, pid: int, tid: int, begin: float, end: float, invocation: int) -> dict[str, Any]:
-    return {
-        "ph": "X",
-        "name": name,
-        "pid": pid,
-        "tid": tid,
-        "ts": begin * 1e6,
-        "dur": (end - begin) * 1e6,
-        "args": {"invocation": invocation},
-    }
+def _span(begin: float, end: float) -> str:
+    return f'"ts":{begin * 1e6!r},"dur":{(end - begin) * 1e6!r}'
+
+
+def _known(values: NDArray) -> list[float]:
+    known: list[float] = values[~np.isnan(values)].tolist()
+    return known
+
+
+def _kind(path: str | os.PathLike[str]) -> str:
+    for kind in ("parquet", "csv.gz", "csv"):
+        if os.fspath(path).endswith(f".{kind}"):
+            return kind
+    raise ValueError(f"path={os.fspath(path)!r}: a trace is a .parquet, .csv or .csv.gz file")
+
+
+@contextmanager
+def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """A path to write to, whose file appears under its own name only once it is whole.
+
+    Args:
+      path: of the file; missing folders are made.
+
+    Example:
+      >>> import tempfile
+      >>> with tempfile.TemporaryDirectory() as folder, atomic_path(folder + "/a.txt") as draft:
+      ...     _ = draft.write_text("whole")
+    """
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    draft = target.with_name(f".{os.getpid()}.{target.name}")
+    try:
+        yield draft
+        draft.replace(target)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -197,12 +341,5 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[IO[str]]:
       >>> with tempfile.TemporaryDirectory() as folder, atomic_write(folder + "/a.txt") as file:
       ...     _ = file.write("whole")
     """
-    target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    draft = target.with_name(f".{target.name}.{os.getpid()}.part")
-    try:
-        with draft.open("w", newline="") as file:
-            yield file
-        draft.replace(target)
-    finally:
-        draft.unlink(missing_ok=True)
+    with atomic_path(path) as draft, draft.open("w", newline="") as file:
+        yield file

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from stellaris.runtime import FunctionSpec, PriceSheet, SimulatedPlatform, Trace
+from stellaris.runtime import FunctionSpec, Machine, PriceSheet, Rate, SimulatedPlatform, Trace
 from stellaris.runtime.billing import bill
 from stellaris.runtime.delays import Constant
 
@@ -30,7 +30,11 @@ def test_a_bill_by_hand():
         (6.0, "started", "actor", 6),  # 2 s until 8
     ]:
         trace.append(time, event, function=function, invocation=invocation)
-    sheet = PriceSheet("hand", per_second={"actor": 2.0, "learner": 0.5, "absent": 7.0}, reserved={"server": 0.25})
+    sheet = PriceSheet(
+        "hand",
+        functions={"actor": Rate(per_second=2.0), "learner": Rate(per_second=0.5), "absent": Rate(per_second=7.0)},
+        machines={"server": Machine(0.25)},
+    )
     got = bill(trace, sheet, until=8.0)
     assert got.sheet == "hand"
     assert got.parts == {"actor": 9.5, "learner": 2.0, "absent": 0.0, "server": 2.0}
@@ -41,7 +45,7 @@ def test_the_platforms_bill_runs_up_to_now():
     """Neither queueing nor a cold start is billed; a call that runs is billed so far, a killed one to its end."""
     spec = FunctionSpec(Constant(2.0), cold_start=Constant(1.0), queueing=Constant(0.5), timeout=3.0)
     with SimulatedPlatform({"f": spec}) as platform:
-        prices = PriceSheet("p", per_second={"f": 1.0}, reserved={"vm": 0.1})
+        prices = PriceSheet("p", functions={"f": Rate(per_second=1.0)}, machines={"vm": Machine(0.1)})
         platform.invoke("f", lambda context: None)  # runs from 1.5 to 3.5
         for until, used in [(1.0, 0.0), (1.5, 0.0), (2.0, 0.5), (3.0, 1.5)]:
             assert platform.next_completion(until=until) is None
@@ -57,26 +61,21 @@ def test_the_platforms_bill_runs_up_to_now():
 
 
 def test_a_function_and_a_machine_of_one_name():
-    """Both cost: neither price hides the other."""
-    trace = Trace()
-    trace.append(0.0, "started", function="learner", invocation=0)
-    trace.append(2.0, "completed", function="learner", invocation=0)
-    sheet = PriceSheet("same", per_second={"learner": 1.0}, reserved={"learner": 0.5})
-    assert bill(trace, sheet, until=4.0).total == 2.0 + 2.0
-    with pytest.raises(ValueError, match=r"price of 'learner' is -1\.0"):
-        PriceSheet("same", per_second={"learner": -1.0}, reserved={"learner": 0.5})
+    """Which of them a part of the bill is could not be told."""
+    with pytest.raises(ValueError, match=r"price sheet 'same': \['learner'\] are functions and machines at once"):
+        PriceSheet("same", {"learner": Rate(per_second=1.0)}, {"learner": Machine(0.5)})
 
 
-@pytest.mark.parametrize("price", [-0.01, math.nan])
-@pytest.mark.parametrize("kind", ["per_second", "reserved"])
-def test_prices_that_are_none(kind, price):
+@pytest.mark.parametrize("price", [-0.01, math.nan, math.inf])
+@pytest.mark.parametrize("make", [lambda price: Rate(per_second=price), lambda price: Machine(per_second=price)])
+def test_prices_that_are_none(make, price):
     """Neither functions nor machines pay."""
-    with pytest.raises(ValueError, match=f"price of 'x' is {price}: a price is not negative"):
-        PriceSheet("bad", **{kind: {"ok": 1.0, "x": price}})
+    with pytest.raises(ValueError, match=f"per_second={price}: a price is finite and not negative"):
+        make(price)
 
 
 def test_an_empty_run_costs_its_machines():
     """No invocation, no use."""
-    sheet = PriceSheet("p", per_second={"f": 1.0}, reserved={"vm": 0.5}, source="somewhere")
+    sheet = PriceSheet("p", functions={"f": Rate(per_second=1.0)}, machines={"vm": Machine(0.5)}, source="somewhere")
     assert bill(Trace(), sheet, until=3.0).parts == {"f": 0.0, "vm": 1.5}
     assert bill(Trace(), PriceSheet("nothing"), until=3.0).total == 0

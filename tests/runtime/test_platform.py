@@ -15,7 +15,17 @@ import jax
 import numpy as np
 import pytest
 
-from stellaris.runtime import Function, FunctionError, FunctionSpec, PriceSheet, SimulatedPlatform, Transfer, functions
+from stellaris.runtime import (
+    Function,
+    FunctionError,
+    FunctionSpec,
+    Machine,
+    PriceSheet,
+    Rate,
+    SimulatedPlatform,
+    Transfer,
+    functions,
+)
 from stellaris.runtime import platform as platform_module
 from stellaris.runtime.delays import (
     Constant,
@@ -316,7 +326,7 @@ def test_timeout():
         with pytest.raises(FunctionError, match=r"function 'f', invocation 0 \(attempt 1\) timed out at 1.5 s$"):
             killed.result()
         assert platform.trace.select("container_ended").time.tolist() == [1.5]
-        assert platform.bill(PriceSheet("p", per_second={"f": 1.0})).total == 1.0
+        assert platform.bill(PriceSheet("p", functions={"f": Rate(per_second=1.0)})).total == 1.0
         platform.invoke("f", lambda context: ran.append("ran"), work=0.5)  # takes exactly as long as it may
         assert (platform.next_completion().status, platform.now) == ("completed", 3.0)
     assert ran == ["ran"]
@@ -703,8 +713,8 @@ def test_close():
         assert [i.status for i in invocations] == ["completed", *["cancelled"] * 3]
         assert waiting.status == "cancelled"
         log = rows(platform)
-        assert sorted(row[3] for row in log if row[1] == "cancelled") == [1, 2, 3, 4]
-        assert [row[0] for row in log if row[1] in ("cancelled", "container_ended")] == [2.0] * 6
+        assert sorted(row[3] for row in log if row[1] == "cancelled") == [1, 2, 4]  # 3 was never submitted
+        assert [row[0] for row in log if row[1] in ("cancelled", "container_ended")] == [2.0] * 5
     assert platform.next_completion() is None
     assert platform.now == 2.0
     with pytest.raises(FunctionError, match=r"invocation 2 \(attempt 1\) cancelled at 2 s"):
@@ -782,8 +792,8 @@ def test_a_delay_that_draws_no_duration():
     """A distribution of one's own is checked when it is drawn from."""
 
     class Broken:
-        def sample(self, rng):
-            return -1.0
+        def sample(self, rng, n):
+            return np.full(n, -1.0)
 
     with deploy(Broken()) as platform:
         platform.invoke("f", nothing)
@@ -870,7 +880,11 @@ class Run(NamedTuple):
     bills: list  #: `(now, parts, rows so far)`, one during the run and one after it.
 
 
-PRICES = PriceSheet("random", per_second={"actor": 2.0, "learner": 3.0, "parameter": 5.0}, reserved={"vm": 0.25})
+PRICES = PriceSheet(
+    "random",
+    functions={"actor": Rate(per_second=2.0), "learner": Rate(per_second=3.0), "parameter": Rate(per_second=5.0)},
+    machines={"vm": Machine(0.25)},
+)
 
 
 def random_specs(rng) -> dict:
@@ -1003,7 +1017,15 @@ def test_random_runs_differ_and_are_varied():
             counts["retried"] += len(outcome) > 3 and outcome[3] > 1
         ends = [row[0] for row in run.rows if row[1] in ENDINGS[:3]]
         counts["ties"] += len(ends) - len(set(ends))
-    for event in (*ENDINGS, "acquired 0", "acquired 1", "container_ended", "published", "retried", "ties"):
+    for event in (
+        *("completed", "failed", "timed_out", "cancelled"),
+        "acquired 0",
+        "acquired 1",
+        "container_ended",
+        "published",
+        "retried",
+        "ties",
+    ):
         assert counts[event] >= 100, (event, counts[event])
 
 
@@ -1065,10 +1087,11 @@ def test_invariants(seed):
             since = idle[function].pop(container, None)
             assert since is None or now in (since + run.specs[function].keep_alive, closing)
             assert live[function].pop(container) == value
-        else:
-            assert event == "published"
+        elif event == "published":
             assert value == version + 1
             version = value
+        else:
+            assert event in ("stored", "fetched")
     assert set(ended) == set(submitted)
     assert not any(live.values())
 
@@ -1078,13 +1101,13 @@ def test_bills(seed):
     """The sum of its parts, and the integral over time of what ran: a walk through the events, in plain Python."""
     run = first_run(seed)
     for now, parts, length in run.bills:
-        expected = dict.fromkeys(PRICES.per_second, 0.0) | {"vm": 0.25 * now}
-        running, before = dict.fromkeys(PRICES.per_second, 0), 0.0
+        expected = dict.fromkeys(PRICES.functions, 0.0) | {"vm": 0.25 * now}
+        running, before = dict.fromkeys(PRICES.functions, 0), 0.0
         began = set()
         changes = [row for row in run.rows[:length] if row[1] == "started" or row[1] in ENDINGS]
         for at, event, function, number, *_ in [*sorted(changes, key=lambda row: row[0]), (now, "", "", -1)]:
             for name in running:
-                expected[name] += PRICES.per_second[name] * running[name] * (at - before)
+                expected[name] += PRICES.functions[name].per_second * running[name] * (at - before)
             before = at
             if event == "started":
                 began.add(number)

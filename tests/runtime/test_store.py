@@ -26,7 +26,7 @@ def start(store: Store, *arguments, invocation: int = 0, function: str = "f") ->
 def test_versions_count_from_zero_name_by_name():
     """0, 1, 2, ... for each name; every publication is reported once."""
     seen = []
-    store = Store(on_publish=lambda name, version: seen.append((name, version)))
+    store = Store(on_stored=lambda name, version, nbytes: seen.append((name, version)))
     assert store.newest("a") == -1
     assert [store.publish(name, name) for name in "aabab"] == [0, 1, 0, 2, 1]
     assert seen == [("a", 0), ("a", 1), ("b", 0), ("a", 2), ("b", 1)]

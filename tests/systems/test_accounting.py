@@ -117,14 +117,16 @@ def by_hand(result: Result, sheet: str) -> float:
     """The bill, added up event by event."""
     prices = next(p for p in tiny.PRICES if p.name == sheet)
     end = result.history[-1]["seconds"]
-    cost = sum(end * price for price in prices.reserved.values())
+    cost = sum(end * machine.per_second for machine in prices.machines.values())
     started: dict[int, float] = {}
     frame = result.trace.to_dataframe()
     for row in frame.itertuples():
         if row.event == "started":
             started[row.invocation] = row.time
         elif row.event in ENDINGS and row.invocation in started:
-            cost += (row.time - started.pop(row.invocation)) * prices.per_second.get(row.function, 0.0)
+            cost += (row.time - started.pop(row.invocation)) * getattr(
+                prices.functions.get(row.function), "per_second", 0.0
+            )
     assert not started
     return cost
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from stellaris import PPO
-from stellaris.runtime import FunctionSpec, PriceSheet, SimulatedPlatform
+from stellaris.runtime import FunctionSpec, Machine, PriceSheet, Rate, SimulatedPlatform
 from stellaris.runtime.delays import Constant, Delay
 from stellaris.systems import Budget, Result, Workload, train
 from stellaris.systems.training import System
@@ -13,8 +13,11 @@ PPO_CONFIG = PPO(learning_rate=1e-2, epochs=2, minibatch_size=8)
 GRADIENTS_A_ROUND = 2 * 4
 ACTOR, LEARNER, PARAMETER = Constant(0.01), Constant(0.1), Constant(0.05)
 PRICES = (
-    PriceSheet("demo", reserved={"machine": 0.01}),
-    PriceSheet("pay_per_use", per_second={"actor": 0.1, "learner": 0.2, "parameter": 0.3}),
+    PriceSheet("demo", machines={"machine": Machine(0.01)}),
+    PriceSheet(
+        "pay_per_use",
+        functions={"actor": Rate(per_second=0.1), "learner": Rate(per_second=0.2), "parameter": Rate(per_second=0.3)},
+    ),
 )
 
 

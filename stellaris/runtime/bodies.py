@@ -1,0 +1,257 @@
+"""Where bodies run: on threads, several alike in one call, or at once where that is quicker than to hand them over."""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from queue import Empty, SimpleQueue
+from typing import Any, TypeAlias
+
+import jax
+
+from stellaris.runtime.functions import Context, Function, Invocation
+
+#: Seconds that a hand-over between threads and back costs, roughly: quicker bodies are not handed over.
+_HAND_OVER = 100e-6
+#: Runs after which a body's pace is trusted, and programs whose pace is remembered.
+_TRUSTED_AFTER, _REMEMBERED = 8, 256
+
+#: The keys of containers are folded from this number, which no invocation has.
+_CONTAINERS = 2**32 - 1
+
+#: What a body returned, and what it raised.
+Outcome: TypeAlias = tuple[Any, BaseException | None]
+
+
+class Task:
+    """The bodies of one call on a thread: one invocation's, or those of a batch."""
+
+    __slots__ = ("abandoned", "finished", "on_done", "outcomes", "seconds", "work")
+
+    def __init__(self, work: Callable[[], Sequence[Outcome]], on_done: Callable[[], None] | None = None) -> None:
+        self.work: Callable[[], Sequence[Outcome]] | None = work
+        self.on_done = on_done
+        self.outcomes: Sequence[Outcome] = ()
+        self.seconds, self.abandoned = 0.0, False
+        self.finished = threading.Lock()
+        self.finished.acquire()
+
+    def run(self) -> None:
+        """Does the work."""
+        assert self.work is not None
+        began = time.perf_counter()
+        self.outcomes = self.work()
+        self.seconds = time.perf_counter() - began
+        self.work = None
+        self.finished.release()
+        if self.on_done is not None:
+            self.on_done()
+
+    def wait(self, seconds: float) -> bool:
+        """Whether it finishes within so many seconds of real time."""
+        finished = not self.abandoned and self.finished.acquire(timeout=min(seconds, threading.TIMEOUT_MAX))
+        if finished:
+            self.finished.release()
+        self.abandoned = not finished
+        return finished
+
+
+class Threads:
+    """Threads that run tasks in order. They never keep the interpreter from ending.
+
+    Args:
+      count: how many run at once; one that is given up on is replaced.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._threads: list[threading.Thread] = []
+        self._tasks: SimpleQueue[Task | None] = SimpleQueue()
+
+    def submit(self, task: Task) -> None:
+        """Runs a task as soon as a thread is free."""
+        if len(self._threads) < self._count:
+            self.start()
+        self._tasks.put(task)
+
+    def start(self) -> None:
+        """One thread more."""
+        # Of the queue alone it holds a reference: a platform that nobody closes can still be collected.
+        thread = threading.Thread(target=_serve, args=(self._tasks,), name="stellaris", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def close(self, patience: float) -> None:
+        """Ends the threads; what has not begun is not run, and what runs is waited for for so many seconds."""
+        try:
+            while True:
+                self._tasks.get_nowait()
+        except Empty:
+            for _ in self._threads:
+                self._tasks.put(None)
+        until = time.monotonic() + patience
+        for thread in self._threads:
+            thread.join(max(until - time.monotonic(), 0.0))
+
+
+def _serve(tasks: "SimpleQueue[Task | None]") -> None:
+    while (task := tasks.get()) is not None:
+        task.run()
+        del task  # nothing is held while waiting
+
+
+class Bodies:
+    """Runs the bodies of invocations that have started, some time before their completion is handed out.
+
+    Which thread a body runs on, and when, changes no result.
+
+    Args:
+      threads: how many bodies run at once.
+      seed: of the contexts' keys.
+      batching: whether alike bodies run in one call: in virtual time they do.
+      hang_after: seconds of real time after which a body that has not returned is given up on.
+    """
+
+    def __init__(self, threads: int, seed: int, *, batching: bool, hang_after: float) -> None:
+        self._threads, self._seed, self._batching, self._hang_after = Threads(threads), seed, batching, hang_after
+        self._root_key: jax.Array | None = None
+        self._hung = False
+        self._open: dict[Function, list[Invocation]] = {}  # groups that may still be joined
+        self._pace: dict[Function, tuple[int, float]] = {}  # runs, and seconds on average
+
+    def start(self, invocation: Invocation, *, trusted: bool, on_done: Callable[[], None] | None = None) -> None:
+        """Has a body run on a thread, or leaves it until its completion is due: in its program's open group, or alone.
+
+        Args:
+          invocation: whose arguments are resolved.
+          trusted: whether its body, if it has always been quick, may run on the thread that asks for it. It may not
+            hang there: nobody would be left to notice.
+          on_done: called on the body's thread, after it.
+        """
+        program = invocation.program
+        if self._batching and program.batched is not None:
+            group = self._open.setdefault(program, [])
+            group.append(invocation)
+            if len(group) >= program.max_batch:
+                self._close(program)
+            return
+        runs, average = self._pace.get(program, (0, 0.0))
+        if not (trusted and runs >= _TRUSTED_AFTER and average < _HAND_OVER):
+            context, arguments = self._context(invocation), invocation.resolved or ()
+            task = invocation.task = (Task(lambda: [_run(program, context, arguments)], on_done), 0)
+            self._threads.submit(task[0])
+
+    def finish(self, invocation: Invocation) -> Outcome | None:
+        """What a body returned, and what it raised; None if it hangs."""
+        program = invocation.program
+        if invocation.task is None and program in self._open and invocation in self._open[program]:
+            self._close(program)
+        if invocation.task is None:
+            began = time.perf_counter()
+            outcome = _run(program, self._context(invocation), invocation.resolved or ())
+            self._note(program, time.perf_counter() - began)
+            return outcome
+        task: Task = invocation.task[0]
+        if not task.wait(self._hang_after):
+            self._hung = True
+            self._threads.start()  # in the place of the one that does not come back
+            return None
+        if program.batched is None:
+            self._note(program, task.seconds)
+        place: int = invocation.task[1]
+        return task.outcomes[place]
+
+    def measure(self, invocation: Invocation) -> float:
+        """Runs a body now and alone; returns the seconds that it took, the computation of its arrays included."""
+        program, context, arguments = invocation.program, self._context(invocation), invocation.resolved or ()
+
+        def work() -> Sequence[Outcome]:
+            value, error = _run(program, context, arguments)
+            return [(jax.block_until_ready(value), error)]  # type: ignore[no-untyped-call]
+
+        task = Task(work)
+        invocation.task = (task, 0)
+        self._threads.submit(task)
+        task.wait(self._hang_after)
+        return task.seconds
+
+    def finish_open_groups(self) -> None:
+        """Runs what has only been collected so far."""
+        for program in list(self._open):
+            self._close(program)
+
+    def drop(self, invocation: Invocation) -> None:
+        """It was killed: what has not begun need not."""
+        group = self._open.get(invocation.program, [])
+        if invocation in group:
+            group.remove(invocation)
+
+    def close(self) -> None:
+        """Ends the threads. Bodies that run are waited for in virtual time, unless one of them hangs."""
+        self._open.clear()
+        self._threads.close(0.0 if self._hung or not self._batching else min(self._hang_after, threading.TIMEOUT_MAX))
+
+    def _close(self, program: Function) -> None:
+        group = self._open.pop(program)
+        contexts = [self._context(invocation) for invocation in group]
+        arguments = [invocation.resolved or () for invocation in group]
+        task = Task(lambda: _run_batched(program, contexts, arguments))
+        for place, invocation in enumerate(group):
+            invocation.task = (task, place)
+        self._threads.submit(task)
+
+    def _note(self, program: Function, seconds: float) -> None:
+        runs, average = self._pace.get(program, (0, 0.0))
+        if not runs and len(self._pace) >= _REMEMBERED:
+            self._pace.clear()
+        runs += 1
+        # The first runs are often slow, and soon forgotten.
+        self._pace[program] = runs, average + (seconds - average) / min(runs, _TRUSTED_AFTER)
+
+    def _context(self, invocation: Invocation) -> Context:
+        if self._root_key is None:
+            self._root_key = jax.random.key(self._seed)
+        assert invocation.container is not None
+        started = invocation.started or 0.0
+        return Context(invocation.container, self._root_key, invocation.number, invocation.attempt, started)
+
+
+def _run(program: Function, context: Context, arguments: tuple[Any, ...]) -> Outcome:
+    try:
+        if not context.container.initialised:
+            _initialise(program, context)
+        return program.body(context, *arguments), None
+    except Exception as error:
+        return None, error
+
+
+def _run_batched(program: Function, contexts: list[Context], arguments: list[tuple[Any, ...]]) -> list[Outcome]:
+    assert program.batched is not None
+    outcomes: list[Outcome] = [(None, None)] * len(contexts)
+    ready = []
+    for i, context in enumerate(contexts):
+        try:
+            _initialise(program, context)
+            ready.append(i)
+        except Exception as error:
+            outcomes[i] = None, error
+    if not ready:
+        return outcomes
+    try:
+        results = program.batched([contexts[i] for i in ready], [arguments[i] for i in ready])
+        if len(results) != len(ready):
+            raise ValueError(f"batched returned {len(results)} results for {len(ready)} invocations")
+    except Exception as error:
+        results = [error] * len(ready)
+    for i, result in zip(ready, results, strict=True):
+        outcomes[i] = (None, result) if isinstance(result, BaseException) else (result, None)
+    return outcomes
+
+
+def _initialise(program: Function, context: Context) -> None:
+    container = context.container
+    if not container.initialised:
+        if program.init is not None:
+            # A key of its own: the first body's must not repeat what `init` drew.
+            keys = jax.random.fold_in(context.root_key, _CONTAINERS)
+            container.state = program.init(container.slot, jax.random.fold_in(keys, container.number))
+        container.initialised = True

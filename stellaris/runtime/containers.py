@@ -1,0 +1,298 @@
+"""Containers: made, kept warm, reused, evicted, lost; and the limits on how many there may be."""
+
+import heapq
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from stellaris.runtime.agenda import ACQUIRE, END, EXPIRE, Agenda
+from stellaris.runtime.delays import Delay, Stream
+from stellaris.runtime.functions import Container, Function, FunctionSpec, Invocation
+from stellaris.runtime.placement import Cluster
+from stellaris.runtime.trace import Trace
+
+#: Provisioned containers are taken before others.
+_FIRST = 1 << 60
+
+
+class Pool:
+    """The containers of one function."""
+
+    def __init__(self, name: str, spec: FunctionSpec) -> None:
+        self.name, self.spec = name, spec
+        self.live: dict[int, Container] = {}
+        self.idle: dict[int, Container] = {}  #: in order of when they became idle.
+        self.busy = 0  #: containers that an invocation has.
+        self.waiting: list[tuple[float, int, Invocation]] = []  #: a heap, by submission.
+        self.slots: list[int] = []  #: free ones below the highest in use, a heap.
+        self._warm: dict[Any, list[tuple[int, Container]]] = {}  # idle ones by `init`, a heap each; some have ended
+        self._turns = 0
+
+    def take(self, program: Function) -> Container | None:
+        """The idle container whose turn it is, of those whose state this program makes."""
+        container = self._first(program.init)
+        if container is None and self.idle:
+            container = self._first(_ANYBODY)
+            if container is not None:
+                container.program = program
+        if container is not None:
+            del self.idle[container.number]
+            container.idle_since = None
+        return container
+
+    def has(self, program: Function) -> bool:
+        """Whether `take` would give one."""
+        return any(c.program is None or c.program.init is program.init for c in self.idle.values())
+
+    def give(self, container: Container, now: float) -> None:
+        """Makes a container idle."""
+        container.idle_since = now
+        self.idle[container.number] = container
+        reuse = self.spec.reuse
+        self._turns += 1
+        turn = -container.number if reuse == "newest" else -self._turns if reuse == "most_recent" else self._turns
+        whose = _ANYBODY if container.program is None else container.program.init
+        heap = self._warm.setdefault(whose, [])
+        heapq.heappush(heap, (turn - _FIRST if container.provisioned else turn, container))
+
+    def _first(self, init: Any) -> Container | None:
+        heap = self._warm.get(init)
+        while heap:
+            container = heapq.heappop(heap)[1]
+            if container.alive:
+                return container
+        return None
+
+
+def _ANYBODY() -> None:
+    """Stands for the `init` of containers that no program has used yet."""
+
+
+class Fleet:
+    """All containers of a platform.
+
+    Args:
+      pools: by function.
+      cluster: where they are placed.
+      limit: invocations at once of all functions together, or None.
+      agenda: where their ends are put down.
+      trace: where they are recorded.
+      seed: of how long they take to be made.
+      lifetimes: of the functions whose containers are lost at times.
+      on_room: called with the time when something that waits may find room.
+      on_lost: called with an invocation whose container was lost, and the time; what it returns is handed out.
+
+    Raises:
+      ValueError: if a limit cannot be met.
+    """
+
+    def __init__(
+        self,
+        pools: Mapping[str, Pool],
+        cluster: Cluster,
+        limit: int | None,
+        *,
+        agenda: Agenda,
+        trace: Trace,
+        seed: int,
+        lifetimes: Mapping[str, Delay],
+        on_room: Callable[[float], None],
+        on_lost: Callable[[Invocation, float], Invocation | None],
+    ) -> None:
+        self._pools, self._cluster, self._agenda, self._trace = pools, cluster, agenda, trace
+        self._on_room, self._on_lost = on_room, on_lost
+        reserved = [pool.spec.reserved_concurrency or 0 for pool in pools.values()]
+        if limit is not None and sum(reserved) + (0 in reserved) > limit:
+            raise ValueError(f"max_concurrency={limit} is too small: {sum(reserved)} are reserved by functions")
+        for name, pool in pools.items():
+            if not cluster.could_ever_hold(pool.spec.resources):
+                raise ValueError(f"function {name!r}: no node could ever hold its {pool.spec.resources}")
+        self._shared = math.inf if limit is None else limit - sum(reserved)
+        self._shared_busy = 0
+        self._made = 0
+        self._starting = {name: _starting(pool.spec, seed, name) for name, pool in pools.items()}
+        self._lifetimes = {name: Stream(delay, seed, f"{name}/lifetime") for name, delay in lifetimes.items()}
+
+    # ---- what an invocation does with them ----------------------------------------------------------------------
+
+    def acquire(self, invocation: Invocation, now: float) -> tuple[Container, float] | None:
+        """Gives an invocation a container, an idle one or a new one.
+
+        Returns:
+          The container, and the seconds that it takes to be made (0 if it is warm); None if there is no room.
+        """
+        pool = self._pools[invocation.function]
+        if not self.may_have_room(pool):
+            return None
+        wait, container = 0.0, pool.take(invocation.program)
+        if container is None:
+            container = self._make(pool, invocation.program, now)
+            if container is None:
+                return None
+            invocation.cold = True
+            wait = self._start_up(container, now)
+        container.invocation = invocation
+        pool.busy += 1
+        if pool.spec.reserved_concurrency is None:
+            self._shared_busy += 1
+        return container, wait
+
+    def may_have_room(self, pool: Pool) -> bool:
+        """Whether the limits let one more invocation begin; whether a node has room is not asked."""
+        limit = pool.spec.max_concurrency
+        if limit is not None and not pool.idle and len(pool.live) >= limit:
+            return False
+        if pool.spec.reserved_concurrency is not None:
+            return pool.busy < pool.spec.reserved_concurrency
+        return self._shared_busy < self._shared
+
+    def begin(self, container: Container) -> float:
+        """Its invocation starts; returns by how much it is slowed down by others on the same GPU."""
+        return self._cluster.begin(container.place)
+
+    def release(self, container: Container, now: float, *, started: bool, dies: bool) -> None:
+        """Its invocation has ended: the container is idle, or ends as well."""
+        pool = self._pools[container.function]
+        container.invocation = None
+        pool.busy -= 1
+        if pool.spec.reserved_concurrency is None:
+            self._shared_busy -= 1
+        if started:
+            self._cluster.end(container.place)
+        if dies:
+            self.end(container, now)
+        else:
+            self._make_idle(pool, container, now)
+        self._on_room(now)
+
+    # ---- their lives --------------------------------------------------------------------------------------------
+
+    def provision(self, now: float) -> None:
+        """Makes the provisioned containers, which are ready at once: they were made before."""
+        for pool in self._pools.values():
+            for _ in range(pool.spec.provisioned):
+                container = self._make(pool, None, now)
+                if container is None:
+                    raise ValueError(f"function {pool.name!r}: no room for provisioned={pool.spec.provisioned}")
+                container.provisioned = True
+                self._ready(container, now)
+
+    def warm(self, pool: Pool, now: float) -> None:
+        """Makes a container ahead of the invocations, if there is room; it is idle once it is ready."""
+        container = self._make(pool, None, now)
+        if container is not None:
+            self._agenda.add(now + self._start_up(container, now), END, -1, self._ready, container)
+
+    def lose(self, container: Container, now: float) -> Invocation | None:
+        """A container is lost with its state; returns the invocation that it takes along, if one has it."""
+        if not container.alive:
+            return None
+        self._trace.row(now, "container_lost", container.function, -1, container.number, container.slot)
+        if container.invocation is not None:
+            return self._on_lost(container.invocation, now)
+        self.end(container, now)
+        self._on_room(now)
+        return None
+
+    def end(self, container: Container, now: float) -> None:
+        """A container ends; a provisioned one is replaced."""
+        pool = self._pools[container.function]
+        container.alive, container.state = False, None
+        pool.idle.pop(container.number, None)
+        del pool.live[container.number]
+        heapq.heappush(pool.slots, container.slot)
+        self._cluster.free(container.place, pool.spec.resources)
+        self._trace.row(now, "container_ended", pool.name, -1, container.number, container.slot)
+        if container.provisioned:
+            self._agenda.add(now, ACQUIRE, -1, self._replace, pool)
+
+    def end_all(self, now: float) -> None:
+        """The platform closes."""
+        for pool in self._pools.values():
+            for container in list(pool.live.values()):
+                container.provisioned = False
+                self.end(container, now)
+
+    def _make(self, pool: Pool, program: Function | None, now: float) -> Container | None:
+        spec = pool.spec
+        provisioned = False
+        if spec.max_concurrency is not None and len(pool.live) >= spec.max_concurrency:
+            unused = min(pool.idle.values(), key=lambda c: c.provisioned, default=None)  # the first of its kind
+            if unused is None:
+                return None
+            provisioned, unused.provisioned = unused.provisioned, False
+            self.end(unused, now)  # its state is another program's; its place is needed
+        place = self._cluster.place(spec.resources)
+        if place is None and self._evict_for(spec, now):
+            place = self._cluster.place(spec.resources)
+        if place is None:
+            return None
+        slot = heapq.heappop(pool.slots) if pool.slots else len(pool.live)
+        container = Container(self._made, pool.name, slot, program, place, provisioned)
+        self._made += 1
+        pool.live[container.number] = container
+        self._trace.row(now, "container_created", pool.name, -1, container.number, slot)
+        if pool.name in self._lifetimes:
+            until = now + self._lifetimes[pool.name].draw()
+            self._agenda.add(until, EXPIRE, container.number, self.lose, container)
+        return container
+
+    def _evict_for(self, spec: FunctionSpec, now: float) -> bool:
+        """Ends idle containers, those unused for longest first, if that makes room on a node."""
+        pools = self._pools
+        idle = [c for pool in pools.values() for c in pool.idle.values() if not c.provisioned]
+        idle.sort(key=lambda c: (c.idle_since, c.number))
+        gone: list[Container] = []
+        for container in idle:
+            gone.append(container)
+            freed = [(c.place, pools[c.function].spec.resources) for c in gone]
+            place = self._cluster.find(spec.resources, freed=freed)
+            if place is not None:
+                for unused in gone:
+                    if unused.place.node == place.node:
+                        self.end(unused, now)
+                return True
+        return False
+
+    def _make_idle(self, pool: Pool, container: Container, now: float) -> None:
+        pool.give(container, now)
+        keep_alive = pool.spec.keep_alive
+        if keep_alive != math.inf and not (container.expiring or container.provisioned):
+            container.expiring = True
+            self._agenda.add(now + keep_alive, EXPIRE, container.number, self._expire, container)
+
+    def _expire(self, container: Container, now: float) -> None:
+        """Ends a container that has been idle for too long; looks again later if it was used in between."""
+        container.expiring = False
+        if not container.alive or container.idle_since is None:
+            return
+        due = container.idle_since + self._pools[container.function].spec.keep_alive
+        if due > now:
+            container.expiring = True
+            self._agenda.add(due, EXPIRE, container.number, self._expire, container)
+        else:
+            self.end(container, now)
+            self._on_room(now)
+
+    def _ready(self, container: Container, now: float) -> None:
+        if container.alive:
+            self._trace.row(now, "container_ready", container.function, -1, container.number, container.slot)
+            self._make_idle(self._pools[container.function], container, now)
+            self._on_room(now)
+
+    def _replace(self, pool: Pool, now: float) -> None:
+        container = self._make(pool, None, now)
+        if container is not None:
+            container.provisioned = True
+            self._agenda.add(now + self._start_up(container, now), END, -1, self._ready, container)
+
+    def _start_up(self, container: Container, now: float) -> float:
+        cold_start, initialisation = (stream.draw() for stream in self._starting[container.function])
+        if initialisation:
+            self._trace.row(now, "initialisation", container.function, -1, container.number, initialisation)
+        return cold_start + initialisation
+
+
+def _starting(spec: FunctionSpec, seed: int, name: str) -> Sequence[Stream]:
+    delays = {"cold_start": spec.cold_start, "initialisation": spec.initialisation}
+    return [Stream(delay, seed, f"{name}/{purpose}") for purpose, delay in delays.items()]

@@ -1,0 +1,192 @@
+"""What goes wrong: crashes, lost and duplicated messages, throttling, stragglers, lost containers, a slow store."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from stellaris.runtime.delays import Constant, Delay, Stream, Uniform
+
+#: What can happen to one attempt, in the order in which chance decides about them.
+KINDS = ("throttle", "crash_before", "crash_during", "crash_after", "lose", "duplicate", "straggle")
+
+
+@dataclass(frozen=True)
+class Faults:
+    """What goes wrong with a function's invocations: with these probabilities, each by itself, or as scheduled.
+
+    Args:
+      throttle: probability that a request for a container is refused; the attempt ends as `throttled`.
+      crash_before: probability that the container crashes before the body runs; like every crash, the attempt ends as
+        `crashed`, and the container with its state.
+      crash_during: probability that it crashes while the body runs, at a random moment; the body has no effect.
+      crash_after: probability that it crashes after the body has had its effects, before its result is there.
+      lose: probability that the message of a completion is lost. The body has run, the container lives on, and the
+        attempt ends as `lost`, which is noticed later.
+      notice_after: seconds until the loss of a message is noticed, and the invocation handed out as `lost`.
+      duplicate: probability that the message of a completion arrives twice. If the first is lost, the second comes all
+        the same, after the loss has perhaps been noticed and the work been done again.
+      duplicate_after: seconds between both.
+      straggle: probability that computing takes longer.
+      straggler_factor: by how much it then takes longer; a distribution of a factor, not of seconds.
+      lifetime: seconds that a container lives at most before it is lost with its state, whatever it is doing; None for
+        no end.
+      at: a schedule: by number of a function's attempt, counted from 0 in order of submission, what happens to it
+        besides: kinds of fault, which are the names of the probabilities above.
+      lose_containers_at: instants at which the function's newest container is lost.
+
+    Raises:
+      ValueError: if a probability is none, or the schedule has a fault of an unknown kind.
+
+    Example:
+      >>> faults = Faults(crash_during=0.05, at={3: ("lose", "duplicate")})
+    """
+
+    throttle: float = 0.0
+    crash_before: float = 0.0
+    crash_during: float = 0.0
+    crash_after: float = 0.0
+    lose: float = 0.0
+    notice_after: Delay = Constant(1.0)
+    duplicate: float = 0.0
+    duplicate_after: Delay = Constant(0.1)
+    straggle: float = 0.0
+    straggler_factor: Delay = Constant(10.0)
+    lifetime: Delay | None = None
+    at: Mapping[int, Sequence[str]] = field(default_factory=dict)
+    lose_containers_at: Sequence[float] = ()
+
+    def __post_init__(self) -> None:
+        for kind in KINDS:
+            if not 0 <= getattr(self, kind) <= 1:
+                raise ValueError(f"{kind}={getattr(self, kind)} is no probability: between 0 and 1")
+        for number, kinds in self.at.items():
+            unknown = [kinds] if isinstance(kinds, str) else [kind for kind in kinds if kind not in KINDS]
+            if unknown:
+                raise ValueError(f"at={{{number}: {kinds!r}}}: give a sequence of {', '.join(KINDS)}")
+        if not all(0 <= instant < math.inf for instant in self.lose_containers_at):
+            raise ValueError(f"lose_containers_at={self.lose_containers_at} has an instant that never comes")
+
+
+class Fate:
+    """Decides what happens to a function's attempts.
+
+    Args:
+      function: its name.
+      faults: its faults.
+      seed: of the run.
+    """
+
+    def __init__(self, function: str, faults: Faults, seed: int) -> None:
+        self._faults, self._attempts = faults, 0
+        chances = Uniform(0.0, 1.0)
+        self._chances = {
+            kind: Stream(chances, seed, f"{function}/{kind}") for kind in KINDS if getattr(faults, kind) > 0
+        }
+        self._moment = Stream(chances, seed, f"{function}/moment")
+        self._factor = Stream(faults.straggler_factor, seed, f"{function}/straggler_factor")
+        self._notice = Stream(faults.notice_after, seed, f"{function}/notice_after")
+        self._again = Stream(faults.duplicate_after, seed, f"{function}/duplicate_after")
+
+    def next_attempt(self) -> frozenset[str] | None:
+        """What will happen to the next attempt that is submitted; None for nothing."""
+        kinds = {kind for kind, chance in self._chances.items() if chance.draw() < getattr(self._faults, kind)}
+        kinds.update(self._faults.at.get(self._attempts, ()))
+        self._attempts += 1
+        return frozenset(kinds) or None
+
+    def moment(self) -> float:
+        """The share of an invocation's duration after which it crashes."""
+        return self._moment.draw()
+
+    def straggler_factor(self) -> float:
+        """By how much an invocation takes longer."""
+        return self._factor.draw()
+
+    def notice_after(self) -> float:
+        """Seconds until a lost message is noticed."""
+        return self._notice.draw()
+
+    def duplicate_after(self) -> float:
+        """Seconds between a message and its duplicate."""
+        return self._again.draw()
+
+
+@dataclass(frozen=True)
+class Outages:
+    """Spells of trouble, at random or as scheduled.
+
+    Args:
+      every: seconds between the end of one and the beginning of the next, None for none but the scheduled.
+      lasting: seconds of one.
+      at: scheduled ones: `(begin, end)` in seconds.
+
+    Raises:
+      ValueError: if a scheduled one ends before it begins.
+
+    Example:
+      >>> Outages(at=((10.0, 12.5),))
+      Outages(every=None, lasting=Constant(seconds=1.0), at=((10.0, 12.5),))
+    """
+
+    every: Delay | None = None
+    lasting: Delay = Constant(1.0)
+    at: Sequence[tuple[float, float]] = ()
+
+    def __post_init__(self) -> None:
+        for begin, end in self.at:
+            if not 0 <= begin <= end:
+                raise ValueError(f"at=(({begin}, {end}),): an outage begins at 0 or later, and ends after it begins")
+
+
+@dataclass(frozen=True)
+class StoreFaults:
+    """A store in trouble.
+
+    Args:
+      slow: when transfers take longer.
+      slow_factor: by how much.
+      refuse: when it refuses; an invocation that starts then and refers to the store crashes.
+
+    Raises:
+      ValueError: if the factor is below 1.
+    """
+
+    slow: Outages = Outages()
+    slow_factor: float = 10.0
+    refuse: Outages = Outages()
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.slow_factor < math.inf:
+            raise ValueError(f"slow_factor={self.slow_factor} is below 1 or not finite")
+
+
+class StoreRefusedError(RuntimeError):
+    """The store refused to answer an invocation."""
+
+
+class Spells:
+    """Answers whether there is an outage now; time does not go back.
+
+    Args:
+      outages: their distribution, or schedule.
+      seed: of the run.
+      name: of their random stream.
+    """
+
+    def __init__(self, outages: Outages, seed: int, name: str) -> None:
+        self._scheduled = outages.at
+        self._gaps = None if outages.every is None else Stream(outages.every, seed, f"{name}/every")
+        self._lengths = Stream(outages.lasting, seed, f"{name}/lasting")
+        self._begin = self._end = -math.inf if self._gaps is None else 0.0
+
+    def now(self, instant: float) -> bool:
+        """Whether `instant` is within one: its beginning is, its end is not."""
+        while self._gaps is not None and instant >= self._end:
+            before = self._end
+            self._begin = before + self._gaps.draw()
+            self._end = self._begin + self._lengths.draw()
+            if self._end == before:
+                raise ValueError(
+                    f"at {before} s an outage of no length follows another at no distance: time stands still"
+                )
+        return self._begin <= instant < self._end or any(begin <= instant < end for begin, end in self._scheduled)

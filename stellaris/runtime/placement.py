@@ -1,0 +1,191 @@
+"""Nodes with memory, processors and GPUs, and where containers are placed on them."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, TypeAlias
+
+#: Which of the nodes that have room gets a container: the first, so that others stay free, or the emptiest.
+Placement: TypeAlias = Literal["pack", "spread"]
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What a container occupies on its node for as long as it lives, busy or idle.
+
+    Args:
+      memory: GB.
+      vcpus: may be a fraction.
+      gpu_slots: places on one GPU, which may be shared by as many containers as it has slots.
+
+    Raises:
+      ValueError: if one is negative.
+
+    Example:
+      >>> Resources(memory=4.0, vcpus=2.0, gpu_slots=1)
+      Resources(memory=4.0, vcpus=2.0, gpu_slots=1)
+    """
+
+    memory: float = 0.0
+    vcpus: float = 0.0
+    gpu_slots: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("memory", "vcpus", "gpu_slots"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"{name}={getattr(self, name)} is negative")
+
+
+@dataclass(frozen=True)
+class Node:
+    """A machine that containers are placed on.
+
+    Args:
+      name: of the machine.
+      memory: GB.
+      vcpus: processors.
+      gpus: how many it has.
+      slots_per_gpu: containers' places on each.
+      gpu_sharing: by how much invocations that run on one GPU at once slow each other down. With `k` of them, the one
+        that starts included, it computes `k ** gpu_sharing` times as long: 0 if they fit side by side, 1 if they take
+        turns. The slow-down is settled when an invocation starts, as all durations are.
+
+    Raises:
+      ValueError: if a number is out of its range.
+
+    Example:
+      >>> Node("p3.2xlarge", memory=61, vcpus=8, gpus=1, slots_per_gpu=4, gpu_sharing=0.5).slow_down(4)
+      2.0
+    """
+
+    name: str
+    memory: float = math.inf
+    vcpus: float = math.inf
+    gpus: int = 0
+    slots_per_gpu: int = 1
+    gpu_sharing: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("memory", "vcpus", "gpus", "gpu_sharing"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"node {self.name!r}: {name}={getattr(self, name)} is negative")
+        if self.slots_per_gpu < 1:
+            raise ValueError(f"node {self.name!r}: slots_per_gpu={self.slots_per_gpu} is below 1")
+        if self.gpu_sharing > 1:
+            raise ValueError(f"node {self.name!r}: gpu_sharing={self.gpu_sharing} is above 1, worse than taking turns")
+
+    def slow_down(self, running: int) -> float:
+        """By how much `running` invocations on one GPU slow each other down."""
+        return float(running**self.gpu_sharing)
+
+
+class Place(NamedTuple):
+    """Where a container is: indices of its node and, if it has GPU slots, of the GPU."""
+
+    node: int
+    gpu: int
+
+
+#: On a platform without nodes.
+NOWHERE = Place(-1, -1)
+#: Sums of fractions that are equal but for rounding are equal.
+_ROUNDING = 1e-9
+
+
+class Cluster:
+    """What is free on some nodes; without nodes there is room for everything.
+
+    Args:
+      nodes: the machines.
+      placement: which of those with room is taken.
+
+    Raises:
+      ValueError: if `placement` is unknown.
+
+    Example:
+      >>> cluster = Cluster([Node("small", memory=2.0), Node("large", memory=8.0)])
+      >>> cluster.place(Resources(memory=1.5)), cluster.place(Resources(memory=1.5))
+      (Place(node=0, gpu=-1), Place(node=1, gpu=-1))
+    """
+
+    def __init__(self, nodes: Sequence[Node], placement: Placement = "pack") -> None:
+        if placement not in ("pack", "spread"):
+            raise ValueError(f"placement={placement!r} is neither 'pack' nor 'spread'")
+        self.nodes, self._spread = tuple(nodes), placement == "spread"
+        self._memory = [float(node.memory) for node in nodes]
+        self._vcpus = [float(node.vcpus) for node in nodes]
+        self._slots = [[node.slots_per_gpu] * node.gpus for node in nodes]
+        self._running = [[0] * node.gpus for node in nodes]
+
+    def could_ever_hold(self, need: Resources) -> bool:
+        """Whether a node has this much when it is empty."""
+        return not self.nodes or any(
+            node.memory >= need.memory
+            and node.vcpus >= need.vcpus
+            and (not need.gpu_slots or (node.gpus > 0 and node.slots_per_gpu >= need.gpu_slots))
+            for node in self.nodes
+        )
+
+    def find(self, need: Resources, *, freed: Sequence[tuple[Place, Resources]] = ()) -> Place | None:
+        """A place with room for this, or None.
+
+        Args:
+          need: what is to be placed.
+          freed: what would be given back before.
+        """
+        if not self.nodes:
+            return NOWHERE
+        memory, vcpus, slots = list(self._memory), list(self._vcpus), [list(gpus) for gpus in self._slots]
+        for place, back in freed:
+            memory[place.node] += back.memory
+            vcpus[place.node] += back.vcpus
+            if place.gpu >= 0:
+                slots[place.node][place.gpu] += back.gpu_slots
+        rooms: list[tuple[float, Place]] = []
+        for i, node in enumerate(self.nodes):
+            if memory[i] < need.memory - _ROUNDING or vcpus[i] < need.vcpus - _ROUNDING:
+                continue
+            gpu = -1
+            if need.gpu_slots:
+                gpu = max(range(node.gpus), key=lambda g: (slots[i][g], -g), default=-1)  # the least used
+                if gpu < 0 or slots[i][gpu] < need.gpu_slots:
+                    continue
+            if not self._spread:
+                return Place(i, gpu)
+            rooms.append((_used(memory[i], node.memory) + _used(vcpus[i], node.vcpus), Place(i, gpu)))
+        return min(rooms, default=(0.0, None))[1]
+
+    def place(self, need: Resources) -> Place | None:
+        """Takes a place with room for this, if there is one."""
+        place = self.find(need)
+        if place is not None and place.node >= 0:
+            self._take(place, need, 1)
+        return place
+
+    def free(self, place: Place, need: Resources) -> None:
+        """Gives a place back."""
+        if place.node >= 0:
+            self._take(place, need, -1)
+
+    def begin(self, place: Place) -> float:
+        """An invocation starts there; returns by how much it is slowed down."""
+        if place.gpu < 0:
+            return 1.0
+        running = self._running[place.node]
+        running[place.gpu] += 1
+        return self.nodes[place.node].slow_down(running[place.gpu])
+
+    def end(self, place: Place) -> None:
+        """An invocation that started there has ended."""
+        if place.gpu >= 0:
+            self._running[place.node][place.gpu] -= 1
+
+    def _take(self, place: Place, need: Resources, sign: int) -> None:
+        self._memory[place.node] -= sign * need.memory
+        self._vcpus[place.node] -= sign * need.vcpus
+        if place.gpu >= 0:
+            self._slots[place.node][place.gpu] -= sign * need.gpu_slots
+
+
+def _used(free: float, total: float) -> float:
+    return 0.0 if math.isinf(total) or not total else 1 - free / total
