@@ -18,6 +18,9 @@ _TRUSTED_AFTER, _REMEMBERED = 8, 256
 #: The keys of containers are folded from this number, which no invocation has.
 _CONTAINERS = 2**32 - 1
 
+#: The task of a body that is left until it is needed.
+_LATER = "later"
+
 #: What a body returned, and what it raised.
 Outcome: TypeAlias = tuple[Any, BaseException | None]
 
@@ -45,6 +48,18 @@ class Task:
         self.finished.release()
         if self.on_done is not None:
             self.on_done()
+
+    @classmethod
+    def settled(cls, outcome: Outcome) -> "Task":
+        """One that has been done already."""
+        task = cls(lambda: [outcome])
+        task.outcomes, task.work = [outcome], None
+        task.finished.release()
+        return task
+
+    def __reduce__(self) -> Any:
+        # Only what is settled is ever pickled.
+        return Task.settled, (self.outcomes[0],)
 
     def wait(self, seconds: float) -> bool:
         """Whether it finishes within so many seconds of real time."""
@@ -131,21 +146,25 @@ class Bodies:
         if self._batching and program.batched is not None:
             group = self._open.setdefault(program, [])
             group.append(invocation)
+            invocation.task = _LATER
             if len(group) >= program.max_batch:
                 self._close(program)
             return
         runs, average = self._pace.get(program, (0, 0.0))
         if not (trusted and runs >= _TRUSTED_AFTER and average < _HAND_OVER):
             context, arguments = self._context(invocation), invocation.resolved or ()
-            task = invocation.task = (Task(lambda: [_run(program, context, arguments)], on_done), 0)
-            self._threads.submit(task[0])
+            task = Task(lambda: [_run(program, context, arguments)], on_done)
+            invocation.task = (task, 0)
+            self._threads.submit(task)
+        else:
+            invocation.task = _LATER
 
     def finish(self, invocation: Invocation) -> Outcome | None:
         """What a body returned, and what it raised; None if it hangs."""
         program = invocation.program
-        if invocation.task is None and program in self._open and invocation in self._open[program]:
+        if invocation.task is _LATER and invocation in self._open.get(program, ()):
             self._close(program)
-        if invocation.task is None:
+        if invocation.task is _LATER:
             began = time.perf_counter()
             outcome = _run(program, self._context(invocation), invocation.resolved or ())
             self._note(program, time.perf_counter() - began)
@@ -155,7 +174,7 @@ class Bodies:
             self._hung = True
             self._threads.start()  # in the place of the one that does not come back
             return None
-        if program.batched is None:
+        if program.batched is None and task.seconds:
             self._note(program, task.seconds)
         place: int = invocation.task[1]
         return task.outcomes[place]
@@ -174,10 +193,16 @@ class Bodies:
         task.wait(self._hang_after)
         return task.seconds
 
-    def finish_open_groups(self) -> None:
-        """Runs what has only been collected so far."""
-        for program in list(self._open):
-            self._close(program)
+    def settle(self, invocation: Invocation) -> None:
+        """Runs a body that has started to its end, and keeps what it returned.
+
+        Raises:
+          RuntimeError: if it hangs.
+        """
+        outcome = self.finish(invocation)
+        if outcome is None:
+            raise RuntimeError(f"function {invocation.function!r}, invocation {invocation.number} hangs")
+        invocation.task = (Task.settled(outcome), 0)
 
     def drop(self, invocation: Invocation) -> None:
         """It was killed: what has not begun need not."""

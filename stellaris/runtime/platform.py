@@ -1,10 +1,9 @@
 """The simulated serverless platform: invocations in containers, on a clock that jumps or one that is waited for."""
 
 import heapq
-import itertools
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 from stellaris.runtime.agenda import ACQUIRE, END, EXPIRE, START, Agenda
 from stellaris.runtime.billing import Bill, PriceSheet, bill
 from stellaris.runtime.bodies import Bodies
+from stellaris.runtime.checkpoint import CheckpointError, closure_name
 from stellaris.runtime.clock import VirtualClock, WallClock
 from stellaris.runtime.containers import Fleet, Pool
 from stellaris.runtime.delays import Delay, Measured, Stream, Uniform
@@ -25,6 +25,8 @@ from stellaris.runtime.trace import Trace
 _MAX_EVENTS_AT_ONE_INSTANT = 100_000
 #: Bare callables whose `Function` is remembered.
 _REMEMBERED = 256
+#: Attributes that no checkpoint holds: threads, queues of theirs, and what a platform is made with.
+_NOT_SAVED = ("_bodies", "_done", "_on_event", "_hang_after", "_programs")
 #: Endings after which `retry` tries again: what raised would raise again.
 RETRIABLE = ("timed_out", "crashed", "throttled", "lost")
 
@@ -103,7 +105,7 @@ class SimulatedPlatform:
         self._functions, self._seed, self._virtual = dict(functions), seed, clock == "virtual"
         self._clock = VirtualClock() if self._virtual else WallClock()
         self._hang_after, self._on_event = hang_after, on_event
-        self._agenda, self._numbers = Agenda(), itertools.count()
+        self._agenda, self._invoked = Agenda(), 0
         self._streams: dict[tuple[str, str], Stream] = {}
         self._pending: dict[int, Invocation] = {}
         self._undelivered = 0  # messages under way whose invocation has ended
@@ -124,7 +126,7 @@ class SimulatedPlatform:
             seed=seed,
             lifetimes={name: fault.lifetime for name, fault in faults.items() if fault.lifetime is not None},
             on_room=self._wake,
-            on_lost=lambda invocation, now: self._end((invocation, "crashed"), now),
+            on_lost=self._crash,
         )
         self._slow = self._refusing = None
         if store_faults is not None:
@@ -295,6 +297,61 @@ class SimulatedPlatform:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
+    # ---- checkpoints --------------------------------------------------------------------------------------------
+
+    def reinitialise(self, name: str) -> None:
+        """Has every container of a function make its state anew before its next body, as if it were a new one.
+
+        Args:
+          name: of the function.
+        """
+        self._settle()
+        for container in self._pools[name].live.values():
+            container.state, container.initialised = None, False
+
+    def save_state(self, *, known: Set[int] = frozenset()) -> dict[str, Any]:
+        """What `restore_state` needs to make another platform go on from here; see `checkpoint.Checkpoints`.
+
+        Bodies that have started are run to their end.
+
+        Args:
+          known: identities of programs that need not be saved.
+
+        Raises:
+          CheckpointError: if the clock is the wall, or a pending invocation's program is a closure.
+        """
+        if not self._virtual:
+            raise CheckpointError("clock='wall': only a run in virtual time can go on where it was saved")
+        for invocation in self._pending.values():
+            program = invocation.program
+            for part in ("body", "init", "batched"):
+                closure = closure_name(getattr(program, part))
+                if closure is not None and id(program) not in known:
+                    raise CheckpointError(
+                        f"function {invocation.function!r}, invocation {invocation.number}: its {part} {closure} is a "
+                        "closure and cannot be saved: make it a function of a module, or its program an external"
+                    )
+        self._settle()
+        return {name: value for name, value in vars(self).items() if name not in _NOT_SAVED}
+
+    def restore_state(self, state: Mapping[str, Any]) -> None:
+        """Goes on where a platform was when it was saved.
+
+        Raises:
+          CheckpointError: if that had other functions, or another seed.
+        """
+        for name in ("_functions", "_seed"):
+            if state[name] != getattr(self, name):
+                what = name.lstrip("_")
+                raise CheckpointError(f"{what}: the platform has {getattr(self, name)}, the checkpoint {state[name]}")
+        vars(self).update(state)
+
+    def _settle(self) -> None:
+        """Runs the bodies that have started to their end."""
+        for invocation in self._pending.values():
+            if invocation.task is not None:
+                self._bodies.settle(invocation)
+
     # ---- events -------------------------------------------------------------------------------------------------
 
     def _submit(
@@ -311,9 +368,10 @@ class SimulatedPlatform:
     ) -> Invocation:
         if self._closed:
             raise RuntimeError(f"invoke({name!r}) after close(): a platform runs once")
-        number, now = next(self._numbers), self._clock.now
+        number, now = self._invoked, self._clock.now
         if args and has_references(args):
             self.store.pin(args, invocation=number)
+        self._invoked += 1
         submitted = now if at is None else at
         invocation = Invocation(
             number, name, program, args, work, tag, attempt, submitted, number if key is None else key
@@ -487,6 +545,9 @@ class SimulatedPlatform:
     def _deliver_at(self, time: float, invocation: Invocation, event: str) -> None:
         self._undelivered += 1
         self._agenda.add(time, END, invocation.number, self._deliver, (invocation, event))
+
+    def _crash(self, invocation: Invocation, now: float) -> Invocation | None:
+        return self._end((invocation, "crashed"), now)
 
     def _lose_newest(self, name: str, now: float) -> Invocation | None:
         live = self._pools[name].live

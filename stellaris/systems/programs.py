@@ -170,12 +170,16 @@ class Batches:
     Args:
       algorithm: whose advantages, minibatches and epochs.
       key: of the shuffles; each batch has its own.
+      made: how many there have been.
     """
 
-    def __init__(self, algorithm: PPO, key: jax.Array) -> None:
-        self._key, self._made = key, 0
+    def __init__(self, algorithm: PPO, key: jax.Array, made: int = 0) -> None:
+        self._algorithm, self._key, self._made = algorithm, key, made
         self._prepare, self._shuffle = _batching(algorithm)
         self._ahead: tuple[int, jax.Array] | None = None
+
+    def __reduce__(self) -> Any:
+        return Batches, (self._algorithm, self._key, self._made)
 
     def make(self, fragments: Sequence[Fragment]) -> Data:
         """The batch of some fragments."""

@@ -2,17 +2,19 @@
 
 import functools
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import jax
 
 from stellaris.aggregation import Aggregator, staleness_aware
 from stellaris.algorithms import PPO
+from stellaris.gradient_queue import AggregatorState
 from stellaris.rollout import Fragment
 from stellaris.systems import programs
 from stellaris.systems.programs import Learned, Work
 from stellaris.systems.training import Run
 from stellaris.truncation import check_rho
+from stellaris.types import Tree
 
 
 @dataclass(frozen=True)
@@ -51,66 +53,83 @@ class Stellaris:
     def run(self, run: Run) -> None:
         """The event loop."""
         platform, store, actors = run.platform, run.platform.store, run.workload.actors
-        act = programs.actor(run.policy, run.env, run.workload.fragment)
-        learn = programs.learner(self.algorithm, run.policy, self.rho)
-        update_policy = programs.parameter(self.algorithm)
-        batches = programs.Batches(self.algorithm, run.key)
-
-        params = run.first_params
-        opt_state = self.algorithm.optimizer().init(params)
-        clock = run.publish(params)
+        act = run.program("act", programs.actor(run.policy, run.env, run.workload.fragment))
+        learn = run.program("learn", programs.learner(self.algorithm, run.policy, self.rho))
+        update_policy = run.program("update_policy", programs.parameter(self.algorithm))
         newest, held = store.latest("policy"), store.held("policy", slots=self.learners)
         init, push, ready, pop, admit = _jitted(self.aggregator or _default(self.learners))
-        queue = init(params)
-        fragments: list[Fragment] = []
-        work: deque[Work] = deque()  # gradients to be computed
-        queued: deque[Work] = deque()  # those in the queue, oldest first
-        running: dict[int, Work] = {}
-        parked, free, startable = list(range(actors)), list(range(self.learners)), list[int]()
-        updating, backlog = False, 0
 
+        def first() -> _Loop:
+            params = run.first_params
+            return _Loop(
+                *(params, self.algorithm.optimizer().init(params), run.publish(params), init(params)),
+                batches=programs.Batches(self.algorithm, run.key),
+                parked=list(range(actors)),
+                free=list(range(self.learners)),
+            )
+
+        s = run.begin(first)
         while True:
-            round_over = len(parked) == actors and not (work or running or queued or updating)
-            while parked and (round_over if self.round_based else len(work) <= backlog):
-                platform.invoke("actor", act, newest, work=run.workload.fragment, tag=parked.pop(0))
-            room = queue.capacity - len(queued) - len(running)
-            for i in startable[: min(len(work), room)]:
-                free.remove(i)
-                running[i] = work.popleft()
-                platform.invoke("learner", learn, newest, held, running[i], tag=i)
+            round_over = len(s.parked) == actors and not (s.work or s.running or s.queued or s.updating)
+            while s.parked and (round_over if self.round_based else len(s.work) <= s.backlog):
+                platform.invoke("actor", act, newest, work=run.workload.fragment, tag=s.parked.pop(0))
+            room = s.queue.capacity - len(s.queued) - len(s.running)
+            for i in s.startable[: min(len(s.work), room)]:
+                s.free.remove(i)
+                s.running[i] = s.work.popleft()
+                platform.invoke("learner", learn, newest, held, s.running[i], tag=i)
 
-            if (done := run.next_completion()) is None:
+            if (done := run.next_completion(s)) is None:
                 break
             match done.function:
                 case "actor":
-                    fragments.append(run.deliver(done))
-                    parked.append(done.tag)
-                    if len(fragments) == actors:
-                        data = batches.make(fragments)
-                        work.extend(Work(data, minibatch) for minibatch in data.indices)
-                        fragments, backlog = [], len(data.indices)
+                    s.fragments.append(run.deliver(done))
+                    s.parked.append(done.tag)
+                    if len(s.fragments) == actors:
+                        data = s.batches.make(s.fragments)
+                        s.work.extend(Work(data, minibatch) for minibatch in data.indices)
+                        s.fragments, s.backlog = [], len(data.indices)
                 case "learner":
                     learned: Learned = done.result()
-                    queue = push(queue, learned.gradient, learned.version, learner=done.tag)
-                    queued.append(running.pop(done.tag))
-                    free.append(done.tag)
+                    s.queue = push(s.queue, learned.gradient, learned.version, learner=done.tag)
+                    s.queued.append((done.number, s.running.pop(done.tag)))
+                    s.free.append(done.tag)
                     run.pushed(done, learned.metrics)
                 case "parameter":
-                    params, opt_state = done.result()
-                    clock, updating = run.publish(params), False
+                    s.params, s.opt_state = done.result()
+                    s.clock, s.updating = run.publish(s.params), False
 
-            startable = [i for i in free if admit(queue, i, clock)] if work else []
-            stalled = not (running or startable)
-            if queued and not updating and (stalled or ready(queue, clock, run.round)):
-                group, queue = pop(queue, clock, run.round)
+            s.startable = [i for i in s.free if admit(s.queue, i, s.clock)] if s.work else []
+            stalled = not (s.running or s.startable)
+            if s.queued and not s.updating and (stalled or ready(s.queue, s.clock, run.round)):
+                group, s.queue = pop(s.queue, s.clock, run.round)
                 for staleness in group.staleness[: int(group.count)].tolist():
-                    item = queued.popleft()
-                    run.applied(staleness, item.data, item.indices)
-                platform.invoke("parameter", update_policy, group, params, opt_state)
-                updating = True
+                    run.applied(staleness, *s.queued.popleft())
+                platform.invoke("parameter", update_policy, group, s.params, s.opt_state)
+                s.updating = True
 
-        unapplied = [*work, *queued, *running.values()]
-        run.left(queued=len(queued), fragments=fragments, data=[item.data for item in unapplied])
+        unapplied = [*s.work, *(work for _, work in s.queued), *s.running.values()]
+        run.left(queued=len(s.queued), fragments=s.fragments, data=[work.data for work in unapplied])
+
+
+@dataclass
+class _Loop:
+    """Where the event loop stands between two events: what a checkpoint saves of it."""
+
+    params: Tree
+    opt_state: Tree
+    clock: int  #: the newest version.
+    queue: AggregatorState
+    batches: programs.Batches
+    parked: list[int]  #: actors that do not run.
+    free: list[int]  #: learners that do not run.
+    fragments: list[Fragment] = field(default_factory=list)  #: of the next batch.
+    work: deque[Work] = field(default_factory=deque)  #: gradients to be computed.
+    queued: deque[tuple[int, Work]] = field(default_factory=deque)  #: those in the queue, by invocation, oldest first.
+    running: dict[int, Work] = field(default_factory=dict)  #: by learner.
+    startable: list[int] = field(default_factory=list)  #: free learners that may start.
+    updating: bool = False
+    backlog: int = 0
 
 
 @functools.cache

@@ -1,11 +1,12 @@
 """The synchronous baseline: a barrier of actors, then one learner, on reserved machines."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from stellaris.algorithms import PPO
 from stellaris.rollout import Fragment
 from stellaris.systems import programs
 from stellaris.systems.training import Run
+from stellaris.types import Tree
 
 
 @dataclass(frozen=True)
@@ -24,32 +25,43 @@ class Synchronous:
     def run(self, run: Run) -> None:
         """The event loop."""
         platform, newest = run.platform, run.platform.store.latest("policy")
-        act = programs.actor(run.policy, run.env, run.workload.fragment)
-        learn = programs.whole_round(self.algorithm, run.policy)
-        batches = programs.Batches(self.algorithm, run.key)
-        opt_state = self.algorithm.optimizer().init(run.first_params)
-        run.publish(run.first_params)
-        fragments: list[Fragment] = []
-        in_flight: list[programs.Data] = []
+        act = run.program("act", programs.actor(run.policy, run.env, run.workload.fragment))
+        learn = run.program("learn", programs.whole_round(self.algorithm, run.policy))
 
         def sample() -> None:
             for actor in range(run.workload.actors):
                 platform.invoke("actor", act, newest, work=run.workload.fragment, tag=actor)
 
-        sample()
-        while done := run.next_completion():
+        def first() -> _Loop:
+            run.publish(run.first_params)
+            sample()
+            opt_state = self.algorithm.optimizer().init(run.first_params)
+            return _Loop(opt_state, programs.Batches(self.algorithm, run.key))
+
+        s = run.begin(first)
+        while done := run.next_completion(s):
             if done.function == "actor":
-                fragments.append(run.deliver(done))
-                if len(fragments) == run.workload.actors:
-                    data = batches.make(fragments)
-                    fragments, in_flight = [], [data]
-                    platform.invoke("learner", learn, newest, opt_state, data, work=len(data.indices), tag=data)
+                s.fragments.append(run.deliver(done))
+                if len(s.fragments) == run.workload.actors:
+                    data = s.batches.make(s.fragments)
+                    s.fragments, s.in_flight = [], [data]
+                    platform.invoke("learner", learn, newest, s.opt_state, data, work=len(data.indices), tag=data)
             else:
-                params, opt_state, metrics = done.result()
+                params, s.opt_state, metrics = done.result()
                 run.metrics(done, metrics)
                 for minibatch in done.tag.indices:
-                    run.applied(0, done.tag, minibatch)
-                in_flight = []
+                    run.applied(0, done.number, programs.Work(done.tag, minibatch))
+                s.in_flight = []
                 run.publish(params)
                 sample()
-        run.left(queued=0, fragments=fragments, data=in_flight)
+        run.left(queued=0, fragments=s.fragments, data=s.in_flight)
+
+
+@dataclass
+class _Loop:
+    """Where the event loop stands between two events: what a checkpoint saves of it."""
+
+    opt_state: Tree
+    batches: programs.Batches
+    fragments: list[Fragment] = field(default_factory=list)  #: of the next batch.
+    in_flight: list[programs.Data] = field(default_factory=list)  #: what the learner works on.

@@ -1,20 +1,24 @@
 """`train`: sets a system up on a platform, runs it within a budget, and reads its history off the trace."""
 
+import functools
 import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import jax
+import numpy as np
 
+from stellaris import envs
 from stellaris.normalisation import Statistics
 from stellaris.policies import Policy, PolicyVersion, actor_critic
 from stellaris.rollout import Fragment
 from stellaris.runtime.billing import Bill, PriceSheet
-from stellaris.runtime.functions import Invocation
-from stellaris.runtime.platform import SimulatedPlatform
+from stellaris.runtime.checkpoint import CheckpointError, Checkpoints
+from stellaris.runtime.functions import Function, Invocation
+from stellaris.runtime.platform import RETRIABLE, SimulatedPlatform
 from stellaris.runtime.trace import Trace
-from stellaris.systems.programs import Data
+from stellaris.systems.programs import Data, Work
 from stellaris.systems.workload import Budget, Workload
 from stellaris.types import NDArray, Tree
 
@@ -22,6 +26,12 @@ from stellaris.types import NDArray, Tree
 Row: TypeAlias = Mapping[str, float]
 #: Episodes whose mean return is reported.
 WINDOW = 50
+#: Attributes of a `Run` that change as it goes.
+_EVOLVES = (
+    *("_statistics", "_episodes", "_steps", "_delivered", "_reported_rows", "_reported_round", "_news", "_handled"),
+    *("_restarts", "history"),
+)
+T = TypeVar("T")
 #: What learners report besides their gradient; averaged over a round in the history.
 METRICS = (
     *("policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "truncation_fraction"),
@@ -55,6 +65,8 @@ def train(
     prices: Sequence[PriceSheet] = (),
     seed: int = 0,
     threads: int = 1,
+    checkpoints: Checkpoints | None = None,
+    resume: bool = False,
     on_progress: Callable[[Row], None] | None = None,
 ) -> Result:
     """Trains a policy with an actor-learner architecture on a simulated platform.
@@ -67,31 +79,72 @@ def train(
       prices: sheets under which the run is billed; the first is the budget's.
       seed: of parameters, environments and shuffles. The platform has a seed of its own for actions and delays.
       threads: that step the environments; results do not depend on them.
-      on_progress: called with every row of the history as soon as it is there.
+      checkpoints: where the run is saved, and how often; None for never. The environments restart at every checkpoint,
+        so a run with checkpoints differs from one without; but one that was broken off and resumed does not differ from
+        one that was not.
+      resume: whether to go on from the newest checkpoint, if there is one.
+      on_progress: called with every row of the history as soon as it is there; not again when resumed.
 
     Returns:
       The history, the newest policy version, the trace and the bills.
 
     Raises:
-      FunctionError: if a body raised; names the function and the invocation. Rows were handed to `on_progress` before,
-        and `platform.trace` stays readable.
+      CheckpointError: if the checkpoint was saved by another run, or by a platform with other functions.
+      FunctionError: if a body raised, or a function's attempts are used up; names the function and the invocation. Rows
+        were handed to `on_progress` before, and `platform.trace` stays readable.
       LookupError: if a function that the system needs is not deployed.
-      ValueError: if the environment is unknown, or a budget of cost comes without prices.
+      ValueError: if the environment is unknown, a budget of cost comes without prices, or there are checkpoints of a
+        run that is not to be resumed.
     """
-    from stellaris import envs
-
+    if checkpoints is not None and not resume and checkpoints.newest() is not None:
+        raise ValueError(f"{checkpoints} holds a run already: pass resume=True to go on with it, or another folder")
     if math.isfinite(budget.cost) and not prices:
         raise ValueError(f"budget.cost={budget.cost} needs prices: there is no sheet to bill under")
     try:
-        env = envs.make(workload.environment, slots=workload.actors, seed=seed, threads=threads)
+        env = Restartable(workload, _slots(workload, platform), seed, threads)
         policy = actor_critic(env.spec, hidden=workload.hidden)
-        run = Run(workload, platform, budget, tuple(prices), env, policy, jax.random.key(seed), on_progress)
+        run = Run(workload, platform, budget, tuple(prices), env, policy, seed, checkpoints, resume, on_progress)
         system.run(run)
         run.finish()
         version = platform.store.value("policy")
     finally:
         platform.close()
     return Result(tuple(run.history), version, platform.trace, {sheet.name: platform.bill(sheet) for sheet in prices})
+
+
+def _slots(workload: Workload, platform: SimulatedPlatform) -> int:
+    """Containers of the actor function at most: one an actor, and one for each that is kept warm meanwhile."""
+    actor = platform.functions.get("actor")
+    return workload.actors + (actor.provisioned if actor else 0)
+
+
+class Restartable:
+    """A workload's environments, all of which can be made anew.
+
+    Args:
+      workload: which environment it is.
+      slots: how many.
+      seed: of the run; every restart has seeds of its own.
+      threads: that step them.
+    """
+
+    def __init__(self, workload: Workload, slots: int, seed: int, threads: int) -> None:
+        self._make = functools.partial(envs.make, workload.environment, slots=slots, threads=threads)
+        self._seed = seed
+        self._env = self._make(seed=seed)
+        self.spec = self._env.spec
+
+    def restart(self, number: int) -> None:
+        """Makes them anew, for the `number`-th time (from 1)."""
+        self._env = self._make(seed=int(np.random.SeedSequence([self._seed, number]).generate_state(1)[0] >> 1))
+
+    def reset(self, slots: NDArray) -> NDArray:
+        """Starts new episodes in `[n]` slots; returns `[n, *obs]`."""
+        return self._env.reset(slots)
+
+    def step(self, slots: NDArray, action: NDArray) -> envs.Step:
+        """Steps `[n]` slots with `[n, *action]` actions."""
+        return self._env.step(slots, action)
 
 
 class Run:
@@ -106,19 +159,25 @@ class Run:
         platform: SimulatedPlatform,
         budget: Budget,
         prices: tuple[PriceSheet, ...],
-        env: Any,
+        env: Restartable,
         policy: Policy,
-        key: jax.Array,
+        seed: int,
+        checkpoints: Checkpoints | None,
+        resume: bool,
         on_progress: Callable[[Row], None] | None,
     ) -> None:
         self.workload, self.platform, self.policy, self.env = workload, platform, policy, env
-        init_key, self.key = jax.random.split(key)
+        self._seed, self._checkpoints, self._resume = seed, checkpoints, resume
+        init_key, self.key = jax.random.split(jax.random.key(seed))
+        self._programs: dict[str, Function] = {}
         self.first_params: Tree = jax.jit(policy.init)(init_key)
         self._budget, self._prices, self._on_progress = budget, prices, on_progress
         self._statistics = Statistics.empty(env.spec.observation_shape)
         self._episodes: deque[float] = deque(maxlen=WINDOW)
         self._steps, self._delivered, self._reported_rows, self._reported_round = 0, 0, 0, 0
         self._news = True  # whether anything has happened since the last report
+        self._handled: set[int] = set()  # keys of the invocations that were handed out
+        self._restarts = 0  # as many as there were checkpoints
         self.history: list[Row] = []
 
     @property
@@ -126,18 +185,65 @@ class Run:
         """Fragments delivered, divided by the number of actors and rounded down."""
         return self._delivered // self.workload.actors
 
-    def next_completion(self) -> Invocation | None:
-        """The next invocation that completes within the budget; those killed by their time-out are tried again."""
+    def program(self, name: str, program: Function) -> Function:
+        """Notes a program of the system's, which checkpoints refer to by its name."""
+        self._programs[name] = program
+        return program
+
+    def begin(self, first: Callable[[], T]) -> T:
+        """Where the system's event loop begins: as `first` says, or where the run that is resumed was saved."""
+        if self._checkpoints is None or not self._resume or self._checkpoints.newest() is None:
+            return first()
+        state = self._checkpoints.load(self.platform, externals=self._programs)
+        own: Mapping[str, Any] = state["run"]
+        for name, value in own.items():
+            if name not in _EVOLVES and getattr(self, name) != value:
+                raise CheckpointError(
+                    f"{name.lstrip('_')}={getattr(self, name)}, but {self._checkpoints} holds a run of {value}"
+                )
+        vars(self).update(own)
+        self.env.restart(self._restarts)
+        loop: T = state["loop"]
+        return loop
+
+    def next_completion(self, loop: Any) -> Invocation | None:
+        """The next invocation that completes within the budget, each once.
+
+        Those that were killed, refused or lost are tried again, as their functions' `Retry` says; what arrives a second
+        time, because its message was duplicated or the work done twice, is dropped.
+
+        Args:
+          loop: where the system's event loop stands, to be saved at a checkpoint.
+        """
         if self.round > self._reported_round:
+            saved, self._reported_round = self._reported_round, self.round
             self._report()
+            if (
+                self._checkpoints is not None
+                and self.round // self._checkpoints.every > saved // self._checkpoints.every
+            ):
+                self._save(self._checkpoints, loop)
         while self._within_budget():
             done = self.platform.next_completion(until=self._budget.seconds)
             if done is None:
                 return None
-            if done.status != "timed_out":
+            if done.key in self._handled:
+                self._mark("dropped", 1, done)
+            elif done.status in RETRIABLE:
+                self.platform.retry(done)
+            else:
+                self._handled.add(done.key)
                 return done
-            self.platform.retry(done)
         return None
+
+    def _save(self, checkpoints: Checkpoints, loop: Any) -> None:
+        """Saves everything. The environments are not saved: they restart, here as in a run that is resumed."""
+        self._restarts += 1
+        self.platform.trace.append(self.platform.now, "checkpoint", value=self._restarts)
+        self.platform.reinitialise("actor")
+        self.env.restart(self._restarts)
+        own = {name: getattr(self, name) for name in (*_EVOLVES, "workload", "_seed")}
+        checkpoints.save(self._restarts, self.platform, {"loop": loop, "run": own}, externals=self._programs)
 
     def publish(self, params: Tree) -> int:
         """Publishes a version: parameters, with the statistics of all observations learned from so far."""
@@ -168,13 +274,14 @@ class Run:
         for name in METRICS:
             self._mark(name, metrics[name], done)
 
-    def applied(self, staleness: int, data: Data, minibatch: NDArray) -> None:
+    def applied(self, staleness: int, invocation: int, work: Work) -> None:
         """Notes that a gradient was taken to be applied, how stale it was, and how many steps it was first to see."""
-        self._mark("staleness", staleness)
-        self._mark("learned", data.learn(minibatch))
-        if not data.left:
+        self._news = True
+        for event, value in (("staleness", staleness), ("learned", work.data.learn(work.indices))):
+            self.platform.trace.append(self.platform.now, event, function="learner", invocation=invocation, value=value)
+        if not work.data.left:
             # Not before: a batch is learned from under the normalisation that it was sampled under, as in plain PPO.
-            self._statistics = self._statistics.merge(data.statistics)
+            self._statistics = self._statistics.merge(work.data.statistics)
 
     def left(self, *, queued: int, fragments: Sequence[Fragment], data: Sequence[Data]) -> None:
         """Notes what the end of the run leaves: queued gradients, and steps that wait or are in flight."""
