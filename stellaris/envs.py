@@ -96,20 +96,27 @@ class EnvPoolEnv:
             self._pool = envpool.make_gymnasium(name, num_envs=slots, seed=seed, num_threads=min(threads, slots))
             self.spec = _spec(name, self._pool.observation_space, self._pool.action_space)
         # EnvPool is not reentrant: what one caller sends another could receive.
-        self._lock = threading.Lock()
+        self._lock, self._slots = threading.Lock(), slots
 
     def reset(self, slots: NDArray) -> NDArray:
         """Starts new episodes in `[n]` slots; returns `[n, *obs]`."""
+        slots = self._checked(slots)
         with self._lock:
-            observation: NDArray = self._pool.reset(np.asarray(slots, np.int32))[0]
+            observation: NDArray = self._pool.reset(slots)[0]
         return observation
 
     def step(self, slots: NDArray, action: NDArray) -> Step:
         """Steps `[n]` slots with `[n, *action]` actions."""
-        action = _to_bounds(self.spec, action)
+        action, slots = _to_bounds(self.spec, action), self._checked(slots)
         with self._lock:
-            observation, reward, terminated, truncated, _ = self._pool.step(action, np.asarray(slots, np.int32))
+            observation, reward, terminated, truncated, _ = self._pool.step(action, slots)
         return Step(observation, reward, terminated, truncated)
+
+    def _checked(self, slots: NDArray) -> NDArray:
+        # EnvPool itself does not look, and crashes the process.
+        if len(slots) and not 0 <= np.min(slots) <= np.max(slots) < self._slots:
+            raise IndexError(f"slots={np.asarray(slots).tolist()}: {self.spec.name} was made with slots={self._slots}")
+        return np.asarray(slots, np.int32)
 
 
 class GymnasiumEnv:

@@ -222,8 +222,10 @@ class _Use:
 
         def billed(spans: NDArray) -> float:
             if rate.granularity:
-                # What is a multiple but for rounding is not rounded up.
-                spans = np.ceil(np.round(spans / rate.granularity, 6)) * rate.granularity
+                units = spans / rate.granularity
+                whole = np.rint(units)
+                # What is a multiple but for the rounding of floats is not rounded up.
+                spans = np.where(abs(units - whole) <= 1e-9 * (1 + units), whole, np.ceil(units)) * rate.granularity
             return math.fsum(spans.tolist()) * a_second
 
         return Split(

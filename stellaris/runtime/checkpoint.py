@@ -8,7 +8,7 @@ import types
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,7 @@ from stellaris.types import NDArray
 _SMALL = 4096
 
 
+@runtime_checkable
 class Resumable(Protocol):
     """A platform, as far as checkpoints go."""
 

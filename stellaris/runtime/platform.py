@@ -234,6 +234,20 @@ class SimulatedPlatform:
         at = self.now + wait if wait else None
         return self._submit(i.function, i.program, i.args, at, i.work, i.tag, attempt=i.attempt + 1, key=i.key)
 
+    def cancel(self, invocation: Invocation) -> None:
+        """Ends an invocation that is no longer wanted, and the container that it has; it is not handed out.
+
+        What has ended already is left as it is.
+
+        Args:
+          invocation: a pending or running one.
+        """
+        if invocation.number in self._pending:
+            now = self.now
+            self._finish(invocation, "cancelled", now)
+            if invocation.container is not None:
+                self._fleet.release(invocation.container, now, started=invocation.started is not None, dies=True)
+
     def next_completion(self, *, until: float = math.inf) -> Invocation | None:
         """Moves time to the next invocation that ends, well or badly, and hands it out.
 
@@ -247,13 +261,15 @@ class SimulatedPlatform:
           The invocation, or None if nothing is pending or nothing ends by `until`, which is then now.
 
         Raises:
-          RuntimeError: if events at one instant never end.
+          RuntimeError: if events at one instant never end, or what is pending waits for room that nothing will free.
         """
         clock, events, on_event = self._clock, self._agenda.events, self._on_event
         while self._pending or self._undelivered:
             if not self._virtual:
                 self._schedule_done_bodies()
             instant = events[0][0] if events else math.inf
+            if instant == until == math.inf and self._virtual:
+                raise self._deadlock()
             interruption = clock.reach(min(instant, until), self._done)
             if interruption is not None:
                 self._schedule_end(interruption)
@@ -387,14 +403,18 @@ class SimulatedPlatform:
 
     def _arrive(self, invocation: Invocation, now: float) -> None:
         name, number, invocation.arrived = invocation.function, invocation.number, True
+        if number not in self._pending:
+            return  # cancelled before
         self.trace.row(now, "submitted", name, number, -1, invocation.key)
         wait = self._draw(name, "queueing", self._functions[name].queueing)
         self._agenda.add(now + wait, ACQUIRE, number, self._acquire, invocation)
 
     def _acquire(self, invocation: Invocation, now: float) -> Invocation | None:
         """Finds a container, and has the invocation start once it is there; otherwise it waits, or is rejected."""
-        name, number = invocation.function, invocation.number
-        fate = invocation.fate
+        name, number, fate = invocation.function, invocation.number, invocation.fate
+        if number not in self._pending:
+            self._wake(now)  # cancelled while it waited: the next may have its place
+            return None
         found = None if fate and "throttle" in fate else self._fleet.acquire(invocation, now)
         if found is None:
             if self._functions[name].overflow == "reject" or (fate and "throttle" in fate):
@@ -425,7 +445,7 @@ class SimulatedPlatform:
         """Snapshots the arguments, draws the duration, and sends the body off."""
         name, number, container = invocation.function, invocation.number, invocation.container
         if number not in self._pending:
-            return  # its container was lost before it started
+            return  # cancelled, or its container lost, before it started
         assert container is not None
         spec, fate = self._functions[name], invocation.fate or ()
         invocation.status, invocation.started = "running", now
@@ -545,6 +565,10 @@ class SimulatedPlatform:
     def _deliver_at(self, time: float, invocation: Invocation, event: str) -> None:
         self._undelivered += 1
         self._agenda.add(time, END, invocation.number, self._deliver, (invocation, event))
+
+    def _deadlock(self) -> RuntimeError:
+        waiting = {name: len(pool.waiting) for name, pool in self._pools.items() if pool.waiting}
+        return RuntimeError(f"invocations of {waiting} wait for room that nothing will ever free: raise a limit")
 
     def _crash(self, invocation: Invocation, now: float) -> Invocation | None:
         return self._end((invocation, "crashed"), now)

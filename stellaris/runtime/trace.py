@@ -108,6 +108,14 @@ class Trace:
 
     # ---- views --------------------------------------------------------------------------------------------------
 
+    def rows(self, start: int = 0) -> Iterator[tuple[float, str, str, int, int, float]]:
+        """Every row from `start` on: `(time, event, function, invocation, container, value)`."""
+        names, columns = self._names, (self._time, self._event, self._function, self._invocation, self._container)
+        for time, event, function, *numbers, value in zip(
+            *(column[start:] for column in (*columns, self._value)), strict=True
+        ):
+            yield time, names[event], names[function], numbers[0], numbers[1], value
+
     def select(self, event: str, *, function: str | None = None, start: int = 0) -> Events:
         """The rows of one event, optionally of one function, from row `start` on."""
         rows = start + np.flatnonzero(np.asarray(self._event)[start:] == self._codes.get(event, -1))

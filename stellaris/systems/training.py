@@ -29,7 +29,7 @@ WINDOW = 50
 #: Attributes of a `Run` that change as it goes.
 _EVOLVES = (
     *("_statistics", "_episodes", "_steps", "_delivered", "_reported_rows", "_reported_round", "_news", "_handled"),
-    *("_restarts", "history"),
+    *("_retries", "_restarts", "history"),
 )
 T = TypeVar("T")
 #: What learners report besides their gradient; averaged over a round in the history.
@@ -177,6 +177,7 @@ class Run:
         self._steps, self._delivered, self._reported_rows, self._reported_round = 0, 0, 0, 0
         self._news = True  # whether anything has happened since the last report
         self._handled: set[int] = set()  # keys of the invocations that were handed out
+        self._retries: dict[int, Invocation] = {}  # the latest of each piece of work, by key
         self._restarts = 0  # as many as there were checkpoints
         self.history: list[Row] = []
 
@@ -230,9 +231,11 @@ class Run:
             if done.key in self._handled:
                 self._mark("dropped", 1, done)
             elif done.status in RETRIABLE:
-                self.platform.retry(done)
+                self._retries[done.key] = self.platform.retry(done)
             else:
                 self._handled.add(done.key)
+                if (again := self._retries.pop(done.key, done)) is not done:
+                    self.platform.cancel(again)  # a message that had been given up on: the work need not be done twice
                 return done
         return None
 

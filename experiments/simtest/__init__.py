@@ -1,0 +1,1 @@
+"""Deterministic simulation testing: random systems on faulty platforms, and what must always hold."""

@@ -1,0 +1,301 @@
+"""What must hold after every event of a run, told from its trace by a model of its own."""
+
+import math
+from collections import defaultdict
+from typing import Any
+
+from experiments.simtest.scenarios import NOTICED_WITHIN, PRICES, RETRIED_WITHIN, Scenario
+from stellaris.runtime import Bill, FunctionSpec, PriceSheet, Rate, SimulatedPlatform
+from stellaris.runtime.trace import ENDINGS, Trace
+from stellaris.systems import Stellaris
+
+#: After these the same piece of work is to be tried again.
+_TO_RETRY = ("timed_out", "crashed", "throttled", "lost")
+
+
+class ViolationError(AssertionError):
+    """Something that must always hold did not."""
+
+
+class Call:
+    """What is known of an invocation."""
+
+    __slots__ = ("acquired", "container", "ended", "ending", "function", "key", "started", "submitted", "version")
+
+    def __init__(self, function: str, submitted: float, key: int) -> None:
+        self.function, self.submitted, self.key = function, submitted, key
+        self.acquired = self.started = self.ended = math.nan
+        self.container, self.ending, self.version = -1, "", -1
+
+
+class Box:
+    """What is known of a container."""
+
+    __slots__ = ("busy_with", "created", "ended", "function", "idle_since", "ready", "slot")
+
+    def __init__(self, function: str, created: float, slot: int) -> None:
+        self.function, self.created, self.slot = function, created, slot
+        self.busy_with, self.idle_since, self.ready, self.ended = -1, math.nan, math.nan, math.nan
+
+
+class Checker:
+    """Follows a run event by event; `ViolationError` says which invariant broke, when, and by what.
+
+    Args:
+      scenario: what was to be run.
+    """
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
+        self.calls: dict[int, Call] = {}
+        self.boxes: dict[int, Box] = {}
+        self.live: dict[str, set[int]] = defaultdict(set)
+        self.busy: dict[str, int] = defaultdict(int)
+        self.dying: list[int] = []  # containers that must not survive the instant
+        self.open_learners = 0
+        self.version, self.now = -1, 0.0
+        self.pushed: dict[int, int] = {}  # keys of queued gradients, by invocation
+        self.applied: set[int] = set()  # keys
+        self.group: list[tuple[int, float]] = []  # of the update under way: invocations and staleness
+        self.delivered: set[int] = set()  # keys of fragments
+        self.came_again: set[int] = set()  # keys of what was delivered twice
+        self.rounds, self._seen = 0, 0
+
+    def __call__(self, platform: SimulatedPlatform) -> None:
+        """Looks at what has happened since it was last called."""
+        trace = platform.trace
+        for time, event, function, invocation, container, value in trace.rows(self._seen):
+            self._require(time >= self.now, f"time went back to {time}")
+            self.now = time
+            self._follow(event, function, invocation, container, value)
+        self._seen = len(trace)
+        for number in self.dying:
+            self._require(self.boxes[number].ended == self.now, f"container {number} survived its invocation's crash")
+        self.dying.clear()
+        self._limits()
+
+    # ---- events -------------------------------------------------------------------------------------------------
+
+    def _follow(self, event: str, function: str, invocation: int, container: int, value: float) -> None:
+        if event == "submitted":
+            self._require(invocation not in self.calls, f"invocation {invocation} was submitted twice")
+            if self.group and function == "parameter":
+                self._close_group()
+            self.calls[invocation] = Call(function, self.now, int(value))
+            self.open_learners += function == "learner"
+        elif event == "container_created":
+            slots = {self.boxes[number].slot for number in self.live[function]}
+            self._require(int(value) not in slots, f"two live containers of {function} have slot {value:.0f}")
+            self.boxes[container] = Box(function, self.now, int(value))
+            self.live[function].add(container)
+        elif event == "container_ready":
+            self.boxes[container].ready = self.boxes[container].idle_since = self.now
+        elif event == "container_ended":
+            self.live[function].discard(container)
+            self.boxes[container].ended = self.now
+        elif event == "acquired":
+            self._acquired(self.calls[invocation], invocation, self.boxes[container], container, bool(value))
+        elif event == "started":
+            call = self.calls[invocation]
+            self._require(not math.isnan(call.acquired), f"invocation {invocation} started without a container")
+            self._require(math.isnan(call.started), f"invocation {invocation} started twice")
+            call.started, call.version = self.now, self.version
+        elif event in ENDINGS:
+            self._ended(self.calls[invocation], invocation, event)
+        elif event == "published":
+            self._require(value == self.version + 1, f"version {value:.0f} was published after {self.version}")
+            self.version = int(value)
+        else:
+            self._learning(event, invocation, value)
+
+    def _acquired(self, call: Call, invocation: int, box: Box, number: int, cold: bool) -> None:
+        spec = self.scenario.functions[call.function]
+        self._require(math.isnan(call.acquired), f"invocation {invocation} got two containers")
+        self._require(box.busy_with < 0, f"container {number} was given away while it was busy")
+        self._require(math.isnan(box.ended), f"container {number} was reused after its end")
+        self._require(call.function == box.function, f"container {number} is another function's")
+        if cold:
+            self._require(box.created == self.now, f"container {number} was not new")
+        else:
+            idle = self.now - box.idle_since
+            kept = spec.keep_alive if not spec.provisioned else math.inf
+            self._require(idle <= kept + 1e-9, f"container {number} was reused after it had expired")
+        call.acquired, call.container, box.busy_with = self.now, number, invocation
+        self.busy[call.function] += 1
+
+    def _ended(self, call: Call, invocation: int, ending: str) -> None:
+        spec = self.scenario.functions[call.function]
+        self._require(not call.ending, f"invocation {invocation} ended twice: {call.ending} and {ending}")
+        call.ended, call.ending = self.now, ending
+        self.open_learners -= call.function == "learner"
+        if ending in ("completed", "failed", "timed_out", "lost"):
+            self._require(call.started <= self.now, f"invocation {invocation} {ending} before it started")
+        if spec.timeout is not None and not math.isnan(call.started):
+            self._require(
+                call.ended <= call.started + spec.timeout + 1e-9, f"invocation {invocation} outlived its limit"
+            )
+        if call.container >= 0:
+            box = self.boxes[call.container]
+            self.dying += [call.container] * (ending in ("timed_out", "crashed", "hung"))
+            box.busy_with, box.idle_since = -1, self.now
+            self.busy[call.function] -= 1
+
+    def _learning(self, event: str, invocation: int, value: float) -> None:
+        if event == "sampled":
+            key = self.calls[invocation].key
+            self._require(key not in self.delivered, f"fragment {key} was delivered twice")
+            self.delivered.add(key)
+            self.rounds += len(self.delivered) % 2 == 0
+        elif event == "redelivered":
+            self.came_again.add(self.calls[invocation].key)
+        elif event == "pushed":
+            key = self.calls[invocation].key
+            self._require(
+                key not in self.applied and key not in self.pushed.values(), f"gradient {key} was queued twice"
+            )
+            self.pushed[invocation] = key
+        elif event == "staleness":
+            self._require(value >= 0, f"staleness {value} is negative")
+            if self._queues:
+                self._require(invocation in self.pushed, f"gradient {invocation} was applied unqueued, or twice")
+                self.applied.add(self.pushed.pop(invocation))
+                due = self.version - self.calls[invocation].version
+                self._require(value == due, f"gradient {invocation} has staleness {due}, not {value:.0f}")
+                self.group.append((invocation, value))
+
+    @property
+    def _queues(self) -> bool:
+        """Whether the system's gradients are queued: those of the synchronous one are not."""
+        return isinstance(self.scenario.system, Stellaris)
+
+    def _close_group(self) -> None:
+        """A group is applied only if it is fresh enough, or full, or nothing more can come."""
+        threshold, staleness = self.scenario.threshold, [value for _, value in self.group]
+        if threshold is not None:
+            beta = threshold.max_staleness * threshold.decay**self.rounds
+            fresh = sum(staleness) / len(staleness) <= beta + 1e-6
+            allowed = fresh or len(staleness) >= threshold.full or self.open_learners == 0
+            self._require(
+                allowed,
+                f"a group of staleness {staleness} was applied in round {self.rounds}: the threshold is {beta:.3g}, "
+                f"full are {threshold.full}, and {self.open_learners} learners run",
+            )
+            self._require(not self.pushed, f"the queue was left with {len(self.pushed)} gradients")
+        self.group = []
+
+    # ---- states -------------------------------------------------------------------------------------------------
+
+    def _limits(self) -> None:
+        functions, most = self.scenario.functions, self.scenario.options["max_concurrency"]
+        shared = sum(self.busy[name] for name, spec in functions.items() if spec.reserved_concurrency is None)
+        reserved = sum(spec.reserved_concurrency or 0 for spec in functions.values())
+        for name, spec in functions.items():
+            if spec.max_concurrency is not None:
+                self._require(
+                    len(self.live[name]) <= spec.max_concurrency, f"{name} has {len(self.live[name])} containers"
+                )
+            if spec.reserved_concurrency is not None:
+                self._require(self.busy[name] <= spec.reserved_concurrency, f"{name} runs {self.busy[name]} at once")
+        if most is not None:
+            self._require(shared <= most - reserved, f"{shared} unreserved invocations run at once")
+        nodes = self.scenario.options["nodes"]
+        if nodes:
+            for resource in ("memory", "vcpus"):
+                used = sum(getattr(functions[name].resources, resource) * len(self.live[name]) for name in functions)
+                room = sum(getattr(node, resource) for node in nodes)
+                self._require(used <= room + 1e-6, f"containers use {used} {resource}, the nodes have {room}")
+            slots = sum(functions[name].resources.gpu_slots * len(self.live[name]) for name in functions)
+            room = sum(node.gpus * node.slots_per_gpu for node in nodes)
+            self._require(slots <= room, f"containers use {slots} GPU slots, the nodes have {room}")
+
+    # ---- the end ------------------------------------------------------------------------------------------------
+
+    def finish(self, trace: Trace, bills: dict[str, Bill], history: Any) -> None:
+        """Looks at what the closed platform leaves."""
+        for number, call in self.calls.items():
+            self._require(call.ending != "", f"invocation {number} never ended")
+        self._require(not any(self.live.values()), "containers outlived the platform")
+        last, budget = history[-1], self.scenario.budget
+        stopped = last["steps"] >= budget.steps or last["seconds"] >= budget.seconds
+        self._require(stopped, f"the run stopped at {last['steps']:.0f} steps and {self.now:.3g} s: a deadlock")
+        queued = trace.select("queued").value.sum()
+        if self._queues:
+            self._require(len(self.pushed) == queued, f"{len(self.pushed)} gradients should be left, {queued:.0f} are")
+        spent = sum(trace.select(event).value.sum() for event in ("learned", "waiting", "reset"))
+        sampled = trace.select("sampled").value.sum()
+        self._require(sampled == spent, f"{sampled:.0f} steps were sampled, and {spent:.0f} accounted for")
+        queued_or_applied = {*self.applied, *self.pushed.values()}
+        for number, call in self.calls.items():
+            there = {"actor": self.delivered, "learner": queued_or_applied}.get(call.function)
+            if call.ending == "completed" and there is not None and (self._queues or call.function == "actor"):
+                self._require(call.key in there, f"what {call.function} {number} computed was lost")
+        self._retried()
+        for prices in PRICES:
+            self._bill(bills[prices.name], prices)
+
+    def _retried(self) -> None:
+        """Work that was killed, refused or lost is tried again until it is done or time is up."""
+        attempts: dict[int, list[Call]] = defaultdict(list)
+        for call in self.calls.values():
+            attempts[call.key].append(call)
+        patience = NOTICED_WITHIN + RETRIED_WITHIN + 1e-6
+        for key, calls in attempts.items():
+            if any(call.ending in ("completed", "cancelled") for call in calls):
+                continue
+            last = max(calls, key=lambda call: call.submitted)
+            waits = last.ending in _TO_RETRY and last.ended + patience >= self.now
+            # A lost message may have arrived a second time.
+            self._require(waits or key in self.came_again, f"{last.function} {key} was given up on")
+
+    def _bill(self, bill: Bill, prices: PriceSheet) -> None:
+        """The bill is the sum of its parts, and what a walk over invocations and containers gives."""
+        self._require(math.isclose(bill.total, math.fsum(bill.parts.values()), rel_tol=1e-9), "bill and parts differ")
+        for name, rate in prices.functions.items():
+            spec = self.scenario.functions[name]
+            expected = self._walk(name, spec, rate) + spec.provisioned * self.now * (
+                rate.provisioned_per_gb_second * spec.resources.memory
+            )
+            got = bill.parts[name]
+            self._require(
+                math.isclose(got, expected, rel_tol=1e-6, abs_tol=1e-9), f"{name} costs {expected}, not {got}"
+            )
+        for name, machine in prices.machines.items():
+            expected = machine.per_second * self.now
+            self._require(math.isclose(bill.parts[name], expected, rel_tol=1e-9), f"{name} costs {expected}")
+
+    def _walk(self, name: str, spec: FunctionSpec, rate: Rate) -> float:
+        total, used, a_second = 0.0, 0.0, rate.a_second(spec.resources)
+
+        def rounded(seconds: float) -> float:
+            if not rate.granularity:
+                return seconds
+            units = seconds / rate.granularity
+            whole = round(units) if abs(units - round(units)) <= 1e-9 * (1 + units) else math.ceil(units)
+            return whole * float(rate.granularity)
+
+        for call in self.calls.values():
+            if call.function != name or math.isnan(call.acquired):
+                continue
+            began = call.started if not math.isnan(call.started) else call.ended
+            cold = began - call.acquired
+            used += cold
+            if rate.cold:
+                total += rounded(cold) * a_second
+            if not math.isnan(call.started):
+                used += call.ended - call.started
+                total += rounded(call.ended - call.started) * a_second + rate.per_request
+        for box in self.boxes.values():
+            if box.function != name:
+                continue
+            used -= box.ended - box.created
+            warmed = box.ready if not math.isnan(box.ready) else box.ended
+            used_ever = any(self.boxes.get(call.container) is box for call in self.calls.values())
+            if not math.isnan(box.ready) or not used_ever:
+                used += warmed - box.created
+                if rate.cold:
+                    total += rounded(warmed - box.created) * a_second
+        return total + (-used * a_second if rate.idle else 0.0)
+
+    def _require(self, holds: bool, what: str) -> None:
+        if not holds:
+            raise ViolationError(f"seed {self.scenario.seed}, at {self.now:.6g} s: {what}")

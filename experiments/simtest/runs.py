@@ -1,0 +1,35 @@
+"""One seed, run and looked at."""
+
+from collections import Counter
+
+from experiments.simtest.invariants import Checker
+from experiments.simtest.scenarios import PRICES, WORKLOAD, scenario
+from stellaris.systems import train
+
+
+def run(seed: int) -> Counter[str]:
+    """Runs a seed's scenario with its invariants looked at after every event.
+
+    Args:
+      seed: of everything.
+
+    Returns:
+      How often each event of the platform happened.
+
+    Raises:
+      ViolationError: if an invariant broke.
+    """
+    plan = scenario(seed)
+    checker = Checker(plan)
+    platform = plan.platform(on_event=checker)
+    result = train(plan.system, WORKLOAD, platform=platform, budget=plan.budget, prices=PRICES, seed=seed)
+    checker(platform)
+    checker.finish(result.trace, dict(result.bill), result.history)
+    return Counter(event for _, event, *_ in result.trace.rows() if event not in _LEARNING)
+
+
+#: What systems write into the trace besides.
+_LEARNING = {
+    *("policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "truncation_fraction", "data_lag_mean"),
+    *("data_lag_max", "episode_length", "learned", "reset", "sampled", "stored", "waiting", "queued"),
+}

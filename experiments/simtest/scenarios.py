@@ -1,0 +1,216 @@
+"""A seed's scenario: a system, a deployment and its faults, on a problem that is learned in a fraction of a second."""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from stellaris import PPO, Aggregator, fully_asynchronous, softsync, stale_synchronous, staleness_aware, synchronous
+from stellaris.runtime import (
+    Faults,
+    FunctionSpec,
+    Machine,
+    Node,
+    Outages,
+    PriceSheet,
+    Rate,
+    Resources,
+    Retry,
+    SimulatedPlatform,
+    StoreFaults,
+    Transfer,
+)
+from stellaris.runtime.delays import Constant, Delay, Exponential, Gamma, LogNormal, Mixture, Uniform
+from stellaris.systems import Budget, Stellaris, Synchronous, Workload
+from stellaris.systems.training import System
+
+WORKLOAD = Workload("CartPole-v1", actors=2, fragment=16, hidden=(8,))
+ALGORITHM = PPO(learning_rate=1e-2, epochs=2, minibatch_size=8)
+#: Gradients that a whole round of the synchronous system computes in one invocation.
+_GRADIENTS_A_ROUND = 2 * 4
+
+PRICES = (
+    PriceSheet("machines", machines={"vm": Machine(0.01, runs=("learner",), places=3)}),
+    PriceSheet(
+        "by use",
+        {
+            "actor": Rate(per_vcpu_second=0.1, per_request=0.001, cold=True),
+            "learner": Rate(per_second=0.2, per_gpu_slot_second=0.3, granularity=0.001, idle=True, cold=True),
+            "parameter": Rate(per_gb_second=0.3, granularity=0.1, provisioned_per_gb_second=0.01),
+        },
+    ),
+)
+
+#: How long a lost message goes unnoticed, and a retry waits, at most: what is not retried by then never is.
+NOTICED_WITHIN, RETRIED_WITHIN = 2.0, 1.0
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """What `staleness_aware` was made with, for the invariants to know."""
+
+    full: int
+    max_staleness: float
+    decay: float
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Everything that a seed decides."""
+
+    seed: int
+    system: System
+    threshold: Threshold | None  #: of a staleness-aware aggregator.
+    functions: dict[str, FunctionSpec]
+    options: dict[str, Any]  #: of the platform.
+    budget: Budget
+
+    def platform(self, **more: Any) -> SimulatedPlatform:
+        """A fresh one."""
+        return SimulatedPlatform(self.functions, seed=self.seed, threads=1, **self.options, **more)
+
+
+def _aggregators(learners: int) -> list[tuple[Aggregator, Threshold | None]]:
+    """Few, so that each queue is compiled once."""
+    aware = [Threshold(learners, 1.0, 0.5), Threshold(learners, 0.0, 0.9), Threshold(learners, math.inf, 1.0)]
+    return [
+        *(
+            (staleness_aware(t.full, decay=t.decay, max_staleness=t.max_staleness, smoothness=3.0), t)
+            for t in aware[: 2 if learners == 1 else 3]
+        ),
+        (fully_asynchronous(capacity=2 * learners), None),
+        (synchronous(learners), None),
+        (stale_synchronous(1, learners), None),
+        (softsync(2), None),
+    ]
+
+
+AGGREGATORS = {learners: _aggregators(learners) for learners in (1, 3)}
+
+
+def scenario(seed: int) -> Scenario:
+    """The scenario of a seed.
+
+    Args:
+      seed: any number from 0.
+
+    Returns:
+      A random system, of those that there are; on a platform on which, each at times, functions queue, start cold, are
+      provisioned, limited, reserved, rejected, placed on nodes, killed, crash, straggle and lose messages, and the
+      store is slow or refuses.
+    """
+    rng = np.random.default_rng([seed, 4])
+    learners = int(rng.choice([1, 3]))
+    aggregator, threshold = AGGREGATORS[learners][rng.integers(len(AGGREGATORS[learners]))]
+    system: System = Stellaris(
+        ALGORITHM,
+        learners=learners,
+        aggregator=aggregator,
+        rho=float(rng.choice([1.0, math.inf])),
+        round_based=bool(rng.random() < 0.4),
+    )
+    if rng.random() < 0.15:
+        system, threshold = Synchronous(ALGORITHM), None
+    gradients = _GRADIENTS_A_ROUND if isinstance(system, Synchronous) else 1
+    nodes = _nodes(rng, learners) if rng.random() < 0.4 else ()
+    functions = {
+        "actor": _function(rng, 1.0, WORKLOAD.fragment, WORKLOAD.actors, Resources(memory=1.0, vcpus=1.0)),
+        "learner": _function(rng, 0.3 * gradients, gradients, learners, Resources(memory=2.0, vcpus=1.0, gpu_slots=1)),
+        "parameter": _function(rng, 0.2, 1, 1, Resources(memory=1.0, vcpus=0.5)),
+    }
+    if nodes:  # there is room for one of each
+        functions = {name: replace(spec, provisioned=min(spec.provisioned, 1)) for name, spec in functions.items()}
+    reserved = sum(spec.reserved_concurrency or 0 for spec in functions.values())
+    shares = any(spec.reserved_concurrency is None for spec in functions.values())
+    options = {
+        "nodes": nodes,
+        "placement": str(rng.choice(["pack", "spread"])),
+        "max_concurrency": int(reserved + shares + rng.integers(0, 4)) if rng.random() < 0.3 else None,
+        "faults": {name: _faults(rng) for name in functions if rng.random() < 0.6},
+        "store_faults": _store_faults(rng) if rng.random() < 0.25 else None,
+        "keep_versions": int(rng.integers(1, 4)),
+    }
+    budget = Budget(steps=int(rng.integers(1, 160)), seconds=float(rng.choice([math.inf, rng.uniform(5.0, 90.0)])))
+    return Scenario(seed, system, threshold, functions, options, budget)
+
+
+def _delay(rng: np.random.Generator, mean: float) -> Delay:
+    """A delay of any family, zero included."""
+    kinds: tuple[Delay, ...] = (
+        Constant(0.0),
+        Constant(mean),
+        Exponential(mean),
+        LogNormal(mean, 0.5),
+        Gamma(mean, 2.0),
+        Uniform(0.0, 2 * mean),
+        Mixture((Constant(mean), Exponential(10 * mean)), (0.9, 0.1)),
+    )
+    return kinds[rng.integers(len(kinds))]
+
+
+def _function(rng: np.random.Generator, mean: float, work: int, limit: int, resources: Resources) -> FunctionSpec:
+    """A deployment; `mean` is an invocation's duration, `limit` how many there are at once at most."""
+    most = int(rng.integers(1, limit + 1)) if rng.random() < 0.8 else None
+    return FunctionSpec(
+        compute=Mixture((_delay(rng, mean / work), Exponential(mean / work)), (0.5, 0.5)),
+        cold_start=_delay(rng, mean),
+        initialisation=_delay(rng, mean / 2) if rng.random() < 0.3 else Constant(0.0),
+        keep_alive=float(rng.choice([0.0, mean, math.inf])),
+        reuse=rng.choice(["newest", "most_recent", "least_recent"]),
+        max_concurrency=most,
+        reserved_concurrency=int(rng.integers(1, 3)) if rng.random() < 0.2 else None,
+        provisioned=int(rng.integers(0, (most or limit) + 1)) if rng.random() < 0.2 else 0,
+        overflow="reject" if rng.random() < 0.2 else "queue",
+        timeout=None if rng.random() < 0.6 else 3 * mean,
+        queueing=_delay(rng, mean / 10),
+        transfer=Transfer(_delay(rng, mean / 20), 1e5, upload=int(rng.integers(0, 1000)))
+        if rng.random() < 0.5
+        else None,
+        resources=resources,
+        # Rejections come as fast as the waits between them let them: with few attempts a busy function is given up on.
+        retry=Retry(limit=1000, first=0.05, factor=2.0, maximum=RETRIED_WITHIN, jitter=float(rng.choice([0.0, 1.0]))),
+    )
+
+
+def _faults(rng: np.random.Generator) -> Faults:
+    def chance() -> float:
+        return float(rng.choice([0.0, 0.0, 0.05, 0.2]))
+
+    return Faults(
+        throttle=chance(),
+        crash_before=chance(),
+        crash_during=chance(),
+        crash_after=chance(),
+        lose=chance(),
+        notice_after=Uniform(0.0, NOTICED_WITHIN),
+        duplicate=chance(),
+        duplicate_after=Exponential(0.5),
+        straggle=chance(),
+        straggler_factor=Uniform(1.0, 5.0),
+        lifetime=Exponential(20.0) if rng.random() < 0.2 else None,
+        at={int(rng.integers(0, 10)): ("lose", "duplicate")} if rng.random() < 0.3 else {},
+        lose_containers_at=tuple(rng.uniform(0.0, 20.0, size=2).tolist()) if rng.random() < 0.2 else (),
+    )
+
+
+def _store_faults(rng: np.random.Generator) -> StoreFaults:
+    return StoreFaults(
+        slow=Outages(every=Exponential(5.0), lasting=Exponential(2.0)),
+        slow_factor=5.0,
+        refuse=Outages(every=Exponential(10.0), lasting=Exponential(0.5)),
+    )
+
+
+def _nodes(rng: np.random.Generator, learners: int) -> tuple[Node, ...]:
+    """Room for one container of each function at least, and perhaps not for all of them at once."""
+    cpu = Node("cpu", memory=float(rng.integers(4, 8)), vcpus=float(rng.integers(4, 8)))
+    gpu = Node(
+        "gpu",
+        memory=8.0,
+        vcpus=4.0,
+        gpus=int(rng.integers(1, 3)),
+        slots_per_gpu=int(rng.integers(1, 3)),
+        gpu_sharing=0.5,
+    )
+    return cpu, gpu

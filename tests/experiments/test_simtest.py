@@ -1,0 +1,226 @@
+"""Simulation testing: 200 seeds hold, and each of a dozen defects, put in by hand, is found within as many."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from experiments.simtest import __main__ as command
+from experiments.simtest import runs
+from experiments.simtest.invariants import ViolationError
+from stellaris.runtime import billing, containers, platform, store
+from stellaris.systems import stellaris as loop
+from stellaris.systems import training
+
+SEEDS, BLOCK = 200, 25
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, BLOCK))
+def test_invariants_hold(first: int) -> None:
+    """On random systems, delays and faults."""
+    for seed in range(first, first + BLOCK):
+        runs.run(seed)
+
+
+def test_the_same_seed_is_the_same_run() -> None:
+    """Otherwise no failure could be replayed."""
+    for seed in (3, 5):
+        assert runs.run(seed) == runs.run(seed)
+
+
+# ---- defects --------------------------------------------------------------------------------------------------------
+
+
+class Forgetful(set[int]):
+    """A set that knows nothing."""
+
+    def __contains__(self, item: object) -> bool:
+        return False
+
+
+def a_retried_gradient_is_applied_twice(patch: pytest.MonkeyPatch) -> None:
+    """Keys are not remembered."""
+    init = training.Run.__init__
+
+    def forgetting(self: Any, *arguments: Any) -> None:
+        init(self, *arguments)
+        self._handled = Forgetful()
+
+    patch.setattr(training.Run, "__init__", forgetting)
+
+
+def a_container_is_reused_after_expiry(patch: pytest.MonkeyPatch) -> None:
+    """Nothing ends it."""
+    patch.setattr(containers.Fleet, "_expire", lambda self, container, now: None)
+
+
+def a_lost_completion_is_never_retried(patch: pytest.MonkeyPatch) -> None:
+    """Its loss is never noticed."""
+    deliver = platform.SimulatedPlatform._deliver
+
+    def silent(self: Any, message: Any, now: float) -> Any:
+        done = deliver(self, message, now)
+        return None if message[1] == "noticed" else done
+
+    patch.setattr(platform.SimulatedPlatform, "_deliver", silent)
+
+
+def a_gradient_is_lost(patch: pytest.MonkeyPatch) -> None:
+    """A learner's completion is dropped as if it had been seen."""
+    run = training.Run.next_completion
+
+    def dropping(self: Any, loop: Any) -> Any:
+        done = run(self, loop)
+        return run(self, loop) if done is not None and done.function == "learner" and done.number % 5 == 0 else done
+
+    patch.setattr(training.Run, "next_completion", dropping)
+
+
+def a_learner_gets_an_old_version(patch: pytest.MonkeyPatch) -> None:
+    """The one before the newest, where there is one."""
+    newest = store.Store._version
+
+    def older(self: Any, argument: Any) -> Any:
+        version = newest(self, argument)
+        if isinstance(argument, store.Latest) and version and version - 1 in self._values[argument.name]:
+            return version - 1
+        return version
+
+    patch.setattr(store.Store, "_version", older)
+
+
+def the_version_clock_stands_still(patch: pytest.MonkeyPatch) -> None:
+    """A version is published under the last one's number."""
+    stored = platform.SimulatedPlatform._stored
+    patch.setattr(
+        platform.SimulatedPlatform, "_stored", lambda self, n, version, size: stored(self, n, version // 2, size)
+    )
+
+
+def the_threshold_is_ignored(patch: pytest.MonkeyPatch) -> None:
+    """A queue with anything in it is applied."""
+    jitted = loop._jitted
+
+    def eager(aggregator: Any) -> Any:
+        made = jitted(aggregator)
+        return made._replace(ready=lambda state, clock, round: np.asarray(state.count) > 0)
+
+    patch.setattr(loop, "_jitted", eager)
+
+
+def a_limit_is_ignored(patch: pytest.MonkeyPatch) -> None:
+    """More invocations run at once than are allowed."""
+    patch.setattr(containers.Fleet, "may_have_room", lambda self, pool: True)
+
+
+def a_failed_attempt_is_not_billed(patch: pytest.MonkeyPatch) -> None:
+    """As if only what completes cost money."""
+    cost = billing._Use.cost
+    patch.setattr(billing._Use, "cost", lambda self, *a: cost(self, *a)._replace(wasted=0.0))
+
+
+def a_busy_container_is_given_away(patch: pytest.MonkeyPatch) -> None:
+    """It stays among the idle ones."""
+    take = containers.Pool.take
+
+    def peek(self: Any, program: Any) -> Any:
+        container = take(self, program)
+        if container is not None and container.number % 3 == 0:
+            self.give(container, 0.0)
+        return container
+
+    patch.setattr(containers.Pool, "take", peek)
+
+
+def a_crashed_container_lives_on(patch: pytest.MonkeyPatch) -> None:
+    """Its state is used again."""
+    release = containers.Fleet.release
+    patch.setattr(
+        containers.Fleet,
+        "release",
+        lambda self, container, now, *, started, dies: release(self, container, now, started=started, dies=False),
+    )
+
+
+def those_that_wait_are_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """Nobody wakes them."""
+    patch.setattr(platform.SimulatedPlatform, "_wake", lambda self, now: None)
+    patch.setattr(containers.Fleet, "__init__", _without_room(containers.Fleet.__init__))
+
+
+def _without_room(init: Callable[..., None]) -> Callable[..., None]:
+    def quiet(self: Any, *arguments: Any, **options: Any) -> None:
+        init(self, *arguments, **options | {"on_room": lambda now: None})
+
+    return quiet
+
+
+def an_invocation_ends_twice(patch: pytest.MonkeyPatch) -> None:
+    """A duplicated message ends it once more."""
+    deliver = platform.SimulatedPlatform._deliver
+
+    def ending(self: Any, message: Any, now: float) -> Any:
+        invocation = deliver(self, message, now)
+        self.trace.row(now, "completed", invocation.function, invocation.number, -1, 0.0)
+        return invocation
+
+    patch.setattr(platform.SimulatedPlatform, "_deliver", ending)
+
+
+def two_containers_share_a_slot(patch: pytest.MonkeyPatch) -> None:
+    """Slots are counted, not kept."""
+    make = containers.Fleet._make
+
+    def shared(self: Any, pool: Any, program: Any, now: float) -> Any:
+        pool.slots.clear()
+        return make(self, pool, program, now)
+
+    patch.setattr(containers.Fleet, "_make", shared)
+
+
+MUTANTS: tuple[Callable[[pytest.MonkeyPatch], None], ...] = (
+    a_retried_gradient_is_applied_twice,
+    a_container_is_reused_after_expiry,
+    a_lost_completion_is_never_retried,
+    a_gradient_is_lost,
+    a_learner_gets_an_old_version,
+    the_version_clock_stands_still,
+    the_threshold_is_ignored,
+    a_limit_is_ignored,
+    a_failed_attempt_is_not_billed,
+    a_busy_container_is_given_away,
+    a_crashed_container_lives_on,
+    those_that_wait_are_forgotten,
+    an_invocation_ends_twice,
+    two_containers_share_a_slot,
+)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
+def test_a_defect_is_found(mutant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """By an invariant, or because the run fails or never gets anywhere."""
+    mutant(monkeypatch)
+    for seed in range(SEEDS):
+        try:
+            runs.run(seed)
+        except Exception:  # it is enough that the seed fails
+            return
+    pytest.fail(f"{mutant.__name__} was not found within {SEEDS} seeds")
+
+
+def test_the_command_prints_how_to_replay(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A failing seed, with the command; the exit status says that there was one."""
+
+    def broken(seed: int) -> Any:
+        if seed == 8:
+            raise ViolationError("seed 8: it broke")
+        return {}
+
+    monkeypatch.setattr(command, "run", broken)
+    assert command.main(["--seeds", "3", "--first-seed", "7"]) == 1
+    out = capsys.readouterr().out
+    assert "seed 8: it broke" in out
+    assert "python -m experiments.simtest --first-seed 8 --seeds 1" in out
+    assert command.main(["--seeds", "1"]) == 0
+    assert command.main(["--seeds", "0"]) == 2
