@@ -6,6 +6,8 @@ from stellaris.runtime.billing import Machine as Machine
 from stellaris.runtime.billing import PriceSheet as PriceSheet
 from stellaris.runtime.billing import Rate as Rate
 from stellaris.runtime.billing import Split as Split
+from stellaris.runtime.checkpoint import CheckpointError as CheckpointError
+from stellaris.runtime.checkpoint import Checkpoints as Checkpoints
 from stellaris.runtime.faults import Faults as Faults
 from stellaris.runtime.faults import Outages as Outages
 from stellaris.runtime.faults import StoreFaults as StoreFaults
@@ -20,6 +22,7 @@ from stellaris.runtime.functions import Transfer as Transfer
 from stellaris.runtime.placement import Node as Node
 from stellaris.runtime.placement import Resources as Resources
 from stellaris.runtime.platform import SimulatedPlatform as SimulatedPlatform
+from stellaris.runtime.replay import Replay as Replay
 from stellaris.runtime.store import Store as Store
 from stellaris.runtime.store import StoreFullError as StoreFullError
 from stellaris.runtime.store import Versioned as Versioned

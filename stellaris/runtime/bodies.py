@@ -28,11 +28,13 @@ Outcome: TypeAlias = tuple[Any, BaseException | None]
 class Task:
     """The bodies of one call on a thread: one invocation's, or those of a batch."""
 
-    __slots__ = ("abandoned", "finished", "on_done", "outcomes", "seconds", "work")
+    __slots__ = ("abandoned", "finished", "on_done", "outcomes", "seconds", "size", "work")
 
-    def __init__(self, work: Callable[[], Sequence[Outcome]], on_done: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self, work: Callable[[], Sequence[Outcome]], on_done: Callable[[], None] | None = None, *, size: int = 1
+    ) -> None:
         self.work: Callable[[], Sequence[Outcome]] | None = work
-        self.on_done = on_done
+        self.on_done, self.size = on_done, size
         self.outcomes: Sequence[Outcome] = ()
         self.seconds, self.abandoned = 0.0, False
         self.finished = threading.Lock()
@@ -42,7 +44,10 @@ class Task:
         """Does the work."""
         assert self.work is not None
         began = time.perf_counter()
-        self.outcomes = self.work()
+        try:
+            self.outcomes = self.work()
+        except BaseException as error:  # SystemExit, for one: it ends the body, not the thread
+            self.outcomes = [(None, error)] * self.size
         self.seconds = time.perf_counter() - began
         self.work = None
         self.finished.release()
@@ -171,8 +176,7 @@ class Bodies:
             return outcome
         task: Task = invocation.task[0]
         if not task.wait(self._hang_after):
-            self._hung = True
-            self._threads.start()  # in the place of the one that does not come back
+            self._replace_thread()
             return None
         if program.batched is None and task.seconds:
             self._note(program, task.seconds)
@@ -205,10 +209,16 @@ class Bodies:
         invocation.task = (Task.settled(outcome), 0)
 
     def drop(self, invocation: Invocation) -> None:
-        """It was killed: what has not begun need not."""
+        """An invocation was killed: what has not begun need not, and what still runs keeps its thread to itself."""
         group = self._open.get(invocation.program, [])
         if invocation in group:
             group.remove(invocation)
+        if not self._batching and invocation.task is not None and not invocation.task[0].wait(0.0):
+            self._replace_thread()
+
+    def _replace_thread(self) -> None:
+        self._hung = True
+        self._threads.start()
 
     def close(self) -> None:
         """Ends the threads. Bodies that run are waited for in virtual time, unless one of them hangs."""
@@ -219,7 +229,7 @@ class Bodies:
         group = self._open.pop(program)
         contexts = [self._context(invocation) for invocation in group]
         arguments = [invocation.resolved or () for invocation in group]
-        task = Task(lambda: _run_batched(program, contexts, arguments))
+        task = Task(lambda: _run_batched(program, contexts, arguments), size=len(group))
         for place, invocation in enumerate(group):
             invocation.task = (task, place)
         self._threads.submit(task)

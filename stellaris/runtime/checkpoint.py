@@ -54,17 +54,17 @@ class Checkpoints:
     Example:
       >>> import tempfile
       >>> from stellaris.runtime import FunctionSpec, SimulatedPlatform, delays
-      >>> deployment = {"print": FunctionSpec(delays.Constant(1.0))}
+      >>> deployment = {"f": FunctionSpec(delays.Constant(1.0))}
       >>> with tempfile.TemporaryDirectory() as folder:
       ...     saved = Checkpoints(folder)
       ...     with SimulatedPlatform(deployment) as platform:
-      ...         _ = platform.invoke("print", print, "hello")
-      ...         saved.save(0, platform, {"greeted": 1})
+      ...         _ = platform.invoke("f", bool)
+      ...         saved.save(0, platform, {"invoked": 1})
       ...     with SimulatedPlatform(deployment) as platform:
       ...         state = saved.load(platform)
       ...         done = platform.next_completion()  # what was pending
-      ...         print(state, platform.now, done.number)
-      {'greeted': 1} 1.0 0
+      ...         print(state, platform.now, done.result())
+      {'invoked': 1} 1.0 True
     """
 
     folder: str | os.PathLike[str]

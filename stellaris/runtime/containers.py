@@ -30,19 +30,18 @@ class Pool:
 
     def take(self, program: Function) -> Container | None:
         """The idle container whose turn it is, of those whose state this program makes."""
-        container = self._first(program.init)
-        if container is None and self.idle:
-            container = self._first(_ANYBODY)
-            if container is not None:
-                container.program = program
-        if container is not None:
-            del self.idle[container.number]
-            container.idle_since = None
+        heaps = [heap for heap in (self._warm.get(program.init), self._warm.get(_ANYBODY)) if heap]
+        for heap in heaps:
+            while heap and not heap[0][1].alive:
+                heapq.heappop(heap)
+        heaps = [heap for heap in heaps if heap]
+        if not heaps:
+            return None
+        container = heapq.heappop(min(heaps, key=lambda heap: heap[0][0]))[1]
+        container.program = program
+        del self.idle[container.number]
+        container.idle_since = None
         return container
-
-    def has(self, program: Function) -> bool:
-        """Whether `take` would give one."""
-        return any(c.program is None or c.program.init is program.init for c in self.idle.values())
 
     def give(self, container: Container, now: float) -> None:
         """Makes a container idle."""
@@ -54,14 +53,6 @@ class Pool:
         whose = _ANYBODY if container.program is None else container.program.init
         heap = self._warm.setdefault(whose, [])
         heapq.heappush(heap, (turn - _FIRST if container.provisioned else turn, container))
-
-    def _first(self, init: Any) -> Container | None:
-        heap = self._warm.get(init)
-        while heap:
-            container = heapq.heappop(heap)[1]
-            if container.alive:
-                return container
-        return None
 
 
 def _ANYBODY() -> None:
@@ -214,16 +205,19 @@ class Fleet:
                 self.end(container, now)
 
     def _make(self, pool: Pool, program: Function | None, now: float) -> Container | None:
+        """A new container, if there is room; for a program, idle ones that are no use to it make room."""
         spec = pool.spec
         provisioned = False
         if spec.max_concurrency is not None and len(pool.live) >= spec.max_concurrency:
+            if program is None:
+                return None
             unused = min(pool.idle.values(), key=lambda c: c.provisioned, default=None)  # the first of its kind
             if unused is None:
                 return None
             provisioned, unused.provisioned = unused.provisioned, False
             self.end(unused, now)  # its state is another program's; its place is needed
         place = self._cluster.place(spec.resources)
-        if place is None and self._evict_for(spec, now):
+        if place is None and program is not None and self._evict_for(spec, now):
             place = self._cluster.place(spec.resources)
         if place is None:
             return None

@@ -166,10 +166,13 @@ class Empirical:
             samples = []
             for row in reader:
                 try:
-                    samples.append(float(row[column]))
+                    seconds = float(row[column])
                 except (TypeError, ValueError):
+                    seconds = math.nan
+                if not 0 <= seconds < math.inf:
                     where = f"{os.fspath(path)}, line {reader.line_num}"
-                    raise ValueError(f"{where}: {column}={row[column]!r} is no number of seconds") from None
+                    raise ValueError(f"{where}: {column}={row[column]!r} is no duration in seconds")
+                samples.append(seconds)
         return cls(tuple(samples))
 
     def __post_init__(self) -> None:

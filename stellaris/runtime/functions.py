@@ -9,6 +9,7 @@ import jax
 
 from stellaris.runtime.delays import Constant, Delay, Measured
 from stellaris.runtime.placement import NOWHERE, Place, Resources
+from stellaris.runtime.replay import Recorded
 
 
 @dataclass(frozen=True)
@@ -257,6 +258,7 @@ class Invocation:
     container: Container | None = None
     resolved: tuple[Any, ...] | None = None
     fate: frozenset[str] | None = None  #: faults that it will meet.
+    recorded: Recorded | None = None  #: what happened to its counterpart in a run that is replayed.
     task: Any = None
     value: Any = field(default=None, repr=False)
 

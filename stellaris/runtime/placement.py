@@ -152,7 +152,8 @@ class Cluster:
                     continue
             if not self._spread:
                 return Place(i, gpu)
-            rooms.append((_used(memory[i], node.memory) + _used(vcpus[i], node.vcpus), Place(i, gpu)))
+            used = _used(memory[i], node.memory) + _used(vcpus[i], node.vcpus)
+            rooms.append((used + _used(sum(slots[i]), node.gpus * node.slots_per_gpu), Place(i, gpu)))
         return min(rooms, default=(0.0, None))[1]
 
     def place(self, need: Resources) -> Place | None:

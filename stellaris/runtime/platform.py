@@ -3,6 +3,7 @@
 import heapq
 import math
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
 from queue import Empty, SimpleQueue
@@ -16,8 +17,9 @@ from stellaris.runtime.clock import VirtualClock, WallClock
 from stellaris.runtime.containers import Fleet, Pool
 from stellaris.runtime.delays import Delay, Measured, Stream, Uniform
 from stellaris.runtime.faults import Fate, Faults, Spells, StoreFaults, StoreRefusedError
-from stellaris.runtime.functions import Function, FunctionError, FunctionSpec, Invocation
+from stellaris.runtime.functions import Container, Function, FunctionError, FunctionSpec, Invocation
 from stellaris.runtime.placement import Cluster, Node, Placement
+from stellaris.runtime.replay import Recorded, Replay
 from stellaris.runtime.store import Store, has_references, size
 from stellaris.runtime.trace import Trace
 
@@ -51,6 +53,7 @@ class SimulatedPlatform:
       max_concurrency: invocations at once at most, of all functions together; None for no limit.
       faults: what goes wrong, by function.
       store_faults: what goes wrong with the store.
+      replay: a recorded run, whose delays and faults its invocations meet instead.
       hang_after: seconds of real time after which a body that has not returned is given up on. Its invocation then ends
         by its time-out, or as `hung` if it has none.
       on_event: called with the platform after every event, to look and not to touch.
@@ -87,6 +90,7 @@ class SimulatedPlatform:
         max_concurrency: int | None = None,
         faults: Mapping[str, Faults] | None = None,
         store_faults: StoreFaults | None = None,
+        replay: Replay | None = None,
         hang_after: float = 600.0,
         on_event: "Callable[[SimulatedPlatform], None] | None" = None,
     ) -> None:
@@ -102,14 +106,17 @@ class SimulatedPlatform:
         if faults.keys() - functions.keys():
             unknown = sorted(faults.keys() - functions.keys())
             raise LookupError(f"faults={unknown}: no such function is deployed: the platform has {sorted(functions)}")
+        if replay is not None and (faults or store_faults):
+            raise ValueError("replay and faults: what goes wrong in a replay is what did in the recorded run")
         self._functions, self._seed, self._virtual = dict(functions), seed, clock == "virtual"
         self._clock = VirtualClock() if self._virtual else WallClock()
         self._hang_after, self._on_event = hang_after, on_event
         self._agenda, self._invoked = Agenda(), 0
         self._streams: dict[tuple[str, str], Stream] = {}
         self._pending: dict[int, Invocation] = {}
+        self._replay, self._submitted = replay, Counter[str]()
         self._undelivered = 0  # messages under way whose invocation has ended
-        self._waiting = 0  # invocations that wait for room
+        self._waiting, self._serving = 0, False  # invocations that wait for room; whether they will look for it
         self._done: SimpleQueue[Invocation] = SimpleQueue()
         self._programs: dict[Callable[..., Any], Function] = {}
         self._instant, self._events_now = -1.0, 0
@@ -264,7 +271,7 @@ class SimulatedPlatform:
           RuntimeError: if events at one instant never end, or what is pending waits for room that nothing will free.
         """
         clock, events, on_event = self._clock, self._agenda.events, self._on_event
-        while self._pending or self._undelivered:
+        while self._pending or self._undelivered or until < math.inf:
             if not self._virtual:
                 self._schedule_done_bodies()
             instant = events[0][0] if events else math.inf
@@ -287,8 +294,6 @@ class SimulatedPlatform:
                 on_event(self)
             if ended is not None:
                 return ended
-        if until < math.inf:
-            clock.reach(until, self._done)
         return None
 
     def bill(self, prices: PriceSheet) -> Bill:
@@ -394,6 +399,9 @@ class SimulatedPlatform:
         )
         if name in self._fates:
             invocation.fate = self._fates[name].next_attempt()
+        if self._replay is not None:
+            invocation.recorded = self._replay.get(name, self._submitted[name])
+            self._submitted[name] += 1
         self._pending[number] = invocation
         if at is None:
             self._arrive(invocation, now)
@@ -406,6 +414,11 @@ class SimulatedPlatform:
         if number not in self._pending:
             return  # cancelled before
         self.trace.row(now, "submitted", name, number, -1, invocation.key)
+        recorded = invocation.recorded
+        if recorded is not None:
+            event, handler = ("acquired", self._acquire) if recorded.acquired >= 0 else ("ended", self._refuse)
+            self._agenda.add(recorded.later(event, after="submitted", at=now), ACQUIRE, number, handler, invocation)
+            return
         wait = self._draw(name, "queueing", self._functions[name].queueing)
         self._agenda.add(now + wait, ACQUIRE, number, self._acquire, invocation)
 
@@ -413,33 +426,62 @@ class SimulatedPlatform:
         """Finds a container, and has the invocation start once it is there; otherwise it waits, or is rejected."""
         name, number, fate = invocation.function, invocation.number, invocation.fate
         if number not in self._pending:
-            self._wake(now)  # cancelled while it waited: the next may have its place
+            return None  # cancelled before
+        if fate and "throttle" in fate:
+            return self._refuse(invocation, now)
+        pool = self._pools[name]
+        # Who has waited for longer comes first.
+        found = None if pool.waiting else self._fleet.acquire(invocation, now)
+        if found is not None:
+            self._take(invocation, *found, now)
             return None
-        found = None if fate and "throttle" in fate else self._fleet.acquire(invocation, now)
-        if found is None:
-            if self._functions[name].overflow == "reject" or (fate and "throttle" in fate):
-                self._finish(invocation, "throttled", now)
-                return invocation
-            heapq.heappush(self._pools[name].waiting, (invocation.submitted, number, invocation))
-            self._waiting += 1
-            return None
-        container, wait = found
-        invocation.container = container
-        self.trace.row(now, "acquired", name, number, container.number, invocation.cold)
-        self._agenda.add(now + wait, START, number, self._start, invocation)
-        if self._waiting:
-            self._wake(now)  # there may be room for more than one
+        if pool.spec.overflow == "reject":
+            return self._refuse(invocation, now)
+        heapq.heappush(pool.waiting, (invocation.submitted, number, invocation))
+        self._waiting += 1
         return None
 
+    def _take(self, invocation: Invocation, container: Container, wait: float, now: float) -> None:
+        """Has an invocation start once its container is there."""
+        number, recorded, start = invocation.number, invocation.recorded, now + wait
+        invocation.container = container
+        self.trace.row(now, "acquired", invocation.function, number, container.number, invocation.cold)
+        if recorded is not None and recorded.started >= 0:
+            start = recorded.later("started", after="acquired", at=now)
+        elif recorded is not None:  # it crashed before
+            start = recorded.later("ended", after="acquired", at=now)
+            self._end_at(start, invocation, recorded.ending)
+        self._agenda.add(start, START, number, self._start, invocation)
+
     def _wake(self, now: float) -> None:
-        """Lets the first that waits of every function look again."""
-        if not self._waiting:
-            return
-        for pool in self._pools.values():
-            if pool.waiting and self._fleet.may_have_room(pool):
-                _, number, invocation = heapq.heappop(pool.waiting)
+        """There may be room: those that wait look for it, once what ends at this instant has ended."""
+        if self._waiting and not self._serving:
+            self._serving = True
+            self._agenda.add(now, ACQUIRE, -1, self._serve, None)
+
+    def _serve(self, _: None, now: float) -> None:
+        """Gives those that wait what room there is, in order of submission; what does not fit blocks its function."""
+        self._serving = False
+        waiting = [pool for pool in self._pools.values() if pool.waiting]
+        while waiting:
+            pool = min(waiting, key=lambda pool: pool.waiting[0][:2])
+            invocation = pool.waiting[0][2]
+            gone = invocation.number not in self._pending
+            found = None if gone or not self._fleet.may_have_room(pool) else self._fleet.acquire(invocation, now)
+            if found is not None:
+                self._take(invocation, *found, now)
+            if gone or found is not None:
+                heapq.heappop(pool.waiting)
                 self._waiting -= 1
-                self._agenda.add(now, ACQUIRE, number, self._acquire, invocation)
+            if not pool.waiting or not (gone or found is not None):
+                waiting.remove(pool)
+
+    def _refuse(self, invocation: Invocation, now: float) -> Invocation | None:
+        """An attempt is throttled."""
+        if invocation.number not in self._pending:
+            return None  # cancelled before
+        self._finish(invocation, "throttled", now)
+        return invocation
 
     def _start(self, invocation: Invocation, now: float) -> None:
         """Snapshots the arguments, draws the duration, and sends the body off."""
@@ -460,6 +502,9 @@ class SimulatedPlatform:
             invocation.error = error
             self._end_at(now, invocation, "failed" if isinstance(error, LookupError) else "crashed")
             return
+        if invocation.recorded is not None:
+            self._repeat(invocation, invocation.recorded, spec, now)
+            return
         if "straggle" in fate:
             slow_down *= self._fates[name].straggler_factor()
         if not isinstance(spec.compute, Measured):
@@ -478,15 +523,27 @@ class SimulatedPlatform:
             invocation.task = None
             self._end_at(now + duration, invocation, ending)
             return
-        invocation.finished = now + duration  # due; on the wall clock its body may take longer
+        self._run(invocation, spec, now + duration, now)
+
+    def _repeat(self, invocation: Invocation, recorded: Recorded, spec: FunctionSpec, now: float) -> None:
+        """Has an invocation end as it did in the recorded run."""
+        due = recorded.later("ended", after="started", at=now)
+        if recorded.ending in ("completed", "failed", "lost"):
+            self._run(invocation, spec, due, now)
+        else:
+            self._end_at(due, invocation, recorded.ending)
+
+    def _run(self, invocation: Invocation, spec: FunctionSpec, due: float, now: float) -> None:
+        """Sends a body off that is to complete."""
+        invocation.finished = due  # on the wall clock its body may take longer
         if self._virtual:
             if invocation.task is None:
                 self._bodies.start(invocation, trusted=spec.timeout is None)
-            self._end_at(now + duration, invocation, "completed")
+            self._end_at(due, invocation, "completed")
         else:
             self._bodies.start(invocation, trusted=False, on_done=lambda: self._done.put(invocation))
             limit, ending = (self._hang_after, "hung") if spec.timeout is None else (spec.timeout, "timed_out")
-            self._end_at(now + max(limit, duration), invocation, ending)
+            self._end_at(max(now + limit, due), invocation, ending)
 
     def _fetch(self, invocation: Invocation, spec: FunctionSpec, now: float) -> float:
         """Resolves an invocation's arguments; returns the seconds to fetch them and to send its result."""
@@ -521,18 +578,31 @@ class SimulatedPlatform:
                 return None
         if status == "completed" and "crash_after" in fate:
             status = "crashed"
-        elif status == "completed" and "duplicate" in fate:
-            copy = replace(invocation, status="completed", finished=now, args=None, resolved=None, task=None)
-            self._deliver_at(now + self._fates[name].duplicate_after(), copy, "redelivered")
-        if status == "completed" and "lose" in fate:
-            status = "lost"
-            self._deliver_at(now + self._fates[name].notice_after(), invocation, "noticed")
+        elif status == "completed":
+            noticed, again = self._messages(invocation, now)
+            if again is not None:
+                copy = replace(invocation, status="completed", finished=now, args=None, resolved=None, task=None)
+                self._deliver_at(again, copy, "redelivered")
+            if noticed is not None:
+                status = "lost"
+                self._deliver_at(noticed, invocation, "noticed")
         self._finish(invocation, status, now)
         container = invocation.container
         if container is not None:
             dies = status in ("timed_out", "crashed", "hung")
             self._fleet.release(container, now, started=invocation.started is not None, dies=dies)
         return None if status == "lost" else invocation
+
+    def _messages(self, invocation: Invocation, now: float) -> tuple[float | None, float | None]:
+        """When the loss of an invocation's message will be noticed, and when its duplicate comes."""
+        fate, name, recorded = invocation.fate or (), invocation.function, invocation.recorded
+        if recorded is not None:
+            times = (recorded.later(event, after="ended", at=now) for event in ("noticed", "redelivered"))
+            noticed, again = (None if math.isnan(time) else time for time in times)
+            return (math.inf if recorded.ending == "lost" and noticed is None else noticed), again
+        again = now + self._fates[name].duplicate_after() if "duplicate" in fate else None
+        noticed = now + self._fates[name].notice_after() if "lose" in fate else None
+        return noticed, again
 
     def _finish(self, invocation: Invocation, status: str, now: float) -> None:
         """The one place where an invocation ends."""

@@ -115,6 +115,7 @@ class Store:
         self._sizes: dict[tuple[str, int], int] = {}
         self._newest: dict[str, int] = {}
         self._pins: dict[tuple[str, int], int] = {}
+        self._owned: set[int] = set()  # objects that have not been dropped
         self._leases: dict[int, _Lease] = {}
         self._worked_on: dict[tuple[str, str], Counter[int]] = {}  # versions, by function and name
         self.nbytes = 0  #: that it holds now.
@@ -131,7 +132,10 @@ class Store:
 
         Raises:
           StoreFullError: if it does not fit; the store is then as it was.
+          ValueError: if the name is the store's own.
         """
+        if name == _OBJECTS:
+            raise ValueError(f"name={name!r} is the store's own")
         version = self._newest.get(name, -1) + 1
         nbytes = self._add(name, version, tree)
         self._on_stored(name, version, nbytes)
@@ -156,12 +160,9 @@ class Store:
           ([1, 2],)
         """
         number = self._newest.get(_OBJECTS, -1) + 1
+        nbytes = self._add(_OBJECTS, number, tree)
         self._pins[_OBJECTS, number] = 1  # its owner's
-        try:
-            nbytes = self._add(_OBJECTS, number, tree)
-        except StoreFullError:
-            del self._pins[_OBJECTS, number]
-            raise
+        self._owned.add(number)
         self._on_stored("", number, nbytes)
         return Object(number)
 
@@ -169,9 +170,11 @@ class Store:
         """Lets go of an object: it is removed once no pending or running invocation holds it.
 
         Raises:
-          LookupError: if it is not in the store.
+          LookupError: if it is not in the store, or was dropped before.
         """
-        self._get(_OBJECTS, reference.number)
+        if reference.number not in self._owned:
+            raise LookupError(f"{reference} is not in the store, or was dropped before")
+        self._owned.discard(reference.number)
         self._let_go(_Lease("", [(_OBJECTS, reference.number)]))
 
     def latest(self, name: str) -> Latest:

@@ -1,6 +1,7 @@
 """The papers' testbeds: their machines, and what those cost."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from stellaris.runtime.billing import Machine
@@ -18,7 +19,7 @@ class Testbed(NamedTuple):
     """Some machines, and what they cost by the second."""
 
     nodes: tuple[Node, ...]
-    machines: Mapping[str, Machine]  #: by the nodes' names, in USD.
+    machines: Mapping[str, Machine]  #: by their kind, all of a kind together.
     source: str
 
 
@@ -75,9 +76,11 @@ def _testbed(provider: str, kinds: Sequence[tuple[str, int]], source: str) -> Te
     nodes, machines = [], {}
     for kind, count in kinds:
         memory, vcpus, gpus = _SIZES[kind]
-        for i in range(count):
-            name = f"{kind}-{i}"
-            nodes.append(Node(name, memory, vcpus, gpus, slots_per_gpu=LEARNERS_PER_GPU, gpu_sharing=GPU_SHARING))
-            runs, places = (("learner",), gpus * LEARNERS_PER_GPU) if gpus else (("actor",), vcpus)
-            machines[name] = machine(provider, kind, runs=runs, places=places)
+        nodes += [
+            Node(f"{kind}-{i}", memory, vcpus, gpus, slots_per_gpu=LEARNERS_PER_GPU, gpu_sharing=GPU_SHARING)
+            for i in range(count)
+        ]
+        runs, places = (("learner",), gpus * LEARNERS_PER_GPU) if gpus else (("actor",), vcpus)
+        one = machine(provider, kind, runs=runs, places=places)
+        machines[kind] = replace(one, per_second=count * one.per_second, places=count * places)
     return Testbed(tuple(nodes), machines, source)

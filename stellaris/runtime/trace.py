@@ -233,12 +233,8 @@ class Trace:
 
         kind = _kind(path)
         names = ("time", "event", "function", "invocation", "container", "value")
-        if kind == "parquet":
-            frame = pd.read_parquet(path)
-        else:
-            frame = pd.read_csv(
-                path, float_precision="round_trip", keep_default_na=False, na_values={"value": ["nan", ""]}
-            )
+        # As text: a function's name may look like a number, and a number is to be the one that was written.
+        frame = pd.read_parquet(path) if kind == "parquet" else pd.read_csv(path, dtype=str, keep_default_na=False)
         missing = [name for name in names if name not in frame]
         if missing:
             raise ValueError(f"{os.fspath(path)} is no trace: it has no column {', '.join(missing)}")
@@ -249,7 +245,8 @@ class Trace:
             kept.frombytes(labels.map(codes).to_numpy(np.int16).tobytes())
         numbers = {"time": trace._time, "value": trace._value}
         for name, column in (numbers | {"invocation": trace._invocation, "container": trace._container}).items():
-            column.frombytes(frame[name].to_numpy(np.dtype(column.typecode)).tobytes())
+            values = frame[name].replace("", "nan") if kind != "parquet" else frame[name]
+            column.frombytes(values.to_numpy().astype(np.dtype(column.typecode)).tobytes())
         return trace
 
     def to_chrome(self, path: str | os.PathLike[str]) -> None:

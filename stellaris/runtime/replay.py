@@ -1,0 +1,83 @@
+"""A recorded schedule, so that another algorithm meets exactly the same delays."""
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from stellaris.runtime.trace import ENDINGS, Trace
+
+
+class Recorded(NamedTuple):
+    """What happened to one invocation, in seconds of its run's clock; NaN for what did not."""
+
+    submitted: float
+    acquired: float
+    started: float
+    ended: float
+    ending: str
+    noticed: float  #: that its message was lost.
+    redelivered: float  #: when its message came a second time.
+
+    def later(self, event: str, *, after: str, at: float) -> float:
+        """When an event happens, if another happens `at` that instant: exactly as recorded if that did, too."""
+        before: float = getattr(self, after)
+        then: float = getattr(self, event)
+        return then if at == before else at + (then - before)
+
+
+class Replay:
+    """The starts and completions of a recorded run, for another run to meet.
+
+    The n-th invocation of a function waits, starts, computes and ends, well or badly, as the n-th did in the recorded
+    run. Where a system does as the recorded one did, the same happens at the same instants, to the last bit, and the
+    same versions are published then: so a system with another loss, or another cap, meets the same schedule. Where it
+    submits an invocation at another instant, as a system with another aggregator will, the invocation meets the delays
+    of the recorded one from then on. What has no counterpart in the recorded run, or had not ended there, draws its
+    delays from the deployment.
+
+    Args:
+      trace: of the recorded run.
+
+    Example:
+      >>> from stellaris.runtime import FunctionSpec, SimulatedPlatform, delays
+      >>> deployment = {"f": FunctionSpec(delays.Exponential(1.0), cold_start=delays.Exponential(1.0))}
+      >>> ends = []
+      >>> for seed, replay in ((1, None), (2, "first")):
+      ...     with SimulatedPlatform(deployment, seed=seed, replay=replay and Replay(first.trace)) as platform:
+      ...         first = platform
+      ...         _ = platform.invoke("f", lambda context: seed)
+      ...         ends.append(platform.next_completion().finished)
+      >>> ends[0] == ends[1]
+      True
+    """
+
+    def __init__(self, trace: Trace) -> None:
+        table = trace.invocations()
+        noticed, redelivered = (
+            dict(zip(rows.invocation.tolist(), rows.time.tolist(), strict=True))
+            for rows in (trace.select("noticed"), trace.select("redelivered"))
+        )
+        self._calls: dict[str, list[Recorded]] = {name: [] for name in table.names}
+        columns = (table.number, table.function, table.submitted, table.acquired, table.started, table.ended)
+        for number, function, submitted, acquired, started, ended, ending in zip(
+            *(column.tolist() for column in (*columns, table.ending)), strict=True
+        ):
+            call = Recorded(
+                *(submitted, acquired, started, ended),
+                ENDINGS[ending] if ending >= 0 else "",
+                noticed.get(number, math.nan),
+                redelivered.get(number, math.nan),
+            )
+            self._calls[table.names[function]].append(call)
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """How many invocations were recorded, by function."""
+        return {name: len(calls) for name, calls in self._calls.items()}
+
+    def get(self, function: str, n: int) -> Recorded | None:
+        """The n-th invocation of a function, from 0; None if there was none, or it had not ended."""
+        calls = self._calls.get(function, [])
+        if n >= len(calls) or calls[n].ending in ("", "cancelled"):
+            return None
+        return calls[n]
