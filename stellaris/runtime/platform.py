@@ -414,13 +414,14 @@ class SimulatedPlatform:
         if number not in self._pending:
             return  # cancelled before
         self.trace.row(now, "submitted", name, number, -1, invocation.key)
-        recorded = invocation.recorded
-        if recorded is not None:
-            event, handler = ("acquired", self._acquire) if recorded.acquired >= 0 else ("ended", self._refuse)
-            self._agenda.add(recorded.later(event, after="submitted", at=now), ACQUIRE, number, handler, invocation)
+        looks, recorded = now + self._draw(name, "queueing", self._functions[name].queueing), invocation.recorded
+        if recorded is not None and recorded.ending == "throttled":
+            ended = recorded.later("ended", after="submitted", at=now)
+            self._agenda.add(ended, ACQUIRE, number, self._refuse, invocation)
             return
-        wait = self._draw(name, "queueing", self._functions[name].queueing)
-        self._agenda.add(now + wait, ACQUIRE, number, self._acquire, invocation)
+        if recorded is not None:
+            looks = recorded.later("acquired", after="submitted", at=now, otherwise=looks)
+        self._agenda.add(looks, ACQUIRE, number, self._acquire, invocation)
 
     def _acquire(self, invocation: Invocation, now: float) -> Invocation | None:
         """Finds a container, and has the invocation start once it is there; otherwise it waits, or is rejected."""
@@ -446,11 +447,11 @@ class SimulatedPlatform:
         number, recorded, start = invocation.number, invocation.recorded, now + wait
         invocation.container = container
         self.trace.row(now, "acquired", invocation.function, number, container.number, invocation.cold)
-        if recorded is not None and recorded.started >= 0:
-            start = recorded.later("started", after="acquired", at=now)
-        elif recorded is not None:  # it crashed before
-            start = recorded.later("ended", after="acquired", at=now)
+        if recorded is not None and math.isnan(recorded.started) and recorded.ending != "cancelled":
+            start = recorded.later("ended", after="acquired", at=now)  # it crashed before it started
             self._end_at(start, invocation, recorded.ending)
+        elif recorded is not None:
+            start = recorded.later("started", after="acquired", at=now, otherwise=start)
         self._agenda.add(start, START, number, self._start, invocation)
 
     def _wake(self, now: float) -> None:
@@ -502,8 +503,9 @@ class SimulatedPlatform:
             invocation.error = error
             self._end_at(now, invocation, "failed" if isinstance(error, LookupError) else "crashed")
             return
-        if invocation.recorded is not None:
-            self._repeat(invocation, invocation.recorded, spec, now)
+        recorded = invocation.recorded
+        if recorded is not None and recorded.ending != "cancelled":
+            self._repeat(invocation, recorded, spec, now)
             return
         if "straggle" in fate:
             slow_down *= self._fates[name].straggler_factor()
@@ -523,7 +525,10 @@ class SimulatedPlatform:
             invocation.task = None
             self._end_at(now + duration, invocation, ending)
             return
-        self._run(invocation, spec, now + duration, now)
+        due = now + duration
+        if recorded is not None:
+            due = recorded.later("ended", after="started", at=now, otherwise=due)
+        self._run(invocation, spec, due, now)
 
     def _repeat(self, invocation: Invocation, recorded: Recorded, spec: FunctionSpec, now: float) -> None:
         """Has an invocation end as it did in the recorded run."""

@@ -18,10 +18,20 @@ class Recorded(NamedTuple):
     noticed: float  #: that its message was lost.
     redelivered: float  #: when its message came a second time.
 
-    def later(self, event: str, *, after: str, at: float) -> float:
-        """When an event happens, if another happens `at` that instant: exactly as recorded if that did, too."""
+    def later(self, event: str, *, after: str, at: float, otherwise: float = math.nan) -> float:
+        """When an event happens, if another happens `at` that instant: exactly as recorded if that did, too.
+
+        Args:
+          event: such as `"ended"`.
+          after: the event before it.
+          at: the instant of that.
+          otherwise: when it would happen, had it not been recorded; later than it was cancelled, if it was.
+        """
         before: float = getattr(self, after)
         then: float = getattr(self, event)
+        if self.ending == "cancelled" and (math.isnan(then) or event == "ended"):
+            cancelled = self.ended if at == before else at + (self.ended - before)
+            return max(otherwise, math.nextafter(cancelled, math.inf))
         return then if at == before else at + (then - before)
 
 
@@ -32,8 +42,8 @@ class Replay:
     run. Where a system does as the recorded one did, the same happens at the same instants, to the last bit, and the
     same versions are published then: so a system with another loss, or another cap, meets the same schedule. Where it
     submits an invocation at another instant, as a system with another aggregator will, the invocation meets the delays
-    of the recorded one from then on. What has no counterpart in the recorded run, or had not ended there, draws its
-    delays from the deployment.
+    of the recorded one from then on. What has no counterpart in the recorded run draws its delays from the deployment;
+    so does what was cancelled there, from then on.
 
     Args:
       trace: of the recorded run.
@@ -78,6 +88,4 @@ class Replay:
     def get(self, function: str, n: int) -> Recorded | None:
         """The n-th invocation of a function, from 0; None if there was none, or it had not ended."""
         calls = self._calls.get(function, [])
-        if n >= len(calls) or calls[n].ending in ("", "cancelled"):
-            return None
-        return calls[n]
+        return calls[n] if n < len(calls) and calls[n].ending else None

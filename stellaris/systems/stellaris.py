@@ -78,6 +78,7 @@ class Stellaris:
                 s.free.remove(i)
                 s.running[i] = s.work.popleft()
                 platform.invoke("learner", learn, newest, held, s.running[i], tag=i)
+            s.startable = []
 
             if (done := run.next_completion(s)) is None:
                 break

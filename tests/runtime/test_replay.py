@@ -1,0 +1,138 @@
+"""Replay: another algorithm meets the same schedule; another decision meets the same delays."""
+
+import math
+
+import numpy as np
+import pytest
+
+from stellaris import softsync
+from stellaris.runtime import Faults, FunctionSpec, Replay, SimulatedPlatform
+from stellaris.runtime.delays import Exponential, Gamma, LogNormal
+from stellaris.runtime.trace import ENDINGS
+from stellaris.systems import Budget, Stellaris, train
+from tests.systems import tiny
+
+SCHEDULE = ("submitted", "acquired", "started", "published", "noticed", "redelivered", *ENDINGS)
+DEPLOYMENT = tiny.deployment(
+    LogNormal(0.01, 0.5), Gamma(0.1, 1.0), LogNormal(0.02, 0.5), cold_start=LogNormal(0.3, 0.5), timeout=0.6
+)
+FAULTS = Faults(
+    crash_during=0.1, crash_before=0.05, lose=0.1, duplicate=0.1, throttle=0.1, notice_after=Exponential(0.3)
+)
+
+
+def run(system, seed=0, **options):
+    """A run of a few rounds."""
+    platform = SimulatedPlatform(DEPLOYMENT, seed=seed, threads=1, **options)
+    return train(system, tiny.WORKLOAD, platform=platform, budget=Budget(steps=32 * 6), prices=tiny.PRICES)
+
+
+def schedule(trace):
+    """What happened when, to whom, and with which version."""
+    return [(row[:4], row[5]) for row in trace.rows() if row[1] in SCHEDULE]
+
+
+@pytest.fixture(scope="module")
+def recorded():
+    """A run with everything that can happen."""
+    result = run(Stellaris(tiny.PPO_CONFIG, learners=3), faults=dict.fromkeys(DEPLOYMENT, FAULTS))
+    for event in ("completed", "crashed", "lost", "throttled", "redelivered", "noticed"):
+        assert len(result.trace.select(event).time), event
+    return result
+
+
+def test_the_same_system_is_the_same_run(recorded):
+    """With the same seed bit for bit; with another, whose delays would be others, the same schedule."""
+    again = run(Stellaris(tiny.PPO_CONFIG, learners=3), replay=Replay(recorded.trace))
+    assert schedule(again.trace) == schedule(recorded.trace)
+    assert repr(again.history) == repr(recorded.history)
+    other = run(Stellaris(tiny.PPO_CONFIG, learners=3), seed=5, replay=Replay(recorded.trace))
+    assert schedule(other.trace) == schedule(recorded.trace)
+    assert repr(other.history) != repr(recorded.history)  # other actions
+    assert schedule(run(Stellaris(tiny.PPO_CONFIG, learners=3), seed=5).trace) != schedule(recorded.trace)
+
+
+def test_another_loss_meets_the_same_schedule(recorded):
+    """Without the cap the gradients are others; starts, completions and versions are not."""
+    other = run(Stellaris(tiny.PPO_CONFIG, learners=3, rho=math.inf), replay=Replay(recorded.trace))
+    assert schedule(other.trace) == schedule(recorded.trace)
+    assert other.history[-1]["kl"] != recorded.history[-1]["kl"]
+
+
+def test_another_aggregator_meets_the_same_delays(recorded):
+    """The n-th invocation of a function waits and computes as long as the n-th did, whenever it is submitted."""
+    other = run(Stellaris(tiny.PPO_CONFIG, learners=3, aggregator=softsync(2)), replay=Replay(recorded.trace))
+    assert schedule(other.trace) != schedule(recorded.trace)
+    before, after = recorded.trace.invocations(), other.trace.invocations()
+    compared = 0
+    for name in DEPLOYMENT:
+        one, two = (np.flatnonzero(table.function == table.names.index(name))[:200] for table in (before, after))
+        for i, j in zip(one, two, strict=False):
+            if ENDINGS[before.ending[i]] == "cancelled" or ENDINGS[after.ending[j]] == "cancelled":
+                continue
+            assert ENDINGS[before.ending[i]] == ENDINGS[after.ending[j]]
+            for begin, end in (("started", "ended"), ("acquired", "started")):
+                a, b = (getattr(t, end)[k] - getattr(t, begin)[k] for t, k in ((before, i), (after, j)))
+                np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
+            compared += 1
+    assert compared > 60
+
+
+def test_beyond_the_recording():
+    """What has no counterpart draws its delays from the deployment."""
+    deployment = {"f": FunctionSpec(Exponential(1.0))}
+
+    def finished(calls, seed, replay=None):
+        with SimulatedPlatform(deployment, seed=seed, replay=replay) as platform:
+            for _ in range(calls):
+                platform.invoke("f", lambda context: None)
+            done = sorted(iter(platform.next_completion, None), key=lambda d: d.number)
+        return [d.finished for d in done], platform.trace
+
+    first, trace = finished(3, seed=1)
+    second, _ = finished(5, seed=2, replay=Replay(trace))
+    assert second[:3] == first
+    assert second[3:] == finished(2, seed=2)[0]
+    assert Replay(trace).counts == {"f": 3}
+    assert Replay(trace).get("f", 3) is None
+    assert Replay(trace).get("g", 0) is None
+
+
+def test_what_had_not_ended_is_not_replayed():
+    """A recording that was cut off says nothing of what was under way."""
+    with SimulatedPlatform({"f": FunctionSpec(Exponential(1.0))}) as platform:
+        platform.invoke("f", lambda context: None)
+        platform.invoke("f", lambda context: None, work=1e6)
+        platform.next_completion()
+        running = Replay(platform.trace)
+    for replay in (running, Replay(platform.trace)):
+        assert replay.get("f", 0).ending == "completed"
+    assert running.get("f", 1) is None
+
+
+def test_what_was_cancelled_goes_on():
+    """At least for as long as it had been under way; then for as long as it draws."""
+    deployment = {"f": FunctionSpec(Exponential(1.0), cold_start=Exponential(1.0), max_concurrency=1)}
+
+    def run(seed, replay=None, until=math.inf):
+        with SimulatedPlatform(deployment, seed=seed, replay=replay) as platform:
+            calls = [platform.invoke("f", lambda context: None, work=work) for work in (1.0, 50.0, 1.0)]
+            while platform.next_completion(until=until):
+                pass
+        return calls, platform.trace
+
+    first, trace = run(1, until=6.0)
+    assert [call.status for call in first] == ["completed", "cancelled", "cancelled"]
+    again, _ = run(2, Replay(trace))
+    assert [call.started for call in again[:2]] == [call.started for call in first[:2]]
+    assert again[0].finished == first[0].finished
+    assert again[1].finished > 6.0
+    assert again[2].started >= again[1].finished
+    for cut in (5.0, 6.0):  # nor does it end before
+        assert list(run(3, Replay(trace), until=cut)[1].rows()) == list(run(1, until=cut)[1].rows())
+
+
+def test_a_replay_has_no_faults_of_its_own(recorded):
+    """What goes wrong is what did."""
+    with pytest.raises(ValueError, match="replay and faults"):
+        SimulatedPlatform(DEPLOYMENT, replay=Replay(recorded.trace), faults={"actor": FAULTS})

@@ -1,0 +1,284 @@
+"""Checkpoints: a run that was broken off and resumed is the run that was not; none is ever left unreadable."""
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from stellaris import softsync
+from stellaris.runtime import CheckpointError, Checkpoints, Faults, Function, FunctionSpec, Retry, SimulatedPlatform
+from stellaris.runtime.delays import Exponential, Gamma, LogNormal
+from stellaris.runtime.store import Versioned
+from stellaris.systems import Budget, Result, Stellaris, Synchronous, Workload, train
+from stellaris.systems.training import System
+from tests.systems import tiny
+
+DEPLOYMENT = tiny.deployment(
+    LogNormal(0.01, 0.5), Gamma(0.1, 1.0), LogNormal(0.02, 0.5), cold_start=LogNormal(0.3, 0.5), retry=Retry(limit=99)
+)
+FAULTS = Faults(crash_during=0.1, lose=0.1, duplicate=0.1, notice_after=Exponential(0.3), lifetime=Exponential(5.0))
+SYSTEMS: dict[str, System] = {
+    "stellaris": Stellaris(tiny.PPO_CONFIG, learners=3),
+    "softsync": Stellaris(tiny.PPO_CONFIG, learners=3, aggregator=softsync(2), round_based=True),
+    "synchronous": Synchronous(tiny.PPO_CONFIG),
+}
+WHOLE = Budget(steps=32 * 9)
+
+
+def run(system: System, folder: Path | None, *, budget: Budget = WHOLE, every: int = 2, **options: Any) -> Result:
+    """A run on a faulty platform, saved every other round."""
+    platform = SimulatedPlatform(DEPLOYMENT, threads=1, faults=dict.fromkeys(DEPLOYMENT, FAULTS))
+    saved = None if folder is None else Checkpoints(folder, every=every)
+    return train(
+        system, tiny.WORKLOAD, platform=platform, budget=budget, prices=tiny.PRICES, checkpoints=saved, **options
+    )
+
+
+def assert_same(one: Result, other: Result) -> None:
+    """History, parameters, trace and bills, bit for bit."""
+    assert repr(one.history) == repr(other.history)
+    for a, b in zip(jax.tree.leaves(one.params), jax.tree.leaves(other.params), strict=True):
+        assert np.asarray(a).tobytes() == np.asarray(b).tobytes()
+    assert list(one.trace.rows()) == list(other.trace.rows())
+    assert one.bill == other.bill
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_a_resumed_run_is_the_unbroken_one(name: str, tmp_path: Path) -> None:
+    """Broken off twice, between checkpoints; with cold starts, stale gradients, crashes and lost messages."""
+    whole = run(SYSTEMS[name], tmp_path / "whole")
+    run(SYSTEMS[name], tmp_path / "broken", budget=Budget(steps=32 * 3 + 16))
+    run(SYSTEMS[name], tmp_path / "broken", budget=Budget(steps=32 * 7), resume=True)
+    seen: list[Any] = []
+    rest = run(SYSTEMS[name], tmp_path / "broken", resume=True, on_progress=seen.append)
+    assert_same(rest, whole)
+    assert len(whole.trace.select("checkpoint").time) == 4
+    assert 0 < len(seen) < len(whole.history)  # it was not run from the start
+    assert seen == list(whole.history[-len(seen) :])
+
+
+def test_environments_restart(tmp_path: Path) -> None:
+    """So a run with checkpoints is another one than without, from the first checkpoint on."""
+    plain, saved = run(SYSTEMS["stellaris"], None), run(SYSTEMS["stellaris"], tmp_path)
+    assert repr(plain.history[:2]) == repr(saved.history[:2])
+    assert repr(plain.history) != repr(saved.history)
+
+
+def test_resume_without_a_checkpoint_begins(tmp_path: Path) -> None:
+    """One command serves to begin and to go on."""
+    assert_same(run(SYSTEMS["synchronous"], tmp_path / "a", resume=True), run(SYSTEMS["synchronous"], tmp_path / "b"))
+
+
+def test_a_folder_with_a_run_is_not_overwritten(tmp_path: Path) -> None:
+    """It takes a word to go on with it."""
+    run(SYSTEMS["synchronous"], tmp_path, budget=Budget(steps=32 * 3))
+    with pytest.raises(ValueError, match=r"holds a run already: pass resume=True"):
+        run(SYSTEMS["synchronous"], tmp_path)
+
+
+def test_another_run_is_refused(tmp_path: Path) -> None:
+    """Another workload, seed or deployment: the error names what differs."""
+    run(SYSTEMS["synchronous"], tmp_path, budget=Budget(steps=32 * 3))
+    with pytest.raises(CheckpointError, match=r"seed=1, but .* holds a run of 0"):
+        run(SYSTEMS["synchronous"], tmp_path, resume=True, seed=1)
+    with pytest.raises(CheckpointError, match=r"functions: the platform has"):
+        train(
+            SYSTEMS["synchronous"],
+            tiny.WORKLOAD,
+            platform=SimulatedPlatform(tiny.deployment()),
+            budget=WHOLE,
+            checkpoints=Checkpoints(tmp_path),
+            resume=True,
+        )
+    with pytest.raises(CheckpointError, match=r"workload=.*actors=3"):
+        train(
+            SYSTEMS["synchronous"],
+            Workload("CartPole-v1", actors=3, fragment=16, hidden=(8,)),
+            platform=SimulatedPlatform(DEPLOYMENT),
+            budget=WHOLE,
+            checkpoints=Checkpoints(tmp_path),
+            resume=True,
+        )
+
+
+# ---- a platform alone -----------------------------------------------------------------------------------------------
+
+
+def double(context: Any, version: Versioned, x: Any) -> Any:
+    """A body that can be imported."""
+    context.state = (context.state or 0) + 1
+    return context.state, version.version, 2 * x["value"][:600] + version.value
+
+
+def platform(**options: Any) -> SimulatedPlatform:
+    """One function that starts cold."""
+    return SimulatedPlatform({"f": FunctionSpec(Exponential(1.0), cold_start=Exponential(0.5))}, threads=1, **options)
+
+
+def finish(of: SimulatedPlatform) -> list[Any]:
+    """All that is left, and when."""
+    return [(d.number, of.now, d.cold, repr(d.result())) for d in iter(of.next_completion, None)]
+
+
+@pytest.mark.parametrize("until", [0.0, 0.4, 1.0, 2.5, 30.0])
+def test_pending_invocations_are_saved(until: float, tmp_path: Path) -> None:
+    """What waits, starts and runs goes on with the same arguments, versions, containers and draws."""
+
+    def begin() -> SimulatedPlatform:
+        p = platform()
+        p.store.publish("p", np.full(600, 1.0))
+        shared = {"value": jnp.arange(2000)}
+        for i in range(12):
+            p.invoke("f", double, p.store.latest("p"), shared, at=0.25 * i)
+        p.next_completion(until=until)
+        p.store.publish("p", np.full(600, 2.0))
+        return p
+
+    saved = Checkpoints(tmp_path)
+    with begin() as p:
+        saved.save(0, p, None)
+        expected, rows = finish(p), list(p.trace.rows())
+    with platform() as q:
+        assert saved.load(q) is None
+        assert finish(q) == expected
+        assert list(q.trace.rows()) == rows
+
+
+def test_state_of_every_kind(tmp_path: Path) -> None:
+    """Arrays of any type and size, keys, what is shared, and objects; to the last bit."""
+    big = np.random.default_rng(0).standard_normal(5000)
+    state = {
+        "host": big,
+        "same": big,
+        "integers": np.arange(9000),
+        "flags": np.arange(5000) % 3 == 0,
+        "empty": np.zeros((0, 3), np.float32),
+        "device": jnp.arange(3000.0),
+        "small": jnp.array(1, jnp.int8),
+        "key": jax.random.split(jax.random.key(3), 2000),
+        "strings": ["a", None, (1, {"b": 2.5})],
+    }
+    with platform() as p:
+        Checkpoints(tmp_path).save(3, p, state)
+    with platform() as q:
+        loaded = Checkpoints(tmp_path).load(q)
+    for name in ("host", "integers", "flags", "empty", "device", "small"):
+        assert type(loaded[name]) is type(state[name])
+        assert loaded[name].dtype == state[name].dtype  # type: ignore[attr-defined]
+        np.testing.assert_array_equal(loaded[name], state[name])  # type: ignore[arg-type]
+    assert loaded["host"] is loaded["same"]
+    loaded["host"][0] = 7.0  # what could be written to still can
+    np.testing.assert_array_equal(jax.random.key_data(loaded["key"]), jax.random.key_data(state["key"]))  # type: ignore[arg-type]
+    assert loaded["strings"] == state["strings"]
+
+
+def test_a_closure_is_named(tmp_path: Path) -> None:
+    """By the function, the invocation and the closure, before anything is written; an external need not be saved."""
+
+    def closure(context: Any) -> int:
+        return context.number
+
+    program = Function(closure)
+    with platform() as p:
+        p.invoke("f", program)
+        message = r"function 'f', invocation 0: its body .*test_a_closure_is_named\.<locals>\.closure is a closure"
+        with pytest.raises(CheckpointError, match=message):
+            Checkpoints(tmp_path).save(0, p, None)
+        with pytest.raises(CheckpointError, match=r"<locals>\.<lambda> is a closure and cannot be saved"):
+            Checkpoints(tmp_path).save(0, p, lambda: None, externals={"program": program})
+        assert Checkpoints(tmp_path).newest() is None
+        Checkpoints(tmp_path).save(0, p, None, externals={"program": program})
+    with platform() as q, pytest.raises(CheckpointError, match=r"externals lacks 'program"):
+        Checkpoints(tmp_path).load(q)
+    with platform() as q:
+        Checkpoints(tmp_path).load(q, externals={"program": program})
+        assert q.next_completion().result() == 0  # type: ignore[union-attr]
+
+
+def test_what_cannot_be_saved(tmp_path: Path) -> None:
+    """An open file, a wall clock, nothing at all: said so; what was saved before stays."""
+    saved = Checkpoints(tmp_path, keep=1)
+    with platform() as p:
+        with pytest.raises(CheckpointError, match="holds no checkpoint"):
+            saved.load(p)
+        saved.save(0, p, "good")
+        with open(__file__) as file, pytest.raises(CheckpointError, match=r"cannot be saved: TypeError.*TextIOWrapper"):
+            saved.save(1, p, file)
+        with pytest.raises(CheckpointError, match="seed: the platform has 1"):
+            saved.load(platform(seed=1))
+        assert saved.load(p) == "good"
+    with pytest.raises(CheckpointError, match="clock='wall'"):
+        saved.save(2, platform(clock="wall"), None)
+    for name in ("every", "keep"):
+        with pytest.raises(ValueError, match=f"{name}=0 is below 1"):
+            Checkpoints(tmp_path, **{name: 0})
+
+
+def test_a_body_that_failed_is_saved_as_failed(tmp_path: Path) -> None:
+    """The error comes when the invocation would have ended."""
+    with platform() as p:
+        p.invoke("f", pickle.loads, b"no pickle")
+        p.next_completion(until=0.5)
+        Checkpoints(tmp_path).save(0, p, None)
+    with platform() as q:
+        Checkpoints(tmp_path).load(q)
+        done = q.next_completion()
+        assert done is not None
+        assert done.status == "failed"
+
+
+# ---- kill -9 --------------------------------------------------------------------------------------------------------
+
+CHILD = """
+import sys
+from pathlib import Path
+import tests.systems.test_checkpoints as t
+
+print("ready", flush=True)
+t.run(
+    t.SYSTEMS["synchronous"],
+    Path(sys.argv[1]),
+    every=1,
+    resume=True,
+    on_progress=lambda row: print(row["round"], flush=True),
+)
+"""
+
+
+def test_killed_at_random_moments(tmp_path: Path) -> None:
+    """Twenty times, each time resumed: every checkpoint can be read, and the end is the unbroken run's."""
+    whole = run(SYSTEMS["synchronous"], tmp_path / "whole", every=1)
+    folder, moments = tmp_path / "killed", np.random.default_rng(0).uniform(0.0, 1.2, size=20)
+    reached, kills = [], 0
+    for moment in moments:
+        child = subprocess.Popen([sys.executable, "-c", CHILD, str(folder)], stdout=subprocess.PIPE, text=True)
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+        time.sleep(moment)
+        child.send_signal(signal.SIGKILL)
+        seen = [int(float(line)) for line in child.communicate()[0].split()]
+        kills += child.returncode == -signal.SIGKILL
+        newest = Checkpoints(folder).newest() if os.path.exists(folder) else None
+        # At most the round under way is lost, and what was saved of it may just not have been reported.
+        assert (newest or 0) >= max(seen, default=0) - 1
+        reached.append(newest or 0)
+        if newest is not None:
+            assert_readable(folder)
+    assert reached == sorted(reached)
+    assert kills >= 10
+    assert_same(run(SYSTEMS["synchronous"], folder, every=1, resume=True), whole)
+
+
+def assert_readable(folder: Path) -> None:
+    """The newest checkpoint can be loaded into a platform."""
+    result = run(SYSTEMS["synchronous"], folder, budget=Budget(steps=1), every=100, resume=True)
+    assert len(result.history) >= 1
