@@ -15,6 +15,8 @@ _HAND_OVER = 100e-6
 #: Runs after which a body's pace is trusted, and programs whose pace is remembered.
 _TRUSTED_AFTER, _REMEMBERED = 8, 256
 
+#: Of the quick ones, every so many-th is looked at again.
+_LOOK_AT = 16
 #: The keys of containers are folded from this number, which no invocation has.
 _CONTAINERS = 2**32 - 1
 
@@ -167,9 +169,11 @@ class Bodies:
     def finish(self, invocation: Invocation) -> Outcome | None:
         """What a body returned, and what it raised; None if it hangs."""
         program = invocation.program
-        if invocation.task is _LATER and invocation in self._open.get(program, ()):
+        if self._open and invocation.task is _LATER and invocation in self._open.get(program, ()):
             self._close(program)
         if invocation.task is _LATER:
+            if invocation.number % _LOOK_AT:
+                return _run(program, self._context(invocation), invocation.resolved or ())
             began = time.perf_counter()
             outcome = _run(program, self._context(invocation), invocation.resolved or ())
             self._note(program, time.perf_counter() - began)

@@ -2,11 +2,11 @@
 
 import heapq
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from stellaris.runtime.agenda import ACQUIRE, END, EXPIRE, Agenda
-from stellaris.runtime.delays import Delay, Stream
+from stellaris.runtime.delays import Constant, Delay, Stream, Uniform
 from stellaris.runtime.functions import Container, Function, FunctionSpec, Invocation
 from stellaris.runtime.placement import Cluster
 from stellaris.runtime.trace import Trace
@@ -18,8 +18,15 @@ _FIRST = 1 << 60
 class Pool:
     """The containers of one function."""
 
-    def __init__(self, name: str, spec: FunctionSpec) -> None:
+    def __init__(self, name: str, spec: FunctionSpec, seed: int) -> None:
         self.name, self.spec = name, spec
+        delays = {"queueing": spec.queueing, "cold_start": spec.cold_start, "initialisation": spec.initialisation}
+        self.queueing, self.cold_start, self.initialisation = (
+            Stream(delay, seed, f"{name}/{purpose}") for purpose, delay in delays.items()
+        )
+        self.compute = Stream(spec.compute, seed, f"{name}/compute")
+        self.latency = Stream(spec.transfer.latency if spec.transfer else Constant(0.0), seed, f"{name}/transfer")
+        self.jitter = Stream(Uniform(0.0, 1.0), seed, f"{name}/retry")
         self.live: dict[int, Container] = {}
         self.idle: dict[int, Container] = {}  #: in order of when they became idle.
         self.busy = 0  #: containers that an invocation has.
@@ -30,14 +37,15 @@ class Pool:
 
     def take(self, program: Function) -> Container | None:
         """The idle container whose turn it is, of those whose state this program makes."""
-        heaps = [heap for heap in (self._warm.get(program.init), self._warm.get(_ANYBODY)) if heap]
-        for heap in heaps:
-            while heap and not heap[0][1].alive:
-                heapq.heappop(heap)
-        heaps = [heap for heap in heaps if heap]
-        if not heaps:
+        heap, anybody = self._warm.get(program.init), self._warm.get(_ANYBODY)
+        for some in (heap, anybody) if anybody else (heap,):
+            while some and not some[0][1].alive:
+                heapq.heappop(some)
+        if anybody and (not heap or anybody[0][0] < heap[0][0]):
+            heap = anybody
+        if not heap:
             return None
-        container = heapq.heappop(min(heaps, key=lambda heap: heap[0][0]))[1]
+        container = heapq.heappop(heap)[1]
         container.program = program
         del self.idle[container.number]
         container.idle_since = None
@@ -90,7 +98,7 @@ class Fleet:
         on_room: Callable[[float], None],
         on_lost: Callable[[Invocation, float], Invocation | None],
     ) -> None:
-        self._pools, self._cluster, self._agenda, self._trace = pools, cluster, agenda, trace
+        self._pools, self._cluster, self._agenda, self._rows = pools, cluster, agenda, trace.newest
         self._on_room, self._on_lost = on_room, on_lost
         reserved = [pool.spec.reserved_concurrency or 0 for pool in pools.values()]
         if limit is not None and sum(reserved) + (0 in reserved) > limit:
@@ -101,7 +109,6 @@ class Fleet:
         self._shared = math.inf if limit is None else limit - sum(reserved)
         self._shared_busy = 0
         self._made = 0
-        self._starting = {name: _starting(pool.spec, seed, name) for name, pool in pools.items()}
         self._lifetimes = {name: Stream(delay, seed, f"{name}/lifetime") for name, delay in lifetimes.items()}
 
     # ---- what an invocation does with them ----------------------------------------------------------------------
@@ -178,7 +185,7 @@ class Fleet:
         """A container is lost with its state; returns the invocation that it takes along, if one has it."""
         if not container.alive:
             return None
-        self._trace.row(now, "container_lost", container.function, -1, container.number, container.slot)
+        self._rows.append((now, "container_lost", container.function, -1, container.number, container.slot))
         if container.invocation is not None:
             return self._on_lost(container.invocation, now)
         self.end(container, now)
@@ -193,7 +200,7 @@ class Fleet:
         del pool.live[container.number]
         heapq.heappush(pool.slots, container.slot)
         self._cluster.free(container.place, pool.spec.resources)
-        self._trace.row(now, "container_ended", pool.name, -1, container.number, container.slot)
+        self._rows.append((now, "container_ended", pool.name, -1, container.number, container.slot))
         if container.provisioned:
             self._agenda.add(now, ACQUIRE, -1, self._replace, pool)
 
@@ -225,7 +232,7 @@ class Fleet:
         container = Container(self._made, pool.name, slot, program, place, provisioned)
         self._made += 1
         pool.live[container.number] = container
-        self._trace.row(now, "container_created", pool.name, -1, container.number, slot)
+        self._rows.append((now, "container_created", pool.name, -1, container.number, slot))
         if pool.name in self._lifetimes:
             until = now + self._lifetimes[pool.name].draw()
             self._agenda.add(until, EXPIRE, container.number, self.lose, container)
@@ -270,7 +277,7 @@ class Fleet:
 
     def _ready(self, container: Container, now: float) -> None:
         if container.alive:
-            self._trace.row(now, "container_ready", container.function, -1, container.number, container.slot)
+            self._rows.append((now, "container_ready", container.function, -1, container.number, container.slot))
             self._make_idle(self._pools[container.function], container, now)
             self._on_room(now)
 
@@ -281,12 +288,8 @@ class Fleet:
             self._agenda.add(now + self._start_up(container, now), END, -1, self._ready, container)
 
     def _start_up(self, container: Container, now: float) -> float:
-        cold_start, initialisation = (stream.draw() for stream in self._starting[container.function])
+        pool = self._pools[container.function]
+        cold_start, initialisation = pool.cold_start.draw(), pool.initialisation.draw()
         if initialisation:
-            self._trace.row(now, "initialisation", container.function, -1, container.number, initialisation)
+            self._rows.append((now, "initialisation", container.function, -1, container.number, initialisation))
         return cold_start + initialisation
-
-
-def _starting(spec: FunctionSpec, seed: int, name: str) -> Sequence[Stream]:
-    delays = {"cold_start": spec.cold_start, "initialisation": spec.initialisation}
-    return [Stream(delay, seed, f"{name}/{purpose}") for purpose, delay in delays.items()]

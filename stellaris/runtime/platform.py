@@ -15,7 +15,7 @@ from stellaris.runtime.bodies import Bodies
 from stellaris.runtime.checkpoint import CheckpointError, closure_name
 from stellaris.runtime.clock import VirtualClock, WallClock
 from stellaris.runtime.containers import Fleet, Pool
-from stellaris.runtime.delays import Delay, Measured, Stream, Uniform
+from stellaris.runtime.delays import Measured
 from stellaris.runtime.faults import Fate, Faults, Spells, StoreFaults, StoreRefusedError
 from stellaris.runtime.functions import Container, Function, FunctionError, FunctionSpec, Invocation
 from stellaris.runtime.placement import Cluster, Node, Placement
@@ -25,6 +25,8 @@ from stellaris.runtime.trace import Trace
 
 #: More events than this at one instant are a loop that costs no time.
 _MAX_EVENTS_AT_ONE_INSTANT = 100_000
+#: Rows that the trace takes over at a time.
+_ROWS_AT_ONCE = 1 << 8
 #: Bare callables whose `Function` is remembered.
 _REMEMBERED = 256
 #: Attributes that no checkpoint holds: threads, queues of theirs, and what a platform is made with.
@@ -109,22 +111,23 @@ class SimulatedPlatform:
         if replay is not None and (faults or store_faults):
             raise ValueError("replay and faults: what goes wrong in a replay is what did in the recorded run")
         self._functions, self._seed, self._virtual = dict(functions), seed, clock == "virtual"
-        self._clock = VirtualClock() if self._virtual else WallClock()
+        self._clock: Any = VirtualClock() if self._virtual else WallClock()
         self._hang_after, self._on_event = hang_after, on_event
         self._agenda, self._invoked = Agenda(), 0
-        self._streams: dict[tuple[str, str], Stream] = {}
         self._pending: dict[int, Invocation] = {}
         self._replay, self._submitted = replay, Counter[str]()
         self._undelivered = 0  # messages under way whose invocation has ended
+        self._referring: set[int] = set()  # pending invocations whose arguments refer to the store
         self._waiting, self._serving = 0, False  # invocations that wait for room; whether they will look for it
         self._done: SimpleQueue[Invocation] = SimpleQueue()
         self._programs: dict[Callable[..., Any], Function] = {}
-        self._instant, self._events_now = -1.0, 0
+        self._events_now = 0
         self._closed = False
         self.trace = Trace()
+        self._rows = self.trace.newest
         self.store = Store(keep=keep_versions, capacity=store_capacity, on_stored=self._stored)
         self._bodies = Bodies(threads or os.cpu_count() or 1, seed, batching=self._virtual, hang_after=hang_after)
-        self._pools = {name: Pool(name, spec) for name, spec in functions.items()}
+        self._pools = {name: Pool(name, spec, seed) for name, spec in functions.items()}
         self._fates = {name: Fate(name, fault, seed) for name, fault in faults.items()}
         self._fleet = Fleet(
             *(self._pools, Cluster(nodes, placement), max_concurrency),
@@ -149,7 +152,8 @@ class SimulatedPlatform:
     @property
     def now(self) -> float:
         """Seconds since the start."""
-        return self._clock.now
+        seconds: float = self._clock.now
+        return seconds
 
     @property
     def functions(self) -> Mapping[str, FunctionSpec]:
@@ -236,7 +240,7 @@ class SimulatedPlatform:
         i, policy = invocation, self._functions[invocation.function].retry
         if i.status not in RETRIABLE or i.attempt >= (limit or policy.limit) or i.args is None:
             raise FunctionError(i) from i.error
-        chance = self._draw(i.function, "retry", Uniform(0.0, 1.0)) if policy.jitter else 1.0
+        chance = self._pools[i.function].jitter.draw() if policy.jitter else 1.0
         wait = policy.wait(i.attempt + 1, chance=chance)
         at = self.now + wait if wait else None
         return self._submit(i.function, i.program, i.args, at, i.work, i.tag, attempt=i.attempt + 1, key=i.key)
@@ -270,31 +274,7 @@ class SimulatedPlatform:
         Raises:
           RuntimeError: if events at one instant never end, or what is pending waits for room that nothing will free.
         """
-        clock, events, on_event = self._clock, self._agenda.events, self._on_event
-        while self._pending or self._undelivered or until < math.inf:
-            if not self._virtual:
-                self._schedule_done_bodies()
-            instant = events[0][0] if events else math.inf
-            if instant == until == math.inf and self._virtual:
-                raise self._deadlock()
-            interruption = clock.reach(min(instant, until), self._done)
-            if interruption is not None:
-                self._schedule_end(interruption)
-                continue
-            if instant > until:
-                return None
-            time, _, _, _, handler, subject = heapq.heappop(events)
-            if time != self._instant:
-                self._instant, self._events_now = time, 0
-            self._events_now += 1
-            if self._events_now > _MAX_EVENTS_AT_ONE_INSTANT:
-                raise _standstill(time)
-            ended: Invocation | None = handler(subject, time)
-            if on_event is not None:
-                on_event(self)
-            if ended is not None:
-                return ended
-        return None
+        return self._next_virtual(until) if self._virtual else self._next_on_the_wall(until)
 
     def bill(self, prices: PriceSheet) -> Bill:
         """What the run has cost so far under a price sheet."""
@@ -309,7 +289,7 @@ class SimulatedPlatform:
         for invocation in list(self._pending.values()):
             self._finish(invocation, "cancelled", now)
         self._fleet.end_all(now)
-        self._agenda.events.clear()
+        self._agenda.clear()
         self._bodies.close()
 
     def __enter__(self) -> "SimulatedPlatform":
@@ -353,6 +333,7 @@ class SimulatedPlatform:
                         "closure and cannot be saved: make it a function of a module, or its program an external"
                     )
         self._settle()
+        self.trace.settle()
         return {name: value for name, value in vars(self).items() if name not in _NOT_SAVED}
 
     def restore_state(self, state: Mapping[str, Any]) -> None:
@@ -373,6 +354,57 @@ class SimulatedPlatform:
             if invocation.task is not None:
                 self._bodies.settle(invocation)
 
+    # ---- time ---------------------------------------------------------------------------------------------------
+
+    def _next_virtual(self, until: float) -> Invocation | None:
+        agenda, clock, on_event, pending = self._agenda, self._clock, self._on_event, self._pending
+        bounded = until < math.inf
+        if len(self._rows) > _ROWS_AT_ONCE:
+            self.trace.settle()
+        while pending or self._undelivered or (bounded and agenda):
+            try:
+                event = agenda.pop()
+            except IndexError:
+                break
+            time = event[0]
+            if time > until:
+                agenda.put_back(event)
+                break
+            if time > clock.now:
+                clock.now = time
+                self._events_now = 0
+            self._events_now += 1
+            if self._events_now > _MAX_EVENTS_AT_ONE_INSTANT:
+                raise _standstill(time)
+            ended: Invocation | None = event[4](event[5], time)
+            if on_event is not None:
+                on_event(self)
+            if ended is not None:
+                return ended
+        if bounded:
+            clock.now = max(clock.now, until)
+        elif pending or self._undelivered:
+            raise self._deadlock()
+        return None
+
+    def _next_on_the_wall(self, until: float) -> Invocation | None:
+        while self._pending or self._undelivered or until < math.inf:
+            self._schedule_done_bodies()
+            instant = self._agenda.next_time
+            interruption = self._clock.reach(min(instant, until), self._done)
+            if interruption is not None:
+                self._schedule_end(interruption)
+                continue
+            if instant > until:
+                return None
+            time, _, _, _, handler, subject = self._agenda.pop()
+            ended: Invocation | None = handler(subject, time)
+            if self._on_event is not None:
+                self._on_event(self)
+            if ended is not None:
+                return ended
+        return None
+
     # ---- events -------------------------------------------------------------------------------------------------
 
     def _submit(
@@ -392,6 +424,7 @@ class SimulatedPlatform:
         number, now = self._invoked, self._clock.now
         if args and has_references(args):
             self.store.pin(args, invocation=number)
+            self._referring.add(number)
         self._invoked += 1
         submitted = now if at is None else at
         invocation = Invocation(
@@ -404,24 +437,33 @@ class SimulatedPlatform:
             self._submitted[name] += 1
         self._pending[number] = invocation
         if at is None:
-            self._arrive(invocation, now)
+            looks = self._submitted_at(invocation, now)
+            self._agenda.add(looks, ACQUIRE, number, self._acquire, invocation)
         else:
             self._agenda.add(at, ACQUIRE, number, self._arrive, invocation)
         return invocation
 
-    def _arrive(self, invocation: Invocation, now: float) -> None:
+    def _arrive(self, invocation: Invocation, now: float) -> Invocation | None:
+        """An invocation's time has come."""
+        if invocation.number not in self._pending:
+            return None  # cancelled before
+        looks = self._submitted_at(invocation, now)
+        if looks == now:
+            return self._acquire(invocation, now)  # as its event would: it has the same time, phase and number
+        self._agenda.add(looks, ACQUIRE, invocation.number, self._acquire, invocation)
+        return None
+
+    def _submitted_at(self, invocation: Invocation, now: float) -> float:
+        """Notes that an invocation is submitted; returns when it looks for a container."""
         name, number, invocation.arrived = invocation.function, invocation.number, True
-        if number not in self._pending:
-            return  # cancelled before
-        self.trace.row(now, "submitted", name, number, -1, invocation.key)
-        looks, recorded = now + self._draw(name, "queueing", self._functions[name].queueing), invocation.recorded
+        self._rows.append((now, "submitted", name, number, -1, invocation.key))
+        looks, recorded = now + self._pools[name].queueing.draw(), invocation.recorded
         if recorded is not None and recorded.ending == "throttled":
-            ended = recorded.later("ended", after="submitted", at=now)
-            self._agenda.add(ended, ACQUIRE, number, self._refuse, invocation)
-            return
+            invocation.fate = frozenset({"throttle"})
+            return recorded.later("ended", after="submitted", at=now)
         if recorded is not None:
             looks = recorded.later("acquired", after="submitted", at=now, otherwise=looks)
-        self._agenda.add(looks, ACQUIRE, number, self._acquire, invocation)
+        return looks
 
     def _acquire(self, invocation: Invocation, now: float) -> Invocation | None:
         """Finds a container, and has the invocation start once it is there; otherwise it waits, or is rejected."""
@@ -446,7 +488,7 @@ class SimulatedPlatform:
         """Has an invocation start once its container is there."""
         number, recorded, start = invocation.number, invocation.recorded, now + wait
         invocation.container = container
-        self.trace.row(now, "acquired", invocation.function, number, container.number, invocation.cold)
+        self._rows.append((now, "acquired", invocation.function, number, container.number, invocation.cold))
         if recorded is not None and math.isnan(recorded.started) and recorded.ending != "cancelled":
             start = recorded.later("ended", after="acquired", at=now)  # it crashed before it started
             self._end_at(start, invocation, recorded.ending)
@@ -479,8 +521,6 @@ class SimulatedPlatform:
 
     def _refuse(self, invocation: Invocation, now: float) -> Invocation | None:
         """An attempt is throttled."""
-        if invocation.number not in self._pending:
-            return None  # cancelled before
         self._finish(invocation, "throttled", now)
         return invocation
 
@@ -492,7 +532,7 @@ class SimulatedPlatform:
         assert container is not None
         spec, fate = self._functions[name], invocation.fate or ()
         invocation.status, invocation.started = "running", now
-        self.trace.row(now, "started", name, number, container.number, 0.0)
+        self._rows.append((now, "started", name, number, container.number, 0.0))
         slow_down = self._fleet.begin(container)
         if "crash_before" in fate:
             self._end_at(now, invocation, "crashed")
@@ -510,7 +550,7 @@ class SimulatedPlatform:
         if "straggle" in fate:
             slow_down *= self._fates[name].straggler_factor()
         if not isinstance(spec.compute, Measured):
-            duration = transfer + invocation.work * self._draw(name, "compute", spec.compute) * slow_down
+            duration = transfer + invocation.work * self._pools[name].compute.draw() * slow_down
         elif self._virtual:
             duration = transfer + spec.compute.factor * invocation.work * self._bodies.measure(invocation) * slow_down
         else:
@@ -544,7 +584,7 @@ class SimulatedPlatform:
         if self._virtual:
             if invocation.task is None:
                 self._bodies.start(invocation, trusted=spec.timeout is None)
-            self._end_at(due, invocation, "completed")
+            self._complete_at(due, invocation)
         else:
             self._bodies.start(invocation, trusted=False, on_done=lambda: self._done.put(invocation))
             limit, ending = (self._hang_after, "hung") if spec.timeout is None else (spec.timeout, "timed_out")
@@ -554,49 +594,54 @@ class SimulatedPlatform:
         """Resolves an invocation's arguments; returns the seconds to fetch them and to send its result."""
         number, args = invocation.number, invocation.args or ()
         fetched = 0
-        if args and has_references(args):
+        if number in self._referring:
             if self._refusing is not None and self._refusing.now(now):
                 raise StoreRefusedError(f"the store refused to answer invocation {number} at {now:.6g} s")
             invocation.resolved = self.store.resolve(args, invocation=number, function=invocation.function)
             fetched = self.store.fetched(number)
-            self.trace.row(now, "fetched", invocation.function, number, -1, fetched)
+            self._rows.append((now, "fetched", invocation.function, number, -1, fetched))
         else:
             invocation.resolved = args
         if spec.transfer is None:
             return 0.0
         nbytes = size(invocation.resolved) + spec.transfer.upload
-        seconds = self._draw(invocation.function, "transfer", spec.transfer.latency) + nbytes / spec.transfer.bandwidth
+        seconds = self._pools[invocation.function].latency.draw() + nbytes / spec.transfer.bandwidth
         if self._slow is not None and self._slow[0].now(now):
             seconds *= self._slow[1]
         return seconds
 
-    def _end(self, ending: tuple[Invocation, str], now: float) -> Invocation | None:
-        """Hands out an invocation that ends, and frees its container."""
-        invocation, status = ending
-        name, fate = invocation.function, invocation.fate or ()
+    def _complete(self, invocation: Invocation, now: float) -> Invocation | None:
+        """An invocation is due: its body has returned, or raised, or hangs; then its message may be lost."""
         if invocation.number not in self._pending:
-            return None  # killed already, or completed before its time-out
-        if status == "completed":
-            status = self._collect(invocation)
-            if status == "hung" and self._functions[name].timeout is not None and invocation.started is not None:
-                self._end_at(invocation.started + (self._functions[name].timeout or 0.0), invocation, "timed_out")
-                return None
-        if status == "completed" and "crash_after" in fate:
-            status = "crashed"
-        elif status == "completed":
+            return None  # killed already
+        status, fate, spec = self._collect(invocation), invocation.fate, self._functions[invocation.function]
+        if status == "hung" and spec.timeout is not None and invocation.started is not None:
+            self._end_at(invocation.started + spec.timeout, invocation, "timed_out")
+            return None
+        if status == "completed" and (fate or invocation.recorded is not None):
+            if fate and "crash_after" in fate:
+                return self._end((invocation, "crashed"), now)
             noticed, again = self._messages(invocation, now)
             if again is not None:
                 copy = replace(invocation, status="completed", finished=now, args=None, resolved=None, task=None)
                 self._deliver_at(again, copy, "redelivered")
             if noticed is not None:
-                status = "lost"
                 self._deliver_at(noticed, invocation, "noticed")
+                self._end((invocation, "lost"), now)
+                return None
+        return self._end((invocation, status), now)
+
+    def _end(self, ending: tuple[Invocation, str], now: float) -> Invocation | None:
+        """Hands out an invocation that ends, and frees its container."""
+        invocation, status = ending
+        if invocation.number not in self._pending:
+            return None  # killed already, or completed before its time-out
         self._finish(invocation, status, now)
         container = invocation.container
         if container is not None:
             dies = status in ("timed_out", "crashed", "hung")
             self._fleet.release(container, now, started=invocation.started is not None, dies=dies)
-        return None if status == "lost" else invocation
+        return invocation
 
     def _messages(self, invocation: Invocation, now: float) -> tuple[float | None, float | None]:
         """When the loss of an invocation's message will be noticed, and when its duplicate comes."""
@@ -604,7 +649,7 @@ class SimulatedPlatform:
         if recorded is not None:
             times = (recorded.later(event, after="ended", at=now) for event in ("noticed", "redelivered"))
             noticed, again = (None if math.isnan(time) else time for time in times)
-            return (math.inf if recorded.ending == "lost" and noticed is None else noticed), again
+            return noticed, again
         again = now + self._fates[name].duplicate_after() if "duplicate" in fate else None
         noticed = now + self._fates[name].notice_after() if "lose" in fate else None
         return noticed, again
@@ -613,7 +658,7 @@ class SimulatedPlatform:
         """The one place where an invocation ends."""
         number = invocation.number
         del self._pending[number]
-        if invocation.status == "running":
+        if status != "completed" and invocation.status == "running":
             self._bodies.drop(invocation)
         invocation.status, invocation.finished = status, now
         invocation.resolved = invocation.task = None
@@ -621,18 +666,23 @@ class SimulatedPlatform:
             invocation.value = None
         if status not in RETRIABLE:
             invocation.args = None
-        self.store.release(number)
+        if number in self._referring:
+            self._referring.discard(number)
+            self.store.release(number)
         if invocation.arrived:
             container = invocation.container
             number_there = -1 if container is None else container.number
-            self.trace.row(now, status, invocation.function, number, number_there, 0.0)
+            self._rows.append((now, status, invocation.function, number, number_there, 0.0))
 
     def _deliver(self, message: tuple[Invocation, str], now: float) -> Invocation:
         """Hands out what ended before: a duplicate, or an invocation whose message was lost."""
         invocation, event = message
         self._undelivered -= 1
-        self.trace.row(now, event, invocation.function, invocation.number, -1, 0.0)
+        self._rows.append((now, event, invocation.function, invocation.number, -1, 0.0))
         return invocation
+
+    def _complete_at(self, time: float, invocation: Invocation) -> None:
+        self._agenda.add(time, END, invocation.number, self._complete, invocation)
 
     def _end_at(self, time: float, invocation: Invocation, status: str) -> None:
         self._agenda.add(time, END, invocation.number, self._end, (invocation, status))
@@ -685,20 +735,12 @@ class SimulatedPlatform:
         due, compute = invocation.finished, self._functions[invocation.function].compute
         if isinstance(compute, Measured):
             due += compute.factor * invocation.work * invocation.task[0].seconds
-        self._end_at(max(self.now, due), invocation, "completed")
-
-    # ---- draws --------------------------------------------------------------------------------------------------
-
-    def _draw(self, function: str, purpose: str, delay: Delay) -> float:
-        stream = self._streams.get((function, purpose))
-        if stream is None:
-            stream = self._streams[function, purpose] = Stream(delay, self._seed, f"{function}/{purpose}")
-        return stream.draw()
+        self._complete_at(max(self.now, due), invocation)
 
     def _stored(self, name: str, version: int, nbytes: int) -> None:
-        self.trace.row(self.now, "stored", name, -1, -1, nbytes)
+        self._rows.append((self.now, "stored", name, -1, -1, nbytes))
         if name:
-            self.trace.row(self.now, "published", name, -1, -1, version)
+            self._rows.append((self.now, "published", name, -1, -1, version))
 
 
 def _standstill(instant: float) -> RuntimeError:

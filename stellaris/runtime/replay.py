@@ -67,6 +67,8 @@ class Replay:
             dict(zip(rows.invocation.tolist(), rows.time.tolist(), strict=True))
             for rows in (trace.select("noticed"), trace.select("redelivered"))
         )
+        after = math.nextafter(max((row[0] for row in trace.rows()), default=0.0), math.inf)
+        lost = ENDINGS.index("lost")
         self._calls: dict[str, list[Recorded]] = {name: [] for name in table.names}
         columns = (table.number, table.function, table.submitted, table.acquired, table.started, table.ended)
         for number, function, submitted, acquired, started, ended, ending in zip(
@@ -75,7 +77,8 @@ class Replay:
             call = Recorded(
                 *(submitted, acquired, started, ended),
                 ENDINGS[ending] if ending >= 0 else "",
-                noticed.get(number, math.nan),
+                # What had not been noticed by the end of the recording is so right after it.
+                noticed.get(number, after if ending == lost else math.nan),
                 redelivered.get(number, math.nan),
             )
             self._calls[table.names[function]].append(call)

@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -65,14 +65,21 @@ class Trace:
     """
 
     def __init__(self) -> None:
-        self._time, self._value = array("d"), array("d")
-        self._event, self._function = array("h"), array("h")
-        self._invocation, self._container = array("i"), array("i")
+        self._columns: tuple[array[Any], ...] = (
+            *(array("d"), array("h"), array("h")),
+            *(array("i"), array("i"), array("d")),
+        )
         self._names: list[str] = []
         self._codes: dict[str, int] = {}
+        #: Rows that are not in the columns yet: tuples like those of `rows`. The platform writes here.
+        self.newest: list[tuple[float, str, str, int, int, float]] = []
 
     def __len__(self) -> int:
-        return len(self._time)
+        return len(self._columns[0]) + len(self.newest)
+
+    def __reduce__(self) -> Any:
+        self.settle()
+        return _restored, (self._columns, self._names, self.newest)
 
     def append(
         self,
@@ -94,52 +101,57 @@ class Trace:
           container: the container's number, or -1.
           value: what the event carries.
         """
-        self.row(time, event, function, invocation, container, value)
+        self.newest.append((time, event, function, invocation, container, value))
 
-    def row(self, time: float, event: str, function: str, invocation: int, container: int, value: float) -> None:
-        """`append`, by position: the platform writes four rows an invocation."""
-        codes = self._codes
-        self._time.append(time)
-        self._event.append(codes[event] if event in codes else self._code(event))
-        self._function.append(codes[function] if function in codes else self._code(function))
-        self._invocation.append(invocation)
-        self._container.append(container)
-        self._value.append(value)
+    def settle(self) -> None:
+        """Moves the newest rows into the columns, where they take a seventh of the memory."""
+        if self.newest:
+            columns = [*zip(*self.newest, strict=True)]
+            self.newest.clear()  # the same list: the platform holds on to it
+            for i in (1, 2):
+                names = columns[i]
+                codes = {name: self._code(name) for name in dict.fromkeys(names)}
+                columns[i] = tuple(map(codes.__getitem__, names))
+            for kept, new in zip(self._columns, columns, strict=True):
+                kept.extend(new)
+
+    def _array(self, column: int) -> NDArray:
+        self.settle()
+        return np.asarray(self._columns[column])
 
     # ---- views --------------------------------------------------------------------------------------------------
 
     def rows(self, start: int = 0) -> Iterator[tuple[float, str, str, int, int, float]]:
         """Every row from `start` on: `(time, event, function, invocation, container, value)`."""
-        names, columns = self._names, (self._time, self._event, self._function, self._invocation, self._container)
-        for time, event, function, *numbers, value in zip(
-            *(column[start:] for column in (*columns, self._value)), strict=True
-        ):
-            yield time, names[event], names[function], numbers[0], numbers[1], value
+        self.settle()
+        names, columns = self._names, (column[start:] for column in self._columns)
+        for time, event, function, invocation, container, value in zip(*columns, strict=True):
+            yield time, names[event], names[function], invocation, container, value
 
     def select(self, event: str, *, function: str | None = None, start: int = 0) -> Events:
         """The rows of one event, optionally of one function, from row `start` on."""
-        rows = start + np.flatnonzero(np.asarray(self._event)[start:] == self._codes.get(event, -1))
+        rows = start + np.flatnonzero(self._array(1)[start:] == self._codes.get(event, -1))
         if function is not None:
-            rows = rows[np.asarray(self._function)[rows] == self._codes.get(function, -1)]
-        return Events(*(np.asarray(column)[rows] for column in (self._time, self._invocation, self._value)))
+            rows = rows[self._array(2)[rows] == self._codes.get(function, -1)]
+        return Events(*(self._array(column)[rows] for column in (0, 3, 5)))
 
     def containers(self, event: str, function: str) -> dict[int, float]:
         """When an event (last) happened to each of a function's containers, by its number."""
-        rows = np.asarray(self._event) == self._codes.get(event, -1)
-        rows &= np.asarray(self._function) == self._codes.get(function, -1)
-        numbers, times = np.asarray(self._container)[rows], np.asarray(self._time)[rows]
+        rows = self._array(1) == self._codes.get(event, -1)
+        rows &= self._array(2) == self._codes.get(function, -1)
+        numbers, times = self._array(4)[rows], self._array(0)[rows]
         return dict(zip(numbers.tolist(), times.tolist(), strict=True))
 
     def functions(self) -> tuple[str, ...]:
         """Names of the functions that were invoked, in order of first appearance."""
-        invoked = np.asarray(self._invocation) >= 0
-        codes, first = np.unique(np.asarray(self._function)[invoked], return_index=True)
+        invoked = self._array(3) >= 0
+        codes, first = np.unique(self._array(2)[invoked], return_index=True)
         return tuple(self._names[code] for code in codes[np.argsort(first)])
 
     def invocations(self) -> Invocations:
         """Every invocation: when it was submitted, got its container, started and ended, and how."""
         names = self.functions()
-        event, number = np.asarray(self._event), np.asarray(self._invocation)
+        event, number = self._array(1), self._array(3)
         n = int(number.max(initial=-1)) + 1
         nothing = np.full(n, math.nan)
         columns = {name: nothing.copy() for name in ("submitted", "acquired", "started", "ended")}
@@ -154,17 +166,17 @@ class Trace:
         for name in ("submitted", "acquired", "started"):
             at = rows(name)
             which = number[at]
-            columns[name][which] = np.asarray(self._time)[at]
-            function[which] = places[np.asarray(self._function)[at]]
+            columns[name][which] = self._array(0)[at]
+            function[which] = places[self._array(2)[at]]
             if name == "submitted":
-                key[which] = np.asarray(self._value)[at]
+                key[which] = self._array(5)[at]
             elif name == "acquired":
-                cold[which] = np.asarray(self._value)[at] > 0
+                cold[which] = self._array(5)[at] > 0
             if name != "submitted":
-                container[which] = np.asarray(self._container)[at]
+                container[which] = self._array(4)[at]
         for code, name in enumerate(ENDINGS):
             at = rows(name)
-            columns["ended"][number[at]], ending[number[at]] = np.asarray(self._time)[at], code
+            columns["ended"][number[at]], ending[number[at]] = self._array(0)[at], code
         there = np.flatnonzero(function >= 0)
         filled = (key, *columns.values())
         key, submitted, acquired, started, ended = (column[there] for column in filled)
@@ -185,17 +197,17 @@ class Trace:
         """The whole log, a row an event, in order (needs pandas)."""
         import pandas as pd
 
-        def text(codes: "array[int]") -> "pd.Categorical[str]":
+        def text(codes: NDArray) -> "pd.Categorical[str]":
             return pd.Categorical.from_codes(np.array(codes), categories=pd.Index(self._names or [""]))
 
         return pd.DataFrame(
             {
-                "time": np.array(self._time),
-                "event": text(self._event),
-                "function": text(self._function),
-                "invocation": np.array(self._invocation),
-                "container": np.array(self._container),
-                "value": np.array(self._value),
+                "time": np.array(self._array(0)),
+                "event": text(self._array(1)),
+                "function": text(self._array(2)),
+                "invocation": np.array(self._array(3)),
+                "container": np.array(self._array(4)),
+                "value": np.array(self._array(5)),
             }
         )
 
@@ -239,12 +251,12 @@ class Trace:
         if missing:
             raise ValueError(f"{os.fspath(path)} is no trace: it has no column {', '.join(missing)}")
         trace = cls()
-        for name, kept in (("event", trace._event), ("function", trace._function)):
+        for name, kept in (("event", trace._columns[1]), ("function", trace._columns[2])):
             labels = frame[name].astype(str)
             codes = {label: trace._code(label) for label in labels.unique()}
             kept.frombytes(labels.map(codes).to_numpy(np.int16).tobytes())
-        numbers = {"time": trace._time, "value": trace._value}
-        for name, column in (numbers | {"invocation": trace._invocation, "container": trace._container}).items():
+        for name, place in (("time", 0), ("invocation", 3), ("container", 4), ("value", 5)):
+            column = trace._columns[place]
             values = frame[name].replace("", "nan") if kind != "parquet" else frame[name]
             column.frombytes(values.to_numpy().astype(np.dtype(column.typecode)).tobytes())
         return trace
@@ -294,6 +306,13 @@ class Trace:
             code = self._codes[name] = len(self._names)
             self._names.append(name)
         return code
+
+
+def _restored(columns: tuple["array[Any]", ...], names: list[str], newest: list[Any]) -> Trace:
+    trace = Trace()
+    trace._columns, trace._names, trace.newest = columns, names, newest
+    trace._codes = {name: code for code, name in enumerate(names)}
+    return trace
 
 
 def _span(begin: float, end: float) -> str:
