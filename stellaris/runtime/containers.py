@@ -8,7 +8,7 @@ from typing import Any
 from stellaris.runtime.agenda import ACQUIRE, END, EXPIRE, Agenda
 from stellaris.runtime.delays import Constant, Delay, Stream, Uniform
 from stellaris.runtime.functions import Container, Function, FunctionSpec, Invocation
-from stellaris.runtime.placement import Cluster
+from stellaris.runtime.placement import NOWHERE, Cluster
 from stellaris.runtime.trace import Trace
 
 #: Provisioned containers are taken before others.
@@ -119,7 +119,7 @@ class Fleet:
         Returns:
           The container, and the seconds that it takes to be made (0 if it is warm); None if there is no room.
         """
-        pool = self._pools[invocation.function]
+        pool: Pool = invocation.pool
         if not self.may_have_room(pool):
             return None
         wait, container = 0.0, pool.take(invocation.program)
@@ -155,7 +155,7 @@ class Fleet:
         pool.busy -= 1
         if pool.spec.reserved_concurrency is None:
             self._shared_busy -= 1
-        if started:
+        if started and container.place is not NOWHERE:
             self._cluster.end(container.place)
         if dies:
             self.end(container, now)

@@ -249,6 +249,7 @@ class Invocation:
     attempt: int
     submitted: float
     key: int  #: for idempotency: the number of its first attempt. What carries the same key is the same piece of work.
+    pool: Any = field(repr=False)  #: the platform's record of its function's containers.
     arrived: bool = False  #: whether the instant has come at which it was submitted.
     started: float | None = None
     finished: float | None = None

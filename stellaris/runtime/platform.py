@@ -18,7 +18,7 @@ from stellaris.runtime.containers import Fleet, Pool
 from stellaris.runtime.delays import Measured
 from stellaris.runtime.faults import Fate, Faults, Spells, StoreFaults, StoreRefusedError
 from stellaris.runtime.functions import Container, Function, FunctionError, FunctionSpec, Invocation
-from stellaris.runtime.placement import Cluster, Node, Placement
+from stellaris.runtime.placement import NOWHERE, Cluster, Node, Placement
 from stellaris.runtime.replay import Recorded, Replay
 from stellaris.runtime.store import Store, has_references, size
 from stellaris.runtime.trace import Trace
@@ -372,10 +372,11 @@ class SimulatedPlatform:
                 break
             if time > clock.now:
                 clock.now = time
-                self._events_now = 0
-            self._events_now += 1
-            if self._events_now > _MAX_EVENTS_AT_ONE_INSTANT:
-                raise _standstill(time)
+                self._events_now = 1
+            else:
+                self._events_now += 1
+                if self._events_now > _MAX_EVENTS_AT_ONE_INSTANT:
+                    raise _standstill(time)
             ended: Invocation | None = event[4](event[5], time)
             if on_event is not None:
                 on_event(self)
@@ -426,10 +427,9 @@ class SimulatedPlatform:
             self.store.pin(args, invocation=number)
             self._referring.add(number)
         self._invoked += 1
-        submitted = now if at is None else at
-        invocation = Invocation(
-            number, name, program, args, work, tag, attempt, submitted, number if key is None else key
-        )
+        submitted, key = now if at is None else at, number if key is None else key
+        pool = self._pools[name]
+        invocation = Invocation(number, name, program, args, work, tag, attempt, submitted, key, pool)
         if name in self._fates:
             invocation.fate = self._fates[name].next_attempt()
         if self._replay is not None:
@@ -457,7 +457,8 @@ class SimulatedPlatform:
         """Notes that an invocation is submitted; returns when it looks for a container."""
         name, number, invocation.arrived = invocation.function, invocation.number, True
         self._rows.append((now, "submitted", name, number, -1, invocation.key))
-        looks, recorded = now + self._pools[name].queueing.draw(), invocation.recorded
+        looks: float = now + invocation.pool.queueing.draw()
+        recorded = invocation.recorded
         if recorded is not None and recorded.ending == "throttled":
             invocation.fate = frozenset({"throttle"})
             return recorded.later("ended", after="submitted", at=now)
@@ -467,12 +468,12 @@ class SimulatedPlatform:
 
     def _acquire(self, invocation: Invocation, now: float) -> Invocation | None:
         """Finds a container, and has the invocation start once it is there; otherwise it waits, or is rejected."""
-        name, number, fate = invocation.function, invocation.number, invocation.fate
+        number, fate = invocation.number, invocation.fate
         if number not in self._pending:
             return None  # cancelled before
         if fate and "throttle" in fate:
             return self._refuse(invocation, now)
-        pool = self._pools[name]
+        pool: Pool = invocation.pool
         # Who has waited for longer comes first.
         found = None if pool.waiting else self._fleet.acquire(invocation, now)
         if found is not None:
@@ -530,15 +531,16 @@ class SimulatedPlatform:
         if number not in self._pending:
             return  # cancelled, or its container lost, before it started
         assert container is not None
-        spec, fate = self._functions[name], invocation.fate or ()
+        spec, fate, transfer = invocation.pool.spec, invocation.fate or (), 0.0
         invocation.status, invocation.started = "running", now
         self._rows.append((now, "started", name, number, container.number, 0.0))
-        slow_down = self._fleet.begin(container)
+        slow_down = 1.0 if container.place is NOWHERE else self._fleet.begin(container)
         if "crash_before" in fate:
             self._end_at(now, invocation, "crashed")
             return
         try:
-            transfer = self._fetch(invocation, spec, now)
+            if invocation.args or spec.transfer is not None:
+                transfer = self._fetch(invocation, spec, now)
         except (LookupError, StoreRefusedError) as error:
             invocation.error = error
             self._end_at(now, invocation, "failed" if isinstance(error, LookupError) else "crashed")
@@ -550,7 +552,7 @@ class SimulatedPlatform:
         if "straggle" in fate:
             slow_down *= self._fates[name].straggler_factor()
         if not isinstance(spec.compute, Measured):
-            duration = transfer + invocation.work * self._pools[name].compute.draw() * slow_down
+            duration = transfer + invocation.work * invocation.pool.compute.draw() * slow_down
         elif self._virtual:
             duration = transfer + spec.compute.factor * invocation.work * self._bodies.measure(invocation) * slow_down
         else:
@@ -605,7 +607,7 @@ class SimulatedPlatform:
         if spec.transfer is None:
             return 0.0
         nbytes = size(invocation.resolved) + spec.transfer.upload
-        seconds = self._pools[invocation.function].latency.draw() + nbytes / spec.transfer.bandwidth
+        seconds: float = invocation.pool.latency.draw() + nbytes / spec.transfer.bandwidth
         if self._slow is not None and self._slow[0].now(now):
             seconds *= self._slow[1]
         return seconds
@@ -614,10 +616,16 @@ class SimulatedPlatform:
         """An invocation is due: its body has returned, or raised, or hangs; then its message may be lost."""
         if invocation.number not in self._pending:
             return None  # killed already
-        status, fate, spec = self._collect(invocation), invocation.fate, self._functions[invocation.function]
-        if status == "hung" and spec.timeout is not None and invocation.started is not None:
-            self._end_at(invocation.started + spec.timeout, invocation, "timed_out")
+        status, fate, limit = "completed", invocation.fate, invocation.pool.spec.timeout
+        outcome = self._bodies.finish(invocation)
+        if outcome is not None:
+            invocation.value, invocation.error = outcome
+            status = "completed" if invocation.error is None else "failed"
+        elif limit is not None and invocation.started is not None:
+            self._end_at(invocation.started + limit, invocation, "timed_out")
             return None
+        else:
+            status = "hung"
         if status == "completed" and (fate or invocation.recorded is not None):
             if fate and "crash_after" in fate:
                 return self._end((invocation, "crashed"), now)
@@ -664,7 +672,9 @@ class SimulatedPlatform:
         invocation.resolved = invocation.task = None
         if status != "completed":
             invocation.value = None
-        if status not in RETRIABLE:
+            if status not in RETRIABLE:
+                invocation.args = None
+        else:
             invocation.args = None
         if number in self._referring:
             self._referring.discard(number)
@@ -712,14 +722,6 @@ class SimulatedPlatform:
                 self._programs.clear()
             program = self._programs[body] = Function(body)
         return program
-
-    def _collect(self, invocation: Invocation) -> str:
-        """Waits for a body whose completion is due, and keeps what it returned or raised."""
-        outcome = self._bodies.finish(invocation)
-        if outcome is None:
-            return "hung"
-        invocation.value, invocation.error = outcome
-        return "completed" if invocation.error is None else "failed"
 
     def _schedule_done_bodies(self) -> None:
         while True:

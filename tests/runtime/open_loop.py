@@ -1,0 +1,123 @@
+"""Long open-loop runs, in a process of their own: `python -m tests.runtime.open_loop` prints what they gave.
+
+Under the tests' type checks of every call they would take ten times as long.
+"""
+
+import json
+import sys
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from simfaas.ServerlessSimulator import ServerlessSimulator
+from simfaas.SimProcess import ExpSimProcess
+
+from stellaris.runtime import FunctionSpec, SimulatedPlatform
+from stellaris.runtime.delays import Constant, Delay, Exponential, Gamma, Uniform
+
+ARRIVALS, FEWER = 100_000, 40_000
+
+
+class Observed(NamedTuple):
+    """What a platform under Poisson arrivals does in the long run."""
+
+    cold: float  #: probability of a cold start.
+    running: float  #: invocations on average.
+    containers: float  #: on average.
+    rejected: float  #: probability.
+    service: float  #: mean seconds.
+    rate: float  #: arrivals a second.
+    waits: float = 0.0  #: probability.
+    waiting: float = 0.0  #: mean seconds.
+
+
+def nothing(context: Any) -> None:
+    """A body that does nothing."""
+
+
+def open_loop(rate: float, service: Delay, *, seed: int = 0, arrivals: int = ARRIVALS, **spec: Any) -> Observed:
+    """Poisson arrivals, all submitted beforehand, until the last has ended."""
+    instants = np.random.default_rng([seed, 1]).exponential(1 / rate, arrivals).cumsum()
+    with SimulatedPlatform({"f": FunctionSpec(compute=service, **spec)}, seed=seed) as platform:
+        for instant in instants.tolist():
+            platform.invoke("f", nothing, at=instant)
+        while platform.next_completion():
+            pass
+        end = platform.now
+    table = platform.trace.invocations()
+    created = platform.trace.select("container_created").time
+    gone = platform.trace.select("container_ended").time
+    busy = table.ended - table.started
+    waits = table.started - table.submitted
+    return Observed(
+        cold=float(table.cold.sum() / arrivals),
+        running=float(np.nansum(busy) / end),
+        containers=float((np.minimum(gone, end).sum() - created.sum()) / end),
+        rejected=float(np.isnan(table.started).mean()),
+        service=float(np.nanmean(busy)),
+        rate=arrivals / end,
+        waits=float(np.mean(waits > 0)),
+        waiting=float(np.nanmean(waits)),
+    )
+
+
+def simfaas(rate: float, service: float, expiry: float, *, seed: int) -> Observed:
+    """The same by SimFaaS, which draws from NumPy's global generator."""
+    np.random.seed(seed)  # noqa: NPY002
+    process = ExpSimProcess(rate=1 / service)
+    simulator = ServerlessSimulator(
+        arrival_process=ExpSimProcess(rate=rate),
+        warm_service_process=process,
+        cold_service_process=process,
+        expiration_threshold=expiry,
+        max_time=ARRIVALS / rate,
+    )
+    simulator.generate_trace(debug_print=False, progress=False)
+    return Observed(
+        cold=simulator.total_cold_count / simulator.total_req_count,
+        running=simulator.get_average_server_running_count(),
+        containers=simulator.get_average_server_count(),
+        rejected=simulator.total_reject_count / simulator.total_req_count,
+        service=service,
+        rate=rate,
+    )
+
+
+SIMFAAS = [(0.9, 1.991, 600.0), (0.9, 1.991, 10.0), (5.0, 2.0, 5.0)]
+SERVICES: dict[str, Delay] = {"constant": Constant(2.0), "gamma": Gamma(2.0, 2.0), "uniform": Uniform(0.0, 4.0)}
+ERLANG = [(1, 0.5), (4, 3.0), (10, 8.0), (10, 15.0)]
+
+
+def erlang(servers: int, load: float, limit: str, service: Callable[[float], Delay], overflow: str) -> Observed:
+    """A function with a limit, and a mean service time of 2 s."""
+    return open_loop(load / 2.0, service(2.0), overflow=overflow, arrivals=FEWER, **{limit: servers})
+
+
+#: What is run, by name.
+RUNS: dict[str, Callable[[], Any]] = {
+    **{f"simfaas {c}": lambda c=c: [simfaas(*c, seed=seed) for seed in range(3)] for c in SIMFAAS},  # type: ignore[misc]
+    **{f"ours {c}": lambda c=c: open_loop(c[0], Exponential(c[1]), keep_alive=c[2]) for c in SIMFAAS},  # type: ignore[misc]
+    **{
+        rule: lambda rule=rule: open_loop(5.0, Exponential(2.0), keep_alive=5.0, reuse=rule)  # type: ignore[misc]
+        for rule in ("newest", "most_recent", "least_recent")
+    },
+    **{
+        f"little {name}": lambda s=s: open_loop(3.0, s, keep_alive=5.0, cold_start=Exponential(1.0), arrivals=FEWER)  # type: ignore[misc]
+        for name, s in SERVICES.items()
+    },
+    **{
+        f"erlang {servers} {load} {limit} {service.__name__}": lambda n=servers, a=load, limit=limit, service=service: (  # type: ignore[misc]
+            erlang(n, a, limit, service, "reject")
+        )
+        for servers, load in ERLANG
+        for limit, service in (
+            ("max_concurrency", Exponential),
+            ("reserved_concurrency", Exponential),
+            ("max_concurrency", Constant),
+        )
+    },
+    "queue": lambda: erlang(4, 3.0, "max_concurrency", Exponential, "queue"),
+}
+
+if __name__ == "__main__":
+    json.dump({name: run() for name, run in RUNS.items()}, sys.stdout)
