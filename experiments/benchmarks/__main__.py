@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
-from experiments.benchmarks import losses, training
+from experiments.benchmarks import losses, platform, training
 
 #: Benchmarks by name: each module has `DESCRIPTION` and `measure(say) -> comparisons`.
-BENCHMARKS = {"training": training, "losses": losses}
+BENCHMARKS = {"training": training, "losses": losses, "platform": platform}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,0 +1,342 @@
+"""What the simulated platform costs: invocations a second, real gradients and rollouts, long traces, wall time."""
+
+import gc
+import itertools
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import psutil
+
+from experiments.benchmarks.measuring import Comparison
+from stellaris import PPO, envs
+from stellaris.algorithms import gradient
+from stellaris.algorithms.batch import Batch, take
+from stellaris.normalisation import Normaliser
+from stellaris.policies import Policy, PolicyVersion, actor_critic
+from stellaris.runtime import Function, FunctionSpec, SimulatedPlatform, Trace
+from stellaris.runtime.delays import Constant, Exponential, LogNormal, Uniform
+from stellaris.systems import programs
+from stellaris.types import Tree
+
+DESCRIPTION = "what the simulated platform costs beside the work itself"
+
+#: Arrival rate, mean service time and keep-alive, in seconds: where SimFaaS and the platform are compared for truth.
+WORKLOADS = ((0.9, 1.991, 600.0), (0.9, 1.991, 10.0), (5.0, 2.0, 5.0))
+REQUESTS, REPEATS, SUBMITTED_AT_ONCE = 50_000, 5, 1000
+LEARNERS, SAMPLES, TOGETHER = 1000, 64, 20
+ACTORS, FRAGMENT = 16, 256
+LONG = 1_000_000
+ENVIRONMENT = "Hopper-v4"
+
+
+def measure(say: Callable[[str], None]) -> Iterator[Comparison]:
+    """Runs every comparison, saying what it is at."""
+    say("no-op invocations, and SimFaaS ...")
+    for workload in WORKLOADS:
+        yield _against_simfaas(*workload)
+    say("from 10 to 10,000 concurrent functions ...")
+    yield _concurrency()
+    say(f"{LEARNERS:,} concurrent learners, and plain loops ...")
+    yield _learners()
+    say(f"{ACTORS} actors, each on a version of its own ...")
+    yield _actors()
+    say(f"a trace of {LONG:,} invocations ...")
+    yield from _long_trace()
+    say("the wall clock, and virtual time ...")
+    yield from _wall_clock()
+
+
+def no_op(context: Any) -> None:
+    """A body that does nothing."""
+
+
+# ---- bare invocations -------------------------------------------------------------------------------------------
+
+
+def _against_simfaas(rate: float, service: float, expiry: float) -> Comparison:
+    ours, theirs = [], []
+    for seed in range(REPEATS):
+        ours.append(_open_loop(rate, service, expiry, seed))
+        theirs.append(_simfaas(rate, service, expiry))
+    own, other = statistics.median(ours), statistics.median(theirs)
+    return Comparison(
+        f"invocations/s, arrivals {rate}/s of {service} s, kept {expiry:g} s, against SimFaaS",
+        f"{own:,.0f}",
+        f"{other:,.0f}",
+        own / other,
+        ">= 1.00",
+    )
+
+
+def _open_loop(rate: float, service: float, expiry: float, seed: int) -> float:
+    """Poisson arrivals of a no-op, submitted a thousand at a time."""
+    arrivals = np.random.default_rng(seed).exponential(1 / rate, REQUESTS).cumsum().tolist()
+    gc.collect()
+    began = time.perf_counter()
+    spec = FunctionSpec(compute=Exponential(service), cold_start=Exponential(0.3), keep_alive=expiry)
+    with SimulatedPlatform({"f": spec}, seed=seed) as platform:
+        for i in range(0, REQUESTS, SUBMITTED_AT_ONCE):
+            some = arrivals[i : i + SUBMITTED_AT_ONCE]
+            for instant in some:
+                platform.invoke("f", no_op, at=instant)
+            while platform.next_completion(until=some[-1]):
+                pass
+        while platform.next_completion():
+            pass
+    return REQUESTS / (time.perf_counter() - began)
+
+
+def _simfaas(rate: float, service: float, expiry: float) -> float:
+    from simfaas.ServerlessSimulator import ServerlessSimulator
+    from simfaas.SimProcess import ExpSimProcess
+
+    gc.collect()
+    began = time.perf_counter()
+    process = ExpSimProcess(rate=1 / service)
+    simulator = ServerlessSimulator(
+        arrival_process=ExpSimProcess(rate=rate),
+        warm_service_process=process,
+        cold_service_process=process,
+        expiration_threshold=expiry,
+        max_time=REQUESTS / rate,
+    )
+    simulator.generate_trace(debug_print=False, progress=False)
+    return float(simulator.total_req_count / (time.perf_counter() - began))
+
+
+def _concurrency() -> Comparison:
+    seconds: dict[int, list[float]] = {10: [], 100: [], 1000: [], 10_000: []}
+    for seed in range(REPEATS):
+        for concurrent, times in seconds.items():
+            times.append(_closed_loop(concurrent, REQUESTS, seed))
+    each = {n: statistics.median(times) for n, times in seconds.items()}
+    return Comparison(
+        "seconds an invocation, 10,000 at once, against 10",
+        f"{each[10_000] * 1e6:.1f} us",
+        f"{each[10] * 1e6:.1f} us",
+        each[10_000] / each[10],
+        "<= 2.00",
+    )
+
+
+def _closed_loop(concurrent: int, invocations: int, seed: int) -> float:
+    """Seconds an invocation, where each is followed by another."""
+    spec = FunctionSpec(compute=LogNormal(1.0, 0.5), cold_start=LogNormal(0.3, 0.1), keep_alive=600.0)
+    gc.collect()
+    with SimulatedPlatform({"f": spec}, seed=seed) as platform:
+        for _ in range(concurrent):
+            platform.invoke("f", no_op)
+        for _ in range(concurrent):  # all are warm
+            platform.next_completion()
+            platform.invoke("f", no_op)
+        began = time.perf_counter()
+        for _ in range(invocations):
+            platform.next_completion()
+            platform.invoke("f", no_op)
+        return (time.perf_counter() - began) / invocations
+
+
+# ---- real work --------------------------------------------------------------------------------------------------
+
+
+def _learners() -> Comparison:
+    spec = envs.make(ENVIRONMENT, slots=1).spec
+    policy, length = actor_critic(spec), spec.observation_shape[0]
+    normaliser = Normaliser(np.zeros(length, np.float32), np.ones(length, np.float32))
+    params = policy.init(jax.random.key(0))
+    batch = _batch(policy, PolicyVersion(params, normaliser), length)
+    indices = np.random.default_rng(0).permuted(np.arange(LEARNERS * SAMPLES)).reshape(LEARNERS, SAMPLES)
+
+    def apply(params: Tree, observation: Any) -> tuple[Any, jax.Array]:
+        return policy.apply(PolicyVersion(params, normaliser), observation)
+
+    def grads(params: Tree, minibatch: Any) -> Tree:
+        return gradient(PPO(), apply, params, take(batch, minibatch))[0]
+
+    one, many = jax.jit(grads), jax.jit(jax.vmap(grads, in_axes=(None, 0)))
+
+    def plain() -> None:
+        jax.block_until_ready([one(params, row) for row in indices])  # type: ignore[no-untyped-call]
+
+    def together() -> None:
+        jax.block_until_ready([many(params, group) for group in np.split(indices, LEARNERS // TOGETHER)])  # type: ignore[no-untyped-call]
+
+    def body(context: Any, row: Any) -> Tree:
+        return jax.block_until_ready(one(params, row))  # type: ignore[no-untyped-call]
+
+    learn = Function(body)
+
+    def platform() -> None:
+        deployment = FunctionSpec(compute=LogNormal(0.01, 0.1), cold_start=LogNormal(1.5, 0.1), keep_alive=600.0)
+        with SimulatedPlatform({"learner": deployment}) as simulated:
+            for row in indices:
+                simulated.invoke("learner", learn, row)
+            while (done := simulated.next_completion()) is not None:
+                done.result()
+
+    sides = {"platform": platform, "plain loop": plain, f"loop over {TOGETHER} at a time": together}
+    seconds: dict[str, list[float]] = {name: [] for name in sides}
+    for name, side in sides.items():
+        side()  # compiles
+    for _ in range(REPEATS):
+        for name, side in sides.items():
+            began = time.perf_counter()
+            side()
+            seconds[name].append(time.perf_counter() - began)
+    medians = {name: statistics.median(times) for name, times in seconds.items()}
+    own = medians.pop("platform")
+    fastest = min(medians, key=lambda name: medians[name])
+    return Comparison(
+        f"{LEARNERS:,} gradients of {SAMPLES} by as many functions, against the {fastest}",
+        f"{own:.2f} s",
+        f"{medians[fastest]:.2f} s",
+        own / medians[fastest],
+        "<= 1.30",
+    )
+
+
+def _batch(policy: Policy, version: PolicyVersion, length: int) -> Batch:
+    """Samples whose actions the policy chose."""
+    rng, n = np.random.default_rng(0), LEARNERS * SAMPLES
+    observation = rng.standard_normal((n, length)).astype(np.float32)
+    distribution, value = policy.apply(version, observation)
+    action = distribution.sample(policy.noise(jax.random.key(1), n))
+    numbers = rng.standard_normal((2, n)).astype(np.float32)
+    columns = {
+        "observation": observation,
+        "action": np.asarray(action),
+        "log_prob": np.asarray(distribution.log_prob(action)),
+        "value": np.asarray(value),
+        "advantage": numbers[0],
+        "target": numbers[1],
+        "valid": np.ones(n, bool),
+        "version": np.zeros(n, np.int32),
+    }
+    return Batch(**{name: jax.numpy.asarray(columns[name]) for name in Batch._fields})
+
+
+def _actors() -> Comparison:
+    env = envs.make(ENVIRONMENT, slots=ACTORS)
+    policy = actor_critic(env.spec)
+    batched = programs.actor(policy, env, FRAGMENT)
+    separate = Function(batched.body, init=batched.init)
+    length = env.spec.observation_shape[0]
+    normaliser = Normaliser(np.zeros(length, np.float32), np.ones(length, np.float32))
+    spec = FunctionSpec(compute=Uniform(0.9, 1.1), max_concurrency=ACTORS)
+
+    def rounds(act: Function, count: int) -> float:
+        with SimulatedPlatform({"actor": spec}, keep_versions=ACTORS) as platform:
+            for number in range(ACTORS):
+                platform.store.publish("policy", PolicyVersion(policy.init(jax.random.key(number)), normaliser))
+            for _ in range(ACTORS):  # resets
+                platform.invoke("actor", act, platform.store.at("policy", 0))
+            while platform.next_completion():
+                pass
+            began = time.perf_counter()
+            for _ in range(count):
+                for number in range(ACTORS):
+                    platform.invoke("actor", act, platform.store.at("policy", number))
+                while (done := platform.next_completion()) is not None:
+                    done.result()
+        return count * ACTORS * FRAGMENT / (time.perf_counter() - began)
+
+    ours, apart = [], []
+    for _ in range(REPEATS):
+        ours.append(rounds(batched, 3))
+        apart.append(rounds(separate, 1))
+    own, other = statistics.median(ours), statistics.median(apart)
+    return Comparison(
+        f"steps/s of {ACTORS} actors on as many versions, against separate bodies",
+        f"{own:,.0f}",
+        f"{other:,.0f}",
+        own / other,
+        ">= 2.50",
+    )
+
+
+# ---- long traces, and real time -----------------------------------------------------------------------------------
+
+
+def _long_trace() -> Iterator[Comparison]:
+    process = psutil.Process()
+    gc.collect()
+    before = process.memory_info().rss
+    trace = _trace_of(LONG)
+    gc.collect()
+    held = (process.memory_info().rss - before) / 2**20
+    yield Comparison(
+        f"memory of a trace of {LONG:,} invocations, {len(trace):,} rows, against 400 MB",
+        f"{held:,.0f} MiB",
+        f"{400e6 / 2**20:,.0f} MiB",
+        held / (400e6 / 2**20),
+        "<= 1.00",
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        began = time.perf_counter()
+        trace.to_chrome(Path(folder) / "trace.json")
+        seconds = time.perf_counter() - began
+        size = (Path(folder) / "trace.json").stat().st_size
+    yield Comparison(
+        f"its export to Perfetto, {size / 1e6:,.0f} MB, against 30 s",
+        f"{seconds:.1f} s",
+        "30 s",
+        seconds / 30,
+        "<= 1.00",
+    )
+
+
+def _trace_of(invocations: int) -> Trace:
+    spec = FunctionSpec(compute=LogNormal(1.0, 0.5), cold_start=LogNormal(0.3, 0.1), keep_alive=10.0)
+    with SimulatedPlatform({"f": spec}) as platform:
+        for _ in range(100):
+            platform.invoke("f", no_op)
+        for _ in range(invocations - 100):
+            platform.next_completion()
+            platform.invoke("f", no_op)
+        while platform.next_completion():
+            pass
+        platform.trace.settle()
+    return platform.trace
+
+
+def _wall_clock() -> Iterator[Comparison]:
+    """A small scenario, slept and simulated: the same draws, so the same order."""
+    runs = {clock: _scenario(clock) for clock in ("virtual", "wall")}
+    (virtual_end, virtual), (wall_end, wall) = runs["virtual"], runs["wall"]
+    yield Comparison(
+        "total time on the wall clock, against virtual time",
+        f"{wall_end:.2f} s",
+        f"{virtual_end:.2f} s",
+        wall_end / virtual_end,
+        "0.95 to 1.05",
+    )
+    apart = [
+        (a, b)
+        for (a, t), (b, u) in itertools.pairwise(virtual)
+        if u - t > 0.05  # those that end within 50 ms of each other may change places
+    ]
+    places = {number: place for place, (number, _) in enumerate(wall)}
+    kept = sum(places[a] < places[b] for a, b in apart)
+    yield Comparison(
+        "pairs more than 50 ms apart that end in the same order", f"{kept}", f"{len(apart)}", kept / len(apart), "1.00"
+    )
+
+
+def _scenario(clock: str) -> tuple[float, Sequence[tuple[int, float]]]:
+    functions = {
+        "actor": FunctionSpec(compute=LogNormal(0.3, 0.5), cold_start=LogNormal(0.2, 0.3), max_concurrency=3),
+        "learner": FunctionSpec(compute=Exponential(0.4), cold_start=Constant(0.5), timeout=1.0, keep_alive=0.5),
+    }
+    with SimulatedPlatform(functions, clock=clock, seed=3, threads=8) as platform:
+        for i in range(24):
+            platform.invoke("actor" if i % 3 else "learner", no_op, at=0.15 * i + 0.5)
+        ends = []
+        while (done := platform.next_completion()) is not None:
+            ends.append((done.number, done.finished or 0.0))
+        return platform.now, ends
