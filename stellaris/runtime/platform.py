@@ -1,11 +1,11 @@
 """The simulated serverless platform: invocations in containers, on a clock that jumps or one that is waited for."""
 
+import copy
 import heapq
 import math
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import replace
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -191,7 +191,7 @@ class SimulatedPlatform:
             raise LookupError(f"no function {name!r} is deployed: the platform has {sorted(self._functions)}")
         if not 0 <= work < math.inf:
             raise ValueError(f"function {name!r}: work={work} is negative or not finite")
-        if at is not None and not self.now <= at < math.inf:
+        if at is not None and not self._clock.now <= at < math.inf:
             raise ValueError(f"function {name!r}: at={at} is past (now is {self.now:.6g}) or not finite")
         if not isinstance(function, Function):
             function = self._program(function)
@@ -254,10 +254,7 @@ class SimulatedPlatform:
           invocation: a pending or running one.
         """
         if invocation.number in self._pending:
-            now = self.now
-            self._finish(invocation, "cancelled", now)
-            if invocation.container is not None:
-                self._fleet.release(invocation.container, now, started=invocation.started is not None, dies=True)
+            self._leave(invocation, "cancelled", self.now)
 
     def next_completion(self, *, until: float = math.inf) -> Invocation | None:
         """Moves time to the next invocation that ends, well or badly, and hands it out.
@@ -631,25 +628,31 @@ class SimulatedPlatform:
                 return self._end((invocation, "crashed"), now)
             noticed, again = self._messages(invocation, now)
             if again is not None:
-                copy = replace(invocation, status="completed", finished=now, args=None, resolved=None, task=None)
-                self._deliver_at(again, copy, "redelivered")
+                twin = copy.copy(invocation)
+                twin.status, twin.finished, twin.args, twin.resolved, twin.task = "completed", now, None, None, None
+                self._deliver_at(again, twin, "redelivered")
             if noticed is not None:
                 self._deliver_at(noticed, invocation, "noticed")
                 self._end((invocation, "lost"), now)
                 return None
-        return self._end((invocation, status), now)
+        self._leave(invocation, status, now)
+        return invocation
 
     def _end(self, ending: tuple[Invocation, str], now: float) -> Invocation | None:
         """Hands out an invocation that ends, and frees its container."""
         invocation, status = ending
         if invocation.number not in self._pending:
             return None  # killed already, or completed before its time-out
+        self._leave(invocation, status, now)
+        return invocation
+
+    def _leave(self, invocation: Invocation, status: str, now: float) -> None:
+        """An invocation ends, and its container is free or ends with it."""
         self._finish(invocation, status, now)
         container = invocation.container
         if container is not None:
-            dies = status in ("timed_out", "crashed", "hung")
+            dies = status in ("timed_out", "crashed", "hung", "cancelled")
             self._fleet.release(container, now, started=invocation.started is not None, dies=dies)
-        return invocation
 
     def _messages(self, invocation: Invocation, now: float) -> tuple[float | None, float | None]:
         """When the loss of an invocation's message will be noticed, and when its duplicate comes."""
