@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 .DEFAULT_GOAL := help
 
-.PHONY: help demo test lint format bench lock clean
+.PHONY: help demo test simtest lint format bench lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -13,6 +13,9 @@ demo: .venv/installed  ## Hopper learned twice, by Stellaris and by a synchronou
 
 test: .venv/installed lint  ## formatter, linter, type checker, then every test and doctest
 	$(BIN)/python -m pytest -n 2
+
+simtest: .venv/installed  ## 2,000 random systems on faulty platforms, looked at after every event (minutes)
+	$(BIN)/python -m experiments.simtest --seeds 2000
 
 lint: .venv/installed  ## formatter, linter and type checker
 	$(BIN)/ruff format --check .
@@ -26,6 +29,7 @@ format: .venv/installed  ## rewrite the code in the project's format
 bench: .venv/installed  ## speed, as ratios against a limit or a peer measured in the same run
 	$(BIN)/python -m experiments.benchmarks losses
 	$(BIN)/python -m experiments.benchmarks training
+	$(BIN)/python -m experiments.benchmarks platform
 
 lock:  ## resolve pyproject.toml anew into requirements.lock (needs uv)
 	uv pip compile --quiet --universal --fork-strategy fewest --python-version 3.11 --all-extras --generate-hashes \

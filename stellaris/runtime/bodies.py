@@ -112,7 +112,8 @@ class Threads:
                 self._tasks.put(None)
         until = time.monotonic() + patience
         for thread in self._threads:
-            thread.join(max(until - time.monotonic(), 0.0))
+            if thread.is_alive():  # an interruption may have come while it was started
+                thread.join(max(until - time.monotonic(), 0.0))
 
 
 def _serve(tasks: "SimpleQueue[Task | None]") -> None:
