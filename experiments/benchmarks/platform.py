@@ -28,7 +28,7 @@ DESCRIPTION = "what the simulated platform costs beside the work itself"
 
 #: Arrival rate, mean service time and keep-alive, in seconds: where SimFaaS and the platform are compared for truth.
 WORKLOADS = ((0.9, 1.991, 600.0), (0.9, 1.991, 10.0), (5.0, 2.0, 5.0))
-REQUESTS, REPEATS, SUBMITTED_AT_ONCE = 50_000, 5, 1000
+REQUESTS, REPEATS, SUBMITTED_AT_ONCE = 50_000, 5, 100
 LEARNERS, SAMPLES, TOGETHER = 1000, 64, 20
 ACTORS, FRAGMENT = 16, 256
 LONG = 1_000_000
@@ -75,7 +75,7 @@ def _against_simfaas(rate: float, service: float, expiry: float) -> Comparison:
 
 
 def _open_loop(rate: float, service: float, expiry: float, seed: int) -> float:
-    """Poisson arrivals of a no-op, submitted a thousand at a time."""
+    """Poisson arrivals of a no-op, submitted a hundred at a time."""
     arrivals = np.random.default_rng(seed).exponential(1 / rate, REQUESTS).cumsum().tolist()
     gc.collect()
     began = time.perf_counter()
