@@ -114,9 +114,10 @@ class EnvPoolEnv:
 
     def _checked(self, slots: NDArray) -> NDArray:
         # EnvPool itself does not look, and crashes the process.
-        if len(slots) and not 0 <= np.min(slots) <= np.max(slots) < self._slots:
-            raise IndexError(f"slots={np.asarray(slots).tolist()}: {self.spec.name} was made with slots={self._slots}")
-        return np.asarray(slots, np.int32)
+        slots = np.asarray(slots, np.int32)
+        if len(slots) and not 0 <= slots.min() <= slots.max() < self._slots:
+            raise IndexError(f"slots={slots.tolist()}: {self.spec.name} was made with slots={self._slots}")
+        return slots
 
 
 class GymnasiumEnv:

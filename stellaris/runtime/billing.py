@@ -210,7 +210,7 @@ class _Use:
         self.busy, self.wasted = (ended - started)[ran & ~wasted], (ended - started)[ran & wasted]
         # Those that still wait for their container, or never got beyond it, were cold all the time.
         waits = (np.where(ran, started, ended) - acquired)[~np.isnan(acquired)]
-        self.cold = np.concatenate([waits[waits > 0], _warmed(trace, name, until)])
+        self.cold = np.concatenate([waits[waits > 0], _warmed(trace, name, until, table.container[mine])])
         alive = math.fsum(_lives(trace, name, until))
         seconds = [math.fsum(spans.tolist()) for spans in (self.busy, self.cold, self.wasted)]
         # A trace that was written by hand may have no containers.
@@ -242,14 +242,14 @@ def _lives(trace: Trace, name: str, until: float) -> list[float]:
     return [ended.get(number, until) - begin for number, begin in created.items()]
 
 
-def _warmed(trace: Trace, name: str, until: float) -> NDArray:
-    """How long containers took that were made before anybody asked for them."""
+def _warmed(trace: Trace, name: str, until: float, used: NDArray) -> NDArray:
+    """How long containers took that were made before anybody asked for them; `used` are those that somebody got."""
     ready = trace.containers("container_ready", name)
     created, ended = trace.containers("container_created", name), trace.containers("container_ended", name)
-    acquired = trace.containers("acquired", name)
+    taken = set(np.unique(used).tolist())
     waits = [
         ready.get(number, ended.get(number, until)) - begin
         for number, begin in created.items()
-        if number in ready or number not in acquired
+        if number in ready or number not in taken
     ]
     return np.array([wait for wait in waits if wait > 0])

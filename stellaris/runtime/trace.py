@@ -71,6 +71,7 @@ class Trace:
         )
         self._names: list[str] = []
         self._codes: dict[str, int] = {}
+        self._table: tuple[int, Invocations] | None = None
         #: Rows that are not in the columns yet: tuples like those of `rows`. The platform writes here.
         self.newest: list[tuple[float, str, str, int, int, float]] = []
 
@@ -149,7 +150,15 @@ class Trace:
         return tuple(self._names[code] for code in codes[np.argsort(first)])
 
     def invocations(self) -> Invocations:
-        """Every invocation: when it was submitted, got its container, started and ended, and how."""
+        """Every invocation: when it was submitted, got its container, started and ended, and how.
+
+        As long as no row is added it is the same table, which is not to be written to.
+        """
+        if self._table is None or self._table[0] != len(self):
+            self._table = len(self), self._invocations()
+        return self._table[1]
+
+    def _invocations(self) -> Invocations:
         names = self.functions()
         event, number = self._array(1), self._array(3)
         n = int(number.max(initial=-1)) + 1
