@@ -91,6 +91,8 @@ class Checker:
         elif event == "container_ready":
             self.boxes[container].ready = self.boxes[container].idle_since = self.now
         elif event == "container_ended":
+            busy = self.boxes[container].busy_with
+            self._require(busy < 0, f"container {container} ended while it was busy with invocation {busy}")
             self.live[function].discard(container)
             self.boxes[container].ended = self.now
         elif event == "acquired":
