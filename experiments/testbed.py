@@ -3,7 +3,7 @@
 An entry that no source gives is marked *assumption*. None of them was chosen by looking at results.
 """
 
-from stellaris.runtime import FunctionSpec, Machine, PriceSheet, Rate, Transfer
+from stellaris.runtime import FunctionSpec, Machine, PriceSheet, Rate, Transfer, testbeds
 from stellaris.runtime.delays import Constant, Delay, LogNormal
 
 # ---- latencies, in seconds --------------------------------------------------------------------------------------
@@ -30,9 +30,9 @@ ENVIRONMENT_STEP = 0.001
 #: One gradient of the 2x256 network on a minibatch, alone on a V100. Assumption: dominated by launching kernels, and so
 #: the same for every minibatch of up to a few thousand samples.
 GRADIENT = 0.010
-#: By how much four learner functions that share a GPU slow each other down, between 1 (they fit side by side) and 4
-#: (they take turns). Assumption: half-way, as a ratio.
-GPU_SHARING = 2.0
+#: By how much the learner functions that share a GPU slow each other down, between 1 (they fit side by side) and their
+#: number (they take turns). Assumption: half-way, as a ratio.
+GPU_SHARING = testbeds.LEARNERS_PER_GPU**testbeds.GPU_SHARING
 #: One optimizer step for a group of gradients. Assumption: on a CPU, 140,000 parameters.
 POLICY_UPDATE = 0.005
 #: Coefficient of variation of every duration above but keep-alive. Assumption.

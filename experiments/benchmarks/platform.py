@@ -93,21 +93,27 @@ def _open_loop(rate: float, service: float, expiry: float, seed: int) -> float:
 
 
 def _simfaas(rate: float, service: float, expiry: float) -> float:
+    gc.collect()
+    began = time.perf_counter()
+    simulator = simfaas(rate, service, expiry, requests=REQUESTS)
+    return float(simulator.total_req_count / (time.perf_counter() - began))
+
+
+def simfaas(rate: float, service: float, expiry: float, *, requests: int) -> Any:
+    """SimFaaS' simulator after so many Poisson arrivals; it draws from NumPy's global generator."""
     from simfaas.ServerlessSimulator import ServerlessSimulator
     from simfaas.SimProcess import ExpSimProcess
 
-    gc.collect()
-    began = time.perf_counter()
     process = ExpSimProcess(rate=1 / service)
     simulator = ServerlessSimulator(
         arrival_process=ExpSimProcess(rate=rate),
         warm_service_process=process,
         cold_service_process=process,
         expiration_threshold=expiry,
-        max_time=REQUESTS / rate,
+        max_time=requests / rate,
     )
     simulator.generate_trace(debug_print=False, progress=False)
-    return float(simulator.total_req_count / (time.perf_counter() - began))
+    return simulator
 
 
 def _concurrency() -> Comparison:
@@ -127,19 +133,27 @@ def _concurrency() -> Comparison:
 
 def _closed_loop(concurrent: int, invocations: int, seed: int) -> float:
     """Seconds an invocation, where each is followed by another."""
-    spec = FunctionSpec(compute=LogNormal(1.0, 0.5), cold_start=LogNormal(0.3, 0.1), keep_alive=600.0)
     gc.collect()
-    with SimulatedPlatform({"f": spec}, seed=seed) as platform:
-        for _ in range(concurrent):
-            platform.invoke("f", no_op)
-        for _ in range(concurrent):  # all are warm
-            platform.next_completion()
-            platform.invoke("f", no_op)
+    with _kept_busy(concurrent, seed) as platform:
+        _follow(platform, concurrent)  # all are warm
         began = time.perf_counter()
-        for _ in range(invocations):
-            platform.next_completion()
-            platform.invoke("f", no_op)
+        _follow(platform, invocations)
         return (time.perf_counter() - began) / invocations
+
+
+def _kept_busy(concurrent: int, seed: int = 0) -> SimulatedPlatform:
+    """A platform with so many no-ops on their way."""
+    spec = FunctionSpec(compute=LogNormal(1.0, 0.5), cold_start=LogNormal(0.3, 0.1), keep_alive=600.0)
+    platform = SimulatedPlatform({"f": spec}, seed=seed)
+    for _ in range(concurrent):
+        platform.invoke("f", no_op)
+    return platform
+
+
+def _follow(platform: SimulatedPlatform, invocations: int) -> None:
+    for _ in range(invocations):
+        platform.next_completion()
+        platform.invoke("f", no_op)
 
 
 # ---- real work --------------------------------------------------------------------------------------------------
@@ -309,13 +323,8 @@ def _long_trace() -> Iterator[Comparison]:
 
 
 def _trace_of(invocations: int) -> Trace:
-    spec = FunctionSpec(compute=LogNormal(1.0, 0.5), cold_start=LogNormal(0.3, 0.1), keep_alive=10.0)
-    with SimulatedPlatform({"f": spec}) as platform:
-        for _ in range(100):
-            platform.invoke("f", no_op)
-        for _ in range(invocations - 100):
-            platform.next_completion()
-            platform.invoke("f", no_op)
+    with _kept_busy(100) as platform:
+        _follow(platform, invocations - 100)
         while platform.next_completion():
             pass
         platform.trace.settle()

@@ -78,7 +78,7 @@ class Task:
 
 
 class Threads:
-    """Threads that run tasks in order. They never keep the interpreter from ending.
+    """Threads that run tasks in order, and never keep the interpreter from ending, as those of `concurrent.futures` do.
 
     Args:
       count: how many run at once; one that is given up on is replaced.

@@ -90,7 +90,7 @@ class Retry:
           attempt: its number.
           chance: the random number between 0 and 1.
         """
-        # Beyond 2 ** 1000 the power overflows; the maximum has long been reached.
+        # No power that overflows: by then the maximum has long been reached, or the factor is 1.
         longest = min(self.first * self.factor ** min(attempt - 2, 100), self.maximum)
         return longest * (1 - self.jitter + self.jitter * chance)
 
@@ -156,7 +156,7 @@ class FunctionSpec:
             limit = getattr(self, name)
             if limit is not None and limit < 1:
                 raise ValueError(f"{name}={limit} is below 1: nothing could ever run")
-        most = min(limit for limit in (self.max_concurrency, math.inf) if limit is not None)
+        most = math.inf if self.max_concurrency is None else self.max_concurrency
         if not 0 <= self.provisioned <= most:
             raise ValueError(f"provisioned={self.provisioned} is not between 0 and max_concurrency={most}")
         for name, values in (("reuse", get_args(Reuse)), ("overflow", ("queue", "reject"))):

@@ -389,6 +389,8 @@ class SimulatedPlatform:
         while self._pending or self._undelivered or until < math.inf:
             self._schedule_done_bodies()
             instant = self._agenda.next_time
+            if instant == until == math.inf and not self._agenda:
+                raise self._deadlock()  # what runs has its end in the agenda
             interruption = self._clock.reach(min(instant, until), self._done)
             if interruption is not None:
                 self._schedule_end(interruption)
@@ -592,7 +594,6 @@ class SimulatedPlatform:
     def _fetch(self, invocation: Invocation, spec: FunctionSpec, now: float) -> float:
         """Resolves an invocation's arguments; returns the seconds to fetch them and to send its result."""
         number, args = invocation.number, invocation.args or ()
-        fetched = 0
         if number in self._referring:
             if self._refusing is not None and self._refusing.now(now):
                 raise StoreRefusedError(f"the store refused to answer invocation {number} at {now:.6g} s")

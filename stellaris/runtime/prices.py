@@ -15,7 +15,7 @@ def catalogue() -> Mapping[str, Mapping[str, Any]]:
     """Every entry of `prices.toml`: prices in USD, with their region, source and date.
 
     Example:
-      >>> catalogue()["aws_lambda"]["date"]
+      >>> catalogue()["aws_lambda"]["dated"]
       '2025-10-01'
     """
     return tomllib.loads(files("stellaris.runtime").joinpath("prices.toml").read_text("utf-8"))

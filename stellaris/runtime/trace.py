@@ -156,6 +156,8 @@ class Trace:
         """
         if self._table is None or self._table[0] != len(self):
             self._table = len(self), self._invocations()
+            for column in self._table[1][:-1]:
+                column.flags.writeable = False
         return self._table[1]
 
     def _invocations(self) -> Invocations:

@@ -9,9 +9,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from simfaas.ServerlessSimulator import ServerlessSimulator
-from simfaas.SimProcess import ExpSimProcess
 
+from experiments.benchmarks import platform
 from stellaris.runtime import FunctionSpec, SimulatedPlatform
 from stellaris.runtime.delays import Constant, Delay, Exponential, Gamma, Uniform
 
@@ -38,15 +37,15 @@ def nothing(context: Any) -> None:
 def open_loop(rate: float, service: Delay, *, seed: int = 0, arrivals: int = ARRIVALS, **spec: Any) -> Observed:
     """Poisson arrivals, all submitted beforehand, until the last has ended."""
     instants = np.random.default_rng([seed, 1]).exponential(1 / rate, arrivals).cumsum()
-    with SimulatedPlatform({"f": FunctionSpec(compute=service, **spec)}, seed=seed) as platform:
+    with SimulatedPlatform({"f": FunctionSpec(compute=service, **spec)}, seed=seed) as simulated:
         for instant in instants.tolist():
-            platform.invoke("f", nothing, at=instant)
-        while platform.next_completion():
+            simulated.invoke("f", nothing, at=instant)
+        while simulated.next_completion():
             pass
-        end = platform.now
-    table = platform.trace.invocations()
-    created = platform.trace.select("container_created").time
-    gone = platform.trace.select("container_ended").time
+        end = simulated.now
+    table = simulated.trace.invocations()
+    created = simulated.trace.select("container_created").time
+    gone = simulated.trace.select("container_ended").time
     busy = table.ended - table.started
     waits = table.started - table.submitted
     return Observed(
@@ -64,15 +63,7 @@ def open_loop(rate: float, service: Delay, *, seed: int = 0, arrivals: int = ARR
 def simfaas(rate: float, service: float, expiry: float, *, seed: int) -> Observed:
     """The same by SimFaaS, which draws from NumPy's global generator."""
     np.random.seed(seed)  # noqa: NPY002
-    process = ExpSimProcess(rate=1 / service)
-    simulator = ServerlessSimulator(
-        arrival_process=ExpSimProcess(rate=rate),
-        warm_service_process=process,
-        cold_service_process=process,
-        expiration_threshold=expiry,
-        max_time=ARRIVALS / rate,
-    )
-    simulator.generate_trace(debug_print=False, progress=False)
+    simulator = platform.simfaas(rate, service, expiry, requests=ARRIVALS)
     return Observed(
         cold=simulator.total_cold_count / simulator.total_req_count,
         running=simulator.get_average_server_running_count(),

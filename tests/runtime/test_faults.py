@@ -348,10 +348,11 @@ def test_outages_that_never_pass():
             platform.next_completion()
 
 
-def test_a_deadlock_is_an_error():
+@pytest.mark.parametrize("clock", ["virtual", "wall"])
+def test_a_deadlock_is_an_error(clock):
     """Nothing can ever end that would make room: said so, not waited for."""
-    specs = {name: FunctionSpec(Uniform(0.0, 1.0), max_concurrency=1) for name in "ab"}
-    with SimulatedPlatform(specs) as platform:
+    specs = {name: FunctionSpec(Uniform(0.0, 0.01), max_concurrency=1) for name in "ab"}
+    with SimulatedPlatform(specs, clock=clock, hang_after=0.2) as platform:
         platform.invoke("a", lambda context: None)
         platform._serving = True  # as if nobody were ever woken
         platform.invoke("a", lambda context: None)
