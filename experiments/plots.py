@@ -20,6 +20,13 @@ _STYLES: Mapping[str, dict[str, Any]] = {
     "stellaris": {"color": "#0072B2", "linestyle": "-"},
     "synchronous": {"color": "#D55E00", "linestyle": "--"},
 }
+#: Further lines of one picture, likewise.
+LINES: Sequence[dict[str, Any]] = (
+    {"color": "#0072B2", "linestyle": "-"},
+    {"color": "#D55E00", "linestyle": "--"},
+    {"color": "#009E73", "linestyle": "-."},
+    {"color": "#CC79A7", "linestyle": ":"},
+)
 _SETTINGS = {
     "font.size": 9,
     "axes.spines.top": False,
@@ -38,7 +45,7 @@ Histories = Mapping[str, Sequence[Sequence[Row]]]
 
 def reward_vs_time(histories: Histories, path: Path, *, title: str, target: float | None) -> None:
     """Return against virtual seconds, by system."""
-    with _figure(path, _title(title, histories), columns=1) as (axes,):
+    with figure(path, _title(title, histories), columns=1) as (axes,):
         _curves(axes, histories, "seconds", target)
         axes.set(xlabel="virtual time (s)", ylabel=_RETURN)
         _legend(axes)
@@ -46,7 +53,7 @@ def reward_vs_time(histories: Histories, path: Path, *, title: str, target: floa
 
 def reward_vs_cost(histories: Histories, path: Path, *, title: str, target: float | None) -> None:
     """Return against cost, under both bills."""
-    with _figure(path, _title(title, histories), columns=2) as panels:
+    with figure(path, _title(title, histories), columns=2) as panels:
         for axes, column, name in zip(
             panels, ("cost_demo", "cost_pay_per_use"), ("demo's bill", "pay per use"), strict=True
         ):
@@ -59,7 +66,7 @@ def reward_vs_cost(histories: Histories, path: Path, *, title: str, target: floa
 def staleness(traces: Sequence[Trace], histories: Sequence[Sequence[Row]], path: Path, *, title: str) -> None:
     """How stale applied gradients were: the distribution, and its mean over time."""
     values = np.concatenate([trace.select("staleness").value for trace in traces]).astype(int)
-    with _figure(path, f"{title}, stellaris", columns=2) as (distribution, over_time):
+    with figure(path, f"{title}, stellaris", columns=2) as (distribution, over_time):
         if len(values):
             shares = np.bincount(values) / len(values)
             distribution.bar(np.arange(len(shares)), 100 * shares, width=0.8, color="#0072B2")
@@ -106,16 +113,16 @@ def _interpolate(grid: Any, run: Sequence[Row], column: str) -> Any:
 
 
 @contextmanager
-def _figure(path: Path, title: str, *, columns: int) -> Iterator[Sequence[Axes]]:
+def figure(path: Path, title: str, *, columns: int) -> Iterator[Sequence[Axes]]:
     """A figure that appears under its name only once it is whole."""
     with plt.rc_context(_SETTINGS):
-        figure, axes = plt.subplots(1, columns, figsize=(4.4 + 2.6 * (columns - 1), 3.0), squeeze=False)
+        canvas, axes = plt.subplots(1, columns, figsize=(4.4 + 2.6 * (columns - 1), 3.0), squeeze=False)
         try:
             yield list(axes[0])
             axes[0][0].set_title(title, loc="left", fontsize=10)
             path.parent.mkdir(parents=True, exist_ok=True)
             draft = path.with_name(f".{path.name}.part.png")
-            figure.savefig(draft)
+            canvas.savefig(draft)
             draft.replace(path)
         finally:
-            plt.close(figure)
+            plt.close(canvas)

@@ -16,7 +16,7 @@ from jaxtyping import Int
 from stellaris import checks, gradient_queue
 from stellaris.gradient_queue import AggregatorState, Update
 from stellaris.staleness import Weight, check_decay, integer_threshold, inverse_root, staleness_threshold
-from stellaris.types import Tree
+from stellaris.types import Scalar, Tree
 
 #: How `max_staleness` becomes the threshold of a round, by name.
 THRESHOLDS = {"decay": staleness_threshold, "integer": integer_threshold}
@@ -64,9 +64,9 @@ def staleness_aware(
     full: int,
     *,
     capacity: int | None = None,
-    decay: float,
-    smoothness: float = 3.0,
-    max_staleness: float | None = None,
+    decay: Scalar,
+    smoothness: Scalar = 3.0,
+    max_staleness: Scalar | None = None,
     combine: str = "mean",
     weight: Weight | None = None,
     threshold: str = "decay",
@@ -115,10 +115,9 @@ def staleness_aware(
     capacity = _check_sizes("full", full, capacity)
     check_decay(decay)
     weigh = weight or inverse_root(smoothness)
-    if max_staleness is not None and not max_staleness >= 0:
-        raise ValueError(
-            f"max_staleness={max_staleness} is negative: use None to measure it, math.inf for no threshold"
-        )
+    for _, start in checks.known(max_staleness=max_staleness):
+        if not start >= 0:
+            raise ValueError(f"max_staleness={start} is negative: use None to measure it, math.inf for no threshold")
     for name, value, known in (("combine", combine, ("mean", "sequential")), ("threshold", threshold, THRESHOLDS)):
         if value not in known:
             raise ValueError(f"{name}={value!r} is neither {' nor '.join(map(repr, known))}")

@@ -1,9 +1,11 @@
 """Errors of the pure functions, raised while they are traced: which argument, what it is, what was expected.
 
-None stands for an argument that was left out, and passes every check.
+None stands for an argument that was left out, and passes every check. So does a number that is itself traced, such as a
+setting that is swept by `vmap`: what it is will be known too late.
 """
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -35,29 +37,34 @@ def same_structure(first: Tree, of: str, **trees: Tree) -> None:
             raise ValueError(f"{name} has structure {structure}: expected {of}'s {expected}")
 
 
+def known(**numbers: Any) -> Iterator[tuple[str, Any]]:
+    """The numbers that can be looked at: neither left out nor traced."""
+    return ((name, x) for name, x in numbers.items() if x is not None and not isinstance(x, jax.core.Tracer))
+
+
 def positive(**numbers: Any) -> None:
     """Raises a ValueError unless every number is above zero."""
-    for name, number in numbers.items():
-        if number is not None and not number > 0:
+    for name, number in known(**numbers):
+        if not number > 0:
             raise ValueError(f"{name}={number} is not positive")
 
 
 def not_negative(**numbers: Any) -> None:
     """Raises a ValueError unless every number is zero or above."""
-    for name, number in numbers.items():
-        if number is not None and not number >= 0:
+    for name, number in known(**numbers):
+        if not number >= 0:
             raise ValueError(f"{name}={number} is negative or not a number")
 
 
 def finite(**numbers: Any) -> None:
     """Raises a ValueError unless every number is finite."""
-    for name, number in numbers.items():
-        if number is not None and not math.isfinite(number):
+    for name, number in known(**numbers):
+        if not math.isfinite(number):
             raise ValueError(f"{name}={number} is not finite")
 
 
 def between_zero_and_one(**numbers: Any) -> None:
     """Raises a ValueError unless every number lies in [0, 1]."""
-    for name, number in numbers.items():
-        if number is not None and not 0.0 <= number <= 1.0:
+    for name, number in known(**numbers):
+        if not 0.0 <= number <= 1.0:
             raise ValueError(f"{name}={number} lies outside [0, 1]")

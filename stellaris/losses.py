@@ -13,7 +13,7 @@ from jaxtyping import Float
 
 from stellaris import checks
 from stellaris.truncation import MAX_LOG_RATIO, check_rho, importance_ratio, truncate_ratio
-from stellaris.types import Array
+from stellaris.types import Array, Scalar
 
 #: Log-probabilities and log-ratios count as no lower: times an advantage of 1e8 it is still finite in float32.
 MIN_LOG_PROB = -1e6
@@ -23,7 +23,7 @@ def ppo_loss(
     log_ratio: Float[Array, "*batch"],
     advantage: Float[Array, "*batch"],
     *,
-    clip: float = 0.2,
+    clip: Scalar = 0.2,
     ratio_cap: Float[Array, "*batch"] | float | None = None,
 ) -> Float[Array, "*batch"]:
     """PPO's clipped surrogate with Stellaris' global truncation, negated to be minimised.
@@ -66,7 +66,7 @@ def ppo_penalty_loss(
     kl: Float[Array, "*batch"],
     *,
     coefficient: Float[Array, ""] | float,
-    clip: float | None = None,
+    clip: Scalar | None = None,
     ratio_cap: Float[Array, "*batch"] | float | None = None,
 ) -> Float[Array, "*batch"]:
     """PPO with a penalty on the divergence from the behaviour policy: `-r' A + coefficient * KL`.
@@ -106,10 +106,10 @@ def adapt_kl_coefficient(
     coefficient: Float[Array, ""] | float,
     kl: Float[Array, ""] | float,
     *,
-    target: float = 0.01,
-    tolerance: float = 1.5,
-    increase: float = 2.0,
-    decrease: float = 0.5,
+    target: Scalar = 0.01,
+    tolerance: Scalar = 1.5,
+    increase: Scalar = 2.0,
+    decrease: Scalar = 0.5,
 ) -> Float[jax.Array, ""]:
     """The penalty's coefficient for the next batch: larger after too large a step, smaller after too small a one.
 
@@ -248,8 +248,8 @@ def impact_loss(
     target_log_ratio: Float[Array, "*batch"],
     advantage: Float[Array, "*batch"],
     *,
-    clip: float = 0.2,
-    rho: float = 2.0,
+    clip: Scalar = 0.2,
+    rho: Scalar = 2.0,
     ratio_cap: Float[Array, "*batch"] | float | None = None,
 ) -> Float[Array, "*batch"]:
     """IMPACT's surrogate: PPO's, clipped around a slowly moving target policy instead of the behaviour policy.
@@ -294,7 +294,7 @@ def decoupled_ppo_loss(
     proximal_log_ratio: Float[Array, "*batch"],
     advantage: Float[Array, "*batch"],
     *,
-    clip: float = 0.2,
+    clip: Scalar = 0.2,
     ratio_cap: Float[Array, "*batch"] | float | None = None,
 ) -> Float[Array, "*batch"]:
     """Decoupled PPO: importance weights from the behaviour policy, the trust region around a recent, proximal one.
@@ -338,9 +338,9 @@ def value_loss(
     target: Float[Array, "*batch"],
     *,
     old_value: Float[Array, "*batch"] | None = None,
-    clip: float | None = None,
-    loss_clip: float | None = None,
-    huber: float | None = None,
+    clip: Scalar | None = None,
+    loss_clip: Scalar | None = None,
+    huber: Scalar | None = None,
 ) -> Float[Array, "*batch"]:
     """Squared or Huber error of a value, with either of the two clippings in use.
 

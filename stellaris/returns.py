@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float
 
 from stellaris import checks
 from stellaris.truncation import importance_ratio
-from stellaris.types import Array
+from stellaris.types import Array, Scalar
 
 #: Elements of a row, and of all rows, from which it pays on a CPU to unroll a loop by two: backwards with one result,
 #: forwards with two. As measured by `python -m experiments.benchmarks losses`.
@@ -92,9 +92,9 @@ def vtrace(
     log_ratio: Float[Array, "T *batch"],
     *,
     lambda_: float = 1.0,
-    rho_clip: float = 1.0,
-    c_clip: float = 1.0,
-    pg_rho_clip: float = 1.0,
+    rho_clip: Scalar = 1.0,
+    c_clip: Scalar = 1.0,
+    pg_rho_clip: Scalar = 1.0,
     ratio_cap: Float[Array, "T *batch"] | None = None,
     valid: Bool[Array, "T *batch"] | None = None,
 ) -> VTrace:

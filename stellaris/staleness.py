@@ -13,13 +13,13 @@ import optax
 from jaxtyping import Float, Int
 
 from stellaris import checks
-from stellaris.types import Array, Tree
+from stellaris.types import Array, Scalar, Tree
 
 #: The factor on the learning rate for a staleness `[...]` in versions.
 Weight: TypeAlias = Callable[[Any], jax.Array]
 
 
-def staleness_weight(staleness: Int[Array, "*batch"] | int, *, smoothness: float = 3.0) -> Float[jax.Array, "*batch"]:
+def staleness_weight(staleness: Int[Array, "*batch"] | int, *, smoothness: Scalar = 3.0) -> Float[jax.Array, "*batch"]:
     """The factor on the learning rate of a stale gradient: `max(staleness, 1) ** (-1 / smoothness)`.
 
     It multiplies the *optimizer's update*. A constant factor on the gradient would cancel under Adam.
@@ -49,7 +49,7 @@ def staleness_weight(staleness: Int[Array, "*batch"] | int, *, smoothness: float
     return jnp.maximum(_versions(staleness), 1.0) ** (-1.0 / smoothness)
 
 
-def polynomial_weight(staleness: Int[Array, "*batch"] | int, *, power: float = 0.5) -> Float[jax.Array, "*batch"]:
+def polynomial_weight(staleness: Int[Array, "*batch"] | int, *, power: Scalar = 0.5) -> Float[jax.Array, "*batch"]:
     """A weight that falls with a power of staleness: `(staleness + 1) ** -power`.
 
     Args:
@@ -76,7 +76,7 @@ def polynomial_weight(staleness: Int[Array, "*batch"] | int, *, power: float = 0
 
 
 def hinge_weight(
-    staleness: Int[Array, "*batch"] | int, *, slope: float = 10.0, bound: float = 4.0
+    staleness: Int[Array, "*batch"] | int, *, slope: Scalar = 10.0, bound: Scalar = 4.0
 ) -> Float[jax.Array, "*batch"]:
     """A weight of 1 up to a bound, and falling from there: `1 / (slope * max(staleness - bound, 0) + 1)`.
 
@@ -102,10 +102,10 @@ def hinge_weight(
     """
     checks.not_negative(slope=slope, bound=bound)
     checks.finite(slope=slope)
-    return 1.0 / (slope * jnp.maximum(_versions(staleness) - bound, 0.0) + 1.0)
+    return jnp.asarray(1.0 / (slope * jnp.maximum(_versions(staleness) - bound, 0.0) + 1.0))
 
 
-def exponential_weight(staleness: Int[Array, "*batch"] | int, *, rate: float) -> Float[jax.Array, "*batch"]:
+def exponential_weight(staleness: Int[Array, "*batch"] | int, *, rate: Scalar) -> Float[jax.Array, "*batch"]:
     """A weight that falls exponentially: `exp(-rate * staleness)`.
 
     Args:
@@ -136,7 +136,7 @@ def staleness_threshold(
     round: Int[Array, ""] | int,
     *,
     max_staleness: Float[Array, ""] | Int[Array, ""] | float,
-    decay: float,
+    decay: Scalar,
 ) -> Float[jax.Array, ""]:
     """The mean staleness up to which a group of gradients is applied: `beta_k = max_staleness * decay ** k`.
 
@@ -168,7 +168,7 @@ def integer_threshold(
     round: Int[Array, ""] | int,
     *,
     max_staleness: Float[Array, ""] | Int[Array, ""] | float,
-    decay: float,
+    decay: Scalar,
 ) -> Float[jax.Array, ""]:
     """The threshold as the authors' demo computes it, in whole versions.
 
@@ -205,7 +205,7 @@ def integer_threshold(
 
 
 def scale_by_staleness(
-    smoothness: float = 3.0, *, weight: Weight | None = None
+    smoothness: Scalar = 3.0, *, weight: Weight | None = None
 ) -> optax.GradientTransformationExtraArgs:
     """Scales an optimizer's step by the weight of its gradient's staleness.
 
@@ -244,16 +244,17 @@ def scale_by_staleness(
     return optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update)
 
 
-def inverse_root(smoothness: float) -> Weight:
+def inverse_root(smoothness: Scalar) -> Weight:
     """`staleness_weight` of one smoothness, checked once."""
     checks.positive(smoothness=smoothness)
     return functools.partial(staleness_weight, smoothness=smoothness)
 
 
-def check_decay(decay: float) -> None:
+def check_decay(decay: Scalar) -> None:
     """Raises a ValueError unless `decay` lies in (0, 1]."""
-    if not 0.0 < decay <= 1.0:
-        raise ValueError(f"decay={decay} lies outside (0, 1]: use 1.0 for a constant threshold")
+    for _, number in checks.known(decay=decay):
+        if not 0.0 < number <= 1.0:
+            raise ValueError(f"decay={decay} lies outside (0, 1]: use 1.0 for a constant threshold")
 
 
 def _unless_infinite(max_staleness: Any, threshold: Callable[[jax.Array], jax.Array]) -> jax.Array:

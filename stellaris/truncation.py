@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float
 
 from stellaris import checks
-from stellaris.types import Array
+from stellaris.types import Array, Scalar
 
 #: Log-ratios saturate here: `exp(30) = 1e13` times an advantage of 1e8 is still finite in float32.
 MAX_LOG_RATIO = 30.0
@@ -40,7 +40,7 @@ def importance_ratio(log_ratio: Float[Array, "*batch"]) -> Float[Array, "*batch"
     return jnp.exp(jnp.clip(log_ratio, -MAX_LOG_RATIO, MAX_LOG_RATIO))
 
 
-def global_ratio_cap(log_ratios: Float[Array, "V *batch"], *, rho: float = 1.0) -> Float[Array, "*batch"]:
+def global_ratio_cap(log_ratios: Float[Array, "V *batch"], *, rho: Scalar = 1.0) -> Float[Array, "*batch"]:
     """The truncation level that all concurrently held policies agree on, sample by sample.
 
     `cap = max(min_j r_j, rho)` with `r_j = pi_j(a|s) / mu(a|s)` over the `V` policies that learners hold now.

@@ -9,11 +9,14 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import jax
 import numpy as np
+from jaxtyping import Float
 
 #: An array on the host.
 NDArray: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 #: An array that a public function accepts: on a device, or on the host.
 Array: TypeAlias = jax.Array | NDArray
+#: A setting: a number, or a traced one that `vmap` sweeps or `jit` is given.
+Scalar: TypeAlias = Float[Array, ""] | float
 #: Any tree of arrays: parameters, gradients, optimizer states.
 Tree: TypeAlias = Any
 

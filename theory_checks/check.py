@@ -22,12 +22,14 @@ from stellaris.types import NDArray, Tree
 
 #: Both sides may be wrong by this much, relatively, before a claim is called violated.
 ROUNDING = 1e-9
+#: A right side this many times its tolerance is clear of it.
+_CLEAR = 1e3
 #: Instances that are looked at in one call.
 _CHUNK = 2_000
 #: Where the adversary starts: from the worst instances of a family, and from its first.
 _STARTS = 8
-#: Steps of the adversary, and the first of their lengths.
-_STEPS, _STEP = 300, 0.1
+#: The length of the adversary's first step.
+_STEP = 0.1
 
 
 class Instance(NamedTuple):
@@ -86,7 +88,7 @@ class Theorem:
       sides: of one instance, by the claim's name.
       at_most: instances, where one costs more than a few microseconds.
       compiled: whether JAX can trace `draw` and `sides`; others run one instance at a time, and have no adversary.
-      search: whether there is an adversary.
+      steps: of the adversary; 0 for none.
     """
 
     name: str
@@ -95,7 +97,7 @@ class Theorem:
     sides: Callable[[Instance], Mapping[str, Sides]]
     at_most: int | None = None
     compiled: bool = True
-    search: bool = True
+    steps: int = 300
 
 
 @dataclass(frozen=True)
@@ -134,12 +136,12 @@ class Outcome(NamedTuple):
         return (self.violations > 0) == self.claim.control
 
 
-class _Looks(NamedTuple):
+class Looks(NamedTuple):
     """The worst element of every claim of one instance, in the claims' order: `[claims]`."""
 
     left: Any
     right: Any
-    ratio: Any  # left / right; for an equality, 1 + |left / right - 1|
+    ratio: Any  # left / right; for an equality, 1 + |left - right| / right
     slack: Any  # right - left; for an equality, -|left - right|
     broken: Any
 
@@ -169,14 +171,14 @@ def verify(
         here, drawn = _look_at_all(theorem, name, family_key, count, planted)
         looks.append(here)
         witnesses += _witnesses(theorem, name, here, np.arange(count)[:, None], searched=False)
-        if theorem.compiled and theorem.search:
+        if theorem.compiled and theorem.steps:
             starts = _starts(here, count)
             ends = _climb(theorem, jax.tree.map(operator.itemgetter(starts), drawn))
             best = jax.tree.map(np.asarray, _ends(theorem)(ends, planted))
             found.append(best)
             witnesses += _witnesses(theorem, name, best, starts, searched=True)
-    everything = [np.concatenate([part[i] for part in looks]) for i in range(len(_Looks._fields))]
-    seen = _Looks(*everything)
+    everything = [np.concatenate([part[i] for part in looks]) for i in range(len(Looks._fields))]
+    seen = Looks(*everything)
     outcomes = []
     for i, claim in enumerate(theorem.claims):
         ratio = seen.ratio[:, i]
@@ -234,6 +236,24 @@ def replay(
     return instance, theorem.sides(instance)
 
 
+def draws(family: Family, seed: int, count: int) -> Instance:
+    """The first instances of a family, `[count, ...]`."""
+    return _drawer(family.draw)(jax.random.key(seed), np.arange(count))
+
+
+def look(theorem: Theorem, instances: Instance) -> Looks:
+    """Every claim of some instances `[n, ...]`: `[n, claims]`."""
+    looks: Looks = jax.tree.map(np.asarray, _looker(theorem)(instances, np.ones(len(theorem.claims))))
+    return looks
+
+
+def worst(theorem: Theorem, starts: Instance) -> NDArray:
+    """The largest `left / right` that the adversary finds from each of some instances `[n, ...]`: `[n, claims]`."""
+    claims = len(theorem.claims)
+    lanes = jax.tree.map(lambda x: jnp.broadcast_to(x[:, None], (len(x), claims, *x.shape[1:])), starts)
+    return np.asarray(_ends(theorem)(_climb(theorem, lanes), np.ones(claims)).ratio)
+
+
 def key_of(key: jax.Array, index: Any) -> jax.Array:
     """The key of an instance, however many there are."""
     return jax.random.fold_in(key, index)
@@ -245,28 +265,30 @@ def _multipliers(theorem: Theorem, multiplier: float | Mapping[str, float]) -> N
     return np.full(len(theorem.claims), float(multiplier))
 
 
-def _look(theorem: Theorem, instance: Instance, planted: Any) -> _Looks:
+def _look(theorem: Theorem, instance: Instance, planted: Any) -> Looks:
     """Every claim of one instance, by its worst element."""
-    sides = theorem.sides(instance)
+    looks: Looks = _compare(theorem.claims, theorem.sides(instance), planted)
+    return looks
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _compare(claims: tuple[Claim, ...], sides: Mapping[str, Sides], planted: Any) -> Looks:
     rows = []
-    for i, claim in enumerate(theorem.claims):
-        left, right, tolerance = (jnp.asarray(side, float) for side in sides[claim.name])
-        left, right, tolerance = jnp.broadcast_arrays(left, right, tolerance)
-        there = right > tolerance  # where the right side vanishes, a ratio says nothing
-        ratio = jnp.where(there, left / jnp.where(there, right, 1.0), jnp.where(left > tolerance, jnp.inf, 0.0))
+    for i, claim in enumerate(claims):
+        left, right, tolerance = jnp.broadcast_arrays(*(jnp.asarray(side, float) for side in sides[claim.name]))
+        # Where the right side is not far above what rounding adds, a ratio says nothing.
+        floor = jnp.maximum(right, jnp.maximum(_CLEAR * tolerance, 1e-300))
         margin = tolerance + ROUNDING * (abs(left) + abs(planted[i] * right))
         if claim.equality:
-            ratio = 1.0 + abs(jnp.where(there, ratio, 1.0) - 1.0)
-            gap = abs(left - planted[i] * right)
-            slack = -abs(left - right)
+            gap, slack, ratio = abs(left - planted[i] * right), -abs(left - right), 1 + abs(left - right) / floor
         else:
-            gap, slack = left - planted[i] * right, right - left
+            gap, slack, ratio = left - planted[i] * right, right - left, left / floor
         # What is no number breaks a bound, and does not break a control.
         broken = (gap > margin) if claim.control else ~(gap <= margin)
         worst = jnp.argmax(jnp.where(broken, jnp.inf, ratio).reshape(-1))
         left, right, ratio = (x.reshape(-1)[worst] for x in (left, right, ratio))
-        rows.append(_Looks(left, right, ratio, jnp.min(slack), jnp.any(broken)))
-    return _Looks(*(jnp.stack(column) for column in zip(*rows, strict=True)))
+        rows.append(Looks(left, right, ratio, jnp.min(slack), jnp.any(broken)))
+    return Looks(*(jnp.stack(column) for column in zip(*rows, strict=True)))
 
 
 @functools.cache
@@ -276,27 +298,27 @@ def _drawer(draw: Callable[[jax.Array, jax.Array], Instance]) -> Callable[..., I
 
 
 @functools.cache
-def _looker(theorem: Theorem) -> Callable[..., _Looks]:
+def _looker(theorem: Theorem) -> Callable[..., Looks]:
     """`(instances [n, ...], multipliers) -> looks [n, claims]`."""
     return jax.jit(jax.vmap(functools.partial(_look, theorem), in_axes=(0, None)))
 
 
-def _look_at_all(theorem: Theorem, family: str, key: jax.Array, count: int, planted: NDArray) -> tuple[_Looks, Tree]:
+def _look_at_all(theorem: Theorem, family: str, key: jax.Array, count: int, planted: NDArray) -> tuple[Looks, Tree]:
     """What is seen `[count, claims]`, and the instances `[count, ...]` if JAX drew them."""
     draw = theorem.families[family].draw
     if not theorem.compiled:
         rows = [_look(theorem, draw(key_of(key, i), i), planted) for i in range(count)]  # type: ignore[arg-type]
-        return _Looks(*(np.stack([row[i] for row in rows]) for i in range(len(_Looks._fields)))), None
+        return Looks(*(np.stack([row[i] for row in rows]) for i in range(len(Looks._fields)))), None
     chunk, parts = min(_CHUNK, count), []
     for first in range(0, count, chunk):
         indices = np.minimum(np.arange(first, first + chunk), count - 1)
         drawn = _drawer(draw)(key, indices)
         parts.append(jax.tree.map(np.asarray, (_looker(theorem)(drawn, planted), drawn)))
-    whole: tuple[_Looks, Tree] = jax.tree.map(lambda *x: np.concatenate(x)[:count], *parts)
+    whole: tuple[Looks, Tree] = jax.tree.map(lambda *x: np.concatenate(x)[:count], *parts)
     return whole
 
 
-def _starts(looks: _Looks, count: int) -> NDArray:
+def _starts(looks: Looks, count: int) -> NDArray:
     """The indices that the adversary starts from `[starts, claims]`: each claim's worst, and the first."""
     ratio = np.where(np.isfinite(looks.ratio), looks.ratio, np.inf)
     worst = np.argsort(-ratio, axis=0, kind="stable")[:_STARTS]
@@ -308,7 +330,7 @@ def _starts(looks: _Looks, count: int) -> NDArray:
 @functools.cache
 def _climber(theorem: Theorem) -> Callable[..., Tree]:
     """`(instances [starts, claims, ...]) -> free [starts, claims, ...]`: the best that was met on every way."""
-    optimizer = optax.adam(optax.cosine_decay_schedule(_STEP, _STEPS))
+    optimizer = optax.adam(optax.cosine_decay_schedule(_STEP, theorem.steps))
     even = jnp.ones(len(theorem.claims))
 
     def climb(instance: Instance, claim: jax.Array) -> Tree:
@@ -326,7 +348,7 @@ def _climber(theorem: Theorem) -> Callable[..., Tree]:
             return (optax.apply_updates(free, updates), state, best, jnp.minimum(value, lowest)), None
 
         free = instance.free
-        (_, _, best, _), _ = jax.lax.scan(step, (free, optimizer.init(free), free, jnp.inf), None, length=_STEPS)
+        (_, _, best, _), _ = jax.lax.scan(step, (free, optimizer.init(free), free, jnp.inf), None, length=theorem.steps)
         return best
 
     claims = jnp.arange(len(theorem.claims))
@@ -334,11 +356,11 @@ def _climber(theorem: Theorem) -> Callable[..., Tree]:
 
 
 @functools.cache
-def _ends(theorem: Theorem) -> Callable[..., _Looks]:
+def _ends(theorem: Theorem) -> Callable[..., Looks]:
     """`(instances [starts, claims, ...], multipliers) -> looks [starts, claims]`: each claim at its own instance."""
 
-    def one(claim: jax.Array, instance: Instance, planted: jax.Array) -> _Looks:
-        return _Looks(*(x[claim] for x in _look(theorem, instance, planted)))
+    def one(claim: jax.Array, instance: Instance, planted: jax.Array) -> Looks:
+        return Looks(*(x[claim] for x in _look(theorem, instance, planted)))
 
     over_claims = jax.vmap(one, in_axes=(0, 0, None))
     claims = jnp.arange(len(theorem.claims))
@@ -350,7 +372,7 @@ def _climb(theorem: Theorem, starts: Instance) -> Instance:
     return Instance(_climber(theorem)(starts), starts.fixed)
 
 
-def _witnesses(theorem: Theorem, family: str, looks: _Looks, indices: NDArray, searched: bool) -> list[Witness]:
+def _witnesses(theorem: Theorem, family: str, looks: Looks, indices: NDArray, searched: bool) -> list[Witness]:
     indices = np.broadcast_to(indices, looks.broken.shape)
     return [
         Witness(

@@ -25,19 +25,26 @@ counterexample: with discount 0 the right side is 0 for every rho, and any pi wo
 
 **Stellaris' default, rho = 1.** Both penalties are then 0, so the printed bound says J(pi) >= J(mu): truncation for
 free. But pi <= mu everywhere, both summing to 1, means pi = mu. The premise bounds the *policy's* ratio, and the only
-policy that meets it at rho = 1 is the behaviour policy; what is truncated at 1 is the *estimator's* ratio, of which the
-theorem does not speak. `update` measures what such estimators do to policies.
+policy that meets it at rho = 1 is the behaviour policy; what is truncated at 1 is the *estimator's* ratio, of which
+the theorem does not speak. `update` measures what such estimators do to policies.
 """
 
+import dataclasses
+import functools
+import itertools
 from collections.abc import Mapping
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.scipy.special import rel_entr
 
+from experiments import plots
+from stellaris.types import NDArray
 from theory_checks import mdp
-from theory_checks.check import Claim, Family, Instance, Sides, Theorem
+from theory_checks.check import Claim, Family, Instance, Sides, Theorem, draws, look, worst
 
 
 def forms(instance: Instance) -> Mapping[str, Sides]:
@@ -116,6 +123,58 @@ THEOREMS = (
         claims=(Claim("printed, S < 0", "-dJ <= g e sqrt(2 log rho) / (1-g)^2", control=True),),
         families=_families((0.01, 0.6)),
         sides=forms,
-        search=False,
+        steps=0,
     ),
 )
+
+
+#: Discounts and truncation levels for which the adversary is asked, and where it starts from for each.
+_DISCOUNTS, _LEVELS, _EACH = (0.1, 0.5, 0.9, 0.99), (1.0001, 1.001, 1.01, 1.1, 1.5, 2.0, 4.0, 10.0), 16
+
+
+@functools.cache
+def tightness(seed: int) -> Mapping[str, NDArray]:
+    """The largest left / right found, of the forms in log rho and in 1 - 1/rho: `[discounts, levels]`."""
+    theorem, names = THEOREMS[0], ("log rho", "1 - 1/rho")
+    claims = tuple(claim for claim in theorem.claims if claim.name in names)
+    forms_of_rho = dataclasses.replace(theorem, claims=claims, steps=1_000)
+    cells = jnp.array(list(itertools.product(_DISCOUNTS, _LEVELS)))
+    # From nearly deterministic processes: where discounts are large, the worst ones hardly leave a state.
+    sharper = {"transition": 4.0, "start": 4.0, "policy": 3.0, "reward": 1.0}
+    free = {name: sharper[name] * x for name, x in draws(theorem.families["tiny"], seed, _EACH).free.items()}
+    starts = jax.tree.map(lambda x: jnp.tile(x, (len(cells),) + (1,) * (x.ndim - 1)), free)
+    fixed = dict(zip(("discount", "rho"), jnp.repeat(cells, _EACH, axis=0).T, strict=True))
+    ratio = worst(forms_of_rho, Instance(starts, fixed))
+    best = ratio.reshape(len(_DISCOUNTS), len(_LEVELS), _EACH, len(claims)).max(2)
+    return {claim.name: best[..., i] for i, claim in enumerate(claims)}
+
+
+def findings(seed: int) -> Mapping[str, Any]:
+    """How tight the forms are, by discount."""
+    return {
+        f"largest left/right of {name}": {
+            f"discount {discount}": float(row.max()) for discount, row in zip(_DISCOUNTS, rows, strict=True)
+        }
+        for name, rows in tightness(seed).items()
+    }
+
+
+def picture(path: Path, seed: int) -> None:
+    """Tightness against rho and the discount; and how often the printed form breaks where S < 0."""
+    with plots.figure(path, "improvement under truncation", columns=2) as (tight, broken):
+        for i, (discount, style) in enumerate(zip(_DISCOUNTS, plots.LINES, strict=True)):
+            for rows, marker in zip(tightness(seed).values(), ("o", "s"), strict=True):
+                label = f"discount {discount}" if marker == "s" else None
+                tight.plot(np.array(_LEVELS) - 1, rows[i], marker=marker, markersize=4, label=label, **style)
+        tight.set(xscale="log", ylim=(0, 1.05), ylabel="largest left / right found")
+        tight.set(xlabel="rho - 1 (squares: 1 - 1/rho, circles: log rho)")
+        tight.legend(fontsize=7)
+        bins = np.linspace(0.0, 0.95, 20)
+        free, _ = draws(THEOREMS[1].families["nearly deterministic"], seed, 20_000)
+        span = jnp.linspace(0.0, 0.95, 20_000, endpoint=False)
+        for rho, style in zip((1.1, 2.0, 10.0), plots.LINES, strict=False):
+            instances = Instance(free, {"discount": span, "rho": jnp.full_like(span, rho)})
+            shares = look(THEOREMS[1], instances).broken.reshape(len(bins), -1).mean(1)
+            broken.plot(bins + 0.02, 100 * shares, label=f"rho {rho:g}", **style)
+        broken.set(xlabel="discount", ylabel="instances with S < 0 that\nbreak the printed form (%)", ylim=(0, 100))
+        broken.legend()

@@ -1,0 +1,475 @@
+"""What a run costs and how long it takes: the papers' formulas against the platform's clock and bills.
+
+Random little runs are played on `SimulatedPlatform`, in virtual time. The formulas see only what was drawn beforehand,
+never the trace. Failed calls take their time, and are paid for, like others.
+
+**Rounds.** MinionsRL (AAAI 2024), Eq. 1 and 2: in round k, I_k actor functions run side by side for P^a_ki seconds,
+and then a learner function for P^l_k; with d the resources of either, and c their unit price,
+
+    P_k = P^l_k + max_i P^a_ki
+    C_k = c (P^l_k d^l + sum_i P^a_ki d^a)
+
+There, P is an execution time. With new containers, which take S seconds to start, a span is S + P in Eq. 1, and the
+slowest actor need not be the one that runs for longest. Eq. 2 is of what the provider bills, with c and d as vectors
+(memory, processors, GPU slots), b = 1 where starts are billed, n calls, each at a price q, and [x] rounded up to a
+multiple of the granularity, the start and the run apart:
+
+    P_k = S^l new_k + P^l_k + max_i (S^a new_ki + P^a_ki)
+    C_k = sum over both functions of  c.d sum ([P] + b new [S]) + n q
+
+New are all containers if none is kept between calls, as in MinionsRL. If they are kept, the first ones of a round are
+those of earlier rounds: actor i of round k is new where i >= max_{j<k} I_j, and the learner in the first round alone.
+
+**Asynchronous runs.** Stellaris (SC 2024), with the prices of its public demo: actors call themselves anew without a
+pause, every few of their batches make a call of one of L learner functions, and every few of the gradients a call of
+the parameter function. What waits is served in order of arrival. After T seconds,
+
+    demo        = T (L slot + actor machine),  slot = learner machine / L
+    pay-per-use = sum over functions of  price x (seconds run by T);  starts are not billed
+
+The demo's code bills its serverless run at the first of them, which is what the serverful baseline costs by the
+second, whatever L: under it, a run is cheaper only by as much as it is shorter. By use it costs another amount.
+
+A bill's parts are what a function or machine was busy, idle, cold (starting) or wasted (failing) for; those of a
+machine sum to its price x T.
+"""
+
+import itertools
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from experiments import testbed
+from stellaris.runtime import FunctionSpec, PriceSheet, Rate, Resources, SimulatedPlatform, Split
+from stellaris.runtime.delays import Constant
+from stellaris.types import NDArray
+from theory_checks.check import Claim, Family, Instance, Sides, Theorem
+
+#: What rounding may add to seconds, and to USD, where nothing is due.
+_SECONDS, _USD = 1e-9, 1e-12
+_ROUNDS, _MOST_ACTORS = 4, 5
+#: By how much a multiple of the granularity may be missed, in units of it.
+_NEARLY = 1e-9
+
+
+# ---- rounds -----------------------------------------------------------------------------------------------------
+
+
+class Rounds(NamedTuple):
+    """A run of K rounds, and its prices; pairs are of the actor and the learner function."""
+
+    actor: NDArray  #: [K, I] seconds that each runs for; 0 where none is called.
+    learner: NDArray  #: [K, 1]
+    fails: NDArray  #: [K, I] whether an actor's body raises.
+    start: NDArray  #: [2] seconds that a new container takes.
+    kept: bool  #: whether idle containers stay, for ever.
+    resources: NDArray  #: [2, 3] d: GB, processors, GPU slots.
+    prices: NDArray  #: [3] c: of a second of each.
+    per_request: NDArray  #: [2] q
+    granularity: float  #: seconds, or 0.
+    cold: bool  #: b: whether starts are billed.
+
+
+def rounds(instance: Instance) -> Mapping[str, Sides]:
+    """Eq. 1 and 2 of one run, and what its containers' seconds went into."""
+    drawn: Rounds = instance.fixed
+    played, length, cost, seconds = _play_rounds(drawn), _lengths(drawn), _costs(drawn), _container_seconds(drawn)
+    mean = drawn.learner[:, 0] + drawn.actor.sum(1) / (drawn.actor > 0).sum(1)
+    idle = drawn.resources @ drawn.prices @ seconds[:, Split._fields.index("idle")]
+    return {
+        "Eq. 1, rounds": Sides(played.lengths, length),
+        "Eq. 1": Sides(played.clock, length.sum()),
+        "Eq. 2, rounds": Sides(played.costs, cost.sum(0)),
+        "Eq. 2, functions": Sides(played.parts, cost.sum(1)),
+        "Eq. 2": Sides(played.total, cost.sum()),
+        "container seconds": Sides(played.seconds, seconds, _SECONDS),
+        "idle containers billed": Sides(played.with_idle, cost.sum() + idle),
+        "the mean actor": Sides(played.lengths, mean),
+        "starts for nothing": Sides(played.total, _costs(drawn._replace(cold=False)).sum()),
+        "idle as if busy": Sides(played.with_idle, cost.sum()),
+    }
+
+
+def _calls_by_round(drawn: Rounds) -> list[tuple[NDArray, NDArray]]:
+    """The seconds that calls run for, and which of them get a new container: `[K, n]` for either function."""
+    both = []
+    for run in (drawn.actor, drawn.learner):
+        called = run > 0
+        there = np.maximum.accumulate(called.sum(1))  # containers, if they are kept
+        before = np.concatenate([[0], there[:-1]]) * drawn.kept
+        both.append((run, called & (np.arange(run.shape[1]) >= before[:, None])))
+    return both
+
+
+def _phases(drawn: Rounds) -> NDArray:
+    """How long the actors of a round take, and its learner: `[2, K]`."""
+    both = zip(_calls_by_round(drawn), drawn.start, strict=True)
+    return np.stack([(start * new + run).max(1) for (run, new), start in both])
+
+
+def _lengths(drawn: Rounds) -> NDArray:
+    """Eq. 1, P_k."""
+    length: NDArray = _phases(drawn).sum(0)
+    return length
+
+
+def _costs(drawn: Rounds) -> NDArray:
+    """Eq. 2, C_k, of either function: `[2, K]`."""
+
+    def billed(seconds: NDArray) -> NDArray:
+        unit = drawn.granularity
+        return np.asarray(np.ceil(seconds / unit - _NEARLY) * unit) if unit else seconds
+
+    a_second = drawn.resources @ drawn.prices
+    rows = []
+    for i, (run, new) in enumerate(_calls_by_round(drawn)):
+        seconds = (billed(run) + drawn.cold * new * billed(drawn.start[i])).sum(1)
+        rows.append(a_second[i] * seconds + drawn.per_request[i] * (run > 0).sum(1))
+    return np.stack(rows)
+
+
+def _container_seconds(drawn: Rounds) -> NDArray:
+    """Busy, idle, cold and wasted seconds of either function's containers: `[2, 4]`."""
+    phases = _phases(drawn)
+    left = phases.sum() - (np.cumsum(phases.T).reshape(-1, 2).T - phases)  # from a phase's beginning to the run's end
+    rows = []
+    for i, (run, new) in enumerate(_calls_by_round(drawn)):
+        cold = (drawn.start[i] * new).sum()
+        wasted = run[drawn.fails].sum() if i == 0 else 0.0
+        idle = new.sum(1) @ left[i] - cold - run.sum() if drawn.kept else 0.0
+        rows.append([run.sum() - wasted, idle, cold, wasted])
+    return np.array(rows)
+
+
+class _PlayedRounds(NamedTuple):
+    """What the platform says of a run in rounds."""
+
+    lengths: NDArray  # [K]
+    clock: float
+    costs: NDArray  # [K]
+    total: float
+    parts: NDArray  # [2]
+    seconds: NDArray  # [2, 4]
+    with_idle: float
+
+
+def _play_rounds(drawn: Rounds) -> _PlayedRounds:
+    names = ("actor", "learner")
+    keep_alive = math.inf if drawn.kept else 0.0
+    specs, rates = {}, {}
+    for i, name in enumerate(names):
+        memory, vcpus, slots = drawn.resources[i].tolist()
+        specs[name] = _function(drawn.start[i], keep_alive=keep_alive, resources=Resources(memory, vcpus, int(slots)))
+        by_resource = dict(zip(("gb", "vcpu", "gpu_slot"), drawn.prices.tolist(), strict=True))
+        rates[name] = Rate(
+            **{f"per_{resource}_second": price for resource, price in by_resource.items()},
+            per_request=float(drawn.per_request[i]),
+            granularity=drawn.granularity,
+            cold=drawn.cold,
+        )
+    idle = PriceSheet("idle billed", {name: replace(rate, idle=True) for name, rate in rates.items()})
+    sheet = PriceSheet("by use", rates)
+    clock, totals = [0.0], [0.0]
+    with SimulatedPlatform(specs, threads=1) as platform:
+        for actors, fails, learner in zip(drawn.actor, drawn.fails, drawn.learner, strict=True):
+            for seconds, fail in zip(actors.tolist(), fails, strict=True):
+                if seconds > 0:
+                    platform.invoke("actor", _fail if fail else _succeed, work=seconds)
+            while platform.next_completion():
+                pass
+            platform.invoke("learner", _succeed, work=float(learner[0]))
+            platform.next_completion()
+            clock.append(platform.now)
+            totals.append(platform.bill(sheet).total)
+        bill = platform.bill(sheet)
+        return _PlayedRounds(
+            *(np.diff(clock), platform.now, np.diff(totals), bill.total),
+            parts=np.array([bill.parts[name] for name in names]),
+            seconds=np.array([bill.seconds[name] for name in names]),
+            with_idle=platform.bill(idle).total,
+        )
+
+
+def _draw_rounds(*, started: bool, cold: bool, kept: bool = True, extras: bool = False) -> Family:
+    """Rounds of random actors; with start-up times, billed or not; extras are a price a request, and granularity."""
+
+    def draw(key: jax.Array, index: jax.Array) -> Instance:
+        rng = _generator(key)
+        shape = (_ROUNDS, _MOST_ACTORS)
+        granularity = float(rng.choice([0.001, 0.1, 1.0])) if extras else 0.0
+        actor, learner = rng.uniform(0.1, 3.0, shape), rng.uniform(0.1, 2.0, (_ROUNDS, 1))
+        if extras:  # some spans are multiples of the granularity, which are not to be rounded up
+            actor = np.where(rng.random(shape) < 0.5, np.ceil(actor / granularity) * granularity, actor)
+        count = rng.integers(1, _MOST_ACTORS + 1, _ROUNDS)
+        launched = np.arange(_MOST_ACTORS) < count[:, None]
+        slots = np.array([0, rng.integers(1, 4)])
+        resources = np.stack([rng.uniform(0.5, 8.0, 2), rng.uniform(0.25, 4.0, 2), slots], 1)
+        prices = rng.uniform(0.1, 2.0, 3) * (rng.permutation(3) < rng.integers(1, 4))  # in the paper, of one resource
+        return Instance(
+            (),
+            Rounds(
+                *(actor * launched, learner, launched & (rng.random(shape) < 0.2)),
+                start=rng.uniform(0.2, 2.0, 2) * started,
+                kept=kept,
+                resources=resources,
+                prices=prices,
+                per_request=rng.uniform(0.0, 0.5, 2) * extras,
+                granularity=granularity,
+                cold=cold,
+            ),
+        )
+
+    return Family(draw)
+
+
+# ---- asynchronous runs ------------------------------------------------------------------------------------------
+
+
+class Asynchronous(NamedTuple):
+    """A run of A actors and at most L learners; triples are of the actor, learner and parameter function."""
+
+    actor: NDArray  #: [A, n] seconds that an actor's calls run for, in order.
+    learner: NDArray  #: [A n] likewise, in order of the calls.
+    parameter: NDArray  #: [A n]
+    fails: NDArray  #: [A n] whether a learner's body raises: it then gives no gradient.
+    start: NDArray  #: [3] seconds that a new container takes.
+    learners: int  #: L
+    batches: int  #: of actors to a gradient.
+    gradients: int  #: to a call of the parameter function.
+    share: float  #: of the run after which it is looked at; 1 for its end.
+
+
+_FUNCTIONS = ("actor", "learner", "parameter")
+
+
+def asynchronous(instance: Instance) -> Mapping[str, Sides]:
+    """Stellaris' two bills of one run."""
+    drawn: Asynchronous = instance.fixed
+    calls = _calls(drawn)
+    until = drawn.share * max(float(call.ended.max(initial=0.0)) for call in calls)
+    played = _play_asynchronous(drawn, until if drawn.share < 1 else math.inf)
+    seconds = np.array([_seconds(call, until) for call in calls])
+    busy, _, cold, wasted = seconds.T
+    slot = testbed.SERVER_LEARNER / drawn.learners
+    use = np.array([testbed.ACTOR_FUNCTION, slot, testbed.PARAMETER_FUNCTION]) * (busy + wasted)
+    machines = np.array([drawn.learners * slot, testbed.SERVER_ACTORS])
+    places = np.array([testbed.SERVER_ACTORS / len(drawn.actor), slot])
+    used = places[:, None] * seconds[:2]
+    used[:, 1] = places * (np.array([len(drawn.actor), drawn.learners]) * until - (busy + cold + wasted)[:2])
+    return {
+        "clock": Sides(played.clock, until),
+        "pay-per-use, functions": Sides(played.use_parts, use, _USD),
+        "pay-per-use": Sides(played.use, use.sum()),
+        "demo's bill": Sides(played.demo, until * machines.sum()),
+        "serverful rate": Sides(played.demo, played.reserved),
+        "container seconds": Sides(played.seconds, seconds, _SECONDS),
+        "machines split": Sides(played.machines, used[::-1], _USD),
+        "machines' parts": Sides(played.machines.sum(1), until * machines),
+        "one bill": Sides(played.use, played.demo),
+        "always busy": Sides(played.machines[:, 0], until * machines, _USD),
+    }
+
+
+class _Calls(NamedTuple):
+    """Calls of one function `[n]`, and when its containers were made."""
+
+    acquired: NDArray
+    started: NDArray
+    ended: NDArray
+    created: NDArray
+    fails: NDArray
+
+
+def _serve(arrivals: NDArray, run: NDArray, fails: NDArray, *, places: int, start: float) -> _Calls:
+    """First come, first served, by containers that are made up to a limit when none is free."""
+    free: list[float] = []  # when each container will be
+    created, acquired, started, ended = [], [], [], []
+    for arrival, seconds in zip(arrivals.tolist(), run.tolist(), strict=False):
+        if min(free, default=math.inf) > arrival and len(free) < places:
+            created.append(arrival)
+            acquired.append(arrival)
+            started.append(arrival + start)
+            free.append(math.inf)
+            mine = len(free) - 1
+        else:
+            mine = free.index(min(free))
+            acquired.append(max(arrival, free[mine]))
+            started.append(acquired[-1])
+        free[mine] = started[-1] + seconds
+        ended.append(free[mine])
+    return _Calls(np.array(acquired), np.array(started), np.array(ended), np.array(created), fails[: len(ended)])
+
+
+def _calls(drawn: Asynchronous) -> tuple[_Calls, _Calls, _Calls]:
+    """When everything happens."""
+    ended = drawn.start[0] + np.cumsum(drawn.actor, axis=1)
+    started = ended - drawn.actor
+    acquired = started - drawn.start[0] * (np.arange(started.shape[1]) == 0)
+    never = np.zeros(ended.size, bool)
+    actor = _Calls(acquired.ravel(), started.ravel(), ended.ravel(), np.zeros(len(ended)), never)
+    due = np.sort(actor.ended)[drawn.batches - 1 :: drawn.batches]
+    learner = _serve(due, drawn.learner, drawn.fails, places=drawn.learners, start=float(drawn.start[1]))
+    due = np.sort(learner.ended[~learner.fails])[drawn.gradients - 1 :: drawn.gradients]
+    return actor, learner, _serve(due, drawn.parameter, never, places=1, start=float(drawn.start[2]))
+
+
+def _seconds(calls: _Calls, until: float) -> list[float]:
+    """What containers did up to an instant: busy, idle, cold, wasted."""
+
+    def within(begin: NDArray, end: Any) -> NDArray:
+        return np.asarray(np.maximum(np.minimum(end, until) - begin, 0.0))
+
+    ran, cold = within(calls.started, calls.ended), within(calls.acquired, calls.started).sum()
+    wasted = ran[calls.fails & (calls.ended <= until)].sum()  # what still runs has not failed yet
+    return [ran.sum() - wasted, within(calls.created, until).sum() - cold - ran.sum(), cold, wasted]
+
+
+class _PlayedAsynchronous(NamedTuple):
+    """What the platform says of an asynchronous run."""
+
+    clock: float
+    use: float
+    use_parts: NDArray  # [3]
+    demo: float
+    reserved: float
+    seconds: NDArray  # [3, 4]
+    machines: NDArray  # [2, 4] the learners', the actors'
+
+
+def _play_asynchronous(drawn: Asynchronous, until: float) -> _PlayedAsynchronous:
+    limits = (len(drawn.actor), drawn.learners, 1)
+    specs = {
+        name: _function(start, max_concurrency=limit)
+        for name, start, limit in zip(_FUNCTIONS, drawn.start, limits, strict=True)
+    }
+    actor = [iter(row) for row in drawn.actor.tolist()]
+    learner = zip(drawn.learner.tolist(), drawn.fails, strict=True)
+    parameter = iter(drawn.parameter.tolist())
+    batches, gradients = itertools.count(1), itertools.count(1)
+    with SimulatedPlatform(specs, threads=1) as platform:
+        for i, row in enumerate(actor):
+            platform.invoke("actor", _succeed, work=next(row), tag=i)
+        while (done := platform.next_completion(until=until)) is not None:
+            if done.function == "actor":
+                if seconds := next(actor[done.tag], None):
+                    platform.invoke("actor", _succeed, work=seconds, tag=done.tag)
+                if next(batches) % drawn.batches == 0:
+                    work, fails = next(learner)
+                    platform.invoke("learner", _fail if fails else _succeed, work=work)
+            elif done.function == "learner" and done.status == "completed" and next(gradients) % drawn.gradients == 0:
+                platform.invoke("parameter", _succeed, work=next(parameter))
+        demo, by_use = map(platform.bill, testbed.serverless_prices(actors=limits[0], learners=limits[1]))
+        reserved = platform.bill(testbed.reserved_prices(actors=limits[0])[0])
+        return _PlayedAsynchronous(
+            *(platform.now, by_use.total, np.array([by_use.parts[name] for name in _FUNCTIONS])),
+            *(demo.total, reserved.total),
+            seconds=np.array([by_use.seconds[name] for name in _FUNCTIONS]),
+            machines=np.array([demo.split["learner slots"], demo.split["actor machine"]]),
+        )
+
+
+def _draw_asynchronous(*, started: bool, stopped: bool = False) -> Family:
+    """Free-running actors and learners; with start-up times; looked at somewhere in the middle."""
+
+    def draw(key: jax.Array, index: jax.Array) -> Instance:
+        rng = _generator(key)
+        shape = tuple(rng.integers(1, 5, 2))
+        n = math.prod(shape)
+        return Instance(
+            (),
+            Asynchronous(
+                *(rng.uniform(0.1, 2.0, shape), rng.uniform(0.1, 3.0, n), rng.uniform(0.05, 0.5, n)),
+                fails=rng.random(n) < 0.2,
+                start=rng.uniform(0.2, 2.0, 3) * started,
+                learners=int(rng.integers(1, 5)),
+                batches=int(rng.integers(1, 3)),
+                gradients=int(rng.integers(1, 3)),
+                share=rng.uniform(0.2, 0.9) if stopped else 1.0,
+            ),
+        )
+
+    return Family(draw)
+
+
+# ---- both -------------------------------------------------------------------------------------------------------
+
+
+def _function(start: float, **deployment: Any) -> FunctionSpec:
+    """A function whose calls run for as long as their `work` says."""
+    return FunctionSpec(Constant(1.0), cold_start=Constant(float(start)), **deployment)
+
+
+def _succeed(context: Any) -> None:
+    pass
+
+
+def _fail(context: Any) -> None:
+    raise ArithmeticError
+
+
+def _generator(key: jax.Array) -> np.random.Generator:
+    return np.random.default_rng(np.asarray(jax.random.key_data(key)))
+
+
+def _equal(name: str, statement: str) -> Claim:
+    return Claim(name, statement, equality=True)
+
+
+def _unequal(name: str, statement: str) -> Claim:
+    return Claim(name, statement, equality=True, control=True)
+
+
+THEOREMS = (
+    Theorem(
+        "costs of rounds",
+        claims=(
+            _equal("Eq. 1, rounds", "length of round k = P^l_k + max_i P^a_ki"),
+            _equal("Eq. 1", "clock = sum_k P_k"),
+            _equal("Eq. 2, rounds", "bill of round k = c (P^l_k d^l + sum_i P^a_ki d^a)"),
+            _equal("Eq. 2, functions", "bill of f = c d^f sum P^f"),
+            _equal("Eq. 2", "bill = sum_k C_k"),
+            _equal("container seconds", "busy, idle, cold, wasted"),
+            _equal("idle containers billed", "bill with idle = sum_k C_k + c d (idle seconds)"),
+            _unequal("the mean actor", "length of round k = P^l_k + mean_i P^a_ki"),
+            _unequal("starts for nothing", "bill = c (sum P^l d^l + sum P^a d^a), b = 0"),
+            _unequal("idle as if busy", "bill with idle = sum_k C_k"),
+        ),
+        families={
+            "warm": _draw_rounds(started=False, cold=False),
+            "starts not billed": _draw_rounds(started=True, cold=False),
+            "starts billed": _draw_rounds(started=True, cold=True),
+            "nothing kept": _draw_rounds(started=True, cold=True, kept=False),
+            "requests, granularity": _draw_rounds(started=True, cold=True, extras=True),
+        },
+        sides=rounds,
+        at_most=200,
+        compiled=False,
+    ),
+    Theorem(
+        "costs of asynchronous runs",
+        claims=(
+            _equal("clock", "T = the last end"),
+            _equal("pay-per-use, functions", "bill of f = price x (seconds that f ran)"),
+            _equal("pay-per-use", "bill = sum_f price x seconds"),
+            _equal("demo's bill", "bill = T (L slot + actor machine)"),
+            _equal("serverful rate", "demo's bill = the serverful baseline's"),
+            _equal("container seconds", "busy, idle, cold, wasted"),
+            _equal("machines split", "busy, idle, cold, wasted"),
+            _equal("machines' parts", "busy + idle + cold + wasted = price x T"),
+            _unequal("one bill", "pay-per-use = demo's bill"),
+            _unequal("always busy", "busy = price x T"),
+        ),
+        families={
+            "warm": _draw_asynchronous(started=False),
+            "with starts": _draw_asynchronous(started=True),
+            "in the middle": _draw_asynchronous(started=True, stopped=True),
+        },
+        sides=asynchronous,
+        at_most=200,
+        compiled=False,
+    ),
+)

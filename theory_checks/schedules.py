@@ -1,0 +1,212 @@
+"""When which gradient arrives, from traces of the platform, and the same descent again without it.
+
+Learner functions run on the simulated platform, each as fast as its delays let it, and the library's aggregator
+decides what is applied when. What matters of such a run to a theorem is which version every gradient was computed on,
+in order of arrival: a schedule, read off the trace. `replay` descends along one in a scan that JAX can vectorise over
+problems, steps and noise, through the same aggregator; it makes the platform's run again, to the rounding of floats.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Float, Int
+
+import stellaris
+from stellaris import Aggregator
+from stellaris.runtime import FunctionSpec, SimulatedPlatform, Trace, Versioned
+from stellaris.runtime.delays import Constant, Delay, Exponential, Gamma, LogNormal
+from stellaris.types import Array, Tree
+
+#: How long a gradient takes, in seconds: all of mean 1.
+DELAYS: Mapping[str, Delay] = {
+    "constant": Constant(1.0),
+    "gamma, cv 0.5": Gamma(1.0, 0.5),
+    "exponential": Exponential(1.0),
+    "log-normal, cv 2": LogNormal(1.0, 2.0),
+}
+
+#: `(params, number) -> gradient`: the number says which noise it has.
+Gradient = Callable[[Tree, Any], Tree]
+
+
+class Schedule(NamedTuple):
+    """Of every gradient, in order of arrival `[n]`."""
+
+    number: Int[Array, " n"]  #: of its invocation, in order of submission.
+    version: Int[Array, " n"]  #: that it was computed on.
+    clock: Int[Array, " n"]  #: the newest version just before it arrived.
+
+    @property
+    def lag(self) -> Int[Array, " n"]:
+        """How many versions it was behind on arrival."""
+        return self.clock - self.version
+
+
+class Descent(NamedTuple):
+    """A run over some versions."""
+
+    params: Tree  #: the last.
+    clock: Int[jax.Array, " n"]  #: the newest version just before every arrival.
+    measured: Tree  #: of the params before every arrival `[n, ...]`.
+
+
+def descend(
+    aggregator: Aggregator,
+    gradient: Gradient,
+    params: Tree,
+    step: float,
+    arrivals: int,
+    *,
+    delay: Delay,
+    learners: int = 4,
+    seed: int = 0,
+) -> tuple[Tree, Trace]:
+    """Asynchronous descent on the platform.
+
+    Args:
+      aggregator: which gradients are applied when.
+      gradient: of some params, for an invocation's number.
+      params: the first.
+      step: the learning rate.
+      arrivals: gradients, after which it ends.
+      delay: seconds that a gradient takes.
+      learners: functions that run at once.
+      seed: of the delays.
+
+    Returns:
+      The last params, and the trace.
+    """
+    optimizer = optax.sgd(step)
+    state, opt_state = aggregator.init(params), optimizer.init(params)
+    push, ready, pop = jax.jit(aggregator.push), jax.jit(aggregator.ready), jax.jit(aggregator.pop)
+    wide = jnp.zeros(()).dtype == jnp.float64
+
+    def learn(context: Any, params: Versioned, number: int) -> tuple[Tree, int]:
+        del context
+        with jax.enable_x64(wide):  # which holds for a thread, and bodies have their own
+            return gradient(params.value, number), params.version
+
+    with SimulatedPlatform({"learner": FunctionSpec(delay)}, seed=seed, threads=1) as platform:
+        clock = platform.store.publish("params", params)
+        newest = platform.store.latest("params")
+        for number in range(learners):
+            platform.invoke("learner", learn, newest, number, tag=number)
+        for number in range(learners, learners + arrivals):
+            done = platform.next_completion()
+            assert done is not None
+            state = push(state, *done.result(), learner=done.tag)
+            if ready(state, clock, 0):
+                update, state = pop(state, clock, 0)
+                params, opt_state = stellaris.apply_update(optimizer, update, params, opt_state)
+                clock = platform.store.publish("params", params)
+            platform.invoke("learner", learn, newest, number, tag=done.tag)
+        return params, platform.trace
+
+
+def schedule(trace: Trace, arrivals: int) -> Schedule:
+    """The schedule of a trace: a gradient's version is the newest that was published when its function started."""
+    newest, started, rows = -1, {}, []
+    for _, event, _, invocation, _, value in trace.rows():
+        if event == "published":
+            newest = int(value)
+        elif event == "started":
+            started[invocation] = newest
+        elif event == "completed":
+            rows.append((invocation, started.pop(invocation), newest))
+    return Schedule(*np.array(rows[:arrivals], np.int32).T)
+
+
+def record(aggregator: Aggregator, arrivals: int, *, delay: Delay, learners: int = 4, seed: int = 0) -> Schedule:
+    """The schedule of a run on the platform: it depends on the aggregator and the delays, not on the gradients."""
+    nothing = jnp.zeros(1)
+    _, trace = descend(
+        aggregator, lambda params, number: nothing, nothing, 0.0, arrivals, delay=delay, learners=learners, seed=seed
+    )
+    return schedule(trace, arrivals)
+
+
+def replay(
+    aggregator: Aggregator,
+    gradient: Gradient,
+    params: Tree,
+    step: Any,
+    recorded: Schedule,
+    *,
+    oldest: int,
+    measure: Callable[[Tree], Tree] = lambda params: (),
+) -> Descent:
+    """The same descent along a recorded schedule, in a scan.
+
+    Args:
+      aggregator: as in the recorded run, or another that applies as often.
+      gradient: as in `descend`; under `jit`.
+      params: the first.
+      step: the learning rate.
+      recorded: the schedule.
+      oldest: at least the largest lag in it; so many versions are kept.
+      measure: of the params before every arrival.
+
+    Returns:
+      What became of the params. `clock` equals the schedule's if the aggregator applied as in the recorded run.
+    """
+    optimizer = optax.sgd(1.0)
+    keep = oldest + 1
+
+    def arrive(carry: Any, arrival: Any) -> Any:
+        params, versions, clock, state = carry
+        number, version, _ = arrival
+        measured = measure(params)
+        old = jax.tree.map(lambda x: x[version % keep], versions)
+        state = aggregator.push(state, gradient(old, number), version)
+        now = clock
+
+        def apply(params: Tree, state: Any) -> Any:
+            update, state = aggregator.pop(state, clock, 0)
+            update = update._replace(scale=step * update.scale)
+            params, _ = stellaris.apply_update(optimizer, update, params, optimizer.init(params))
+            return params, state
+
+        # Both ways under `vmap`: a select is cheaper than a branch.
+        go = aggregator.ready(state, clock, 0)
+        params, state = jax.tree.map(lambda new, old: jnp.where(go, new, old), apply(params, state), (params, state))
+        clock = clock + go
+        versions = jax.tree.map(lambda all, one: all.at[clock % keep].set(one), versions, params)
+        return (params, versions, clock, state), (now, measured)
+
+    versions = jax.tree.map(lambda x: jnp.broadcast_to(x, (keep, *jnp.shape(x))), params)
+    carry = params, versions, jnp.int32(0), aggregator.init(params)
+    (params, _, _, _), (clock, measured) = jax.lax.scan(arrive, carry, recorded)
+    return Descent(params, clock, measured)
+
+
+class Mixture(NamedTuple):
+    """What every update is made of."""
+
+    lags: Float[np.ndarray, "updates oldest+1"]  #: the weight of gradients by how many versions they are behind.
+    noise: Float[np.ndarray, " updates"]  #: the sum of the squared weights.
+
+
+def mixture(aggregator: Aggregator, recorded: Schedule, *, oldest: int) -> Mixture:
+    """The weights that the aggregator gives gradients, by their lag, at every update.
+
+    An update is linear in its gradients: what the aggregator does to unit vectors says what it does to all.
+    """
+    arrivals = len(recorded.version)
+    with jax.enable_x64(True):
+        push, ready, pop = jax.jit(aggregator.push), jax.jit(aggregator.ready), jax.jit(aggregator.pop)
+        state, members, rows, noise = aggregator.init(jnp.zeros(arrivals)), jnp.eye(arrivals), [], []
+        clock = 0
+        for number in range(arrivals):
+            state = push(state, members[number], int(recorded.version[number]))
+            if ready(state, clock, 0):
+                update, state = pop(state, clock, 0)
+                weight = np.asarray(update.gradient * update.scale)
+                lag = clock - recorded.version[: number + 1]
+                rows.append(np.bincount(lag[weight[: number + 1] != 0], weight[weight != 0], minlength=oldest + 1))
+                noise.append((weight**2).sum())
+                clock += 1
+    return Mixture(np.array(rows), np.array(noise))

@@ -1,0 +1,377 @@
+"""Stale synchronous parallel: what descent on views that are up to s clocks old may lose.
+
+Ho et al. 2013 (More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server), Theorem 1. Each of P
+workers adds one update a clock. The *reference order* runs through the workers of clock 0, of clock 1, and so on: the
+update of worker p at clock c has number t = c P + p + 1, and T counts the updates of all workers. Losses f_t are
+convex with subgradients of norm at most L, each met at its worker's own noisy view v_t:
+
+    u_t = -eta_t g_t,  g_t in df_t(v_t),  eta_t = sigma / sqrt(t),  sigma = F / (L sqrt(2 (s+1) P))
+    x_1 the start,  x_{t+1} = x_t + u_t                                 the reference iterates, which nobody need see
+    F^2 >= D_t = |x_t - x*|^2 / 2  for *every* t                        the premise
+
+    R = sum_t f_t(v_t) - f_t(x*) <= c F L sqrt(2 (s+1) P T)
+
+with c = 4 as published, and here also with less. **Derivation.** By convexity f_t(v_t) - f_t(x*) <= <g_t, v_t - x*>,
+which is <g_t, x_t - x*> + <g_t, v_t - x_t>.
+
+1. eta_t <g_t, x_t - x*> = D_t - D_{t+1} + eta_t^2 |g_t|^2 / 2. Divided by eta_t and summed, the D_t give at most F^2
+/ eta_T = F^2 sqrt(T) / sigma, since 1 / eta_t only grows, and the rest L^2 sum_t eta_t / 2 <= L^2 sigma sqrt(T). 2.
+v_t differs from x_t by updates that it misses and by extra ones, of later numbers: <g_t, v_t - x_t> is at most the
+sum of L^2 eta_i over these. If each update is missing from or extra in at most M views, all that is at most M L^2
+sum_i eta_i <= 2 M L^2 sigma sqrt(T).
+
+With this sigma, c = 1 + (1 + 2 M) / (2 (s+1) P). It remains to count. Take an update of clock k, and another worker:
+
+* Views of arbitrary content: the worker may lack it at clocks k+1 .. k+s, and hold it early at k-s .. k-1; at clock k
+  it is one of both, by the order of the two workers. M <= (2s+1) (P-1), and c <= 3 - 2/P + 1 / (2 (s+1) P).
+* Views that forget nothing: a worker that held the update early has it for good and so never lacks it, and one that
+  lacks it never held it before. M <= (s+1) (P-1), and **c = 2 - 1/P + 1 / (2 (s+1) P)**, below 2.
+* Updates made in the reference order: no view can hold any early. The same M.
+
+(Updates of numbers beyond T count as well if views hold them: here nobody goes on after a whole number of clocks.)
+
+Nothing changes if a view holds updates in parts: a part w in [0, 1] in the place of "has it or not" makes a deviation
+of w or 1 - w, and for parts that only grow, s w + s (1 - w) + max(w, 1 - w) <= s + 1. Neither does projecting: an
+effective update u_t = Proj(x_t - eta_t g_t) - x_t is no longer than eta_t |g_t| and ends no farther from x*.
+
+**The two kinds of instances.** *Projected*: updates in the reference order, views that lack any part of the other
+workers' updates of clocks c-s .. c, iterates that are kept in a ball whose reach bounds F. *Asynchronous*: runs of
+workers of different speeds, as the library's own `stale_synchronous` admits them, unprojected; F is doubled until the
+run that it leads to meets the premise, and what does not by then is no instance (its left side is 0): with linear
+losses, whose path F only scales, one run of fifty.
+
+**A finished update counts at once.** A worker admitted at clock c+s delivers its update of clock c+s while another is
+still to start clock c, whose view then holds s+1 early clocks of it; and with s = 0 the workers of one clock lack each
+other's updates. A count of M = 2 s (P-1) misses one clock of these: too few with s = 0, where nothing would be left,
+and for views of arbitrary content with any s. (s+1) (P-1) is reached.
+
+**The premise is not decoration.** With F from the start alone and no projection, losses that pull one way and then the
+other send x_t far past F, and the regret beyond any such bound: the control.
+"""
+
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from stellaris import stale_synchronous
+from theory_checks.check import Claim, Family, Instance, Sides, Theorem
+
+#: Updates of all workers: a multiple of 2, 3 and 4 of them.
+_UPDATES = 24
+#: Updates in the control, which needs time to go astray.
+_MANY = 100
+_DIMENSIONS = 2
+#: A ball that nothing leaves.
+_EVERYWHERE = 1e9
+#: Values of F that are tried, in units of the least that the start allows.
+_DOUBLINGS = 2.0 ** np.arange(4)
+
+
+class Losses(NamedTuple):
+    """`f_t(x) = phi(a_t . x - b_t)`, with `phi` linear, absolute, hinge or Huber, of slopes in [-1, 1]."""
+
+    direction: Float[jax.Array, "T d"]  #: a_t
+    offset: Float[jax.Array, " T"]  #: b_t
+    kind: Any  #: of phi: 0 to 3
+    width: Any  #: within which Huber's is a parabola
+
+    def value(self, x: Float[jax.Array, "T d"]) -> Float[jax.Array, " T"]:
+        """`f_t(x_t)`, for every t."""
+        z = (self.direction * x).sum(1) - self.offset
+        size = abs(z)
+        huber = jnp.where(size < self.width, z**2 / (2 * self.width), size - self.width / 2)
+        return jnp.stack([z, size, jnp.maximum(z, 0.0), huber])[self.kind]
+
+
+class Schedule(NamedTuple):
+    """Who knows what: rows and columns are updates in the order in which they were started."""
+
+    number: Int[jax.Array, " T"]  #: in the reference order, from 1.
+    seen: Float[jax.Array, "T T"]  #: the part of an update (column) in the view of another (row).
+
+    @property
+    def before(self) -> Bool[jax.Array, "T T"]:
+        """Whether an update (column) comes before another (row) in the reference order."""
+        return self.number < self.number[:, None]
+
+
+class Run(NamedTuple):
+    """What became of it."""
+
+    views: Float[jax.Array, "T d"]
+    iterates: Float[jax.Array, "T d"]  #: the reference's, before each update.
+
+
+def descend(losses: Losses, schedule: Schedule, sigma: Any, radius: Any) -> Run:
+    """Runs from the origin, of steps `sigma / sqrt(t)`; the reference iterates are kept in a ball of that radius."""
+    before = schedule.before.astype(float)
+
+    def start(updates: jax.Array, row: Any) -> tuple[jax.Array, jax.Array]:
+        i, a, b, step, seen, earlier = row
+        view, iterate = seen @ updates, earlier @ updates
+        z = a @ view - b
+        slope = jnp.stack([1.0, jnp.sign(z), (z > 0).astype(float), jnp.clip(z / losses.width, -1, 1)])[losses.kind]
+        there = radius * _in_unit_ball((iterate - step * slope * a) / radius)
+        return updates.at[i].set(there - iterate), view
+
+    steps = sigma / jnp.sqrt(schedule.number)
+    rows = (jnp.arange(len(steps)), losses.direction, losses.offset, steps, schedule.seen, before)
+    updates, views = jax.lax.scan(start, jnp.zeros_like(losses.direction), rows)
+    return Run(views, before @ updates)
+
+
+def projected(instance: Instance) -> Mapping[str, Sides]:
+    """Regret in a ball, of views that lack parts of recent updates."""
+    radius = instance.fixed["radius"]
+    losses, star = _losses(instance, radius)
+    reach = (radius + jnp.sqrt(star @ star)) / jnp.sqrt(2.0)
+    return _bounds(_in_order(instance), losses, star, reach, radius, instance.fixed)
+
+
+def astray(instance: Instance) -> Mapping[str, Sides]:
+    """As `projected`, without a ball, and with F from the start alone."""
+    losses, star = _losses(instance, instance.fixed["radius"])
+    reach = jnp.sqrt(star @ star / 2)
+    sides = _bounds(_in_order(instance), losses, star, reach, _EVERYWHERE, instance.fixed)
+    return {"F from the start alone": sides["c = 4"]}
+
+
+def asynchronous(instance: Instance) -> Mapping[str, Sides]:
+    """Regret of an admitted run, under the first F that meets the premise, and how far views are from the iterates."""
+    fixed = instance.fixed
+    losses, star = _losses(instance, fixed["radius"])
+    schedule = Schedule(fixed["number"], fixed["seen"].astype(float))
+    reaches = jnp.sqrt(star @ star / 2) * _DOUBLINGS
+    runs = jax.vmap(lambda reach: descend(losses, schedule, _sigma(reach, fixed), _EVERYWHERE))(reaches)
+    farthest = ((runs.iterates - star) ** 2).sum(2).max(1) / 2
+    met = farthest <= reaches**2 * (1 + 1e-12)
+    first = jnp.argmax(met)
+    regret = (losses.value(runs.views[first]) - losses.value(star)).sum()
+    sides = _constants(jnp.where(met[first], regret, 0.0), reaches[first], len(schedule.number), fixed)
+    views = abs(schedule.seen - schedule.before).sum(0).max()
+    others = fixed["workers"] - 1
+    return {
+        **sides,
+        "views": Sides(views, (fixed["bound"] + 1) * others),
+        # Whole numbers: the tolerance only keeps the ratio finite where s = 0.
+        "2 s (P-1) views": Sides(views, 2 * fixed["bound"] * others, 1e-3),
+    }
+
+
+def picture(path: Path, seed: int) -> None:
+    """Regret against T, of losses that pull away from x* up to some turn and then towards it: in a ball, and without.
+
+    Two workers, views that lack all they may, for every T the worst turn. Nothing is drawn at random.
+    """
+    del seed
+    from experiments.plots import figure
+
+    workers, updates, bounds = 2, 400, (0, 1, 3)
+    turns = np.unique(np.geomspace(1, updates, 60).astype(int))
+    with jax.enable_x64(True):
+        balls = np.array([1.0, _EVERYWHERE])
+        worst = np.asarray(_worst_turns(updates, workers, np.array(bounds), turns, balls))
+    last = 1 / (2 * workers)
+    constants = {"c = 4": 4.0, "3 - 2/P + ..": 3 - 2 / workers + last, "2 - 1/P + ..": 2 - 1 / workers + last}
+    styles = zip(bounds, ("#D55E00", "#0072B2", "#009E73"), ("-", "--", ":"), strict=True)
+    with figure(path, f"iterates kept in a ball, which gives F (P = {workers})", columns=2) as (inside, outside):
+        for row, (bound, color, line) in enumerate(styles):
+            for axes, needed in zip((inside, outside), worst[:, row], strict=True):
+                time = np.arange(1, updates + 1)
+                axes.plot(time, needed, color=color, linestyle=line, linewidth=1.6, label=f"s = {bound}")
+        for axes in (inside, outside):
+            for name, c in constants.items():
+                axes.axhline(c, color="black", linewidth=0.8)
+                axes.annotate(name, (1.1, c), (0, 2), textcoords="offset points", fontsize=8)
+            axes.set(xscale="log", xlim=(1, updates), ylim=(0, 8), xlabel="updates of all workers, T")
+        inside.set_ylabel("regret / (F L sqrt(2 (s+1) P T))")
+        outside.set_title("no ball, F from the start alone", loc="left", fontsize=10)
+        inside.legend(loc="upper right")
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _worst_turns(updates: int, workers: int, bounds: jax.Array, turns: jax.Array, radii: jax.Array) -> jax.Array:
+    """The multiplier of `F L sqrt(2 (s+1) P T)` that is needed `[radii, bounds, T]`; L and |x*| are 1."""
+    time = jnp.arange(updates)
+    star = jnp.ones(1)
+
+    def needed(radius: jax.Array, bound: jax.Array, turn: jax.Array) -> jax.Array:
+        fixed = {"bound": bound, "workers": workers, "lipschitz": 1.0}
+        schedule = _in_order(Instance({"lacking": jnp.full((updates, updates), jnp.inf)}, fixed))
+        pull = jnp.where(time < turn, 1.0, -1.0)[:, None]
+        losses = Losses(pull, jnp.zeros(updates), 0, 1.0)
+        reach = jnp.where(radius < _EVERYWHERE, 1 + radius, 1.0) / jnp.sqrt(2.0)
+        views = descend(losses, schedule, _sigma(reach, fixed), radius).views
+        regret = jnp.cumsum(losses.value(views) - losses.value(star))
+        return regret / (reach * jnp.sqrt(2.0 * (bound + 1) * workers * (time + 1)))
+
+    over_turns = jax.vmap(needed, in_axes=(None, None, 0))
+    over_bounds = jax.vmap(over_turns, in_axes=(None, 0, None))
+    worst: jax.Array = jax.vmap(over_bounds, in_axes=(0, None, None))(radii, bounds, turns).max(2)
+    return worst
+
+
+def admitted(key: jax.Array, bound: int, workers: int, clocks: int) -> Schedule:
+    """A run of workers of random speeds, each of that many clocks, as `stale_synchronous` admits them.
+
+    A view holds what is delivered when its update is started.
+    """
+    aggregator = stale_synchronous(bound, workers, capacity=1)
+    updates = workers * clocks
+    noise = jax.random.gumbel(key, (2 * updates + 1, workers))
+    speed = 1.5 * noise[-1]  # its logarithm: which possible event is next, is a race
+
+    def event(carry: Any, noise: jax.Array) -> tuple[Any, Any]:
+        state, started, delivered = carry
+        working = started > delivered
+        may = jax.vmap(aggregator.admit, in_axes=(None, 0, None))(state, jnp.arange(workers), 0)
+        possible = working | (may & (started < clocks))
+        worker = jnp.argmax(jnp.where(possible, speed + noise, -jnp.inf))
+        ends = working[worker]
+        _, after = aggregator.pop(aggregator.push(state, jnp.zeros(1), 0, learner=worker), 0, 0)
+        state = jax.tree.map(lambda new, old: jnp.where(ends, new, old), after, state)
+        now = started.at[worker].add(~ends), delivered.at[worker].add(ends)
+        return (state, *now), (ends, worker, started[worker], delivered)
+
+    none = jnp.zeros(workers, jnp.int32)
+    empty = aggregator.init(jnp.zeros(1))
+    _, (ends, worker, clock, delivered) = jax.lax.scan(event, (empty, none, none), noise[:-1])
+    starts = jnp.argsort(ends, stable=True)[:updates]
+    worker, clock, delivered = worker[starts], clock[starts], delivered[starts]
+    return Schedule(clock * workers + worker + 1, clock < delivered[:, worker])
+
+
+def _in_order(instance: Instance) -> Schedule:
+    """Updates in the reference order; views lack parts of the other workers' of clocks c-s .. c."""
+    lacking = jax.nn.sigmoid(instance.free["lacking"])
+    index = jnp.arange(len(lacking))
+    clock, worker = index // instance.fixed["workers"], index % instance.fixed["workers"]
+    others = worker != worker[:, None]
+    recent = clock >= clock[:, None] - instance.fixed["bound"]
+    schedule = Schedule(index + 1, lacking)
+    return schedule._replace(seen=schedule.before * (1 - lacking * (others & recent)))
+
+
+def _losses(instance: Instance, radius: Any) -> tuple[Losses, jax.Array]:
+    """The losses, of subgradients within `lipschitz`, and x*, within `radius` of the origin."""
+    lipschitz, free = instance.fixed["lipschitz"], instance.free
+    star = radius * _in_unit_ball(free["star"])
+    direction = lipschitz * _in_unit_ball(free["direction"])
+    offset = direction @ star + lipschitz * radius * free["offset"]
+    return Losses(direction, offset, instance.fixed["kind"], lipschitz * radius / 10), star
+
+
+def _in_unit_ball(x: Float[jax.Array, "*n d"]) -> Float[jax.Array, "*n d"]:
+    length = jnp.sqrt(jnp.maximum((x**2).sum(-1, keepdims=True), 1.0))
+    return x / length
+
+
+def _sigma(reach: Any, fixed: Any) -> Any:
+    return reach / (fixed["lipschitz"] * jnp.sqrt(2.0 * (fixed["bound"] + 1) * fixed["workers"]))
+
+
+def _bounds(
+    schedule: Schedule, losses: Losses, star: jax.Array, reach: Any, radius: Any, fixed: Any
+) -> Mapping[str, Sides]:
+    run = descend(losses, schedule, _sigma(reach, fixed), radius)
+    regret = (losses.value(run.views) - losses.value(star)).sum()
+    return _constants(regret, reach, len(schedule.number), fixed)
+
+
+def _constants(regret: Any, reach: Any, updates: int, fixed: Any) -> dict[str, Sides]:
+    """The regret beside `F L sqrt(2 (s+1) P T)`, by constant."""
+    workers, ages = fixed["workers"], fixed["bound"] + 1
+    unit = reach * fixed["lipschitz"] * jnp.sqrt(2.0 * ages * workers * updates)
+    last = 1 / (2 * ages * workers)
+    constants = {"c = 4": 4.0, "c = 3 - 2/P + ..": 3 - 2 / workers + last, "c = 2 - 1/P + ..": 2 - 1 / workers + last}
+    return {name: Sides(regret, c * unit, 1e-12 * unit) for name, c in constants.items()}
+
+
+def _draw(key: jax.Array, updates: int) -> Instance:
+    """Losses that pull from the origin to x* and back, with random strength, period and noise."""
+    numbers = jax.random.uniform(key, (updates + 1, _DIMENSIONS + 1 + updates), minval=-1.0)
+    direction, offset, lacking = jnp.split(numbers[:-1], (_DIMENSIONS, _DIMENSIONS + 1), axis=1)
+    star, rest = numbers[-1, :_DIMENSIONS], numbers[-1, _DIMENSIONS:]
+    size, steepness, strength, period, phase, kind, workers, bound = rest[:8]
+    angle = jnp.pi * ((3 + period) * jnp.arange(updates) / updates + phase)
+    towards = star / jnp.sqrt(star @ star)
+    free = {
+        "star": 2 * star,
+        "direction": direction - (1 + strength) * jnp.cos(angle)[:, None] * towards,
+        "offset": 0.5 * offset[:, 0],
+        "lacking": 8 * lacking + 4,
+    }
+    fixed = {
+        "radius": jnp.exp(2 * size),
+        "lipschitz": jnp.exp(2 * steepness),
+        "kind": _one_of(4, kind),
+        "workers": 2 + _one_of(3, workers),
+        "bound": _one_of(4, bound),
+    }
+    return Instance(free, fixed)
+
+
+def _one_of(choices: int, uniform: jax.Array) -> jax.Array:
+    """A number of 0 to `choices - 1`, from one in [-1, 1)."""
+    return (choices * (1 + uniform) / 2).astype(int)
+
+
+def _in_ball(key: jax.Array, index: jax.Array) -> Instance:
+    return _draw(key, _UPDATES)
+
+
+def _misleading(key: jax.Array, index: jax.Array) -> Instance:
+    """Linear losses that pull away from x* at first, and towards it from then on; up to three workers, s = 0."""
+    free, fixed = _draw(key, _MANY)
+    turn = (0.3 + 0.1 * free["offset"][0]) * _MANY
+    pull = jnp.where(jnp.arange(_MANY) < turn, 1.0, -1.0)[:, None] * free["star"]
+    pull = pull / jnp.sqrt(free["star"] @ free["star"]) + 0.2 * free["direction"]
+    simple = {"kind": jnp.array(0), "bound": jnp.array(0), "workers": fixed["workers"] - 1}
+    return Instance({**free, "direction": pull}, {**fixed, **simple})
+
+
+def _of_system(bound: int, workers: int) -> Family:
+    """Asynchronous runs of one system."""
+
+    def draw(key: jax.Array, index: jax.Array) -> Instance:
+        free, fixed = _draw(key, _UPDATES)
+        number, seen = admitted(jax.random.fold_in(key, 1), bound, workers, _UPDATES // workers)
+        del free["lacking"]
+        system = {"bound": jnp.array(bound), "workers": jnp.array(workers)}
+        return Instance(free, {**fixed, **system, "number": number, "seen": seen})
+
+    return Family(draw)
+
+
+_REGRET = (
+    Claim("c = 4", "R <= 4 F L sqrt(2 (s+1) P T)"),
+    Claim("c = 3 - 2/P + ..", "R <= (3 - 2/P + 1/(2(s+1)P)) F L sqrt(2 (s+1) P T)"),
+    Claim("c = 2 - 1/P + ..", "R <= (2 - 1/P + 1/(2(s+1)P)) F L sqrt(2 (s+1) P T)"),
+)
+THEOREMS = (
+    Theorem("ssp, projected", claims=_REGRET, families={"all": Family(_in_ball)}, sides=projected),
+    Theorem(
+        "ssp, asynchronous",
+        claims=(
+            *_REGRET,
+            Claim("views", "views that an update is missing from or extra in <= (s+1) (P-1)"),
+            Claim("2 s (P-1) views", "the same <= 2 s (P-1)", control=True),
+        ),
+        families={f"s = {s}, P = {p}": _of_system(s, p) for s, p in ((0, 3), (1, 4), (3, 2))},
+        sides=asynchronous,
+    ),
+    Theorem(
+        "ssp, astray",
+        claims=(Claim("F from the start alone", "R <= 4 F L sqrt(2 (s+1) P T)", control=True),),
+        families={"misleading": Family(_misleading)},
+        sides=astray,
+        at_most=300,
+        steps=0,
+    ),
+)

@@ -1,0 +1,165 @@
+"""What the truncated update does to a policy: exact policy-gradient steps with the global cap, along asynchronous runs.
+
+Every update k of a run takes one learner's gradient. The data came from the behaviour policy mu, the actor's, some
+versions old; the learner holds another old version, and three more learners hold others. The gradient is that of
+
+    E_{s~d_mu, a~mu}[min(pi / mu, cap) A_mu(s, a)],    cap = max(min_j pi_j / mu, rho)
+
+in exact expectation over a finite process, in the logits of a tabular softmax policy, and it moves the newest version.
+
+Theorem (`improvement`): with rho' = max pi'/mu of the *next* policy pi', |J(pi') - J(mu) - S| <= 2 g e (1 -
+1/rho')/(1-g)^2. That holds at every update of every run, whatever was truncated. What it does not say is that rho' <=
+rho. The cap bounds the weight of a sample in one gradient. It stops a gradient from pushing actions further whose
+ratio is already above the cap; it does not stop steps that have not got there yet, nor what other learners' gradients
+add, and where all policies held are above rho it lets them go on. So rho cannot be put into the theorem in the place
+of rho': both controls break.
+"""
+
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.special import rel_entr
+
+import stellaris
+from experiments import plots
+from stellaris.types import Array, NDArray
+from theory_checks import mdp
+from theory_checks.check import Claim, Family, Instance, Sides, Theorem, draws
+
+#: Updates of a run, the oldest lag, policies held, states and actions.
+_UPDATES, _OLDEST, _HELD, _STATES, _ACTIONS = 12, 4, 4, 4, 3
+
+
+class Measured(NamedTuple):
+    """Of the next policy pi' and the behaviour policy mu, at every update `[updates]`."""
+
+    change: jax.Array  #: J(pi') - J(mu)
+    surrogate: jax.Array  #: S
+    gain: jax.Array  #: e = max_s |E_pi'[A_mu]|
+    ratio: jax.Array  #: max pi'/mu
+    divergence: jax.Array  #: E_d[KL(mu, pi')]
+
+
+def run(instance: Instance, rho: Any) -> Measured:
+    """An asynchronous run, measured at every update."""
+    process, fixed = mdp.process(instance), instance.fixed
+
+    def surrogate(logits: jax.Array, peers: jax.Array, mu: jax.Array, here: mdp.Values) -> jax.Array:
+        ratios = jnp.concatenate([jax.nn.log_softmax(logits)[None], jax.nn.log_softmax(peers)]) - jnp.log(mu)
+        cap = stellaris.global_ratio_cap(ratios, rho=rho)
+        ratio = stellaris.truncate_ratio(stellaris.importance_ratio(ratios[0]), cap)
+        return here.occupancy @ (mu * ratio * here.advantage).sum(1)
+
+    def update(versions: jax.Array, lags: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, Measured]:
+        actor, held = lags
+        mu = jax.nn.softmax(versions[actor])
+        here = mdp.evaluate(process, mu)
+        gradient = jax.grad(surrogate)(versions[held[0]], versions[held[1:]], mu, here)
+        newest = versions[0] + fixed["step"] * gradient
+        pi = jax.nn.softmax(newest)
+        gain = (pi * here.advantage).sum(1)
+        measured = Measured(
+            mdp.evaluate(process, pi).performance - here.performance,
+            here.occupancy @ gain / (1 - process.discount),
+            jnp.max(abs(gain)),
+            jnp.max(pi / mu),
+            here.occupancy @ rel_entr(mu, pi).sum(1),
+        )
+        return jnp.concatenate([newest[None], versions[:-1]]), measured
+
+    start = jnp.broadcast_to(instance.free["policy"][0], (_OLDEST + 1, _STATES, _ACTIONS))
+    measured: Measured = jax.lax.scan(update, start, (fixed["actor"], fixed["held"]))[1]
+    return measured
+
+
+def sides(instance: Instance) -> Mapping[str, Sides]:
+    """Both sides of every claim, update by update."""
+    rho, discount = instance.fixed["rho"], instance.fixed["discount"]
+    change, surrogate, gain, ratio, _ = run(instance, rho)
+    ratio, far = jnp.maximum(ratio, 1.0), discount / (1 - discount) ** 2
+    off = abs(surrogate - change)
+    both = {
+        "1 - 1/rho', the next policy's": (off, 2 * far * gain * (1 - 1 / ratio)),
+        "log rho', the next policy's": (off, far * gain * jnp.sqrt(2 * jnp.log(ratio))),
+        "the cap bounds the next policy": (ratio, rho),
+        "rho in the place of rho'": (off, 2 * far * gain * (1 - 1 / rho)),
+        "the default improves: J(pi') >= J(mu)": (-run(instance, 1.0).change, 0.0),
+    }
+    tolerance = 1e-11 / (1 - discount) ** 2
+    return {name: Sides(left, right, tolerance) for name, (left, right) in both.items()}
+
+
+def draw(key: jax.Array, index: jax.Array) -> Instance:
+    """A process, a first policy, a step size, and the lags of the actor and of the learners at every update."""
+    del index
+    free, fixed = mdp.draw(key, _STATES, _ACTIONS, policies=1, sharpness=2.0, discounts=(0.1, 0.95), ratios=(1.0, 3.0))
+    numbers = jax.random.uniform(jax.random.fold_in(key, 1), (1 + _UPDATES * (1 + _HELD),))
+    lags = jnp.floor(numbers[1:] * (_OLDEST + 1)).astype(jnp.int32).reshape(_UPDATES, 1 + _HELD)
+    return Instance(free, fixed | {"step": 100.0 ** numbers[0], "actor": lags[:, 0], "held": lags[:, 1:]})
+
+
+THEOREMS = (
+    Theorem(
+        "update",
+        claims=(
+            Claim("1 - 1/rho', the next policy's", "|S - dJ| <= 2 g e (1 - 1/rho') / (1-g)^2"),
+            Claim("log rho', the next policy's", "|S - dJ| <= g e sqrt(2 log rho') / (1-g)^2"),
+            Claim("the cap bounds the next policy", "max pi'/mu <= rho", control=True),
+            Claim("rho in the place of rho'", "|S - dJ| <= 2 g e (1 - 1/rho) / (1-g)^2", control=True),
+            Claim("the default improves: J(pi') >= J(mu)", "rho = 1  =>  J(pi') >= J(mu)", control=True),
+        ),
+        families={"asynchronous": Family(draw)},
+        sides=sides,
+    ),
+)
+
+#: Truncation levels that are compared, in the same runs.
+_LEVELS = (1.0, 1.5, 3.0, np.inf)
+
+
+@functools.cache
+def compared(seed: int) -> Mapping[float, Measured]:
+    """A thousand runs at every truncation level: `[runs, updates]`."""
+    instances = draws(THEOREMS[0].families["asynchronous"], seed, 1_000)
+    runs = jax.jit(jax.vmap(run, in_axes=(0, None)))
+    return {rho: jax.tree.map(np.asarray, runs(instances, rho)) for rho in _LEVELS}
+
+
+def _quantile(column: Array, share: float) -> float:
+    return float(np.quantile(column, share))
+
+
+def findings(seed: int) -> Mapping[str, Any]:
+    """What the truncation level does, in the same thousand runs."""
+    return {
+        f"rho {rho:g}": {
+            "max pi'/mu, median": _quantile(runs.ratio, 0.5),
+            "max pi'/mu, 90 %": _quantile(runs.ratio, 0.9),
+            "divergence from mu, 90 %": _quantile(runs.divergence, 0.9),
+            "updates that end below J(mu) (%)": float(100 * (runs.change < -1e-12).mean()),
+            "mean (1 - discount) (J(pi') - J(mu))": float(_per_step(seed, runs).mean()),
+        }
+        for rho, runs in compared(seed).items()
+    }
+
+
+def _per_step(seed: int, runs: Measured) -> NDArray:
+    discount = draws(THEOREMS[0].families["asynchronous"], seed, 1_000).fixed["discount"]
+    return np.asarray(runs.change * (1 - discount[:, None]))
+
+
+def picture(path: Path, seed: int) -> None:
+    """Along the runs: how far the next policy is from the one that sampled, and what it gains."""
+    with plots.figure(path, "asynchronous runs with the global cap", columns=2) as (ratio, gain):
+        at = np.arange(1, _UPDATES + 1)
+        for (rho, runs), style in zip(compared(seed).items(), plots.LINES, strict=True):
+            ratio.plot(at, np.quantile(runs.ratio, 0.9, axis=0), label=f"rho = {rho:g}", **style)
+            gain.plot(at, _per_step(seed, runs).mean(0), label=f"rho = {rho:g}", **style)
+        ratio.set(yscale="log", xlabel="update", ylabel="max pi'/mu, 90 % of the runs are below")
+        gain.set(xlabel="update", ylabel="mean of (1 - discount) (J(pi') - J(mu))")
+        ratio.legend()

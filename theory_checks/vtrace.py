@@ -1,0 +1,214 @@
+"""V-trace: the modulus of its operator, and whose value its fixed point is.
+
+Espeholt et al. 2018 (IMPALA), Theorem 1. With rho_t = min(rho, pi/mu), c_t = min(c, pi/mu), for a value function V
+
+    R V(x) = V(x) + E_mu[sum_t g^t c_0 ... c_{t-1} rho_t (r_t + g V(x_{t+1}) - V(x_t)) | x_0 = x]
+
+In matrices, with d(x) = E_mu[rho_0 | x], P_c(x, y) = sum_a mu(a|x) min(c, pi/mu) P(y|x, a) and P_rho likewise,
+
+    R V = V + (I - g P_c)^{-1} (r_rho + g P_rho V - d V)
+
+(so mu min(c, pi/mu) = min(c mu, pi): no division, and support that mu partly lacks needs no care). Its linear part is
+M = I - d + (I - g P_c)^{-1} g (P_rho - P_c d). If c <= max(1, rho) no entry is negative: with rho >= 1 because d <= 1
+and c <= rho; with rho < 1 because d <= rho and min(c, w) rho <= min(rho, w). Then the row sums, M 1, are the
+Lipschitz constants:
+
+    sum_y |M(x, y)| = eta(x) = 1 - (1 - g) [(I - g P_c)^{-1} d](x) <= 1 - (1 - g) min_y d(y)
+
+and an equality it is checked as: an inequality would let wrong indices pass. R is a contraction if d > 0 everywhere.
+Its fixed point is the value of pi_rho(a|x) proportional to min(rho mu, pi), whatever c is: neither pi's nor mu's.
+
+On policy, with c and rho at least 1, R is the constant map to V^mu. What the library computes from n steps is the
+same sum broken off: checked over every trajectory of n steps.
+"""
+
+import itertools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import stellaris
+from experiments import plots
+from theory_checks import mdp
+from theory_checks.check import Claim, Family, Instance, Sides, Theorem, draws
+
+
+class Operator(NamedTuple):
+    """What V-trace does to a value function, in matrices."""
+
+    mass: jax.Array  #: d [S]
+    resolvent: jax.Array  #: (I - g P_c)^{-1} [S, S]
+    onward: jax.Array  #: g P_rho [S, S]
+    reward: jax.Array  #: r_rho [S]
+    modulus: jax.Array  #: eta [S]
+
+    def __call__(self, value: jax.Array) -> jax.Array:
+        """`R V`."""
+        return value + self.resolvent @ (self.reward + self.onward @ value - self.mass * value)
+
+    def lipschitz(self) -> jax.Array:
+        """How much `R V(x)` moves at most if no `V(y)` moves by more than 1, by differentiating it `[S]`."""
+        slopes: jax.Array = jax.jacfwd(self.__call__)(jnp.zeros_like(self.reward))
+        return abs(slopes).sum(1)
+
+    def fixed_point(self) -> jax.Array:
+        """The `V` with `R V = V`."""
+        return mdp.inverse(jnp.diag(self.mass) - self.onward) @ self.reward
+
+
+def operator(process: mdp.MDP, pi: jax.Array, mu: jax.Array, rho: jax.Array, c: jax.Array) -> Operator:
+    """V-trace's operator for two policies and two clips."""
+
+    def onward(weight: jax.Array) -> jax.Array:
+        chain: jax.Array = process.discount * jnp.einsum("sa,sat->st", weight, process.transition)
+        return chain
+
+    clipped, traced = jnp.minimum(rho * mu, pi), jnp.minimum(c * mu, pi)
+    mass, resolvent = clipped.sum(1), mdp.inverse(jnp.eye(len(pi)) - onward(traced))
+    reward = (clipped * process.reward).sum(1)
+    return Operator(mass, resolvent, onward(clipped), reward, 1 - (1 - process.discount) * resolvent @ mass)
+
+
+def sides(instance: Instance) -> Mapping[str, Sides]:
+    """Both sides of every claim about the operator."""
+    fixed, process = instance.fixed, mdp.process(instance)
+    process = process._replace(reward=process.reward + 1.1)  # values of one sign: their ratio says how far they agree
+    discount, rho, most = process.discount, fixed["rho"], jnp.maximum(1.0, fixed["rho"])
+    pi, mu = mdp.policies(instance)
+    mu = _normalise(mu * fixed["support"])
+    here = operator(process, pi, mu, rho, fixed["share"] * most)
+    beyond = operator(process, pi, mu, rho, (1 + 4 * fixed["share"]) * most)
+    on_policy = operator(process, mu, mu, most, most)
+    apart = mu.at[0].set(_normalise(mu[0] * (jnp.arange(mu.shape[1]) > 0)))
+    disjoint = operator(process, pi.at[0].set(jnp.eye(mu.shape[1])[0]), apart, rho, fixed["share"] * most)
+    clipped = _normalise(jnp.minimum(rho * mu, pi))
+    value, far = mdp.evaluate(process, clipped).value, 1 / (1 - discount)
+    both = {
+        "modulus": (here.lipschitz(), here.modulus),
+        "contraction": (here.lipschitz(), 1 - (1 - discount) * here.mass.min()),
+        "fixed point": (here.fixed_point(), value),
+        "fixed point, any c": (beyond.fixed_point(), value),
+        "on policy": (on_policy(far * instance.free["value"]), mdp.evaluate(process, mu).value),
+        "c > max(1, rho): the modulus": (beyond.lipschitz(), beyond.modulus),
+        "c > max(1, rho): a contraction": (beyond.lipschitz(), 1.0),
+        "fixed point of pi's value": (here.fixed_point(), mdp.evaluate(process, pi).value),
+        "disjoint supports: a contraction": (jnp.max(disjoint.lipschitz()), 1 - 1e-6),
+    }
+    tolerance = {"fixed point": 1e-12 * far**2, "fixed point, any c": 1e-12 * far**2, "on policy": 1e-12 * far**2}
+    return {name: Sides(*two, tolerance.get(name, 1e-10)) for name, two in both.items()}
+
+
+def _normalise(weight: jax.Array) -> jax.Array:
+    return weight / weight.sum(-1, keepdims=True)
+
+
+def _draw(key: jax.Array, sharpness: float, missing: float) -> Instance:
+    """A process and two policies, of which mu lacks some actions."""
+    free, fixed = mdp.draw(key, 4, 3, policies=2, sharpness=sharpness, discounts=(0.1, 0.99), ratios=(0.2, 5.0))
+    numbers = jax.random.uniform(jax.random.fold_in(key, 1), (1 + 4 + 12,))
+    support = (numbers[5:].reshape(4, 3) >= missing).at[:, 0].set(True).at[0, 1].set(True).astype(float)
+    return Instance(free | {"value": 2 * numbers[1:5] - 1}, fixed | {"share": numbers[0], "support": support})
+
+
+#: Actions and states of the processes whose trajectories are enumerated, and the steps of those.
+_SMALL, _STEPS = 2, 4
+#: Every trajectory: actions and next states `[_STEPS, trajectories]`.
+_CHOICES = np.array(list(itertools.product(range(_SMALL), repeat=2 * _STEPS))).T
+_ACTIONS, _NEXT = _CHOICES[:_STEPS], _CHOICES[_STEPS:]
+
+
+def trajectory_sides(instance: Instance) -> Mapping[str, Sides]:
+    """The mean of `stellaris.vtrace` over every trajectory, and the operator broken off after as many steps."""
+    process, rho = mdp.process(instance), instance.fixed["rho"]
+    pi, mu = mdp.policies(instance)
+    c = jnp.maximum(1.0, rho) * instance.fixed["share"]
+    value = instance.free["value"]
+
+    def expected(start: int) -> jax.Array:
+        states = jnp.concatenate([jnp.full((1, _NEXT.shape[1]), start), _NEXT])
+        here = states[:-1]
+        chance = (mu[here, _ACTIONS] * process.transition[here, _ACTIONS, _NEXT]).prod(0)
+        target = stellaris.vtrace(
+            *(process.reward[here, _ACTIONS], jnp.full(_NEXT.shape, process.discount), value[states]),
+            jnp.log(pi / mu)[here, _ACTIONS],
+            rho_clip=rho,
+            c_clip=c,
+        ).target
+        return jnp.sum(chance * target[0])
+
+    whole = operator(process, pi, mu, rho, c)
+    through_c = process.discount * jnp.einsum("sa,sat->st", jnp.minimum(c * mu, pi), process.transition)
+    error = whole.reward + whole.onward @ value - whole.mass * value
+    partial_sum, term = value, error
+    for _ in range(_STEPS):
+        partial_sum, term = partial_sum + term, through_c @ term
+    left = jnp.stack([expected(start) for start in range(_SMALL)])
+    # Shifted by more than any value can be, so that the ratio of the two is of one sign.
+    return {"the library's n steps": Sides(left + 100.0, partial_sum + 100.0, 1e-11)}
+
+
+def _draw_small(key: jax.Array, sharpness: float) -> Instance:
+    free, fixed = mdp.draw(
+        key, _SMALL, _SMALL, policies=2, sharpness=sharpness, discounts=(0.1, 0.99), ratios=(0.2, 5.0)
+    )
+    numbers = jax.random.uniform(jax.random.fold_in(key, 1), (1 + _SMALL,))
+    return Instance(free | {"value": 2 * numbers[1:] - 1}, fixed | {"share": numbers[0]})
+
+
+THEOREMS = (
+    Theorem(
+        "vtrace",
+        claims=(
+            Claim("modulus", "sum_y |dRV(x)/dV(y)| = 1 - (1-g) [(I - g P_c)^-1 d](x)", equality=True),
+            Claim("contraction", "|RV - RV'| <= (1 - (1-g) min d) |V - V'|"),
+            Claim("fixed point", "RV = V  =>  V = V^pi_rho", equality=True),
+            Claim("fixed point, any c", "RV = V  =>  V = V^pi_rho", equality=True),
+            Claim("on policy", "pi = mu; c, rho >= 1  =>  RV = V^mu", equality=True),
+            Claim("c > max(1, rho): the modulus", "sum_y |dRV(x)/dV(y)| <= eta(x)", control=True),
+            Claim("c > max(1, rho): a contraction", "|RV - RV'| <= |V - V'|", control=True),
+            Claim("fixed point of pi's value", "RV = V  =>  V = V^pi", control=True, equality=True),
+            Claim("disjoint supports: a contraction", "|RV - RV'| < |V - V'|", control=True),
+        ),
+        families={
+            "full support": Family(lambda key, index: _draw(key, 2.0, 0.0)),
+            "partly missing": Family(lambda key, index: _draw(key, 2.0, 0.4)),
+            "nearly deterministic": Family(lambda key, index: _draw(key, 8.0, 0.2)),
+        },
+        sides=sides,
+    ),
+    Theorem(
+        "vtrace, every trajectory",
+        claims=(
+            Claim("the library's n steps", "E[target] = V + sum_{t<n} (g P_c)^t (r + g P V - d V)", equality=True),
+        ),
+        families={"small": Family(lambda key, index: _draw_small(key, 2.0))},
+        sides=trajectory_sides,
+    ),
+)
+
+
+def picture(path: Path, seed: int) -> None:
+    """The modulus against both clips, and how often R is no contraction beyond c = max(1, rho)."""
+    instances = draws(THEOREMS[0].families["full support"], seed, 1_000)
+    clips = jnp.linspace(0.0, 5.0, 41)
+
+    def constants(instance: Instance, rho: Any, c: Any) -> tuple[jax.Array, jax.Array]:
+        fixed = instance.fixed | {"discount": 0.9}
+        pi, mu = mdp.policies(instance)
+        here = operator(mdp.process(instance._replace(fixed=fixed)), pi, mu, rho, c)
+        return here.modulus.max(), here.lipschitz().max()
+
+    over = jax.jit(jax.vmap(jax.vmap(constants, in_axes=(0, None, None)), in_axes=(None, None, 0)))
+    with plots.figure(path, "discount 0.9", columns=2) as (modulus, beyond):
+        for rho, style in zip((0.5, 1.0, 2.0, 4.0), plots.LINES, strict=True):
+            eta, lipschitz = (np.asarray(x) for x in over(instances, rho, clips))
+            within = np.asarray(clips) <= max(1.0, rho)
+            modulus.plot(clips[within], eta.mean(1)[within], label=f"rho = {rho:g}", **style)
+            beyond.plot(clips, 100 * (lipschitz > 1 + 1e-9).mean(1), label=f"rho = {rho:g}", **style)
+        modulus.set(xlabel="c, up to max(1, rho)", ylabel="modulus, mean of 1,000 processes")
+        beyond.set(xlabel="c", ylabel="R is no contraction (%)")
+        modulus.legend()
