@@ -10,7 +10,7 @@ has to be found so: a check that cannot fail shows nothing.
 import functools
 import operator
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
@@ -64,17 +64,25 @@ class Claim:
     equality: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Family:
     """Instances of one kind.
 
     Args:
-      draw: `(key, index) -> instance`, all of the same shapes.
+      draw: `(key, index, **settings) -> instance`, all of the same shapes.
       count: how many there are, if all of them are looked at: `draw` then counts them by `index`.
+      settings: numbers or arrays by which families of one `draw`, which is compiled once, differ; or a function that
+        makes them when they are needed.
     """
 
-    draw: Callable[[jax.Array, jax.Array], Instance]
+    draw: Callable[..., Instance]
     count: int | None = None
+    settings: Mapping[str, Any] | Callable[[], Mapping[str, Any]] = field(default_factory=dict)
+
+    def __call__(self, key: jax.Array, indices: NDArray) -> Instance:
+        """The instances `[indices, ...]`."""
+        settings = self.settings() if callable(self.settings) else self.settings
+        return _drawer(self.draw)(key, indices, dict(settings))
 
 
 @dataclass(frozen=True, eq=False)
@@ -223,11 +231,10 @@ def replay(
     if claim is not None and claim not in names:
         raise LookupError(f"claim {claim!r}: {theorem.name} has {names}")
     key = jax.random.fold_in(jax.random.key(seed), list(theorem.families).index(family))
-    draw = theorem.families[family].draw
     if not theorem.compiled:
-        instance = draw(key_of(key, index), index)  # type: ignore[arg-type]
+        instance = theorem.families[family].draw(key_of(key, index), index)
     else:
-        instance = jax.tree.map(lambda x: x[0], _drawer(draw)(key, np.array([index])))
+        instance = jax.tree.map(lambda x: x[0], theorem.families[family](key, np.array([index])))
     if claim is not None:
         # As many copies as there were starts, so that it is the same program on the same numbers.
         lanes = (2 * _STARTS, len(names))
@@ -238,7 +245,7 @@ def replay(
 
 def draws(family: Family, seed: int, count: int) -> Instance:
     """The first instances of a family, `[count, ...]`."""
-    return _drawer(family.draw)(jax.random.key(seed), np.arange(count))
+    return family(jax.random.key(seed), np.arange(count))
 
 
 def look(theorem: Theorem, instances: Instance) -> Looks:
@@ -292,9 +299,13 @@ def _compare(claims: tuple[Claim, ...], sides: Mapping[str, Sides], planted: Any
 
 
 @functools.cache
-def _drawer(draw: Callable[[jax.Array, jax.Array], Instance]) -> Callable[..., Instance]:
-    """`(key, indices) -> instances [indices, ...]`."""
-    return jax.jit(jax.vmap(lambda key, index: draw(key_of(key, index), index), in_axes=(None, 0)))
+def _drawer(draw: Callable[..., Instance]) -> Callable[..., Instance]:
+    """`(key, indices, settings) -> instances [indices, ...]`."""
+
+    def one(key: jax.Array, index: jax.Array, settings: dict[str, Any]) -> Instance:
+        return draw(key_of(key, index), index, **settings)
+
+    return jax.jit(jax.vmap(one, in_axes=(None, 0, None)))
 
 
 @functools.cache
@@ -305,14 +316,14 @@ def _looker(theorem: Theorem) -> Callable[..., Looks]:
 
 def _look_at_all(theorem: Theorem, family: str, key: jax.Array, count: int, planted: NDArray) -> tuple[Looks, Tree]:
     """What is seen `[count, claims]`, and the instances `[count, ...]` if JAX drew them."""
-    draw = theorem.families[family].draw
+    of_family = theorem.families[family]
     if not theorem.compiled:
-        rows = [_look(theorem, draw(key_of(key, i), i), planted) for i in range(count)]  # type: ignore[arg-type]
+        rows = [_look(theorem, of_family.draw(key_of(key, i), i), planted) for i in range(count)]
         return Looks(*(np.stack([row[i] for row in rows]) for i in range(len(Looks._fields)))), None
     chunk, parts = min(_CHUNK, count), []
     for first in range(0, count, chunk):
         indices = np.minimum(np.arange(first, first + chunk), count - 1)
-        drawn = _drawer(draw)(key, indices)
+        drawn = of_family(key, indices)
         parts.append(jax.tree.map(np.asarray, (_looker(theorem)(drawn, planted), drawn)))
     whole: tuple[Looks, Tree] = jax.tree.map(lambda *x: np.concatenate(x)[:count], *parts)
     return whole

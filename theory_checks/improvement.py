@@ -32,7 +32,7 @@ the theorem does not speak. `update` measures what such estimators do to policie
 import dataclasses
 import functools
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -95,12 +95,19 @@ def _compare(process: mdp.MDP, pi: jax.Array, mu: jax.Array) -> _Comparison:
 
 
 def _families(discounts: tuple[float, float]) -> dict[str, Family]:
-    def family(states: int, actions: int, sharpness: float) -> Family:
-        return Family(
-            lambda key, index: mdp.draw(key, states, actions, policies=2, sharpness=sharpness, discounts=discounts)
-        )
+    def of_size(states: int, actions: int) -> Callable[..., Instance]:
+        def draw(key: jax.Array, index: jax.Array, sharpness: Any) -> Instance:
+            del index
+            return mdp.draw(key, states, actions, policies=2, sharpness=sharpness, discounts=discounts)
 
-    return {"dense": family(4, 3, 1.0), "nearly deterministic": family(4, 3, 8.0), "tiny": family(2, 2, 3.0)}
+        return draw
+
+    small, tiny = of_size(4, 3), of_size(2, 2)
+    return {
+        "dense": Family(small, settings={"sharpness": 1.0}),
+        "nearly deterministic": Family(small, settings={"sharpness": 8.0}),
+        "tiny": Family(tiny, settings={"sharpness": 3.0}),
+    }
 
 
 THEOREMS = (

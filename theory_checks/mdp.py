@@ -72,7 +72,7 @@ def draw(
     actions: int,
     *,
     policies: int,
-    sharpness: float,
+    sharpness: Any,
     discounts: tuple[float, float],
     ratios: tuple[float, float] = (1.01, 10.0),
 ) -> Instance:

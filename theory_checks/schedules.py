@@ -6,6 +6,7 @@ in order of arrival: a schedule, read off the trace. `replay` descends along one
 problems, steps and noise, through the same aggregator; it makes the platform's run again, to the rounding of floats.
 """
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -80,9 +81,8 @@ def descend(
     Returns:
       The last params, and the trace.
     """
-    optimizer = optax.sgd(step)
-    state, opt_state = aggregator.init(params), optimizer.init(params)
-    push, ready, pop = jax.jit(aggregator.push), jax.jit(aggregator.ready), jax.jit(aggregator.pop)
+    state = aggregator.init(params)
+    push, ready, take = _jitted(aggregator)
     wide = jnp.zeros(()).dtype == jnp.float64
 
     def learn(context: Any, params: Versioned, number: int) -> tuple[Tree, int]:
@@ -100,11 +100,25 @@ def descend(
             assert done is not None
             state = push(state, *done.result(), learner=done.tag)
             if ready(state, clock, 0):
-                update, state = pop(state, clock, 0)
-                params, opt_state = stellaris.apply_update(optimizer, update, params, opt_state)
+                params, state = take(state, clock, params, step)
                 clock = platform.store.publish("params", params)
             platform.invoke("learner", learn, newest, number, tag=done.tag)
         return params, platform.trace
+
+
+@functools.lru_cache(maxsize=16)
+def _jitted(aggregator: Aggregator) -> tuple[Callable[..., Any], ...]:
+    return jax.jit(aggregator.push), jax.jit(aggregator.ready), jax.jit(functools.partial(_take, aggregator))
+
+
+def _take(aggregator: Aggregator, state: Any, clock: Any, params: Tree, step: Any) -> tuple[Tree, Any]:
+    """Plain descent by what is taken out of the queue, and the queue."""
+    update, state = aggregator.pop(state, clock, 0)
+    optimizer = optax.sgd(1.0)
+    params, _ = stellaris.apply_update(
+        optimizer, update._replace(scale=step * update.scale), params, optimizer.init(params)
+    )
+    return params, state
 
 
 def schedule(trace: Trace, arrivals: int) -> Schedule:
@@ -153,7 +167,6 @@ def replay(
     Returns:
       What became of the params. `clock` equals the schedule's if the aggregator applied as in the recorded run.
     """
-    optimizer = optax.sgd(1.0)
     keep = oldest + 1
 
     def arrive(carry: Any, arrival: Any) -> Any:
@@ -163,16 +176,10 @@ def replay(
         old = jax.tree.map(lambda x: x[version % keep], versions)
         state = aggregator.push(state, gradient(old, number), version)
         now = clock
-
-        def apply(params: Tree, state: Any) -> Any:
-            update, state = aggregator.pop(state, clock, 0)
-            update = update._replace(scale=step * update.scale)
-            params, _ = stellaris.apply_update(optimizer, update, params, optimizer.init(params))
-            return params, state
-
         # Both ways under `vmap`: a select is cheaper than a branch.
         go = aggregator.ready(state, clock, 0)
-        params, state = jax.tree.map(lambda new, old: jnp.where(go, new, old), apply(params, state), (params, state))
+        taken = _take(aggregator, state, clock, params, step)
+        params, state = jax.tree.map(lambda new, old: jnp.where(go, new, old), taken, (params, state))
         clock = clock + go
         versions = jax.tree.map(lambda all, one: all.at[clock % keep].set(one), versions, params)
         return (params, versions, clock, state), (now, measured)
@@ -197,16 +204,16 @@ def mixture(aggregator: Aggregator, recorded: Schedule, *, oldest: int) -> Mixtu
     """
     arrivals = len(recorded.version)
     with jax.enable_x64(True):
-        push, ready, pop = jax.jit(aggregator.push), jax.jit(aggregator.ready), jax.jit(aggregator.pop)
-        state, members, rows, noise = aggregator.init(jnp.zeros(arrivals)), jnp.eye(arrivals), [], []
-        clock = 0
-        for number in range(arrivals):
-            state = push(state, members[number], int(recorded.version[number]))
+        members = jnp.eye(arrivals)
+        push, ready, take = _jitted(aggregator)
+        state, lags, noise = aggregator.init(members[0]), list[Any](), list[Any]()
+        for number, version in enumerate(np.asarray(recorded.version).tolist()):
+            clock = len(lags)
+            state = push(state, members[number], version)
             if ready(state, clock, 0):
-                update, state = pop(state, clock, 0)
-                weight = np.asarray(update.gradient * update.scale)
-                lag = clock - recorded.version[: number + 1]
-                rows.append(np.bincount(lag[weight[: number + 1] != 0], weight[weight != 0], minlength=oldest + 1))
-                noise.append((weight**2).sum())
-                clock += 1
-    return Mixture(np.array(rows), np.array(noise))
+                taken, state = take(state, clock, jnp.zeros(arrivals), -1.0)
+                weights = np.asarray(taken)
+                lag = clock - np.asarray(recorded.version)
+                lags.append(np.bincount(lag[weights > 0], weights[weights > 0], minlength=oldest + 1))
+                noise.append((weights**2).sum())
+    return Mixture(np.array(lags), np.array(noise))

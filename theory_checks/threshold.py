@@ -279,7 +279,7 @@ THEOREMS = (
             "L = 3, T = 8, N = 3": _every_order(3, 8, 3, Setting(2.0, 0.7, 2)),
             "L = 3, T = 8, N = 4, measured": _every_order(3, 8, 4, Setting(None, 0.8, 2)),
             "L = 2, T = 12, N = 4": _every_order(2, 12, 4, Setting(1.0, 0.5, 3)),
-            "L = 4, T = 6, N = 4, below 1/N": _every_order(4, 6, 4, Setting(0.2, 0.9, 2)),
+            "L = 4, T = 6, N = 4, strict": _every_order(4, 6, 4, Setting(0.2, 0.9, 2)),
         },
         sides=bounds,
         steps=0,
@@ -296,7 +296,7 @@ THEOREMS = (
         steps=0,
     ),
     Theorem(
-        "threshold below 1/N",
+        "threshold, strict",
         claims=(
             Claim("short groups", "gradients + their staleness <= 1, if fewer than N"),
             Claim("every group is full", "N <= gradients of a group", control=True),

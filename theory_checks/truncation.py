@@ -85,15 +85,13 @@ def chi_squared(pi: jax.Array, mu: jax.Array) -> jax.Array:
     return ((pi - mu) ** 2 / mu).sum(-1)
 
 
-def _family(together: float, apart: float) -> Family:
-    def draw(key: jax.Array, index: jax.Array) -> Instance:
-        del index
-        for_logits, for_level = jax.random.split(key)
-        rows = jax.random.normal(for_logits, (3 + _HELD, _OUTCOMES))
-        free = {"behaviour": rows[0], "f": 2 * rows[1], "together": together * rows[2], "apart": apart * rows[3:]}
-        return Instance(free, {"rho": jnp.exp(jax.random.uniform(for_level, minval=jnp.log(0.3), maxval=jnp.log(10)))})
-
-    return Family(draw)
+def draw(key: jax.Array, index: jax.Array, together: Any, apart: Any) -> Instance:
+    """Policies that moved away from mu together, and from each other, as far as that."""
+    del index
+    for_logits, for_level = jax.random.split(key)
+    rows = jax.random.normal(for_logits, (3 + _HELD, _OUTCOMES))
+    free = {"behaviour": rows[0], "f": 2 * rows[1], "together": together * rows[2], "apart": apart * rows[3:]}
+    return Instance(free, {"rho": 0.3 * (10 / 0.3) ** jax.random.uniform(for_level)})
 
 
 THEOREMS = (
@@ -111,7 +109,11 @@ THEOREMS = (
             Claim("the constant's bound, one policy held", "E[min(w,cap)^2 f^2] <= rho M^2", control=True),
             Claim("an action that mu never takes", "|E_pi f - E[min(w,rho) f]| <= M E[(w-rho)+]", control=True),
         ),
-        families={"apart": _family(0.3, 1.5), "together": _family(2.0, 0.3), "far": _family(3.0, 3.0)},
+        families={
+            "apart": Family(draw, settings={"together": 0.3, "apart": 1.5}),
+            "together": Family(draw, settings={"together": 2.0, "apart": 0.3}),
+            "far": Family(draw, settings={"together": 3.0, "apart": 3.0}),
+        },
         sides=sides,
     ),
 )

@@ -106,7 +106,7 @@ def _normalise(weight: jax.Array) -> jax.Array:
     return weight / weight.sum(-1, keepdims=True)
 
 
-def _draw(key: jax.Array, sharpness: float, missing: float) -> Instance:
+def _draw(key: jax.Array, index: jax.Array, sharpness: Any, missing: Any) -> Instance:
     """A process and two policies, of which mu lacks some actions."""
     free, fixed = mdp.draw(key, 4, 3, policies=2, sharpness=sharpness, discounts=(0.1, 0.99), ratios=(0.2, 5.0))
     numbers = jax.random.uniform(jax.random.fold_in(key, 1), (1 + 4 + 12,))
@@ -151,10 +151,8 @@ def trajectory_sides(instance: Instance) -> Mapping[str, Sides]:
     return {"the library's n steps": Sides(left + 100.0, partial_sum + 100.0, 1e-11)}
 
 
-def _draw_small(key: jax.Array, sharpness: float) -> Instance:
-    free, fixed = mdp.draw(
-        key, _SMALL, _SMALL, policies=2, sharpness=sharpness, discounts=(0.1, 0.99), ratios=(0.2, 5.0)
-    )
+def _draw_small(key: jax.Array, index: jax.Array) -> Instance:
+    free, fixed = mdp.draw(key, _SMALL, _SMALL, policies=2, sharpness=2.0, discounts=(0.1, 0.99), ratios=(0.2, 5.0))
     numbers = jax.random.uniform(jax.random.fold_in(key, 1), (1 + _SMALL,))
     return Instance(free | {"value": 2 * numbers[1:] - 1}, fixed | {"share": numbers[0]})
 
@@ -174,9 +172,9 @@ THEOREMS = (
             Claim("disjoint supports: a contraction", "|RV - RV'| < |V - V'|", control=True),
         ),
         families={
-            "full support": Family(lambda key, index: _draw(key, 2.0, 0.0)),
-            "partly missing": Family(lambda key, index: _draw(key, 2.0, 0.4)),
-            "nearly deterministic": Family(lambda key, index: _draw(key, 8.0, 0.2)),
+            "full support": Family(_draw, settings={"sharpness": 2.0, "missing": 0.0}),
+            "partly missing": Family(_draw, settings={"sharpness": 2.0, "missing": 0.4}),
+            "nearly deterministic": Family(_draw, settings={"sharpness": 8.0, "missing": 0.2}),
         },
         sides=sides,
     ),
@@ -185,7 +183,7 @@ THEOREMS = (
         claims=(
             Claim("the library's n steps", "E[target] = V + sum_{t<n} (g P_c)^t (r + g P V - d V)", equality=True),
         ),
-        families={"small": Family(lambda key, index: _draw_small(key, 2.0))},
+        families={"small": Family(_draw_small)},
         sides=trajectory_sides,
     ),
 )

@@ -1,0 +1,9 @@
+import jax
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def _float64():
+    """As `python -m theory_checks` computes."""
+    with jax.enable_x64(True):
+        yield

@@ -1,0 +1,65 @@
+"""Every theorem with few instances: bounds hold, controls break, and half of a bound is found to be too little."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from theory_checks import __main__ as command
+from theory_checks import check, convergence, rates
+
+#: Controls that only the adversary breaks; compiling it takes longer than everything else.
+NEEDS_THE_ADVERSARY = {"half the excess of rho"}
+THEOREMS = {t.name: t for module in command.CHECKS.values() for t in module.THEOREMS}
+
+
+@pytest.fixture
+def short(monkeypatch):
+    """Shorter runs on the platform, where the run-time type checker looks at every call."""
+    monkeypatch.setattr(rates, "_ARRIVALS", 128)
+    monkeypatch.setattr(convergence, "AGGREGATORS", dict(list(convergence.AGGREGATORS.items())[2:3]))
+    yield
+    for module in (rates, convergence):
+        module.recorded.cache_clear()
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize("name", THEOREMS)
+def test_holds_and_would_not_if_it_were_half(name):
+    """With families that compile as one, without the adversary."""
+    theorem = THEOREMS[name]
+    first = next(iter(theorem.families.values()))
+    alike = {name: f for name, f in theorem.families.items() if f.draw is first.draw or not theorem.compiled}
+    theorem = dataclasses.replace(theorem, families=alike, steps=0)
+    instances = 10 if not theorem.compiled else 50 if theorem.at_most else 200
+    outcomes = check.verify(theorem, instances=instances)
+    assert {o.claim.name for o in outcomes if not o.as_it_should} <= NEEDS_THE_ADVERSARY
+    half = {o.claim.name: o.kappa / 2 for o in outcomes if not o.claim.control}
+    planted = check.verify(theorem, instances=instances, multiplier=half)
+    assert all(o.violations for o in planted if not o.claim.control)
+
+
+def test_the_adversary_breaks_what_random_instances_do_not():
+    theorem = THEOREMS["improvement"]
+    claims = tuple(claim for claim in theorem.claims if claim.name in NEEDS_THE_ADVERSARY)
+    theorem = dataclasses.replace(theorem, claims=claims, families={"tiny": theorem.families["tiny"]})
+    (outcome,) = check.verify(theorem, instances=200)
+    assert outcome.as_it_should
+
+
+@pytest.mark.parametrize("name", [name for name, module in command.CHECKS.items() if hasattr(module, "picture")])
+def test_pictures(name, tmp_path, monkeypatch):
+    """What takes long to measure is made up."""
+    made_up = np.random.default_rng(0).uniform(0.1, 1.0, size=(9, 32))
+    monkeypatch.setattr(command.CHECKS["rates"], "measured", lambda name, delay, seed: made_up)
+    tightness = {"log rho": made_up[:4, :8], "1 - 1/rho": made_up[4:8, :8]}
+    monkeypatch.setattr(command.CHECKS["improvement"], "tightness", lambda seed: tightness)
+    command.CHECKS[name].picture(tmp_path / f"{name}.png", 0)
+    assert (tmp_path / f"{name}.png").stat().st_size > 10_000
+
+
+def test_labels_can_be_taken_apart():
+    """At slashes, of which only claims have any."""
+    assert len(THEOREMS) == sum(len(module.THEOREMS) for module in command.CHECKS.values())
+    for theorem in THEOREMS.values():
+        assert not any("/" in name for name in (theorem.name, *theorem.families))

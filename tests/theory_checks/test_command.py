@@ -1,0 +1,109 @@
+"""The command line, on checks that take no time."""
+
+import json
+import re
+import shlex
+from types import SimpleNamespace
+
+import jax.numpy as jnp
+import pytest
+
+from theory_checks import __main__ as command
+from theory_checks.check import Claim, Family, Instance, Sides, Theorem
+
+
+def _theorem(name, right, *, control=False):
+    return Theorem(
+        name,
+        claims=(Claim("squares / all", "x^2 <= 1 [m]", control=control),),
+        families={"of [0, 1)": Family(lambda key, index: Instance({"x": index.astype(float)}))},
+        sides=lambda instance: {"squares / all": Sides(jnp.sin(instance.free["x"]) ** 2, right)},
+        steps=20,
+    )
+
+
+def _module(*theorems, **more):
+    return SimpleNamespace(THEOREMS=theorems, **more)
+
+
+@pytest.fixture
+def checks(monkeypatch):
+    known = {
+        "good": _module(_theorem("good", 1.0), _theorem("good control", 0.5, control=True)),
+        "bad": _module(_theorem("bad", 0.9)),
+        "blind": _module(_theorem("blind", 2.0, control=True)),
+        "drawn": _module(
+            _theorem("drawn", 1.0),
+            findings=lambda seed: {"what": {"low": 0.25, "all": (1.0, 2.0)}},
+            picture=lambda path, seed: (path.parent.mkdir(parents=True), path.write_text(str(seed))),
+        ),
+    }
+    monkeypatch.setattr(command, "CHECKS", known)
+
+
+@pytest.mark.usefixtures("checks")
+def test_a_table_and_zero_if_all_is_as_it_should_be(capsys):
+    assert command.main(["good", "--instances", "50"]) == 0
+    out, err = capsys.readouterr()
+    for text in ("instances", "violations", "smallest slack", "tightness", "kappa*", "x^2 <= 1 [m]", "holds"):
+        assert text in out
+    assert "broke as it should" in out
+    assert "every bound holds, every control breaks" in err
+
+
+@pytest.mark.usefixtures("checks")
+def test_a_violation_prints_the_command_that_replays_it(capsys):
+    assert command.main(["bad", "--instances", "50", "--seed", "3"]) == 1
+    out, err = capsys.readouterr()
+    assert "VIOLATED" in out
+    left, words = re.search(r"violated, ([\d.]+) > 0.9; again:\s+python -m theory_checks (.*)", err).groups()
+    assert command.main(shlex.split(words)) == 0
+    replayed = re.search(r"left ([\d.]+)", capsys.readouterr().out)[1]
+    assert float(replayed) == pytest.approx(float(left), rel=1e-8)
+
+
+@pytest.mark.usefixtures("checks")
+def test_a_control_that_does_not_break_is_an_error(capsys):
+    assert command.main(["blind", "--instances", "50"]) == 1
+    out, err = capsys.readouterr()
+    assert "DID NOT BREAK" in out
+    assert "did not break" in err
+
+
+@pytest.mark.usefixtures("checks")
+def test_json(capsys):
+    assert command.main(["good", "bad", "drawn", "--instances", "50", "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert [claim["theorem"] for claim in found["claims"]] == ["good", "good control", "bad", "drawn"]
+    assert found["claims"][0]["violations"] == 0
+    assert 0.99 < found["claims"][0]["kappa"] <= 1
+    assert found["findings"]["drawn"]["what"]["low"] == 0.25
+
+
+@pytest.mark.usefixtures("checks")
+def test_pictures_and_findings(capsys, tmp_path):
+    assert command.main(["drawn", "--instances", "50", "--plot", "--seed", "7", "--out", str(tmp_path / "new")]) == 0
+    assert (tmp_path / "new" / "drawn.png").read_text() == "7"
+    assert "drawn: what: low: 0.25, all: 1 2" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("checks")
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["good", "--instances", "0"], "--instances 0"),
+        (["good", "--seed", "-1"], "--seed -1"),
+        (["--replay", "good"], "--replay 'good'"),
+        (["--replay", "good/nobody/1"], "family 'nobody'"),
+        (["--replay", "good/of [0, 1)/1/never"], "claim 'never'"),
+    ],
+)
+def test_nonsense(capsys, arguments, said):
+    assert command.main(arguments) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_check_that_is_not_there(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        command.main(["nothing"])
+    assert "nothing" in capsys.readouterr().err
