@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 .DEFAULT_GOAL := help
 
-.PHONY: help demo test simtest lint format bench lock clean
+.PHONY: help demo test theory simtest lint format bench lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -12,7 +12,10 @@ demo: .venv/installed  ## Hopper learned twice, by Stellaris and by a synchronou
 	$(BIN)/python -m experiments quickstart
 
 test: .venv/installed lint  ## formatter, linter, type checker, then every test and doctest
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+theory: .venv/installed  ## the papers' bounds, verified and broken (results/theory_checks/, minutes)
+	$(BIN)/python -m theory_checks --plot
 
 simtest: .venv/installed  ## 2,000 random systems on faulty platforms, looked at after every event (minutes)
 	$(BIN)/python -m experiments.simtest --seeds 2000

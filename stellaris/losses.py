@@ -138,7 +138,8 @@ def adapt_kl_coefficient(
       [0.1..., 0.2..., 0.4...]
     """
     checks.positive(target=target)
-    if not (tolerance >= 1 and increase >= 1 and 0 < decrease <= 1):
+    known = dict(checks.known(tolerance=tolerance, increase=increase, decrease=decrease))
+    if not (known.get("tolerance", 1) >= 1 and known.get("increase", 1) >= 1 and 0 < known.get("decrease", 1) <= 1):
         raise ValueError(
             f"tolerance={tolerance}, increase={increase}, decrease={decrease}: expected >= 1, >= 1 and in (0, 1]"
         )

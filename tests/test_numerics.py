@@ -14,13 +14,20 @@ from stellaris import (
     adapt_kl_coefficient,
     approximate_kl,
     decoupled_ppo_loss,
+    exponential_weight,
     gae,
     global_ratio_cap,
+    hinge_weight,
     impact_loss,
     impala_loss,
     importance_ratio,
+    integer_threshold,
+    polynomial_weight,
     ppo_loss,
     ppo_penalty_loss,
+    staleness_aware,
+    staleness_threshold,
+    staleness_weight,
     truncate_ratio,
     truncated_policy_gradient_loss,
     value_loss,
@@ -265,3 +272,47 @@ def test_ratios_saturate_in_vtrace():
     got = vtrace(reward, discount, value, log_ratio)
     np.testing.assert_allclose(got.target, [1e8, 0.0, 1e8, 0.0], rtol=1e-5, atol=1e-4)
     np.testing.assert_allclose(got.advantage, [1e8, 0.0, 1e8, 0.0], rtol=1e-5, atol=1e-4)
+
+
+X = arrays_of("global_ratio_cap")[0]
+x, a = arrays_of("ppo_loss")
+v, g, o = arrays_of("value_loss, clipped")
+LATE = jnp.array([0, 1, 4, 9])
+
+
+def _ready(decay, max_staleness):
+    """Whether a queue of one gradient, four versions old, is applied, and with which weight."""
+    aggregator = staleness_aware(full=2, decay=decay, max_staleness=max_staleness, smoothness=decay)
+    state = aggregator.push(aggregator.init(jnp.zeros(1)), jnp.ones(1), version=0)
+    return aggregator.ready(state, 4, 1), aggregator.pop(state, 4, 1)[0].scale
+
+
+SETTINGS = {
+    "global_ratio_cap": (lambda rho: global_ratio_cap(X, rho=rho), (1.0, 1.5)),
+    "ppo_loss": (lambda clip: ppo_loss(x, a, clip=clip), (0.1, 0.3)),
+    "ppo_penalty_loss": (lambda clip: ppo_penalty_loss(x, a, x**2, coefficient=0.5, clip=clip), (0.1, 0.3)),
+    "impact_loss": (lambda s: impact_loss(x, x / 2, a, clip=s, rho=1 + s), (0.1, 0.9)),
+    "decoupled_ppo_loss": (lambda clip: decoupled_ppo_loss(x, x / 2, a, clip=clip), (0.1, 0.3)),
+    "value_loss": (lambda s: value_loss(v, g, old_value=o, clip=s, loss_clip=3 * s, huber=s), (0.2, 0.9)),
+    "adapt_kl_coefficient": (lambda s: adapt_kl_coefficient(0.02, 1.0, target=s, increase=1 + s), (0.01, 0.1)),
+    "vtrace": (
+        lambda s: vtrace(*arrays_of("vtrace"), rho_clip=s, c_clip=s / 2, pg_rho_clip=2 * s).advantage,
+        (0.5, 2.0),
+    ),
+    "staleness_weight": (lambda s: staleness_weight(LATE, smoothness=s), (1.0, 3.0)),
+    "polynomial_weight": (lambda s: polynomial_weight(LATE, power=s), (0.0, 0.5)),
+    "hinge_weight": (lambda s: hinge_weight(LATE, slope=s, bound=4 * s), (0.5, 1.0)),
+    "exponential_weight": (lambda s: exponential_weight(LATE, rate=s), (0.1, 1.0)),
+    "staleness_threshold": (lambda s: staleness_threshold(3, max_staleness=4, decay=s), (0.5, 0.9)),
+    "integer_threshold": (lambda s: integer_threshold(3, max_staleness=4, decay=s), (0.5, 0.9)),
+    "staleness_aware": (lambda s: _ready(s, 10 * s), (0.3, 0.9)),
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_settings_may_be_swept(name):
+    """A vmapped or jitted setting gives what the number gives."""
+    function, values = SETTINGS[name]
+    swept = jax.jit(jax.vmap(function))(jnp.array(values))
+    for i, value in enumerate(values):
+        close(jax.tree.map(lambda y: y[i].astype(float), swept), function(value))  # noqa: B023
