@@ -250,22 +250,23 @@ def _on_the_platform(key: jax.Array, index: jax.Array, runs: Mixture) -> Instanc
 
 def long_sides(instance: Instance) -> Mapping[str, Sides]:
     """Runs that have forgotten their start, with weights on both sides of the edge; and staleness that grows with T."""
-    quadratic, fixed, edge = problem(instance), instance.fixed, 2 + math.sqrt(3)
+    quadratic, share, edge = problem(instance), instance.fixed["edge"], 2 + math.sqrt(3)
     late, tau = jnp.arange(_LONG // 16 + 1), 7
 
-    def ratio_and_right(updates: int, parts: Any, lag: int, weight: Any) -> tuple[jax.Array, jax.Array]:
-        gap = updates / (2 * parts)
-        step, right = slides(updates, gap, 1.0)
-        lags = jnp.broadcast_to(weight * (late == lag), (updates, len(late))).astype(float)
-        return mean_square(quadratic, gap, step, lags, jnp.full(updates, weight**2)).mean(), right
+    def compare(lag: Any, parts: Any, weight: Any) -> tuple[jax.Array, jax.Array]:
+        gap = _LONG / (2 * parts)
+        step, right = slides(_LONG, gap, 1.0)
+        lags = jnp.broadcast_to(weight * (late == lag), (_LONG, len(late))).astype(float)
+        return mean_square(quadratic, gap, step, lags, jnp.full(_LONG, weight**2)).mean(), right
 
-    both = {
-        "weighted, within the edge": (tau, ENOUGH * (tau + 1) ** 2, 1 / (edge * (0.3 + 0.6 * fixed["edge"]))),
-        "weighted, beyond the edge": (tau, ENOUGH * (tau + 1) ** 2, 1 / (edge * (1.3 + 2 * fixed["edge"]))),
+    runs = {
+        "weighted, within the edge": (tau, ENOUGH * (tau + 1) ** 2, 1 / (edge * (0.3 + 0.6 * share))),
+        "weighted, beyond the edge": (tau, ENOUGH * (tau + 1) ** 2, 1 / (edge * (1.3 + 2 * share))),
         "staleness of T / 16": (_LONG // 16, 100.0, 1.0),
     }
-    sides = {name: ratio_and_right(_LONG, parts, lag, weight) for name, (lag, parts, weight) in both.items()}
-    return {name: Sides(left, right, 1e-14) for name, (left, right) in sides.items()}
+    columns = (jnp.stack([jnp.asarray(x, float) for x in column]) for column in zip(*runs.values(), strict=True))
+    left, right = jax.vmap(compare)(*columns)
+    return {name: Sides(left[i], right[i], 1e-14) for i, name in enumerate(runs)}
 
 
 def _draw_long(key: jax.Array, index: jax.Array) -> Instance:

@@ -80,23 +80,30 @@ def sides(instance: Instance) -> Mapping[str, Sides]:
     discount, rho, most = process.discount, fixed["rho"], jnp.maximum(1.0, fixed["rho"])
     pi, mu = mdp.policies(instance)
     mu = _normalise(mu * fixed["support"])
-    here = operator(process, pi, mu, rho, fixed["share"] * most)
-    beyond = operator(process, pi, mu, rho, (1 + 4 * fixed["share"]) * most)
-    on_policy = operator(process, mu, mu, most, most)
-    apart = mu.at[0].set(_normalise(mu[0] * (jnp.arange(mu.shape[1]) > 0)))
-    disjoint = operator(process, pi.at[0].set(jnp.eye(mu.shape[1])[0]), apart, rho, fixed["share"] * most)
+    never = jnp.eye(mu.shape[1])[0]  # what pi does in the first state, if its support and mu's are to be disjoint
+    apart = mu.at[0].set(_normalise(mu[0] * (never == 0)))
+    cases = (
+        (pi, mu, rho, fixed["share"] * most),
+        (pi, mu, rho, (1 + 4 * fixed["share"]) * most),
+        (mu, mu, most, most),
+        (pi.at[0].set(never), apart, rho, fixed["share"] * most),
+    )
+    stacked = (jnp.stack(column) for column in zip(*cases, strict=True))
+    operators = jax.vmap(operator, in_axes=(None, 0, 0, 0, 0))(process, *stacked)
+    lipschitz = jax.vmap(Operator.lipschitz)(operators)
+    here, beyond, on_policy, _ = (jax.tree.map(lambda x, i=i: x[i], operators) for i in range(len(cases)))
     clipped = _normalise(jnp.minimum(rho * mu, pi))
     value, far = mdp.evaluate(process, clipped).value, 1 / (1 - discount)
     both = {
-        "modulus": (here.lipschitz(), here.modulus),
-        "contraction": (here.lipschitz(), 1 - (1 - discount) * here.mass.min()),
+        "modulus": (lipschitz[0], here.modulus),
+        "contraction": (lipschitz[0], 1 - (1 - discount) * here.mass.min()),
         "fixed point": (here.fixed_point(), value),
         "fixed point, any c": (beyond.fixed_point(), value),
         "on policy": (on_policy(far * instance.free["value"]), mdp.evaluate(process, mu).value),
-        "c > max(1, rho): the modulus": (beyond.lipschitz(), beyond.modulus),
-        "c > max(1, rho): a contraction": (beyond.lipschitz(), 1.0),
+        "c > max(1, rho): the modulus": (lipschitz[1], beyond.modulus),
+        "c > max(1, rho): a contraction": (lipschitz[1], 1.0),
         "fixed point of pi's value": (here.fixed_point(), mdp.evaluate(process, pi).value),
-        "disjoint supports: a contraction": (jnp.max(disjoint.lipschitz()), 1 - 1e-6),
+        "disjoint supports: a contraction": (jnp.max(lipschitz[3]), 1 - 1e-6),
     }
     tolerance = {"fixed point": 1e-12 * far**2, "fixed point, any c": 1e-12 * far**2, "on policy": 1e-12 * far**2}
     return {name: Sides(*two, tolerance.get(name, 1e-10)) for name, two in both.items()}
