@@ -58,20 +58,30 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    about = "; ".join(f"{name}: {(module.__doc__ or '').splitlines()[0]}" for name, module in CHECKS.items())
     parser = argparse.ArgumentParser(
         prog="python -m theory_checks",
-        description=f"{__doc__.split(':', 1)[1].strip().capitalize()} Instances are exact and in float64. {about}",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        description=f"{__doc__.split(':', 1)[1].strip().capitalize()} In float64; expectations are exact, but in rates.",
+        epilog="Columns: violations of instances, the adversary's finds included; smallest slack, right - left; "
+        "tightness, the median of left / right; kappa*, the smallest multiplier of the right side without a violation.",
     )
-    parser.add_argument("checks", nargs="*", choices=[*CHECKS, []], default=[], metavar="CHECK", help="all by default")
-    parser.add_argument("--seed", type=int, default=0, help="of the random instances")
-    parser.add_argument("--instances", type=int, default=10_000, help="of each theorem; the costly ones take fewer")
+    named = f"of {', '.join(CHECKS)}; all by default"
+    parser.add_argument("checks", nargs="*", type=_known, metavar="CHECK", help=named)
+    parser.add_argument("--seed", type=int, default=0, help="of the random instances; 0 by default")
+    parser.add_argument(
+        "--instances", type=int, default=10_000, help="of each theorem, 10,000 by default; the costly ones take fewer"
+    )
     parser.add_argument("--plot", action="store_true", help="draw a picture a check")
     parser.add_argument("--json", action="store_true", help="print the results as JSON instead of a table")
     parser.add_argument("--replay", metavar="LABEL", help="print one instance and both sides of its claims again")
-    parser.add_argument("--out", type=Path, default=Path("results/theory_checks"), help="folder of the pictures")
+    folder = Path("results/theory_checks")
+    parser.add_argument("--out", type=Path, default=folder, help=f"folder of the pictures, {folder} by default")
     return parser
+
+
+def _known(name: str) -> str:
+    if name not in CHECKS:
+        raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(CHECKS)}")
+    return name
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -83,7 +93,8 @@ def _run(arguments: argparse.Namespace) -> int:
         for name in arguments.checks or CHECKS:
             module, start = CHECKS[name], time.perf_counter()
             for theorem in module.THEOREMS:
-                outcomes = verify(theorem, seed=arguments.seed, instances=arguments.instances)
+                with console.status(theorem.name):
+                    outcomes = verify(theorem, seed=arguments.seed, instances=arguments.instances)
                 rows += [Row(name, theorem.name, outcome) for outcome in outcomes]
             if hasattr(module, "findings"):
                 findings[name] = module.findings(arguments.seed)
@@ -93,7 +104,10 @@ def _run(arguments: argparse.Namespace) -> int:
             wrong = sum(not outcome.as_it_should for outcome in mine)
             verdict = "as it should be" if not wrong else f"{wrong} NOT as they should be"
             console.print(f"{name}: {len(mine)} claims, {verdict} ({time.perf_counter() - start:.0f} s)")
-    finally:  # what is known is not lost to an interrupt
+    except KeyboardInterrupt:
+        console.print("interrupted: this is what was looked at")
+        return 130
+    finally:
         if arguments.json:
             print(json.dumps(_as_json(rows, findings), indent=1))
         else:

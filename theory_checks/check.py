@@ -8,6 +8,7 @@ has to be found so: a check that cannot fail shows nothing.
 """
 
 import functools
+import math
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -185,8 +186,7 @@ def verify(
             best = jax.tree.map(np.asarray, _ends(theorem)(ends, planted))
             found.append(best)
             witnesses += _witnesses(theorem, name, best, starts, searched=True)
-    everything = [np.concatenate([part[i] for part in looks]) for i in range(len(Looks._fields))]
-    seen = Looks(*everything)
+    seen = Looks(*(np.concatenate(column) for column in zip(*looks, strict=True)))
     outcomes = []
     for i, claim in enumerate(theorem.claims):
         ratio = seen.ratio[:, i]
@@ -194,14 +194,13 @@ def verify(
         mine = tuple(w for w in witnesses if w.claim == claim.name)
         outcomes.append(
             Outcome(
-                *(
-                    claim,
-                    len(ratio) + sum(map(len, searched)),
-                    len(mine),
-                    float(seen.slack[:, i].min()),
-                    float(np.median(ratio)),
-                ),
-                *(float(np.concatenate([ratio, *searched]).max()), mine),
+                claim,
+                instances=len(ratio) + sum(map(len, searched)),
+                violations=len(mine),
+                slack=float(seen.slack[:, i].min()),
+                tightness=float(np.median(ratio)),
+                kappa=float(np.concatenate([ratio, *searched]).max()),
+                witnesses=mine,
             )
         )
     return outcomes
@@ -223,13 +222,17 @@ def replay(
       The instance and both sides of every claim.
 
     Raises:
-      LookupError: if the theorem has no such family or claim.
+      LookupError: if the theorem has no such family, instance or claim, or no adversary.
     """
     if family not in theorem.families:
         raise LookupError(f"family {family!r}: {theorem.name} has {sorted(theorem.families)}")
     names = [c.name for c in theorem.claims]
     if claim is not None and claim not in names:
         raise LookupError(f"claim {claim!r}: {theorem.name} has {names}")
+    if claim is not None and not (theorem.compiled and theorem.steps):
+        raise LookupError(f"claim {claim!r}: {theorem.name} has no adversary that could have moved the instance")
+    if index >= (theorem.families[family].count or math.inf):
+        raise LookupError(f"number {index}: {family!r} has {theorem.families[family].count} instances")
     key = jax.random.fold_in(jax.random.key(seed), list(theorem.families).index(family))
     if not theorem.compiled:
         instance = theorem.families[family].draw(key_of(key, index), index)
@@ -292,7 +295,7 @@ def _compare(claims: tuple[Claim, ...], sides: Mapping[str, Sides], planted: Any
             gap, slack, ratio = left - planted[i] * right, right - left, left / floor
         # What is no number breaks a bound, and does not break a control.
         broken = (gap > margin) if claim.control else ~(gap <= margin)
-        worst = jnp.argmax(jnp.where(broken, jnp.inf, ratio).reshape(-1))
+        worst = jnp.argmax(jnp.where(broken, jnp.inf, jnp.nan_to_num(ratio, nan=-jnp.inf)).reshape(-1))
         left, right, ratio = (x.reshape(-1)[worst] for x in (left, right, ratio))
         rows.append(Looks(left, right, ratio, jnp.min(slack), jnp.any(broken)))
     return Looks(*(jnp.stack(column) for column in zip(*rows, strict=True)))

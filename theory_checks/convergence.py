@@ -380,11 +380,11 @@ THEOREMS = (
     Theorem(
         "convergence",
         claims=(
-            Claim("fresh, any step <= 1/L", "mean E|dJ|^2 <= 2 C1/(a T) + a L s^2/b"),
-            Claim("fresh, the slides' step", "T >= k  =>  mean E|dJ|^2 <= 2 sqrt(2 C1 C2/(T b))"),
-            Claim("stale, Lian", "T >= 2 k (tau+1)^2  =>  mean E|dJ|^2 <= 4 sqrt(C1 L s^2/(b T))"),
-            Claim("stale, the slides' step", "T >= 14 k (tau+1)^2  =>  mean E|dJ|^2 <= 2 sqrt(2 C1 C2/(T b))"),
-            Claim("weighted, the repaired step", "T >= 14 k (tau+1)^2  =>  mean E|dJ|^2 <= 2 sqrt(2 C1 C2/(T b))"),
+            Claim("fresh, any step <= 1/L", "mean E|grad J|^2 <= 2 C1/(a T) + a L s^2/b"),
+            Claim("fresh, the slides' step", "T >= k  =>  mean E|grad J|^2 <= 2 sqrt(2 C1 C2/(T b))"),
+            Claim("stale, Lian", "T >= 2 k (tau+1)^2  =>  mean E|grad J|^2 <= 4 sqrt(C1 L s^2/(b T))"),
+            Claim("stale, the slides' step", "T >= 14 k (tau+1)^2  =>  mean E|grad J|^2 <= 2 sqrt(2 C1 C2/(T b))"),
+            Claim("weighted, the repaired step", "T >= 14 k (tau+1)^2  =>  mean E|grad J|^2 <= 2 sqrt(2 C1 C2/(T b))"),
         ),
         families={"quadratics": Family(draw)},
         sides=functools.partial(sides, bounds),
@@ -394,8 +394,8 @@ THEOREMS = (
     Theorem(
         "convergence, controls",
         claims=(
-            Claim("stale, T >= k", "mean E|dJ|^2 <= 2 sqrt(2 C1 C2/(T b))", control=True),
-            Claim("a step beyond 2/L", "mean E|dJ|^2 <= 2 C1/(a T) + a L s^2/b", control=True),
+            Claim("stale, T >= k", "mean E|grad J|^2 <= 2 sqrt(2 C1 C2/(T b))", control=True),
+            Claim("a step beyond 2/L", "mean E|grad J|^2 <= 2 C1/(a T) + a L s^2/b", control=True),
         ),
         families={"quadratics": Family(draw)},
         sides=functools.partial(sides, controls),
@@ -404,7 +404,9 @@ THEOREMS = (
     ),
     Theorem(
         "convergence, the platform's",
-        claims=(Claim("the platform's schedules", "T >= 14 k (tau+1)^2  =>  mean E|dJ|^2 <= 2 sqrt(2 C1 C2/(T b))"),),
+        claims=(
+            Claim("the platform's schedules", "T >= 14 k (tau+1)^2  =>  mean E|grad J|^2 <= 2 sqrt(2 C1 C2/(T b))"),
+        ),
         families={"recorded": Family(_on_the_platform, settings=lambda: {"runs": recorded()})},
         sides=platform_sides,
         at_most=400,
@@ -413,9 +415,9 @@ THEOREMS = (
     Theorem(
         "convergence, long runs",
         claims=(
-            Claim("weighted, within the edge", "mean E|dJ|^2 <= 2 sqrt(2 C1 C2/(T b)), tau^(1/v) <= 2 + sqrt 3"),
-            Claim("weighted, beyond the edge", "mean E|dJ|^2 <= 2 sqrt(2 C1 C2/(T b))", control=True),
-            Claim("staleness of T / 16", "T = 100 k  =>  mean E|dJ|^2 <= 2 sqrt(2 C1 C2/(T b))", control=True),
+            Claim("weighted, within the edge", "mean E|grad J|^2 <= 2 sqrt(2 C1 C2/(T b)), tau^(1/v) <= 2 + sqrt 3"),
+            Claim("weighted, beyond the edge", "mean E|grad J|^2 <= 2 sqrt(2 C1 C2/(T b))", control=True),
+            Claim("staleness of T / 16", "T = 100 k  =>  mean E|grad J|^2 <= 2 sqrt(2 C1 C2/(T b))", control=True),
         ),
         families={"quadratics": Family(_draw_long)},
         sides=long_sides,

@@ -250,7 +250,9 @@ def slopes(seed: int) -> Mapping[str, Mapping[str, Slope]]:
 
 def findings(seed: int) -> Mapping[str, Any]:
     """The slopes."""
-    return {f"slope in T and b (95 %), {name}": value for name, value in slopes(seed).items()}
+    return {
+        f"slopes in T and b (fitted between the ends of 95 %), {name}": value for name, value in slopes(seed).items()
+    }
 
 
 def picture(path: Path, seed: int) -> None:
@@ -277,12 +279,12 @@ def picture(path: Path, seed: int) -> None:
         over_updates.legend()
 
 
-_UNDERSTATED = Claim("an understated variance", "mean E|dJ|^2 <= 2 sqrt(2 C1 L (s^2/100)/(T b))", control=True)
+_UNDERSTATED = Claim("an understated variance", "mean E|grad J|^2 <= 2 sqrt(2 C1 L (s^2/100)/(T b))", control=True)
 
 THEOREMS = tuple(
     Theorem(
         f"rates, {name}",
-        claims=(Claim("T >= 14 k (tau+1)^2", "mean E|dJ|^2 <= 2 sqrt(2 C1 C2/(T b))"), *controls),
+        claims=(Claim("T >= 14 k (tau+1)^2", "mean E|grad J|^2 <= 2 sqrt(2 C1 C2/(T b))"), *controls),
         families={delay: Family(draw, settings=functools.partial(_settings, delay)) for delay in schedules.DELAYS},
         sides=functools.partial(sides, make),
         at_most=80,

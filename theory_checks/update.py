@@ -166,6 +166,6 @@ def picture(path: Path, seed: int) -> None:
         for (rho, runs), style in zip(compared(seed).items(), plots.LINES, strict=True):
             ratio.plot(at, np.quantile(runs.ratio, 0.9, axis=0), label=f"rho = {rho:g}", **style)
             gain.plot(at, _per_step(seed, runs).mean(0), label=f"rho = {rho:g}", **style)
-        ratio.set(yscale="log", xlabel="update", ylabel="max pi'/mu, 90 % of the runs are below")
+        ratio.set(ylim=(1, None), xlabel="update", ylabel="max pi'/mu, 90 % of the runs are below")
         gain.set(xlabel="update", ylabel="mean of (1 - discount) (J(pi') - J(mu))")
         ratio.legend()

@@ -12,13 +12,13 @@ from theory_checks import __main__ as command
 from theory_checks.check import Claim, Family, Instance, Sides, Theorem
 
 
-def _theorem(name, right, *, control=False):
+def _theorem(name, right, *, control=False, steps=20):
     return Theorem(
         name,
         claims=(Claim("squares / all", "x^2 <= 1 [m]", control=control),),
         families={"of [0, 1)": Family(lambda key, index: Instance({"x": index.astype(float)}))},
         sides=lambda instance: {"squares / all": Sides(jnp.sin(instance.free["x"]) ** 2, right)},
-        steps=20,
+        steps=steps,
     )
 
 
@@ -29,6 +29,7 @@ def _module(*theorems, **more):
 @pytest.fixture
 def checks(monkeypatch):
     known = {
+        "still": _module(_theorem("still", 1.0, steps=0)),
         "good": _module(_theorem("good", 1.0), _theorem("good control", 0.5, control=True)),
         "bad": _module(_theorem("bad", 0.9)),
         "blind": _module(_theorem("blind", 2.0, control=True)),
@@ -96,6 +97,7 @@ def test_pictures_and_findings(capsys, tmp_path):
         (["--replay", "good"], "--replay 'good'"),
         (["--replay", "good/nobody/1"], "family 'nobody'"),
         (["--replay", "good/of [0, 1)/1/never"], "claim 'never'"),
+        (["--replay", "still/of [0, 1)/1/squares / all"], "no adversary"),
     ],
 )
 def test_nonsense(capsys, arguments, said):
@@ -107,3 +109,16 @@ def test_a_check_that_is_not_there(capsys):
     with pytest.raises(SystemExit, match="2"):
         command.main(["nothing"])
     assert "nothing" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("checks")
+def test_an_interrupt_loses_nothing(capsys, monkeypatch):
+    def interrupted(theorem, **how):
+        if theorem.name == "bad":
+            raise KeyboardInterrupt
+        return verify(theorem, **how)
+
+    verify = command.verify
+    monkeypatch.setattr(command, "verify", interrupted)
+    assert command.main(["good", "bad", "--instances", "50"]) == 130
+    assert "holds" in capsys.readouterr().out
