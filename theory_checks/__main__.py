@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m theory_checks",
-        description=f"{__doc__.split(':', 1)[1].strip().capitalize()} In float64; expectations are exact, but in rates.",
+        description=f"{__doc__.split(':', 1)[1].strip().capitalize()} In float64, without sampling but in rates.",
         epilog="Columns: violations of instances, the adversary's finds included; smallest slack, right - left; "
         "tightness, the median of left / right; kappa*, the smallest multiplier of the right side without a violation.",
     )
