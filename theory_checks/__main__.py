@@ -61,8 +61,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m theory_checks",
         description=f"{__doc__.split(':', 1)[1].strip().capitalize()} In float64, without sampling but in rates.",
-        epilog="Columns: violations of instances, the adversary's finds included; smallest slack, right - left; "
-        "tightness, the median of left / right; kappa*, the smallest multiplier of the right side without a violation.",
+        epilog="Columns: instances and violations, drawn + the adversary's; smallest slack, right - left; tightness, "
+        "the median of left / right; kappa*, the largest of all: the multiplier that a right side above zero could have; "
+        "for an equality, 1 plus the largest relative gap.",
     )
     named = f"of {', '.join(CHECKS)}; all by default"
     parser.add_argument("checks", nargs="*", type=_known, metavar="CHECK", help=named)
@@ -172,7 +173,8 @@ def _print(console: Console, rows: Iterable[Row], findings: Mapping[str, Mapping
         claim, verdict = outcome.claim, _VERDICTS[outcome.claim.control, outcome.as_it_should]
         table.add_row(
             *("" if theorem == last else escape(theorem), escape("control: " * claim.control + claim.name)),
-            *(escape(claim.statement), f"{outcome.instances:,}", f"{outcome.violations:,}", f"{outcome.slack:.2g}"),
+            *(escape(claim.statement), _both(outcome.instances, outcome.searched)),
+            *(_both(outcome.violations, outcome.found), f"{outcome.slack:.2g}"),
             *(_number(outcome.tightness), _number(outcome.kappa), verdict),
             style=None if outcome.as_it_should else "bold red",
         )
@@ -200,8 +202,21 @@ def _told(value: Any) -> str:
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
+def _both(drawn: int, searched: int) -> str:
+    """How many of the instances that were drawn, and of the adversary's."""
+    return f"{drawn:,} + {searched}" if searched else f"{drawn:,}"
+
+
 def _number(value: float) -> str:
-    return f"{value:.4f}" if abs(value) < 1e3 else f"{value:.1e}"
+    return (
+        f"{value:.4f}"
+        if abs(value) < 1e3
+        else f"{value:.0f}"
+        if abs(value) < 1e6
+        else "> 1e6"
+        if value > 0
+        else "< -1e6"
+    )
 
 
 def _as_json(rows: Iterable[Row], findings: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
@@ -212,6 +227,8 @@ def _as_json(rows: Iterable[Row], findings: Mapping[str, Mapping[str, Any]]) -> 
             **dataclasses.asdict(row.outcome.claim),
             "instances": row.outcome.instances,
             "violations": row.outcome.violations,
+            "searched": row.outcome.searched,
+            "found": row.outcome.found,
             **{name: _finite(getattr(row.outcome, name)) for name in ("slack", "tightness", "kappa")},
             "as_it_should": row.outcome.as_it_should,
         }

@@ -2,9 +2,9 @@
 
 A claim says `left <= right` (or, as an equality, `left = right`) for every instance. It is looked at for random
 instances, or for all that there are, and then where a gradient ascent on `left / right` leads from the worst of them.
-`kappa`, the largest ratio met, is the smallest multiplier of the right side with which the claim would still have
-held: at most 1 for a claim that holds, and as far below as the claim is loose. A control is a claim that is false, and
-has to be found so: a check that cannot fail shows nothing.
+`kappa`, the largest ratio met, is the smallest multiplier of a right side above zero with which the claim would still
+have held: at most 1 for a bound that holds, and as far below as it is loose; for an equality, 1 plus the largest
+relative gap. A control is a claim that is false, and has to be found so: a check that cannot fail shows nothing.
 """
 
 import functools
@@ -132,8 +132,10 @@ class Outcome(NamedTuple):
     """What became of a claim."""
 
     claim: Claim
-    instances: int  #: random ones, and those that the adversary ended at.
-    violations: int
+    instances: int
+    violations: int  #: among them.
+    searched: int  #: further instances, that the adversary ended at.
+    found: int  #: violations among these.
     slack: float  #: the smallest `right - left` of a random instance.
     tightness: float  #: the median of `left / right`.
     kappa: float  #: the largest `left / right`, the adversary's finds included.
@@ -142,7 +144,7 @@ class Outcome(NamedTuple):
     @property
     def as_it_should(self) -> bool:
         """A bound holds; a control breaks."""
-        return (self.violations > 0) == self.claim.control
+        return (self.violations + self.found > 0) == self.claim.control
 
 
 class Looks(NamedTuple):
@@ -195,8 +197,10 @@ def verify(
         outcomes.append(
             Outcome(
                 claim,
-                instances=len(ratio) + sum(map(len, searched)),
-                violations=len(mine),
+                instances=len(ratio),
+                violations=sum(not witness.searched for witness in mine),
+                searched=sum(map(len, searched)),
+                found=sum(witness.searched for witness in mine),
                 slack=float(seen.slack[:, i].min()),
                 tightness=float(np.median(ratio)),
                 kappa=float(np.concatenate([ratio, *searched]).max()),
@@ -295,7 +299,8 @@ def _compare(claims: tuple[Claim, ...], sides: Mapping[str, Sides], planted: Any
             gap, slack, ratio = left - planted[i] * right, right - left, left / floor
         # What is no number breaks a bound, and does not break a control.
         broken = (gap > margin) if claim.control else ~(gap <= margin)
-        worst = jnp.argmax(jnp.where(broken, jnp.inf, jnp.nan_to_num(ratio, nan=-jnp.inf)).reshape(-1))
+        score = jnp.where(broken, jnp.nan_to_num(ratio, nan=jnp.inf), jnp.nan_to_num(ratio, nan=-jnp.inf))
+        worst = jnp.argmax(jnp.where(broken | ~jnp.any(broken), score, -jnp.inf).reshape(-1))
         left, right, ratio = (x.reshape(-1)[worst] for x in (left, right, ratio))
         rows.append(Looks(left, right, ratio, jnp.min(slack), jnp.any(broken)))
     return Looks(*(jnp.stack(column) for column in zip(*rows, strict=True)))
@@ -355,6 +360,7 @@ def _climber(theorem: Theorem) -> Callable[..., Tree]:
         def step(carry: Any, _: Any) -> tuple[Any, None]:
             free, state, best, lowest = carry
             value, slope = jax.value_and_grad(loss)(free)
+            value = jnp.where(jnp.isnan(value), -jnp.inf, value)  # there is no worse
             better = value < lowest
             best = jax.tree.map(lambda old, new: jnp.where(better, new, old), best, free)
             slope = jax.tree.map(lambda g: jnp.nan_to_num(g, nan=0.0, posinf=0.0, neginf=0.0), slope)

@@ -8,6 +8,10 @@ Descent runs through the library's aggregators, along schedules that the platfor
   et al. 2021, On the Theory of Policy Gradient Methods, Lemma D.4), s^2 = 2 / (1-g)^4 as |grad log pi|^2 <= 2 and |A|
   <= 1 / (1-g), and J* is the best deterministic policy's.
 
+For policy gradients the claim is loose by a factor of fifty, as L and s^2 are bounds of theory: a check of
+consistency, which an error of a constant would pass. The slopes of `findings` are of one problem of each kind, at T
+far below 14 k (tau+1)^2: an observation of the rate where it is not yet promised.
+
 The claim is the slides' constant once T >= 14 k (tau+1)^2 (any larger s^2 bounds the variance as well: where the true
 one is too small for T, it is enlarged to what T asks for). The left side is the mean over runs less four of its
 standard errors.

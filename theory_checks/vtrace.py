@@ -16,7 +16,8 @@ Lipschitz constants:
     sum_y |M(x, y)| = eta(x) = 1 - (1 - g) [(I - g P_c)^{-1} d](x) <= 1 - (1 - g) min_y d(y)
 
 and an equality it is checked as: an inequality would let wrong indices pass. R is a contraction if d > 0 everywhere.
-Its fixed point is the value of pi_rho(a|x) proportional to min(rho mu, pi), whatever c is: neither pi's nor mu's.
+Its fixed point is the value of pi_rho(a|x) proportional to min(rho mu, pi), whatever c is: in general neither pi's nor
+mu's.
 
 On policy, with c and rho at least 1, R is the constant map to V^mu. What the library computes from n steps is the
 same sum broken off: checked over every trajectory of n steps.
@@ -55,10 +56,6 @@ class Operator(NamedTuple):
         slopes: jax.Array = jax.jacfwd(self.__call__)(jnp.zeros_like(self.reward))
         return abs(slopes).sum(1)
 
-    def fixed_point(self) -> jax.Array:
-        """The `V` with `R V = V`."""
-        return mdp.inverse(jnp.diag(self.mass) - self.onward) @ self.reward
-
 
 def operator(process: mdp.MDP, pi: jax.Array, mu: jax.Array, rho: jax.Array, c: jax.Array) -> Operator:
     """V-trace's operator for two policies and two clips."""
@@ -93,16 +90,17 @@ def sides(instance: Instance) -> Mapping[str, Sides]:
     lipschitz = jax.vmap(Operator.lipschitz)(operators)
     here, beyond, on_policy, _ = (jax.tree.map(lambda x, i=i: x[i], operators) for i in range(len(cases)))
     clipped = _normalise(jnp.minimum(rho * mu, pi))
-    value, far = mdp.evaluate(process, clipped).value, 1 / (1 - discount)
+    value, others = mdp.evaluate(process, clipped).value, mdp.evaluate(process, pi).value
+    far = 1 / (1 - discount)
     both = {
         "modulus": (lipschitz[0], here.modulus),
         "contraction": (lipschitz[0], 1 - (1 - discount) * here.mass.min()),
-        "fixed point": (here.fixed_point(), value),
-        "fixed point, any c": (beyond.fixed_point(), value),
+        "fixed point": (here(value), value),
+        "fixed point, any c": (beyond(value), value),
         "on policy": (on_policy(far * instance.free["value"]), mdp.evaluate(process, mu).value),
         "c > max(1, rho): the modulus": (lipschitz[1], beyond.modulus),
         "c > max(1, rho): a contraction": (lipschitz[1], 1.0),
-        "fixed point of pi's value": (here.fixed_point(), mdp.evaluate(process, pi).value),
+        "fixed point of pi's value": (here(others), others),
         "disjoint supports: a contraction": (jnp.max(lipschitz[3]), 1 - 1e-6),
     }
     tolerance = {"fixed point": 1e-12 * far**2, "fixed point, any c": 1e-12 * far**2, "on policy": 1e-12 * far**2}
@@ -150,12 +148,11 @@ def trajectory_sides(instance: Instance) -> Mapping[str, Sides]:
     whole = operator(process, pi, mu, rho, c)
     through_c = process.discount * jnp.einsum("sa,sat->st", jnp.minimum(c * mu, pi), process.transition)
     error = whole.reward + whole.onward @ value - whole.mass * value
-    partial_sum, term = value, error
-    for _ in range(_STEPS):
-        partial_sum, term = partial_sum + term, through_c @ term
+    # The infinite sum, less what comes after n steps: so it is the operator's own resolvent that is looked at.
+    broken_off = whole(value) - jnp.linalg.matrix_power(through_c, _STEPS) @ whole.resolvent @ error
     left = jnp.stack([expected(start) for start in range(_SMALL)])
     # Shifted by more than any value can be, so that the ratio of the two is of one sign.
-    return {"the library's n steps": Sides(left + 100.0, partial_sum + 100.0, 1e-11)}
+    return {"the library's n steps": Sides(left + 100.0, broken_off + 100.0, 1e-11)}
 
 
 def _draw_small(key: jax.Array, index: jax.Array) -> Instance:
@@ -170,12 +167,12 @@ THEOREMS = (
         claims=(
             Claim("modulus", "sum_y |dRV(x)/dV(y)| = 1 - (1-g) [(I - g P_c)^-1 d](x)", equality=True),
             Claim("contraction", "|RV - RV'| <= (1 - (1-g) min d) |V - V'|"),
-            Claim("fixed point", "RV = V  =>  V = V^pi_rho", equality=True),
-            Claim("fixed point, any c", "RV = V  =>  V = V^pi_rho", equality=True),
+            Claim("fixed point", "R V = V for V^pi_rho", equality=True),
+            Claim("fixed point, any c", "R V = V for V^pi_rho", equality=True),
             Claim("on policy", "pi = mu; c, rho >= 1  =>  RV = V^mu", equality=True),
             Claim("c > max(1, rho): the modulus", "sum_y |dRV(x)/dV(y)| <= eta(x)", control=True),
             Claim("c > max(1, rho): a contraction", "|RV - RV'| <= |V - V'|", control=True),
-            Claim("fixed point of pi's value", "RV = V  =>  V = V^pi", control=True, equality=True),
+            Claim("fixed point of pi's value", "R V = V for V^pi", control=True, equality=True),
             Claim("disjoint supports: a contraction", "|RV - RV'| < |V - V'|", control=True),
         ),
         families={

@@ -1,4 +1,4 @@
-"""Every theorem with few instances: bounds hold, controls break, and half of a bound is found to be too little."""
+"""Every theorem with few instances: bounds hold, controls break, and half of what was met is found to be too little."""
 
 import dataclasses
 
@@ -27,7 +27,7 @@ def short():
 
 
 @pytest.mark.parametrize("name", THEOREMS)
-def test_holds_and_would_not_if_it_were_half(name, short):
+def test_holds_and_half_of_what_was_met_is_caught(name, short):
     """With families that compile as one, without the adversary."""
     theorem = THEOREMS[name]
     first = next(iter(theorem.families.values()))

@@ -48,13 +48,13 @@ def outcomes(theorem=TOY, **arguments):
 def test_outcomes():
     seen = outcomes()
     bound = seen["below one"]
-    assert bound.instances == 200 + 2 * 2 * 8  # and the adversary's
+    assert (bound.instances, bound.searched) == (200, 2 * 2 * 8)
     assert bound.violations == 0
     assert 0 < bound.slack < 0.3
     assert 0.5 < bound.tightness < 0.9
     assert seen["itself"].kappa == 1.0
     assert seen["below a half"].violations > 100
-    assert seen["another"].violations == 200 + 32
+    assert (seen["another"].violations, seen["another"].found) == (200, 32)
     assert all(o.as_it_should for o in seen.values())
 
 
@@ -66,7 +66,7 @@ def test_what_is_no_number_breaks_a_bound_and_no_control():
         sides=lambda instance: dict.fromkeys(("bound", "control"), Sides(jnp.nan * instance.free["x"], 1.0)),
     )
     seen = outcomes(nothing)
-    assert seen["bound"].violations == 200 + 32
+    assert (seen["bound"].violations, seen["bound"].found) == (200, 32)
     assert seen["control"].violations == 0
     assert not any(o.as_it_should for o in seen.values())
 
@@ -75,7 +75,7 @@ def test_the_adversary_finds_what_random_instances_do_not():
     random = outcomes(dataclasses.replace(TOY, steps=0))
     assert random["hard to find"].violations == 0
     seen = outcomes()
-    assert seen["hard to find"].violations > 0
+    assert (seen["hard to find"].violations, seen["hard to find"].found > 0) == (0, True)
     assert all(witness.searched for witness in seen["hard to find"].witnesses)
     assert random["below one"].kappa < 0.98 < 0.999 < seen["below one"].kappa <= 1
 
@@ -139,3 +139,27 @@ def test_unknown_names():
     counted = dataclasses.replace(TOY, families={"near": dataclasses.replace(TOY.families["near"], count=3)})
     with pytest.raises(LookupError, match="number 3"):
         check.replay(counted, "near", 3)
+
+
+def test_the_worst_of_several_numbers_counts():
+    several = Theorem(
+        "several",
+        (Claim("both", "x <= 1"),),
+        {"one": Family(lambda key, index: Instance({"x": jnp.array([2.0, 9.0, 0.5])}))},
+        lambda instance: {"both": Sides(instance.free["x"], 1.0)},
+        steps=0,
+    )
+    (outcome,) = check.verify(several, instances=1)
+    assert outcome.kappa == 9.0
+    assert outcome.witnesses[0].left == 9.0
+
+
+def test_the_adversary_keeps_what_is_no_number():
+    edge = Theorem(
+        "edge",
+        (Claim("below", "x <= 10, unless it is above 1"),),
+        {"one": Family(lambda key, index: Instance({"x": jnp.zeros(())}))},
+        lambda instance: {"below": Sides(jnp.where(instance.free["x"] > 1, jnp.nan, instance.free["x"]), 10.0)},
+    )
+    (outcome,) = check.verify(edge, instances=1)
+    assert (outcome.violations, outcome.found > 0) == (0, True)
