@@ -62,7 +62,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m theory_checks",
         description=f"{__doc__.split(':', 1)[1].strip().capitalize()} In float64, without sampling but in rates.",
         epilog="Columns: instances and violations, drawn + the adversary's; smallest slack, right - left; tightness, "
-        "the median of left / right; kappa*, the largest of all: the multiplier that a right side above zero could have; "
+        "the median of left / right; kappa*, the largest of all: what a right side above zero may be multiplied by; "
         "for an equality, 1 plus the largest relative gap.",
     )
     named = f"of {', '.join(CHECKS)}; all by default"

@@ -24,9 +24,8 @@ J(x_1) - J*, C2 = L s^2, k = 2 C1 b L / s^2. Bounded is the mean of E|grad J(x_t
   and as 2 C1 / a = y N at the slides' step, g is at most 2 y N, the slides' constant, if c (1+1/e) y tau / 2 <= f
   (1-m). With y = sqrt(k/T) <= 1 / (sqrt(14) (tau+1)), m = 1/2 and f = 0.58 there is such an e for every tau:
   `is_sufficient` does the arithmetic, and the test of it. With 13 instead of 14 there is none as tau grows, by this
-  argument. On quadratics with constant delay the
-  constant begins to hold at T/k = 3.7, 16, 71 for tau = 1, 3, 7 (`thresholds`), about 1.1 (tau+1)^2: between 1.1 and
-  14 it is open for other functions and delays.
+  argument. On quadratics with constant delay the constant begins to hold at T/k = 3.7, 16, 71 for tau = 1, 3, 7
+  (`thresholds`), about 1.1 (tau+1)^2: between 1.1 and 14 it is open for other functions and delays.
 * **Weighted by staleness at that same step, it is wrong in general.** Weights w < 1 make the step smaller. On
   quadratics, once the start is forgotten, the ratio to the slides' constant tends to (1 + E[w^2]) / (4 E[w]): for a
   constant staleness it is at most 1 if and only if staleness^(1/v) <= 2 + sqrt(3): up to 3 versions for v = 1, 13 for
