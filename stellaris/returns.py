@@ -91,7 +91,7 @@ def vtrace(
     value: Float[Array, "T+1 *batch"],
     log_ratio: Float[Array, "T *batch"],
     *,
-    lambda_: float = 1.0,
+    lambda_: Scalar = 1.0,
     rho_clip: Scalar = 1.0,
     c_clip: Scalar = 1.0,
     pg_rho_clip: Scalar = 1.0,
@@ -158,7 +158,7 @@ def vtrace(
     def terms(row: _Row) -> tuple[jax.Array, ...]:
         error = row(reward) + row(discount) * row(value, 1) - row(value)
         b = jnp.minimum(row(capped), rho_clip) * error
-        c = lambda_ * row(discount) * jnp.minimum(row(ratio), c_clip)
+        c = row(discount) * lambda_ * jnp.minimum(row(ratio), c_clip)
         return _masked(row, valid, b, c)
 
     excess = _recurrence(terms, jnp.zeros_like(reward))

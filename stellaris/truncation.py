@@ -127,5 +127,6 @@ def _truncate_tangent(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array
 
 def check_rho(rho: Any) -> None:
     """Raises a ValueError unless `rho` is a truncation level of at least 1."""
-    if isinstance(rho, int | float | np.number) and not float(rho) >= 1.0:
-        raise ValueError(f"rho={rho} is below 1: use rho >= 1, or math.inf for no truncation")
+    for _, number in checks.known(rho=rho):
+        if not number >= 1.0:
+            raise ValueError(f"rho={rho} is below 1: use rho >= 1, or math.inf for no truncation")

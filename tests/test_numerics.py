@@ -296,8 +296,8 @@ SETTINGS = {
     "value_loss": (lambda s: value_loss(v, g, old_value=o, clip=s, loss_clip=3 * s, huber=s), (0.2, 0.9)),
     "adapt_kl_coefficient": (lambda s: adapt_kl_coefficient(0.02, 1.0, target=s, increase=1 + s), (0.01, 0.1)),
     "vtrace": (
-        lambda s: vtrace(*arrays_of("vtrace"), rho_clip=s, c_clip=s / 2, pg_rho_clip=2 * s).advantage,
-        (0.5, 2.0),
+        lambda s: vtrace(*arrays_of("vtrace"), lambda_=s, rho_clip=2 * s, c_clip=s / 2, pg_rho_clip=3 * s).advantage,
+        (0.5, 0.9),
     ),
     "staleness_weight": (lambda s: staleness_weight(LATE, smoothness=s), (1.0, 3.0)),
     "polynomial_weight": (lambda s: polynomial_weight(LATE, power=s), (0.0, 0.5)),
