@@ -135,7 +135,8 @@ def _complaint(row: Row, seed: int) -> str:
 
 
 def _ratio(left: float, right: float) -> float:
-    return left / right if right else math.inf
+    """What is no number is worst."""
+    return left / right if right and not math.isnan(left / right) else math.inf
 
 
 def _replay(label: str, seed: int) -> int:

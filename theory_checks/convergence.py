@@ -33,8 +33,8 @@ J(x_1) - J*, C2 = L s^2, k = 2 C1 b L / s^2. Bounded is the mean of E|grad J(x_t
   repaired step**. That is at most 1 if E[w^2] <= 3 E[w]^2, which any weights in [0.102, 1] satisfy. (For weights that
   are not all alike this is what is observed here, in the limit and at T >= 14 k (tau+1)^2; it is not derived.)
 
-Everything here is a quadratic, sum_i h_i x_i^2 / 2 with h_i <= L = 1, whose second moments follow a linear recursion
-over the versions that are still read: expectations are exact, nothing is sampled. `rates` has other objectives.
+Everything here is a quadratic, sum_i h_i x_i^2 / 2 with h_i <= L = 1, whose expectations are exact (`quadratics`):
+nothing is sampled. `rates` has other objectives.
 """
 
 import functools
@@ -42,86 +42,25 @@ import itertools
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
 
 import stellaris
 from experiments import plots
 from stellaris.types import NDArray
 from theory_checks import schedules
 from theory_checks.check import Claim, Family, Instance, Sides, Theorem
+from theory_checks.quadratics import Problem, Run, all_late, at_the_slides_step, mean_square, mean_squares, problem
 from theory_checks.schedules import Mixture
 
 #: What T / k has to be, in units of (tau+1)^2, for the slides' constant to hold with stale gradients.
 ENOUGH = 14.0
 
 
-class Problem(NamedTuple):
-    """A quadratic with L = 1: curvatures, and how the first gap C1 and the variance s^2 = 1 are spread over them."""
-
-    curvature: Float[jax.Array, " d"]
-    gap: Float[jax.Array, " d"]  #: shares of C1.
-    variance: Float[jax.Array, " d"]  #: shares of s^2.
-
-
-def mean_square(problem: Problem, gap: Any, step: Any, lags: Float[Any, "T H"], noise: Float[Any, " T"]) -> jax.Array:
-    """`E|grad J(x_t)|^2 [T]` of stale descent `x - step (sum_k lags[t, k] h x_{t-k} + xi_t)`, exactly.
-
-    Args:
-      problem: the quadratic.
-      gap: C1.
-      step: a.
-      lags: the weight of the gradients that are k versions behind, at update t; before the first stands the first.
-      noise: the variance of `xi_t`, all directions together.
-
-    Returns:
-      The mean of the square of the gradient at the newest version before every update.
-    """
-
-    def direction(h: jax.Array, share: jax.Array, variance: jax.Array) -> jax.Array:
-        def update(moments: jax.Array, at: Any) -> tuple[jax.Array, jax.Array]:
-            weights, noise = at
-            factors = -step * h * weights
-            factors = factors.at[0].add(1.0)
-            cross = moments @ factors
-            corner = factors @ cross + step**2 * variance * noise
-            top = jnp.concatenate([corner[None], cross[:-1]])
-            below = jnp.concatenate([cross[:-1, None], moments[:-1, :-1]], axis=1)
-            return jnp.concatenate([top[None], below]), h**2 * moments[0, 0]
-
-        start = jnp.full((lags.shape[1],) * 2, 2 * share * gap / h)
-        squares: jax.Array = jax.lax.scan(update, start, (jnp.asarray(lags), jnp.asarray(noise)))[1]
-        return squares
-
-    return jax.vmap(direction)(*problem).sum(0)
-
-
-class Setting(NamedTuple):
-    """What a claim says of one run: with which gap and step, along which lags, and the right side."""
-
-    gap: Any
-    step: Any
-    lags: Any
-    noise: Any
-    right: Any
-
-
-def problem(instance: Instance) -> Problem:
-    """The quadratic of an instance."""
-    free = instance.free
-    return Problem(jax.nn.sigmoid(free["curvature"]), jax.nn.softmax(free["gap"]), jax.nn.softmax(free["variance"]))
-
-
-def slides(updates: Any, gap: Any, batch: Any) -> tuple[Any, Any]:
-    """The slides' step and constant, with L = s = 1."""
-    return jnp.sqrt(2 * gap * batch / updates), 2 * jnp.sqrt(2 * gap / (updates * batch))
-
-
-def bounds(instance: Instance) -> Mapping[str, Setting]:
+def bounds(instance: Instance) -> Mapping[str, Run]:
     """The runs of what holds."""
     free, fixed = instance
     batch, margin, tau = fixed["batch"], fixed["margin"], fixed["tau"]
@@ -130,56 +69,48 @@ def bounds(instance: Instance) -> Mapping[str, Setting]:
     weight = stellaris.staleness_weight(_LATE, smoothness=fixed["smoothness"])
     mean = (stale * weight).sum(1).mean()
     weighted, noise = stale * weight / mean, (stale * weight**2).sum(1) / mean**2
-    lian = _run(batch, 2 * (tau + 1) ** 2 * margin, stale)
+    lian = at_the_slides_step(2 * (tau + 1) ** 2 * margin, stale, batch=batch)
     lian_step, lian_constant = jnp.sqrt(lian.gap * batch / _UPDATES), 4 * jnp.sqrt(lian.gap / (batch * _UPDATES))
     enough = ENOUGH * (tau + 1) ** 2 * margin
     return {
         "fresh, any step <= 1/L": _descent_lemma(jnp.exp(free["any gap"]), jax.nn.sigmoid(free["any step"]), batch),
-        "fresh, the slides' step": _run(batch, margin, _late(0)),
-        "stale, Lian": lian._replace(step=lian_step, right=lian_constant),
-        "stale, the slides' step": _run(batch, enough, stale),
-        "weighted, the repaired step": _run(batch, enough, weighted, noise),
+        "fresh, the slides' step": at_the_slides_step(margin, _FRESH, batch=batch),
+        "stale, Lian": lian._replace(step=lian_step, constant=lian_constant),
+        "stale, the slides' step": at_the_slides_step(enough, stale, batch=batch),
+        "weighted, the repaired step": at_the_slides_step(enough, weighted, noise, batch),
     }
 
 
-def controls(instance: Instance) -> Mapping[str, Setting]:
+def controls(instance: Instance) -> Mapping[str, Run]:
     """The runs of what breaks."""
     fixed, gap = instance.fixed, jnp.exp(instance.free["any gap"])
+    late = all_late(_UPDATES, _OLDEST, fixed["tau"])
     return {
-        "stale, T >= k": _run(fixed["batch"], fixed["margin"], _late(fixed["tau"])),
+        "stale, T >= k": at_the_slides_step(fixed["margin"], late, batch=fixed["batch"]),
         "a step beyond 2/L": _descent_lemma(gap, 2.2, fixed["batch"]),
     }
 
 
-def _run(batch: Any, parts: Any, lags: Any, noise: Any = 1.0) -> Setting:
-    """At the slides' step and constant, T being `parts` times k; `noise` is the variance of an update times b."""
-    gap = _UPDATES / (2 * batch * parts)
-    step, right = slides(_UPDATES, gap, batch)
-    return Setting(gap, step, lags, jnp.broadcast_to(noise / batch, _UPDATES), right)
-
-
-def _descent_lemma(gap: Any, step: Any, batch: Any) -> Setting:
+def _descent_lemma(gap: Any, step: Any, batch: Any) -> Run:
     """Fresh gradients at any step."""
-    right = 2 * gap / (step * _UPDATES) + step / batch
-    return Setting(gap, step, _late(0), jnp.full(_UPDATES, 1 / batch), right)
+    constant = 2 * gap / (step * _UPDATES) + step / batch
+    return Run(gap, step, _FRESH, jnp.full(_UPDATES, 1 / batch), constant)
 
 
-def _late(tau: Any) -> jax.Array:
-    """All gradients as late as that."""
-    return jnp.broadcast_to(tau == _LATE, (_UPDATES, _OLDEST + 1)).astype(float)
+def _sides(runs: Callable[[Instance], Mapping[str, Run]]) -> Callable[[Instance], Mapping[str, Sides]]:
+    """The mean over the updates, and the constant, of every run of an instance."""
 
+    def sides(instance: Instance) -> Mapping[str, Sides]:
+        both = mean_squares(problem(instance), runs(instance))
+        return {name: Sides(mean, constant, 1e-14) for name, (mean, constant) in both.items()}
 
-def sides(settings: Callable[[Instance], Mapping[str, Setting]], instance: Instance) -> Mapping[str, Sides]:
-    """The mean over the updates, and the constant, of every run."""
-    runs = settings(instance)
-    stacked = jax.tree.map(lambda *x: jnp.stack([jnp.asarray(y, float) for y in x]), *runs.values())
-    left = jax.vmap(lambda s: mean_square(problem(instance), s.gap, s.step, s.lags, s.noise).mean())(stacked)
-    return {name: Sides(left[i], stacked.right[i], 1e-14) for i, name in enumerate(runs)}
+    return sides
 
 
 #: Updates of a run, the oldest lag, and the period of random lags.
 _UPDATES, _OLDEST, _PERIOD = 96, 7, 8
 _LATE = np.arange(_OLDEST + 1)
+_FRESH = np.tile(_LATE == 0, (_UPDATES, 1)).astype(float)
 
 
 def draw(key: jax.Array, index: jax.Array) -> Instance:
@@ -229,18 +160,15 @@ def recorded() -> Mixture:
     return Mixture(*(np.stack(column) for column in zip(*runs, strict=True)))
 
 
-def platform_sides(instance: Instance) -> Mapping[str, Sides]:
-    """The slides' constant along a schedule that the platform ran, b being what its noisiest update amounts to."""
+def on_the_platform(instance: Instance) -> Mapping[str, Run]:
+    """Along a schedule that the platform ran, b being what its noisiest update amounts to."""
     lags, noise = instance.fixed["mixture"]
     tau = jnp.max(jnp.where(lags > 0, jnp.arange(lags.shape[1]), 0))
-    batch = 1 / jnp.max(noise)
-    gap = _UPDATES / (2 * batch * ENOUGH * (tau + 1) ** 2 * instance.fixed["margin"])
-    step, right = slides(_UPDATES, gap, batch)
-    left = mean_square(problem(instance), gap, step, lags, noise).mean()
-    return {"the platform's schedules": Sides(left, right, 1e-14)}
+    enough = ENOUGH * (tau + 1) ** 2 * instance.fixed["margin"]
+    return {"the platform's schedules": at_the_slides_step(enough, lags, noise / jnp.max(noise), 1 / jnp.max(noise))}
 
 
-def _on_the_platform(key: jax.Array, index: jax.Array, runs: Mixture) -> Instance:
+def _draw_on_the_platform(key: jax.Array, index: jax.Array, runs: Mixture) -> Instance:
     for_logits, for_margin = jax.random.split(key)
     free = dict(zip(("curvature", "gap", "variance"), 2 * jax.random.normal(for_logits, (3, 2)), strict=True))
     margin = 10.0 ** jax.random.uniform(for_margin)
@@ -248,37 +176,27 @@ def _on_the_platform(key: jax.Array, index: jax.Array, runs: Mixture) -> Instanc
     return Instance(free, {"mixture": mixture, "margin": margin})
 
 
-def long_sides(instance: Instance) -> Mapping[str, Sides]:
+def long_runs(instance: Instance) -> Mapping[str, Run]:
     """Runs that have forgotten their start, with weights on both sides of the edge; and staleness that grows with T."""
-    quadratic, share, edge = problem(instance), instance.fixed["edge"], 2 + math.sqrt(3)
-    late, tau = jnp.arange(_LONG // 16 + 1), 7
+    share, edge, oldest = instance.fixed["edge"], 2 + math.sqrt(3), _LONG // 16
 
-    def constant(lag: int, weight: Any) -> tuple[Any, Any, int]:
-        return weight * (late == lag), jnp.asarray(weight) ** 2, lag
+    def weighted(weight: Any, *, tau: int = 7) -> Run:
+        """All as late, and all of one weight."""
+        return at_the_slides_step(ENOUGH * (tau + 1) ** 2, weight * all_late(_LONG, oldest, tau), weight**2)
 
-    def mixed(share_fresh: Any, lag: int) -> tuple[Any, Any, int]:
-        """Some fresh gradients among late ones, weighted by 1/staleness, at the repaired step."""
-        parts = share_fresh * (late == 0) + (1 - share_fresh) * (late == lag)
-        weight = 1 / jnp.maximum(late, 1)
-        mean = (parts * weight).sum()
-        return parts * weight / mean, (parts * weight**2).sum() / mean**2, lag
+    def repaired(fresh: Any, *, tau: int = 32) -> Run:
+        """Some fresh gradients among late ones, weighted by 1/staleness over its mean."""
+        lags = fresh * all_late(_LONG, oldest, 0) + (1 - fresh) * all_late(_LONG, oldest, tau)
+        mean, square = fresh + (1 - fresh) / tau, fresh + (1 - fresh) / tau**2
+        weight = 1 / jnp.maximum(jnp.arange(oldest + 1), 1)
+        return at_the_slides_step(ENOUGH * (tau + 1) ** 2, lags * weight / mean, square / mean**2)
 
-    def compare(weights: jax.Array, noise: jax.Array, parts: jax.Array) -> tuple[jax.Array, jax.Array]:
-        gap = _LONG / (2 * parts)
-        step, right = slides(_LONG, gap, 1.0)
-        lags = jnp.broadcast_to(weights, (_LONG, len(late)))
-        return mean_square(quadratic, gap, step, lags, jnp.broadcast_to(noise, _LONG)).mean(), right
-
-    runs = {
-        "weighted, within the edge": constant(tau, 1 / (edge * (0.3 + 0.6 * share))),
-        "weighted, beyond the edge": constant(tau, 1 / (edge * (1.3 + 2 * share))),
-        "repaired, E[w^2] > 3 E[w]^2": mixed(0.02 + 0.03 * share, 32),
-        "staleness of T / 16": constant(_LONG // 16, 1.0),
+    return {
+        "weighted, within the edge": weighted(1 / (edge * (0.3 + 0.6 * share))),
+        "weighted, beyond the edge": weighted(1 / (edge * (1.3 + 2 * share))),
+        "repaired, E[w^2] > 3 E[w]^2": repaired(0.02 + 0.03 * share),
+        "staleness of T / 16": at_the_slides_step(100.0, all_late(_LONG, oldest, oldest)),
     }
-    enough = {name: ENOUGH * (lag + 1.0) ** 2 for name, (_, _, lag) in runs.items()} | {"staleness of T / 16": 100.0}
-    columns = zip(*((weights, noise, enough[name]) for name, (weights, noise, _) in runs.items()), strict=True)
-    left, right = jax.vmap(compare)(*(jnp.stack([jnp.asarray(x, float) for x in column]) for column in columns))
-    return {name: Sides(left[i], right[i], 1e-14) for i, name in enumerate(runs)}
 
 
 def _draw_long(key: jax.Array, index: jax.Array) -> Instance:
@@ -293,11 +211,8 @@ _LONG = 768
 def late_ratio(updates: int, parts: Any, tau: Any, curvature: Any, weight: Any = 1.0, *, oldest: int) -> jax.Array:
     """The ratio of the left to the slides' constant, on `h x^2 / 2`, with constant lag and weight, T = `parts` k."""
     one = Problem(*(jnp.asarray(x, float)[None] for x in (curvature, 1.0, 1.0)))
-    gap = updates / (2 * parts)
-    step, right = slides(updates, gap, 1.0)
-    lags = jnp.broadcast_to(weight * (jnp.arange(oldest + 1) == tau), (updates, oldest + 1)).astype(float)
-    ratio: jax.Array = mean_square(one, gap, step, lags, jnp.full(updates, weight**2)).mean() / right
-    return ratio
+    run = at_the_slides_step(parts, weight * all_late(updates, oldest, tau), weight**2)
+    return jnp.mean(mean_square(one, run) / run.constant)
 
 
 #: T / k at which the ratio is looked at, and curvatures of which the worst counts.
@@ -402,7 +317,7 @@ THEOREMS = (
             ),
         ),
         families={"quadratics": Family(draw)},
-        sides=functools.partial(sides, bounds),
+        sides=_sides(bounds),
         at_most=2_000,
         steps=150,
     ),
@@ -413,7 +328,7 @@ THEOREMS = (
             Claim("a step beyond 2/L", "mean E|grad J|^2 <= 2 C1/(a T) + a L s^2/b", control=True),
         ),
         families={"quadratics": Family(draw)},
-        sides=functools.partial(sides, controls),
+        sides=_sides(controls),
         at_most=2_000,
         steps=0,
     ),
@@ -422,8 +337,8 @@ THEOREMS = (
         claims=(
             Claim("the platform's schedules", "T >= 14 k (tau+1)^2  =>  mean E|grad J|^2 <= 2 sqrt(2 C1 C2/(T b))"),
         ),
-        families={"recorded": Family(_on_the_platform, settings=lambda: {"runs": recorded()})},
-        sides=platform_sides,
+        families={"recorded": Family(_draw_on_the_platform, settings=lambda: {"runs": recorded()})},
+        sides=_sides(on_the_platform),
         at_most=400,
         steps=30,
     ),
@@ -440,7 +355,7 @@ THEOREMS = (
             Claim("staleness of T / 16", "T = 100 k  =>  mean E|grad J|^2 <= 2 sqrt(2 C1 C2/(T b))", control=True),
         ),
         families={"quadratics": Family(_draw_long)},
-        sides=long_sides,
+        sides=_sides(long_runs),
         at_most=200,
         steps=0,
     ),

@@ -67,7 +67,7 @@ _STATES, _ACTIONS, _DISCOUNT = 3, 2, 0.5
 
 
 def policy_gradient(numbers: jax.Array) -> Objective:
-    """Minus the return of a tabular softmax policy, in a process given by numbers `[30]`; from the uniform policy."""
+    """Minus the return of a tabular softmax policy, in a process given by numbers `[27]`; from the uniform policy."""
     transition, reward, start = jnp.split(numbers[:27], (18, 24))
     process = mdp.MDP(
         jax.nn.softmax(2 * transition.reshape(_STATES, _ACTIONS, _STATES)),
@@ -132,7 +132,11 @@ _AGGREGATOR = stellaris.fully_asynchronous(capacity=2)
 @functools.cache
 def recorded() -> Mapping[str, Schedule]:
     """A schedule of the platform for every distribution of delays, with four learners."""
-    return {name: schedules.record(_AGGREGATOR, _ARRIVALS, delay=delay) for name, delay in schedules.DELAYS.items()}
+    runs = {name: schedules.record(_AGGREGATOR, _ARRIVALS, delay=delay) for name, delay in schedules.DELAYS.items()}
+    for name, run in runs.items():
+        if run.lag.max() > _OLDEST:
+            raise ValueError(f"a gradient is {run.lag.max()} versions old, delay {name}: raise _OLDEST={_OLDEST}")
+    return runs
 
 
 def sides(make: Callable[[jax.Array], Objective], instance: Instance) -> Mapping[str, Sides]:

@@ -7,7 +7,7 @@ import pytest
 
 import stellaris
 from theory_checks import convergence, mdp, rates, schedules
-from theory_checks.convergence import Problem
+from theory_checks.quadratics import Problem, Run, mean_square
 
 AGGREGATORS = {
     "fully asynchronous": stellaris.fully_asynchronous(capacity=8),
@@ -21,14 +21,14 @@ def test_one_update_by_hand():
     """From x = 2 with h = 1/2, step 1/2, variance 3: x' = 2 - (1 + xi) / 2."""
     one = Problem(*(jnp.array([x]) for x in (0.5, 1.0, 1.0)))
     lags = jnp.tile(jnp.array([1.0, 0.0]), (2, 1))
-    seen = convergence.mean_square(one, 1.0, 0.5, lags, jnp.full(2, 3.0))
+    seen = mean_square(one, Run(1.0, 0.5, lags, jnp.full(2, 3.0), None))
     np.testing.assert_allclose(seen, [0.5**2 * 4, 0.5**2 * (1.5**2 + 0.75)])
 
 
 def test_moments_are_those_of_sampled_descent():
     two = Problem(jnp.array([0.3, 0.9]), jnp.array([0.4, 0.6]), jnp.array([0.7, 0.3]))
     lags = np.random.default_rng(0).dirichlet(np.ones(4), size=12)
-    exact = convergence.mean_square(two, 2.0, 0.4, lags, jnp.full(12, 0.5))
+    exact = mean_square(two, Run(2.0, 0.4, lags, jnp.full(12, 0.5), None))
     h, start = np.asarray(two.curvature), np.sqrt(2 * 2.0 * np.asarray(two.gap / two.curvature))
     noise = np.random.default_rng(1).normal(size=(200_000, 12, 2)) * np.sqrt(0.5 * np.asarray(two.variance))
     versions = [np.broadcast_to(start, (200_000, 2))] * 4
@@ -89,7 +89,7 @@ def test_a_mixture_is_what_the_aggregator_does():
     )
     gap = (h / 2).sum()
     problem = Problem(h, h / 2 / gap, h)
-    squares = convergence.mean_square(problem, gap, 0.2, mixture.lags, np.zeros(len(mixture.noise)))
+    squares = mean_square(problem, Run(gap, 0.2, mixture.lags, np.zeros(len(mixture.noise)), None))
     first = np.flatnonzero(np.diff(np.asarray(run.clock), prepend=-1) > 0)
     np.testing.assert_allclose(squares[: len(first)], np.asarray(run.measured)[first][: len(squares)], rtol=1e-10)
     assert ((mixture.noise > 0) & (mixture.noise <= 1)).all()

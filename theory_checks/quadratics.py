@@ -1,0 +1,84 @@
+"""Stale descent on quadratics, exactly: its second moments follow a linear recursion over the versions still read."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Float
+
+from theory_checks.check import Instance
+
+
+class Problem(NamedTuple):
+    """A quadratic with L = 1: curvatures, and how the first gap C1 and the variance s^2 = 1 are spread over them."""
+
+    curvature: Float[jax.Array, " d"]
+    gap: Float[jax.Array, " d"]  #: shares of C1.
+    variance: Float[jax.Array, " d"]  #: shares of s^2.
+
+
+class Run(NamedTuple):
+    """Descent `x - step (sum_k lags[t, k] h x_{t-k} + xi_t)` for T updates, and the constant it is held against."""
+
+    gap: Any  #: C1.
+    step: Any  #: a.
+    lags: Float[Any, "T H"]  #: the weight of gradients k versions behind, at update t; before the first is the first.
+    noise: Float[Any, " T"]  #: the variance of `xi_t`, all directions together.
+    constant: Any
+
+
+def problem(instance: Instance) -> Problem:
+    """The quadratic of an instance."""
+    free = instance.free
+    return Problem(jax.nn.sigmoid(free["curvature"]), jax.nn.softmax(free["gap"]), jax.nn.softmax(free["variance"]))
+
+
+def at_the_slides_step(parts: Any, lags: Float[Any, "T H"], noise: Any = 1.0, batch: Any = 1.0) -> Run:
+    """The slides' step `sqrt(2 C1 b / T)` and constant `2 sqrt(2 C1 / (T b))`, with C1 so that T is `parts` times k.
+
+    Args:
+      parts: T / k; with L = s = 1, k = 2 C1 b.
+      lags: `[T, H]` as in `Run`.
+      noise: the variance of an update, times b; `[T]` or one for all.
+      batch: b.
+
+    Returns:
+      The run.
+    """
+    updates = len(lags)
+    gap = updates / (2 * batch * parts)
+    step, constant = jnp.sqrt(2 * gap * batch / updates), 2 * jnp.sqrt(2 * gap / (updates * batch))
+    return Run(gap, step, lags, jnp.broadcast_to(noise / batch, updates), constant)
+
+
+def all_late(updates: int, oldest: int, lag: Any) -> Float[jax.Array, "T H"]:
+    """Every gradient is as many versions behind as that."""
+    return jnp.broadcast_to(jnp.arange(oldest + 1) == lag, (updates, oldest + 1)).astype(float)
+
+
+def mean_square(problem: Problem, run: Run) -> Float[jax.Array, " T"]:
+    """`E|grad J(x_t)|^2` at the newest version before every update, exactly."""
+
+    def direction(h: jax.Array, share: jax.Array, variance: jax.Array) -> jax.Array:
+        def update(moments: jax.Array, at: Any) -> tuple[jax.Array, jax.Array]:
+            weights, noise = at
+            factors = (-run.step * h * weights).at[0].add(1.0)
+            cross = moments @ factors
+            corner = factors @ cross + run.step**2 * variance * noise
+            top = jnp.concatenate([corner[None], cross[:-1]])
+            below = jnp.concatenate([cross[:-1, None], moments[:-1, :-1]], axis=1)
+            return jnp.concatenate([top[None], below]), h**2 * moments[0, 0]
+
+        start = jnp.full((run.lags.shape[1],) * 2, 2 * share * run.gap / h)
+        squares: jax.Array = jax.lax.scan(update, start, (jnp.asarray(run.lags), jnp.asarray(run.noise)))[1]
+        return squares
+
+    return jax.vmap(direction)(*problem).sum(0)
+
+
+def mean_squares(problem: Problem, runs: Mapping[str, Run]) -> Mapping[str, tuple[jax.Array, jax.Array]]:
+    """The mean over the updates, and the constant, of several runs of one length: compiled as one."""
+    stacked: Run = jax.tree.map(lambda *x: jnp.stack([jnp.asarray(y, float) for y in x]), *runs.values())
+    means = jax.vmap(lambda run: mean_square(problem, run).mean())(stacked)
+    return {name: (means[i], stacked.constant[i]) for i, name in enumerate(runs)}
