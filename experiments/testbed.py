@@ -3,7 +3,9 @@
 An entry that no source gives is marked *assumption*. None of them was chosen by looking at results.
 """
 
-from stellaris.runtime import FunctionSpec, Machine, PriceSheet, Rate, Transfer, testbeds
+import math
+
+from stellaris.runtime import FunctionSpec, Machine, PriceSheet, Rate, Transfer, prices, testbeds
 from stellaris.runtime.delays import Constant, Delay, LogNormal
 
 # ---- latencies, in seconds --------------------------------------------------------------------------------------
@@ -30,23 +32,26 @@ ENVIRONMENT_STEP = 0.001
 #: One gradient of the 2x256 network on a minibatch, alone on a V100. Assumption: dominated by launching kernels, and so
 #: the same for every minibatch of up to a few thousand samples.
 GRADIENT = 0.010
-#: By how much the learner functions that share a GPU slow each other down, between 1 (they fit side by side) and their
-#: number (they take turns). Assumption: half-way, as a ratio.
-GPU_SHARING = testbeds.LEARNERS_PER_GPU**testbeds.GPU_SHARING
+#: How much the learner functions that share a GPU slow each other down, as the power of their number: between 0 (they
+#: fit side by side) and 1 (they take turns). Assumption: half-way, as a ratio.
+GPU_SHARING = testbeds.GPU_SHARING
 #: One optimizer step for a group of gradients. Assumption: on a CPU, 140,000 parameters.
 POLICY_UPDATE = 0.005
 #: Coefficient of variation of every duration above but keep-alive. Assumption.
 VARIATION = 0.1
 
 # ---- prices, in USD per second ----------------------------------------------------------------------------------
-# Source: the cost model of the authors' public demo of Stellaris (SC 2024).
+# Source: the cost model of the authors' public demo of Stellaris (SC 2024), which names these machines' and functions'
+# prices; list prices are in `stellaris/runtime/prices.toml`.
 
-#: A VM with one V100, its IP address, and its disk by the month.
-SERVER_LEARNER = (3.0600 + 17.92 / 30 / 24) / 3600
-#: A CPU VM for the actors, likewise.
-SERVER_ACTORS = (2.04 + 17.92 / 30 / 24) / 3600
-#: An actor function: by the millisecond.
-ACTOR_FUNCTION = 0.0000000167 * 1000
+#: A machine's IP address and disk, by the month.
+ADDRESS_AND_DISK = 17.92 / 30 / 24 / 3600
+#: A VM with one V100.
+SERVER_LEARNER = prices.machine("aws_ec2", "p3.2xlarge").per_second + ADDRESS_AND_DISK
+#: A CPU VM for the actors.
+SERVER_ACTORS = prices.machine("aws_ec2", "c5.12xlarge").per_second + ADDRESS_AND_DISK
+#: An actor function of 1 GB. The demo rounds it to 1.67e-5.
+ACTOR_FUNCTION = prices.rate("aws_lambda").per_gb_second
 
 #: The price of the parameter function. Assumption: the demo does not bill it; a CPU function, like an actor.
 PARAMETER_FUNCTION = ACTOR_FUNCTION
@@ -56,11 +61,16 @@ def _varying(mean: float) -> Delay:
     return LogNormal(mean, VARIATION)
 
 
+def _sharers(learners: int) -> int:
+    """How many learner functions share a GPU: they slow each other down, and each pays for its part."""
+    return min(learners, testbeds.LEARNERS_PER_GPU)
+
+
 _TRANSFER = Transfer(_varying(STORE_LATENCY), STORE_BANDWIDTH)
 
 
 def serverless(*, actors: int, learners: int) -> dict[str, FunctionSpec]:
-    """Stellaris' functions: everything starts cold, and four learners share a GPU."""
+    """Stellaris' functions: everything starts cold, and up to four learners share a GPU."""
     return {
         "actor": FunctionSpec(
             compute=_varying(ENVIRONMENT_STEP),
@@ -71,7 +81,7 @@ def serverless(*, actors: int, learners: int) -> dict[str, FunctionSpec]:
             transfer=_TRANSFER,
         ),
         "learner": FunctionSpec(
-            compute=_varying(GRADIENT * (1.0 if learners == 1 else GPU_SHARING)),
+            compute=_varying(GRADIENT * _sharers(learners) ** GPU_SHARING),
             cold_start=_varying(LEARNER_COLD_START),
             keep_alive=KEEP_ALIVE,
             max_concurrency=learners,
@@ -103,9 +113,9 @@ def reserved(*, actors: int) -> dict[str, FunctionSpec]:
 
 def serverless_prices(*, actors: int, learners: int) -> tuple[PriceSheet, PriceSheet]:
     """Stellaris' two bills: as the demo's code computes it (duration x everything), and by use."""
-    slot = SERVER_LEARNER / learners
+    gpus = math.ceil(learners / _sharers(learners))
     machines = {
-        "learner slots": Machine(learners * slot, runs=("learner",), places=learners),
+        "learner machines": Machine(gpus * SERVER_LEARNER, runs=("learner",), places=learners),
         "actor machine": Machine(SERVER_ACTORS, runs=("actor",), places=actors),
     }
     demo = PriceSheet("demo", machines=machines, source="the authors' demo bills its run by duration")
@@ -113,7 +123,7 @@ def serverless_prices(*, actors: int, learners: int) -> tuple[PriceSheet, PriceS
         "pay_per_use",
         {
             "actor": Rate(per_second=ACTOR_FUNCTION),
-            "learner": Rate(per_second=slot),
+            "learner": Rate(per_second=SERVER_LEARNER / _sharers(learners)),
             "parameter": Rate(per_second=PARAMETER_FUNCTION),
         },
         source="the time that functions run, at the demo's prices; cold starts are not billed",

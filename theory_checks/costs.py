@@ -368,7 +368,7 @@ def _play_asynchronous(drawn: Asynchronous, until: float) -> _PlayedAsynchronous
             *(platform.now, by_use.total, np.array([by_use.parts[name] for name in _FUNCTIONS])),
             *(demo.total, reserved.total),
             seconds=np.array([by_use.seconds[name] for name in _FUNCTIONS]),
-            machines=np.array([demo.split["learner slots"], demo.split["actor machine"]]),
+            machines=np.array([demo.split["learner machines"], demo.split["actor machine"]]),
         )
 
 

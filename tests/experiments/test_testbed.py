@@ -1,0 +1,30 @@
+"""The simulated testbed: one number of sharers, and one source of prices."""
+
+import math
+
+import pytest
+
+from experiments import testbed
+from stellaris.runtime import prices
+
+GRADIENT = testbed.serverless(actors=1, learners=1)["learner"].compute.mean
+
+
+@pytest.mark.parametrize(
+    ("learners", "sharers", "gpus"), [(1, 1, 1), (2, 2, 1), (3, 3, 1), (4, 4, 1), (5, 4, 2), (8, 4, 2), (64, 4, 16)]
+)
+def test_those_who_share_a_gpu_are_slowed_down_and_pay_by_their_number(learners, sharers, gpus):
+    """At most four on each: two on one GPU are slowed down by the root of two, and pay for half of it."""
+    slow = testbed.serverless(actors=1, learners=learners)["learner"].compute.mean
+    assert slow == pytest.approx(GRADIENT * math.sqrt(sharers))
+    demo, by_use = testbed.serverless_prices(actors=1, learners=learners)
+    assert by_use.functions["learner"].per_second == pytest.approx(testbed.SERVER_LEARNER / sharers)
+    assert demo.machines["learner machines"].per_second == pytest.approx(gpus * testbed.SERVER_LEARNER)
+
+
+def test_prices_are_those_of_the_price_list():
+    """The demo's own: 3.06 and 2.04 USD an hour, and 17.92 USD a month for an address and a disk."""
+    beside = 17.92 / (30 * 24)
+    assert pytest.approx(3.06 + beside) == testbed.SERVER_LEARNER * 3600
+    assert pytest.approx(2.04 + beside) == testbed.SERVER_ACTORS * 3600
+    assert testbed.ACTOR_FUNCTION == prices.rate("aws_lambda").per_gb_second == pytest.approx(1.67e-5, rel=3e-3)
