@@ -4,29 +4,22 @@ import heapq
 import math
 from collections import deque
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 #: Phases of an instant, in order. What ends is handed out before anything starts, and a container ends last of all.
 END, ACQUIRE, START, EXPIRE = range(4)
 
 
-class Event(NamedTuple):
-    """Something to be done at an instant: `handler(subject, time)`."""
-
-    time: float
-    phase: int
-    number: int  #: the invocation's, or the container's if none is concerned.
-    serial: int  #: events that tie in all else keep their order.
-    handler: Callable[[Any, float], Any]
-    subject: Any
-
-
 class Agenda:
     """Events, handed out in the order `(time, phase, number)`.
 
-    Two shortcuts past the heap: the newest event is held back, because it is often the next, as when an arrival finds
-    its container at once, and starts at once; and events that come in order, as arrivals do that are known beforehand,
-    stand in line.
+    An event is the tuple `(time, phase, number, serial, handler, subject)`: at `time`, `handler(subject, time)` is
+    called. The number is the invocation's, or the container's if no invocation is concerned; the serial number keeps
+    the order of events that tie in all else. Tuples, because they are made and compared more often than anything else.
+
+    Two optimisations avoid the heap. The last event added is kept aside, because it is often the next one due: an
+    arrival finds its container at once, and starts at once. Events added in time order, as arrivals that are known
+    beforehand are, go to a deque.
 
     Example:
       >>> agenda = Agenda()
@@ -39,7 +32,6 @@ class Agenda:
     __slots__ = ("_heap", "_line", "_newest", "_serial")
 
     def __init__(self) -> None:
-        # `Event`s, as plain tuples: they are made and compared more often than anything else.
         self._heap: list[Any] = []
         self._line: deque[Any] = deque()
         self._newest: Any = None

@@ -1,7 +1,6 @@
 """A recorded schedule, so that another algorithm meets exactly the same delays."""
 
 import math
-from collections.abc import Mapping
 from typing import NamedTuple
 
 from stellaris.runtime.trace import ENDINGS, Trace
@@ -19,13 +18,17 @@ class Recorded(NamedTuple):
     redelivered: float  #: when its message came a second time.
 
     def later(self, event: str, *, after: str, at: float, otherwise: float = math.nan) -> float:
-        """When an event happens, if another happens `at` that instant: exactly as recorded if that did, too.
+        """Moves a recorded event's time to where the event before it happens now.
+
+        Returns the recorded time itself, to the last bit, if the event before it happens when it did in the recording;
+        otherwise `at` plus the recorded gap.
 
         Args:
           event: such as `"ended"`.
           after: the event before it.
-          at: the instant of that.
-          otherwise: when it would happen, had it not been recorded; later than it was cancelled, if it was.
+          at: when that happens now.
+          otherwise: the drawn time, used if the recorded invocation was cancelled before the event; moved past the
+            instant of that cancellation.
         """
         before: float = getattr(self, after)
         then: float = getattr(self, event)
@@ -82,11 +85,6 @@ class Replay:
                 redelivered.get(number, math.nan),
             )
             self._calls[table.names[function]].append(call)
-
-    @property
-    def counts(self) -> Mapping[str, int]:
-        """How many invocations were recorded, by function."""
-        return {name: len(calls) for name, calls in self._calls.items()}
 
     def get(self, function: str, n: int) -> Recorded | None:
         """The n-th invocation of a function, from 0; None if there was none, or it had not ended."""

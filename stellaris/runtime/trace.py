@@ -196,12 +196,6 @@ class Trace:
             *(container[there], names),
         )
 
-    def running(self, *, until: float) -> dict[str, float]:
-        """Seconds from start to end, summed over each function's invocations; up to `until` for those still running."""
-        table = self.invocations()
-        seconds = np.where(np.isnan(table.ended), until, table.ended) - table.started
-        return {name: math.fsum(_known(seconds[table.function == i])) for i, name in enumerate(table.names)}
-
     # ---- other forms --------------------------------------------------------------------------------------------
 
     def to_dataframe(self) -> "pd.DataFrame":
@@ -250,7 +244,8 @@ class Trace:
           The trace, bit for bit.
 
         Raises:
-          ValueError: if the name ends in neither `.parquet`, `.csv` nor `.csv.gz`, or columns are missing.
+          ValueError: if the name ends in neither `.parquet`, `.csv` nor `.csv.gz`, columns are missing, or a row is
+            damaged or cut off.
         """
         import pandas as pd
 
@@ -269,7 +264,10 @@ class Trace:
         for name, place in (("time", 0), ("invocation", 3), ("container", 4), ("value", 5)):
             column = trace._columns[place]
             values = frame[name].replace("", "nan") if kind != "parquet" else frame[name]
-            column.frombytes(values.to_numpy().astype(np.dtype(column.typecode)).tobytes())
+            try:
+                column.frombytes(values.to_numpy().astype(np.dtype(column.typecode)).tobytes())
+            except (ValueError, TypeError, OverflowError) as error:
+                raise ValueError(f"{os.fspath(path)} is damaged or cut off: column {name}: {error}") from None
         return trace
 
     def to_chrome(self, path: str | os.PathLike[str]) -> None:
@@ -328,11 +326,6 @@ def _restored(columns: tuple["array[Any]", ...], names: list[str], newest: list[
 
 def _span(begin: float, end: float) -> str:
     return f'"ts":{begin * 1e6!r},"dur":{(end - begin) * 1e6!r}'
-
-
-def _known(values: NDArray) -> list[float]:
-    known: list[float] = values[~np.isnan(values)].tolist()
-    return known
 
 
 def _kind(path: str | os.PathLike[str]) -> str:

@@ -68,16 +68,6 @@ def test_what_was_selected_does_not_change():
     assert (len(before.time), len(frame), len(trace.select("started").time)) == (3, 6, 103)
 
 
-def test_running():
-    """Start to end, and up to `until` for what still runs: b 0.5 - 2.5 and 3 - 5, a 1 - 5."""
-    assert by_hand().running(until=5.0) == {"b": 4.0, "a": 4.0}
-    assert Trace().running(until=5.0) == {}
-    run = small_run()
-    assert run.trace.running(until=run.now) == {"a": 1.0 + 1.0 + 2.0 + 1.0, "b": 4.0 + 2.0} | dict.fromkeys(
-        set(run.trace.functions()) - {"a", "b"}, 0.0
-    )
-
-
 def test_functions_are_those_that_were_invoked():
     """In order of first appearance; what was published is no function."""
     assert by_hand().functions() == ("b", "a")
