@@ -164,9 +164,7 @@ def _function(rng: np.random.Generator, mean: float, work: int, limit: int, reso
         overflow="reject" if rng.random() < 0.2 else "queue",
         timeout=None if rng.random() < 0.6 else 3 * mean,
         queueing=_delay(rng, mean / 10),
-        transfer=Transfer(_delay(rng, mean / 20), 1e5, upload=int(rng.integers(0, 1000)))
-        if rng.random() < 0.5
-        else None,
+        transfer=Transfer(_delay(rng, mean / 20), 1e5) if rng.random() < 0.5 else None,
         resources=resources,
         # Rejections come as fast as the waits between them let them: with few attempts a busy function is given up on.
         retry=Retry(limit=1000, first=0.05, factor=2.0, maximum=RETRIED_WITHIN, jitter=float(rng.choice([0.0, 1.0]))),

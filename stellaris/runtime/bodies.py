@@ -2,6 +2,7 @@
 
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 from typing import Any, TypeAlias
@@ -15,7 +16,7 @@ _HAND_OVER = 100e-6
 #: Runs after which a body's pace is trusted, and programs whose pace is remembered.
 _TRUSTED_AFTER, _REMEMBERED = 8, 256
 
-#: Of the quick ones, every so many-th is looked at again.
+#: Of the quick ones, every so many-th is timed again.
 _LOOK_AT = 16
 #: The keys of containers are folded from this number, which no invocation has.
 _CONTAINERS = 2**32 - 1
@@ -81,23 +82,27 @@ class Threads:
     """Threads that run tasks in order, and never keep the interpreter from ending, as those of `concurrent.futures` do.
 
     Args:
-      count: how many run at once; one that is given up on is replaced.
+      count: how many run at once; one that is given up on is replaced. None for a thread of its own for every task.
     """
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int | None) -> None:
         self._count = count
         self._threads: list[threading.Thread] = []
         self._tasks: SimpleQueue[Task | None] = SimpleQueue()
+        # The threads refer to the queue alone: a platform that nobody closes is collected, and its threads then end.
+        weakref.finalize(self, _dismiss, self._tasks, self._threads).atexit = False
 
     def submit(self, task: Task) -> None:
         """Runs a task as soon as a thread is free."""
+        if self._count is None:
+            threading.Thread(target=task.run, name="stellaris", daemon=True).start()
+            return
         if len(self._threads) < self._count:
             self.start()
         self._tasks.put(task)
 
     def start(self) -> None:
         """One thread more."""
-        # Of the queue alone it holds a reference: a platform that nobody closes can still be collected.
         thread = threading.Thread(target=_serve, args=(self._tasks,), name="stellaris", daemon=True)
         self._threads.append(thread)
         thread.start()
@@ -108,12 +113,17 @@ class Threads:
             while True:
                 self._tasks.get_nowait()
         except Empty:
-            for _ in self._threads:
-                self._tasks.put(None)
+            _dismiss(self._tasks, self._threads)
         until = time.monotonic() + patience
         for thread in self._threads:
             if thread.is_alive():  # an interruption may have come while it was started
                 thread.join(max(until - time.monotonic(), 0.0))
+
+
+def _dismiss(tasks: "SimpleQueue[Task | None]", threads: Sequence[threading.Thread]) -> None:
+    """Has as many threads end as there are, each once it has nothing to do."""
+    for _ in threads:
+        tasks.put(None)
 
 
 def _serve(tasks: "SimpleQueue[Task | None]") -> None:
@@ -128,18 +138,18 @@ class Bodies:
     Which thread a body runs on, and when, changes no result.
 
     Args:
-      threads: how many bodies run at once.
+      threads: how many bodies run at once; None for all that have started.
       seed: of the contexts' keys.
       batching: whether alike bodies run in one call: in virtual time they do.
       hang_after: seconds of real time after which a body that has not returned is given up on.
     """
 
-    def __init__(self, threads: int, seed: int, *, batching: bool, hang_after: float) -> None:
+    def __init__(self, threads: int | None, seed: int, *, batching: bool, hang_after: float) -> None:
         self._threads, self._seed, self._batching, self._hang_after = Threads(threads), seed, batching, hang_after
         self._root_key: jax.Array | None = None
         self._hung = False
         self._open: dict[Function, list[Invocation]] = {}  # groups that may still be joined
-        self._pace: dict[Function, tuple[int, float]] = {}  # runs, and seconds on average
+        self._pace: dict[Any, tuple[int, float]] = {}  # runs, and seconds on average, by code
 
     def start(self, invocation: Invocation, *, trusted: bool, on_done: Callable[[], None] | None = None) -> None:
         """Has a body run on a thread, or leaves it until its completion is due: in its program's open group, or alone.
@@ -158,7 +168,7 @@ class Bodies:
             if len(group) >= program.max_batch:
                 self._close(program)
             return
-        runs, average = self._pace.get(program, (0, 0.0))
+        runs, average = self._pace.get(_code(program), (0, 0.0))
         if not (trusted and runs >= _TRUSTED_AFTER and average < _HAND_OVER):
             context, arguments = self._context(invocation), invocation.resolved or ()
             task = Task(lambda: [_run(program, context, arguments)], on_done)
@@ -213,22 +223,43 @@ class Bodies:
             raise RuntimeError(f"function {invocation.function!r}, invocation {invocation.number} hangs")
         invocation.task = (Task.settled(outcome), 0)
 
-    def drop(self, invocation: Invocation) -> None:
-        """An invocation was killed: what has not begun need not, and what still runs keeps its thread to itself."""
+    def drop(self, invocation: Invocation) -> bool:
+        """An invocation was killed: what has not begun need not.
+
+        In virtual time a body that runs is waited for: its slot is given away at this instant, and two bodies in one
+        slot would race. On the wall clock time goes on, so it is not.
+
+        Returns:
+          Whether nothing of it runs any more. If something does, its slot is not to be given away.
+        """
         group = self._open.get(invocation.program, [])
         if invocation in group:
             group.remove(invocation)
-        if not self._batching and invocation.task is not None and not invocation.task[0].wait(0.0):
-            self._replace_thread()
+            return True
+        if invocation.task is None or invocation.task is _LATER:
+            return True
+        task: Task = invocation.task[0]
+        if task.abandoned:
+            return False
+        if task.wait(self._hang_after if self._batching else 0.0):
+            return True
+        self._replace_thread()
+        return False
 
     def _replace_thread(self) -> None:
         self._hung = True
-        self._threads.start()
+        if self._batching:
+            self._threads.start()
 
-    def close(self) -> None:
-        """Ends the threads. Bodies that run are waited for in virtual time, unless one of them hangs."""
+    def close(self, patience: float) -> None:
+        """Ends the threads.
+
+        Args:
+          patience: seconds for which bodies that run are waited for in virtual time, unless one of them hangs.
+        """
         self._open.clear()
-        self._threads.close(0.0 if self._hung or not self._batching else min(self._hang_after, threading.TIMEOUT_MAX))
+        waits = self._batching and not self._hung
+        self._threads.close(min(patience, self._hang_after, threading.TIMEOUT_MAX) if waits else 0.0)
 
     def _close(self, program: Function) -> None:
         group = self._open.pop(program)
@@ -240,12 +271,13 @@ class Bodies:
         self._threads.submit(task)
 
     def _note(self, program: Function, seconds: float) -> None:
-        runs, average = self._pace.get(program, (0, 0.0))
+        code = _code(program)
+        runs, average = self._pace.get(code, (0, 0.0))
         if not runs and len(self._pace) >= _REMEMBERED:
             self._pace.clear()
         runs += 1
         # The first runs are often slow, and soon forgotten.
-        self._pace[program] = runs, average + (seconds - average) / min(runs, _TRUSTED_AFTER)
+        self._pace[code] = runs, average + (seconds - average) / min(runs, _TRUSTED_AFTER)
 
     def _context(self, invocation: Invocation) -> Context:
         if self._root_key is None:
@@ -253,6 +285,11 @@ class Bodies:
         assert invocation.container is not None
         started = invocation.started or 0.0
         return Context(invocation.container, self._root_key, invocation.number, invocation.attempt, started)
+
+
+def _code(program: Function) -> Any:
+    """What bodies have in common that are made anew for every call, as a lambda in a loop is: they are as quick."""
+    return getattr(program.body, "__code__", program.body)
 
 
 def _run(program: Function, context: Context, arguments: tuple[Any, ...]) -> Outcome:

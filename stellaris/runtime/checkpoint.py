@@ -161,7 +161,7 @@ def _with_parts(externals: Mapping[str, Any]) -> dict[str, Any]:
         f"{name}.{part}": getattr(external, part)
         for name, external in externals.items()
         if isinstance(external, Function)
-        for part in ("body", "init", "batched")
+        for part in ("body", "init", "batched", "upload")
     }
     return {name: part for name, part in parts.items() if part is not None} | dict(externals)
 

@@ -13,6 +13,8 @@ from stellaris.runtime.trace import Trace
 
 #: Provisioned containers are taken before others.
 _FIRST = 1 << 60
+#: Entries of ended containers that are not worth a look.
+_ENDED_AT_LEAST = 64
 
 
 class Pool:
@@ -32,24 +34,59 @@ class Pool:
         self.busy = 0  #: containers that an invocation has.
         self.waiting: list[tuple[float, int, Invocation]] = []  #: a heap, by submission.
         self.slots: list[int] = []  #: free ones below the highest in use, a heap.
+        self.occupied = 0  #: slots without a live container, in which a killed body still runs.
+        self.prewarmed = 0  #: containers that were asked for ahead of invocations, so far.
         self._warm: dict[Any, list[tuple[int, Container]]] = {}  # idle ones by `init`, a heap each; some have ended
+        self._ended = 0  # entries of those heaps whose container has ended, at most
         self._turns = 0
 
     def take(self, program: Function) -> Container | None:
-        """The idle container whose turn it is, of those whose state this program makes."""
-        heap, anybody = self._warm.get(program.init), self._warm.get(_ANYBODY)
-        for some in (heap, anybody) if anybody else (heap,):
-            while some and not some[0][1].alive:
-                heapq.heappop(some)
+        """Removes and returns the idle container to reuse next, by the function's `reuse` rule.
+
+        It is one of those that this program initialised, or that no program has used yet; None if there is none.
+        """
+        heap, anybody = self._live(program.init), self._live(_ANYBODY)
         if anybody and (not heap or anybody[0][0] < heap[0][0]):
             heap = anybody
         if not heap:
             return None
         container = heapq.heappop(heap)[1]
+        if not heap:
+            del self._warm[_whose(container)]
         container.program = program
         del self.idle[container.number]
         container.idle_since = None
         return container
+
+    def _live(self, whose: Any) -> list[tuple[int, Container]] | None:
+        """The heap of some idle containers, whose first is alive; None if all have ended."""
+        heap = self._warm.get(whose)
+        if heap is None:
+            return None
+        while heap and not heap[0][1].alive:
+            heapq.heappop(heap)
+            self._ended -= 1
+        return heap or None
+
+    def forget(self, container: Container) -> None:
+        """Drops an idle container that has ended.
+
+        Its entry stays in its heap until it comes up. Once there are more entries of ended containers than of idle
+        ones, they are all removed, so that the heaps do not grow with the run.
+        """
+        if self.idle.pop(container.number, None) is None:
+            return
+        self._ended += 1
+        if self._ended > len(self.idle) + _ENDED_AT_LEAST:
+            alive = {whose: [entry for entry in heap if entry[1].alive] for whose, heap in self._warm.items()}
+            self._warm = {whose: heap for whose, heap in alive.items() if heap}
+            for heap in self._warm.values():
+                heapq.heapify(heap)
+            self._ended = 0
+
+    def next_slot(self) -> int:
+        """The lowest free slot, taken."""
+        return heapq.heappop(self.slots) if self.slots else len(self.live) + self.occupied
 
     def give(self, container: Container, now: float) -> None:
         """Makes a container idle."""
@@ -58,13 +95,16 @@ class Pool:
         reuse = self.spec.reuse
         self._turns += 1
         turn = -container.number if reuse == "newest" else -self._turns if reuse == "most_recent" else self._turns
-        whose = _ANYBODY if container.program is None else container.program.init
-        heap = self._warm.setdefault(whose, [])
+        heap = self._warm.setdefault(_whose(container), [])
         heapq.heappush(heap, (turn - _FIRST if container.provisioned else turn, container))
 
 
 def _ANYBODY() -> None:
-    """Stands for the `init` of containers that no program has used yet."""
+    """Stands for the `init` of containers that no program has used yet; a function, so that it can be saved."""
+
+
+def _whose(container: Container) -> Any:
+    return _ANYBODY if container.program is None else container.program.init
 
 
 class Fleet:
@@ -196,13 +236,23 @@ class Fleet:
         """A container ends; a provisioned one is replaced."""
         pool = self._pools[container.function]
         container.alive, container.state = False, None
-        pool.idle.pop(container.number, None)
+        pool.forget(container)
         del pool.live[container.number]
-        heapq.heappush(pool.slots, container.slot)
+        if container.occupied:
+            pool.occupied += 1
+        else:
+            heapq.heappush(pool.slots, container.slot)
         self._cluster.free(container.place, pool.spec.resources)
         self._rows.append((now, "container_ended", pool.name, -1, container.number, container.slot))
         if container.provisioned:
             self._agenda.add(now, ACQUIRE, -1, self._replace, pool)
+
+    def vacate(self, container: Container) -> None:
+        """The killed body has ended that still ran in this container's slot: the slot is free."""
+        pool = self._pools[container.function]
+        container.occupied = False
+        pool.occupied -= 1
+        heapq.heappush(pool.slots, container.slot)
 
     def end_all(self, now: float) -> None:
         """The platform closes."""
@@ -228,7 +278,7 @@ class Fleet:
             place = self._cluster.place(spec.resources)
         if place is None:
             return None
-        slot = heapq.heappop(pool.slots) if pool.slots else len(pool.live)
+        slot = pool.next_slot()
         container = Container(self._made, pool.name, slot, program, place, provisioned)
         self._made += 1
         pool.live[container.number] = container

@@ -122,6 +122,7 @@ class Mixture:
     probabilities: Sequence[float]
 
     def __post_init__(self) -> None:
+        check_drawn(**{f"delays[{i}]": delay for i, delay in enumerate(self.delays)})
         if len(self.delays) != len(self.probabilities) or not self.delays:
             raise ValueError(f"Mixture of {len(self.delays)} delays with {len(self.probabilities)} probabilities")
         if min(self.probabilities) < 0 or not math.isclose(sum(self.probabilities), 1.0):
@@ -234,6 +235,21 @@ class Stream:
                 raise ValueError(f"function {function!r}: its {purpose} {self._delay!r} drew {what}")
             self._ahead = block[::-1].tolist()
         return self._ahead.pop()
+
+
+def check_delay(name: str, delay: object) -> None:
+    """Raises a TypeError that names the argument unless it is a delay."""
+    if not isinstance(delay, Delay):
+        number = f"delays.Constant({delay!r})" if isinstance(delay, int | float) else "delays.Constant(seconds)"
+        raise TypeError(f"{name}={delay!r} is not a delay: use {number} or a distribution")
+
+
+def check_drawn(**arguments: object) -> None:
+    """Raises an error that names the argument unless each is a delay that can be drawn, which `Measured` cannot."""
+    for name, delay in arguments.items():
+        check_delay(name, delay)
+        if isinstance(delay, Measured):
+            raise ValueError(f"{name}=Measured(): only a compute time can be measured")
 
 
 def _check_non_negative(delay: object, **values: float) -> None:

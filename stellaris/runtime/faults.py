@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from stellaris.runtime.delays import Constant, Delay, Stream, Uniform
+from stellaris.runtime.delays import Constant, Delay, Stream, Uniform, check_drawn
 
 #: What can happen to one attempt, in the order in which chance decides about them.
 KINDS = ("throttle", "crash_before", "crash_during", "crash_after", "lose", "duplicate", "straggle")
@@ -30,12 +30,13 @@ class Faults:
       straggler_factor: by how much it then takes longer; a distribution of a factor, not of seconds.
       lifetime: seconds that a container lives at most before it is lost with its state, whatever it is doing; None for
         no end.
-      at: a schedule: by number of a function's attempt, counted from 0 in order of submission, what happens to it
-        besides: kinds of fault, which are the names of the probabilities above.
+      at: scheduled faults, in addition to the random ones. Maps the number of an attempt (from 0, in order of
+        submission) to kinds of fault, which are the names of the probabilities above: `{3: ("lose",)}`.
       lose_containers_at: instants at which the function's newest container is lost.
 
     Raises:
-      ValueError: if a probability is none, or the schedule has a fault of an unknown kind.
+      TypeError: if a duration or the straggler's factor is a bare number instead of a distribution.
+      ValueError: if a probability lies outside [0, 1], or the schedule has a fault of an unknown kind.
 
     Example:
       >>> faults = Faults(crash_during=0.05, at={3: ("lose", "duplicate")})
@@ -56,6 +57,13 @@ class Faults:
     lose_containers_at: Sequence[float] = ()
 
     def __post_init__(self) -> None:
+        check_drawn(
+            notice_after=self.notice_after,
+            duplicate_after=self.duplicate_after,
+            straggler_factor=self.straggler_factor,
+        )
+        if self.lifetime is not None:
+            check_drawn(lifetime=self.lifetime)
         for kind in KINDS:
             if not 0 <= getattr(self, kind) <= 1:
                 raise ValueError(f"{kind}={getattr(self, kind)} is no probability: between 0 and 1")
@@ -121,6 +129,7 @@ class Outages:
       at: scheduled ones: `(begin, end)` in seconds.
 
     Raises:
+      TypeError: if a duration is a bare number instead of a distribution.
       ValueError: if a scheduled one ends before it begins.
 
     Example:
@@ -133,6 +142,9 @@ class Outages:
     at: Sequence[tuple[float, float]] = ()
 
     def __post_init__(self) -> None:
+        check_drawn(lasting=self.lasting)
+        if self.every is not None:
+            check_drawn(every=self.every)
         for begin, end in self.at:
             if not 0 <= begin <= end:
                 raise ValueError(f"at=(({begin}, {end}),): an outage begins at 0 or later, and ends after it begins")

@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import jax
 
-from stellaris.runtime.delays import Constant, Delay, Measured
+from stellaris.runtime.delays import Constant, Delay, check_delay, check_drawn
 from stellaris.runtime.placement import NOWHERE, Place, Resources
 from stellaris.runtime.replay import Recorded
 
@@ -16,31 +16,29 @@ from stellaris.runtime.replay import Recorded
 class Transfer:
     """The time to fetch an invocation's arguments and to send its result: `latency + bytes / bandwidth`.
 
+    The bytes are those of the arguments passed by value, of each version and object that is fetched from the store
+    (once, however often the arguments refer to it), and of the result, which the program declares (`Function.upload`).
+
     Args:
       latency: drawn once an invocation.
-      bandwidth: bytes per second.
-      upload: bytes of the result. They are declared, because how long an invocation takes is settled when it starts.
+      bandwidth: bytes per second; `math.inf` if bytes cost no time.
 
     Raises:
-      ValueError: if the bandwidth is not positive, the upload is negative, or the latency is to be measured.
+      TypeError: if the latency is a bare number.
+      ValueError: if the bandwidth is not positive, or the latency is to be measured.
 
     Example:
       >>> from stellaris.runtime.delays import Constant
-      >>> wire = Transfer(latency=Constant(0.001), bandwidth=1.25e9, upload=555_036)
+      >>> wire = Transfer(latency=Constant(0.001), bandwidth=1.25e9)
     """
 
     latency: Delay
     bandwidth: float
-    upload: int = 0
 
     def __post_init__(self) -> None:
-        _check_delay("latency", self.latency)
-        if isinstance(self.latency, Measured):
-            raise ValueError("latency=Measured(): only a compute time can be measured")
+        check_drawn(latency=self.latency)
         if not self.bandwidth > 0:
             raise ValueError(f"bandwidth={self.bandwidth} is not positive: bytes per second, or math.inf")
-        if not self.upload >= 0:
-            raise ValueError(f"upload={self.upload} is negative: bytes of the result")
 
 
 @dataclass(frozen=True)
@@ -123,7 +121,7 @@ class FunctionSpec:
       retry: how `SimulatedPlatform.retry` tries again.
 
     Raises:
-      TypeError: if a delay is a bare number.
+      TypeError: if a delay is a bare number, or another argument of another type.
       ValueError: if a limit is not positive, or an argument is out of its range.
 
     Example:
@@ -146,10 +144,12 @@ class FunctionSpec:
     retry: Retry = Retry()
 
     def __post_init__(self) -> None:
-        for name in ("compute", "cold_start", "initialisation", "queueing"):
-            _check_delay(name, getattr(self, name))
-            if name != "compute" and isinstance(getattr(self, name), Measured):
-                raise ValueError(f"{name}=Measured(): only a compute time can be measured")
+        check_delay("compute", self.compute)
+        check_drawn(cold_start=self.cold_start, initialisation=self.initialisation, queueing=self.queueing)
+        for name, kind in (("transfer", Transfer | None), ("resources", Resources), ("retry", Retry)):
+            if not isinstance(getattr(self, name), kind):
+                wanted = getattr(kind, "__name__", "Transfer")
+                raise TypeError(f"{name}={getattr(self, name)!r}: expected {wanted}(...)")
         if not self.keep_alive >= 0:
             raise ValueError(f"keep_alive={self.keep_alive} is negative")
         for name in ("max_concurrency", "reserved_concurrency"):
@@ -176,16 +176,34 @@ class Function:
       batched: `batched(contexts, args) -> results`, the same work for several invocations in one call. Its results
         agree with the body's up to rounding; one that is an exception fails its own invocation alone.
       max_batch: the most invocations in one call.
+      upload: bytes of what the body returns: a number, or `upload(*args)` of the resolved arguments. It is declared,
+        because how long an invocation takes is settled when it starts. A function whose deployment has a `Transfer`
+        of finite bandwidth needs it.
+
+    Raises:
+      TypeError: if the body cannot be called.
+      ValueError: if `max_batch` is below 1, or `upload` negative.
     """
 
     body: Callable[..., Any]
     init: Callable[[int, jax.Array], Any] | None = None
     batched: Callable[[Sequence["Context"], Sequence[tuple[Any, ...]]], Sequence[Any]] | None = None
     max_batch: int = 64
+    upload: Callable[..., int] | int | None = None
 
     def __post_init__(self) -> None:
+        if not callable(self.body):
+            raise TypeError(f"body={self.body!r} cannot be called: expected body(context, *args)")
         if self.max_batch < 1:
             raise ValueError(f"max_batch={self.max_batch} is below 1")
+        if isinstance(self.upload, int) and self.upload < 0:
+            raise ValueError(f"upload={self.upload} is negative: bytes of the result")
+
+    def uploads(self, arguments: tuple[Any, ...]) -> int:
+        """Bytes of what the body will return for these arguments."""
+        if callable(self.upload):
+            return self.upload(*arguments)
+        return self.upload or 0
 
 
 @dataclass(eq=False, slots=True)
@@ -203,6 +221,7 @@ class Container:
     idle_since: float | None = None
     expiring: bool = False  #: whether an event is due that looks whether it has been idle for too long.
     alive: bool = True
+    occupied: bool = False  #: whether a killed body still runs in its slot, which nobody else may have until it ends.
     invocation: "Invocation | None" = None  #: that has it.
 
 
@@ -250,6 +269,7 @@ class Invocation:
     submitted: float
     key: int  #: for idempotency: the number of its first attempt. What carries the same key is the same piece of work.
     pool: Any = field(repr=False)  #: the platform's record of its function's containers.
+    nbytes: int = 0  #: of the arguments that are passed by value.
     arrived: bool = False  #: whether the instant has come at which it was submitted.
     started: float | None = None
     finished: float | None = None
@@ -285,8 +305,3 @@ class FunctionError(RuntimeError):
             f"function {invocation.function!r}, invocation {invocation.number} (attempt {invocation.attempt}) "
             f"{invocation.status.replace('_', ' ')}{when}{reason}"
         )
-
-
-def _check_delay(name: str, delay: Any) -> None:
-    if not isinstance(delay, Delay):
-        raise TypeError(f"{name}={delay!r} is not a delay: use delays.Constant({delay!r}) or a distribution")

@@ -17,10 +17,10 @@ from stellaris.runtime.clock import VirtualClock, WallClock
 from stellaris.runtime.containers import Fleet, Pool
 from stellaris.runtime.delays import Measured
 from stellaris.runtime.faults import Fate, Faults, Spells, StoreFaults, StoreRefusedError
-from stellaris.runtime.functions import Container, Function, FunctionError, FunctionSpec, Invocation
+from stellaris.runtime.functions import Container, Function, FunctionError, FunctionSpec, Invocation, Transfer
 from stellaris.runtime.placement import NOWHERE, Cluster, Node, Placement
 from stellaris.runtime.replay import Recorded, Replay
-from stellaris.runtime.store import Store, has_references, size
+from stellaris.runtime.store import Store, has_references, size, values_among
 from stellaris.runtime.trace import Trace
 
 #: More events than this at one instant are a loop that costs no time.
@@ -33,6 +33,8 @@ _REMEMBERED = 256
 _NOT_SAVED = ("_bodies", "_done", "_on_event", "_hang_after", "_programs")
 #: Endings after which `retry` tries again: what raised would raise again.
 RETRIABLE = ("timed_out", "crashed", "throttled", "lost")
+#: Seconds that closing waits for bodies that run, once an exception has ended the `with` block: somebody waits.
+_PATIENCE = 2.0
 
 
 class SimulatedPlatform:
@@ -46,8 +48,9 @@ class SimulatedPlatform:
       functions: the deployment, by name.
       clock: `"virtual"` or `"wall"`.
       seed: of every draw; each function and purpose has a stream of its own.
-      threads: that run bodies; by default as many as there are processors. A body that has shown to take less than a
-        hand-over between threads runs on the calling thread, unless its function has a time-out.
+      threads: that run bodies in virtual time; by default as many as there are processors. A body that has shown to
+        take less than a hand-over between threads runs on the calling thread, unless its function has a time-out. On
+        the wall clock every body that has started has a thread of its own: waiting for one must not look like running.
       keep_versions: how many of the newest versions of a name the store keeps beside those that are held.
       store_capacity: bytes that the store holds at most.
       nodes: machines that containers are placed on; without any there is room for everything.
@@ -62,6 +65,7 @@ class SimulatedPlatform:
 
     Raises:
       LookupError: if there are faults for a function that is not deployed.
+      TypeError: if a function's deployment is no `FunctionSpec`, its faults no `Faults`, or `replay` no `Replay`.
       ValueError: if an argument is out of its range.
 
     Example:
@@ -97,6 +101,20 @@ class SimulatedPlatform:
         on_event: "Callable[[SimulatedPlatform], None] | None" = None,
     ) -> None:
         faults = dict(faults or {})
+        for name, spec in functions.items():
+            if not isinstance(spec, FunctionSpec):
+                raise TypeError(f"functions={{{name!r}: {spec!r}}}: expected FunctionSpec(compute=...)")
+        for name, fault in faults.items():
+            if not isinstance(fault, Faults):
+                raise TypeError(f"faults={{{name!r}: {fault!r}}}: expected Faults(...)")
+        if replay is not None and not isinstance(replay, Replay):
+            raise TypeError(f"replay={replay!r}: expected Replay(trace)")
+        if not 0 <= seed < 2**63:
+            raise ValueError(f"seed={seed}: expected 0 <= seed < 2**63")
+        if keep_versions < 1:
+            raise ValueError(f"keep_versions={keep_versions} is below 1: the newest version must stay")
+        if not store_capacity > 0:
+            raise ValueError(f"store_capacity={store_capacity} is not positive: bytes, or math.inf")
         if clock not in ("virtual", "wall"):
             raise ValueError(f"clock={clock!r} is neither 'virtual' nor 'wall'")
         if threads is not None and threads < 1:
@@ -126,7 +144,8 @@ class SimulatedPlatform:
         self.trace = Trace()
         self._rows = self.trace.newest
         self.store = Store(keep=keep_versions, capacity=store_capacity, on_stored=self._stored)
-        self._bodies = Bodies(threads or os.cpu_count() or 1, seed, batching=self._virtual, hang_after=hang_after)
+        count = (threads or os.cpu_count() or 1) if self._virtual else None
+        self._bodies = Bodies(count, seed, batching=self._virtual, hang_after=hang_after)
         self._pools = {name: Pool(name, spec, seed) for name, spec in functions.items()}
         self._fates = {name: Fate(name, fault, seed) for name, fault in faults.items()}
         self._fleet = Fleet(
@@ -175,7 +194,7 @@ class SimulatedPlatform:
           name: of the deployed function, which says what the call costs.
           function: the program, or its body.
           *args: values, or references of the store, which are resolved when the body starts.
-          at: submit it at this instant instead of now.
+          at: submit it at this instant instead of now. On the wall clock an instant that has passed is now.
           work: multiplies the drawn compute time.
           tag: the system's own, handed back with the completion.
 
@@ -184,15 +203,17 @@ class SimulatedPlatform:
 
         Raises:
           LookupError: if no function of this name is deployed, or a fixed version is not in the store.
-          ValueError: if `at` is past, or `work` is negative.
+          TypeError: if `function` cannot be called, or an argument is of unknown size and its transfer costs time.
+          ValueError: if `at` is past, `work` is negative, or sending the result costs time and the program does not
+            declare its size.
           RuntimeError: if the platform is closed.
         """
         if name not in self._functions:
             raise LookupError(f"no function {name!r} is deployed: the platform has {sorted(self._functions)}")
         if not 0 <= work < math.inf:
             raise ValueError(f"function {name!r}: work={work} is negative or not finite")
-        if at is not None and not self._clock.now <= at < math.inf:
-            raise ValueError(f"function {name!r}: at={at} is past (now is {self.now:.6g}) or not finite")
+        if at is not None:
+            at = self._instant(name, at)
         if not isinstance(function, Function):
             function = self._program(function)
         return self._submit(name, function, args, at, work, tag)
@@ -200,7 +221,7 @@ class SimulatedPlatform:
     def prewarm(self, name: str, count: int = 1, *, at: float | None = None) -> None:
         """Makes containers ahead of the invocations that will want them, as far as there is room.
 
-        Each takes a cold start, is then idle, and expires like any other.
+        Each takes a cold start, is then idle, and expires like any other. See `slots` for how many there may be.
 
         Args:
           name: of the function.
@@ -215,10 +236,29 @@ class SimulatedPlatform:
             raise LookupError(f"no function {name!r} is deployed: the platform has {sorted(self._functions)}")
         if count < 1:
             raise ValueError(f"function {name!r}: count={count} is below 1")
-        if at is not None and not self.now <= at < math.inf:
-            raise ValueError(f"function {name!r}: at={at} is past (now is {self.now:.6g}) or not finite")
+        at = self.now if at is None else self._instant(name, at)
+        self._pools[name].prewarmed += count
         for _ in range(count):
-            self._agenda.add(self.now if at is None else at, ACQUIRE, -1, self._fleet.warm, self._pools[name])
+            self._agenda.add(at, ACQUIRE, -1, self._fleet.warm, self._pools[name])
+
+    def slots(self, name: str, *, concurrent: int) -> int:
+        """How many slots the containers of a function can have, as far as is known now: each is below that number.
+
+        What bodies work on in slots, such as environments, is made for so many.
+
+        Args:
+          name: of the function.
+          concurrent: invocations of it that there are at once, at most.
+
+        Returns:
+          Those that run at once, and those that are kept warm or were made ahead meanwhile; not more than the
+          function's `max_concurrency`. On the wall clock a killed body keeps its slot until it ends, so a function with
+          a time-out may need as many again.
+        """
+        spec, pool = self._functions[name], self._pools[name]
+        most = math.inf if spec.max_concurrency is None else spec.max_concurrency
+        slots = int(min(concurrent + spec.provisioned + pool.prewarmed, most))
+        return slots if self._virtual or spec.timeout is None else 2 * slots
 
     def retry(self, invocation: Invocation, *, limit: int | None = None) -> Invocation:
         """Submits an invocation that did not complete anew, after a wait, as its function's `Retry` says.
@@ -236,9 +276,15 @@ class SimulatedPlatform:
         Raises:
           FunctionError: if its body raised, which trying again does not mend, or it has used its attempts.
           LookupError: if it referred to a fixed version that the store keeps no longer.
+          ValueError: if it has not ended, completed or was cancelled, or is another platform's.
         """
+        self._check_own(invocation)
         i, policy = invocation, self._functions[invocation.function].retry
-        if i.status not in RETRIABLE or i.attempt >= (limit or policy.limit) or i.args is None:
+        if i.status in ("pending", "running", "completed", "cancelled"):
+            raise ValueError(
+                f"function {i.function!r}, invocation {i.number} is {i.status}: only what failed is retried"
+            )
+        if i.status not in RETRIABLE or i.attempt >= (policy.limit if limit is None else limit) or i.args is None:
             raise FunctionError(i) from i.error
         chance = self._pools[i.function].jitter.draw() if policy.jitter else 1.0
         wait = policy.wait(i.attempt + 1, chance=chance)
@@ -252,7 +298,11 @@ class SimulatedPlatform:
 
         Args:
           invocation: a pending or running one.
+
+        Raises:
+          ValueError: if it is another platform's.
         """
+        self._check_own(invocation)
         if invocation.number in self._pending:
             self._leave(invocation, "cancelled", self.now)
 
@@ -270,15 +320,23 @@ class SimulatedPlatform:
 
         Raises:
           RuntimeError: if events at one instant never end, or what is pending waits for room that nothing will free.
+          ValueError: if `until` is not a number.
         """
+        if math.isnan(until):
+            raise ValueError(f"until={until} is not a number: an instant in seconds, or math.inf")
         return self._next_virtual(until) if self._virtual else self._next_on_the_wall(until)
 
     def bill(self, prices: PriceSheet) -> Bill:
         """What the run has cost so far under a price sheet."""
         return bill(self.trace, prices, until=self.now, functions=self._functions)
 
-    def close(self) -> None:
-        """Ends everything: what is pending is cancelled, containers end, threads stop. Closing twice does nothing."""
+    def close(self, *, patience: float = math.inf) -> None:
+        """Ends everything: what is pending is cancelled, containers end, threads stop. Closing twice does nothing.
+
+        Args:
+          patience: seconds of real time for which bodies that run in virtual time are waited for, at most `hang_after`.
+            A `with` block that an exception ends waits for two.
+        """
         if self._closed:
             return
         self._closed = True
@@ -287,13 +345,13 @@ class SimulatedPlatform:
             self._finish(invocation, "cancelled", now)
         self._fleet.end_all(now)
         self._agenda.clear()
-        self._bodies.close()
+        self._bodies.close(patience)
 
     def __enter__(self) -> "SimulatedPlatform":
         return self
 
-    def __exit__(self, *exception: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *details: object) -> None:
+        self.close(patience=math.inf if kind is None else _PATIENCE)
 
     # ---- checkpoints --------------------------------------------------------------------------------------------
 
@@ -322,7 +380,7 @@ class SimulatedPlatform:
             raise CheckpointError("clock='wall': only a run in virtual time can go on where it was saved")
         for invocation in self._pending.values():
             program = invocation.program
-            for part in ("body", "init", "batched"):
+            for part in ("body", "init", "batched", "upload"):
                 closure = closure_name(getattr(program, part))
                 if closure is not None and id(program) not in known:
                     raise CheckpointError(
@@ -422,13 +480,15 @@ class SimulatedPlatform:
         if self._closed:
             raise RuntimeError(f"invoke({name!r}) after close(): a platform runs once")
         number, now = self._invoked, self._clock.now
+        pool = self._pools[name]
+        nbytes = self._carried(name, pool.spec.transfer, program, args) if pool.spec.transfer is not None else 0
         if args and has_references(args):
             self.store.pin(args, invocation=number)
             self._referring.add(number)
         self._invoked += 1
-        submitted, key = now if at is None else at, number if key is None else key
-        pool = self._pools[name]
-        invocation = Invocation(number, name, program, args, work, tag, attempt, submitted, key, pool)
+        submitted = now if at is None else at
+        key = number if key is None else key
+        invocation = Invocation(number, name, program, args, work, tag, attempt, submitted, key, pool, nbytes)
         if name in self._fates:
             invocation.fate = self._fates[name].next_attempt()
         if self._replay is not None:
@@ -503,7 +563,11 @@ class SimulatedPlatform:
             self._agenda.add(now, ACQUIRE, -1, self._serve, None)
 
     def _serve(self, _: None, now: float) -> None:
-        """Gives those that wait what room there is, in order of submission; what does not fit blocks its function."""
+        """Starts queued invocations in order of submission, as far as there is room.
+
+        If a function's oldest one does not fit, that function's later ones wait, too (head-of-line blocking); other
+        functions are still served.
+        """
         self._serving = False
         waiting = [pool for pool in self._pools.values() if pool.waiting]
         while waiting:
@@ -604,8 +668,11 @@ class SimulatedPlatform:
             invocation.resolved = args
         if spec.transfer is None:
             return 0.0
-        nbytes = size(invocation.resolved) + spec.transfer.upload
-        seconds: float = invocation.pool.latency.draw() + nbytes / spec.transfer.bandwidth
+        seconds: float = invocation.pool.latency.draw()
+        if spec.transfer.bandwidth < math.inf:
+            download = invocation.nbytes + self.store.fetched(number)
+            upload = invocation.program.uploads(invocation.resolved)
+            seconds += (download + upload) / spec.transfer.bandwidth
         if self._slow is not None and self._slow[0].now(now):
             seconds *= self._slow[1]
         return seconds
@@ -649,10 +716,12 @@ class SimulatedPlatform:
 
     def _leave(self, invocation: Invocation, status: str, now: float) -> None:
         """An invocation ends, and its container is free or ends with it."""
-        self._finish(invocation, status, now)
         container = invocation.container
+        dies = status in ("timed_out", "crashed", "hung", "cancelled")
+        if dies and container is not None and invocation.status == "running":
+            container.occupied = not self._bodies.drop(invocation)
+        self._finish(invocation, status, now)
         if container is not None:
-            dies = status in ("timed_out", "crashed", "hung", "cancelled")
             self._fleet.release(container, now, started=invocation.started is not None, dies=dies)
 
     def _messages(self, invocation: Invocation, now: float) -> tuple[float | None, float | None]:
@@ -670,8 +739,6 @@ class SimulatedPlatform:
         """The one place where an invocation ends."""
         number = invocation.number
         del self._pending[number]
-        if status != "completed" and invocation.status == "running":
-            self._bodies.drop(invocation)
         invocation.status, invocation.finished = status, now
         invocation.resolved = invocation.task = None
         if status != "completed":
@@ -716,6 +783,35 @@ class SimulatedPlatform:
         live = self._pools[name].live
         return self._fleet.lose(live[max(live)], now) if live else None
 
+    # ---- arguments ----------------------------------------------------------------------------------------------
+
+    def _instant(self, name: str, at: float) -> float:
+        """When something is to happen that was asked for; on the wall clock what has passed is now."""
+        now = self.now
+        if not (now if self._virtual else 0.0) <= at < math.inf:
+            raise ValueError(f"function {name!r}: at={at} is past (now is {now:.6g}) or not finite")
+        return max(at, now)
+
+    def _check_own(self, invocation: Invocation) -> None:
+        if invocation.pool is not self._pools.get(invocation.function):
+            raise ValueError(
+                f"function {invocation.function!r}, invocation {invocation.number} belongs to another platform"
+            )
+
+    def _carried(self, name: str, transfer: Transfer, program: Function, args: tuple[Any, ...]) -> int:
+        """Bytes of the arguments that are passed by value, if carrying them costs time."""
+        if math.isinf(transfer.bandwidth):
+            return 0
+        if program.upload is None:
+            raise ValueError(
+                f"function {name!r} has {transfer}: say how many bytes its program returns, "
+                "as in Function(body, upload=4096)"
+            )
+        try:
+            return size(values_among(args))
+        except TypeError as error:
+            raise TypeError(f"function {name!r} has {transfer}, and among its arguments {error}") from None
+
     # ---- bodies -------------------------------------------------------------------------------------------------
 
     def _program(self, body: Callable[..., Any]) -> Function:
@@ -736,6 +832,9 @@ class SimulatedPlatform:
 
     def _schedule_end(self, invocation: Invocation) -> None:
         """On the wall clock an invocation ends when its delay is over and its body is done."""
+        container = invocation.container
+        if container is not None and container.occupied and invocation.number not in self._pending:
+            self._fleet.vacate(container)  # it was killed before, and its body has ended only now
         if invocation.number not in self._pending or invocation.finished is None:
             return
         due, compute = invocation.finished, self._functions[invocation.function].compute

@@ -73,7 +73,7 @@ class _Lease:
     function: str
     versions: list[tuple[str, int]]
     works_on: dict[str, int] = field(default_factory=dict)  #: the first version of each name that it refers to.
-    nbytes: int = 0  #: that it fetched.
+    fetched: set[tuple[str, int]] = field(default_factory=set)  #: versions and objects, each once.
 
 
 class Store:
@@ -132,6 +132,7 @@ class Store:
 
         Raises:
           StoreFullError: if it does not fit; the store is then as it was.
+          TypeError: if the size of a leaf is not known.
           ValueError: if the name is the store's own.
         """
         if name == _OBJECTS:
@@ -152,6 +153,7 @@ class Store:
 
         Raises:
           StoreFullError: if it does not fit; the store is then as it was.
+          TypeError: if the size of a leaf is not known.
 
         Example:
           >>> store = Store()
@@ -204,8 +206,9 @@ class Store:
     def held(self, name: str, *, slots: int) -> Held:
         """A reference to the versions that the running invocations of the same function hold.
 
-        One's own comes first, then the others' that differ, newest first; padded with one's own up to `slots`. The
-        invocation must also refer to `name` itself, which says what its own version is.
+        One's own comes first, then the others' that differ, newest first; padded with one's own up to `slots`, so that
+        the number does not change what is compiled. Padding is not fetched: each version is, once. The invocation must
+        also refer to `name` itself, which says what its own version is.
 
         Raises:
           ValueError: if `slots` is below 1.
@@ -261,13 +264,13 @@ class Store:
             for i, argument in enumerate(arguments):
                 if isinstance(argument, Object):
                     resolved[i] = self._get(_OBJECTS, argument.number)
-                    self._fetch(lease, _OBJECTS, argument.number)
+                    lease.fetched.add((_OBJECTS, argument.number))
                     self._hold(lease, _OBJECTS, argument.number)
                     continue
                 version = self._version(argument)
                 if isinstance(argument, Latest | At | Lagged) and version is not None:
                     resolved[i] = Versioned(version, self._get(argument.name, version))
-                    self._fetch(lease, argument.name, version)
+                    lease.fetched.add((argument.name, version))
                     self._hold(lease, argument.name, version)
                     if argument.name not in lease.works_on:
                         lease.works_on[argument.name] = version
@@ -280,13 +283,9 @@ class Store:
         return tuple(resolved)
 
     def fetched(self, invocation: int) -> int:
-        """Bytes that an invocation's references stood for when it started."""
+        """Bytes that an invocation fetched when it started: of each version and object that it refers to, once."""
         lease = self._leases.get(invocation)
-        return lease.nbytes if lease else 0
-
-    def holders(self, name: str, version: int) -> tuple[int, ...]:
-        """Numbers of the pending and running invocations that hold a version, which keeps it in the store."""
-        return tuple(sorted(n for n, lease in self._leases.items() if (name, version) in lease.versions))
+        return sum(self._sizes[version] for version in lease.fetched) if lease else 0
 
     def release(self, invocation: int) -> None:
         """Lets go of what an invocation held."""
@@ -327,8 +326,7 @@ class Store:
             raise LookupError(f"held({reference.name!r}) needs a reference to {reference.name!r} beside it")
         others = sorted(self._worked_on[own.function, reference.name].keys() - {mine}, reverse=True)
         versions = [mine, *others, *[mine] * reference.slots][: reference.slots]
-        for version in versions:
-            self._fetch(own, reference.name, version)
+        own.fetched.update((reference.name, version) for version in versions)
         return tuple(Versioned(version, self._get(reference.name, version)) for version in versions)
 
     def _get(self, name: str, version: int) -> Tree:
@@ -343,9 +341,6 @@ class Store:
     def _hold(self, lease: _Lease, name: str, version: int) -> None:
         lease.versions.append((name, version))
         self._pins[name, version] = self._pins.get((name, version), 0) + 1
-
-    def _fetch(self, lease: _Lease, name: str, version: int) -> None:
-        lease.nbytes += self._sizes[name, version]
 
     def _add(self, name: str, version: int, tree: Tree) -> int:
         nbytes = size(tree)
@@ -378,13 +373,48 @@ class Store:
 
 
 def size(tree: Any) -> int:
-    """Bytes of the arrays in a tree."""
-    return sum(getattr(leaf, "nbytes", 0) for leaf in jax.tree.leaves(tree))
+    """Bytes of a tree: of its arrays, its numbers and its texts, and of what says its own `nbytes`.
+
+    Args:
+      tree: any tree. A Python number counts 8 bytes, a text as many as it has in UTF-8.
+
+    Returns:
+      The sum over its leaves.
+
+    Raises:
+      TypeError: if the size of a leaf is not known: it would be carried for nothing.
+
+    Example:
+      >>> import numpy as np
+      >>> size({"w": np.zeros(3, np.float32), "version": 7})
+      20
+    """
+    return sum(map(_leaf_size, jax.tree.leaves(tree)))
+
+
+def _leaf_size(leaf: Any) -> int:
+    nbytes = getattr(leaf, "nbytes", None)
+    if nbytes is not None:
+        return int(nbytes)
+    if isinstance(leaf, bool | int | float | complex):
+        return 8
+    if isinstance(leaf, str):
+        return len(leaf.encode())
+    if isinstance(leaf, bytes | bytearray):
+        return len(leaf)
+    raise TypeError(
+        f"a {type(leaf).__name__} is of unknown size: make it a tree of arrays, or give it an attribute `nbytes`"
+    )
 
 
 def has_references(arguments: tuple[object, ...]) -> bool:
     """Whether any argument is to be resolved."""
     return any(isinstance(argument, _REFERENCES) for argument in arguments)
+
+
+def values_among(arguments: tuple[object, ...]) -> tuple[object, ...]:
+    """The arguments that are passed by value."""
+    return tuple(argument for argument in arguments if not isinstance(argument, _REFERENCES))
 
 
 def _fixed(reference: At | Object) -> tuple[str, int]:

@@ -13,13 +13,13 @@ from stellaris.aggregation import apply_update
 from stellaris.algorithms import PPO, gradient
 from stellaris.algorithms.batch import Batch, take
 from stellaris.algorithms.gradients import all_finite
-from stellaris.envs import VectorEnv
+from stellaris.envs import EnvSpec, VectorEnv
 from stellaris.gradient_queue import Update
 from stellaris.normalisation import Statistics
 from stellaris.policies import Policy, PolicyVersion
 from stellaris.rollout import Actors, Fragment, start
 from stellaris.runtime.functions import Context, Function
-from stellaris.runtime.store import Versioned
+from stellaris.runtime.store import Versioned, size
 from stellaris.types import NDArray, Tree, concatenate
 
 #: Programs are made once for what they are made of, so that a second run compiles nothing.
@@ -48,6 +48,11 @@ class Data:
     pending: NDArray  #: `[N]` bool: transitions that no applied gradient has seen yet.
     left: int  #: gradients that are still to be applied.
 
+    @property
+    def nbytes(self) -> int:
+        """What a learner of the whole batch fetches."""
+        return size(self.batch)
+
     def learn(self, indices: NDArray) -> int:
         """Notes that a gradient of these samples was applied; returns how many transitions it was first to see."""
         inside = indices[indices < len(self.pending)]
@@ -66,8 +71,21 @@ class Work:
 
     @property
     def nbytes(self) -> int:
-        """What a learner fetches: its minibatch."""
-        return sum(x.nbytes // max(len(x), 1) for x in self.data.batch) * len(self.indices)
+        """What a learner of this minibatch fetches: its share of the batch."""
+        return self.data.nbytes * len(self.indices) // len(self.data.pending)
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Gradients that the parameter function applies together."""
+
+    update: Update  #: what `pop` made of them.
+    nbytes: int  #: what the function fetches: each of the gradients, however they are combined.
+
+    @staticmethod
+    def of(update: Update, params: Tree) -> "Group":
+        """The group whose gradients `pop` took from the queue."""
+        return Group(update, int(update.count) * size(params))
 
 
 def actor(policy: Policy, env: VectorEnv, length: int) -> Function:
@@ -86,7 +104,25 @@ def actor(policy: Policy, env: VectorEnv, length: int) -> Function:
     def body(context: Context, version: Versioned) -> Fragment:
         return batched([context], [(version,)])[0]
 
-    return Function(body, init=lambda slot, key: start(env, slot), batched=batched)
+    nbytes = fragment_bytes(policy, env.spec, length)
+    return Function(body, init=lambda slot, key: start(env, slot), batched=batched, upload=nbytes)
+
+
+def fragment_bytes(policy: Policy, spec: EnvSpec, length: int) -> int:
+    """Bytes of what an actor delivers for training: its trajectory, and the statistics of its observations."""
+
+    def act(key: jax.Array) -> jax.Array:
+        version = PolicyVersion(policy.init(key), Statistics.empty(spec.observation_shape).normaliser())
+        distribution, _ = policy.apply(version, np.zeros((1, *spec.observation_shape), np.float32))
+        action: jax.Array = distribution.sample(policy.noise(key, 1))
+        return action
+
+    action = jax.eval_shape(act, jax.random.key(0))
+    elements = math.prod(spec.observation_shape)
+    observation_and_value = 4 * elements + 4  # one row more than the rest, which bootstraps
+    step = action.size * action.dtype.itemsize + 4 + 1 + 1 + 4 + 4  # reward, terminated, valid, log_prob, version
+    statistics = 8 * (1 + 2 * elements)
+    return int((length + 1) * observation_and_value + length * step + statistics)
 
 
 @_once
@@ -114,7 +150,8 @@ def learner(algorithm: PPO, policy: Policy, rho: float) -> Function:
             )
         return Learned(grads, version.version, metrics)
 
-    return Function(body)
+    # A gradient is of the parameters' size; what is reported beside it does not count.
+    return Function(body, upload=lambda version, held, work: size(version.value.params))
 
 
 def _on_host(metrics: Mapping[str, jax.Array], version: Versioned) -> dict[str, float]:
@@ -147,21 +184,21 @@ def whole_round(algorithm: PPO, policy: Policy) -> Function:
             )
         return params, opt_state, metrics
 
-    return Function(body)
+    return Function(body, upload=lambda version, opt_state, data: size((version.value.params, opt_state)))
 
 
 @_once
 def parameter(algorithm: PPO) -> Function:
-    """The parameter function: `(Update, params, optimizer state) -> (params, optimizer state)`."""
+    """The parameter function: `(Group, params, optimizer state) -> (params, optimizer state)`."""
     optimizer = algorithm.optimizer()
     compute = jax.jit(lambda update, params, opt_state: apply_update(optimizer, update, params, opt_state))
 
-    def body(context: Context, update: Update, params: Tree, opt_state: Tree) -> tuple[Tree, Tree]:
+    def body(context: Context, group: Group, params: Tree, opt_state: Tree) -> tuple[Tree, Tree]:
         del context
-        params, opt_state = compute(update, params, opt_state)
+        params, opt_state = compute(group.update, params, opt_state)
         return params, opt_state
 
-    return Function(body)
+    return Function(body, upload=lambda group, params, opt_state: size((params, opt_state)))
 
 
 class Batches:

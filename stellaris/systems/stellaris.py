@@ -1,6 +1,7 @@
 """Stellaris: asynchronous actors, on-demand learner functions, staleness-aware aggregation."""
 
 import functools
+import math
 from collections import deque
 from dataclasses import dataclass, field
 
@@ -56,7 +57,9 @@ class Stellaris:
         act = run.program("act", programs.actor(run.policy, run.env, run.workload.fragment))
         learn = run.program("learn", programs.learner(self.algorithm, run.policy, self.rho))
         update_policy = run.program("update_policy", programs.parameter(self.algorithm))
-        newest, held = store.latest("policy"), store.held("policy", slots=self.learners)
+        newest = store.latest("policy")
+        # Without a cap nobody looks at the others' policies, and nobody fetches them.
+        held = () if math.isinf(self.rho) else store.held("policy", slots=self.learners)
         init, push, ready, pop, admit = _jitted(self.aggregator or _default(self.learners))
 
         def first() -> _Loop:
@@ -103,9 +106,10 @@ class Stellaris:
             s.startable = [i for i in s.free if admit(s.queue, i, s.clock)] if s.work else []
             stalled = not (s.running or s.startable)
             if s.queued and not s.updating and (stalled or ready(s.queue, s.clock, run.round)):
-                group, s.queue = pop(s.queue, s.clock, run.round)
-                for staleness in group.staleness[: int(group.count)].tolist():
+                update, s.queue = pop(s.queue, s.clock, run.round)
+                for staleness in update.staleness[: int(update.count)].tolist():
                     run.applied(staleness, *s.queued.popleft())
+                group = programs.Group.of(update, s.params)
                 platform.invoke("parameter", update_policy, group, s.params, s.opt_state)
                 s.updating = True
 

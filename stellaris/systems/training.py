@@ -113,9 +113,10 @@ def train(
 
 
 def _slots(workload: Workload, platform: SimulatedPlatform) -> int:
-    """Containers of the actor function at most: one an actor, and one for each that is kept warm meanwhile."""
-    actor = platform.functions.get("actor")
-    return workload.actors + (actor.provisioned if actor else 0)
+    """Environments that the containers of the actor function may need."""
+    if "actor" not in platform.functions:
+        return workload.actors  # the system will say what it lacks
+    return platform.slots("actor", concurrent=workload.actors)
 
 
 class Restartable:

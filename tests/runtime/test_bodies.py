@@ -1,5 +1,6 @@
 """Bodies that hang, raise, or are quick; batches of which some fail; the keys that they get."""
 
+import gc
 import subprocess
 import sys
 import threading
@@ -9,7 +10,7 @@ import traceback
 import jax
 import pytest
 
-from stellaris.runtime import Function, FunctionError, FunctionSpec, SimulatedPlatform
+from stellaris.runtime import Faults, Function, FunctionError, FunctionSpec, SimulatedPlatform
 from stellaris.runtime.delays import Constant, Measured
 
 
@@ -118,13 +119,122 @@ def test_a_body_that_hangs_on_the_wall_clock(blocked, timeout, status):
         assert (done.result(), done.cold) == ("fine", True)
 
 
-def test_threads_that_hang_on_the_wall_clock_are_replaced(blocked):
-    """With one thread, the next body still runs."""
-    with deploy(0.01, clock="wall", hang_after=0.3, threads=1) as platform:
+@pytest.mark.parametrize("timeout", [None, 0.3])
+def test_a_body_that_hangs_on_the_wall_clock_delays_no_other(blocked, timeout):
+    """Waiting for a thread does not count as running: the second is quick, and completes first."""
+    with deploy(0.01, clock="wall", hang_after=0.3, timeout=timeout, threads=1) as platform:
         platform.invoke("f", blocked)
-        assert platform.next_completion().status == "hung"
         platform.invoke("f", lambda context: "fine")
+        first, second = drain(platform)
+        assert (first.number, first.result()) == (1, "fine")
+        assert (second.number, second.status) == (0, "timed_out" if timeout else "hung")
+
+
+def test_bodies_that_run_at_once_on_the_wall_clock_do_not_wait_for_threads():
+    """Four that wait for each other, on a platform that is told of one thread."""
+    together = threading.Barrier(4)
+    with deploy(0.0, clock="wall", timeout=30.0, threads=1) as platform:
+        for _ in range(4):
+            platform.invoke("f", lambda context: together.wait(20.0))
+        assert [done.status for done in drain(platform)] == ["completed"] * 4
+
+
+def test_a_killed_body_keeps_its_slot_on_the_wall_clock_until_it_ends():
+    """The next container has another one, the one after the end of the first body has the first slot again."""
+    gate, ended = threading.Event(), threading.Event()
+
+    def waits(context):
+        gate.wait(60.0)
+        ended.set()
+        return context.slot
+
+    with deploy(0.0, clock="wall", timeout=0.3, max_concurrency=1, keep_alive=0.0) as platform:
+        platform.invoke("f", waits)
+        killed = platform.next_completion()
+        assert (killed.status, killed.container.slot) == ("timed_out", 0)
+        platform.invoke("f", lambda context: context.slot)
+        assert platform.next_completion().result() == 1
+        gate.set()
+        assert ended.wait(60.0)
+        while killed.container.occupied:  # the message of its end is on the way
+            platform.next_completion(until=platform.now + 0.01)
+        platform.invoke("f", lambda context: context.slot)  # in a new container
+        assert platform.next_completion().result() == 0
+
+
+def test_a_killed_body_has_ended_in_virtual_time_before_its_slot_is_given_away():
+    """Its container is lost while it runs on its thread; another one starts in its slot at the same instant."""
+    log, begun, gate = [], threading.Event(), threading.Event()
+
+    def first(context):
+        log.append(("begins", context.slot))
+        begun.set()
+        gate.wait(0.2)  # long enough for the second to begin, if it may
+        log.append(("ends", context.slot))
+
+    def second(context):
+        log.append(("next", context.slot))
+
+    faults = {"f": Faults(lose_containers_at=(1.0,))}
+    spec = FunctionSpec(Constant(5.0), max_concurrency=1, timeout=100.0)
+    with SimulatedPlatform({"f": spec}, faults=faults, threads=2) as platform:
+        platform.invoke("f", first)
+        platform.invoke("f", second)
+        lost = platform.next_completion()
+        assert (lost.status, lost.finished) == ("crashed", 1.0)
         assert platform.next_completion().status == "completed"
+    assert begun.is_set()
+    assert log == [("begins", 0), ("ends", 0), ("next", 0)]
+
+
+def test_threads_end_with_a_platform_that_nobody_closes():
+    """Once it is collected."""
+    before = set(threading.enumerate())
+    platforms = [deploy(0.01, threads=2) for _ in range(5)]
+    for platform in platforms:
+        platform.invoke("f", slow)
+        platform.next_completion()
+    started = set(threading.enumerate()) - before
+    assert len(started) == 5
+    del platform
+    platforms.clear()
+    gc.collect()
+    for thread in started:
+        thread.join(20.0)
+    assert not [thread for thread in started if thread.is_alive()]
+
+
+@pytest.mark.parametrize("clock", ["virtual", "wall"])
+def test_an_exception_does_not_wait_for_bodies_that_run(blocked, clock):
+    """A `with` block that is interrupted is left after some two seconds."""
+    begun = threading.Event()
+
+    def body(context):
+        begun.set()
+        blocked(context)
+
+    def interrupted():
+        with deploy(1.0, clock=clock, timeout=50.0) as platform:
+            platform.invoke("f", body)
+            platform.next_completion(until=0.05)
+            assert begun.wait(20.0)
+            raise KeyboardInterrupt
+
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert time.monotonic() - began < 10.0
+
+
+def test_the_pace_of_a_lambda_in_a_loop_is_known():
+    """It is new at every call, and as quick as before: it need not be handed over to a thread."""
+    with deploy(1.0, threads=1) as platform:
+        threads_of = []
+        for _ in range(20):
+            platform.invoke("f", lambda context: threading.get_ident())
+            threads_of.append(platform.next_completion().result())
+    assert threads_of[0] != threading.get_ident()
+    assert threads_of[-1] == threading.get_ident()
 
 
 @pytest.mark.parametrize("clock", ["virtual", "wall"])

@@ -283,6 +283,61 @@ def test_who_waits_gets_the_prewarmed_container():
         assert happened(platform, "container_created") == [0.0]
 
 
+def test_slots():
+    """As many as run at once, and as are kept warm or were made ahead; a limit bounds them."""
+    deployment = {
+        "free": spec(),
+        "warm": spec(provisioned=3),
+        "limited": spec(max_concurrency=4),
+        "killed": spec(timeout=9.0),
+    }
+    for clock, killed in (("virtual", 5), ("wall", 10)):
+        with SimulatedPlatform(deployment, clock=clock) as platform:
+            slots = {name: platform.slots(name, concurrent=5) for name in deployment}
+            assert slots == {"free": 5, "warm": 8, "limited": 4, "killed": killed}
+            platform.prewarm("free", 7)
+            platform.prewarm("limited", 7)
+            assert platform.slots("free", concurrent=5) == 12
+            assert platform.slots("limited", concurrent=5) == 4
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_container_has_a_slot_beyond_those_that_were_told(seed):
+    """However many were made ahead, fail or expire."""
+    rng = np.random.default_rng(seed)
+    deployment = {
+        "f": spec(Exponential(1.0), keep_alive=float(rng.choice([0.5, 5.0])), provisioned=int(rng.integers(3)))
+    }
+    faults = {"f": Faults(crash_during=0.2, lose=0.1, lifetime=Exponential(5.0))}
+    with SimulatedPlatform(deployment, seed=seed, faults=faults) as platform:
+        platform.prewarm("f", int(rng.integers(1, 5)))
+        platform.prewarm("f", 2, at=3.0)
+        most = platform.slots("f", concurrent=3)
+        seen = set()
+        for _ in range(3):
+            platform.invoke("f", lambda context: None)
+        for _ in range(100):
+            done = platform.next_completion()
+            seen.add(done.container.slot)
+            platform.invoke("f", lambda context: None)
+        assert max(seen) < most
+
+
+def test_prewarming_leaves_no_containers_behind():
+    """A call and a prewarming a second, for 2,000 s, of containers that stay for 5: what is kept does not grow."""
+    with deploy(0.5, keep_alive=5.0) as platform:
+        kept = []
+        for second in range(2000):
+            platform.prewarm("f", at=float(second))
+            platform.invoke("f", nothing, at=float(second))
+            while platform.next_completion(until=second + 0.75):
+                pass
+            pool = platform._pools["f"]
+            kept.append(sum(map(len, pool._warm.values())))
+        assert len(pool.live) < 10
+        assert max(kept) < 150
+
+
 def test_prewarming_beyond_the_limit_does_nothing():
     """Neither more than the limit, nor while the one that there may be runs."""
     with deploy(1.0, cold_start=0.5, max_concurrency=2) as platform:

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from stellaris.runtime import Faults, FunctionSpec, Outages, Transfer
 from stellaris.runtime.delays import (
     Constant,
     Delay,
@@ -121,3 +122,31 @@ def test_measured_durations_are_not_drawn():
     """They are known only once the body has run."""
     with pytest.raises(TypeError, match="Measured is only a compute time"):
         Measured(1.0).sample(np.random.default_rng(0), 1)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: FunctionSpec(0.5), r"compute=0.5 is not a delay: use delays.Constant\(0.5\) or a distribution"),
+        (lambda: FunctionSpec(Constant(1.0), cold_start="1"), r"cold_start='1' is not a delay: use delays.Constant\("),
+        (lambda: Transfer(0.1, 1.0), "latency=0.1 is not a delay"),
+        (lambda: Faults(straggler_factor=2.0), "straggler_factor=2.0 is not a delay"),
+        (lambda: Faults(lifetime=3.0), "lifetime=3.0 is not a delay"),
+        (lambda: Faults(notice_after=1.0), "notice_after=1.0 is not a delay"),
+        (lambda: Faults(duplicate_after=1.0), "duplicate_after=1.0 is not a delay"),
+        (lambda: Outages(every=1.0), "every=1.0 is not a delay"),
+        (lambda: Outages(lasting=1.0), "lasting=1.0 is not a delay"),
+        (lambda: Mixture((Constant(1.0), 2.0), (0.5, 0.5)), r"delays\[1\]=2.0 is not a delay"),
+    ],
+)
+def test_what_is_not_a_delay(unchecked, make, message):
+    """Is found where it is given, and not when it is first drawn."""
+    with pytest.raises(TypeError, match=message):
+        make()
+
+
+@pytest.mark.parametrize("make", [lambda: Faults(lifetime=Measured()), lambda: Outages(lasting=Measured())])
+def test_what_cannot_be_drawn(make):
+    """Only a compute time can be measured."""
+    with pytest.raises(ValueError, match=r"=Measured\(\): only a compute time"):
+        make()

@@ -170,7 +170,7 @@ def test_a_store_that_is_slow():
     with deploy(store=store, transfer=wire, cold_start=Constant(0.0)) as platform:
         argument = platform.store.put(np.zeros(10))
         for at in (0.0, 1.0, 3.99, 4.0):
-            platform.invoke("f", lambda context, x: None, argument, at=at)
+            platform.invoke("f", Function(lambda context, x: None, upload=0), argument, at=at)
         done = sorted(drain(platform), key=lambda d: d.number)
         assert [d.finished - d.started for d in done] == pytest.approx([2.2, 4.0, 4.0, 2.2])
 

@@ -2,8 +2,6 @@
 
 import functools
 import gc
-import importlib.util
-import sys
 import threading
 import time
 import traceback
@@ -23,8 +21,8 @@ from stellaris.runtime import (
     PriceSheet,
     Rate,
     SimulatedPlatform,
+    Trace,
     Transfer,
-    functions,
 )
 from stellaris.runtime import platform as platform_module
 from stellaris.runtime.delays import (
@@ -45,6 +43,9 @@ def deploy(compute=1.0, **spec) -> SimulatedPlatform:
     delays = {"compute": compute} | {name: spec.pop(name) for name in ("cold_start", "queueing") if name in spec}
     delays = {name: Constant(value) if isinstance(value, float) else value for name, value in delays.items()}
     return SimulatedPlatform({"f": FunctionSpec(**delays, **spec)})
+
+
+SPEC = FunctionSpec(Constant(0.01))
 
 
 def drain(platform: SimulatedPlatform) -> list:
@@ -278,7 +279,7 @@ def test_queueing_delay():
     ("arguments", "seconds"),
     [
         ((), 0.5),
-        ((1.0, "text", None), 0.5),  # sizes are those of arrays
+        ((1.0, "text", True, None), 0.52),  # numbers have 8 bytes, texts as many as in UTF-8
         ((np.zeros(1000, np.float32),), 4.5),
         (({"a": np.zeros(500, np.uint8), "b": [np.zeros((5, 100))]}, np.zeros(1000, bool)), 6.0),
     ],
@@ -288,19 +289,56 @@ def test_transfer(arguments, seconds):
     transfer = Transfer(latency=Constant(0.5), bandwidth=1000.0)
     for work in (0.0, 1.0, 2.5):
         with deploy(2.0, transfer=transfer) as platform:
-            platform.invoke("f", nothing, *arguments, work=work)
-            assert platform.next_completion().finished == seconds + 2.0 * work
+            platform.invoke("f", Function(nothing, upload=0), *arguments, work=work)
+            assert platform.next_completion().finished == pytest.approx(seconds + 2.0 * work)
 
 
-def test_transfer_of_what_references_stand_for():
-    """The sizes are those of the resolved arguments: one version of 800 bytes, and three of them in `held`."""
+def test_each_version_is_transferred_once():
+    """One version of 800 bytes, however often it is referred to, and however many slots of `held` it fills."""
     with deploy(0.0, transfer=Transfer(Constant(0.0), bandwidth=100.0)) as platform:
-        platform.store.publish("p", {"w": np.zeros(100)})
-        latest, held = platform.store.latest("p"), platform.store.held("p", slots=3)
-        for arguments, seconds in [((latest,), 8.0), ((latest, held), 32.0)]:
+        store, program = platform.store, Function(nothing, upload=0)
+        store.publish("p", {"w": np.zeros(100)})
+        latest, held = store.latest("p"), store.held("p", slots=8)
+        for arguments in [(latest,), (latest, latest), (latest, held), (held, latest, store.at("p", 0))]:
             began = platform.now
-            platform.invoke("f", nothing, *arguments)
-            assert platform.next_completion().finished - began == seconds
+            platform.invoke("f", program, *arguments)
+            assert platform.next_completion().finished - began == 8.0
+
+
+def test_the_versions_that_others_hold_are_transferred():
+    """A learner that starts beside two on other versions fetches three: of 100, 200 and 400 bytes."""
+    with deploy(100.0, transfer=Transfer(Constant(0.0), bandwidth=100.0)) as platform:
+        store, program = platform.store, Function(nothing, upload=0)
+        calls = []
+        for n, at in ((100, 0.0), (200, 10.0), (400, 20.0)):
+            assert platform.next_completion(until=at) is None
+            store.publish("p", np.zeros(n, np.uint8))
+            calls.append(platform.invoke("f", program, store.latest("p"), store.held("p", slots=4)))
+        drain(platform)
+        assert [call.finished - call.started for call in calls] == pytest.approx([101.0, 103.0, 107.0])
+
+
+@pytest.mark.parametrize(("upload", "seconds"), [(0, 1.0), (50, 1.5), (lambda x, y: x.nbytes * y, 4.0)])
+def test_the_result_is_transferred_too(upload, seconds):
+    """It has the size that the program declares: a number, or a function of the resolved arguments."""
+    with deploy(0.0, transfer=Transfer(Constant(0.0), bandwidth=100.0)) as platform:
+        platform.invoke("f", Function(nothing, upload=upload), platform.store.put(np.zeros(92, np.uint8)), 3)
+        expected = seconds if not callable(upload) else 1.0 + 92 * 3 / 100
+        assert platform.next_completion().finished == pytest.approx(expected)
+
+
+def test_what_is_of_unknown_size_is_refused():
+    """At `invoke`: it would be carried for nothing. Where bytes cost no time, nobody asks."""
+    with deploy(0.0, transfer=Transfer(Constant(0.0), bandwidth=100.0)) as platform:
+        with pytest.raises(ValueError, match=r"function 'f' has Transfer.*say how many bytes its program returns"):
+            platform.invoke("f", nothing, np.zeros(3))
+        with pytest.raises(TypeError, match=r"function 'f' has Transfer.* a object is of unknown size"):
+            platform.invoke("f", Function(nothing, upload=0), [np.zeros(3), object()])
+        assert drain(platform) == []
+    for transfer in (None, Transfer(Constant(0.0), float("inf"))):
+        with deploy(0.0, transfer=transfer) as platform:
+            platform.invoke("f", nothing, object())
+            assert platform.next_completion().status == "completed"
 
 
 def test_a_latency_cannot_be_measured():
@@ -335,7 +373,7 @@ def test_timeout():
 def test_timeout_includes_the_transfer():
     """Fetching the arguments is part of the invocation."""
     with deploy(1.0, timeout=1.5, transfer=Transfer(Constant(1.0), 1.0)) as platform:
-        platform.invoke("f", nothing)
+        platform.invoke("f", Function(nothing, upload=0))
         assert (platform.next_completion().status, platform.now) == ("timed_out", 1.5)
 
 
@@ -348,7 +386,7 @@ def test_retry():
     with deploy(2.0, timeout=1.0) as platform:
         platform.store.publish("p", "value")
         killed = platform.invoke("f", body, 7, platform.store.latest("p"), tag="mine", work=0.75)
-        with pytest.raises(FunctionError, match=r"\(attempt 1\) pending"):
+        with pytest.raises(ValueError, match="invocation 0 is pending: only what failed is retried"):
             platform.retry(killed)
         for attempt in (1, 2, 3):
             assert platform.next_completion() is killed
@@ -363,8 +401,71 @@ def test_retry():
         again = platform.retry(killed)  # five attempts unless said otherwise
         assert platform.next_completion() is again
         assert again.result() == (4, 7, "value")
-        with pytest.raises(FunctionError, match="completed"):
+        with pytest.raises(ValueError, match="invocation 3 is completed: only what failed is retried"):
             platform.retry(again)
+
+
+def test_no_attempt_is_left_at_a_limit_of_zero():
+    """Zero is a limit, and not the default."""
+    with deploy(2.0, timeout=1.0) as platform:
+        platform.invoke("f", nothing)
+        killed = platform.next_completion()
+        with pytest.raises(FunctionError, match=r"invocation 0 \(attempt 1\) timed out"):
+            platform.retry(killed, limit=0)
+        assert platform.next_completion() is None
+
+
+def test_invocations_of_another_platform():
+    """Neither cancels one's own of the same number, nor is tried again here."""
+    with deploy(2.0) as platform, deploy(2.0, timeout=1.0) as other:
+        own = platform.invoke("f", nothing)
+        theirs = other.invoke("f", nothing)
+        for call in (platform.cancel, platform.retry):
+            with pytest.raises(ValueError, match="function 'f', invocation 0 belongs to another platform"):
+                call(theirs)
+        assert other.next_completion() is theirs
+        with pytest.raises(ValueError, match="belongs to another platform"):
+            platform.retry(theirs)
+        assert platform.next_completion() is own
+        platform.cancel(own)  # has ended: left as it is
+        assert own.status == "completed"
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: SimulatedPlatform({"f": 1.0}), TypeError, r"functions=\{'f': 1.0\}: expected FunctionSpec"),
+        (lambda: SimulatedPlatform({}, replay=Trace()), TypeError, r"replay=.*: expected Replay\(trace\)"),
+        (lambda: SimulatedPlatform({"f": SPEC}, faults={"f": 0.1}), TypeError, r"faults=\{'f': 0.1\}: expected Faults"),
+        (lambda: SimulatedPlatform({}, seed=-1), ValueError, "seed=-1: expected 0 <= seed"),
+        (lambda: SimulatedPlatform({}, store_capacity=0), ValueError, "store_capacity=0 is not positive"),
+        (lambda: FunctionSpec(Constant(1.0), transfer=Constant(1.0)), TypeError, r"transfer=.*: expected Transfer\("),
+        (lambda: FunctionSpec(Constant(1.0), resources=4), TypeError, r"resources=4: expected Resources\("),
+        (lambda: FunctionSpec(Constant(1.0), retry=3), TypeError, r"retry=3: expected Retry\("),
+        (lambda: Function(3), TypeError, "body=3 cannot be called"),
+        (lambda: Function(nothing, upload=-1), ValueError, "upload=-1 is negative"),
+    ],
+)
+def test_arguments_of_another_kind(unchecked, make, error, message):
+    """Are named at once, with what is expected."""
+    with pytest.raises(error, match=message):
+        make()
+
+
+def test_what_is_to_happen_now_on_the_wall_clock():
+    """An instant that has passed since it was looked up is now; there was none before the start."""
+    with SimulatedPlatform({"f": SPEC}, clock="wall") as platform:
+        platform.invoke("f", nothing, at=platform.now)
+        platform.prewarm("f", at=platform.now)
+        assert platform.next_completion(until=platform.now + 60.0).status == "completed"
+        with pytest.raises(ValueError, match=r"at=-1\.0 is past"):
+            platform.invoke("f", nothing, at=-1.0)
+
+
+def test_until_is_a_number():
+    """No comparison with NaN holds: it would not bound anything."""
+    with deploy() as platform, pytest.raises(ValueError, match="until=nan is not a number"):
+        platform.next_completion(until=float("nan"))
 
 
 def test_a_body_that_raised_is_not_retried():
@@ -669,7 +770,7 @@ def test_measured(batched):
         platform.invoke("f", lambda context: 1 / 0)
         assert platform.next_completion().status == "failed"
     with deploy(Measured(0.0), transfer=Transfer(Constant(0.25), 1.0)) as platform:
-        platform.invoke("f", body)
+        platform.invoke("f", Function(body, upload=0))
         assert platform.next_completion().finished == 0.25
 
 
@@ -773,19 +874,6 @@ def test_what_is_refused(call, error, message):
             call(platform)
         assert len(platform.trace) == before
         assert platform.next_completion() is None
-
-
-def test_numbers_are_no_delays(monkeypatch):
-    """A bare number is refused with what to write instead, where no type checker of the tests does so before."""
-    source = importlib.util.spec_from_file_location("unchecked_functions", functions.__file__)
-    unchecked = importlib.util.module_from_spec(source)
-    monkeypatch.setitem(sys.modules, "unchecked_functions", unchecked)
-    source.loader.exec_module(unchecked)
-    for name in ("compute", "cold_start", "queueing"):
-        with pytest.raises(TypeError, match=rf"{name}=0.5 is not a delay: use delays.Constant\(0.5\)"):
-            unchecked.FunctionSpec(**({"compute": Constant(1.0)} | {name: 0.5}))
-    with pytest.raises(TypeError, match=r"latency=0\.5 is not a delay"):
-        unchecked.Transfer(0.5, 1.0)
 
 
 def test_a_delay_that_draws_no_duration():
@@ -932,9 +1020,9 @@ def random_functions(rng, batched: bool) -> dict:
         "max_batch": int(rng.integers(1, 6)),
     }
     return {
-        "actor": Function(act, init=lambda slot, key: 1000 * slot, **(together if batched else {})),
-        "learner": Function(learn),
-        "parameter": Function(lambda context, version: version.value + 1.0),
+        "actor": Function(act, init=lambda slot, key: 1000 * slot, upload=7, **(together if batched else {})),
+        "learner": Function(learn, upload=lambda version, held: version.value.nbytes * len(held)),
+        "parameter": Function(lambda context, version: version.value + 1.0, upload=24),
     }
 
 

@@ -161,7 +161,7 @@ def test_versions_that_are_not_there(look_up, message):
     ("make", "message"),
     [
         (lambda: Store(keep=0), "keep=0 is below 1"),
-        (lambda: SimulatedPlatform({}, keep_versions=0), "keep=0 is below 1"),
+        (lambda: SimulatedPlatform({}, keep_versions=0), "keep_versions=0 is below 1"),
         (lambda: Store().lagged("p", -1), "lag=-1 is negative"),
         (lambda: Store().held("p", slots=0), "slots=0 is below 1"),
     ],

@@ -1,0 +1,83 @@
+"""The systems' functions: what they carry to and fro, by its real size."""
+
+import math
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from stellaris import PPO, envs, staleness_aware
+from stellaris.normalisation import Statistics
+from stellaris.policies import PolicyVersion, actor_critic
+from stellaris.runtime import FunctionSpec, SimulatedPlatform, Transfer
+from stellaris.runtime.delays import Constant
+from stellaris.runtime.store import size
+from stellaris.runtime.trace import ENDINGS
+from stellaris.systems import Budget, Stellaris, Synchronous, Workload, programs, train
+
+ALGORITHM = PPO(epochs=2, minibatch_size=24)
+WORKLOAD = Workload("CartPole-v1", actors=3, fragment=16, hidden=(8,))
+
+
+@pytest.mark.parametrize("name", ["CartPole-v1", "Hopper-v4"])
+def test_a_fragments_declared_size_is_its_own(name):
+    """Discrete and continuous actions; the returns of episodes, which go to the record, are not counted."""
+    env = envs.make(name, slots=1)
+    policy = actor_critic(env.spec, hidden=(8,))
+    act = programs.actor(policy, env, 40)
+    version = PolicyVersion(policy.init(jax.random.key(0)), Statistics.empty(env.spec.observation_shape).normaliser())
+    with SimulatedPlatform({"actor": FunctionSpec(Constant(1.0))}) as platform:
+        platform.store.publish("policy", version)
+        platform.invoke("actor", act, platform.store.latest("policy"))
+        fragment = platform.next_completion().result()
+    assert size((fragment.trajectory, fragment.statistics)) == act.upload
+    assert len(fragment.episodes) > 0 or name == "Hopper-v4"
+
+
+BANDWIDTH = 1e6
+SAMPLE = 16 + 4 + 4 * 4 + 4 + 1  # observation, action, four numbers, version, validity
+
+
+def carried(system, *functions) -> tuple[dict[str, list[int]], Any]:
+    """Bytes that each function's invocations carried, in order, where nothing but bytes costs time; and the run."""
+    spec = FunctionSpec(Constant(0.0), transfer=Transfer(Constant(0.0), BANDWIDTH))
+    platform = SimulatedPlatform(dict.fromkeys(functions, spec))
+    result = train(system, WORKLOAD, platform=platform, budget=Budget(steps=5 * 48))
+    table = result.trace.invocations()
+    nbytes = np.rint((table.ended - table.started) * BANDWIDTH)
+    completed = table.ending == ENDINGS.index("completed")
+    return {name: nbytes[completed & (table.function == i)].tolist() for i, name in enumerate(table.names)}, result
+
+
+def test_what_the_synchronous_learner_carries():
+    """The policy, the optimizer's state and the whole batch; back go parameters and state."""
+    nbytes, result = carried(Synchronous(ALGORITHM), "actor", "learner")
+    params = result.params.params
+    state = size(ALGORITHM.optimizer().init(params))
+    assert set(nbytes["learner"]) == {size(result.params) + state + 48 * SAMPLE + size(params) + state}
+    assert len(nbytes["learner"]) >= 4
+    env = envs.make("CartPole-v1", slots=1)
+    fragment = programs.fragment_bytes(actor_critic(env.spec, hidden=(8,)), env.spec, 16)
+    assert set(nbytes["actor"]) == {size(result.params) + fragment}
+
+
+@pytest.mark.parametrize(("rho", "most"), [(1.0, 3), (math.inf, 1)])
+@pytest.mark.parametrize("combine", ["mean", "sequential"])
+def test_what_stellaris_functions_carry(rho, most, combine):
+    """A learner: its policy, the others' that differ if there is a cap, its minibatch; back goes a gradient.
+
+    The parameter function: the gradients of its group, parameters and optimizer state; back go the latter two.
+    """
+    aggregator = staleness_aware(3, decay=0.9, combine=combine)
+    system = Stellaris(ALGORITHM, learners=3, aggregator=aggregator, rho=rho)
+    nbytes, result = carried(system, "actor", "learner", "parameter")
+    params = size(result.params.params)
+    policies = {(n - 24 * SAMPLE - params) / size(result.params) for n in nbytes["learner"]}
+    assert policies <= set(range(1, most + 1))
+    assert len(policies) > 1 or most == 1
+    both = params + size(ALGORITHM.optimizer().init(result.params.params))
+    groups = [(n - 2 * both) / params for n in nbytes["parameter"]]
+    assert set(groups) <= {1, 2, 3, 4, 5, 6}
+    applied = len(result.trace.select("staleness").value)
+    assert sum(groups) == pytest.approx(applied, abs=6)  # the last group may be under way
