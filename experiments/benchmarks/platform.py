@@ -39,7 +39,8 @@ def measure(say: Callable[[str], None]) -> Iterator[Comparison]:
     """Runs every comparison, saying what it is at."""
     say("no-op invocations, and SimFaaS ...")
     for workload in WORKLOADS:
-        yield _against_simfaas(*workload)
+        yield _against_simfaas(*workload, body=lambda: no_op, what="one function")
+    yield _against_simfaas(*WORKLOADS[0], body=lambda: lambda context: None, what="a new lambda at every call")
     say("from 10 to 10,000 concurrent functions ...")
     yield _concurrency()
     say(f"{LEARNERS:,} concurrent learners, and plain loops ...")
@@ -59,14 +60,16 @@ def no_op(context: Any) -> None:
 # ---- bare invocations -------------------------------------------------------------------------------------------
 
 
-def _against_simfaas(rate: float, service: float, expiry: float) -> Comparison:
+def _against_simfaas(
+    rate: float, service: float, expiry: float, *, body: Callable[[], Callable[..., None]], what: str
+) -> Comparison:
     ours, theirs = [], []
     for seed in range(REPEATS):
-        ours.append(_open_loop(rate, service, expiry, seed))
+        ours.append(_open_loop(rate, service, expiry, seed, body))
         theirs.append(_simfaas(rate, service, expiry))
     own, other = statistics.median(ours), statistics.median(theirs)
     return Comparison(
-        f"invocations/s, arrivals {rate}/s of {service} s, kept {expiry:g} s, against SimFaaS",
+        f"invocations/s, arrivals {rate}/s of {service} s, kept {expiry:g} s, {what}, against SimFaaS",
         f"{own:,.0f}",
         f"{other:,.0f}",
         own / other,
@@ -74,8 +77,8 @@ def _against_simfaas(rate: float, service: float, expiry: float) -> Comparison:
     )
 
 
-def _open_loop(rate: float, service: float, expiry: float, seed: int) -> float:
-    """Poisson arrivals of a no-op, submitted a hundred at a time."""
+def _open_loop(rate: float, service: float, expiry: float, seed: int, body: Callable[[], Callable[..., None]]) -> float:
+    """Poisson arrivals of a no-op, submitted a hundred at a time; `body` gives it."""
     arrivals = np.random.default_rng(seed).exponential(1 / rate, REQUESTS).cumsum().tolist()
     gc.collect()
     began = time.perf_counter()
@@ -84,7 +87,7 @@ def _open_loop(rate: float, service: float, expiry: float, seed: int) -> float:
         for i in range(0, REQUESTS, SUBMITTED_AT_ONCE):
             some = arrivals[i : i + SUBMITTED_AT_ONCE]
             for instant in some:
-                platform.invoke("f", no_op, at=instant)
+                platform.invoke("f", body(), at=instant)
             while platform.next_completion(until=some[-1]):
                 pass
         while platform.next_completion():
