@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from experiments.simtest import __main__ as command
-from experiments.simtest import runs
+from experiments.simtest import command, runs
 from experiments.simtest.invariants import ViolationError
 from stellaris.runtime import billing, containers, platform, store
 from stellaris.systems import stellaris as loop
