@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from experiments import options, shell
@@ -39,16 +40,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     def work() -> None:
         said = began
         for seed in seeds:
-            shell.check()
             try:
                 events.update(run(seed))
             except Exception as error:
                 failed.append(seed)
-                console.print(f"[bold]seed {seed} failed[/bold]: {type(error).__name__}: {error}", markup=True)
+                console.print(f"[bold]seed {seed} failed[/bold]: {type(error).__name__}: {escape(str(error))}")
                 if len(seeds) == 1:
                     console.print(traceback.format_exc(), markup=False)
                 console.print(f"  replay it: python -m experiments.simtest --first-seed {seed} --seeds 1")
             done.append(seed)
+            shell.check()
             if time.perf_counter() - said > _PROGRESS_EVERY:
                 said = time.perf_counter()
                 console.print(f"{len(done):>6,} of {len(seeds):,} seeds  {len(failed)} failed  {said - began:6.1f} s")

@@ -236,6 +236,30 @@ def test_at_any_moment(run: Callable[..., Running], tmp_path: Path) -> None:
     assert 130 in statuses
 
 
+def test_while_jax_compiles(run: Callable[..., Running], tmp_path: Path) -> None:
+    """Left alone, the process ends with SIGSEGV: Python's end and the compiler's threads do not go together."""
+    work = """
+        import jax, jax.numpy as jnp
+        def slow(x):
+            for _ in range(300):
+                x = jnp.sort(jnp.sin(x) @ x, axis=0)
+            return x
+        lowered = jax.jit(slow).lower(jnp.ones((8, 8)))
+        print("compiling", flush=True)
+        lowered.compile()
+        print("compiled", flush=True)
+"""
+    running = run(work, stop_to_write=False)
+    running.wait_for("importing")
+    running.go_on()
+    running.wait_for("compiling")
+    running.signal(signal.SIGINT)
+    status, out, err = running.end()
+    assert (status, out) == (130, "written\n")
+    assert err.count("\n") == 1
+    assert (tmp_path / "out").read_text() == "[1]"
+
+
 def test_a_signal_that_the_parent_ignores_is_ignored(tmp_path: Path) -> None:
     """As for a job in the background, or under nohup."""
     code = COMMAND.format(work="stop('working')", out=str(tmp_path / "out"), stop_to_write=False)
