@@ -99,7 +99,7 @@ def start(main: Callable[[], int]) -> NoReturn:
         if stream is not None:
             _Forgiving(stream).flush()
     signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)  # what comes from here on comes too late
-    # Not by way of the interpreter's end: JAX crashes there if it was interrupted while it compiled.
+    # Not by way of the interpreter's end: a thread that still compiles, as bodies do, crashes the process there.
     os._exit(128 + _signals.number if _signals.number else status)
 
 
