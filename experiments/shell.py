@@ -17,8 +17,8 @@ P = ParamSpec("P")
 #: What a command's exit status says, for its `--help`.
 STATUSES = (
     "Exit status: 0 if all went well, 1 if something failed, 2 if an option or the folder for the results is unusable, "
-    "130 after Ctrl-C, 143 after SIGTERM and 129 after SIGHUP, with what was computed until then. Printing that fails "
-    "ends nothing: the status is 1 after all else is done, and as ever if the reader merely went away (`| head`)."
+    "130 after Ctrl-C, 143 after SIGTERM and 129 after SIGHUP; what was computed by then is kept. A print that fails "
+    "ends nothing: at the end the status is 1, and not even that if only the reader went away (`| head`)."
 )
 FAILED, UNUSABLE, INTERRUPTED = 1, 2, 130
 
