@@ -1,6 +1,7 @@
 """How a command gets on with its shell: signals, exit statuses, and output that may fail.
 
-Only what Python loads anyway is imported here, so that signals are looked after before the imports that take seconds.
+Only what loads within milliseconds is imported here, so that signals are looked after before the imports that take
+seconds.
 """
 
 import contextlib
