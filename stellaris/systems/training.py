@@ -1,5 +1,6 @@
 """`train`: sets a system up on a platform, runs it within a budget, and reads its history off the trace."""
 
+import contextlib
 import functools
 import math
 from collections import deque
@@ -100,15 +101,14 @@ def train(
         raise ValueError(f"{checkpoints} holds a run already: pass resume=True to go on with it, or another folder")
     if math.isfinite(budget.cost) and not prices:
         raise ValueError(f"budget.cost={budget.cost} needs prices: there is no sheet to bill under")
-    try:
+    with platform:
         env = Restartable(workload, _slots(workload, platform), seed, threads)
-        policy = actor_critic(env.spec, hidden=workload.hidden)
-        run = Run(workload, platform, budget, tuple(prices), env, policy, seed, checkpoints, resume, on_progress)
-        system.run(run)
-        run.finish()
-        version = platform.store.value("policy")
-    finally:
-        platform.close()
+        with contextlib.closing(env), platform:  # the platform first: its bodies may still step the environments
+            policy = actor_critic(env.spec, hidden=workload.hidden)
+            run = Run(workload, platform, budget, tuple(prices), env, policy, seed, checkpoints, resume, on_progress)
+            system.run(run)
+            run.finish()
+            version = platform.store.value("policy")
     return Result(tuple(run.history), version, platform.trace, {sheet.name: platform.bill(sheet) for sheet in prices})
 
 
@@ -136,7 +136,8 @@ class Restartable:
         self.spec = self._env.spec
 
     def restart(self, number: int) -> None:
-        """Makes them anew, for the `number`-th time (from 1)."""
+        """Closes them and makes them anew, for the `number`-th time (from 1)."""
+        self._env.close()
         self._env = self._make(seed=int(np.random.SeedSequence([self._seed, number]).generate_state(1)[0] >> 1))
 
     def reset(self, slots: NDArray) -> NDArray:
@@ -146,6 +147,10 @@ class Restartable:
     def step(self, slots: NDArray, action: NDArray) -> envs.Step:
         """Steps `[n]` slots with `[n, *action]` actions."""
         return self._env.step(slots, action)
+
+    def close(self) -> None:
+        """Ends them."""
+        self._env.close()
 
 
 class Run:

@@ -5,14 +5,15 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from stellaris import PPO, staleness_aware
+from stellaris import PPO, envs, staleness_aware
 from stellaris.policies import PolicyVersion
-from stellaris.runtime import FunctionError, FunctionSpec, SimulatedPlatform
+from stellaris.runtime import Checkpoints, FunctionError, FunctionSpec, SimulatedPlatform
 from stellaris.runtime.delays import Constant, Gamma, LogNormal
 from stellaris.systems import Budget, Stellaris, Synchronous, Workload, programs, train
 from tests.systems import tiny
@@ -211,6 +212,53 @@ def test_no_thread_is_left_behind() -> None:
     with pytest.raises(LookupError):
         tiny.run(STELLARIS, {"actor": JITTERY["actor"]})
     assert threading.active_count() <= before
+
+
+class Watched:
+    """Environments that note whether they were closed, and what was running then."""
+
+    def __init__(self, env: Any) -> None:
+        self.env, self.spec, self.closed = env, env.spec, 0
+        self.reset = env.reset
+        self.step = env.step
+
+    def close(self) -> None:
+        """Once would do."""
+        self.closed += 1
+        self.env.close()
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> list[Watched]:
+    """All environments that are made during a test."""
+    made: list[Watched] = []
+    make = envs.make
+
+    def note(*args: Any, **options: Any) -> Watched:
+        made.append(Watched(make(*args, **options)))
+        return made[-1]
+
+    monkeypatch.setattr(envs, "make", note)
+    return made
+
+
+def test_environments_are_closed(watched: list[Watched], tmp_path: Path) -> None:
+    """Those before a checkpoint when they restart, the last at the end, however it comes."""
+    seen: list[int] = []
+    tiny.run(
+        SYNCHRONOUS,
+        JITTERY,
+        checkpoints=Checkpoints(tmp_path, every=1),
+        on_progress=lambda row: seen.append(sum(not env.closed for env in watched)),
+    )
+    assert len(watched) == 1 + 4
+    assert set(seen) == {1}
+    with pytest.raises(LookupError):
+        tiny.run(STELLARIS, {"actor": JITTERY["actor"]})
+    with pytest.raises(KeyError):
+        tiny.run(SYNCHRONOUS, JITTERY, on_progress=lambda row: {}["nothing"])
+    assert len(watched) == 1 + 4 + 2
+    assert [env.closed > 0 for env in watched] == [True] * len(watched)
 
 
 def test_learns_cartpole() -> None:
