@@ -97,8 +97,10 @@ def train(
       ValueError: if the environment is unknown, a budget of cost comes without prices, or there are checkpoints of a
         run that is not to be resumed.
     """
-    if checkpoints is not None and not resume and checkpoints.newest() is not None:
-        raise ValueError(f"{checkpoints} holds a run already: pass resume=True to go on with it, or another folder")
+    if checkpoints is not None:
+        if not resume and checkpoints.newest() is not None:
+            raise ValueError(f"{checkpoints} holds a run already: pass resume=True to go on with it, or another folder")
+        checkpoints.prepare()
     if math.isfinite(budget.cost) and not prices:
         raise ValueError(f"budget.cost={budget.cost} needs prices: there is no sheet to bill under")
     with platform:
@@ -252,7 +254,9 @@ class Run:
         self.platform.reinitialise("actor")
         self.env.restart(self._restarts)
         own = {name: getattr(self, name) for name in (*_EVOLVES, "workload", "_seed")}
-        checkpoints.save(self._restarts, self.platform, {"loop": loop, "run": own}, externals=self._programs)
+        # Above what is there: the newest may be damaged, and the run have been resumed from one before.
+        step = (checkpoints.newest() or 0) + 1
+        checkpoints.save(step, self.platform, {"loop": loop, "run": own}, externals=self._programs)
 
     def publish(self, params: Tree) -> int:
         """Publishes a version: parameters, with the statistics of all observations learned from so far."""

@@ -66,6 +66,33 @@ def test_a_resumed_run_is_the_unbroken_one(name: str, tmp_path: Path) -> None:
     assert seen == list(whole.history[-len(seen) :])
 
 
+def test_a_damaged_checkpoint_costs_a_few_rounds(tmp_path: Path) -> None:
+    """The run goes on from the one before, and ends as the unbroken one does; what is saved next is the newest."""
+    whole = run(SYSTEMS["stellaris"], tmp_path / "whole")
+    run(SYSTEMS["stellaris"], tmp_path / "broken", budget=Budget(steps=32 * 6 + 16))
+    newest = tmp_path / "broken" / "3.checkpoint"
+    newest.write_bytes(newest.read_bytes()[:-100])
+    with pytest.warns(UserWarning, match=r"2\.checkpoint is the newest .* 3\.checkpoint is damaged"):
+        assert_same(run(SYSTEMS["stellaris"], tmp_path / "broken", resume=True), whole)
+    assert Checkpoints(tmp_path / "broken").newest() == 5
+
+
+def test_a_folder_of_damaged_ones_is_not_begun_anew(tmp_path: Path) -> None:
+    """There is a run; somebody must decide what to do about it."""
+    run(SYSTEMS["synchronous"], tmp_path, budget=Budget(steps=32 * 3))
+    (tmp_path / "1.checkpoint").write_bytes(b"")
+    with pytest.raises(CheckpointError, match=r"holds no checkpoint that can be loaded: 1\.checkpoint is damaged"):
+        run(SYSTEMS["synchronous"], tmp_path, resume=True)
+    with pytest.raises(ValueError, match=r"holds a run already"):
+        run(SYSTEMS["synchronous"], tmp_path)
+
+
+def test_a_folder_that_cannot_be_written_to_is_found_before_the_run(tmp_path: Path) -> None:
+    """Not at the first checkpoint."""
+    with pytest.raises(CheckpointError, match="cannot be written"):
+        run(SYSTEMS["synchronous"], Path("/proc/nowhere"), on_progress=lambda row: pytest.fail("it has begun"))
+
+
 def test_environments_restart(tmp_path: Path) -> None:
     """So a run with checkpoints is another one than without, from the first checkpoint on."""
     plain, saved = run(SYSTEMS["stellaris"], None), run(SYSTEMS["stellaris"], tmp_path)
@@ -218,9 +245,6 @@ def test_what_cannot_be_saved(tmp_path: Path) -> None:
         assert saved.load(p) == "good"
     with pytest.raises(CheckpointError, match="clock='wall'"):
         saved.save(2, platform(clock="wall"), None)
-    for name in ("every", "keep"):
-        with pytest.raises(ValueError, match=f"{name}=0 is below 1"):
-            Checkpoints(tmp_path, **{name: 0})
 
 
 def test_a_body_that_failed_is_saved_as_failed(tmp_path: Path) -> None:
