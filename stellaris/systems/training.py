@@ -5,6 +5,7 @@ import functools
 import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import jax
@@ -14,7 +15,7 @@ from stellaris import envs
 from stellaris.normalisation import Statistics
 from stellaris.policies import Policy, PolicyVersion, actor_critic
 from stellaris.rollout import Fragment
-from stellaris.runtime.billing import Bill, PriceSheet
+from stellaris.runtime.billing import Bill, Meter, PriceSheet
 from stellaris.runtime.checkpoint import CheckpointError, Checkpoints
 from stellaris.runtime.functions import Function, Invocation
 from stellaris.runtime.platform import RETRIABLE, SimulatedPlatform
@@ -155,6 +156,34 @@ class Restartable:
         self._env.close()
 
 
+@dataclass
+class Handled:
+    """Keys that were handled: all below a floor, and some above it.
+
+    Keys are numbers of invocations, which are handled in nearly the order in which they are made: few are ever above.
+
+    Example:
+      >>> handled = Handled()
+      >>> for key in (1, 0, 3):
+      ...     handled.add(key)
+      >>> handled, 2 in handled
+      (Handled(floor=2, above={3}), False)
+    """
+
+    floor: int = 0
+    above: set[int] = field(default_factory=set)
+
+    def add(self, key: int) -> None:
+        """Notes that a key was handled."""
+        self.above.add(key)
+        while self.floor in self.above:
+            self.above.remove(self.floor)
+            self.floor += 1
+
+    def __contains__(self, key: int) -> bool:
+        return key < self.floor or key in self.above
+
+
 class Run:
     """What a system's event loop works with: completions within the budget, and the record of what it does with them.
 
@@ -184,7 +213,7 @@ class Run:
         self._episodes: deque[float] = deque(maxlen=WINDOW)
         self._steps, self._delivered, self._reported_rows, self._reported_round = 0, 0, 0, 0
         self._news = True  # whether anything has happened since the last report
-        self._handled: set[int] = set()  # keys of the invocations that were handed out
+        self._handled = Handled()  # keys of the invocations that were handed out
         self._retries: dict[int, Invocation] = {}  # the latest of each piece of work, by key
         self._restarts = 0  # as many as there were checkpoints
         self.history: list[Row] = []
@@ -239,7 +268,8 @@ class Run:
             if done.key in self._handled:
                 self._mark("dropped", 1, done)
             elif done.status in RETRIABLE:
-                self._retries[done.key] = self.platform.retry(done)
+                again = self._retries[done.key] = self.platform.retry(done)
+                self._handled.add(again.number)  # it has a key already: its own number is nobody's
             else:
                 self._handled.add(done.key)
                 if (again := self._retries.pop(done.key, done)) is not done:
@@ -325,6 +355,12 @@ class Run:
             return False
         return not (len(self._episodes) == WINDOW and last["episode_return"] >= budget.target_return)
 
+    @functools.cached_property
+    def _meters(self) -> tuple[Meter, ...]:
+        """One for each price sheet; made when first asked for, because a run that is resumed gets its trace before."""
+        platform = self.platform
+        return tuple(Meter(platform.trace, sheet, functions=platform.functions) for sheet in self._prices)
+
     def _report(self) -> None:
         trace, platform = self.platform.trace, self.platform
 
@@ -344,7 +380,10 @@ class Run:
             "staleness_mean": _mean(staleness),
             "staleness_max": float(max(staleness, default=0)),
         }
-        row |= {f"cost_{sheet.name}": platform.bill(sheet).total for sheet in self._prices}
+        row |= {
+            f"cost_{sheet.name}": meter.bill(until=platform.now).total
+            for sheet, meter in zip(self._prices, self._meters, strict=True)
+        }
         row |= {name: _mean(since(name)) for name in METRICS}
         row["data_lag_max"] = float(max(since("data_lag_max"), default=0))
         self._reported_round, self._reported_rows, self._news = self.round, len(trace), False

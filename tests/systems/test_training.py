@@ -10,12 +10,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from stellaris import PPO, envs, staleness_aware
 from stellaris.policies import PolicyVersion
-from stellaris.runtime import Checkpoints, FunctionError, FunctionSpec, SimulatedPlatform
-from stellaris.runtime.delays import Constant, Gamma, LogNormal
+from stellaris.runtime import Checkpoints, Faults, FunctionError, FunctionSpec, Retry, SimulatedPlatform, Trace
+from stellaris.runtime.delays import Constant, Exponential, Gamma, LogNormal
 from stellaris.systems import Budget, Stellaris, Synchronous, Workload, programs, train
+from stellaris.systems.training import Handled, Run
 from tests.systems import tiny
 
 STELLARIS = Stellaris(tiny.PPO_CONFIG, learners=3)
@@ -259,6 +262,70 @@ def test_environments_are_closed(watched: list[Watched], tmp_path: Path) -> None
         tiny.run(SYNCHRONOUS, JITTERY, on_progress=lambda row: {}["nothing"])
     assert len(watched) == 1 + 4 + 2
     assert [env.closed > 0 for env in watched] == [True] * len(watched)
+
+
+class Spied:
+    """A system whose runs can be looked at."""
+
+    def __init__(self, system: Any) -> None:
+        self.system = system
+        self.runs: list[Run] = []
+
+    def run(self, run: Run) -> None:
+        """As the system does."""
+        self.runs.append(run)
+        self.system.run(run)
+
+
+@given(st.lists(st.integers(0, 40), unique=True))
+def test_handled_is_a_set(keys: list[int]) -> None:
+    """Whatever the order; what it keeps is what is above the first that is missing."""
+    handled = Handled()
+    for i, key in enumerate(keys):
+        handled.add(key)
+        seen = set(keys[: i + 1])
+        assert {key for key in range(42) if key in handled} == seen
+        assert len(handled.above) == sum(key > min({*range(42)} - seen) for key in seen)
+
+
+@pytest.mark.parametrize("system", [STELLARIS, SYNCHRONOUS], ids=["stellaris", "synchronous"])
+def test_what_a_run_holds_does_not_grow_with_it(system: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for its trace and its history: neither keys nor retries that are done with; and rows are billed once."""
+    looked_at, held, sizes = 0, [], []
+    rows = Trace.rows
+
+    def counted(self: Trace, start: int = 0) -> Iterator[Any]:
+        nonlocal looked_at
+        for row in rows(self, start):
+            looked_at += 1
+            yield row
+
+    monkeypatch.setattr(Trace, "rows", counted)
+    monkeypatch.setattr(Trace, "invocations", lambda self: pytest.fail("a table of the whole trace"))
+    spied = Spied(system)
+
+    def look(row: Any) -> None:
+        run = spied.runs[0]
+        held.append(len(run._handled.above) + len(run._retries))
+        sizes.append(run._handled.floor)
+
+    faults = Faults(crash_during=0.1, lose=0.1, duplicate=0.1, notice_after=Exponential(0.3))
+    functions = tiny.deployment(LogNormal(0.01, 0.5), Gamma(0.1, 1.0), LogNormal(0.02, 0.5), retry=Retry(limit=99))
+    platform = SimulatedPlatform(functions, threads=1, faults=dict.fromkeys(functions, faults))
+    result = train(
+        spied,
+        tiny.WORKLOAD,
+        platform=platform,
+        budget=Budget(steps=32 * 24),
+        prices=tiny.PRICES,
+        on_progress=look,
+    )
+    assert len(result.trace.select("crashed").time) > 5
+    assert sizes[-1] > 70
+    assert max(held) < 40  # some at once: those that are tried again hold the floor
+    assert max(held[12:]) <= 2 * max(held[:12])
+    # Each sheet's meter once, and each bill of the result.
+    assert looked_at <= 2 * len(tiny.PRICES) * len(result.trace)
 
 
 def test_learns_cartpole() -> None:
