@@ -70,6 +70,7 @@ class Machine:
       places: how many of them run at once when it is fully used.
 
     Raises:
+      TypeError: if `runs` is one name, and no sequence of names.
       ValueError: if the price is negative, or there is no place.
 
     Example:
@@ -85,6 +86,8 @@ class Machine:
             raise ValueError(f"per_second={self.per_second}: a price is finite and not negative")
         if not self.places > 0:
             raise ValueError(f"places={self.places} is not positive")
+        if isinstance(self.runs, str):
+            raise TypeError(f"runs={self.runs!r} is one name: pass a sequence of names, ({self.runs!r},)")
 
 
 @dataclass(frozen=True)
@@ -99,6 +102,7 @@ class PriceSheet:
       date: of the source.
 
     Raises:
+      TypeError: if a function has no `Rate`, or a machine is no `Machine`.
       ValueError: if a machine has a function's name.
 
     Example:
@@ -112,9 +116,20 @@ class PriceSheet:
     date: str = ""
 
     def __post_init__(self) -> None:
+        for kind, priced in ((Rate, self.functions), (Machine, self.machines)):
+            for name, price in priced.items():
+                if not isinstance(price, kind):
+                    raise TypeError(
+                        f"price sheet {self.name!r}: {name!r} is priced by {price!r}: expected a {kind.__name__}"
+                    )
         both = self.functions.keys() & self.machines.keys()
         if both:
             raise ValueError(f"price sheet {self.name!r}: {sorted(both)} are functions and machines at once")
+
+    @property
+    def named(self) -> frozenset[str]:
+        """Functions that it names: those with a rate, and those that its machines run."""
+        return frozenset(self.functions).union(*(machine.runs for machine in self.machines.values()))
 
 
 class Split(NamedTuple):

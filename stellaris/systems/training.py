@@ -3,7 +3,8 @@
 import contextlib
 import functools
 import math
-from collections import deque
+import warnings
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, runtime_checkable
@@ -11,7 +12,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, runtime_checka
 import jax
 import numpy as np
 
-from stellaris import envs
+from stellaris import checks, envs
 from stellaris.normalisation import Statistics
 from stellaris.policies import Policy, PolicyVersion, actor_critic
 from stellaris.rollout import Fragment
@@ -91,20 +92,21 @@ def train(
       The history, the newest policy version, the trace and the bills.
 
     Raises:
-      CheckpointError: if the checkpoint was saved by another run, or by a platform with other functions.
+      CheckpointError: if the checkpoint was saved by another run, or by a platform with other functions; if there are
+        checkpoints, but none that can be loaded; or if none can be written.
       FunctionError: if a body raised, or a function's attempts are used up; names the function and the invocation. Rows
         were handed to `on_progress` before, and `platform.trace` stays readable.
       LookupError: if a function that the system needs is not deployed.
-      ValueError: if the environment is unknown, a budget of cost comes without prices, or there are checkpoints of a
-        run that is not to be resumed.
+      RuntimeError: if nothing goes on, and no limit of the budget is reached.
+      TypeError: if `prices` is one sheet, `checkpoints` a folder's name, or the seed no whole number.
+      ValueError: if the environment is unknown or unsupported, a budget of cost comes without prices, two price sheets
+        have one name, one prices nothing that is deployed, the seed is out of [0, 2**31), or there are checkpoints of
+        a run that is not to be resumed.
     """
-    if checkpoints is not None:
-        if not resume and checkpoints.newest() is not None:
-            raise ValueError(f"{checkpoints} holds a run already: pass resume=True to go on with it, or another folder")
-        checkpoints.prepare()
-    if math.isfinite(budget.cost) and not prices:
-        raise ValueError(f"budget.cost={budget.cost} needs prices: there is no sheet to bill under")
     with platform:
+        checks.seed(seed=seed)
+        _check_prices(prices, budget, platform)
+        _check_checkpoints(checkpoints, resume)
         env = Restartable(workload, _slots(workload, platform), seed, threads)
         with contextlib.closing(env), platform:  # the platform first: its bodies may still step the environments
             policy = actor_critic(env.spec, hidden=workload.hidden)
@@ -113,6 +115,40 @@ def train(
             run.finish()
             version = platform.store.value("policy")
     return Result(tuple(run.history), version, platform.trace, {sheet.name: platform.bill(sheet) for sheet in prices})
+
+
+def _check_prices(prices: Sequence[PriceSheet], budget: Budget, platform: SimulatedPlatform) -> None:
+    """Raises unless each sheet has a name of its own, and prices something of this platform."""
+    if isinstance(prices, PriceSheet):
+        raise TypeError(f"prices is one sheet, {prices.name!r}: pass a sequence of sheets, prices=[sheet]")
+    if math.isfinite(budget.cost) and not prices:
+        raise ValueError(f"budget.cost={budget.cost} needs prices: there is no sheet to bill under")
+    for name, times in Counter(sheet.name for sheet in prices).items():
+        if times > 1:
+            raise ValueError(
+                f"prices: {times} sheets have the name {name!r}: one's costs would be taken for the other's"
+            )
+    deployed = platform.functions.keys()
+    for sheet in prices:
+        unknown, unpriced = sorted(sheet.named - deployed), sorted(deployed - sheet.named)
+        if sheet.named.isdisjoint(deployed) and (unknown or not sheet.machines):
+            raise ValueError(f"price sheet {sheet.name!r} prices {unknown}: the platform has {sorted(deployed)}")
+        if unknown and unpriced:  # sheets are shared between deployments; but it looks like a slip
+            warnings.warn(
+                f"price sheet {sheet.name!r} prices {unknown}, which are not deployed, and not {unpriced}, which are",
+                stacklevel=3,
+            )
+
+
+def _check_checkpoints(checkpoints: Checkpoints | None, resume: bool) -> None:
+    """Raises unless the run can be saved there."""
+    if checkpoints is None:
+        return
+    if not isinstance(checkpoints, Checkpoints):
+        raise TypeError(f"checkpoints={checkpoints!r} is no Checkpoints: pass Checkpoints({checkpoints!r})")
+    if not resume and checkpoints.newest() is not None:
+        raise ValueError(f"{checkpoints} holds a run already: pass resume=True to go on with it, or another folder")
+    checkpoints.prepare()
 
 
 def _slots(workload: Workload, platform: SimulatedPlatform) -> int:
@@ -264,6 +300,11 @@ class Run:
         while self._within_budget():
             done = self.platform.next_completion(until=self._budget.seconds)
             if done is None:
+                if self.platform.now < self._budget.seconds:
+                    raise RuntimeError(
+                        f"nothing goes on after {self.platform.now:.6g} s, and the budget is not used up: the system "
+                        "waits for what never comes, such as its aggregator for learners that there are not"
+                    )
                 return None
             if done.key in self._handled:
                 self._mark("dropped", 1, done)
