@@ -232,16 +232,20 @@ def _spec(name: str, observation_space: Any, action_space: Any) -> EnvSpec:
 
 def _translation(spec: EnvSpec, dtype: Any) -> Callable[[NDArray], NDArray]:
     """What makes a policy's actions the environment's own: counted from its start, or clipped and in its shape."""
-    if spec.discrete:
-        return lambda action: np.asarray(action) + spec.start if spec.start else action
     low, high = (np.array(bound, dtype) for bound in (spec.low, spec.high))
 
-    def translate(action: NDArray) -> NDArray:
+    def count(action: NDArray) -> NDArray:
+        action = np.asarray(action)
+        if len(action) and not 0 <= action.min() <= action.max() < spec.actions:
+            raise ValueError(f"{spec.name}: action={action.tolist()} is not in [0, {spec.actions})")
+        return action + spec.start if spec.start else action
+
+    def clip(action: NDArray) -> NDArray:
         if np.shape(action)[1:] != low.shape:  # else NumPy would stretch it
             raise ValueError(f"{spec.name}: action has shape {np.shape(action)}: expected (n, {spec.actions})")
         return np.clip(action, low, high).astype(dtype, copy=False).reshape(-1, *spec.action_shape)
 
-    return translate
+    return count if spec.discrete else clip
 
 
 def _checked(slots: NDArray, count: int, spec: EnvSpec) -> NDArray:

@@ -342,6 +342,17 @@ def test_discrete_actions_start_where_the_environment_says(register, start):
     assert all(own.action_space.contains(action) for own in Own.made for action in own.given)
 
 
+@every_cartpole
+def test_discrete_actions_that_there_are_not(new):
+    """EnvPool takes them in silence."""
+    env = new(2)
+    env.reset(np.arange(2))
+    for actions in ([0, 2], [-1, 1]):
+        message = re.escape(f"CartPole-v1: action={actions} is not in [0, 2)")
+        with pytest.raises(ValueError, match=message):
+            env.step(np.arange(2), np.array(actions))
+
+
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 @pytest.mark.parametrize(
     ("low", "high"),
