@@ -324,7 +324,7 @@ class Run:
         self.platform.trace.append(self.platform.now, "checkpoint", value=self._restarts)
         self.platform.reinitialise("actor")
         self.env.restart(self._restarts)
-        own = {name: getattr(self, name) for name in (*_EVOLVES, "workload", "_seed")}
+        own = {name: getattr(self, name) for name in (*_EVOLVES, "workload", "_seed", "_prices")}
         # Above what is there: the newest may be damaged, and the run have been resumed from one before.
         step = (checkpoints.newest() or 0) + 1
         checkpoints.save(step, self.platform, {"loop": loop, "run": own}, externals=self._programs)

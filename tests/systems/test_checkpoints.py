@@ -15,7 +15,17 @@ import numpy as np
 import pytest
 
 from stellaris import softsync
-from stellaris.runtime import CheckpointError, Checkpoints, Faults, Function, FunctionSpec, Retry, SimulatedPlatform
+from stellaris.runtime import (
+    CheckpointError,
+    Checkpoints,
+    Faults,
+    Function,
+    FunctionSpec,
+    Machine,
+    PriceSheet,
+    Retry,
+    SimulatedPlatform,
+)
 from stellaris.runtime.delays import Exponential, Gamma, LogNormal
 from stellaris.runtime.store import Versioned
 from stellaris.systems import Budget, Result, Stellaris, Synchronous, Workload, train
@@ -32,15 +42,15 @@ SYSTEMS: dict[str, System] = {
     "synchronous": Synchronous(tiny.PPO_CONFIG),
 }
 WHOLE = Budget(steps=32 * 9)
+DEAR = PriceSheet("dear", machines={"machine": Machine(1.0)})
 
 
 def run(system: System, folder: Path | None, *, budget: Budget = WHOLE, every: int = 2, **options: Any) -> Result:
     """A run on a faulty platform, saved every other round."""
     platform = SimulatedPlatform(DEPLOYMENT, threads=1, faults=dict.fromkeys(DEPLOYMENT, FAULTS))
     saved = None if folder is None else Checkpoints(folder, every=every)
-    return train(
-        system, tiny.WORKLOAD, platform=platform, budget=budget, prices=tiny.PRICES, checkpoints=saved, **options
-    )
+    options = {"prices": tiny.PRICES} | options
+    return train(system, tiny.WORKLOAD, platform=platform, budget=budget, checkpoints=saved, **options)
 
 
 def assert_same(one: Result, other: Result) -> None:
@@ -135,6 +145,14 @@ def test_another_run_is_refused(tmp_path: Path) -> None:
             checkpoints=Checkpoints(tmp_path),
             resume=True,
         )
+
+
+@pytest.mark.parametrize("sheets", [(), tiny.PRICES[:1], tiny.PRICES[::-1], (*tiny.PRICES, DEAR)])
+def test_other_prices_are_refused(sheets: tuple[PriceSheet, ...], tmp_path: Path) -> None:
+    """Dropped, in another order, or added: the rows before the checkpoint are of the prices then."""
+    run(SYSTEMS["synchronous"], tmp_path, budget=Budget(steps=32 * 3))
+    with pytest.raises(CheckpointError, match=r"prices=.*, but .* holds a run of \(PriceSheet\(name='demo'"):
+        run(SYSTEMS["synchronous"], tmp_path, resume=True, prices=sheets)
 
 
 # ---- a platform alone -----------------------------------------------------------------------------------------------
