@@ -5,6 +5,7 @@ setting that is swept by `vmap`: what it is will be known too late.
 """
 
 import math
+import operator
 from collections.abc import Iterator
 from typing import Any
 
@@ -68,3 +69,22 @@ def between_zero_and_one(**numbers: Any) -> None:
     for name, number in known(**numbers):
         if not 0.0 <= number <= 1.0:
             raise ValueError(f"{name}={number} lies outside [0, 1]")
+
+
+def whole(*, at_least: int, **numbers: Any) -> None:
+    """Raises a TypeError unless every number is of a whole type, and a ValueError unless it is at least so much."""
+    for name, number in numbers.items():
+        try:
+            operator.index(number)
+        except TypeError:
+            raise TypeError(f"{name}={number!r} is not a whole number: pass an int") from None
+        if number < at_least:
+            raise ValueError(f"{name}={number} is below {at_least}")
+
+
+def seed(**seeds: Any) -> None:
+    """Raises unless every seed is whole and in [0, 2**31): what all libraries beneath take."""
+    whole(at_least=0, **seeds)
+    for name, number in seeds.items():
+        if number >= 2**31:
+            raise ValueError(f"{name}={number} is not below 2**31")

@@ -45,7 +45,7 @@ def actor_critic(spec: EnvSpec, *, hidden: tuple[int, ...] = (256, 256)) -> Poli
 
     Example:
       >>> import jax, numpy as np
-      >>> spec = EnvSpec("CartPole-v1", observation_shape=(4,), actions=2, discrete=True, low=None, high=None)
+      >>> spec = EnvSpec("CartPole-v1", observation_shape=(4,), actions=2, discrete=True)
       >>> policy = actor_critic(spec)
       >>> version = PolicyVersion(policy.init(jax.random.key(0)), Normaliser(np.zeros(4), np.ones(4)))
       >>> distribution, value = policy.apply(version, np.zeros((3, 4)))

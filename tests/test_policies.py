@@ -12,8 +12,8 @@ from stellaris.envs import EnvSpec
 from stellaris.normalisation import Normaliser
 from stellaris.policies import PolicyVersion, actor_critic
 
-HOPPER = EnvSpec("Hopper-v4", (11,), 3, False, -1.0, 1.0)
-CARTPOLE = EnvSpec("CartPole-v1", (4,), 2, True, None, None)
+HOPPER = EnvSpec("Hopper-v4", (11,), 3, False, (-1.0,) * 3, (1.0,) * 3, action_shape=(3,))
+CARTPOLE = EnvSpec("CartPole-v1", (4,), 2, True)
 #: Narrow towers compile faster.
 HIDDEN = (16, 8)
 both = pytest.mark.parametrize("spec", [HOPPER, CARTPOLE], ids=lambda spec: spec.name)
@@ -100,7 +100,9 @@ def test_heads():
 
 def test_equal_arguments_give_the_same_policy():
     """So that what is compiled for one is compiled once."""
-    assert actor_critic(HOPPER) is actor_critic(EnvSpec("Hopper-v4", (11,), 3, False, -1.0, 1.0))
+    assert actor_critic(HOPPER) is actor_critic(
+        EnvSpec("Hopper-v4", (11,), 3, False, (-1.0,) * 3, (1.0,) * 3, action_shape=(3,))
+    )
     assert len({actor_critic(HOPPER), actor_critic(CARTPOLE), actor_critic(HOPPER, hidden=HIDDEN)}) == 3
 
 
@@ -171,4 +173,4 @@ def test_under_jit_and_vmap(spec):
 def test_observations_that_are_no_vectors(shape):
     """Images need another network: the environment and the shape are named."""
     with pytest.raises(ValueError, match=r"Pong-v5: observations of shape \(.*\) are not vectors"):
-        actor_critic(EnvSpec("Pong-v5", shape, 6, True, None, None))
+        actor_critic(EnvSpec("Pong-v5", shape, 6, True))

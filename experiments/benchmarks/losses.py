@@ -162,7 +162,7 @@ def _network() -> Any:
     """The parameters of the papers' network for Hopper."""
     from stellaris.envs import EnvSpec
 
-    spec = EnvSpec("Hopper-v4", observation_shape=(11,), actions=3, discrete=False, low=-1.0, high=1.0)
+    spec = EnvSpec("Hopper-v4", observation_shape=(11,), actions=3, discrete=False)
     return actor_critic(spec).init(jax.random.key(0))
 
 

@@ -1,16 +1,13 @@
 """Price sheets, and the bill of a trace."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import NamedTuple
 
-import numpy as np
-
 from stellaris.runtime.functions import FunctionSpec
 from stellaris.runtime.placement import Resources
-from stellaris.runtime.trace import ENDINGS, WASTED, Invocations, Trace
-from stellaris.types import NDArray
+from stellaris.runtime.trace import ENDINGS, WASTED, Trace
 
 
 @dataclass(frozen=True)
@@ -73,6 +70,7 @@ class Machine:
       places: how many of them run at once when it is fully used.
 
     Raises:
+      TypeError: if `runs` is one name, and no sequence of names.
       ValueError: if the price is negative, or there is no place.
 
     Example:
@@ -88,6 +86,8 @@ class Machine:
             raise ValueError(f"per_second={self.per_second}: a price is finite and not negative")
         if not self.places > 0:
             raise ValueError(f"places={self.places} is not positive")
+        if isinstance(self.runs, str):
+            raise TypeError(f"runs={self.runs!r} is one name: pass a sequence of names, ({self.runs!r},)")
 
 
 @dataclass(frozen=True)
@@ -102,6 +102,7 @@ class PriceSheet:
       date: of the source.
 
     Raises:
+      TypeError: if a function has no `Rate`, or a machine is no `Machine`.
       ValueError: if a machine has a function's name.
 
     Example:
@@ -115,9 +116,20 @@ class PriceSheet:
     date: str = ""
 
     def __post_init__(self) -> None:
+        for kind, priced in ((Rate, self.functions), (Machine, self.machines)):
+            for name, price in priced.items():
+                if not isinstance(price, kind):
+                    raise TypeError(
+                        f"price sheet {self.name!r}: {name!r} is priced by {price!r}: expected a {kind.__name__}"
+                    )
         both = self.functions.keys() & self.machines.keys()
         if both:
             raise ValueError(f"price sheet {self.name!r}: {sorted(both)} are functions and machines at once")
+
+    @property
+    def named(self) -> frozenset[str]:
+        """Functions that it names: those with a rate, and those that its machines run."""
+        return frozenset(self.functions).union(*(machine.runs for machine in self.machines.values()))
 
 
 class Split(NamedTuple):
@@ -176,80 +188,208 @@ def bill(
       >>> bill(trace, sheet, until=10.0).parts
       {'actor': 1.0, 'server': 1.0}
     """
-    table, deployed = trace.invocations(), dict(functions or {})
-    names = {*prices.functions, *deployed, *table.names}
-    used = {name: _Use(trace, table, name, until) for name in sorted(names)}
-    split: dict[str, Split] = {}
-    requests: dict[str, float] = {}
-    for name, rate in prices.functions.items():
-        use, spec = used[name], deployed.get(name)
-        resources = spec.resources if spec else Resources()
-        standing = (spec.provisioned if spec else 0) * until * rate.provisioned_per_gb_second * resources.memory
-        split[name] = use.cost(rate, rate.a_second(resources), standing)
-        requests[name] = use.started * rate.per_request
-    for name, machine in prices.machines.items():
-        seconds = [used[function].seconds for function in machine.runs if function in used]
-        busy, cold, wasted = (
-            math.fsum(getattr(s, kind) for s in seconds) * machine.per_second / machine.places
-            for kind in ("busy", "cold", "wasted")
-        )
-        split[name] = Split(busy, until * machine.per_second - busy - cold - wasted, cold, wasted)
-    return Bill(prices.name, split, requests, {name: use.seconds for name, use in used.items()})
+    return Meter(trace, prices, functions=functions).bill(until=until)
+
+
+class Meter:
+    """The bill of a trace that grows: however often it is asked for, every row is looked at once.
+
+    What has ended is in sums, which are exact, so that the bill is the same to the last bit as one over the whole
+    trace; what has not is kept apart, and added up to when the bill is asked for.
+
+    Args:
+      trace: of the run.
+      prices: the sheet.
+      functions: the deployment, for resources and provisioned containers; without it there are none.
+
+    Example:
+      >>> trace = Trace()
+      >>> meter = Meter(trace, PriceSheet("demo", {"actor": Rate(per_second=0.5)}))
+      >>> trace.append(1.0, "started", function="actor", invocation=0)
+      >>> meter.bill(until=2.0).total
+      0.5
+      >>> trace.append(3.0, "completed", function="actor", invocation=0)
+      >>> meter.bill(until=9.0).total
+      1.0
+    """
+
+    def __init__(
+        self, trace: Trace, prices: PriceSheet, *, functions: Mapping[str, FunctionSpec] | None = None
+    ) -> None:
+        self._trace, self._prices, self._deployed = trace, prices, dict(functions or {})
+        self._rows = 0  # that were looked at
+        self._uses: dict[str, _Use] = {}
+        for name in (*prices.functions, *self._deployed):
+            self._use(name)
+
+    def bill(self, *, until: float) -> Bill:
+        """The bill so far.
+
+        Args:
+          until: the end in seconds; what still runs is billed up to here.
+        """
+        self._read()
+        used = dict(sorted(self._uses.items()))
+        seconds = {name: use.seconds(until) for name, use in used.items()}
+        split: dict[str, Split] = {}
+        requests: dict[str, float] = {}
+        for name, rate in self._prices.functions.items():
+            spec = self._deployed.get(name)
+            resources = spec.resources if spec else Resources()
+            standing = (spec.provisioned if spec else 0) * until * rate.provisioned_per_gb_second * resources.memory
+            split[name] = used[name].cost(rate, rate.a_second(resources), standing, until)
+            requests[name] = used[name].started * rate.per_request
+        for name, machine in self._prices.machines.items():
+            of = [seconds[function] for function in machine.runs if function in seconds]
+            busy, cold, wasted = (
+                math.fsum(getattr(s, kind) for s in of) * machine.per_second / machine.places
+                for kind in ("busy", "cold", "wasted")
+            )
+            split[name] = Split(busy, until * machine.per_second - busy - cold - wasted, cold, wasted)
+        return Bill(self._prices.name, split, requests, seconds)
+
+    def _read(self) -> None:
+        """Takes in the rows that are new."""
+        for time, event, function, invocation, container, _ in self._trace.rows(self._rows):
+            self._rows += 1
+            if event in _TELLING:
+                self._use(function).take_in(time, event, invocation, container)
+
+    def _use(self, name: str) -> "_Use":
+        use = self._uses.get(name)
+        if use is None:
+            rate = self._prices.functions.get(name)
+            use = self._uses[name] = _Use(rate.granularity if rate else 0.0)
+        return use
+
+
+#: Events that say what functions and their containers do.
+_TELLING = frozenset(
+    ("submitted", "acquired", "started", *ENDINGS, "container_created", "container_ready", "container_ended")
+)
 
 
 class _Use:
-    """What a function's containers did, in seconds."""
+    """What a function's containers did, in seconds: sums of what has ended, and since when the rest goes on."""
 
-    def __init__(self, trace: Trace, table: Invocations, name: str, until: float) -> None:
-        mine = table.function == (table.names.index(name) if name in table.names else -2)
-        ended = np.where(np.isnan(table.ended), until, table.ended)[mine]
-        acquired, started = table.acquired[mine], table.started[mine]
-        ran = ~np.isnan(started)
-        wasted = np.isin(table.ending[mine], [ENDINGS.index(ending) for ending in WASTED])
-        self.started = int(ran.sum())
-        self.busy, self.wasted = (ended - started)[ran & ~wasted], (ended - started)[ran & wasted]
-        # Those that still wait for their container, or never got beyond it, were cold all the time.
-        waits = (np.where(ran, started, ended) - acquired)[~np.isnan(acquired)]
-        self.cold = np.concatenate([waits[waits > 0], _warmed(trace, name, until, table.container[mine])])
-        alive = math.fsum(_lives(trace, name, until))
-        seconds = [math.fsum(spans.tolist()) for spans in (self.busy, self.cold, self.wasted)]
+    def __init__(self, granularity: float) -> None:
+        self.started = 0
+        self._busy, self._wasted, self._cold = (_Spans(granularity) for _ in range(3))
+        self._alive = _Spans(0.0)
+        self._running: dict[int, float] = {}  # invocations that have started
+        self._waiting: dict[int, float] = {}  # invocations whose container is being made
+        self._containers: dict[int, float] = {}  # those that live
+        self._unused: set[int] = set()  # those of them that are being made ahead, and nobody has asked for yet
+
+    def take_in(self, time: float, event: str, invocation: int, container: int) -> None:
+        """Goes on to a row of the trace."""
+        match event:
+            case "acquired":
+                self._waiting[invocation] = time
+                self._unused.discard(container)
+            case "started":
+                self.started += 1
+                self._running[invocation] = time
+                self._unused.discard(container)
+                self._warmed(time - self._waiting.pop(invocation, time))
+            case "container_created":
+                self._containers[container] = time
+                self._unused.add(container)
+            case "container_ready" if container in self._unused:
+                self._unused.discard(container)
+                self._warmed(time - self._containers[container])
+            case "container_ended" if container in self._containers:
+                lived = time - self._containers.pop(container)
+                self._alive.add(lived)
+                if container in self._unused:
+                    self._unused.discard(container)
+                    self._warmed(lived)
+            case _ if invocation in self._running:
+                ran = time - self._running.pop(invocation)
+                (self._wasted if event in WASTED else self._busy).add(ran)
+            case _ if invocation in self._waiting:
+                # It never got beyond its container, which was cold all the time.
+                self._warmed(time - self._waiting.pop(invocation))
+
+    def seconds(self, until: float) -> Split:
+        """What they did up to an instant."""
+        busy = self._busy.total(self._runs(until))
+        cold = self._cold.total(self._warms(until))
+        wasted = self._wasted.total()
         # A trace that was written by hand may have no containers.
-        idle = max(alive - math.fsum(seconds), 0.0)
-        self.seconds = Split(seconds[0], idle, seconds[1], seconds[2])
+        idle = max(self.lived(until) - math.fsum((busy, cold, wasted)), 0.0)
+        return Split(busy, idle, cold, wasted)
 
-    def cost(self, rate: Rate, a_second: float, standing: float) -> Split:
+    def lived(self, until: float) -> float:
+        """How long they have lived, all together."""
+        return self._alive.total([until - since for since in self._containers.values()])
+
+    def cost(self, rate: Rate, a_second: float, standing: float, until: float) -> Split:
         """In USD."""
-
-        def billed(spans: NDArray) -> float:
-            if rate.granularity:
-                units = spans / rate.granularity
-                whole = np.rint(units)
-                # What is a multiple but for the rounding of floats is not rounded up.
-                spans = np.where(abs(units - whole) <= 1e-9 * (1 + units), whole, np.ceil(units)) * rate.granularity
-            return math.fsum(spans.tolist()) * a_second
-
         return Split(
-            busy=billed(self.busy),
-            idle=(self.seconds.idle * a_second if rate.idle else 0.0) + standing,
-            cold=billed(self.cold) if rate.cold else 0.0,
-            wasted=billed(self.wasted),
+            busy=self._busy.billed(self._runs(until)) * a_second,
+            idle=(self.seconds(until).idle * a_second if rate.idle else 0.0) + standing,
+            cold=self._cold.billed(self._warms(until)) * a_second if rate.cold else 0.0,
+            wasted=self._wasted.billed() * a_second,
         )
 
+    def _runs(self, until: float) -> list[float]:
+        return [until - since for since in self._running.values()]
 
-def _lives(trace: Trace, name: str, until: float) -> list[float]:
-    """How long every container of a function has lived."""
-    created, ended = trace.containers("container_created", name), trace.containers("container_ended", name)
-    return [ended.get(number, until) - begin for number, begin in created.items()]
+    def _warms(self, until: float) -> list[float]:
+        spans = [until - since for since in self._waiting.values()]
+        spans += [until - self._containers[container] for container in self._unused]
+        return [span for span in spans if span > 0]
+
+    def _warmed(self, span: float) -> None:
+        if span > 0:
+            self._cold.add(span)
 
 
-def _warmed(trace: Trace, name: str, until: float, used: NDArray) -> NDArray:
-    """How long containers took that were made before anybody asked for them; `used` are those that somebody got."""
-    ready = trace.containers("container_ready", name)
-    created, ended = trace.containers("container_created", name), trace.containers("container_ended", name)
-    taken = set(np.unique(used).tolist())
-    waits = [
-        ready.get(number, ended.get(number, until)) - begin
-        for number, begin in created.items()
-        if number in ready or number not in taken
-    ]
-    return np.array([wait for wait in waits if wait > 0])
+class _Spans:
+    """The sum of spans of time, and of what is billed for them: exact, whatever their number and order.
+
+    Source:
+      Shewchuk 1997, Adaptive Precision Floating-Point Arithmetic; as in `math.fsum`, for sums that go on.
+    """
+
+    def __init__(self, granularity: float) -> None:
+        self._granularity = granularity
+        self._sum: list[float] = []  # few numbers that add up to it without rounding
+        self._rounded: list[float] = []  # likewise, of the spans rounded up
+
+    def add(self, span: float) -> None:
+        """Adds a span that has ended."""
+        _add(self._sum, span)
+        if self._granularity:
+            _add(self._rounded, _round_up(span, self._granularity))
+
+    def total(self, running: Iterable[float] = ()) -> float:
+        """The sum, with spans that have not ended yet."""
+        return math.fsum([*self._sum, *running])
+
+    def billed(self, running: Iterable[float] = ()) -> float:
+        """The sum of what each is rounded up to, likewise."""
+        if not self._granularity:
+            return self.total(running)
+        return math.fsum([*self._rounded, *(_round_up(span, self._granularity) for span in running)])
+
+
+def _add(parts: list[float], number: float) -> None:
+    """Adds a number to a sum in parts, which do not overlap: what rounding takes from one is the next."""
+    kept = 0
+    for part in parts:
+        large, small = (number, part) if abs(number) >= abs(part) else (part, number)
+        number = large + small
+        lost = small - (number - large)
+        if lost:
+            parts[kept] = lost
+            kept += 1
+    parts[kept:] = [number]
+
+
+def _round_up(span: float, granularity: float) -> float:
+    units = span / granularity
+    whole = float(round(units))
+    # What is a multiple but for the rounding of floats is not rounded up.
+    return (whole if abs(units - whole) <= 1e-9 * (1 + units) else math.ceil(units)) * granularity

@@ -6,7 +6,9 @@ from collections import deque
 from dataclasses import dataclass, field
 
 import jax
+import numpy as np
 
+from stellaris import checks
 from stellaris.aggregation import Aggregator, staleness_aware
 from stellaris.algorithms import PPO
 from stellaris.gradient_queue import AggregatorState
@@ -34,7 +36,9 @@ class Stellaris:
         actors that start together, once all of a round's gradients have been applied (the authors' demo).
 
     Raises:
-      ValueError: if `learners` is below 1, or `rho` below 1.
+      IndexError: if the aggregator is one of fewer learners.
+      TypeError: if the algorithm is not PPO, the aggregator is none, or `learners` is not whole.
+      ValueError: if `learners` is below 1 or above the capacity of the aggregator's queue, or `rho` below 1.
 
     Source:
       Stellaris (SC 2024).
@@ -47,9 +51,12 @@ class Stellaris:
     round_based: bool = False
 
     def __post_init__(self) -> None:
-        if self.learners < 1:
-            raise ValueError(f"learners={self.learners} is below 1: nothing would learn")
+        if not isinstance(self.algorithm, PPO):
+            raise TypeError(f"algorithm={self.algorithm!r}: the system learns with PPO(...)")
+        checks.whole(at_least=1, learners=self.learners)
         check_rho(self.rho)
+        if self.aggregator is not None:
+            _check_aggregator(self.aggregator, self.learners)
 
     def run(self, run: Run) -> None:
         """The event loop."""
@@ -135,6 +142,19 @@ class _Loop:
     startable: list[int] = field(default_factory=list)  #: free learners that may start.
     updating: bool = False
     backlog: int = 0
+
+
+def _check_aggregator(aggregator: Aggregator, learners: int) -> None:
+    """Raises unless it can serve so many learners."""
+    if not isinstance(aggregator, Aggregator):
+        raise TypeError(f"aggregator={aggregator!r} is none: make one, such as softsync(2)")
+    empty = jax.eval_shape(aggregator.init, np.float32(0))
+    if empty.capacity < learners:
+        raise ValueError(
+            f"learners={learners}: the aggregator's queue holds {empty.capacity} gradients, and no more learners would "
+            "ever run at once: raise its capacity"
+        )
+    jax.eval_shape(lambda state: aggregator.admit(state, learners - 1, 0), empty)  # looks at the learner's number
 
 
 @functools.cache

@@ -18,9 +18,16 @@ class Synchronous:
 
     Args:
       algorithm: whose loss, minibatches and epochs.
+
+    Raises:
+      TypeError: if the algorithm is not PPO.
     """
 
     algorithm: PPO = PPO()
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.algorithm, PPO):
+            raise TypeError(f"algorithm={self.algorithm!r}: the system learns with PPO(...)")
 
     def run(self, run: Run) -> None:
         """The event loop."""

@@ -1,19 +1,22 @@
 """`train`: sets a system up on a platform, runs it within a budget, and reads its history off the trace."""
 
+import contextlib
 import functools
 import math
-from collections import deque
+import warnings
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import jax
 import numpy as np
 
-from stellaris import envs
+from stellaris import checks, envs
 from stellaris.normalisation import Statistics
 from stellaris.policies import Policy, PolicyVersion, actor_critic
 from stellaris.rollout import Fragment
-from stellaris.runtime.billing import Bill, PriceSheet
+from stellaris.runtime.billing import Bill, Meter, PriceSheet
 from stellaris.runtime.checkpoint import CheckpointError, Checkpoints
 from stellaris.runtime.functions import Function, Invocation
 from stellaris.runtime.platform import RETRIABLE, SimulatedPlatform
@@ -89,27 +92,63 @@ def train(
       The history, the newest policy version, the trace and the bills.
 
     Raises:
-      CheckpointError: if the checkpoint was saved by another run, or by a platform with other functions.
+      CheckpointError: if the checkpoint was saved by another run, or by a platform with other functions; if there are
+        checkpoints, but none that can be loaded; or if none can be written.
       FunctionError: if a body raised, or a function's attempts are used up; names the function and the invocation. Rows
         were handed to `on_progress` before, and `platform.trace` stays readable.
       LookupError: if a function that the system needs is not deployed.
-      ValueError: if the environment is unknown, a budget of cost comes without prices, or there are checkpoints of a
-        run that is not to be resumed.
+      RuntimeError: if nothing goes on, and no limit of the budget is reached.
+      TypeError: if `prices` is one sheet, `checkpoints` a folder's name, or the seed no whole number.
+      ValueError: if the environment is unknown or unsupported, a budget of cost comes without prices, two price sheets
+        have one name, one prices nothing that is deployed, the seed is out of [0, 2**31), or there are checkpoints of
+        a run that is not to be resumed.
     """
-    if checkpoints is not None and not resume and checkpoints.newest() is not None:
-        raise ValueError(f"{checkpoints} holds a run already: pass resume=True to go on with it, or another folder")
+    with platform:
+        checks.seed(seed=seed)
+        _check_prices(prices, budget, platform)
+        _check_checkpoints(checkpoints, resume)
+        env = Restartable(workload, _slots(workload, platform), seed, threads)
+        with contextlib.closing(env), platform:  # the platform first: its bodies may still step the environments
+            policy = actor_critic(env.spec, hidden=workload.hidden)
+            run = Run(workload, platform, budget, tuple(prices), env, policy, seed, checkpoints, resume, on_progress)
+            system.run(run)
+            run.finish()
+            version = platform.store.value("policy")
+    return Result(tuple(run.history), version, platform.trace, {sheet.name: platform.bill(sheet) for sheet in prices})
+
+
+def _check_prices(prices: Sequence[PriceSheet], budget: Budget, platform: SimulatedPlatform) -> None:
+    """Raises unless each sheet has a name of its own, and prices something of this platform."""
+    if isinstance(prices, PriceSheet):
+        raise TypeError(f"prices is one sheet, {prices.name!r}: pass a sequence of sheets, prices=[sheet]")
     if math.isfinite(budget.cost) and not prices:
         raise ValueError(f"budget.cost={budget.cost} needs prices: there is no sheet to bill under")
-    try:
-        env = Restartable(workload, _slots(workload, platform), seed, threads)
-        policy = actor_critic(env.spec, hidden=workload.hidden)
-        run = Run(workload, platform, budget, tuple(prices), env, policy, seed, checkpoints, resume, on_progress)
-        system.run(run)
-        run.finish()
-        version = platform.store.value("policy")
-    finally:
-        platform.close()
-    return Result(tuple(run.history), version, platform.trace, {sheet.name: platform.bill(sheet) for sheet in prices})
+    for name, times in Counter(sheet.name for sheet in prices).items():
+        if times > 1:
+            raise ValueError(
+                f"prices: {times} sheets have the name {name!r}: one's costs would be taken for the other's"
+            )
+    deployed = platform.functions.keys()
+    for sheet in prices:
+        unknown, unpriced = sorted(sheet.named - deployed), sorted(deployed - sheet.named)
+        if sheet.named.isdisjoint(deployed) and (unknown or not sheet.machines):
+            raise ValueError(f"price sheet {sheet.name!r} prices {unknown}: the platform has {sorted(deployed)}")
+        if unknown and unpriced:  # sheets are shared between deployments; but it looks like a slip
+            warnings.warn(
+                f"price sheet {sheet.name!r} prices {unknown}, which are not deployed, and not {unpriced}, which are",
+                stacklevel=3,
+            )
+
+
+def _check_checkpoints(checkpoints: Checkpoints | None, resume: bool) -> None:
+    """Raises unless the run can be saved there."""
+    if checkpoints is None:
+        return
+    if not isinstance(checkpoints, Checkpoints):
+        raise TypeError(f"checkpoints={checkpoints!r} is no Checkpoints: pass Checkpoints({checkpoints!r})")
+    if not resume and checkpoints.newest() is not None:
+        raise ValueError(f"{checkpoints} holds a run already: pass resume=True to go on with it, or another folder")
+    checkpoints.prepare()
 
 
 def _slots(workload: Workload, platform: SimulatedPlatform) -> int:
@@ -136,7 +175,8 @@ class Restartable:
         self.spec = self._env.spec
 
     def restart(self, number: int) -> None:
-        """Makes them anew, for the `number`-th time (from 1)."""
+        """Closes them and makes them anew, for the `number`-th time (from 1)."""
+        self._env.close()
         self._env = self._make(seed=int(np.random.SeedSequence([self._seed, number]).generate_state(1)[0] >> 1))
 
     def reset(self, slots: NDArray) -> NDArray:
@@ -146,6 +186,38 @@ class Restartable:
     def step(self, slots: NDArray, action: NDArray) -> envs.Step:
         """Steps `[n]` slots with `[n, *action]` actions."""
         return self._env.step(slots, action)
+
+    def close(self) -> None:
+        """Ends them."""
+        self._env.close()
+
+
+@dataclass
+class Handled:
+    """Keys that were handled: all below a floor, and some above it.
+
+    Keys are numbers of invocations, which are handled in nearly the order in which they are made: few are ever above.
+
+    Example:
+      >>> handled = Handled()
+      >>> for key in (1, 0, 3):
+      ...     handled.add(key)
+      >>> handled, 2 in handled
+      (Handled(floor=2, above={3}), False)
+    """
+
+    floor: int = 0
+    above: set[int] = field(default_factory=set)
+
+    def add(self, key: int) -> None:
+        """Notes that a key was handled."""
+        self.above.add(key)
+        while self.floor in self.above:
+            self.above.remove(self.floor)
+            self.floor += 1
+
+    def __contains__(self, key: int) -> bool:
+        return key < self.floor or key in self.above
 
 
 class Run:
@@ -177,7 +249,7 @@ class Run:
         self._episodes: deque[float] = deque(maxlen=WINDOW)
         self._steps, self._delivered, self._reported_rows, self._reported_round = 0, 0, 0, 0
         self._news = True  # whether anything has happened since the last report
-        self._handled: set[int] = set()  # keys of the invocations that were handed out
+        self._handled = Handled()  # keys of the invocations that were handed out
         self._retries: dict[int, Invocation] = {}  # the latest of each piece of work, by key
         self._restarts = 0  # as many as there were checkpoints
         self.history: list[Row] = []
@@ -228,11 +300,17 @@ class Run:
         while self._within_budget():
             done = self.platform.next_completion(until=self._budget.seconds)
             if done is None:
+                if self.platform.now < self._budget.seconds:
+                    raise RuntimeError(
+                        f"nothing goes on after {self.platform.now:.6g} s, and the budget is not used up: the system "
+                        "waits for what never comes, such as its aggregator for learners that there are not"
+                    )
                 return None
             if done.key in self._handled:
                 self._mark("dropped", 1, done)
             elif done.status in RETRIABLE:
-                self._retries[done.key] = self.platform.retry(done)
+                again = self._retries[done.key] = self.platform.retry(done)
+                self._handled.add(again.number)  # it has a key already: its own number is nobody's
             else:
                 self._handled.add(done.key)
                 if (again := self._retries.pop(done.key, done)) is not done:
@@ -246,8 +324,10 @@ class Run:
         self.platform.trace.append(self.platform.now, "checkpoint", value=self._restarts)
         self.platform.reinitialise("actor")
         self.env.restart(self._restarts)
-        own = {name: getattr(self, name) for name in (*_EVOLVES, "workload", "_seed")}
-        checkpoints.save(self._restarts, self.platform, {"loop": loop, "run": own}, externals=self._programs)
+        own = {name: getattr(self, name) for name in (*_EVOLVES, "workload", "_seed", "_prices")}
+        # Above what is there: the newest may be damaged, and the run have been resumed from one before.
+        step = (checkpoints.newest() or 0) + 1
+        checkpoints.save(step, self.platform, {"loop": loop, "run": own}, externals=self._programs)
 
     def publish(self, params: Tree) -> int:
         """Publishes a version: parameters, with the statistics of all observations learned from so far."""
@@ -316,6 +396,12 @@ class Run:
             return False
         return not (len(self._episodes) == WINDOW and last["episode_return"] >= budget.target_return)
 
+    @functools.cached_property
+    def _meters(self) -> tuple[Meter, ...]:
+        """One for each price sheet; made when first asked for, because a run that is resumed gets its trace before."""
+        platform = self.platform
+        return tuple(Meter(platform.trace, sheet, functions=platform.functions) for sheet in self._prices)
+
     def _report(self) -> None:
         trace, platform = self.platform.trace, self.platform
 
@@ -335,7 +421,10 @@ class Run:
             "staleness_mean": _mean(staleness),
             "staleness_max": float(max(staleness, default=0)),
         }
-        row |= {f"cost_{sheet.name}": platform.bill(sheet).total for sheet in self._prices}
+        row |= {
+            f"cost_{sheet.name}": meter.bill(until=platform.now).total
+            for sheet, meter in zip(self._prices, self._meters, strict=True)
+        }
         row |= {name: _mean(since(name)) for name in METRICS}
         row["data_lag_max"] = float(max(since("data_lag_max"), default=0))
         self._reported_round, self._reported_rows, self._news = self.round, len(trace), False

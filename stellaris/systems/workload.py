@@ -2,6 +2,9 @@
 
 import math
 from dataclasses import dataclass
+from numbers import Real
+
+from stellaris import checks
 
 
 @dataclass(frozen=True)
@@ -15,6 +18,7 @@ class Workload:
       hidden: widths of the network's hidden layers.
 
     Raises:
+      TypeError: if the environment is not a name, a number is not whole, or `hidden` is not a tuple.
       ValueError: if a number is below 1.
     """
 
@@ -24,9 +28,14 @@ class Workload:
     hidden: tuple[int, ...] = (256, 256)
 
     def __post_init__(self) -> None:
-        for name in ("actors", "fragment"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)} is below 1")
+        if not isinstance(self.environment, str):
+            raise TypeError(
+                f"environment={self.environment!r} is not a name: register it with gymnasium.register, and name it"
+            )
+        checks.whole(at_least=1, actors=self.actors, fragment=self.fragment)
+        if not isinstance(self.hidden, tuple):
+            raise TypeError(f"hidden={self.hidden!r} is not a tuple of widths, such as (256, 256)")
+        checks.whole(at_least=1, **{f"hidden[{i}]": width for i, width in enumerate(self.hidden)})
 
 
 @dataclass(frozen=True)
@@ -40,6 +49,7 @@ class Budget:
       target_return: mean return of the last 50 episodes, looked at after every round.
 
     Raises:
+      TypeError: if a limit is not a number.
       ValueError: if no limit is given (a target alone may never be reached), or one is not positive.
     """
 
@@ -49,6 +59,11 @@ class Budget:
     target_return: float = math.inf
 
     def __post_init__(self) -> None:
+        for name, limit in vars(self).items():
+            if not isinstance(limit, Real):
+                raise TypeError(f"{name}={limit!r} is not a number")
+        if math.isnan(self.target_return):
+            raise ValueError("target_return=nan is never reached")
         for name in ("steps", "seconds", "cost"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name}={getattr(self, name)} is not positive")

@@ -252,13 +252,18 @@ def walked(trace: Trace, until: float) -> tuple[dict[str, dict[str, float]], dic
     return seconds, started
 
 
+def programs() -> list[Function]:
+    """Two whose containers differ, and one that fails."""
+    return [Function(nothing), Function(nothing, init=lambda *_: 1), Function(lambda context: 1 / 0)]
+
+
 def random_run(seed: int):
     """A platform after 60 calls of three functions with all kinds of endings; hands it out half-way as well."""
     rng = np.random.default_rng(seed)
-    programs = [Function(nothing), Function(nothing, init=lambda *_: 1), Function(lambda context: 1 / 0)]
+    kinds = programs()
     with SimulatedPlatform(SPECS, seed=seed, faults=FAULTS, max_concurrency=6) as platform:
         for _ in range(60):
-            program = programs[rng.choice(3, p=[0.45, 0.45, 0.1])]
+            program = kinds[rng.choice(3, p=[0.45, 0.45, 0.1])]
             platform.invoke(str(rng.choice(list(SPECS))), program, at=float(rng.uniform(0, 15)))
         for _ in range(4):
             platform.prewarm(str(rng.choice(list(SPECS))), at=float(rng.uniform(0, 15)))

@@ -15,7 +15,17 @@ import numpy as np
 import pytest
 
 from stellaris import softsync
-from stellaris.runtime import CheckpointError, Checkpoints, Faults, Function, FunctionSpec, Retry, SimulatedPlatform
+from stellaris.runtime import (
+    CheckpointError,
+    Checkpoints,
+    Faults,
+    Function,
+    FunctionSpec,
+    Machine,
+    PriceSheet,
+    Retry,
+    SimulatedPlatform,
+)
 from stellaris.runtime.delays import Exponential, Gamma, LogNormal
 from stellaris.runtime.store import Versioned
 from stellaris.systems import Budget, Result, Stellaris, Synchronous, Workload, train
@@ -32,15 +42,15 @@ SYSTEMS: dict[str, System] = {
     "synchronous": Synchronous(tiny.PPO_CONFIG),
 }
 WHOLE = Budget(steps=32 * 9)
+DEAR = PriceSheet("dear", machines={"machine": Machine(1.0)})
 
 
 def run(system: System, folder: Path | None, *, budget: Budget = WHOLE, every: int = 2, **options: Any) -> Result:
     """A run on a faulty platform, saved every other round."""
     platform = SimulatedPlatform(DEPLOYMENT, threads=1, faults=dict.fromkeys(DEPLOYMENT, FAULTS))
     saved = None if folder is None else Checkpoints(folder, every=every)
-    return train(
-        system, tiny.WORKLOAD, platform=platform, budget=budget, prices=tiny.PRICES, checkpoints=saved, **options
-    )
+    options = {"prices": tiny.PRICES} | options
+    return train(system, tiny.WORKLOAD, platform=platform, budget=budget, checkpoints=saved, **options)
 
 
 def assert_same(one: Result, other: Result) -> None:
@@ -64,6 +74,33 @@ def test_a_resumed_run_is_the_unbroken_one(name: str, tmp_path: Path) -> None:
     assert len(whole.trace.select("checkpoint").time) == 4
     assert 0 < len(seen) < len(whole.history)  # it was not run from the start
     assert seen == list(whole.history[-len(seen) :])
+
+
+def test_a_damaged_checkpoint_costs_a_few_rounds(tmp_path: Path) -> None:
+    """The run goes on from the one before, and ends as the unbroken one does; what is saved next is the newest."""
+    whole = run(SYSTEMS["stellaris"], tmp_path / "whole")
+    run(SYSTEMS["stellaris"], tmp_path / "broken", budget=Budget(steps=32 * 6 + 16))
+    newest = tmp_path / "broken" / "3.checkpoint"
+    newest.write_bytes(newest.read_bytes()[:-100])
+    with pytest.warns(UserWarning, match=r"2\.checkpoint is the newest .* 3\.checkpoint is damaged"):
+        assert_same(run(SYSTEMS["stellaris"], tmp_path / "broken", resume=True), whole)
+    assert Checkpoints(tmp_path / "broken").newest() == 5
+
+
+def test_a_folder_of_damaged_ones_is_not_begun_anew(tmp_path: Path) -> None:
+    """There is a run; somebody must decide what to do about it."""
+    run(SYSTEMS["synchronous"], tmp_path, budget=Budget(steps=32 * 3))
+    (tmp_path / "1.checkpoint").write_bytes(b"")
+    with pytest.raises(CheckpointError, match=r"holds no checkpoint that can be loaded: 1\.checkpoint is damaged"):
+        run(SYSTEMS["synchronous"], tmp_path, resume=True)
+    with pytest.raises(ValueError, match=r"holds a run already"):
+        run(SYSTEMS["synchronous"], tmp_path)
+
+
+def test_a_folder_that_cannot_be_written_to_is_found_before_the_run(tmp_path: Path) -> None:
+    """Not at the first checkpoint."""
+    with pytest.raises(CheckpointError, match="cannot be written"):
+        run(SYSTEMS["synchronous"], Path("/proc/nowhere"), on_progress=lambda row: pytest.fail("it has begun"))
 
 
 def test_environments_restart(tmp_path: Path) -> None:
@@ -108,6 +145,14 @@ def test_another_run_is_refused(tmp_path: Path) -> None:
             checkpoints=Checkpoints(tmp_path),
             resume=True,
         )
+
+
+@pytest.mark.parametrize("sheets", [(), tiny.PRICES[:1], tiny.PRICES[::-1], (*tiny.PRICES, DEAR)])
+def test_other_prices_are_refused(sheets: tuple[PriceSheet, ...], tmp_path: Path) -> None:
+    """Dropped, in another order, or added: the rows before the checkpoint are of the prices then."""
+    run(SYSTEMS["synchronous"], tmp_path, budget=Budget(steps=32 * 3))
+    with pytest.raises(CheckpointError, match=r"prices=.*, but .* holds a run of \(PriceSheet\(name='demo'"):
+        run(SYSTEMS["synchronous"], tmp_path, resume=True, prices=sheets)
 
 
 # ---- a platform alone -----------------------------------------------------------------------------------------------
@@ -218,9 +263,6 @@ def test_what_cannot_be_saved(tmp_path: Path) -> None:
         assert saved.load(p) == "good"
     with pytest.raises(CheckpointError, match="clock='wall'"):
         saved.save(2, platform(clock="wall"), None)
-    for name in ("every", "keep"):
-        with pytest.raises(ValueError, match=f"{name}=0 is below 1"):
-            Checkpoints(tmp_path, **{name: 0})
 
 
 def test_a_body_that_failed_is_saved_as_failed(tmp_path: Path) -> None:

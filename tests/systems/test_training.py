@@ -1,20 +1,45 @@
 """`train`: budgets, progress, determinism, errors at the edge."""
 
 import math
+import os
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import jaxtyping
 import numpy as np
 import pytest
 
-from stellaris import PPO, staleness_aware
+from stellaris import (
+    IMPACT,
+    IMPALA,
+    PPO,
+    envs,
+    fully_asynchronous,
+    softsync,
+    stale_synchronous,
+    staleness_aware,
+    synchronous,
+)
 from stellaris.policies import PolicyVersion
-from stellaris.runtime import FunctionError, FunctionSpec, SimulatedPlatform
-from stellaris.runtime.delays import Constant, Gamma, LogNormal
+from stellaris.runtime import (
+    Checkpoints,
+    Faults,
+    FunctionError,
+    FunctionSpec,
+    Machine,
+    PriceSheet,
+    Rate,
+    Retry,
+    SimulatedPlatform,
+    Trace,
+)
+from stellaris.runtime.delays import Constant, Exponential, Gamma, LogNormal
 from stellaris.systems import Budget, Stellaris, Synchronous, Workload, programs, train
+from stellaris.systems.training import Handled, Run
 from tests.systems import tiny
 
 STELLARIS = Stellaris(tiny.PPO_CONFIG, learners=3)
@@ -128,12 +153,138 @@ def test_round_based_actors_wait_for_the_round() -> None:
             r"unknown environment 'CartPole-v9'.*CartPole-v1",
         ),
         (lambda: tiny.run(STELLARIS, JITTERY, prices=(), budget=Budget(cost=1.0)), r"budget\.cost=1\.0"),
+        (lambda: training(seed=-1), r"seed=-1 is below 0"),
+        (lambda: training(seed=2**31), r"seed=2147483648 is not below 2\*\*31"),
+        (lambda: Workload("CartPole-v1", hidden=(8, 0)), r"hidden\[1\]=0 is below 1"),
+        (lambda: Budget(steps=1, target_return=math.nan), r"target_return=nan is never reached"),
+        (
+            lambda: Stellaris(learners=4, aggregator=fully_asynchronous(capacity=1)),
+            r"learners=4: the aggregator's queue holds 1 gradients, and no more learners would ever run",
+        ),
+        (lambda: Stellaris(learners=2, aggregator=synchronous(1)), r"learners=2: the aggregator's queue holds 1"),
+        (lambda: Stellaris(learners=5, aggregator=softsync(2)), r"learners=5: the aggregator's queue holds 4"),
     ],
 )
 def test_bad_input_is_refused_at_once(make: Any, message: str) -> None:
     """Each error names the argument and its value."""
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def training(**options: Any) -> Any:
+    """One round, with what `tiny.run` does not hand on."""
+    platform = SimulatedPlatform(tiny.deployment(), threads=1)
+    return train(SYNCHRONOUS, tiny.WORKLOAD, platform=platform, budget=Budget(steps=32), **options)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Workload(_Broken()), r"environment=_Broken\(\) is not a name: register it with gymnasium\.register"),
+        (lambda: Workload("CartPole-v1", actors=2.0), r"actors=2\.0 is not a whole number: pass an int"),
+        (lambda: Workload("CartPole-v1", fragment="16"), r"fragment='16' is not a whole number"),
+        (lambda: Workload("CartPole-v1", hidden=[8]), r"hidden=\[8\] is not a tuple of widths, such as \(256, 256\)"),
+        (lambda: Workload("CartPole-v1", hidden=8), r"hidden=8 is not a tuple"),
+        (lambda: Workload("CartPole-v1", hidden=(8.0,)), r"hidden\[0\]=8\.0 is not a whole number"),
+        (lambda: Budget(seconds="3"), r"seconds='3' is not a number"),
+        (lambda: Budget(steps=None), r"steps=None is not a number"),
+        (lambda: Stellaris(IMPALA()), r"algorithm=IMPALA\(.*\): the system learns with PPO"),
+        (lambda: Stellaris(IMPACT()), r"algorithm=IMPACT\(.*\): the system learns with PPO"),
+        (lambda: Synchronous(IMPALA()), r"algorithm=IMPALA\(.*\): the system learns with PPO"),
+        (lambda: Stellaris(learners=2.5), r"learners=2\.5 is not a whole number"),
+        (lambda: Stellaris(aggregator="softsync"), r"aggregator='softsync' is none: make one, such as softsync\(2\)"),
+        (lambda: Stellaris(aggregator=softsync), r"aggregator=<function softsync.* is none"),
+        (
+            lambda: training(checkpoints="folder"),
+            r"checkpoints='folder' is no Checkpoints: pass Checkpoints\('folder'\)",
+        ),
+        (lambda: training(prices=tiny.PRICES[0]), r"prices is one sheet, 'demo': pass a sequence of sheets"),
+        (lambda: training(seed=1.5), r"seed=1\.5 is not a whole number"),
+        (lambda: PriceSheet("p", {"actor": 1.0}), r"price sheet 'p': 'actor' is priced by 1\.0: expected a Rate"),
+        (lambda: PriceSheet("p", machines={"vm": Rate()}), r"'vm' is priced by Rate\(.*\): expected a Machine"),
+        (lambda: Machine(1.0, runs="learner"), r"runs='learner' is one name: pass a sequence of names, \('learner',\)"),
+    ],
+)
+def test_what_is_of_another_type_is_refused_at_once(
+    make: Any, message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """By name, not from deep within; without the type checker that these tests run under."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(TypeError, match=message):
+        make()
+    assert os.listdir(tmp_path) == []
+
+
+def test_an_aggregator_of_fewer_learners() -> None:
+    """It says which learner it does not know."""
+    with pytest.raises(IndexError, match="learner=1 is none of the 1 learners"):
+        Stellaris(learners=2, aggregator=stale_synchronous(1, 1))
+
+
+def test_a_run_that_is_stuck() -> None:
+    """An aggregator that waits for learners that there are not: the run does not end as if it were done."""
+    system = Stellaris(tiny.PPO_CONFIG, learners=2, aggregator=stale_synchronous(1, 4))
+    with pytest.raises(RuntimeError, match=r"nothing goes on after 0\.\d+ s, and the budget is not used up"):
+        tiny.run(system, tiny.deployment(), budget=Budget(steps=10_000))
+
+
+# ---- prices ---------------------------------------------------------------------------------------------------------
+
+PRICED = Rate(per_second=1.0)
+
+
+def priced(*sheets: PriceSheet) -> Any:
+    """A run under some sheets, within a cost that all of them reach."""
+    platform = SimulatedPlatform(tiny.deployment(), threads=1)
+    return train(
+        SYNCHRONOUS, tiny.WORKLOAD, platform=platform, budget=Budget(cost=0.02, seconds=30.0), prices=sheets
+    ).history[-1]
+
+
+@pytest.mark.parametrize(
+    ("sheet", "unknown"),
+    [
+        (PriceSheet("p", {"learners": PRICED}), r"\['learners'\]"),
+        (PriceSheet("p", machines={"vm": Machine(1.0, runs=("learners", "actors"))}), r"\['actors', 'learners'\]"),
+        (PriceSheet("p", {"learners": PRICED}, {"vm": Machine(1.0)}), r"\['learners'\]"),
+        (PriceSheet("p"), r"\[\]"),
+    ],
+)
+def test_a_sheet_that_prices_nothing_of_this_platform(sheet: PriceSheet, unknown: str) -> None:
+    """Under it a budget of cost would never end, or all would be idle."""
+    message = rf"price sheet 'p' prices {unknown}: the platform has \['actor', 'learner', 'parameter'\]"
+    with pytest.raises(ValueError, match=message):
+        priced(tiny.PRICES[0], sheet)
+
+
+@pytest.mark.parametrize(
+    "sheet",
+    [
+        PriceSheet("p", {"actor": PRICED}),  # the others are free
+        PriceSheet("p", machines={"vm": Machine(1.0)}),  # what it runs is not said
+        PriceSheet("p", {"actor": PRICED}, {"vm": Machine(1.0, runs=("learner",))}),
+        PriceSheet("p", dict.fromkeys(("actor", "learner", "parameter", "evaluator"), PRICED)),  # a shared sheet
+    ],
+)
+def test_sheets_that_price_something(sheet: PriceSheet) -> None:
+    """Without a word."""
+    assert priced(sheet)["cost_p"] >= 0.02
+
+
+def test_a_sheet_that_looks_like_a_slip() -> None:
+    """It names what is not deployed, and leaves out what is."""
+    message = (
+        r"price sheet 'p' prices \['learners'\], which are not deployed, and not \['learner', 'parameter'\], which are"
+    )
+    with pytest.warns(UserWarning, match=message):
+        priced(PriceSheet("p", {"actor": PRICED, "learners": PRICED}))
+
+
+def test_two_sheets_of_one_name() -> None:
+    """The second would replace the first, in the history, the bills and the budget."""
+    with pytest.raises(ValueError, match="prices: 2 sheets have the name 'demo'"):
+        priced(*tiny.PRICES, PriceSheet("demo", machines={"vm": Machine(1.0)}))
 
 
 def test_a_function_that_is_not_deployed() -> None:
@@ -211,6 +362,118 @@ def test_no_thread_is_left_behind() -> None:
     with pytest.raises(LookupError):
         tiny.run(STELLARIS, {"actor": JITTERY["actor"]})
     assert threading.active_count() <= before
+
+
+class Watched:
+    """Environments that note whether they were closed, and what was running then."""
+
+    def __init__(self, env: Any) -> None:
+        self.env, self.spec, self.closed = env, env.spec, 0
+        self.reset = env.reset
+        self.step = env.step
+
+    def close(self) -> None:
+        """Once would do."""
+        self.closed += 1
+        self.env.close()
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> list[Watched]:
+    """All environments that are made during a test."""
+    made: list[Watched] = []
+    make = envs.make
+
+    def note(*args: Any, **options: Any) -> Watched:
+        made.append(Watched(make(*args, **options)))
+        return made[-1]
+
+    monkeypatch.setattr(envs, "make", note)
+    return made
+
+
+def test_environments_are_closed(watched: list[Watched], tmp_path: Path) -> None:
+    """Those before a checkpoint when they restart, the last at the end, however it comes."""
+    seen: list[int] = []
+    tiny.run(
+        SYNCHRONOUS,
+        JITTERY,
+        checkpoints=Checkpoints(tmp_path, every=1),
+        on_progress=lambda row: seen.append(sum(not env.closed for env in watched)),
+    )
+    assert len(watched) == 1 + 4
+    assert set(seen) == {1}
+    with pytest.raises(LookupError):
+        tiny.run(STELLARIS, {"actor": JITTERY["actor"]})
+    with pytest.raises(KeyError):
+        tiny.run(SYNCHRONOUS, JITTERY, on_progress=lambda row: {}["nothing"])
+    assert len(watched) == 1 + 4 + 2
+    assert [env.closed > 0 for env in watched] == [True] * len(watched)
+
+
+class Spied:
+    """A system whose runs can be looked at."""
+
+    def __init__(self, system: Any) -> None:
+        self.system = system
+        self.runs: list[Run] = []
+
+    def run(self, run: Run) -> None:
+        """As the system does."""
+        self.runs.append(run)
+        self.system.run(run)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_handled_is_a_set(seed: int) -> None:
+    """Whatever the order; what it keeps is what is above the first that is missing."""
+    keys = np.random.default_rng(seed).permutation(41)[: seed + 11].tolist()
+    handled = Handled()
+    for i, key in enumerate(keys):
+        handled.add(key)
+        seen = set(keys[: i + 1])
+        assert {key for key in range(42) if key in handled} == seen
+        assert len(handled.above) == sum(key > min({*range(42)} - seen) for key in seen)
+
+
+@pytest.mark.parametrize("system", [STELLARIS, SYNCHRONOUS], ids=["stellaris", "synchronous"])
+def test_what_a_run_holds_does_not_grow_with_it(system: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for its trace and its history: neither keys nor retries that are done with; and rows are billed once."""
+    looked_at, held, sizes = 0, [], []
+    rows = Trace.rows
+
+    def counted(self: Trace, start: int = 0) -> Iterator[Any]:
+        nonlocal looked_at
+        for row in rows(self, start):
+            looked_at += 1
+            yield row
+
+    monkeypatch.setattr(Trace, "rows", counted)
+    monkeypatch.setattr(Trace, "invocations", lambda self: pytest.fail("a table of the whole trace"))
+    spied = Spied(system)
+
+    def look(row: Any) -> None:
+        run = spied.runs[0]
+        held.append(len(run._handled.above) + len(run._retries))
+        sizes.append(run._handled.floor)
+
+    faults = Faults(crash_during=0.1, lose=0.1, duplicate=0.1, notice_after=Exponential(0.3))
+    functions = tiny.deployment(LogNormal(0.01, 0.5), Gamma(0.1, 1.0), LogNormal(0.02, 0.5), retry=Retry(limit=99))
+    platform = SimulatedPlatform(functions, threads=1, faults=dict.fromkeys(functions, faults))
+    result = train(
+        spied,
+        tiny.WORKLOAD,
+        platform=platform,
+        budget=Budget(steps=32 * 24),
+        prices=tiny.PRICES,
+        on_progress=look,
+    )
+    assert len(result.trace.select("crashed").time) > 5
+    assert sizes[-1] > 70
+    assert max(held) < 40  # some at once: those that are tried again hold the floor
+    assert max(held[12:]) <= 2 * max(held[:12])
+    # Each sheet's meter once, and each bill of the result.
+    assert looked_at <= 2 * len(tiny.PRICES) * len(result.trace)
 
 
 def test_learns_cartpole() -> None:

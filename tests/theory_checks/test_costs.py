@@ -132,38 +132,33 @@ def test_identities_are_exact(theorem):
         assert outcome.claim.control == (outcome.slack < -1e-11), outcome
 
 
-def forgets_the_last(use):
-    """Of the calls that a function's bill is of."""
-    use.busy = use.busy[:-1]
+def forgets_a_call(use, split):
+    """Of those that a function's bill is of."""
+    return split._replace(busy=split.busy * (1 - 1 / max(use.started, 1)))
 
 
-def forgets_starts(use):
+def forgets_starts(use, split):
     """In the bill, not in the seconds."""
-    use.cold = use.cold[:0]
+    return split._replace(cold=0.0)
 
 
-def forgets_failures(use):
+def forgets_failures(use, split):
     """As if what is wasted were free."""
-    use.wasted = use.wasted[:0]
+    return split._replace(wasted=0.0)
 
 
 @pytest.mark.parametrize(
     ("bug", "of_rounds", "of_asynchronous"),
     [
-        (forgets_the_last, WITH_IDLE, PAID),
+        (forgets_a_call, WITH_IDLE, PAID),
         (forgets_starts, WITH_IDLE | {"starts for nothing"}, set()),  # that control is then true; Stellaris' are free
         (forgets_failures, WITH_IDLE, PAID),
     ],
 )
 def test_a_bug_in_what_is_billed_is_caught(monkeypatch, bug, of_rounds, of_asynchronous):
     """Planted in the platform's own billing."""
-    right = billing._Use.__init__
-
-    def planted(self, *args):
-        right(self, *args)
-        bug(self)
-
-    monkeypatch.setattr(billing._Use, "__init__", planted)
+    right = billing._Use.cost
+    monkeypatch.setattr(billing._Use, "cost", lambda self, *args: bug(self, right(self, *args)))
     assert wrong(ROUNDS) == of_rounds
     assert wrong(ASYNCHRONOUS) == of_asynchronous
 
@@ -178,6 +173,6 @@ def test_a_rate_that_ignores_memory_is_caught(monkeypatch):
 
 def test_containers_that_nobody_ended_are_missed(monkeypatch):
     """Idle seconds come from lives; a bill of containers that live for no time has none."""
-    monkeypatch.setattr(billing, "_lives", lambda *args: [])
+    monkeypatch.setattr(billing._Use, "lived", lambda *args: 0.0)
     assert wrong(ROUNDS) == {"container seconds", "idle containers billed", "idle as if busy"}
     assert wrong(ASYNCHRONOUS) == {"container seconds"}
