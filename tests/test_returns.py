@@ -332,9 +332,17 @@ def test_actions_of_probability_zero_carry_nothing():
 @pytest.fixture(params=["loop", "scan"])
 def formulation(request, monkeypatch):
     """Solves the recurrence in one of the two ways, wherever the test runs."""
-    choose = (lambda *a, cpu, default: cpu(*a)) if request.param == "loop" else (lambda *a, cpu, default: default(*a))
+    chosen = []
+
+    def choose(*arguments, cpu, default):
+        chosen.append(request.param)
+        return (cpu if request.param == "loop" else default)(*arguments)
+
     monkeypatch.setattr(jax.lax, "platform_dependent", choose)
-    return request.param
+    jax.clear_caches()  # or what was traced for the other formulation would be used
+    yield request.param
+    jax.clear_caches()
+    assert chosen
 
 
 def unrolled(reward, discount, value, lambda_, valid):
