@@ -90,7 +90,7 @@ def staleness_aware(
         first group that is stale at all, `int(mean) + 1`, and holds from then on.
 
     Returns:
-      An `Aggregator`; it admits every learner.
+      An `Aggregator`; it admits every learner. A gradient whose version is ahead of the clock counts as fresh.
 
     Raises:
       TypeError: if a setting is not a number, or `weight` not a function.
@@ -230,6 +230,7 @@ def stale_synchronous(bound: int, learners: int, *, capacity: int | None = None)
 
     Raises:
       IndexError: at a push from, or the admission of, a learner that does not exist, if its number is not traced.
+      TypeError: if `bound` is not a number.
       ValueError: if `bound` is negative, or `learners` or `capacity` is below 1.
 
     Source:

@@ -38,14 +38,17 @@ def ppo_loss(
       ratio_cap: `[...]` from `global_ratio_cap`, or a constant; none by default, which is plain PPO.
 
     Returns:
-      The loss `[...]`. It has no gradient where the ratio is above its cap.
+      The loss `[...]`. It has no gradient where the ratio is above its cap, not even where the advantage is negative
+      and plain PPO pulls the ratio back: a cap of 1 takes this pull-back away from every ratio above 1. A constant cap
+      of at least `1 + clip` acts on negative advantages only: it is dual-clip PPO.
 
     Raises:
-      TypeError: if an array holds integers.
-      ValueError: if the shapes differ or `clip` is not positive.
+      TypeError: if an array holds integers, or a setting is not a number.
+      ValueError: if the shapes differ, or `clip` or a constant cap is not positive.
 
     Source:
-      Schulman et al. 2017, Proximal Policy Optimization Algorithms, Eq. 7; Stellaris (SC 2024) for the cap.
+      Schulman et al. 2017, Proximal Policy Optimization Algorithms, Eq. 7; Stellaris (SC 2024) for the cap; Ye et al.
+      2020, Mastering Complex Control in MOBA Games with Deep Reinforcement Learning, for the dual clip.
 
     Example:
       >>> import jax.numpy as jnp
@@ -84,7 +87,7 @@ def ppo_penalty_loss(
       The loss `[...]`. Where the ratio is above its cap only the penalty has a gradient.
 
     Raises:
-      TypeError: if an array holds integers.
+      TypeError: if an array holds integers, or a setting is not a number.
       ValueError: if the shapes differ or `clip` is not positive.
 
     Source:
@@ -230,7 +233,7 @@ def truncated_policy_gradient_loss(
       The loss `[...]`; actions of probability zero as in `impala_loss`.
 
     Raises:
-      TypeError: if an array holds integers.
+      TypeError: if an array holds integers, or a setting is not a number.
       ValueError: if the shapes differ.
 
     Source:
@@ -264,7 +267,9 @@ def impact_loss(
       log_ratio: `[...]` log-probability under the policy that learns minus that under the behaviour policy.
       target_log_ratio: `[...]` the same for the target policy; a constant. Zeros (a target that is the behaviour
         policy) give `ppo_loss`.
-      advantage: `[...]`, from `vtrace` with `target_log_ratio`.
+      advantage: `[...]` under the target policy, not weighed by a ratio, as `IMPACT.prepare` makes it: from the targets
+        of `vtrace` with `target_log_ratio`, `reward + discount V'_{t+1} - V_t`. The advantage that `vtrace` returns is
+        weighed by its truncated ratio already, and here it would be weighed twice.
       clip: half-width of the trust region around the target, positive.
       rho: truncates `behaviour / target`, at least 1.
       ratio_cap: `[...]` from `global_ratio_cap`, or a constant; bounds `pi / behaviour`.
@@ -273,7 +278,7 @@ def impact_loss(
       The loss `[...]`. It has no gradient where the ratio is above its cap.
 
     Raises:
-      TypeError: if an array holds integers.
+      TypeError: if an array holds integers, or a setting is not a number.
       ValueError: if the shapes differ, `clip` is not positive, or `rho` is below 1.
 
     Source:
@@ -318,11 +323,11 @@ def decoupled_ppo_loss(
       The loss `[...]`. It has no gradient where the ratio is above its cap.
 
     Raises:
-      TypeError: if an array holds integers.
+      TypeError: if an array holds integers, or a setting is not a number.
       ValueError: if the shapes differ or `clip` is not positive.
 
     Source:
-      Hilton et al. 2021, Batch size-invariance for policy optimization, Section 3.
+      Hilton et al. 2021, Batch size-invariance for policy optimization, Section 2.
 
     Example:
       >>> import jax.numpy as jnp
@@ -363,11 +368,12 @@ def value_loss(
       The loss `[...]`.
 
     Raises:
-      TypeError: if an array holds integers.
+      TypeError: if an array holds integers, or a setting is not a number.
       ValueError: if the shapes differ, a bound is not positive, or `clip` is given without `old_value`.
 
     Source:
-      Engstrom et al. 2020, Implementation Matters in Deep Policy Gradients, Section 2, for `clip`; Huber 1964, Robust
+      Engstrom et al. 2020, Implementation Matters in Deep Policy Gradients, Section 2, for `clip`: the paper prints a
+      minimum of the two errors, the code that it describes takes their maximum, and so does this; Huber 1964, Robust
       Estimation of a Location Parameter, for `huber`.
 
     Example:

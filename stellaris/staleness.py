@@ -22,7 +22,7 @@ Weight: TypeAlias = Callable[[Any], jax.Array]
 def staleness_weight(staleness: Int[Array, "*batch"] | int, *, smoothness: Scalar = 3.0) -> Float[jax.Array, "*batch"]:
     """The factor on the learning rate of a stale gradient: `max(staleness, 1) ** (-1 / smoothness)`.
 
-    It multiplies the *optimizer's update*, not the gradient: see `scale_by_staleness`.
+    It multiplies the *optimizer's update*. A constant factor on the gradient would cancel under Adam.
 
     Args:
       staleness: `[...]` versions published since the gradient's parameters; 0 is fresh, and so is what is below.
