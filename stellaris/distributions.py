@@ -40,29 +40,27 @@ class DiagonalGaussian(NamedTuple):
         """
         checks.floats(value=value, mean=self.mean)
         checks.same_shape(self.mean, "mean", value=value)
-        log_std = self._log_std()
-        standard = (value - self.mean) * jnp.exp(-log_std)
-        return jnp.sum(-0.5 * jnp.square(standard) - log_std - _LOG_SQRT_2PI, axis=-1)
+        standard = (value - self.mean) * self._of_each(jnp.exp(-self.log_std))
+        return jnp.sum(-0.5 * jnp.square(standard) - self._of_each(self.log_std) - _LOG_SQRT_2PI, axis=-1)
 
     def entropy(self) -> Float[Array, "*batch"]:
         """`sum_i log std_i + log sqrt(2 pi e)`."""
-        return jnp.sum(self._log_std() + _LOG_SQRT_2PI + 0.5, axis=-1)
+        return jnp.sum(self._of_each(self.log_std) + _LOG_SQRT_2PI + 0.5, axis=-1)
 
     def sample(self, noise: Float[Array, "*batch action"]) -> Float[Array, "*batch action"]:
         """The action for standard normal noise of the mean's shape."""
         checks.same_shape(self.mean, "mean", noise=noise)
-        return self.mean + jnp.exp(self._log_std()) * noise
+        return self.mean + self._of_each(jnp.exp(self.log_std)) * noise
 
-    def _log_std(self) -> jax.Array:
-        """Of every action, where one is shared."""
+    def _of_each(self, shared: Any) -> jax.Array:
+        """What `log_std` is for every action, where one is shared by all rows of a batch."""
         mean, log_std = jnp.shape(self.mean), jnp.shape(self.log_std)
-        if (
-            not mean
-            or len(log_std) > len(mean)
-            or any(x not in (1, y) for x, y in zip(log_std[::-1], mean[::-1], strict=False))
-        ):
-            raise ValueError(f"log_std has shape {log_std}, mean {mean}: expected [..., action], and log_std to fit")
-        return jnp.broadcast_to(self.log_std, mean)
+        fits = zip(reversed(log_std), reversed(mean), strict=False)
+        if not mean or len(log_std) > len(mean) or any(x not in (1, y) for x, y in fits):
+            raise ValueError(
+                f"log_std has shape {log_std}: expected one that broadcasts to mean's {mean}, [..., action]"
+            )
+        return jnp.broadcast_to(shared, mean)
 
     @staticmethod
     def noise(key: jax.Array, shape: Sequence[int]) -> jax.Array:
