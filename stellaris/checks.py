@@ -1,7 +1,8 @@
 """Errors of the pure functions, raised while they are traced: which argument, what it is, what was expected.
 
-None stands for an array that was left out, and passes every check of arrays. A number that is itself traced, such as a
-setting that `vmap` sweeps, passes every check of numbers: its value is unknown while tracing.
+None stands for an array that was left out, and passes every check of arrays; among numbers `given` leaves it out. A
+number that is itself traced, such as a setting that `vmap` sweeps, passes every check: its value is unknown while
+tracing.
 """
 
 import math

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 #: Functions whose compiled programs are kept: those used last.
@@ -25,7 +26,9 @@ def call(function: Callable[..., Any], static: tuple[Any, ...], *arrays: Any) ->
         compiled program.
       *arrays: trees.
     """
-    if _hashable(static) and all(map(_concrete, jax.tree.leaves(arrays))):
+    # Within a `jit` even constants are traced. What is static may then close over traced arrays, and must not be kept.
+    leaves = [jnp.zeros(()), *jax.tree.leaves(arrays)]
+    if _hashable(static) and all(map(_concrete, leaves)):
         return _compiled(function, *static)(*arrays)
     return function(*static, *arrays)
 
@@ -37,9 +40,8 @@ def _compiled(function: Callable[..., Any], *static: Any) -> Callable[..., Any]:
 
 
 def _concrete(leaf: Any) -> bool:
-    return isinstance(leaf, jax.Array | np.ndarray | np.generic | numbers.Number) and not isinstance(
-        leaf, jax.core.Tracer
-    )
+    array = isinstance(leaf, jax.Array | np.ndarray | np.generic | numbers.Number)
+    return array and not isinstance(leaf, jax.core.Tracer)
 
 
 def _hashable(static: tuple[Any, ...]) -> bool:

@@ -25,7 +25,7 @@ def staleness_weight(staleness: Int[Array, "*batch"] | int, *, smoothness: Scala
     It multiplies the *optimizer's update*. A constant factor on the gradient would cancel under Adam.
 
     Args:
-      staleness: `[...]` versions published since the gradient's parameters; 0 is fresh, and so is what is below.
+      staleness: `[...]` versions published since the gradient's parameters; 0 is fresh, in an array also what is below.
       smoothness: positive; 1 weighs by 1/staleness (Zhang et al. 2016), `math.inf` weighs all alike.
 
     Returns:
@@ -53,7 +53,7 @@ def polynomial_weight(staleness: Int[Array, "*batch"] | int, *, power: Scalar = 
     """A weight that falls with a power of staleness: `(staleness + 1) ** -power`.
 
     Args:
-      staleness: `[...]` versions; 0 is fresh, and so is what is below.
+      staleness: `[...]` versions; 0 is fresh; in an array, so is what is below.
       power: at least 0.
 
     Returns:
@@ -81,7 +81,7 @@ def hinge_weight(
     """A weight of 1 up to a bound, and falling from there: `1 / (slope * max(staleness - bound, 0) + 1)`.
 
     Args:
-      staleness: `[...]` versions; 0 is fresh, and so is what is below.
+      staleness: `[...]` versions; 0 is fresh; in an array, so is what is below.
       slope: at least 0.
       bound: staleness up to which nothing is lost, at least 0.
 
@@ -109,7 +109,7 @@ def exponential_weight(staleness: Int[Array, "*batch"] | int, *, rate: Scalar) -
     """A weight that falls exponentially: `exp(-rate * staleness)`.
 
     Args:
-      staleness: `[...]` versions; 0 is fresh, and so is what is below.
+      staleness: `[...]` versions; 0 is fresh; in an array, so is what is below.
       rate: at least 0; 0 weighs all alike.
 
     Returns:

@@ -281,7 +281,9 @@ def test_functions_that_close_over_traced_arrays_leave_none_behind():
     def within(scale, arguments):
         return ppo.update(lambda p, o: apply_fn(p, o * scale), *arguments)[0]
 
+    constants = jax.jit(lambda scale: ppo.update(lambda p, o: apply_fn(p, o * scale), *arguments)[0])
     with jax.checking_leaks():
         got = within(jnp.float32(0.5), arguments)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), constants(jnp.float32(0.5)), got)
     expected = ppo.update(lambda p, o: apply_fn(p, o * 0.5), *arguments)[0]
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), got, expected)
