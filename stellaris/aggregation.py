@@ -4,7 +4,7 @@ An aggregator is five pure functions over a state that holds the queue: `init`, 
 jit-able, and their sizes are static: the queue is a ring of `capacity` gradients.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -13,9 +13,9 @@ import numpy as np
 import optax
 from jaxtyping import Int
 
-from stellaris import checks, gradient_queue
+from stellaris import checks, eager, gradient_queue
 from stellaris.gradient_queue import AggregatorState, Update
-from stellaris.staleness import Weight, check_decay, integer_threshold, inverse_root, staleness_threshold
+from stellaris.staleness import Weight, check_decay, integer_threshold, inverse_root, staleness_threshold, weight_of
 from stellaris.types import Scalar, Tree
 
 #: How `max_staleness` becomes the threshold of a round, by name.
@@ -90,10 +90,11 @@ def staleness_aware(
         first group that is stale at all, `int(mean) + 1`, and holds from then on.
 
     Returns:
-      An `Aggregator`; it admits every learner.
+      An `Aggregator`; it admits every learner. A gradient whose version is ahead of the clock counts as fresh.
 
     Raises:
-      ValueError: names the argument that is out of its range.
+      TypeError: if a setting is not a number, or `weight` not a function.
+      ValueError: if an argument is out of its range, which it names.
 
     Source:
       Stellaris (SC 2024), staleness-aware gradient aggregation.
@@ -114,12 +115,12 @@ def staleness_aware(
     """
     capacity = _check_sizes("full", full, capacity)
     check_decay(decay)
-    weigh = weight or inverse_root(smoothness)
-    for _, start in checks.known(max_staleness=max_staleness):
+    weigh = weight_of(weight, smoothness)
+    for _, start in checks.known(**checks.given(max_staleness=max_staleness)):
         if not start >= 0:
             raise ValueError(f"max_staleness={start} is negative: use None to measure it, math.inf for no threshold")
     for name, value, known in (("combine", combine, ("mean", "sequential")), ("threshold", threshold, THRESHOLDS)):
-        if value not in known:
+        if value not in tuple(known):
             raise ValueError(f"{name}={value!r} is neither {' nor '.join(map(repr, known))}")
     at = THRESHOLDS[threshold]
     measure = _stalest_of_a_round if threshold == "decay" else _mean_of_a_group
@@ -134,7 +135,8 @@ def staleness_aware(
         total = jnp.sum(jnp.where(gradient_queue.queued(state), clock - state.version, 0))
         limit = beta(state.memory, round)
         unlimited = jnp.isinf(limit)  # and times no gradients it would be no number
-        fresh = unlimited | (total <= jnp.where(unlimited, 0.0, limit) * state.count)
+        most = jnp.where(unlimited, 0.0, limit) * state.count.astype(limit.dtype)
+        fresh = unlimited | (total.astype(limit.dtype) <= most)
         return (state.count > 0) & (fresh | (state.count >= full))
 
     def pop(state: AggregatorState, clock: Any, round: Any) -> tuple[Update, AggregatorState]:
@@ -227,7 +229,8 @@ def stale_synchronous(bound: int, learners: int, *, capacity: int | None = None)
       An `Aggregator` that pops the oldest gradient, with weight 1.
 
     Raises:
-      IndexError: at a push from a learner that does not exist, if the number is known while tracing.
+      IndexError: at a push from, or the admission of, a learner that does not exist, if its number is not traced.
+      TypeError: if `bound` is not a number.
       ValueError: if `bound` is negative, or `learners` or `capacity` is below 1.
 
     Source:
@@ -282,7 +285,8 @@ def fully_asynchronous(*, capacity: int) -> Aggregator:
       ValueError: if `capacity` is below 1.
 
     Source:
-      Recht et al. 2011, Hogwild!; as the baseline of Stellaris (SC 2024) and of Zhang et al. 2016.
+      Dean et al. 2012, Large Scale Distributed Deep Networks (Downpour SGD); as the baseline of Stellaris (SC 2024) and
+      of Zhang et al. 2016.
 
     Example:
       >>> import jax.numpy as jnp
@@ -312,11 +316,12 @@ def synchronous(n: int) -> Aggregator:
       An `Aggregator`.
 
     Raises:
-      IndexError: at a push from a learner that does not exist, if the number is known while tracing.
+      IndexError: at a push from, or the admission of, a learner that does not exist, if its number is not traced.
       ValueError: if `n` is below 1.
 
     Source:
-      Chen et al. 2016, Revisiting Distributed Synchronous SGD; a baseline of Stellaris (SC 2024).
+      Chen et al. 2016, Revisiting Distributed Synchronous SGD, without its backup workers; a baseline of Stellaris (SC
+      2024).
 
     Example:
       >>> import jax.numpy as jnp
@@ -336,34 +341,46 @@ def synchronous(n: int) -> Aggregator:
         memory = state.memory.at[learner].set(last)
         return gradient_queue.push(state, gradient, version)._replace(memory=memory)
 
+    def admit(state: AggregatorState, learner: Any, clock: Any) -> jax.Array:
+        _check_learner(learner, n)
+        return jnp.asarray(clock > state.memory[learner])
+
     return Aggregator(
         init=lambda like: gradient_queue.empty(like, n, jnp.full(n, -1, jnp.int32)),
         push=push,
         ready=lambda state, clock, round: state.count >= n,
         pop=lambda state, clock, round: gradient_queue.take(state, n, clock, _unweighted, "mean"),
-        admit=lambda state, learner, clock: clock > state.memory[learner],
+        admit=admit,
     )
 
 
 def apply_update(
-    optimizer: optax.GradientTransformation, update: Update, params: Tree, opt_state: Tree
+    optimizer: optax.GradientTransformation, update: Update, params: Tree, opt_state: Tree, **extra: Any
 ) -> tuple[Tree, Tree]:
     """Applies a group of gradients: the optimizer sees the gradient, and its *step* is scaled by staleness.
 
     `params + scale * optimizer(gradient)`, once for `combine="mean"`, once for each gradient, oldest first, for
-    `combine="sequential"`.
+    `combine="sequential"`. A group of no gradients changes nothing, neither the parameters nor the optimizer's state.
+
+    Outside of `jit` it is compiled once for each optimizer: make the optimizer once, not anew for every update. The
+    programs of the 32 optimizers used last are kept.
 
     Args:
       optimizer: any optax transformation.
       update: from `Aggregator.pop`.
       params: the newest parameters.
       opt_state: the optimizer's state.
+      **extra: arguments that the optimizer's update takes besides, such as `params_then` of `add_delay_compensation`.
+        For `combine="sequential"` they are stacked as the gradients are, `[capacity, ...]`, a row for each.
+        `staleness`, which `scale_by_staleness` takes, is the update's own if it is left out: that of the one gradient
+        in the sequential form, those of the whole group `[capacity]` in the mean, where -1 stands for none.
 
     Returns:
       `(params, opt_state)`, the next version.
 
     Raises:
-      ValueError: whatever the optimizer raises where the gradient's structure is not the parameters'.
+      ValueError: if the update is sequential and an extra argument has no row for each gradient; and whatever the
+        optimizer raises, for instance where the gradient's structure is not the parameters'.
 
     Source:
       Stellaris (SC 2024) modulates the learning rate; Zhang et al. 2016, Staleness-aware Async-SGD, averages first.
@@ -376,20 +393,58 @@ def apply_update(
       >>> print(params)
       [0.9]
     """
+    extra = {"staleness": update.staleness} | extra
+    apply = _step_once if jnp.ndim(update.scale) == 0 else _step_for_each
+    if apply is _step_for_each:
+        _check_rows(extra, len(update.scale))
+    after: tuple[Tree, Tree] = eager.call(apply, (optimizer,), update, params, opt_state, extra)
+    return after
 
-    def step(gradient: Tree, scale: jax.Array, params: Tree, opt_state: Tree) -> tuple[Tree, Tree]:
-        updates, opt_state = optimizer.update(gradient, opt_state, params)
-        updates = jax.tree.map(lambda u: u * scale.astype(u.dtype), updates)
-        return optax.apply_updates(params, updates), opt_state
 
-    if update.scale.ndim == 0:
-        return step(update.gradient, update.scale, params, opt_state)
+def _step_once(
+    optimizer: optax.GradientTransformation, update: Update, params: Tree, opt_state: Tree, extra: Mapping[str, Any]
+) -> tuple[Tree, Tree]:
+    after = _step(optimizer, update.gradient, update.scale, (params, opt_state), extra)
+    some = update.count > 0
+    kept: tuple[Tree, Tree] = jax.tree.map(lambda new, old: jnp.where(some, new, old), after, (params, opt_state))
+    return kept
 
-    def one(i: jax.Array, carry: tuple[Tree, Tree]) -> tuple[Tree, Tree]:
-        return step(jax.tree.map(lambda g: g[i], update.gradient), update.scale[i], *carry)
 
-    params, opt_state = jax.lax.fori_loop(0, update.count, one, (params, opt_state))
-    return params, opt_state
+def _step_for_each(
+    optimizer: optax.GradientTransformation, update: Update, params: Tree, opt_state: Tree, extra: Mapping[str, Any]
+) -> tuple[Tree, Tree]:
+    def one(i: jax.Array, before: tuple[Tree, Tree]) -> tuple[Tree, Tree]:
+        gradient, scale, row = jax.tree.map(lambda x: x[i], (update.gradient, update.scale, dict(extra)))
+        return _step(optimizer, gradient, scale, before, row)
+
+    after: tuple[Tree, Tree] = jax.lax.fori_loop(0, update.count, one, (params, opt_state))
+    return after
+
+
+def _step(
+    optimizer: optax.GradientTransformation,
+    gradient: Tree,
+    scale: jax.Array,
+    before: tuple[Tree, Tree],
+    extra: Mapping[str, Any],
+) -> tuple[Tree, Tree]:
+    params, opt_state = before
+    # Not even optax's Adam is strict about types: it raises its decay to an integer's power.
+    with jax.numpy_dtype_promotion("standard"):
+        updates, opt_state = optax.with_extra_args_support(optimizer).update(gradient, opt_state, params, **extra)
+    updates = jax.tree.map(lambda u: u * scale.astype(u.dtype), updates)
+    return optax.apply_updates(params, updates), opt_state
+
+
+def _check_rows(extra: Mapping[str, Any], capacity: int) -> None:
+    for name, tree in extra.items():
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+            if jnp.shape(leaf)[:1] != (capacity,):
+                where = f"{name}{jax.tree_util.keystr(path)}"
+                raise ValueError(
+                    f"{where} has shape {jnp.shape(leaf)}: expected [{capacity}, ...], a row for each gradient of a "
+                    "sequential update"
+                )
 
 
 def _unweighted(staleness: jax.Array) -> jax.Array:
@@ -418,5 +473,6 @@ def _check_whole(**numbers: Any) -> None:
 
 
 def _check_learner(learner: Any, learners: int) -> None:
-    if isinstance(learner, int | np.integer) and not 0 <= learner < learners:
-        raise IndexError(f"learner={learner} is none of the {learners} learners, which are numbered from 0")
+    for _, number in checks.known(learner=learner):
+        if number not in range(learners):
+            raise IndexError(f"learner={learner} is none of the {learners} learners, which are numbered from 0")

@@ -1,16 +1,19 @@
 """Errors of the pure functions, raised while they are traced: which argument, what it is, what was expected.
 
-None stands for an argument that was left out, and passes every check. So does a number that is itself traced, such as a
-setting that is swept by `vmap`: what it is will be known too late.
+None stands for an array that was left out, and passes every check of arrays; among numbers `given` leaves it out. A
+number that is itself traced, such as a setting that `vmap` sweeps, passes every check: its value is unknown while
+tracing.
 """
 
 import math
+import numbers
 import operator
 from collections.abc import Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from stellaris.types import Array, Tree
 
@@ -18,15 +21,35 @@ from stellaris.types import Array, Tree
 def floats(**arrays: Array | None) -> None:
     """Raises a TypeError unless every array holds floating-point numbers."""
     for name, array in arrays.items():
-        if array is not None and not jnp.issubdtype(jnp.result_type(array), jnp.floating):
+        if array is None:
+            continue
+        _array(name, array)
+        if not jnp.issubdtype(jnp.result_type(array), jnp.floating):
             raise TypeError(f"{name} has dtype {jnp.result_type(array)}: expected floating point")
+
+
+def integers(**arrays: Array) -> None:
+    """Raises a TypeError unless every array holds whole numbers."""
+    for name, array in arrays.items():
+        _array(name, array)
+        if not jnp.issubdtype(jnp.result_type(array), jnp.integer):
+            raise TypeError(f"{name} has dtype {jnp.result_type(array)}: expected integers")
 
 
 def same_shape(first: Array, of: str, **arrays: Array | None) -> None:
     """Raises a ValueError unless every array has the shape of `first`, the argument called `of`."""
     for name, array in arrays.items():
-        if array is not None and jnp.shape(array) != jnp.shape(first):
+        if array is None:
+            continue
+        _array(name, array)
+        if jnp.shape(array) != jnp.shape(first):
             raise ValueError(f"{name} has shape {jnp.shape(array)}: expected {of}'s {jnp.shape(first)}")
+
+
+def _array(name: str, array: Any) -> None:
+    """Raises a TypeError unless this is an array or a number."""
+    if not isinstance(array, jax.Array | np.ndarray | np.generic | numbers.Real):
+        raise TypeError(f"{name} is a {type(array).__name__}: expected an array")
 
 
 def same_structure(first: Tree, of: str, **trees: Tree) -> None:
@@ -38,42 +61,58 @@ def same_structure(first: Tree, of: str, **trees: Tree) -> None:
             raise ValueError(f"{name} has structure {structure}: expected {of}'s {expected}")
 
 
-def known(**numbers: Any) -> Iterator[tuple[str, Any]]:
-    """The numbers that can be looked at: neither left out nor traced."""
-    return ((name, x) for name, x in numbers.items() if x is not None and not isinstance(x, jax.core.Tracer))
+def given(**settings: Any) -> dict[str, Any]:
+    """The settings that were not left out."""
+    return {name: x for name, x in settings.items() if x is not None}
 
 
-def positive(**numbers: Any) -> None:
+def known(**settings: Any) -> Iterator[tuple[str, Any]]:
+    """The numbers whose value is known, because they are not traced.
+
+    Raises:
+      TypeError: if a setting is not one number.
+    """
+    for name, x in settings.items():
+        if not isinstance(x, jax.Array | np.ndarray | np.generic | numbers.Real):
+            raise TypeError(f"{name}={x!r} is not a number")
+        setting: Any = x
+        if np.ndim(setting) > 0:
+            raise TypeError(f"{name} has shape {np.shape(setting)}: expected one number")
+        if not isinstance(x, jax.core.Tracer):
+            yield name, x
+
+
+def positive(**settings: Any) -> None:
     """Raises a ValueError unless every number is above zero."""
-    for name, number in known(**numbers):
+    for name, number in known(**settings):
         if not number > 0:
             raise ValueError(f"{name}={number} is not positive")
 
 
-def not_negative(**numbers: Any) -> None:
+def not_negative(**settings: Any) -> None:
     """Raises a ValueError unless every number is zero or above."""
-    for name, number in known(**numbers):
+    for name, number in known(**settings):
         if not number >= 0:
             raise ValueError(f"{name}={number} is negative or not a number")
 
 
-def finite(**numbers: Any) -> None:
+def finite(**settings: Any) -> None:
     """Raises a ValueError unless every number is finite."""
-    for name, number in known(**numbers):
+    for name, number in known(**settings):
         if not math.isfinite(number):
             raise ValueError(f"{name}={number} is not finite")
 
 
-def between_zero_and_one(**numbers: Any) -> None:
+def between_zero_and_one(**settings: Any) -> None:
     """Raises a ValueError unless every number lies in [0, 1]."""
-    for name, number in known(**numbers):
+    for name, number in known(**settings):
         if not 0.0 <= number <= 1.0:
             raise ValueError(f"{name}={number} lies outside [0, 1]")
 
 
-def whole(*, at_least: int, **numbers: Any) -> None:
+def whole(*, at_least: int, **settings: Any) -> None:
     """Raises a TypeError unless every number is of a whole type, and a ValueError unless it is at least so much."""
-    for name, number in numbers.items():
+    for name, number in settings.items():
         try:
             operator.index(number)
         except TypeError:

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 from stellaris import checks
 from stellaris.losses import approximate_kl
 from stellaris.truncation import importance_ratio
-from stellaris.types import Array, Tree
+from stellaris.types import Array, Tree, at_least_float32
 
 
 class LagReport(NamedTuple):
@@ -97,18 +97,20 @@ def lag_report(
     if lags < 1:
         raise ValueError(f"lags={lags} is below 1")
     bucket = jnp.clip(lag, 0, lags - 1).ravel()
+    # Wide, because narrow types cannot count far, and squares of their ratios overflow.
+    log_ratio = jnp.asarray(log_ratio, at_least_float32(jnp.result_type(log_ratio)))
     log_ratio = jnp.where(valid, log_ratio, 0.0)
     ratio = importance_ratio(log_ratio)
     nothing = jnp.zeros_like(ratio)
     columns = (
         jnp.ones_like(ratio),
         approximate_kl(log_ratio),
-        nothing if clipped is None else clipped,
-        nothing if truncated is None else truncated,
+        nothing if clipped is None else jnp.asarray(clipped),
+        nothing if truncated is None else jnp.asarray(truncated),
         ratio,
         jnp.square(ratio),
     )
-    samples = jnp.stack([jnp.where(valid, column, 0.0).ravel() for column in columns], axis=-1)
+    samples = jnp.stack([jnp.where(valid, column.astype(ratio.dtype), 0.0).ravel() for column in columns], axis=-1)
     return LagReport(*jax.ops.segment_sum(samples, bucket, num_segments=lags).T)
 
 
@@ -149,7 +151,7 @@ def version_span(version: Int[Array, "T *batch"], valid: Bool[Array, "T *batch"]
     version = jnp.asarray(version, jnp.int32)
     total = jnp.sum(jnp.where(valid, version, 0).astype(float), axis=0)
     oldest = jnp.min(version, axis=0, where=jnp.asarray(valid), initial=2**31 - 1)
-    return VersionSpan(total / jnp.maximum(jnp.sum(valid, axis=0), 1), oldest)
+    return VersionSpan(total / jnp.maximum(jnp.sum(valid, axis=0), 1).astype(total.dtype), oldest)
 
 
 def gradient_cosine(first: Tree, second: Tree) -> Float[jax.Array, ""]:
@@ -186,7 +188,7 @@ def gradient_cosine(first: Tree, second: Tree) -> Float[jax.Array, ""]:
 
 
 def _scaled(tree: Tree) -> list[jax.Array]:
-    leaves = [jnp.asarray(x, jnp.promote_types(jnp.result_type(x), jnp.float32)) for x in jax.tree.leaves(tree)]
+    leaves = [jnp.asarray(x, at_least_float32(jnp.result_type(x))) for x in jax.tree.leaves(tree)]
     largest = jnp.max(jnp.stack([jnp.max(jnp.abs(x), initial=0.0) for x in leaves]))
     return [x / jnp.where(largest > 0, largest, 1.0) for x in leaves]
 

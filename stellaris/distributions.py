@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
+from stellaris import checks
 from stellaris.types import Array, Distribution
 
 _LOG_SQRT_2PI = 0.9189385332046727
@@ -31,18 +32,35 @@ class DiagonalGaussian(NamedTuple):
     log_std: Float[Array, "*#batch action"]
 
     def log_prob(self, value: Float[Array, "*batch action"]) -> Float[Array, "*batch"]:
-        """`sum_i -((a_i - mean_i) / std_i)^2 / 2 - log std_i - log sqrt(2 pi)`."""
-        standard = (value - self.mean) * jnp.exp(-self.log_std)
-        return jnp.sum(-0.5 * jnp.square(standard) - self.log_std - _LOG_SQRT_2PI, axis=-1)
+        """`sum_i -((a_i - mean_i) / std_i)^2 / 2 - log std_i - log sqrt(2 pi)`.
+
+        Raises:
+          TypeError: if the actions are integers, as a categorical distribution's are.
+          ValueError: if their shape is not the mean's.
+        """
+        checks.floats(value=value, mean=self.mean)
+        checks.same_shape(self.mean, "mean", value=value)
+        standard = (value - self.mean) * self._of_each(jnp.exp(-self.log_std))
+        return jnp.sum(-0.5 * jnp.square(standard) - self._of_each(self.log_std) - _LOG_SQRT_2PI, axis=-1)
 
     def entropy(self) -> Float[Array, "*batch"]:
         """`sum_i log std_i + log sqrt(2 pi e)`."""
-        log_std = jnp.broadcast_to(self.log_std, self.mean.shape)
-        return jnp.sum(log_std + _LOG_SQRT_2PI + 0.5, axis=-1)
+        return jnp.sum(self._of_each(self.log_std) + _LOG_SQRT_2PI + 0.5, axis=-1)
 
     def sample(self, noise: Float[Array, "*batch action"]) -> Float[Array, "*batch action"]:
-        """The action for standard normal noise."""
-        return self.mean + jnp.exp(self.log_std) * noise
+        """The action for standard normal noise of the mean's shape."""
+        checks.same_shape(self.mean, "mean", noise=noise)
+        return self.mean + self._of_each(jnp.exp(self.log_std)) * noise
+
+    def _of_each(self, shared: Any) -> jax.Array:
+        """What `log_std` is for every action, where one is shared by all rows of a batch."""
+        mean, log_std = jnp.shape(self.mean), jnp.shape(self.log_std)
+        fits = zip(reversed(log_std), reversed(mean), strict=False)
+        if not mean or len(log_std) > len(mean) or any(x not in (1, y) for x, y in fits):
+            raise ValueError(
+                f"log_std has shape {log_std}: expected one that broadcasts to mean's {mean}, [..., action]"
+            )
+        return jnp.broadcast_to(shared, mean)
 
     @staticmethod
     def noise(key: jax.Array, shape: Sequence[int]) -> jax.Array:
@@ -63,9 +81,18 @@ class Categorical(NamedTuple):
     logits: Float[Array, "*batch n"]
 
     def log_prob(self, value: Int[Array, "*batch"]) -> Float[Array, "*batch"]:
-        """`log softmax(logits)[a]`."""
+        """`log softmax(logits)[a]`.
+
+        Raises:
+          TypeError: if the actions are not integers.
+          ValueError: if their shape is not that of the logits without the last axis.
+        """
+        checks.integers(value=value)
+        batch = jnp.shape(self.logits)[:-1]
+        if jnp.shape(value) != batch:
+            raise ValueError(f"value has shape {jnp.shape(value)}: expected {batch}, one action for each row of logits")
         log_probs = jax.nn.log_softmax(self.logits)
-        return jnp.take_along_axis(log_probs, value[..., None], axis=-1)[..., 0]
+        return jnp.take_along_axis(log_probs, jnp.asarray(value)[..., None], axis=-1)[..., 0]
 
     def entropy(self) -> Float[Array, "*batch"]:
         """`-sum_i p_i log p_i`, where an action of probability zero adds nothing."""
@@ -74,7 +101,8 @@ class Categorical(NamedTuple):
         return -jnp.sum(jnp.where(probs > 0, probs * jnp.where(probs > 0, log_probs, 0.0), 0.0), axis=-1)
 
     def sample(self, noise: Float[Array, "*batch n"]) -> Int[Array, "*batch"]:
-        """`argmax(logits + noise)` for standard Gumbel noise."""
+        """`argmax(logits + noise)` for standard Gumbel noise of the logits' shape."""
+        checks.same_shape(self.logits, "logits", noise=noise)
         return jnp.argmax(self.logits + noise, axis=-1)
 
     @staticmethod

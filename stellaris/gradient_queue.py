@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from stellaris import checks
-from stellaris.types import Tree
+from stellaris.types import Tree, at_least_float32
 
 #: Rows start at multiples of so many elements, so that the processor can load several at once.
 ALIGNMENT = 64
@@ -55,7 +55,8 @@ class Layout:
     @property
     def dtype(self) -> Any:
         """The narrowest that holds every leaf without loss."""
-        return jnp.result_type(*self.dtypes) if self.dtypes else jnp.float32
+        with jax.numpy_dtype_promotion("standard"):
+            return jnp.result_type(*self.dtypes) if self.dtypes else jnp.float32
 
     @property
     def offsets(self) -> tuple[int, ...]:
@@ -136,27 +137,16 @@ def push(state: AggregatorState, gradient: Tree, version: Any, *, learner: Any =
 
     Raises:
       TypeError: if the version is not a whole number.
-      ValueError: if the gradient's structure or a leaf's shape is not what `empty` was given.
+      ValueError: if the version is negative, or the gradient's structure or a leaf's shape is not what `empty` was
+        given.
     """
     del learner
-    layout, rows = state.layout, state.rows
-    _check_like(gradient, layout)
+    _check_like(gradient, state.layout)
     if not jnp.issubdtype(jnp.result_type(version), jnp.integer):
         raise TypeError(f"version={version} has dtype {jnp.result_type(version)}: expected a whole number")
-    free = state.count < state.capacity
-    slot = (state.head + state.count) % state.capacity
-    # Only one row is read and written, so that a donated state is updated in place.
-    for leaf, begin in zip(jax.tree.leaves(gradient), layout.offsets, strict=False):
-        new = jnp.ravel(jnp.asarray(leaf, rows.dtype))[None]
-        at = slot, jnp.int32(begin)
-        old = jax.lax.dynamic_slice(rows, at, new.shape)
-        rows = jax.lax.dynamic_update_slice(rows, jnp.where(free, new, old), at)
-    return state._replace(
-        rows=rows,
-        version=state.version.at[slot].set(jnp.where(free, jnp.int32(version), state.version[slot])),
-        count=state.count + free,
-        overflow=state.overflow | ~free,
-    )
+    checks.not_negative(version=version)
+    after: AggregatorState = _appended(state, gradient, version)
+    return after
 
 
 def queued(state: AggregatorState) -> Bool[jax.Array, "capacity"]:
@@ -168,20 +158,63 @@ def take(
     state: AggregatorState, n: Any, clock: Any, weigh: Callable[[jax.Array], jax.Array], combine: str
 ) -> tuple[Update, AggregatorState]:
     """Takes the oldest `n` gradients, at most those there are, weighed by their staleness; the rest stay in order."""
+    n, staleness = _oldest(state, n, clock)
+    # Outside of our own `jit`: a weight of the caller's may close over traced numbers.
+    weight = weigh(staleness)
+    gradient, scale, state = _taken(state, n, weight, combine)
+    return Update(gradient, scale, n, staleness), state
+
+
+# ---- what is computed, behind `jit`: compiled once for each size, and inlined within a caller's `jit` ----------------
+
+
+@functools.partial(jax.jit, inline=True)
+def _appended(state: AggregatorState, gradient: Tree, version: Any) -> AggregatorState:
+    layout, rows = state.layout, state.rows
+    free = state.count < state.capacity
+    slot = (state.head + state.count) % state.capacity
+    # Only one row is read and written, so that a donated state is updated in place.
+    for leaf, begin in zip(jax.tree.leaves(gradient), layout.offsets, strict=False):
+        new = jnp.ravel(jnp.asarray(leaf, rows.dtype))[None]
+        at = slot, jnp.int32(begin)
+        old = jax.lax.dynamic_slice(rows, at, new.shape)
+        rows = jax.lax.dynamic_update_slice(rows, jnp.where(free, new, old), at)
+    version = jnp.where(free, jnp.asarray(version, jnp.int32), state.version[slot])
+    return state._replace(
+        rows=rows,
+        version=state.version.at[slot].set(version),
+        count=state.count + free.astype(jnp.int32),
+        overflow=state.overflow | ~free,
+    )
+
+
+@functools.partial(jax.jit, inline=True)
+def _oldest(state: AggregatorState, n: Any, clock: Any) -> tuple[jax.Array, jax.Array]:
+    """How many gradients are taken, and the staleness of each, oldest first; -1 beyond them."""
     n = jnp.minimum(state.count, n).astype(jnp.int32)
-    order = (state.head + jnp.arange(state.capacity)) % state.capacity
-    taken = jnp.arange(state.capacity) < n
-    staleness = jnp.where(taken, clock - state.version[order], -1).astype(jnp.int32)
-    weight = jnp.where(taken, weigh(staleness), 0.0)
+    staleness = jnp.where(jnp.arange(state.capacity) < n, clock - state.version[_order(state)], -1)
+    return n, staleness.astype(jnp.int32)
+
+
+@functools.partial(jax.jit, inline=True, static_argnums=3)
+def _taken(state: AggregatorState, n: Any, weight: Any, combine: str) -> tuple[Tree, jax.Array, AggregatorState]:
+    """The gradients and their scale, and the queue without them."""
+    weight = jnp.where(jnp.arange(state.capacity) < n, weight, 0.0)
     if combine == "mean":
-        gradient, scale = _mean(state.rows, order, weight, n), jnp.sum(weight) / jnp.maximum(n, 1)
+        rows = _mean(state.rows, _order(state), weight, n)
+        scale = jnp.sum(weight) / jnp.maximum(n, 1).astype(weight.dtype)
     else:
-        gradient, scale = _stacked(state.rows, order, n), weight
-    update = Update(state.layout.tree(gradient), scale, n, staleness)
+        rows = _stacked(state.rows, _order(state), n)
+        scale = weight
     left = state.count - n
     # An empty queue starts from its first slot again, whose memory is still in the cache.
     head = jnp.where(left > 0, (state.head + n) % state.capacity, 0)
-    return update, state._replace(head=head, count=left)
+    return state.layout.tree(rows), scale, state._replace(head=head, count=left)
+
+
+def _order(state: AggregatorState) -> jax.Array:
+    """The slots of the ring, that of the oldest gradient first."""
+    return (state.head + jnp.arange(state.capacity)) % state.capacity
 
 
 # Both loop over what is taken: the other slots may hold anything, and cost nothing.
@@ -190,7 +223,7 @@ def take(
 def _mean(rows: jax.Array, order: jax.Array, weight: jax.Array, n: jax.Array) -> jax.Array:
     """`sum(w g) / sum(w)`, in float32 at least; zero where every weight has underflowed, as the scale then is."""
     total = jnp.sum(weight)
-    wide = jnp.promote_types(rows.dtype, jnp.float32)
+    wide = at_least_float32(rows.dtype)
     share = (weight / jnp.where(total > 0, total, 1.0)).astype(wide)
 
     def add(i: jax.Array, sums: jax.Array) -> jax.Array:

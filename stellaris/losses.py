@@ -5,6 +5,7 @@ constants of a loss: pass them without a gradient. An entropy bonus is `-coeffic
 `stellaris.Categorical(logits)` or `stellaris.DiagonalGaussian(mean, log_std)`.
 """
 
+import math
 from typing import Any
 
 import jax
@@ -12,8 +13,8 @@ import jax.numpy as jnp
 from jaxtyping import Float
 
 from stellaris import checks
-from stellaris.truncation import MAX_LOG_RATIO, check_rho, importance_ratio, truncate_ratio
-from stellaris.types import Array, Scalar
+from stellaris.truncation import ROOM, check_cap, check_rho, importance_ratio, saturated, truncate_ratio
+from stellaris.types import Array, Scalar, largest
 
 #: Log-probabilities and log-ratios count as no lower: times an advantage of 1e8 it is still finite in float32.
 MIN_LOG_PROB = -1e6
@@ -24,7 +25,7 @@ def ppo_loss(
     advantage: Float[Array, "*batch"],
     *,
     clip: Scalar = 0.2,
-    ratio_cap: Float[Array, "*batch"] | float | None = None,
+    ratio_cap: Float[Array, "*batch"] | Scalar | None = None,
 ) -> Float[Array, "*batch"]:
     """PPO's clipped surrogate with Stellaris' global truncation, negated to be minimised.
 
@@ -37,14 +38,17 @@ def ppo_loss(
       ratio_cap: `[...]` from `global_ratio_cap`, or a constant; none by default, which is plain PPO.
 
     Returns:
-      The loss `[...]`. It has no gradient where the ratio is above its cap.
+      The loss `[...]`. It has no gradient where the ratio is above its cap, not even where the advantage is negative
+      and plain PPO pulls the ratio back: a cap of 1 takes this pull-back away from every ratio above 1. A constant cap
+      of at least `1 + clip` acts on negative advantages only: it is dual-clip PPO.
 
     Raises:
-      TypeError: if an array holds integers.
-      ValueError: if the shapes differ or `clip` is not positive.
+      TypeError: if an array holds integers, or a setting is not a number.
+      ValueError: if the shapes differ, or `clip` or a constant cap is not positive.
 
     Source:
-      Schulman et al. 2017, Proximal Policy Optimization Algorithms, Eq. 7; Stellaris (SC 2024) for the cap.
+      Schulman et al. 2017, Proximal Policy Optimization Algorithms, Eq. 7; Stellaris (SC 2024) for the cap; Ye et al.
+      2020, Mastering Complex Control in MOBA Games with Deep Reinforcement Learning, for the dual clip.
 
     Example:
       >>> import jax.numpy as jnp
@@ -65,9 +69,9 @@ def ppo_penalty_loss(
     advantage: Float[Array, "*batch"],
     kl: Float[Array, "*batch"],
     *,
-    coefficient: Float[Array, ""] | float,
+    coefficient: Scalar,
     clip: Scalar | None = None,
-    ratio_cap: Float[Array, "*batch"] | float | None = None,
+    ratio_cap: Float[Array, "*batch"] | Scalar | None = None,
 ) -> Float[Array, "*batch"]:
     """PPO with a penalty on the divergence from the behaviour policy: `-r' A + coefficient * KL`.
 
@@ -83,7 +87,7 @@ def ppo_penalty_loss(
       The loss `[...]`. Where the ratio is above its cap only the penalty has a gradient.
 
     Raises:
-      TypeError: if an array holds integers.
+      TypeError: if an array holds integers, or a setting is not a number.
       ValueError: if the shapes differ or `clip` is not positive.
 
     Source:
@@ -96,15 +100,15 @@ def ppo_penalty_loss(
       [-1.   0.5]
     """
     _check(log_ratio, advantage=advantage, kl=kl)
-    checks.positive(clip=clip)
+    checks.positive(**checks.given(clip=clip))
     ratio = _ratio(log_ratio, ratio_cap)
     low, high = (-jnp.inf, jnp.inf) if clip is None else (1.0 - clip, 1.0 + clip)
     return _clipped_surrogate(ratio, advantage, low, high) + coefficient * kl
 
 
 def adapt_kl_coefficient(
-    coefficient: Float[Array, ""] | float,
-    kl: Float[Array, ""] | float,
+    coefficient: Scalar,
+    kl: Scalar,
     *,
     target: Scalar = 0.01,
     tolerance: Scalar = 1.5,
@@ -143,9 +147,9 @@ def adapt_kl_coefficient(
         raise ValueError(
             f"tolerance={tolerance}, increase={increase}, decrease={decrease}: expected >= 1, >= 1 and in (0, 1]"
         )
-    kl = jnp.asarray(kl)
+    coefficient, kl = _as_float(coefficient), _as_float(kl)
     factor = jnp.where(kl > target * tolerance, increase, jnp.where(kl < target / tolerance, decrease, 1.0))
-    return jnp.asarray(coefficient) * factor.astype(jnp.result_type(coefficient, kl))
+    return coefficient * factor.astype(jnp.result_type(coefficient, kl))
 
 
 def approximate_kl(log_ratio: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
@@ -171,8 +175,9 @@ def approximate_kl(log_ratio: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
     """
     checks.floats(log_ratio=log_ratio)
     # expm1 keeps the digits of ratios near 1, where most are.
-    ratio_minus_one = jnp.expm1(jnp.clip(log_ratio, -MAX_LOG_RATIO, MAX_LOG_RATIO))
-    return ratio_minus_one - jnp.clip(log_ratio, MIN_LOG_PROB, -MIN_LOG_PROB)
+    ratio_minus_one = jnp.expm1(saturated(log_ratio))
+    least = min_log_prob(log_ratio)
+    return ratio_minus_one - jnp.clip(log_ratio, least, -least)
 
 
 def impala_loss(log_prob: Float[Array, "*batch"], advantage: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
@@ -203,7 +208,7 @@ def impala_loss(log_prob: Float[Array, "*batch"], advantage: Float[Array, "*batc
     """
     checks.floats(log_prob=log_prob, advantage=advantage)
     checks.same_shape(log_prob, "log_prob", advantage=advantage)
-    return -jnp.maximum(log_prob, MIN_LOG_PROB) * advantage
+    return -jnp.maximum(log_prob, min_log_prob(log_prob)) * advantage
 
 
 def truncated_policy_gradient_loss(
@@ -211,7 +216,7 @@ def truncated_policy_gradient_loss(
     log_ratio: Float[Array, "*batch"],
     advantage: Float[Array, "*batch"],
     *,
-    ratio_cap: Float[Array, "*batch"] | float | None = 1.0,
+    ratio_cap: Float[Array, "*batch"] | Scalar | None = 1.0,
 ) -> Float[Array, "*batch"]:
     """The importance-weighted policy gradient with truncated weights: `-min(r, cap) * log_prob * A`.
 
@@ -228,7 +233,7 @@ def truncated_policy_gradient_loss(
       The loss `[...]`; actions of probability zero as in `impala_loss`.
 
     Raises:
-      TypeError: if an array holds integers.
+      TypeError: if an array holds integers, or a setting is not a number.
       ValueError: if the shapes differ.
 
     Source:
@@ -251,7 +256,7 @@ def impact_loss(
     *,
     clip: Scalar = 0.2,
     rho: Scalar = 2.0,
-    ratio_cap: Float[Array, "*batch"] | float | None = None,
+    ratio_cap: Float[Array, "*batch"] | Scalar | None = None,
 ) -> Float[Array, "*batch"]:
     """IMPACT's surrogate: PPO's, clipped around a slowly moving target policy instead of the behaviour policy.
 
@@ -262,7 +267,9 @@ def impact_loss(
       log_ratio: `[...]` log-probability under the policy that learns minus that under the behaviour policy.
       target_log_ratio: `[...]` the same for the target policy; a constant. Zeros (a target that is the behaviour
         policy) give `ppo_loss`.
-      advantage: `[...]`, from `vtrace` with `target_log_ratio`.
+      advantage: `[...]` under the target policy, not weighed by a ratio, as `IMPACT.prepare` makes it: from the targets
+        of `vtrace` with `target_log_ratio`, `reward + discount V'_{t+1} - V_t`. The advantage that `vtrace` returns is
+        weighed by its truncated ratio already, and here it would be weighed twice.
       clip: half-width of the trust region around the target, positive.
       rho: truncates `behaviour / target`, at least 1.
       ratio_cap: `[...]` from `global_ratio_cap`, or a constant; bounds `pi / behaviour`.
@@ -271,7 +278,7 @@ def impact_loss(
       The loss `[...]`. It has no gradient where the ratio is above its cap.
 
     Raises:
-      TypeError: if an array holds integers.
+      TypeError: if an array holds integers, or a setting is not a number.
       ValueError: if the shapes differ, `clip` is not positive, or `rho` is below 1.
 
     Source:
@@ -296,7 +303,7 @@ def decoupled_ppo_loss(
     advantage: Float[Array, "*batch"],
     *,
     clip: Scalar = 0.2,
-    ratio_cap: Float[Array, "*batch"] | float | None = None,
+    ratio_cap: Float[Array, "*batch"] | Scalar | None = None,
 ) -> Float[Array, "*batch"]:
     """Decoupled PPO: importance weights from the behaviour policy, the trust region around a recent, proximal one.
 
@@ -316,11 +323,11 @@ def decoupled_ppo_loss(
       The loss `[...]`. It has no gradient where the ratio is above its cap.
 
     Raises:
-      TypeError: if an array holds integers.
+      TypeError: if an array holds integers, or a setting is not a number.
       ValueError: if the shapes differ or `clip` is not positive.
 
     Source:
-      Hilton et al. 2021, Batch size-invariance for policy optimization, Section 3.
+      Hilton et al. 2021, Batch size-invariance for policy optimization, Section 2.
 
     Example:
       >>> import jax.numpy as jnp
@@ -361,11 +368,12 @@ def value_loss(
       The loss `[...]`.
 
     Raises:
-      TypeError: if an array holds integers.
+      TypeError: if an array holds integers, or a setting is not a number.
       ValueError: if the shapes differ, a bound is not positive, or `clip` is given without `old_value`.
 
     Source:
-      Engstrom et al. 2020, Implementation Matters in Deep Policy Gradients, Section 2, for `clip`; Huber 1964, Robust
+      Engstrom et al. 2020, Implementation Matters in Deep Policy Gradients, Section 2, for `clip`: the paper prints a
+      minimum of the two errors, the code that it describes takes their maximum, and so does this; Huber 1964, Robust
       Estimation of a Location Parameter, for `huber`.
 
     Example:
@@ -378,7 +386,7 @@ def value_loss(
     """
     checks.floats(value=value, target=target, old_value=old_value)
     checks.same_shape(value, "value", target=target, old_value=old_value)
-    checks.positive(clip=clip, loss_clip=loss_clip, huber=huber)
+    checks.positive(**checks.given(clip=clip, loss_clip=loss_clip, huber=huber))
 
     def error(x: Any) -> jax.Array:
         if huber is None:
@@ -395,8 +403,20 @@ def value_loss(
     return loss if loss_clip is None else jnp.minimum(loss, loss_clip)
 
 
+def min_log_prob(log_prob: Array) -> float:
+    """As what a log-probability of minus infinity counts: in float16 as -3261, so that a loss is finite there, too."""
+    return max(MIN_LOG_PROB, -largest(jnp.result_type(log_prob)) / math.exp(ROOM))
+
+
+def _as_float(x: Any) -> jax.Array:
+    """A whole number in JAX's default float type; a float as it is."""
+    number = jnp.asarray(x)
+    return number if jnp.issubdtype(number.dtype, jnp.floating) else number.astype(float)
+
+
 def _ratio(log_ratio: Array, ratio_cap: Array | float | None) -> Array:
     """The ratio to the behaviour policy, truncated if there is a cap."""
+    check_cap(log_ratio, "log_ratio", ratio_cap=ratio_cap)
     ratio = importance_ratio(log_ratio)
     return ratio if ratio_cap is None else truncate_ratio(ratio, ratio_cap)
 

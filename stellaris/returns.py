@@ -2,6 +2,9 @@
 
 Both are one backward recurrence, `x_t = b_t + c_t x_{t+1}`. On a CPU it runs as one loop whose terms are computed row
 by row as they are needed, so that every array is read once; elsewhere as an associative scan, of logarithmic depth.
+
+The arguments are checked at every call. What is computed sits behind `jax.jit`, so that a call outside of `jit` is
+compiled once for its shapes and types; within a caller's `jit` it is inlined.
 """
 
 import functools
@@ -13,8 +16,8 @@ import jax.numpy as jnp
 from jaxtyping import Bool, Float
 
 from stellaris import checks
-from stellaris.truncation import importance_ratio
-from stellaris.types import Array, Scalar
+from stellaris.truncation import check_cap, importance_ratio
+from stellaris.types import Array, Scalar, at_least_float32
 
 #: Elements of a row, and of all rows, from which it pays on a CPU to unroll a loop by two: backwards with one result,
 #: forwards with two. As measured by `python -m experiments.benchmarks losses`.
@@ -28,7 +31,7 @@ def gae(
     discount: Float[Array, "T *batch"],
     value: Float[Array, "T+1 *batch"],
     *,
-    lambda_: float = 0.95,
+    lambda_: Scalar = 0.95,
     valid: Bool[Array, "T *batch"] | None = None,
 ) -> Float[Array, "T *batch"]:
     """Generalised advantage estimation.
@@ -39,16 +42,17 @@ def gae(
       reward: `[T, ...]`.
       discount: `[T, ...]`, `gamma * (1 - terminated)`: zero where the next state has no value, `gamma` at a truncation.
       value: `[T + 1, ...]`, the last row bootstraps.
-      lambda_: in [0, 1]: 0 gives one-step temporal differences, 1 Monte-Carlo returns minus the value.
+      lambda_: in [0, 1]: 0 gives one-step temporal differences, 1 Monte-Carlo returns minus the value. A number, or a
+        traced scalar that `vmap` sweeps.
       valid: `[T, ...]`, False for steps that are no transition (an environment's reset): their advantage is zero, and
         no trace crosses them. All steps are transitions by default.
 
     Returns:
-      The advantages `[T, ...]`, in the inputs' type. The value target is `advantage + value[:-1]`. Gradients flow to
-      reward, discount and value, in reverse mode.
+      The advantages `[T, ...]`, in the inputs' type: of several, the one that they promote to. The value target is
+      `advantage + value[:-1]`. Gradients flow to reward, discount, value and `lambda_`, in reverse mode.
 
     Raises:
-      TypeError: if reward, discount or value hold integers.
+      TypeError: if reward, discount or value is not an array of floats, or `lambda_` is not a number.
       ValueError: if the shapes do not fit, or `lambda_` lies outside [0, 1].
 
     Source:
@@ -64,9 +68,8 @@ def gae(
     """
     _check_trajectory(reward=reward, discount=discount, value=value, valid=valid)
     checks.between_zero_and_one(lambda_=lambda_)
-    dtype = jnp.result_type(reward, discount, value)
-    reward, discount, value = (_wide(x) for x in (reward, discount, value))
-    return _gae(reward, discount, value, valid, lambda_).astype(dtype)
+    advantage: jax.Array = _advantages(reward, discount, value, valid, lambda_)
+    return advantage
 
 
 class VTrace(NamedTuple):
@@ -95,7 +98,7 @@ def vtrace(
     rho_clip: Scalar = 1.0,
     c_clip: Scalar = 1.0,
     pg_rho_clip: Scalar = 1.0,
-    ratio_cap: Float[Array, "T *batch"] | None = None,
+    ratio_cap: Float[Array, "T *batch"] | Scalar | None = None,
     valid: Bool[Array, "T *batch"] | None = None,
 ) -> VTrace:
     """V-trace: off-policy value targets, and the advantages that go with them.
@@ -118,17 +121,19 @@ def vtrace(
       c_clip: truncates the ratios that carry traces; at most `max(1, rho_clip)` for the operator to contract. Above 1
         the traces of long trajectories may overflow.
       pg_rho_clip: truncates the ratios that weigh the policy gradient.
-      ratio_cap: `[T, ...]` from `global_ratio_cap`, an upper bound on rho and on the policy gradient's rho. It is
-        *inert* where the clips are below it: with the defaults, always, since `cap >= rho >= 1 = clip`. Stellaris'
-        IMPALA puts it in their place, `rho_clip = pg_rho_clip = math.inf`.
+      ratio_cap: `[T, ...]` from `global_ratio_cap`, or a constant; an upper bound on rho and on the policy gradient's
+        rho. It is *inert* where the clips are below it: with the defaults, always, since `cap >= rho >= 1 = clip`.
+        Stellaris' IMPALA puts it in their place, `rho_clip = pg_rho_clip = math.inf`.
       valid: `[T, ...]`, False for steps that are no transition: their target is their value, their advantage zero, and
         no trace crosses them.
 
     Returns:
-      `VTrace(target, advantage)`, each `[T, ...]` in the inputs' type; constants, through which no gradient flows.
+      `VTrace(target, advantage)`, each `[T, ...]` in the inputs' type: of several, the one that they promote to. They
+      are constants, through which no gradient flows.
 
     Raises:
-      TypeError: if an array that should hold floats holds integers.
+      TypeError: if an array that should hold floats holds integers, or a setting is not a number: no clip is
+        `math.inf`, not None.
       ValueError: if the shapes do not fit, `lambda_` lies outside [0, 1], or a clip is negative.
 
     Source:
@@ -145,26 +150,13 @@ def vtrace(
       >>> print(target, advantage)
       [2.25 2.5 ] [2.25 1.5 ]
     """
-    _check_trajectory(
-        reward=reward, discount=discount, value=value, log_ratio=log_ratio, ratio_cap=ratio_cap, valid=valid
-    )
+    _check_trajectory(reward=reward, discount=discount, value=value, log_ratio=log_ratio, valid=valid)
+    check_cap(reward, "reward", ratio_cap=ratio_cap)
     checks.between_zero_and_one(lambda_=lambda_)
     checks.not_negative(rho_clip=rho_clip, c_clip=c_clip, pg_rho_clip=pg_rho_clip)
-    dtype = jnp.result_type(reward, discount, value, log_ratio)
-    reward, discount, value, log_ratio = (jax.lax.stop_gradient(_wide(x)) for x in (reward, discount, value, log_ratio))
-    ratio = importance_ratio(log_ratio)
-    capped = ratio if ratio_cap is None else jnp.minimum(ratio, jax.lax.stop_gradient(_wide(ratio_cap)))
-
-    def terms(row: _Row) -> tuple[jax.Array, ...]:
-        error = row(reward) + row(discount) * row(value, 1) - row(value)
-        b = jnp.minimum(row(capped), rho_clip) * error
-        c = row(discount) * lambda_ * jnp.minimum(row(ratio), c_clip)
-        return _masked(row, valid, b, c)
-
-    excess = _recurrence(terms, jnp.zeros_like(reward))
-    advantage = reward + discount * (value[1:] + lambda_ * _next(excess)) - value[:-1]
-    (advantage,) = _masked(_all(len(reward)), valid, jnp.minimum(capped, pg_rho_clip) * advantage)
-    return VTrace((excess + value[:-1]).astype(dtype), advantage.astype(dtype))
+    constants = jax.lax.stop_gradient(((reward, discount, value, log_ratio), ratio_cap))
+    estimate: VTrace = _vtrace(*constants, valid, lambda_, (rho_clip, c_clip, pg_rho_clip))
+    return estimate
 
 
 # ---- the recurrence -------------------------------------------------------------------------------------------------
@@ -232,11 +224,44 @@ def _masked(row: _Row, valid: Array | None, *terms: jax.Array) -> tuple[jax.Arra
     return terms if valid is None else tuple(jnp.where(row(valid), term, 0.0) for term in terms)
 
 
+# ---- vtrace ----------------------------------------------------------------------------------------------------------
+
+
+@functools.partial(jax.jit, inline=True)
+def _vtrace(arrays: Any, ratio_cap: Any, valid: Any, lambda_: Any, clips: Any) -> VTrace:
+    dtype = jnp.result_type(*arrays)
+    wide = _as(at_least_float32(dtype))
+    reward, discount, value, log_ratio = map(wide, arrays)
+    lambda_, clips = jax.lax.stop_gradient((wide(lambda_), clips))
+    rho_clip, c_clip, pg_rho_clip = map(wide, clips)
+    ratio = importance_ratio(log_ratio)
+    capped = ratio if ratio_cap is None else jnp.minimum(ratio, wide(ratio_cap))
+
+    def terms(row: _Row) -> tuple[jax.Array, ...]:
+        error = row(reward) + row(discount) * row(value, 1) - row(value)
+        b = jnp.minimum(row(capped), rho_clip) * error
+        c = row(discount) * lambda_ * jnp.minimum(row(ratio), c_clip)
+        return _masked(row, valid, b, c)
+
+    excess = _recurrence(terms, jnp.zeros_like(reward))
+    advantage = reward + discount * (value[1:] + lambda_ * _next(excess)) - value[:-1]
+    (advantage,) = _masked(_all(len(reward)), valid, jnp.minimum(capped, pg_rho_clip) * advantage)
+    return VTrace((excess + value[:-1]).astype(dtype), advantage.astype(dtype))
+
+
 # ---- gae, and its gradient as one more loop -------------------------------------------------------------------------
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
-def _gae(reward: Any, discount: Any, value: Any, valid: Any, lambda_: float) -> jax.Array:
+@functools.partial(jax.jit, inline=True)
+def _advantages(reward: Any, discount: Any, value: Any, valid: Any, lambda_: Any) -> jax.Array:
+    dtype = jnp.result_type(reward, discount, value)
+    wide = _as(at_least_float32(dtype))
+    advantage: jax.Array = _gae(wide(reward), wide(discount), wide(value), valid, wide(lambda_))
+    return advantage.astype(dtype)
+
+
+@jax.custom_vjp
+def _gae(reward: Any, discount: Any, value: Any, valid: Any, lambda_: Any) -> jax.Array:
     def terms(row: _Row) -> tuple[jax.Array, ...]:
         b = row(reward) + row(discount) * row(value, 1) - row(value)
         return _masked(row, valid, b, lambda_ * row(discount))
@@ -244,20 +269,24 @@ def _gae(reward: Any, discount: Any, value: Any, valid: Any, lambda_: float) -> 
     return _recurrence(terms, jnp.zeros_like(reward))
 
 
-def _gae_forward(reward: Any, discount: Any, value: Any, valid: Any, lambda_: float) -> tuple[jax.Array, Any]:
+def _gae_forward(reward: Any, discount: Any, value: Any, valid: Any, lambda_: Any) -> tuple[jax.Array, Any]:
     advantage = _gae(reward, discount, value, valid, lambda_)
-    return advantage, (discount, value, valid, advantage)
+    return advantage, (discount, value, valid, lambda_, advantage)
 
 
-def _gae_backward(lambda_: float, residuals: Any, cotangent: jax.Array) -> tuple[Any, ...]:
+# Behind a `jit` of its own, because outside of the caller's it is called on its own.
+@functools.partial(jax.jit, inline=True)
+def _gae_backward(residuals: Any, cotangent: jax.Array) -> tuple[Any, ...]:
     """The adjoint runs forward in time: `u_t = g_t + lambda discount_{t-1} u_{t-1}`, the reward's cotangent.
 
-    The value's is `discount_{t-1} u_{t-1} - u_t`, and the discount's is `u_t (V_{t+1} + lambda A_{t+1})`.
+    The value's is `discount_{t-1} u_{t-1} - u_t`, the discount's is `u_t (V_{t+1} + lambda A_{t+1})`, and lambda's is
+    the sum of `u_t discount_t A_{t+1}`.
     """
-    discount, value, valid, advantage = residuals
+    discount, value, valid, lambda_, advantage = residuals
     every = _all(len(cotangent))
     if not cotangent.size:
-        return jnp.zeros_like(discount), jnp.zeros_like(discount), jnp.zeros_like(value), None
+        zeros = jnp.zeros_like(discount)
+        return zeros, zeros, jnp.zeros_like(value), None, jnp.zeros_like(lambda_)
 
     def loop() -> tuple[jax.Array, jax.Array]:
         def step(t: Any, carry: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
@@ -280,8 +309,9 @@ def _gae_backward(lambda_: float, residuals: Any, cotangent: jax.Array) -> tuple
         return u, jnp.concatenate([zero, carried * u]) - jnp.concatenate([u, zero])
 
     u, v = jax.lax.platform_dependent(cpu=loop, default=scan)
-    (d,) = _masked(every, valid, u * (value[1:] + lambda_ * _next(advantage)))
-    return u, d, v, None
+    later = _next(advantage)
+    d, trace = _masked(every, valid, u * (value[1:] + lambda_ * later), u * discount * later)
+    return u, d, v, None, jnp.sum(trace)
 
 
 _gae.defvjp(_gae_forward, _gae_backward)
@@ -301,7 +331,6 @@ def _check_trajectory(*, reward: Array, value: Array, valid: Array | None, **oth
     checks.same_shape(reward, "reward", valid=valid, **others)
 
 
-def _wide(x: Array) -> jax.Array:
-    """At least float32, so that sums over many steps keep their digits."""
-    x = jnp.asarray(x)
-    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+def _as(dtype: Any) -> Callable[[Any], jax.Array]:
+    """Converts to this type."""
+    return lambda x: jnp.asarray(x, dtype)

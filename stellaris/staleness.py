@@ -25,7 +25,7 @@ def staleness_weight(staleness: Int[Array, "*batch"] | int, *, smoothness: Scala
     It multiplies the *optimizer's update*. A constant factor on the gradient would cancel under Adam.
 
     Args:
-      staleness: `[...]` versions published since the gradient's parameters; 0 is fresh.
+      staleness: `[...]` versions published since the gradient's parameters; 0 is fresh, in an array also what is below.
       smoothness: positive; 1 weighs by 1/staleness (Zhang et al. 2016), `math.inf` weighs all alike.
 
     Returns:
@@ -33,7 +33,7 @@ def staleness_weight(staleness: Int[Array, "*batch"] | int, *, smoothness: Scala
 
     Raises:
       TypeError: if `staleness` is not whole.
-      ValueError: if `smoothness` is not positive.
+      ValueError: if `smoothness` is not positive, or `staleness` is one number and negative.
 
     Source:
       Stellaris (SC 2024), staleness-aware gradient aggregation: `alpha_0 / delta ** (1 / v)`.
@@ -53,7 +53,7 @@ def polynomial_weight(staleness: Int[Array, "*batch"] | int, *, power: Scalar = 
     """A weight that falls with a power of staleness: `(staleness + 1) ** -power`.
 
     Args:
-      staleness: `[...]` versions; 0 is fresh.
+      staleness: `[...]` versions; 0 is fresh; in an array, so is what is below.
       power: at least 0.
 
     Returns:
@@ -61,7 +61,7 @@ def polynomial_weight(staleness: Int[Array, "*batch"] | int, *, power: Scalar = 
 
     Raises:
       TypeError: if `staleness` is not whole.
-      ValueError: if `power` is negative.
+      ValueError: if `power` is negative, or `staleness` is one number and negative.
 
     Source:
       Xie et al. 2019, Asynchronous Federated Optimization, Section 5.2.
@@ -81,7 +81,7 @@ def hinge_weight(
     """A weight of 1 up to a bound, and falling from there: `1 / (slope * max(staleness - bound, 0) + 1)`.
 
     Args:
-      staleness: `[...]` versions; 0 is fresh.
+      staleness: `[...]` versions; 0 is fresh; in an array, so is what is below.
       slope: at least 0.
       bound: staleness up to which nothing is lost, at least 0.
 
@@ -90,7 +90,7 @@ def hinge_weight(
 
     Raises:
       TypeError: if `staleness` is not whole.
-      ValueError: if `slope` or `bound` is negative, or `slope` infinite.
+      ValueError: if `slope` or `bound` is negative, or `slope` infinite, or `staleness` is one number and negative.
 
     Source:
       Xie et al. 2019, Asynchronous Federated Optimization, Section 5.2.
@@ -109,7 +109,7 @@ def exponential_weight(staleness: Int[Array, "*batch"] | int, *, rate: Scalar) -
     """A weight that falls exponentially: `exp(-rate * staleness)`.
 
     Args:
-      staleness: `[...]` versions; 0 is fresh.
+      staleness: `[...]` versions; 0 is fresh; in an array, so is what is below.
       rate: at least 0; 0 weighs all alike.
 
     Returns:
@@ -117,7 +117,7 @@ def exponential_weight(staleness: Int[Array, "*batch"] | int, *, rate: Scalar) -
 
     Raises:
       TypeError: if `staleness` is not whole.
-      ValueError: if `rate` is negative or infinite.
+      ValueError: if `rate` is negative or infinite, or `staleness` is one number and negative.
 
     Source:
       Xie et al. 2019, Asynchronous Federated Optimization, Section 5.2.
@@ -135,7 +135,7 @@ def exponential_weight(staleness: Int[Array, "*batch"] | int, *, rate: Scalar) -
 def staleness_threshold(
     round: Int[Array, ""] | int,
     *,
-    max_staleness: Float[Array, ""] | Int[Array, ""] | float,
+    max_staleness: Scalar | Int[Array, ""],
     decay: Scalar,
 ) -> Float[jax.Array, ""]:
     """The mean staleness up to which a group of gradients is applied: `beta_k = max_staleness * decay ** k`.
@@ -151,7 +151,7 @@ def staleness_threshold(
       The threshold, a float scalar.
 
     Raises:
-      ValueError: if `decay` lies outside (0, 1].
+      ValueError: if `decay` lies outside (0, 1], or `max_staleness` is negative or NaN.
 
     Source:
       Stellaris (SC 2024), staleness-aware gradient aggregation.
@@ -161,13 +161,14 @@ def staleness_threshold(
       [4.0, 2.0, 1.0]
     """
     check_decay(decay)
+    checks.not_negative(max_staleness=max_staleness)
     return _unless_infinite(max_staleness, lambda start: start * jnp.asarray(decay, start.dtype) ** _float(round))
 
 
 def integer_threshold(
     round: Int[Array, ""] | int,
     *,
-    max_staleness: Float[Array, ""] | Int[Array, ""] | float,
+    max_staleness: Scalar | Int[Array, ""],
     decay: Scalar,
 ) -> Float[jax.Array, ""]:
     """The threshold as the authors' demo computes it, in whole versions.
@@ -185,7 +186,7 @@ def integer_threshold(
       The threshold, a whole number if `max_staleness` is one, as a float scalar.
 
     Raises:
-      ValueError: if `decay` lies outside (0, 1].
+      ValueError: if `decay` lies outside (0, 1], or `max_staleness` is negative or NaN.
 
     Source:
       The authors' public demo of Stellaris (SC 2024).
@@ -195,6 +196,7 @@ def integer_threshold(
       [4.0, 4.0, 3.0, 2.0, 1.0]
     """
     check_decay(decay)
+    checks.not_negative(max_staleness=max_staleness)
 
     def threshold(start: jax.Array) -> jax.Array:
         decayed = start * jnp.asarray(decay, start.dtype) ** (_float(round) - 1.0)
@@ -209,16 +211,24 @@ def scale_by_staleness(
 ) -> optax.GradientTransformationExtraArgs:
     """Scales an optimizer's step by the weight of its gradient's staleness.
 
-    Belongs *after* `optax.scale_by_adam` and its like in a chain: before it, the factor would cancel.
+    Belongs *after* `optax.scale_by_adam` and its like in a chain. Adam divides a gradient by the size of the recent
+    ones: before it, a factor that is always the same would cancel, and one that varies would act through the moments,
+    not as a factor on the learning rate.
+
+    In the optimizer of `apply_update` it is told the staleness. It belongs there with aggregators that do not weigh
+    gradients themselves: `staleness_aware` and `softsync` do, and with them it would weigh twice.
 
     Args:
       smoothness: as in `staleness_weight`.
       weight: another weight, `(staleness) -> factor`, such as `polynomial_weight`, in its place.
 
     Returns:
-      A transformation whose `update(updates, state, params, staleness=...)` takes an int32 scalar.
+      A transformation whose `update(updates, state, params, staleness=...)` takes an int32 scalar, or those of a group
+      of gradients `[n]`, as `Update.staleness` has them: the factor is then the mean of the weights of all that are not
+      negative.
 
     Raises:
+      TypeError: if `weight` is not a function.
       ValueError: if `smoothness` is not positive.
 
     Source:
@@ -232,13 +242,16 @@ def scale_by_staleness(
       >>> print(step.round(4))
       [-0.05]
     """
-    weigh = weight or inverse_root(smoothness)
+    weigh = weight_of(weight, smoothness)
 
     def update(
         updates: Tree, state: optax.EmptyState, params: Tree = None, *, staleness: Any, **extra: Any
     ) -> tuple[Tree, optax.EmptyState]:
         del params, extra
         factor = weigh(staleness)
+        if jnp.ndim(staleness):
+            there = jnp.asarray(staleness) >= 0
+            factor = jnp.sum(jnp.where(there, factor, 0.0)) / jnp.maximum(jnp.sum(there), 1).astype(factor.dtype)
         return jax.tree.map(lambda u: u * factor.astype(u.dtype), updates), state
 
     return optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update)
@@ -250,8 +263,17 @@ def inverse_root(smoothness: Scalar) -> Weight:
     return functools.partial(staleness_weight, smoothness=smoothness)
 
 
+def weight_of(weight: Weight | None, smoothness: Scalar) -> Weight:
+    """The caller's own weight, or `staleness_weight` of this smoothness."""
+    if weight is None:
+        return inverse_root(smoothness)
+    if not callable(weight):
+        raise TypeError(f"weight={weight!r} is not a function of staleness")
+    return weight
+
+
 def check_decay(decay: Scalar) -> None:
-    """Raises a ValueError unless `decay` lies in (0, 1]."""
+    """Raises an error unless `decay` lies in (0, 1]."""
     for _, number in checks.known(decay=decay):
         if not 0.0 < number <= 1.0:
             raise ValueError(f"decay={decay} lies outside (0, 1]: use 1.0 for a constant threshold")
@@ -268,6 +290,8 @@ def _versions(staleness: Any) -> jax.Array:
     """Whole numbers of versions, in JAX's default float type."""
     if not jnp.issubdtype(jnp.result_type(staleness), jnp.integer):
         raise TypeError(f"staleness has dtype {jnp.result_type(staleness)}: expected whole numbers of versions")
+    if jnp.ndim(staleness) == 0:
+        checks.not_negative(staleness=staleness)
     return _float(staleness)
 
 

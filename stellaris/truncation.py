@@ -1,22 +1,26 @@
 """Importance ratios and Stellaris' global truncation: pure, per sample."""
 
 import functools
+import math
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Float
 
 from stellaris import checks
-from stellaris.types import Array, Scalar
+from stellaris.types import Array, Scalar, largest
 
 #: Log-ratios saturate here: `exp(30) = 1e13` times an advantage of 1e8 is still finite in float32.
 MAX_LOG_RATIO = 30.0
+#: In a type that holds no such numbers, ratios times an advantage of `exp(3) = 20` are still finite.
+ROOM = 3.0
 
 
 def importance_ratio(log_ratio: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
     """`pi(a|s) / mu(a|s) = exp(log_ratio)`, saturating at `exp(±30)` so that no loss overflows.
+
+    In float16, whose largest number is 65504, ratios saturate at `exp(8.1) = 3261`.
 
     Args:
       log_ratio: `[...]` log-probability under the policy minus that under the behaviour policy.
@@ -37,7 +41,13 @@ def importance_ratio(log_ratio: Float[Array, "*batch"]) -> Float[Array, "*batch"
       [1.0, 1.0]
     """
     checks.floats(log_ratio=log_ratio)
-    return jnp.exp(jnp.clip(log_ratio, -MAX_LOG_RATIO, MAX_LOG_RATIO))
+    return jnp.exp(saturated(log_ratio))
+
+
+def saturated(log_ratio: Array) -> jax.Array:
+    """Log-ratios whose ratio, times an advantage, is finite."""
+    most = math.log(largest(jnp.result_type(log_ratio))) - ROOM
+    return jnp.clip(log_ratio, -MAX_LOG_RATIO, min(MAX_LOG_RATIO, most))
 
 
 def global_ratio_cap(log_ratios: Float[Array, "V *batch"], *, rho: Scalar = 1.0) -> Float[Array, "*batch"]:
@@ -54,8 +64,8 @@ def global_ratio_cap(log_ratios: Float[Array, "V *batch"], *, rho: Scalar = 1.0)
       The caps `[...]`, at least `rho`. No gradient flows through them.
 
     Raises:
-      TypeError: if `log_ratios` holds integers.
-      ValueError: if `log_ratios` has no policy axis or no policy, or `rho` is below 1 or not a number.
+      TypeError: if `log_ratios` holds integers, or `rho` is not a number.
+      ValueError: if `log_ratios` has no policy axis or no policy, or `rho` is below 1 or NaN.
 
     Source:
       Stellaris (SC 2024), global importance-sampling truncation.
@@ -78,20 +88,20 @@ def global_ratio_cap(log_ratios: Float[Array, "V *batch"], *, rho: Scalar = 1.0)
     return jax.lax.stop_gradient(jnp.maximum(least, jnp.asarray(rho, least.dtype)))
 
 
-def truncate_ratio(ratio: Float[Array, "*batch"], cap: Float[Array, "*batch"] | float) -> Float[Array, "*batch"]:
+def truncate_ratio(ratio: Float[Array, "*batch"], cap: Float[Array, "*batch"] | Scalar) -> Float[Array, "*batch"]:
     """`min(ratio, cap)`: a sample above the cap is truncated, not rescaled, and has no gradient.
 
     Args:
       ratio: `[...]` importance ratios, with their gradient.
-      cap: `[...]` from `global_ratio_cap`; or one number for all samples, the truncation of single policies that the
-        papers ablate the global view against.
+      cap: `[...]` from `global_ratio_cap`; or one number for all samples, which may be a traced scalar that `vmap`
+        sweeps: the truncation of single policies that the papers ablate the global view against.
 
     Returns:
       The truncated ratios `[...]`. Where `ratio == cap` the gradient is whole, so that a policy which sets the cap
       itself learns as if there were none.
 
     Raises:
-      TypeError: if either holds integers.
+      TypeError: if an array holds integers.
       ValueError: if the shapes differ, or a cap that is one number is not positive.
 
     Source:
@@ -105,12 +115,8 @@ def truncate_ratio(ratio: Float[Array, "*batch"], cap: Float[Array, "*batch"] | 
       [0.5, 1.0]
     """
     checks.floats(ratio=ratio)
-    if isinstance(cap, int | float | np.number):
-        checks.positive(cap=cap)
-    else:
-        checks.floats(cap=cap)
-        checks.same_shape(ratio, "ratio", cap=cap)
-    return _truncate(jnp.asarray(ratio), jnp.asarray(cap, ratio.dtype))
+    check_cap(ratio, "ratio", cap=cap)
+    return _truncate(jnp.asarray(ratio), jnp.asarray(cap, jnp.result_type(ratio)))
 
 
 @jax.custom_jvp
@@ -125,8 +131,18 @@ def _truncate_tangent(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array
     return _truncate(ratio, cap), jnp.where(ratio > cap, 0.0, tangent)
 
 
+def check_cap(first: Array, of: str, **caps: Array | float | None) -> None:
+    """Raises an error unless every cap is a positive number, or holds floats of the shape of the argument `of`."""
+    for name, cap in checks.given(**caps).items():
+        if jnp.shape(cap) == ():
+            checks.positive(**{name: cap})
+        else:
+            checks.floats(**{name: cap})
+            checks.same_shape(first, of, **{name: cap})
+
+
 def check_rho(rho: Any) -> None:
-    """Raises a ValueError unless `rho` is a truncation level of at least 1."""
+    """Raises an error unless `rho` is a truncation level of at least 1."""
     for _, number in checks.known(rho=rho):
         if not number >= 1.0:
             raise ValueError(f"rho={rho} is below 1: use rho >= 1, or math.inf for no truncation")

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
@@ -19,6 +20,16 @@ Array: TypeAlias = jax.Array | NDArray
 Scalar: TypeAlias = Float[Array, ""] | float
 #: Any tree of arrays: parameters, gradients, optimizer states.
 Tree: TypeAlias = Any
+
+
+def at_least_float32(dtype: Any) -> Any:
+    """The type in which long sums of this float type are taken, so that they keep their digits."""
+    return dtype if np.dtype(dtype).itemsize >= 4 else np.dtype(np.float32)
+
+
+def largest(dtype: Any) -> float:
+    """The largest finite number of a float type."""
+    return float(jnp.finfo(dtype).max)  # type: ignore[no-untyped-call]
 
 
 @runtime_checkable

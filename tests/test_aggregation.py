@@ -20,6 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from stellaris import (
     Aggregator,
     Update,
+    add_delay_compensation,
     apply_update,
     exponential_weight,
     fully_asynchronous,
@@ -1080,3 +1081,120 @@ def test_errors_at_a_push(name, wrap):
     for leaf, dtype in ((np.ones(2, np.int32), "int32"), (np.ones(2, bool), "bool")):
         with pytest.raises(TypeError, match=rf"gradient_like\['w'\] has dtype {dtype}: expected floating point"):
             wrap(aggregator.init)(good | {"w": leaf})
+
+
+@pytest.mark.parametrize("name", ["synchronous", "stale synchronous, bound 2"])
+@pytest.mark.parametrize("learner", [3, jnp.int32(3), jnp.int32(-1)])
+@pytest.mark.usefixtures("no_hook")
+def test_a_learner_that_does_not_exist_is_never_admitted(name, learner):
+    """A number in an array, which JAX would cut off or wrap, is a number, too."""
+    aggregator = CASES[name].aggregator
+    state = aggregator.init(LIKE)
+    for call in (
+        lambda: aggregator.admit(state, learner, 1),
+        lambda: aggregator.push(state, gradient(1), 0, learner=learner),
+    ):
+        with pytest.raises(IndexError, match="is none of the 3 learners"):
+            call()
+
+
+@pytest.mark.usefixtures("no_hook")
+def test_settings_that_are_no_numbers():
+    """The error names the setting; so it does for a version that never was."""
+    for message, make in {
+        "decay='0.9' is not a number": lambda: staleness_aware(2, decay="0.9"),
+        "max_staleness='4' is not a number": lambda: staleness_aware(2, decay=0.9, max_staleness="4"),
+        "smoothness=None is not a number": lambda: staleness_aware(2, decay=0.9, smoothness=None),
+        "weight=0.5 is not a function": lambda: staleness_aware(2, decay=0.9, weight=0.5),
+        "bound='1' is not a number": lambda: stale_synchronous("1", learners=2),
+    }.items():
+        with pytest.raises(TypeError, match=f"^{message}"):
+            make()
+    for value in ("2", None, [2], 2.0):
+        with pytest.raises(ValueError, match=r"^n=.* is not a positive whole number"):
+            synchronous(value)
+    with pytest.raises(ValueError, match=r"^threshold=\['decay'\] is neither"):
+        staleness_aware(2, decay=0.9, threshold=["decay"])
+    aggregator = fully_asynchronous(capacity=2)
+    with pytest.raises(ValueError, match="version=-1 is negative"):
+        aggregator.push(aggregator.init(LIKE), gradient(1), -1)
+
+
+# ---- optimizers that take more than a gradient ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("combine", ["mean", "sequential"])
+@pytest.mark.parametrize("run", [lambda f: f, jax.jit], ids=["eager", "jit"])
+@pytest.mark.parametrize("optimizer", [optax.adam(0.1), optax.sgd(0.1, momentum=0.9)], ids=["adam", "momentum"])
+def test_a_group_of_none_changes_nothing(combine, run, optimizer):
+    """Popped from an empty queue and applied: parameters, moments and counts are those of before, to the bit."""
+    aggregator = staleness_aware(2, decay=0.5, combine=combine)
+    before = gradient(1), optimizer.init(gradient(1))
+    before = apply_update(optimizer, aggregator.pop(filled(aggregator, [0, 0]), 1, 0)[0], *before)
+    update, _ = aggregator.pop(aggregator.init(LIKE), 1, 0)
+    after = run(functools.partial(apply_update, optimizer))(update, *before)
+    equal(after, before)
+    jax.tree.map(lambda x, y: x.dtype == jnp.asarray(y).dtype, after, before)
+
+
+@pytest.mark.parametrize("run", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_scale_by_staleness_in_the_optimizer(run):
+    """Where the aggregator does not weigh, the optimizer may: each gradient by its own staleness, a group by the mean.
+
+    Staleness 8 and 1 at smoothness 3 weigh 1/2 and 1; gradients 2 and 4 at a rate of 1/2.
+    """
+    optimizer = optax.chain(optax.sgd(0.5), scale_by_staleness(3.0))
+    for combine, expected in (("mean", 10.0 - 0.5 * 3.0 * 0.75), ("sequential", 10.0 - 0.5 * (2.0 * 0.5 + 4.0 * 1.0))):
+        aggregator = staleness_aware(2, decay=1.0, smoothness=math.inf, combine=combine)
+        state = aggregator.init(jnp.zeros(1))
+        for number, version in ((2.0, 0), (4.0, 7)):
+            state = aggregator.push(state, jnp.array([number]), version)
+        update, _ = aggregator.pop(state, 8, 0)
+        got, _ = run(functools.partial(apply_update, optimizer))(
+            update, jnp.array([10.0]), optimizer.init(jnp.zeros(1))
+        )
+        np.testing.assert_allclose(got, [expected], rtol=1e-6)
+    own, _ = apply_update(optimizer, update, jnp.array([10.0]), optimizer.init(jnp.zeros(1)), staleness=jnp.full(4, 8))
+    np.testing.assert_allclose(own, [10.0 - 0.5 * 6.0 * 0.5], rtol=1e-6)  # the caller's own
+
+
+def test_delay_compensation_in_the_optimizer():
+    """One gradient at a time, `params_then` its own: g + g^2 (now - then) / 2, at a rate of 1/2."""
+    optimizer, now = optax.chain(add_delay_compensation(0.5), optax.sgd(0.5)), jnp.array([1.5])
+    mean = Update(jnp.array([2.0]), jnp.float32(1.0), jnp.int32(1), jnp.array([1], jnp.int32))
+    got, _ = apply_update(optimizer, mean, now, optimizer.init(now), params_then=jnp.array([1.0]))
+    np.testing.assert_allclose(got, [1.5 - 0.5 * (2.0 + 0.5 * 4.0 * 0.5)], rtol=1e-6)
+    each = Update(jnp.array([[2.0], [1.0], [0.0]]), jnp.array([1.0, 1.0, 0.0]), jnp.int32(2), jnp.array([1, 2, -1]))
+    got, _ = apply_update(optimizer, each, now, optimizer.init(now), params_then=jnp.array([[1.0], [0.5], [9.0]]))
+    # first as above, to 0; then g = 1 at 0, computed at 1/2: 1 - 1/2 * 1/2
+    np.testing.assert_allclose(got, [0.0 - 0.5 * 0.75], rtol=1e-6)
+    with pytest.raises(
+        ValueError, match=r"params_then has shape \(1,\): expected \[3, \.\.\.\], a row for each gradient"
+    ):
+        apply_update(optimizer, each, now, optimizer.init(now), params_then=now)
+
+
+def test_an_argument_that_is_no_array():
+    """Optax's line searches are given functions; then the update is not compiled, and the same."""
+
+    def step(updates, state, params=None, *, value_fn, **extra):
+        return jax.tree.map(lambda g: -value_fn(params) * g, updates), state
+
+    optimizer = optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), step)
+    mean = Update(jnp.array([2.0]), jnp.float32(0.5), jnp.int32(1), jnp.array([1], jnp.int32))
+    got, _ = apply_update(optimizer, mean, jnp.array([3.0]), optax.EmptyState(), value_fn=lambda p: p[0])
+    np.testing.assert_array_equal(got, [3.0 - 0.5 * 3.0 * 2.0])
+
+
+def test_transformations_equal_as_tuples_are_told_apart():
+    """Optax's two kinds are tuples of two functions: one passes extra arguments on, the other takes none."""
+    seen = []
+
+    def step(updates, state, params=None, **extra):
+        seen.append(sorted(extra))
+        return updates, state
+
+    mean = Update(jnp.array([2.0]), jnp.float32(0.5), jnp.int32(1), jnp.array([1], jnp.int32))
+    for kind in (optax.GradientTransformation, optax.GradientTransformationExtraArgs):
+        apply_update(kind(optax.identity().init, step), mean, jnp.zeros(1), optax.EmptyState())
+    assert seen == [[], ["staleness"]]

@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import jaxtyping
 import numpy as np
 import pytest
 import scipy.special
@@ -213,3 +214,56 @@ def test_what_a_network_may_not_return(parameters):
     """The error says what came."""
     with pytest.raises(TypeError, match=f"apply_fn returned a {type(parameters).__name__} as the distribution's"):
         as_distribution(parameters)
+
+
+@pytest.mark.parametrize(
+    ("policy", "value", "error", "message"),
+    [
+        # found.md: an action [B] for a mean [B, 1] would be broadcast to [B, B]
+        (
+            DiagonalGaussian(jnp.zeros((3, 1)), jnp.zeros(1)),
+            jnp.zeros(3),
+            ValueError,
+            r"value .*\(3,\): expected mean's",
+        ),
+        (
+            DiagonalGaussian(jnp.zeros((3, 2)), jnp.zeros(2)),
+            jnp.zeros(2),
+            ValueError,
+            r"value .*\(2,\): expected mean's",
+        ),
+        # a pair of logits is taken for a mean and a log-deviation
+        (
+            DiagonalGaussian(jnp.zeros((3, 2)), jnp.zeros((3, 2))),
+            jnp.zeros((3, 2), int),
+            TypeError,
+            "value has dtype int",
+        ),
+        (DiagonalGaussian(jnp.zeros((3, 2)), jnp.zeros(3)), jnp.zeros((3, 2)), ValueError, r"log_std has shape \(3,\)"),
+        (DiagonalGaussian(jnp.zeros((3, 2)), jnp.zeros((1, 3, 2))), jnp.zeros((3, 2)), ValueError, "log_std has shape"),
+        (DiagonalGaussian(jnp.zeros(()), jnp.zeros(())), jnp.zeros(()), ValueError, "log_std has shape"),
+        (Categorical(jnp.zeros((3, 2))), jnp.zeros(3), TypeError, "value has dtype float32: expected integers"),
+        (Categorical(jnp.zeros((3, 2))), jnp.zeros(3, bool), TypeError, "value has dtype bool: expected integers"),
+        (
+            Categorical(jnp.zeros((3, 2))),
+            jnp.zeros((3, 1), int),
+            ValueError,
+            r"value has shape \(3, 1\): expected \(3,\)",
+        ),
+        (Categorical(jnp.zeros((3, 2))), jnp.zeros((), int), ValueError, r"value has shape \(\): expected \(3,\)"),
+    ],
+)
+def test_actions_that_do_not_fit(policy, value, error, message, monkeypatch):
+    """Whatever would be broadcast or rounded without a word; as called, and while `jit` traces."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    for run in (lambda f: f, jax.jit):
+        with pytest.raises(error, match=message):
+            run(lambda p, v: p.log_prob(v))(policy, value)
+
+
+@pytest.mark.parametrize("policy", [DiagonalGaussian(jnp.zeros((3, 2)), jnp.zeros(2)), Categorical(jnp.zeros((3, 2)))])
+def test_noise_that_does_not_fit(policy, monkeypatch):
+    """One row of noise for all would make their actions alike."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    with pytest.raises(ValueError, match=r"noise has shape \(2,\): expected (mean|logits)'s \(3, 2\)"):
+        policy.sample(jnp.zeros(2))

@@ -605,7 +605,7 @@ def raises(error, message, loss, arguments):
     ("loss", "arguments", "message"),
     [
         (ppo_loss, {"advantage": jnp.zeros(3)}, r"advantage has shape \(3,\): expected log_ratio's \(2, 3\)"),
-        (ppo_loss, {"ratio_cap": jnp.ones(3)}, r"cap has shape \(3,\): expected ratio's \(2, 3\)"),
+        (ppo_loss, {"ratio_cap": jnp.ones(3)}, r"^ratio_cap has shape \(3,\): expected log_ratio's \(2, 3\)"),
         (ppo_loss, {"clip": 0.0}, r"clip=0\.0 is not positive"),
         (ppo_loss, {"clip": math.nan}, "clip=nan is not positive"),
         (value_loss, {"target": jnp.zeros((2, 1))}, r"target has shape \(2, 1\): expected value's \(2, 3\)"),
@@ -614,21 +614,21 @@ def raises(error, message, loss, arguments):
         (value_loss, {"loss_clip": 0}, "loss_clip=0 is not positive"),
         (value_loss, {"clip": 0.2}, "old_value is None: clip needs the behaviour policy's values"),
         (value_loss, {"huber": 0.0}, r"huber=0\.0 is not positive"),
-        (ppo_loss, {"ratio_cap": 0.0}, r"cap=0\.0 is not positive"),
-        (ppo_loss, {"ratio_cap": math.nan}, "cap=nan is not positive"),
+        (ppo_loss, {"ratio_cap": 0.0}, r"ratio_cap=0\.0 is not positive"),
+        (ppo_loss, {"ratio_cap": math.nan}, "ratio_cap=nan is not positive"),
         (ppo_penalty_loss, {"kl": jnp.zeros(3)}, r"kl has shape \(3,\): expected log_ratio's \(2, 3\)"),
         (ppo_penalty_loss, {"advantage": jnp.zeros((3, 2))}, r"advantage has shape \(3, 2\)"),
         (ppo_penalty_loss, {"clip": -0.1}, r"clip=-0\.1 is not positive"),
         (impala_loss, {"advantage": jnp.zeros(2)}, r"advantage has shape \(2,\): expected log_prob's \(2, 3\)"),
         (truncated_policy_gradient_loss, {"log_prob": jnp.zeros(2)}, r"log_prob has shape \(2,\)"),
-        (truncated_policy_gradient_loss, {"ratio_cap": -1.0}, r"cap=-1\.0 is not positive"),
+        (truncated_policy_gradient_loss, {"ratio_cap": -1.0}, r"ratio_cap=-1\.0 is not positive"),
         (impact_loss, {"target_log_ratio": jnp.zeros(2)}, r"target_log_ratio has shape \(2,\)"),
         (impact_loss, {"clip": 0}, "clip=0 is not positive"),
         (impact_loss, {"rho": 0.5}, r"rho=0\.5 is below 1"),
         (impact_loss, {"rho": math.nan}, "rho=nan is below 1"),
         (decoupled_ppo_loss, {"proximal_log_ratio": jnp.zeros(2)}, r"proximal_log_ratio has shape \(2,\)"),
         (decoupled_ppo_loss, {"clip": -1}, "clip=-1 is not positive"),
-        (decoupled_ppo_loss, {"ratio_cap": jnp.ones(2)}, r"cap has shape \(2,\)"),
+        (decoupled_ppo_loss, {"ratio_cap": jnp.ones(2)}, r"ratio_cap has shape \(2,\)"),
     ],
 )
 def test_errors(loss, arguments, message, monkeypatch):
@@ -646,5 +646,48 @@ def test_integers(loss, name, monkeypatch):
     """Integers where floats are due: the error names the argument and its type."""
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
     integers = {name: jnp.zeros((2, 3), jnp.int32)}
-    message = f"{name.removeprefix('ratio_')} has dtype int32: expected floating point"
+    message = f"{name} has dtype int32: expected floating point"
     raises(TypeError, message, loss, dict.fromkeys(REQUIRED[loss], ZEROS) | integers)
+
+
+def test_a_constant_cap_of_at_least_one_plus_clip_is_dual_clip():
+    """`max(min(r A, clip(r) A), c A)` where A < 0, and plain PPO elsewhere."""
+    log_ratio, advantage = jnp.linspace(-3.0, 3.0, 41), jnp.array([-2.0, 1.5])[:, None]
+    log_ratio, advantage = jnp.broadcast_to(log_ratio, (2, 41)), jnp.broadcast_to(advantage, (2, 41))
+    for cap in (1.2, 3.0):
+        plain = -ppo_loss(log_ratio, advantage)
+        dual = -jnp.where(advantage < 0, jnp.maximum(plain, cap * advantage), plain)
+        np.testing.assert_allclose(ppo_loss(log_ratio, advantage, ratio_cap=cap), dual, rtol=1e-6)
+
+
+def test_a_cap_of_one_takes_the_pull_back_away():
+    """Where A < 0 and r > 1 plain PPO has the gradient r; under a cap of 1 there is none."""
+    slope = lambda r, **cap: float(jax.grad(lambda x: ppo_loss(x, jnp.float32(-1.0), **cap))(jnp.log(r)))  # noqa: E731
+    for ratio in (1.1, 1.5, 3.0):
+        np.testing.assert_allclose(slope(ratio), ratio, rtol=1e-6)
+        assert slope(ratio, ratio_cap=1.0) == 0.0
+
+
+def test_whole_coefficients_are_numbers_too():
+    """1 adapted once is 1/2, not 0 for ever."""
+    assert float(adapt_kl_coefficient(1, 0)) == 0.5
+    assert float(adapt_kl_coefficient(1, 5)) == 2.0
+
+
+@pytest.mark.parametrize(
+    ("loss", "arguments", "message"),
+    [
+        (ppo_loss, {"clip": None}, "clip=None is not a number"),
+        (ppo_loss, {"clip": "0.2"}, "clip='0.2' is not a number"),
+        (ppo_loss, {"clip": jnp.full(3, 0.2)}, r"clip has shape \(3,\): expected one number"),
+        (ppo_loss, {"ratio_cap": "2"}, "ratio_cap='2' is not a number"),
+        (impact_loss, {"rho": "2"}, "rho='2' is not a number"),
+        (value_loss, {"huber": "1"}, "huber='1' is not a number"),
+        (ppo_loss, {"advantage": [[0.0] * 3] * 2}, "advantage is a list: expected an array"),
+    ],
+)
+def test_what_is_no_number(loss, arguments, message, monkeypatch):
+    """The error names the setting."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    with pytest.raises(TypeError, match=message):
+        loss(**(dict.fromkeys(REQUIRED[loss], ZEROS) | arguments))

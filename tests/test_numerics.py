@@ -232,6 +232,33 @@ def test_extremes_are_finite(name):
         silent()
 
 
+@every_function
+def test_float16_is_finite(name):
+    """Where numbers end at 65504: log-ratios of ±1e4, actions of probability zero, advantages of ±10."""
+    kinds = FUNCTIONS[name][1]
+    extremes = {
+        "x": [0.0, 5.0, -5.0, 11.5, 31.0, 1e4, -1e4, -math.inf],
+        "p": [0.0, -1.0, -1e4, -math.inf],
+        "a": [0.0, 1.0, -1.0, 10.0, -10.0],
+        "X": [0.0, 1.0, 11.5, 1e4, -1e4, -math.inf],
+        "k": [0.0, 0.01, 100.0],
+        "d": [0.0, 0.99, 1.0],
+        "c": [1.0, 1.5, 3.0] if name in RETURNS else [1.0, 1.5, 3e3],
+    }
+    shapes = {"v": (4, 4), "X": (3, 3, 4)}
+    for seed in range(3):
+        random = np.random.default_rng(seed)
+        arrays = [
+            jnp.asarray(
+                random.choice(extremes.get(k, [0.0, 1.0, 20.0, -20.0]), size=shapes.get(k, (3, 4))), jnp.float16
+            )
+            for k in kinds
+        ]
+        value, gradient = value_and_gradient(name)(*arrays)
+        assert {y.dtype for y in jax.tree.leaves((value, gradient))} == {jnp.dtype(jnp.float16)}
+        assert all(np.isfinite(y).all() for y in jax.tree.leaves((value, gradient)))
+
+
 E30 = math.exp(30)
 # Function, arguments, value, gradient with respect to the first.
 SATURATED = [
@@ -295,6 +322,20 @@ SETTINGS = {
     "decoupled_ppo_loss": (lambda clip: decoupled_ppo_loss(x, x / 2, a, clip=clip), (0.1, 0.3)),
     "value_loss": (lambda s: value_loss(v, g, old_value=o, clip=s, loss_clip=3 * s, huber=s), (0.2, 0.9)),
     "adapt_kl_coefficient": (lambda s: adapt_kl_coefficient(0.02, 1.0, target=s, increase=1 + s), (0.01, 0.1)),
+    "gae": (lambda s: gae(*arrays_of("gae"), lambda_=s), (0.0, 0.9)),
+    "truncate_ratio, cap": (lambda s: truncate_ratio(jnp.exp(x), s), (1.0, 1.5)),
+    "ppo_loss, cap": (lambda s: ppo_loss(x, a, ratio_cap=s), (0.9, 1.3)),
+    "ppo_penalty_loss, cap": (lambda s: ppo_penalty_loss(x, a, x**2, coefficient=s, ratio_cap=s), (0.9, 1.3)),
+    "impact_loss, cap": (lambda s: impact_loss(x, x / 2, a, ratio_cap=s), (0.9, 1.3)),
+    "decoupled_ppo_loss, cap": (lambda s: decoupled_ppo_loss(x, x / 2, a, ratio_cap=s), (0.9, 1.3)),
+    "truncated_policy_gradient_loss": (
+        lambda s: truncated_policy_gradient_loss(-abs(x), x, a, ratio_cap=s),
+        (0.9, 1.3),
+    ),
+    "vtrace, cap": (
+        lambda s: vtrace(*arrays_of("vtrace"), ratio_cap=s, rho_clip=math.inf, pg_rho_clip=math.inf),
+        (0.9, 1.3),
+    ),
     "vtrace": (
         lambda s: vtrace(*arrays_of("vtrace"), lambda_=s, rho_clip=2 * s, c_clip=s / 2, pg_rho_clip=3 * s).advantage,
         (0.5, 0.9),

@@ -332,9 +332,17 @@ def test_actions_of_probability_zero_carry_nothing():
 @pytest.fixture(params=["loop", "scan"])
 def formulation(request, monkeypatch):
     """Solves the recurrence in one of the two ways, wherever the test runs."""
-    choose = (lambda *a, cpu, default: cpu(*a)) if request.param == "loop" else (lambda *a, cpu, default: default(*a))
+    chosen = []
+
+    def choose(*arguments, cpu, default):
+        chosen.append(request.param)
+        return (cpu if request.param == "loop" else default)(*arguments)
+
     monkeypatch.setattr(jax.lax, "platform_dependent", choose)
-    return request.param
+    jax.clear_caches()  # or what was traced for the other formulation would be used
+    yield request.param
+    jax.clear_caches()
+    assert chosen
 
 
 def unrolled(reward, discount, value, lambda_, valid):
@@ -505,3 +513,105 @@ def test_integers(function, name, monkeypatch):
     shape = arguments[name].shape if name in arguments else (3, 2)
     message = f"{name} has dtype int32: expected floating point"
     raises(TypeError, message, function, arguments | {name: jnp.zeros(shape, jnp.int32)})
+
+
+# ---- settings that are traced, types that differ --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_lambda_may_be_traced(formulation, masked):
+    """Swept by `vmap`, under `jit` and `grad`: each as with the number; its gradient is the recursion's own."""
+    reward, discount, value, valid = sample((6, 2))
+    with jax.enable_x64(True):
+        arrays, mask = [jnp.asarray(x) for x in (reward, discount, value)], jnp.asarray(valid) if masked else None
+        weight, lambdas = jnp.asarray(log_ratios((6, 2))), jnp.array([0.0, 0.4, 1.0])
+        got = jax.jit(jax.vmap(lambda s: gae(*arrays, lambda_=s, valid=mask)))(lambdas)
+        by_lambda = jax.grad(lambda s: jnp.sum(weight * gae(*arrays, lambda_=s, valid=mask)))
+        expected = jax.grad(
+            lambda s: jnp.sum(weight * unrolled(*arrays, s, jnp.asarray(valid if masked else valid | True)))
+        )
+        by_reward = jax.vmap(jax.grad(lambda r, s: jnp.sum(gae(r, *arrays[1:], lambda_=s)), argnums=0), (None, 0))
+        swept = by_reward(arrays[0], lambdas)
+        for i, number in enumerate((0.0, 0.4, 1.0)):
+            np.testing.assert_allclose(got[i], gae(*arrays, lambda_=number, valid=mask), rtol=1e-12)
+            np.testing.assert_allclose(by_lambda(number), expected(number), rtol=1e-10)
+            alone = jax.grad(lambda r, s=number: jnp.sum(gae(r, *arrays[1:], lambda_=s)))(arrays[0])
+            np.testing.assert_allclose(swept[i], alone, rtol=1e-12)
+
+
+def test_lambda_by_hand():
+    """deltas 1, 2, 3 at discount 1/2: A_0 = 1 + s/2 (2 + s/2 3), so that dA_0/ds = 1 + 3/2 s."""
+    reward, value = jnp.array([1.0, 2.0, 3.0]), jnp.array([2.0, 4.0, 8.0, 16.0])
+    slope = jax.grad(lambda s: gae(reward, jnp.full(3, 0.5), value, lambda_=s)[0])
+    assert [float(slope(s)) for s in (0.0, 0.5, 1.0)] == [1.0, 1.75, 2.5]
+
+
+@pytest.mark.parametrize("wide", ["reward", "discount", "value", "log_ratio", "ratio_cap", "lambda_"])
+def test_two_float_types_promote_to_the_wider(wide):
+    """Under x64 any one array may be float64; values and gradients are those of all in float64, in their own types."""
+    reward, discount, value, _ = sample((5, 2))
+    narrow = dict(
+        zip(
+            ("reward", "discount", "value"), (np.asarray(x, np.float32) for x in (reward, discount, value)), strict=True
+        )
+    )
+    ratios = {"log_ratio": np.asarray(log_ratios((5, 2)), np.float32), "ratio_cap": np.ones((5, 2), np.float32)}
+    setting = {"lambda_": np.float64(0.7)} if wide == "lambda_" else {"lambda_": 0.7}
+    with jax.enable_x64(True):
+
+        def both(function, arguments):
+            promoted = {k: jnp.asarray(x, jnp.float64) for k, x in arguments.items()}
+            mixed = {k: jnp.asarray(x, jnp.float64 if k == wide else jnp.float32) for k, x in arguments.items()}
+            total = lambda a: sum(jnp.sum(x) for x in jax.tree.leaves(function(**a, **setting)))  # noqa: E731
+            for a, b in zip(
+                jax.tree.leaves(function(**mixed, **setting)),
+                jax.tree.leaves(function(**promoted, **setting)),
+                strict=True,
+            ):
+                assert a.dtype == (jnp.float64 if wide in set(arguments) - {"ratio_cap"} else jnp.float32)
+                np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+            gradients = jax.grad(total)(mixed), jax.grad(total)(promoted)
+            for name in arguments:
+                assert gradients[0][name].dtype == mixed[name].dtype
+                np.testing.assert_allclose(gradients[0][name], gradients[1][name], rtol=1e-5, atol=1e-5)
+
+        if wide in {*narrow, "lambda_"}:
+            both(gae, narrow)
+        both(vtrace, narrow | ratios)
+
+
+@pytest.mark.parametrize("cap", [2, 1.5, np.float64(1.5), jnp.float32(1.5)])
+def test_vtrace_takes_a_constant_cap(cap):
+    """A number, of whatever library, is an array full of it."""
+    arrays = [jnp.asarray(x, jnp.float32) for x in (*sample((5, 2))[:3], log_ratios((5, 2)) + 0.5)]
+    free = {"rho_clip": math.inf, "pg_rho_clip": math.inf}
+    expected = vtrace(*arrays, ratio_cap=jnp.full((5, 2), float(cap)), **free)
+    jax.tree.map(np.testing.assert_array_equal, vtrace(*arrays, ratio_cap=cap, **free), expected)
+    swept = jax.vmap(lambda c: vtrace(*arrays, ratio_cap=c, **free))(jnp.array([float(cap)]))
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x[0], y, rtol=1e-6), swept, expected)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"reward": [[0.0, 0.0]] * 3}, "reward is a list: expected an array"),
+        ({"valid": [[True, True]] * 3}, "valid is a list: expected an array"),
+        ({"lambda_": "0.9"}, "lambda_='0.9' is not a number"),
+        ({"lambda_": None}, "lambda_=None is not a number"),
+        ({"lambda_": jnp.ones(3)}, r"lambda_ has shape \(3,\): expected one number"),
+    ],
+)
+def test_what_is_no_array_or_no_number(changed, message, monkeypatch):
+    """The error names the argument."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    for function in (gae, vtrace):
+        with pytest.raises(TypeError, match=f"^{message}"):
+            function(**(arguments_of(function) | changed))
+
+
+@pytest.mark.parametrize("name", ["rho_clip", "c_clip", "pg_rho_clip"])
+def test_no_clip_is_infinity(name, monkeypatch):
+    """None, as elsewhere, is an error that names the clip."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    with pytest.raises(TypeError, match=f"^{name}=None is not a number"):
+        vtrace(**arguments_of(vtrace), **{name: None})

@@ -356,3 +356,41 @@ def test_decay_outside_its_range(decay):
     for threshold in (staleness_threshold, integer_threshold):
         with pytest.raises(ValueError, match=rf"decay={decay} lies outside \(0, 1\]"):
             threshold(0, max_staleness=4, decay=decay)
+
+
+@pytest.mark.parametrize("max_staleness", [-1, -0.5, math.nan])
+def test_thresholds_are_not_negative(max_staleness):
+    """A negative one would let nothing pass, and NaN everything wait."""
+    for threshold in (staleness_threshold, integer_threshold):
+        with pytest.raises(ValueError, match=f"max_staleness={max_staleness} is negative or not a number"):
+            threshold(0, max_staleness=max_staleness, decay=0.9)
+
+
+def test_one_negative_staleness():
+    """A version that is not published yet; in an array it may stand for no gradient, and counts as fresh."""
+    for weight in (staleness_weight, polynomial_weight, hinge_weight, functools.partial(exponential_weight, rate=0.5)):
+        with pytest.raises(ValueError, match="staleness=-1 is negative"):
+            weight(-1)
+        np.testing.assert_array_equal(weight(jnp.array([-1, 0])), [1.0, 1.0])
+
+
+def test_the_step_of_a_group_is_scaled_by_its_mean_weight():
+    """Staleness 1, 8 and 27 at smoothness 3: (1 + 1/2 + 1/3) / 3; -1 is no gradient."""
+    transform = scale_by_staleness(3.0)
+    for group, factor in (([1, 8, 27, -1], 11 / 18), ([8], 0.5), ([-1, -1], 0.0)):
+        got, _ = transform.update(jnp.array([36.0]), transform.init(None), staleness=jnp.array(group))
+        np.testing.assert_allclose(got, [36.0 * factor], rtol=1e-6)
+
+
+@pytest.mark.usefixtures("no_hook")
+def test_settings_that_are_no_numbers():
+    """The error names the setting."""
+    for name, call in {
+        "smoothness='3'": lambda: scale_by_staleness("3"),
+        "power=None": lambda: polynomial_weight(1, power=None),
+        "decay='0.9'": lambda: staleness_threshold(1, max_staleness=4, decay="0.9"),
+        "max_staleness='4'": lambda: integer_threshold(1, max_staleness="4", decay=0.9),
+        "weight=0.5": lambda: scale_by_staleness(weight=0.5),
+    }.items():
+        with pytest.raises(TypeError, match=f"^{name} is not a"):
+            call()

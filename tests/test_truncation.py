@@ -219,3 +219,28 @@ def test_rho_of_numpy_is_checked_too(rho):
     """A scalar of NumPy is as wrong as Python's."""
     with pytest.raises(ValueError, match="rho="):
         check_rho(rho)
+
+
+@pytest.mark.parametrize("rho", [np.array(0.5), np.array(math.nan), jnp.float32(0.5)])
+def test_rho_as_an_array_is_checked_too(rho):
+    """One number in an array is a number."""
+    with pytest.raises(ValueError, match="is below 1"):
+        global_ratio_cap(jnp.zeros((2, 3)), rho=rho)
+
+
+@pytest.mark.parametrize("rho", ["1", None, np.ones(3)])
+def test_rho_that_is_no_number(rho, monkeypatch):
+    """Nor would any of these truncate anything sensibly."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    with pytest.raises(TypeError, match=r"^rho(=.* is not a number| has shape \(3,\): expected one number)"):
+        global_ratio_cap(jnp.zeros((2, 3)), rho=rho)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "largest"), [("float16", 3261.0), ("bfloat16", math.exp(30)), ("float32", math.exp(30))]
+)
+def test_where_ratios_saturate(dtype, largest):
+    """Below the largest number of the type, with room for an advantage of 20."""
+    ratio = importance_ratio(jnp.array([31.0, 1e4], dtype))
+    np.testing.assert_allclose(np.asarray(ratio, np.float64), largest, rtol=0.1)
+    assert np.isfinite(ratio * 20).all()

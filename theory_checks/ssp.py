@@ -14,11 +14,11 @@ convex with subgradients of norm at most L, each met at its worker's own noisy v
 with c = 4 as published, and here also with less. **Derivation.** By convexity f_t(v_t) - f_t(x*) <= <g_t, v_t - x*>,
 which is <g_t, x_t - x*> + <g_t, v_t - x_t>.
 
-1. eta_t <g_t, x_t - x*> = D_t - D_{t+1} + eta_t^2 |g_t|^2 / 2. Divided by eta_t and summed, the D_t give at most F^2
-/ eta_T = F^2 sqrt(T) / sigma, since 1 / eta_t only grows, and the rest L^2 sum_t eta_t / 2 <= L^2 sigma sqrt(T). 2.
-v_t differs from x_t by updates that it misses and by extra ones, of later numbers: <g_t, v_t - x_t> is at most the
-sum of L^2 eta_i over these. If each update is missing from or extra in at most M views, all that is at most M L^2
-sum_i eta_i <= 2 M L^2 sigma sqrt(T).
+1. eta_t <g_t, x_t - x*> = D_t - D_{t+1} + eta_t^2 |g_t|^2 / 2. Divided by eta_t and summed, the D_t give at most
+   F^2 / eta_T = F^2 sqrt(T) / sigma, since 1 / eta_t only grows, and the rest L^2 sum_t eta_t / 2 <= L^2 sigma sqrt(T).
+2. v_t differs from x_t by updates that it misses and by extra ones, of later numbers: <g_t, v_t - x_t> is at most the
+   sum of L^2 eta_i over these. If each update is missing from or extra in at most M views, all that is at most
+   M L^2 sum_i eta_i <= 2 M L^2 sigma sqrt(T).
 
 With this sigma, c = 1 + (1 + 2 M) / (2 (s+1) P). It remains to count. Take an update of clock k, and another worker:
 

@@ -1,5 +1,6 @@
 """What an algorithm learns from: flat samples, their minibatches, and means over those that are valid."""
 
+import math
 from typing import Any, NamedTuple
 
 import jax
@@ -34,9 +35,9 @@ def take(batch: Any, indices: Int[Array, "n"]) -> Any:
     return jax.tree.map(lambda x: jnp.take(jnp.asarray(x), indices, axis=0, mode="fill", fill_value=0), batch)
 
 
-def flatten(batch: Any) -> Any:
-    """`[T, B, ...]` to `[T * B, ...]`: sample `t * B + b` is step `t` of environment `b`."""
-    return jax.tree.map(lambda x: jnp.reshape(x, (x.shape[0] * x.shape[1], *x.shape[2:])), batch)
+def flatten(batch: Any, axes: int) -> Any:
+    """The first `axes` axes as one: of `[T, B, ...]`, sample `t * B + b` is step `t` of environment `b`."""
+    return jax.tree.map(lambda x: jnp.reshape(x, (math.prod(x.shape[:axes]), *x.shape[axes:])), batch)
 
 
 def minibatches(

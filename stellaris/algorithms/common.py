@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from stellaris import checks
 from stellaris.algorithms.batch import masked_mean
 from stellaris.diagnostics import lag_report, version_span
 from stellaris.distributions import as_distribution
@@ -51,9 +52,9 @@ def held_cap(
         return None
     held = [as_distribution(apply_fn(peer, observation)[0]).log_prob(batch.action) for peer in peers]
     log_probs = jax.lax.stop_gradient(jnp.stack([own, *held]))
-    cap = global_ratio_cap(log_probs - batch.log_prob, rho=rho)
+    cap = global_ratio_cap(log_probs - jnp.asarray(batch.log_prob)[None], rho=rho)
     rounding = 100 * jnp.finfo(own.dtype).eps * (1.0 + jnp.abs(log_probs[0]))  # type: ignore[no-untyped-call]
-    return jnp.where(jnp.any(log_probs[1:] < log_probs[0] - rounding, axis=0), cap, jnp.inf)
+    return jnp.where(jnp.any(log_probs[1:] < log_probs[:1] - rounding[None], axis=0), cap, jnp.inf)
 
 
 def report(
@@ -103,6 +104,12 @@ def outside(log_ratio: jax.Array, clip: float) -> jax.Array:
 def is_infinite(rho: Any) -> bool:
     """Whether a truncation level is a number, and infinite."""
     return isinstance(rho, float | np.floating) and math.isinf(rho)
+
+
+def check_learning_rate(learning_rate: Any) -> None:
+    """Raises an error unless this is a positive number, or a schedule of optax's."""
+    if not callable(learning_rate):
+        checks.positive(learning_rate=learning_rate)
 
 
 def norm_clipped(optimizer: optax.GradientTransformation, max_norm: float | None) -> optax.GradientTransformation:

@@ -60,7 +60,7 @@ class IMPACT:
       ((6,), ['clip_fraction', 'entropy', 'kl'])
     """
 
-    learning_rate: float = 3e-4
+    learning_rate: float | optax.Schedule = 3e-4
     discount: float = 0.99
     lambda_: float = 0.95
     clip: float = 0.2  #: half-width of the trust region around the target policy.
@@ -75,12 +75,15 @@ class IMPACT:
     max_gradient_norm: float | None = 0.5
 
     def __post_init__(self) -> None:
-        positive = ("learning_rate", "clip", "max_gradient_norm", "epochs", "minibatch_size")
-        checks.positive(**{name: getattr(self, name) for name in positive})
-        checks.not_negative(rho_clip=self.rho_clip, c_clip=self.c_clip)
+        common.check_learning_rate(self.learning_rate)
+        checks.positive(clip=self.clip, epochs=self.epochs, minibatch_size=self.minibatch_size)
+        checks.positive(**checks.given(max_gradient_norm=self.max_gradient_norm))
+        checks.not_negative(rho_clip=self.rho_clip, c_clip=self.c_clip, value_coefficient=self.value_coefficient)
+        checks.finite(value_coefficient=self.value_coefficient, entropy_coefficient=self.entropy_coefficient)
         checks.between_zero_and_one(discount=self.discount, lambda_=self.lambda_)
-        if not self.target_rho >= 1.0:
-            raise ValueError(f"target_rho={self.target_rho} is below 1: use math.inf for no truncation")
+        for _, target_rho in checks.known(target_rho=self.target_rho):
+            if not target_rho >= 1.0:
+                raise ValueError(f"target_rho={target_rho} is below 1: use math.inf for no truncation")
 
     def optimizer(self) -> optax.GradientTransformation:
         """Adam (epsilon 1e-5) behind a bound on the gradient's global norm."""
@@ -92,7 +95,7 @@ class IMPACT:
         Args:
           apply_fn: `(params, observation) -> (distribution parameters, value)`.
           target: parameters of the target policy.
-          trajectory: `[T, B, ...]` of any behaviour policies; its values are not used.
+          trajectory: `[T, B, ...]` of any behaviour policies, as for `PPO.prepare`; its values are not used.
 
         Returns:
           A `TargetBatch`; sample `t * B + b` is step `t` of environment `b`.
@@ -130,7 +133,7 @@ class IMPACT:
             ),
             log_ratio,
         )
-        flat: TargetBatch = flatten(jax.lax.stop_gradient(batch))
+        flat: TargetBatch = flatten(jax.lax.stop_gradient(batch), valid.ndim)
         return flat
 
     def minibatches(self, key: jax.Array, size: int) -> Int[jax.Array, "gradients minibatch"]:

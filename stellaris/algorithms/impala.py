@@ -42,7 +42,7 @@ class IMPALA:
       4.594 1.099
     """
 
-    learning_rate: float = 6e-4
+    learning_rate: float | optax.Schedule = 6e-4
     discount: float = 0.99
     lambda_: float = 1.0
     rho_clip: float = 1.0  #: of V-trace's temporal differences; with peers, the cap is in its place.
@@ -55,10 +55,11 @@ class IMPALA:
     max_gradient_norm: float | None = 40.0
 
     def __post_init__(self) -> None:
-        checks.positive(
-            learning_rate=self.learning_rate, epsilon=self.epsilon, max_gradient_norm=self.max_gradient_norm
-        )
+        common.check_learning_rate(self.learning_rate)
+        checks.positive(epsilon=self.epsilon, **checks.given(max_gradient_norm=self.max_gradient_norm))
         checks.not_negative(rho_clip=self.rho_clip, c_clip=self.c_clip, pg_rho_clip=self.pg_rho_clip)
+        checks.not_negative(value_coefficient=self.value_coefficient)
+        checks.finite(value_coefficient=self.value_coefficient, entropy_coefficient=self.entropy_coefficient)
         checks.between_zero_and_one(discount=self.discount, lambda_=self.lambda_, decay=self.decay)
 
     def optimizer(self) -> optax.GradientTransformation:

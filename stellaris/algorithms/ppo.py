@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Float, Int
 
-from stellaris import checks
+from stellaris import checks, eager
 from stellaris.algorithms import common
 from stellaris.algorithms.batch import Batch, cleaned, flatten, minibatches, standardized, take
 from stellaris.algorithms.common import Metrics
@@ -49,7 +49,7 @@ class PPO:
       ['clip_fraction', 'entropy', 'kl', 'policy_loss', 'truncation_fraction', 'value_loss']
     """
 
-    learning_rate: float = 3e-4
+    learning_rate: float | optax.Schedule = 3e-4
     discount: float = 0.99
     lambda_: float = 0.95
     clip: float = 0.2
@@ -64,9 +64,12 @@ class PPO:
     max_gradient_norm: float | None = 0.5
 
     def __post_init__(self) -> None:
-        positive = ("learning_rate", "clip", "value_clip", "value_loss_clip", "max_gradient_norm", "epochs")
-        checks.positive(**{name: getattr(self, name) for name in (*positive, "minibatch_size")})
-        checks.not_negative(kl_coefficient=self.kl_coefficient)
+        common.check_learning_rate(self.learning_rate)
+        checks.positive(clip=self.clip, epochs=self.epochs, minibatch_size=self.minibatch_size)
+        optional = ("value_clip", "value_loss_clip", "max_gradient_norm")
+        checks.positive(**checks.given(**{name: getattr(self, name) for name in optional}))
+        checks.not_negative(value_coefficient=self.value_coefficient, kl_coefficient=self.kl_coefficient)
+        checks.finite(value_coefficient=self.value_coefficient, entropy_coefficient=self.entropy_coefficient)
         checks.between_zero_and_one(discount=self.discount, lambda_=self.lambda_)
 
     def optimizer(self) -> optax.GradientTransformation:
@@ -77,7 +80,7 @@ class PPO:
         """Advantages and value targets from the behaviour policy, once; then flattened to `N = T * B` samples.
 
         Args:
-          trajectory: `[T, B, ...]` of any behaviour policies.
+          trajectory: `[T, B, ...]` of any behaviour policies; `[T, ...]` and several batch axes do as well.
 
         Returns:
           A `Batch`; sample `t * B + b` is step `t` of environment `b`.
@@ -95,7 +98,7 @@ class PPO:
             version=trajectory.version,
             valid=valid,
         )
-        flat: Batch = flatten(batch)
+        flat: Batch = flatten(batch, valid.ndim)
         return flat
 
     def minibatches(self, key: jax.Array, size: int) -> Int[jax.Array, "gradients minibatch"]:
@@ -183,6 +186,10 @@ class PPO:
     ) -> tuple[Tree, Tree, Metrics]:
         """Plain PPO: one optimizer step for each row of `indices`, in order, as one scan.
 
+        Outside of `jit` it is compiled once for each configuration and `apply_fn`, as by `jax.jit`: what `apply_fn`
+        closes over is a constant, so make it once and let whatever changes be among its parameters. The programs used
+        last are kept, 32 of them.
+
         Args:
           apply_fn: `(params, observation) -> (distribution parameters, value)`.
           params: of the policy.
@@ -193,16 +200,21 @@ class PPO:
         Returns:
           `(params, opt_state, metrics)`, the metrics averaged over the gradients.
         """
-        optimizer = self.optimizer()
+        updated: tuple[Tree, Tree, Metrics] = eager.call(_update, (self, apply_fn), params, opt_state, batch, indices)
+        return updated
 
-        def step(carry: tuple[Tree, Tree], row: Any) -> tuple[tuple[Tree, Tree], Metrics]:
-            params, opt_state = carry
-            gradient, metrics = jax.grad(
-                lambda p: self.loss(apply_fn, p, take(batch, row)),
-                has_aux=True,
-            )(params)
+
+def _update(
+    ppo: PPO, apply_fn: ApplyFn, params: Tree, opt_state: Tree, batch: Batch, indices: Array
+) -> tuple[Tree, Tree, Metrics]:
+    optimizer = ppo.optimizer()
+
+    def step(carry: tuple[Tree, Tree], row: Any) -> tuple[tuple[Tree, Tree], Metrics]:
+        params, opt_state = carry
+        gradient, metrics = jax.grad(lambda p: ppo.loss(apply_fn, p, take(batch, row)), has_aux=True)(params)
+        with jax.numpy_dtype_promotion("standard"):  # optax's Adam is not strict about types
             updates, opt_state = optimizer.update(gradient, opt_state, params)
-            return (optax.apply_updates(params, updates), opt_state), metrics
+        return (optax.apply_updates(params, updates), opt_state), metrics
 
-        (params, opt_state), metrics = jax.lax.scan(step, (params, opt_state), indices)
-        return params, opt_state, jax.tree.map(jnp.mean, metrics)
+    (params, opt_state), metrics = jax.lax.scan(step, (params, opt_state), indices)
+    return params, opt_state, jax.tree.map(jnp.mean, metrics)

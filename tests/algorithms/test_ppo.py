@@ -8,12 +8,14 @@ from typing import NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import jaxtyping
 import numpy as np
 import optax
 import pytest
 import scipy.special
 import scipy.stats
 
+import stellaris
 from stellaris import PPO, Trajectory
 from stellaris.algorithms import Batch
 from stellaris.algorithms.batch import take
@@ -669,3 +671,68 @@ def test_configuration_limits():
     """The ends of the ranges are allowed, and None where there is a bound to lift."""
     PPO(discount=1.0, lambda_=0.0, value_clip=None, value_loss_clip=None, max_gradient_norm=None, epochs=1)
     PPO(discount=0, lambda_=1, clip=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "error", "message"),
+    [
+        ("entropy_coefficient", math.nan, ValueError, "entropy_coefficient=nan is not finite"),
+        ("entropy_coefficient", "x", TypeError, "entropy_coefficient='x' is not a number"),
+        ("value_coefficient", -1, ValueError, "value_coefficient=-1 is negative"),
+        ("value_coefficient", math.inf, ValueError, "value_coefficient=inf is not finite"),
+        ("learning_rate", "1e-3", TypeError, "learning_rate='1e-3' is not a number"),
+        *(
+            (name, None, TypeError, f"{name}=None is not a number")
+            for name in ("clip", "learning_rate", "epochs", "discount")
+        ),
+    ],
+)
+def test_configurations_that_make_no_sense(name, value, error, message, monkeypatch):
+    """None where there is no bound to lift, NaN, and what is no number."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    for algorithm in (PPO, stellaris.IMPALA, stellaris.IMPACT):
+        if name in {field.name for field in dataclasses.fields(algorithm)}:
+            with pytest.raises(error, match=f"^{message}"):
+                algorithm(**{name: value})
+
+
+@pytest.mark.parametrize("algorithm", [PPO, stellaris.IMPALA, stellaris.IMPACT])
+def test_the_learning_rate_may_be_a_schedule(algorithm):
+    """The second step is half as long as the first, up to what the optimizer remembers."""
+    steps = []
+    for schedule in (0.1, optax.piecewise_constant_schedule(0.1, {1: 0.5})):
+        optimizer = algorithm(learning_rate=schedule).optimizer()
+        state = optimizer.init(jnp.ones(2))
+        _, state = optimizer.update(jnp.ones(2), state)
+        steps.append(optimizer.update(jnp.ones(2), state)[0])
+    np.testing.assert_allclose(steps[1], steps[0] / 2, rtol=1e-6)
+
+
+@pytest.mark.parametrize("batch_shape", [(), (6,), (2, 3), (1, 2, 3)])
+def test_any_number_of_batch_axes_is_flattened(batch_shape):
+    """`[T, 6]`, however its environments are arranged, gives the samples of `[T, 6]`; `[T]` gives T."""
+    flat = random_trajectory(6) if batch_shape else jax.tree.map(lambda x: x[:, :1], random_trajectory(6))
+    deep = jax.tree.map(lambda x: x.reshape(len(x), *batch_shape, *x.shape[2:]), flat)
+    apply_fn = lambda params, observation: (observation @ params, observation[..., 0])  # noqa: E731
+    params = jnp.ones((3, 2))
+    for prepare in (PPO().prepare, lambda t: stellaris.IMPACT().prepare(apply_fn, params, t)):
+        got, expected = prepare(deep), prepare(flat)
+        jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6), got, expected)
+        assert {len(x) for x in jax.tree.leaves(got)} == {5 * (6 if batch_shape else 1)}
+    losses = [stellaris.IMPALA().loss(apply_fn, params, t, (params + 0.1,), version=3)[0] for t in (deep, flat)]
+    np.testing.assert_allclose(*losses, rtol=1e-5)
+
+
+def random_trajectory(envs):
+    """Five steps of so many environments."""
+    draw = np.random.default_rng(0)
+    return stellaris.Trajectory(
+        observation=jnp.asarray(draw.normal(size=(6, envs, 3)), jnp.float32),
+        action=jnp.asarray(draw.integers(2, size=(5, envs)), jnp.int32),
+        reward=jnp.asarray(draw.normal(size=(5, envs)), jnp.float32),
+        terminated=jnp.asarray(draw.random((5, envs)) < 0.2),
+        valid=jnp.asarray(draw.random((5, envs)) < 0.8),
+        log_prob=jnp.asarray(-draw.random((5, envs)), jnp.float32),
+        value=jnp.asarray(draw.normal(size=(6, envs)), jnp.float32),
+        version=jnp.asarray(draw.integers(3, size=(5, envs)), jnp.int32),
+    )
