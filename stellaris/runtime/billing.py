@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from stellaris.runtime.endings import ENDINGS, WASTED
 from stellaris.runtime.functions import FunctionSpec
 from stellaris.runtime.placement import Resources
-from stellaris.runtime.trace import ENDINGS, WASTED, Invocations, Trace
+from stellaris.runtime.trace import Invocations, Trace
 from stellaris.types import NDArray
 
 

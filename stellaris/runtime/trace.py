@@ -11,15 +11,11 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from stellaris.runtime.endings import ENDINGS
 from stellaris.types import NDArray
 
 if TYPE_CHECKING:
     import pandas as pd
-
-#: How an invocation can end; each does so exactly once.
-ENDINGS = ("completed", "failed", "timed_out", "crashed", "throttled", "lost", "hung", "cancelled")
-#: Endings after which the work was done for nothing.
-WASTED = ("failed", "timed_out", "crashed", "lost", "hung")
 
 
 class Events(NamedTuple):

@@ -15,8 +15,9 @@ from stellaris.policies import Policy, PolicyVersion, actor_critic
 from stellaris.rollout import Fragment
 from stellaris.runtime.billing import Bill, PriceSheet
 from stellaris.runtime.checkpoint import CheckpointError, Checkpoints
+from stellaris.runtime.endings import RETRIABLE
 from stellaris.runtime.functions import Function, Invocation
-from stellaris.runtime.platform import RETRIABLE, SimulatedPlatform
+from stellaris.runtime.platform import SimulatedPlatform
 from stellaris.runtime.trace import Trace
 from stellaris.systems.programs import Data, Work
 from stellaris.systems.workload import Budget, Workload

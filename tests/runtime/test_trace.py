@@ -7,7 +7,8 @@ import pytest
 
 from stellaris.runtime import FunctionSpec, SimulatedPlatform, Trace
 from stellaris.runtime.delays import Constant
-from stellaris.runtime.trace import ENDINGS, atomic_write
+from stellaris.runtime.endings import ENDINGS
+from stellaris.runtime.trace import atomic_write
 
 
 def by_hand() -> Trace:
