@@ -1,31 +1,16 @@
 """`python -m experiments NAME`: runs an experiment."""
 
-import argparse
-import sys
 from collections.abc import Sequence
 
-from experiments import quickstart
-
-#: Experiments by name: each module has `DESCRIPTION`, `add_arguments(parser)` and `main(arguments) -> exit status`.
-EXPERIMENTS = {"quickstart": quickstart}
+from experiments import shell
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Parses the command line and runs the experiment that it names."""
-    parser = argparse.ArgumentParser(prog="python -m experiments", description=__doc__)
-    names = parser.add_subparsers(dest="name", required=True, metavar="NAME")
-    for name, module in EXPERIMENTS.items():
-        sub = names.add_parser(
-            name,
-            help=module.DESCRIPTION,
-            description=module.DESCRIPTION,
-            formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-        )
-        module.add_arguments(sub)
-    arguments = parser.parse_args(argv)
-    status: int = EXPERIMENTS[arguments.name].main(arguments)
-    return status
+    """Runs the command; its imports take seconds, and signals are to be looked after first."""
+    from experiments import command
+
+    return command.main(argv)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    shell.start(main)

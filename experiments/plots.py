@@ -13,6 +13,7 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
 from stellaris.runtime import Trace
+from stellaris.runtime.trace import atomic_path
 from stellaris.systems.training import Row
 
 #: Colours that stay apart for the colour-blind (Okabe & Ito 2008) and line styles that stay apart in grey.
@@ -120,9 +121,7 @@ def figure(path: Path, title: str, *, columns: int) -> Iterator[Sequence[Axes]]:
         try:
             yield list(axes[0])
             axes[0][0].set_title(title, loc="left", fontsize=10)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            draft = path.with_name(f".{path.name}.part.png")
-            canvas.savefig(draft)
-            draft.replace(path)
+            with atomic_path(path) as draft:
+                canvas.savefig(draft)
         finally:
             plt.close(canvas)

@@ -6,8 +6,8 @@ import json
 import math
 import platform as machine
 import statistics
-import sys
 import time
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -17,8 +17,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from experiments import plots, testbed
+from experiments import options, plots, shell, testbed
+from experiments.output import one_run
 from experiments.presets import PRESETS, TARGETS, Preset
+from stellaris import envs
 from stellaris.runtime import FunctionError, SimulatedPlatform, Trace
 from stellaris.runtime.trace import atomic_write
 from stellaris.systems import Budget, train
@@ -46,27 +48,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command line's options."""
     parser.add_argument("--env", default="Hopper-v4", help="environment, from EnvPool or Gymnasium")
     parser.add_argument("--preset", choices=PRESETS, default="tuned", help="the authors' demo's settings, or ours")
-    parser.add_argument("--seed", type=int, default=0, help="first seed; of parameters, environments and delays")
-    parser.add_argument("--seeds", type=int, default=1, help="how many seeds to run, one after the other")
-    parser.add_argument("--seconds", type=float, help="virtual seconds per run, instead of the preset's budget")
-    parser.add_argument("--threads", type=int, default=2, help="threads of bodies and environments; results are alike")
-    parser.add_argument("--out", type=Path, default=Path("results/quickstart"), help="folder of the results")
+    parser.add_argument("--seed", type=options.whole(0), default=0, help="first; of parameters, environments, delays")
+    parser.add_argument("--seeds", type=options.whole(1), default=1, help="how many seeds to run, one after the other")
+    parser.add_argument(
+        "--seconds", type=options.seconds, help="virtual seconds per run, instead of the preset's budget"
+    )
+    parser.add_argument(
+        "--threads", type=options.whole(1), default=2, help="threads of bodies and environments; results are alike"
+    )
+    parser.add_argument(
+        "--out",
+        type=options.folder,
+        default=Path("results/quickstart"),
+        help="folder of the results; a run that it holds is replaced at the end, other files there stay",
+    )
 
 
 def main(arguments: argparse.Namespace) -> int:
     """Runs both systems for every seed, and writes what they did; also when it is interrupted."""
+    seeds = options.seeds("--seed", arguments.seed, arguments.seeds)
+    _try_environment(arguments.env)
     console = Console(highlight=False, soft_wrap=True)
     console.width = max(console.width, 100)  # where the output is no terminal, rich assumes 80 columns
-    error_message = _check(arguments)
-    if error_message:
-        print(f"error: {error_message}", file=sys.stderr)
-        return 2
     preset = PRESETS[arguments.preset](arguments.env)
     console.print(f"{arguments.env}, preset [bold]{preset.name}[/bold]: {preset.summary}")
     outcomes: list[Outcome] = []
-    status = 0
-    try:
-        for seed in range(arguments.seed, arguments.seed + arguments.seeds):
+
+    def learn() -> None:
+        for seed in seeds:
             seconds = arguments.seconds
             for name in preset.systems():
                 outcome = Outcome(name, seed)
@@ -74,23 +83,34 @@ def main(arguments: argparse.Namespace) -> int:
                 _run(preset, outcome, seconds=seconds, threads=arguments.threads, console=console)
                 # Whatever ends the first system, the second gets the same virtual seconds.
                 seconds = outcome.history[-1]["seconds"]
-    except KeyboardInterrupt:
-        print("interrupted: writing what there is", file=sys.stderr)
-        status = 130
-    except (FunctionError, LookupError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        status = 1
-    if any(outcome.history for outcome in outcomes):
-        _write(arguments, preset, [outcome for outcome in outcomes if outcome.history], console)
+
+    status = 0
+    try:
+        with one_run(arguments.out, record=_RECORD, files=_files, kinds=_KINDS) as draft:
+            try:
+                status = shell.INTERRUPTED if shell.interruptible(learn) else 0
+            except (FunctionError, LookupError, ValueError, ImportError, OSError) as error:
+                shell.complain(error)
+                status = shell.FAILED
+            learned = [outcome for outcome in outcomes if outcome.history]
+            if not learned:
+                return status
+            _write(arguments, preset, learned, draft, console, _ENDINGS[status])
+    except OSError as error:
+        shell.complain(f"--out {arguments.out}: not all could be written: {shell.reason(error)}")
+        return status or shell.FAILED
+    console.print(f"results: {arguments.out}/  (trace_*.json opens in ui.perfetto.dev)", markup=False)
     return status
 
 
-def _check(arguments: argparse.Namespace) -> str | None:
-    for name in ("seeds", "threads", "seconds"):
-        value = getattr(arguments, name)
-        if value is not None and not value > 0:
-            return f"--{name} {value} is not positive"
-    return None
+def _try_environment(name: str) -> None:
+    """Makes it once, before anything else: what it raises, if it cannot be had or learned, is its author's choice."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # they come again with the run
+            envs.make(name, slots=1)
+    except Exception as error:
+        raise shell.UsageError(f"--env {name}: {error}") from error
 
 
 def _run(preset: Preset, outcome: Outcome, *, seconds: float | None, threads: int, console: Console) -> None:
@@ -103,7 +123,10 @@ def _run(preset: Preset, outcome: Outcome, *, seconds: float | None, threads: in
         if serverless
         else testbed.reserved_prices(actors=actors)
     )
-    platform = SimulatedPlatform(deployment, seed=outcome.seed, threads=threads)
+    # Between two events an interruption finds the trace whole.
+    platform = SimulatedPlatform(
+        deployment, seed=outcome.seed, threads=threads, on_event=lambda platform: shell.check()
+    )
     outcome.trace = platform.trace
     began = said = time.perf_counter()
 
@@ -181,20 +204,43 @@ def _cold_starts(trace: Trace) -> int:
     return sum(bool(cold) and begun.get(number, math.inf) > time for time, number, cold in rows)
 
 
-def _write(arguments: argparse.Namespace, preset: Preset, outcomes: Sequence[Outcome], console: Console) -> None:
-    out: Path = arguments.out
+#: The file that tells of a run, and patterns of the names of the others.
+_RECORD = "summary.json"
+_PICTURES = ("reward_vs_time.png", "reward_vs_cost.png", "staleness.png")
+_KINDS = ("history_*_*.csv", "trace_*_*.json", *_PICTURES)
+#: How a run ended, by exit status.
+_ENDINGS = {0: "done", shell.FAILED: "failed", shell.INTERRUPTED: "interrupted"}
+
+
+def _files(record: Any) -> set[str]:
+    """The files of the run that a record tells of."""
+    labels = [f"{run['system']}_{run['seed']}" for run in record["runs"]]
+    return {*_PICTURES, *(f"history_{label}.csv" for label in labels), *(f"trace_{label}.json" for label in labels)}
+
+
+def _write(
+    arguments: argparse.Namespace,
+    preset: Preset,
+    outcomes: Sequence[Outcome],
+    out: Path,
+    console: Console,
+    status: str,
+) -> None:
+    """Prints the table, and writes the files: what could not be computed again first, and what takes least room."""
     target = TARGETS.get(arguments.env)
     summaries = [summarise(outcome, target) for outcome in outcomes]
+    histories = {name: [o.history for o in outcomes if o.system == name] for name in preset.systems()}
+    histories = {name: runs for name, runs in histories.items() if runs}
+    console.print(_table(summaries, list(histories), arguments.env, target))
     for outcome in outcomes:
-        label = f"{outcome.system}_{outcome.seed}"
-        with atomic_write(out / f"history_{label}.csv") as file:
+        with atomic_write(out / f"history_{outcome.system}_{outcome.seed}.csv") as file:
             writer = csv.DictWriter(file, fieldnames=list(outcome.history[0]), lineterminator="\n")
             writer.writeheader()
             writer.writerows(outcome.history)
-        outcome.trace.to_chrome(out / f"trace_{label}.json")
     record = {
         "environment": arguments.env,
         "preset": preset.name,
+        "status": status,
         "target_return": target,
         "settings": preset.settings(),
         "testbed": testbed.facts(),
@@ -202,17 +248,16 @@ def _write(arguments: argparse.Namespace, preset: Preset, outcomes: Sequence[Out
         "machine": machine.platform(),
         "runs": summaries,
     }
-    with atomic_write(out / "summary.json") as file:
+    with atomic_write(out / _RECORD) as file:
         json.dump(_finite(record), file, indent=2)
         file.write("\n")
-    histories = {name: [o.history for o in outcomes if o.system == name] for name in preset.systems()}
-    histories = {name: runs for name, runs in histories.items() if runs}
-    plots.reward_vs_time(histories, out / "reward_vs_time.png", title=arguments.env, target=target)
-    plots.reward_vs_cost(histories, out / "reward_vs_cost.png", title=arguments.env, target=target)
+    for outcome in outcomes:
+        outcome.trace.to_chrome(out / f"trace_{outcome.system}_{outcome.seed}.json")
+    over_time, over_cost, stale = _PICTURES
+    plots.reward_vs_time(histories, out / over_time, title=arguments.env, target=target)
+    plots.reward_vs_cost(histories, out / over_cost, title=arguments.env, target=target)
     traces = [o.trace for o in outcomes if o.system == "stellaris"]
-    plots.staleness(traces, histories["stellaris"], out / "staleness.png", title=arguments.env)
-    console.print(_table(summaries, list(histories), arguments.env, target))
-    console.print(f"results: {out}/  (trace_*.json opens in ui.perfetto.dev)")
+    plots.staleness(traces, histories["stellaris"], out / stale, title=arguments.env)
 
 
 def _table(summaries: Sequence[dict[str, Any]], systems: Sequence[str], env: str, target: float | None) -> Table:

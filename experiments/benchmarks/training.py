@@ -96,7 +96,7 @@ def _imports() -> Comparison:
     for i in range(8):
         for times, code in ((ours, "import stellaris"), (base, "import jax, optax, chex")):
             began = time.perf_counter()
-            subprocess.run([sys.executable, "-c", code], check=True)
+            subprocess.run([sys.executable, "-c", code], check=True, start_new_session=True)  # deaf to Ctrl-C
             if i:  # the first reads the disk
                 times.append(time.perf_counter() - began)
     own, other = statistics.median(ours), statistics.median(base)

@@ -1,8 +1,10 @@
 """The benchmarks run, and compare what agrees; their figures are not judged here."""
 
+from types import SimpleNamespace
+
 import pytest
 
-from experiments.benchmarks import losses, measuring
+from experiments.benchmarks import command, losses, measuring
 
 
 @pytest.fixture(autouse=True)
@@ -35,3 +37,28 @@ def test_both_sides_are_called_alike():
     assert calls[-2:] == ["a", "b"]
     assert calls.count("a") == calls.count("b")
     assert min(times.values()) >= 0
+
+
+@pytest.mark.parametrize(("error", "status"), [(None, 0), (KeyboardInterrupt, 130)])
+def test_the_command_prints_what_was_measured(monkeypatch, capsys, error, status):
+    """All of it, or what there is when it is interrupted."""
+
+    def measure(say):
+        say("at it ...")
+        yield measuring.Comparison("one thing", "1 s", "2 s", 0.5, "<= 1")
+        if error is not None:
+            raise error
+        yield measuring.Comparison("another", "1 s", "2 s", 0.5, "<= 1")
+
+    monkeypatch.setattr(command, "BENCHMARKS", {"it": SimpleNamespace(DESCRIPTION="what it costs", measure=measure)})
+    assert command.main(["it"]) == status
+    out, err = capsys.readouterr()
+    assert "one thing" in out
+    assert ("another" in out) == (status == 0)
+    assert err.count("\n") == (status == 130)
+
+
+def test_a_benchmark_that_is_not_there(capsys):
+    """One line."""
+    assert command.main(["nothing"]) == 2
+    assert "invalid choice: 'nothing'" in capsys.readouterr().err

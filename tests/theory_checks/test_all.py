@@ -5,8 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from theory_checks import __main__ as command
-from theory_checks import check, convergence, rates, schedules
+from theory_checks import check, command, convergence, rates, schedules
 
 #: Controls that only the adversary breaks; compiling it takes longer than everything else.
 NEEDS_THE_ADVERSARY = {"half the excess of rho"}

@@ -1,14 +1,17 @@
 """The command line, on checks that take no time."""
 
+import errno
+import io
 import json
 import re
 import shlex
+import sys
 from types import SimpleNamespace
 
 import jax.numpy as jnp
 import pytest
 
-from theory_checks import __main__ as command
+from theory_checks import command
 from theory_checks.check import Claim, Family, Instance, Sides, Theorem
 
 
@@ -36,7 +39,7 @@ def checks(monkeypatch):
         "drawn": _module(
             _theorem("drawn", 1.0),
             findings=lambda seed: {"what": {"low": 0.25, "all": (1.0, 2.0)}},
-            picture=lambda path, seed: (path.parent.mkdir(parents=True), path.write_text(str(seed))),
+            picture=lambda path, seed: path.write_text(str(seed)),
         ),
     }
     monkeypatch.setattr(command, "CHECKS", known)
@@ -92,8 +95,18 @@ def test_pictures_and_findings(capsys, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["good", "--instances", "0"], "--instances 0"),
-        (["good", "--seed", "-1"], "--seed -1"),
+        (["good", "--instances", "0"], "--instances: 0 is not a whole number from 1"),
+        (["good", "--instances", "nan"], "--instances: nan"),
+        (["good", "--seed", "-1"], "--seed: -1 is not a whole number from 0"),
+        (["good", "--seed", "2147483648"], "--seed: 2147483648"),
+        (["good", "--seed", "100000000000000000000000000"], "--seed: 1000"),
+        (["good", "--out", ""], "--out: ''"),
+        (["good", "--plot", "--out", "/dev/null"], "--out /dev/null"),
+        (["good", "--plot", "--out", "/dev/null/below"], "--out /dev/null/below"),
+        (["nothing"], "'nothing' is none of still, good"),
+        (["--replay", ""], "--replay ''"),
+        (["--replay", "good/of [0, 1)/²"], "--replay 'good/of [0, 1)/²'"),
+        (["--replay", "good/of [0, 1)/12345678901234567890"], "--replay 'good/of [0, 1)/1234"),
         (["--replay", "good"], "--replay 'good'"),
         (["--replay", "good/nobody/1"], "family 'nobody'"),
         (["--replay", "good/of [0, 1)/1/never"], "claim 'never'"),
@@ -101,14 +114,12 @@ def test_pictures_and_findings(capsys, tmp_path):
     ],
 )
 def test_nonsense(capsys, arguments, said):
+    """One line that names the option, before anything is looked at."""
     assert command.main(arguments) == 2
-    assert said in capsys.readouterr().err
-
-
-def test_a_check_that_is_not_there(capsys):
-    with pytest.raises(SystemExit, match="2"):
-        command.main(["nothing"])
-    assert "nothing" in capsys.readouterr().err
+    out, err = capsys.readouterr()
+    assert said in err
+    assert err.count("\n") == 1
+    assert out == ""
 
 
 @pytest.mark.usefixtures("checks")
@@ -121,4 +132,32 @@ def test_an_interrupt_loses_nothing(capsys, monkeypatch):
     verify = command.verify
     monkeypatch.setattr(command, "verify", interrupted)
     assert command.main(["good", "bad", "--instances", "50"]) == 130
-    assert "holds" in capsys.readouterr().out
+    out, err = capsys.readouterr()
+    assert "holds" in out
+    assert "interrupted" in err
+
+
+@pytest.mark.usefixtures("checks")
+def test_a_picture_that_cannot_be_saved_ends_nothing(capsys, monkeypatch, tmp_path):
+    def full(path, seed):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(command.CHECKS["drawn"], "picture", full)
+    assert command.main(["drawn", "good", "--instances", "50", "--plot", "--out", str(tmp_path / "out")]) == 1
+    out, err = capsys.readouterr()
+    assert "no picture of drawn: No space left on device" in err
+    assert "good control" in out
+    assert not (tmp_path / "out").exists()  # made to be tried, and left empty
+
+
+@pytest.mark.usefixtures("checks")
+def test_the_full_device(capsys, monkeypatch):
+    """What cannot be printed is not silently lost: in JSON there would be nothing at all."""
+
+    class Full(io.StringIO):
+        def write(self, text):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(sys, "stdout", Full())
+    assert command.main(["good", "--instances", "50", "--json"]) == 1
+    assert "error: standard output: No space left on device" in capsys.readouterr().err

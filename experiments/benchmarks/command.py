@@ -1,0 +1,41 @@
+"""The command line of the benchmarks."""
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from experiments import shell
+from experiments.benchmarks import losses, platform, training
+from experiments.options import Parser
+
+#: Benchmarks by name: each module has `DESCRIPTION` and `measure(say) -> comparisons`.
+BENCHMARKS = {"training": training, "losses": losses, "platform": platform}
+
+
+@shell.command
+def main(argv: Sequence[str] | None = None) -> int:
+    """Parses the command line and runs the benchmark that it names."""
+    parser = Parser(
+        prog="python -m experiments.benchmarks",
+        description="Measures, and prints a table of ratios. Run it on an idle machine.",
+    )
+    names = parser.add_subparsers(dest="name", required=True, metavar="NAME")
+    for name, module in BENCHMARKS.items():
+        names.add_parser(name, help=module.DESCRIPTION, description=module.DESCRIPTION)
+    benchmark = BENCHMARKS[parser.parse_args(argv).name]
+    console = Console(highlight=False, soft_wrap=True)
+    console.width = max(console.width, 120)  # where the output is no terminal, rich assumes 80 columns
+    table = Table(title=benchmark.DESCRIPTION)
+    for column in ("what", "measured", "against", "ratio", "wanted"):
+        table.add_column(column, justify="left" if column == "what" else "right")
+
+    def work() -> None:
+        for row in benchmark.measure(console.print):
+            table.add_row(row.what, row.measured, row.against, f"{row.ratio:.2f}", row.wanted)
+
+    try:
+        interrupted = shell.interruptible(work)
+    finally:
+        console.print(table)
+    return shell.INTERRUPTED if interrupted else 0
