@@ -9,8 +9,7 @@ from stellaris.envs import make
 from stellaris.normalisation import Normaliser, Statistics
 from stellaris.policies import Policy, PolicyVersion, actor_critic
 from stellaris.rollout import Actors, ActorState, start
-from stellaris.runtime.store import Versioned
-from stellaris.types import concatenate
+from stellaris.types import Versioned, concatenate
 
 LENGTH = 64
 both = pytest.mark.parametrize("name", ["CartPole-v1", "Hopper-v4"])

@@ -25,10 +25,10 @@ from stellaris.normalisation import Statistics
 from stellaris.policies import PolicyVersion, actor_critic
 from stellaris.rollout import Actors, start
 from stellaris.runtime import SimulatedPlatform
-from stellaris.runtime.store import Versioned
 from stellaris.systems import Budget, Result, Stellaris, Synchronous, Workload, train
 from stellaris.systems.programs import Batches
 from stellaris.systems.training import System
+from stellaris.types import Versioned
 
 DESCRIPTION = "what the systems, the platform and the import cost beside the work itself"
 

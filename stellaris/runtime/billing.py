@@ -10,7 +10,8 @@ import numpy as np
 from stellaris.runtime.endings import ENDINGS, WASTED
 from stellaris.runtime.functions import FunctionSpec
 from stellaris.runtime.placement import Resources
-from stellaris.runtime.trace import Invocations, Trace
+from stellaris.runtime.trace import Trace
+from stellaris.runtime.views import Invocations
 from stellaris.types import NDArray
 
 

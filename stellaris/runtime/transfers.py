@@ -6,7 +6,8 @@ from stellaris.runtime.calls import Call
 from stellaris.runtime.clock import Clock
 from stellaris.runtime.deployment import Deployment
 from stellaris.runtime.faults import OutageClock, StoreRefusedError
-from stellaris.runtime.store import Store, has_references
+from stellaris.runtime.references import has_references
+from stellaris.runtime.store import Store
 from stellaris.runtime.trace import Trace
 
 

@@ -13,7 +13,7 @@ from stellaris.policies import PolicyVersion, actor_critic
 from stellaris.runtime import FunctionSpec, SimulatedPlatform, Transfer
 from stellaris.runtime.delays import Constant
 from stellaris.runtime.endings import ENDINGS
-from stellaris.runtime.store import size
+from stellaris.runtime.references import size
 from stellaris.systems import Budget, Stellaris, Synchronous, Workload, programs, train
 
 ALGORITHM = PPO(epochs=2, minibatch_size=24)
