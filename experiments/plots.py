@@ -13,7 +13,7 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
 from stellaris.runtime import Trace
-from stellaris.runtime.trace import atomic_path
+from stellaris.runtime.files import atomic_path
 from stellaris.systems.training import Row
 
 #: Colours that stay apart for the colour-blind (Okabe & Ito 2008) and line styles that stay apart in grey.

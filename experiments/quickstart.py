@@ -22,7 +22,7 @@ from experiments.output import one_run
 from experiments.presets import PRESETS, TARGETS, Preset
 from stellaris import envs
 from stellaris.runtime import FunctionError, SimulatedPlatform, Trace
-from stellaris.runtime.trace import atomic_write
+from stellaris.runtime.files import atomic_write
 from stellaris.systems import Budget, train
 from stellaris.systems.training import Row
 

@@ -10,8 +10,7 @@ import numpy as np
 from stellaris.envs import VectorEnv
 from stellaris.normalisation import Statistics
 from stellaris.policies import Policy, PolicyVersion
-from stellaris.runtime.store import Versioned
-from stellaris.types import NDArray, Trajectory
+from stellaris.types import NDArray, Trajectory, Versioned
 
 
 class ActorState(NamedTuple):

@@ -48,6 +48,13 @@ class Distribution(Protocol):
 ApplyFn: TypeAlias = Callable[[Any, Any], tuple[Any, Any]]
 
 
+class Versioned(NamedTuple):
+    """A value with the version under which it was published."""
+
+    version: int
+    value: Tree
+
+
 class Trajectory(NamedTuple):
     """`T` consecutive steps of `B` environments, tagged with the policy that chose every action.
 

@@ -6,6 +6,7 @@ One table for all of them; a function that is exported and not in the table fail
 import gc
 import inspect
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -270,7 +271,7 @@ def test_what_can_not_be_compared_is_called_as_it_is():
     got = ppo.update(Network(), *arguments)
     assert eager._compiled.cache_info().currsize == kept
     expected = ppo.update(apply_fn, *arguments)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), got, expected)
+    chex.assert_trees_all_close(got, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_functions_that_close_over_traced_arrays_leave_none_behind():
@@ -284,6 +285,6 @@ def test_functions_that_close_over_traced_arrays_leave_none_behind():
     constants = jax.jit(lambda scale: ppo.update(lambda p, o: apply_fn(p, o * scale), *arguments)[0])
     with jax.checking_leaks():
         got = within(jnp.float32(0.5), arguments)
-        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), constants(jnp.float32(0.5)), got)
+        chex.assert_trees_all_close(constants(jnp.float32(0.5)), got, rtol=1e-5)
     expected = ppo.update(lambda p, o: apply_fn(p, o * 0.5), *arguments)[0]
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), got, expected)
+    chex.assert_trees_all_close(got, expected, rtol=1e-5, atol=1e-6)

@@ -2,6 +2,7 @@
 
 import math
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -29,7 +30,7 @@ def compare(both, arrays, precision, tolerance):
     with jax.enable_x64(precision == "float64"):
         ours, theirs = jax.jit(both)(*(jnp.asarray(x, precision if x.dtype.kind == "f" else "int32") for x in arrays))
     assert all(x.dtype == precision for x in jax.tree.leaves(ours))
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance), ours, theirs)
+    chex.assert_trees_all_close(ours, theirs, rtol=tolerance, atol=tolerance)
 
 
 def per_environment(function):

@@ -2,6 +2,7 @@
 
 import functools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -166,7 +167,7 @@ def test_under_jit_and_vmap(spec):
     for i, version in enumerate(versions):
         alone = policy.apply(version, x[i])
         row = jax.tree.map(lambda leaf, i=i: leaf[i], together)
-        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), row, alone)
+        chex.assert_trees_all_close(row, alone, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("shape", [(84, 84, 4), ()])

@@ -1,5 +1,6 @@
 """Acting, on real environments."""
 
+import chex
 import jax
 import numpy as np
 import pytest
@@ -9,8 +10,7 @@ from stellaris.envs import make
 from stellaris.normalisation import Normaliser, Statistics
 from stellaris.policies import Policy, PolicyVersion, actor_critic
 from stellaris.rollout import Actors, ActorState, start
-from stellaris.runtime.store import Versioned
-from stellaris.types import concatenate
+from stellaris.types import Versioned, concatenate
 
 LENGTH = 64
 both = pytest.mark.parametrize("name", ["CartPole-v1", "Hopper-v4"])
@@ -221,7 +221,7 @@ def test_many_actors_agree_with_single_ones(name, numbers, slots):
     for fragment, number, slot in zip(many, numbers, slots, strict=True):
         (single,) = alone.roll([alone.version(number)], [slot])
         assert np.all(fragment.trajectory.version == number)
-        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), fragment, single)
+        chex.assert_trees_all_close(fragment, single, rtol=1e-4, atol=1e-5)
         jax.tree.map(
             lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5),
             together.states[slot],

@@ -3,6 +3,7 @@
 import functools
 import math
 
+import chex
 import jax
 import jax.numpy as jnp
 import jaxtyping
@@ -288,7 +289,7 @@ def test_before_adam_it_would_cancel():
     """Why it belongs after: Adam divides by the gradient's size, so that a factor on the gradient is lost."""
     order = optax.chain(scale_by_staleness(3.0), optax.scale_by_adam(eps=0.0))
     fresh, stale = (step(order, staleness=jnp.int32(s)) for s in (0, 8))
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), fresh, stale)
+    chex.assert_trees_all_close(fresh, stale, rtol=1e-5)
 
 
 def test_transformation_keeps_dtypes_and_passes_over_other_extras():

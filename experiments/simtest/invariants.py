@@ -6,7 +6,8 @@ from typing import Any
 
 from experiments.simtest.scenarios import NOTICED_WITHIN, PRICES, RETRIED_WITHIN, Scenario
 from stellaris.runtime import Bill, FunctionSpec, PriceSheet, Rate, SimulatedPlatform
-from stellaris.runtime.trace import ENDINGS, Trace
+from stellaris.runtime.endings import ENDINGS
+from stellaris.runtime.trace import Trace
 from stellaris.systems import Stellaris
 
 #: After these the same piece of work is to be tried again.

@@ -25,5 +25,5 @@ from stellaris.runtime.platform import SimulatedPlatform as SimulatedPlatform
 from stellaris.runtime.replay import Replay as Replay
 from stellaris.runtime.store import Store as Store
 from stellaris.runtime.store import StoreFullError as StoreFullError
-from stellaris.runtime.store import Versioned as Versioned
 from stellaris.runtime.trace import Trace as Trace
+from stellaris.types import Versioned as Versioned

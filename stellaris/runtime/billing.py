@@ -5,9 +5,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import NamedTuple
 
+from stellaris.runtime.endings import ENDINGS, WASTED
 from stellaris.runtime.functions import FunctionSpec
 from stellaris.runtime.placement import Resources
-from stellaris.runtime.trace import ENDINGS, WASTED, Trace
+from stellaris.runtime.trace import Trace
 
 
 @dataclass(frozen=True)

@@ -2,14 +2,14 @@
 
 import threading
 import time
-import weakref
 from collections.abc import Callable, Sequence
-from queue import Empty, SimpleQueue
-from typing import Any, TypeAlias
+from typing import Any
 
 import jax
 
-from stellaris.runtime.functions import Context, Function, Invocation
+from stellaris.runtime.calls import BodyContext, Call
+from stellaris.runtime.functions import Function
+from stellaris.runtime.threads import Outcome, Task, Threads
 
 #: Seconds that a hand-over between threads and back costs, roughly: quicker bodies are not handed over.
 _HAND_OVER = 100e-6
@@ -23,113 +23,6 @@ _CONTAINERS = 2**32 - 1
 
 #: The task of a body that is left until it is needed.
 _LATER = "later"
-
-#: What a body returned, and what it raised.
-Outcome: TypeAlias = tuple[Any, BaseException | None]
-
-
-class Task:
-    """The bodies of one call on a thread: one invocation's, or those of a batch."""
-
-    __slots__ = ("abandoned", "finished", "on_done", "outcomes", "seconds", "size", "work")
-
-    def __init__(
-        self, work: Callable[[], Sequence[Outcome]], on_done: Callable[[], None] | None = None, *, size: int = 1
-    ) -> None:
-        self.work: Callable[[], Sequence[Outcome]] | None = work
-        self.on_done, self.size = on_done, size
-        self.outcomes: Sequence[Outcome] = ()
-        self.seconds, self.abandoned = 0.0, False
-        self.finished = threading.Lock()
-        self.finished.acquire()
-
-    def run(self) -> None:
-        """Does the work."""
-        assert self.work is not None
-        began = time.perf_counter()
-        try:
-            self.outcomes = self.work()
-        except BaseException as error:  # SystemExit, for one: it ends the body, not the thread
-            self.outcomes = [(None, error)] * self.size
-        self.seconds = time.perf_counter() - began
-        self.work = None
-        self.finished.release()
-        if self.on_done is not None:
-            self.on_done()
-
-    @classmethod
-    def settled(cls, outcome: Outcome) -> "Task":
-        """One that has been done already."""
-        task = cls(lambda: [outcome])
-        task.outcomes, task.work = [outcome], None
-        task.finished.release()
-        return task
-
-    def __reduce__(self) -> Any:
-        # Only what is settled is ever pickled.
-        return Task.settled, (self.outcomes[0],)
-
-    def wait(self, seconds: float) -> bool:
-        """Whether it finishes within so many seconds of real time."""
-        finished = not self.abandoned and self.finished.acquire(timeout=min(seconds, threading.TIMEOUT_MAX))
-        if finished:
-            self.finished.release()
-        self.abandoned = not finished
-        return finished
-
-
-class Threads:
-    """Threads that run tasks in order, and never keep the interpreter from ending, as those of `concurrent.futures` do.
-
-    Args:
-      count: how many run at once; one that is given up on is replaced. None for a thread of its own for every task.
-    """
-
-    def __init__(self, count: int | None) -> None:
-        self._count = count
-        self._threads: list[threading.Thread] = []
-        self._tasks: SimpleQueue[Task | None] = SimpleQueue()
-        # The threads refer to the queue alone: a platform that nobody closes is collected, and its threads then end.
-        weakref.finalize(self, _dismiss, self._tasks, self._threads).atexit = False
-
-    def submit(self, task: Task) -> None:
-        """Runs a task as soon as a thread is free."""
-        if self._count is None:
-            threading.Thread(target=task.run, name="stellaris", daemon=True).start()
-            return
-        if len(self._threads) < self._count:
-            self.start()
-        self._tasks.put(task)
-
-    def start(self) -> None:
-        """One thread more."""
-        thread = threading.Thread(target=_serve, args=(self._tasks,), name="stellaris", daemon=True)
-        self._threads.append(thread)
-        thread.start()
-
-    def close(self, patience: float) -> None:
-        """Ends the threads; what has not begun is not run, and what runs is waited for for so many seconds."""
-        try:
-            while True:
-                self._tasks.get_nowait()
-        except Empty:
-            _dismiss(self._tasks, self._threads)
-        until = time.monotonic() + patience
-        for thread in self._threads:
-            if thread.is_alive():  # an interruption may have come while it was started
-                thread.join(max(until - time.monotonic(), 0.0))
-
-
-def _dismiss(tasks: "SimpleQueue[Task | None]", threads: Sequence[threading.Thread]) -> None:
-    """Has as many threads end as there are, each once it has nothing to do."""
-    for _ in threads:
-        tasks.put(None)
-
-
-def _serve(tasks: "SimpleQueue[Task | None]") -> None:
-    while (task := tasks.get()) is not None:
-        task.run()
-        del task  # nothing is held while waiting
 
 
 class Bodies:
@@ -148,83 +41,83 @@ class Bodies:
         self._threads, self._seed, self._batching, self._hang_after = Threads(threads), seed, batching, hang_after
         self._root_key: jax.Array | None = None
         self._hung = False
-        self._open: dict[Function, list[Invocation]] = {}  # groups that may still be joined
+        self._open: dict[Function, list[Call]] = {}  # groups that may still be joined
         self._pace: dict[Any, tuple[int, float]] = {}  # runs, and seconds on average, by code
 
-    def start(self, invocation: Invocation, *, trusted: bool, on_done: Callable[[], None] | None = None) -> None:
+    def start(self, call: Call, *, trusted: bool, on_done: Callable[[], None] | None = None) -> None:
         """Has a body run on a thread, or leaves it until its completion is due: in its program's open group, or alone.
 
         Args:
-          invocation: whose arguments are resolved.
+          call: whose arguments are resolved.
           trusted: whether its body, if it has always been quick, may run on the thread that asks for it. It may not
             hang there: nobody would be left to notice.
           on_done: called on the body's thread, after it.
         """
-        program = invocation.program
+        program = call.program
         if self._batching and program.batched is not None:
             group = self._open.setdefault(program, [])
-            group.append(invocation)
-            invocation.task = _LATER
+            group.append(call)
+            call.task = _LATER
             if len(group) >= program.max_batch:
                 self._close(program)
             return
         runs, average = self._pace.get(_code(program), (0, 0.0))
         if not (trusted and runs >= _TRUSTED_AFTER and average < _HAND_OVER):
-            context, arguments = self._context(invocation), invocation.resolved or ()
+            context, arguments = self._context(call), call.resolved or ()
             task = Task(lambda: [_run(program, context, arguments)], on_done)
-            invocation.task = (task, 0)
+            call.task = (task, 0)
             self._threads.submit(task)
         else:
-            invocation.task = _LATER
+            call.task = _LATER
 
-    def finish(self, invocation: Invocation) -> Outcome | None:
+    def finish(self, call: Call) -> Outcome | None:
         """What a body returned, and what it raised; None if it hangs."""
-        program = invocation.program
-        if self._open and invocation.task is _LATER and invocation in self._open.get(program, ()):
+        program = call.program
+        if self._open and call.task is _LATER and call in self._open.get(program, ()):
             self._close(program)
-        if invocation.task is _LATER:
-            if invocation.number % _LOOK_AT:
-                return _run(program, self._context(invocation), invocation.resolved or ())
+        if call.task is _LATER:
+            if call.number % _LOOK_AT:
+                return _run(program, self._context(call), call.resolved or ())
             began = time.perf_counter()
-            outcome = _run(program, self._context(invocation), invocation.resolved or ())
+            outcome = _run(program, self._context(call), call.resolved or ())
             self._note(program, time.perf_counter() - began)
             return outcome
-        task: Task = invocation.task[0]
+        task: Task = call.task[0]
         if not task.wait(self._hang_after):
             self._replace_thread()
             return None
         if program.batched is None and task.seconds:
             self._note(program, task.seconds)
-        place: int = invocation.task[1]
+        place: int = call.task[1]
         return task.outcomes[place]
 
-    def measure(self, invocation: Invocation) -> float:
+    def measure(self, call: Call) -> float:
         """Runs a body now and alone; returns the seconds that it took, the computation of its arrays included."""
-        program, context, arguments = invocation.program, self._context(invocation), invocation.resolved or ()
+        program, context, arguments = call.program, self._context(call), call.resolved or ()
 
         def work() -> Sequence[Outcome]:
             value, error = _run(program, context, arguments)
             return [(jax.block_until_ready(value), error)]  # type: ignore[no-untyped-call]
 
         task = Task(work)
-        invocation.task = (task, 0)
+        call.task = (task, 0)
         self._threads.submit(task)
         task.wait(self._hang_after)
         return task.seconds
 
-    def settle(self, invocation: Invocation) -> None:
+    def settle(self, call: Call) -> None:
         """Runs a body that has started to its end, and keeps what it returned.
 
         Raises:
           RuntimeError: if it hangs.
         """
-        outcome = self.finish(invocation)
+        outcome = self.finish(call)
         if outcome is None:
-            raise RuntimeError(f"function {invocation.function!r}, invocation {invocation.number} hangs")
-        invocation.task = (Task.settled(outcome), 0)
+            raise RuntimeError(f"function {call.function!r}, invocation {call.number} hangs")
+        call.task = (Task.settled(outcome), 0)
 
-    def drop(self, invocation: Invocation) -> bool:
-        """An invocation was killed: what has not begun need not.
+    def drop(self, call: Call) -> bool:
+        """A call was killed: what has not begun need not.
 
         In virtual time a body that runs is waited for: its slot is given away at this instant, and two bodies in one
         slot would race. On the wall clock time goes on, so it is not.
@@ -232,13 +125,13 @@ class Bodies:
         Returns:
           Whether nothing of it runs any more. If something does, its slot is not to be given away.
         """
-        group = self._open.get(invocation.program, [])
-        if invocation in group:
-            group.remove(invocation)
+        group = self._open.get(call.program, [])
+        if call in group:
+            group.remove(call)
             return True
-        if invocation.task is None or invocation.task is _LATER:
+        if call.task is None or call.task is _LATER:
             return True
-        task: Task = invocation.task[0]
+        task: Task = call.task[0]
         if task.abandoned:
             return False
         if task.wait(self._hang_after if self._batching else 0.0):
@@ -263,11 +156,11 @@ class Bodies:
 
     def _close(self, program: Function) -> None:
         group = self._open.pop(program)
-        contexts = [self._context(invocation) for invocation in group]
-        arguments = [invocation.resolved or () for invocation in group]
+        contexts = [self._context(call) for call in group]
+        arguments = [call.resolved or () for call in group]
         task = Task(lambda: _run_batched(program, contexts, arguments), size=len(group))
-        for place, invocation in enumerate(group):
-            invocation.task = (task, place)
+        for place, call in enumerate(group):
+            call.task = (task, place)
         self._threads.submit(task)
 
     def _note(self, program: Function, seconds: float) -> None:
@@ -279,12 +172,12 @@ class Bodies:
         # The first runs are often slow, and soon forgotten.
         self._pace[code] = runs, average + (seconds - average) / min(runs, _TRUSTED_AFTER)
 
-    def _context(self, invocation: Invocation) -> Context:
+    def _context(self, call: Call) -> BodyContext:
         if self._root_key is None:
             self._root_key = jax.random.key(self._seed)
-        assert invocation.container is not None
-        started = invocation.started or 0.0
-        return Context(invocation.container, self._root_key, invocation.number, invocation.attempt, started)
+        assert call.container is not None
+        started = call.started or 0.0
+        return BodyContext(call.container, self._root_key, call.number, call.attempt, started)
 
 
 def _code(program: Function) -> Any:
@@ -292,7 +185,7 @@ def _code(program: Function) -> Any:
     return getattr(program.body, "__code__", program.body)
 
 
-def _run(program: Function, context: Context, arguments: tuple[Any, ...]) -> Outcome:
+def _run(program: Function, context: BodyContext, arguments: tuple[Any, ...]) -> Outcome:
     try:
         if not context.container.initialised:
             _initialise(program, context)
@@ -301,7 +194,7 @@ def _run(program: Function, context: Context, arguments: tuple[Any, ...]) -> Out
         return None, error
 
 
-def _run_batched(program: Function, contexts: list[Context], arguments: list[tuple[Any, ...]]) -> list[Outcome]:
+def _run_batched(program: Function, contexts: list[BodyContext], arguments: list[tuple[Any, ...]]) -> list[Outcome]:
     assert program.batched is not None
     outcomes: list[Outcome] = [(None, None)] * len(contexts)
     ready = []
@@ -324,7 +217,7 @@ def _run_batched(program: Function, contexts: list[Context], arguments: list[tup
     return outcomes
 
 
-def _initialise(program: Function, context: Context) -> None:
+def _initialise(program: Function, context: BodyContext) -> None:
     container = context.container
     if not container.initialised:
         if program.init is not None:

@@ -3,24 +3,33 @@
 import math
 import time
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
+
+
+@runtime_checkable
+class Clock(Protocol):
+    """Seconds since the start."""
+
+    virtual: bool  #: whether time jumps.
+
+    @property
+    def now(self) -> float:
+        """The current instant."""
 
 
 class VirtualClock:
-    """Time that costs nothing: it jumps."""
+    """Time that costs nothing: its driver sets it."""
+
+    virtual = True
 
     def __init__(self) -> None:
-        self.now = 0.0  #: seconds since the start.
-
-    def reach(self, instant: float, interruptions: "SimpleQueue[Any]") -> Any | None:
-        """Jumps to `instant` (never back); nothing interrupts virtual time."""
-        del interruptions
-        self.now = max(self.now, instant)
-        return None
+        self.now = 0.0
 
 
 class WallClock:
     """Real time since the clock was made."""
+
+    virtual = False
 
     def __init__(self) -> None:
         self._start = time.monotonic()

@@ -75,7 +75,7 @@ class Faults:
             raise ValueError(f"lose_containers_at={self.lose_containers_at} has an instant that never comes")
 
 
-class Fate:
+class FaultDraws:
     """Decides what happens to a function's attempts.
 
     Args:
@@ -176,7 +176,7 @@ class StoreRefusedError(RuntimeError):
     """The store refused to answer an invocation."""
 
 
-class Spells:
+class OutageClock:
     """Answers whether there is an outage now; time does not go back.
 
     Args:

@@ -3,13 +3,12 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, Protocol, TypeAlias, get_args, runtime_checkable
 
 import jax
 
 from stellaris.runtime.delays import Constant, Delay, check_delay, check_drawn
-from stellaris.runtime.placement import NOWHERE, Place, Resources
-from stellaris.runtime.replay import Recorded
+from stellaris.runtime.placement import Resources
 
 
 @dataclass(frozen=True)
@@ -91,6 +90,33 @@ class Retry:
         # No power that overflows: by then the maximum has long been reached, or the factor is 1.
         longest = min(self.first * self.factor ** min(attempt - 2, 100), self.maximum)
         return longest * (1 - self.jitter + self.jitter * chance)
+
+
+@runtime_checkable
+class Context(Protocol):
+    """What a function's body may ask of where it runs, on any backend."""
+
+    state: Any  #: the container's; it lives on in the container's next invocation.
+
+    @property
+    def slot(self) -> int:
+        """The container's slot: a small number that no other live container of the function has."""
+
+    @property
+    def key(self) -> jax.Array:
+        """This invocation's own random key."""
+
+    @property
+    def number(self) -> int:
+        """The invocation's."""
+
+    @property
+    def attempt(self) -> int:
+        """1, and one more for every retry."""
+
+    @property
+    def now(self) -> float:
+        """Seconds of the platform's clock at the start."""
 
 
 #: Which idle container an invocation gets: that created last, that used last, or that unused for longest.
@@ -187,7 +213,7 @@ class Function:
 
     body: Callable[..., Any]
     init: Callable[[int, jax.Array], Any] | None = None
-    batched: Callable[[Sequence["Context"], Sequence[tuple[Any, ...]]], Sequence[Any]] | None = None
+    batched: Callable[[Sequence[Context], Sequence[tuple[Any, ...]]], Sequence[Any]] | None = None
     max_batch: int = 64
     upload: Callable[..., int] | int | None = None
 
@@ -207,81 +233,21 @@ class Function:
 
 
 @dataclass(eq=False, slots=True)
-class Container:
-    """A warm place to run: it owns a slot and, from its first body on, a state."""
-
-    number: int
-    function: str
-    slot: int
-    program: Function | None  #: whose `init` made, or will make, its state; None while it is anybody's.
-    place: Place = NOWHERE
-    provisioned: bool = False
-    state: Any = None
-    initialised: bool = False
-    idle_since: float | None = None
-    expiring: bool = False  #: whether an event is due that looks whether it has been idle for too long.
-    alive: bool = True
-    occupied: bool = False  #: whether a killed body still runs in its slot, which nobody else may have until it ends.
-    invocation: "Invocation | None" = None  #: that has it.
-
-
-@dataclass(eq=False, slots=True)
-class Context:
-    """What a body knows of where it runs."""
-
-    container: Container
-    root_key: jax.Array
-    number: int
-    attempt: int  #: 1, and one more for every retry.
-    now: float  #: seconds of the platform's clock at the start.
-
-    @property
-    def slot(self) -> int:
-        """The container's slot: a small number that no other live container of the function has."""
-        return self.container.slot
-
-    @property
-    def state(self) -> Any:
-        """The container's state; it lives on in the container's next invocation."""
-        return self.container.state
-
-    @state.setter
-    def state(self, state: Any) -> None:
-        self.container.state = state
-
-    @property
-    def key(self) -> jax.Array:
-        """This invocation's own random key."""
-        return jax.random.fold_in(self.root_key, self.number)
-
-
-@dataclass(eq=False, slots=True)
 class Invocation:
-    """One call of a function, from submission to its end."""
+    """One call of a function, from submission to its end: what a system may know of it."""
 
     number: int
     function: str
-    program: Function
-    args: tuple[Any, ...] | None  #: let go of once it has completed.
-    work: float
-    tag: Any
-    attempt: int
-    submitted: float
+    tag: Any  #: the system's own.
+    attempt: int  #: 1, and one more for every retry.
     key: int  #: for idempotency: the number of its first attempt. What carries the same key is the same piece of work.
-    pool: Any = field(repr=False)  #: the platform's record of its function's containers.
-    nbytes: int = 0  #: of the arguments that are passed by value.
-    arrived: bool = False  #: whether the instant has come at which it was submitted.
-    started: float | None = None
-    finished: float | None = None
-    cold: bool = False
-    status: str = "pending"  #: pending, running, or one of `trace.ENDINGS`.
-    error: BaseException | None = None
-    container: Container | None = None
-    resolved: tuple[Any, ...] | None = None
-    fate: frozenset[str] | None = None  #: faults that it will meet.
-    recorded: Recorded | None = None  #: what happened to its counterpart in a run that is replayed.
-    task: Any = None
-    value: Any = field(default=None, repr=False)
+    submitted: float  #: seconds of the platform's clock.
+    started: float | None = field(default=None, init=False)
+    finished: float | None = field(default=None, init=False)
+    cold: bool = field(default=False, init=False)  #: whether its container was made for it.
+    status: str = field(default="pending", init=False)  #: pending, running, or one of `endings.ENDINGS`.
+    error: BaseException | None = field(default=None, init=False)
+    value: Any = field(default=None, init=False, repr=False)
 
     def result(self) -> Any:
         """What the body returned.

@@ -3,7 +3,8 @@
 import math
 from typing import NamedTuple
 
-from stellaris.runtime.trace import ENDINGS, Trace
+from stellaris.runtime.endings import ENDINGS
+from stellaris.runtime.trace import Trace
 
 
 class Recorded(NamedTuple):

@@ -1,62 +1,12 @@
-"""The versioned parameter store, and references that are resolved when a function's body starts."""
+"""The versioned parameter store."""
 
 import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
 
-import jax
-
-from stellaris.types import Tree
-
-
-class Versioned(NamedTuple):
-    """A value with the version under which it was published."""
-
-    version: int
-    value: Tree
-
-
-@dataclass(frozen=True)
-class Latest:
-    """The newest version when the body starts."""
-
-    name: str
-
-
-@dataclass(frozen=True)
-class At:
-    """One given version."""
-
-    name: str
-    version: int
-
-
-@dataclass(frozen=True)
-class Lagged:
-    """The version `lag` before the newest when the body starts (the first, while there are fewer)."""
-
-    name: str
-    lag: int
-
-
-@dataclass(frozen=True)
-class Held:
-    """The versions that the running invocations of the same function hold, as a tuple of `slots`."""
-
-    name: str
-    slots: int
-
-
-@dataclass(frozen=True)
-class Object:
-    """A value without a name or versions."""
-
-    number: int
-
-
-Reference: TypeAlias = Latest | At | Lagged | Held | Object
+from stellaris.runtime.references import At, Held, Lagged, Latest, Object, size
+from stellaris.types import Tree, Versioned
 
 #: The name under which objects are kept, a version each.
 _OBJECTS = "(objects)"
@@ -372,53 +322,5 @@ class Store:
             self.nbytes -= self._sizes.pop((name, version))
 
 
-def size(tree: Any) -> int:
-    """Bytes of a tree: of its arrays, its numbers and its texts, and of what says its own `nbytes`.
-
-    Args:
-      tree: any tree. A Python number counts 8 bytes, a text as many as it has in UTF-8.
-
-    Returns:
-      The sum over its leaves.
-
-    Raises:
-      TypeError: if the size of a leaf is not known: it would be carried for nothing.
-
-    Example:
-      >>> import numpy as np
-      >>> size({"w": np.zeros(3, np.float32), "version": 7})
-      20
-    """
-    return sum(map(_leaf_size, jax.tree.leaves(tree)))
-
-
-def _leaf_size(leaf: Any) -> int:
-    nbytes = getattr(leaf, "nbytes", None)
-    if nbytes is not None:
-        return int(nbytes)
-    if isinstance(leaf, bool | int | float | complex):
-        return 8
-    if isinstance(leaf, str):
-        return len(leaf.encode())
-    if isinstance(leaf, bytes | bytearray):
-        return len(leaf)
-    raise TypeError(
-        f"a {type(leaf).__name__} is of unknown size: make it a tree of arrays, or give it an attribute `nbytes`"
-    )
-
-
-def has_references(arguments: tuple[object, ...]) -> bool:
-    """Whether any argument is to be resolved."""
-    return any(isinstance(argument, _REFERENCES) for argument in arguments)
-
-
-def values_among(arguments: tuple[object, ...]) -> tuple[object, ...]:
-    """The arguments that are passed by value."""
-    return tuple(argument for argument in arguments if not isinstance(argument, _REFERENCES))
-
-
 def _fixed(reference: At | Object) -> tuple[str, int]:
     return (_OBJECTS, reference.number) if isinstance(reference, Object) else (reference.name, reference.version)
-
-
-_REFERENCES = (Latest, At, Lagged, Held, Object)

@@ -1,49 +1,21 @@
 """The platform's event log: the single record that histories, bills, histograms and timelines are views of."""
 
-import json
 import math
 import os
 from array import array
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from stellaris.runtime import timeline
+from stellaris.runtime.endings import ENDINGS
+from stellaris.runtime.files import atomic_path, atomic_write
+from stellaris.runtime.views import Events, Invocations
 from stellaris.types import NDArray
 
 if TYPE_CHECKING:
     import pandas as pd
-
-#: How an invocation can end; each does so exactly once.
-ENDINGS = ("completed", "failed", "timed_out", "crashed", "throttled", "lost", "hung", "cancelled")
-#: Endings after which the work was done for nothing.
-WASTED = ("failed", "timed_out", "crashed", "lost", "hung")
-
-
-class Events(NamedTuple):
-    """Rows of a trace of one kind, in order."""
-
-    time: NDArray
-    invocation: NDArray
-    value: NDArray
-
-
-class Invocations(NamedTuple):
-    """Every invocation of a trace, `[n]` in order of their numbers; NaN where something has not happened."""
-
-    number: NDArray  #: int64.
-    function: NDArray  #: int16: index into `names`.
-    key: NDArray  #: int64: number of its first attempt.
-    submitted: NDArray  #: seconds.
-    acquired: NDArray  #: seconds: when it got a container.
-    cold: NDArray  #: bool: whether that was a new one.
-    started: NDArray  #: seconds.
-    ended: NDArray  #: seconds.
-    ending: NDArray  #: int8: index into `ENDINGS`, or -1 while it is pending or runs.
-    container: NDArray  #: int64, or -1.
-    names: tuple[str, ...]  #: of the functions.
 
 
 class Trace:
@@ -282,32 +254,11 @@ class Trace:
         with atomic_write(path) as file:
             file.write('{"displayTimeUnit":"ms","traceEvents":[\n')
             separator = ""
-            for event in self._chrome_events():
+            for event in timeline.events(self.invocations(), {name: self.select(name) for name in timeline.COUNTERS}):
                 file.write(separator)
                 file.write(event)
                 separator = ",\n"
             file.write("\n]}\n")
-
-    def _chrome_events(self) -> Iterator[str]:
-        table = self.invocations()
-        titles: list[Mapping[str, str]] = []
-        for pid, name in enumerate(table.names, start=1):
-            yield json.dumps({"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": name}})
-            titles.append(
-                {ending: json.dumps(name if ending == "completed" else f"{name} ({ending})") for ending in ENDINGS}
-            )
-        shown = np.flatnonzero(~np.isnan(table.started) & (table.ending >= 0))
-        columns = (table.number, table.function, table.container, table.acquired, table.cold, table.started)
-        rows = zip(*(column[shown].tolist() for column in (*columns, table.ended, table.ending)), strict=True)
-        for number, function, container, acquired, cold, started, ended, ending in rows:
-            where = f'"pid":{function + 1},"tid":{container},"args":{{"invocation":{number}}}}}'
-            if cold and started > acquired:
-                yield f'{{"ph":"X","name":"cold start",{_span(acquired, started)},{where}'
-            yield f'{{"ph":"X","name":{titles[function][ENDINGS[ending]]},{_span(started, ended)},{where}'
-        for event, name in (("published", "version"), ("staleness", "staleness")):
-            counted = self.select(event)
-            for time, value in zip(counted.time.tolist(), counted.value.tolist(), strict=True):
-                yield f'{{"ph":"C","name":"{name}","pid":0,"ts":{time * 1e6!r},"args":{{"{name}":{value!r}}}}}'
 
     def _code(self, name: str) -> int:
         code = self._codes.get(name)
@@ -324,50 +275,8 @@ def _restored(columns: tuple["array[Any]", ...], names: list[str], newest: list[
     return trace
 
 
-def _span(begin: float, end: float) -> str:
-    return f'"ts":{begin * 1e6!r},"dur":{(end - begin) * 1e6!r}'
-
-
 def _kind(path: str | os.PathLike[str]) -> str:
     for kind in ("parquet", "csv.gz", "csv"):
         if os.fspath(path).endswith(f".{kind}"):
             return kind
     raise ValueError(f"path={os.fspath(path)!r}: a trace is a .parquet, .csv or .csv.gz file")
-
-
-@contextmanager
-def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """A path to write to, whose file appears under its own name only once it is whole.
-
-    Args:
-      path: of the file; missing folders are made.
-
-    Example:
-      >>> import tempfile
-      >>> with tempfile.TemporaryDirectory() as folder, atomic_path(folder + "/a.txt") as draft:
-      ...     _ = draft.write_text("whole")
-    """
-    target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    draft = target.with_name(f".{os.getpid()}.{target.name}")
-    try:
-        yield draft
-        draft.replace(target)
-    finally:
-        draft.unlink(missing_ok=True)
-
-
-@contextmanager
-def atomic_write(path: str | os.PathLike[str]) -> Iterator[IO[str]]:
-    """Opens a text file that appears under its name only once it is whole.
-
-    Args:
-      path: of the file; missing folders are made.
-
-    Example:
-      >>> import tempfile
-      >>> with tempfile.TemporaryDirectory() as folder, atomic_write(folder + "/a.txt") as file:
-      ...     _ = file.write("whole")
-    """
-    with atomic_path(path) as draft, draft.open("w", newline="") as file:
-        yield file

@@ -19,8 +19,8 @@ from stellaris.normalisation import Statistics
 from stellaris.policies import Policy, PolicyVersion
 from stellaris.rollout import Actors, Fragment, start
 from stellaris.runtime.functions import Context, Function
-from stellaris.runtime.store import Versioned, size
-from stellaris.types import NDArray, Tree, concatenate
+from stellaris.runtime.references import size
+from stellaris.types import NDArray, Tree, Versioned, concatenate
 
 #: Programs are made once for what they are made of, so that a second run compiles nothing.
 _once = functools.lru_cache(maxsize=64)

@@ -16,10 +16,11 @@ from stellaris import checks, envs
 from stellaris.normalisation import Statistics
 from stellaris.policies import Policy, PolicyVersion, actor_critic
 from stellaris.rollout import Fragment
-from stellaris.runtime.billing import Bill, Meter, PriceSheet
+from stellaris.runtime.billing import Bill, PriceSheet
 from stellaris.runtime.checkpoint import CheckpointError, Checkpoints
+from stellaris.runtime.endings import RETRIABLE
 from stellaris.runtime.functions import Function, Invocation
-from stellaris.runtime.platform import RETRIABLE, SimulatedPlatform
+from stellaris.runtime.platform import SimulatedPlatform
 from stellaris.runtime.trace import Trace
 from stellaris.systems.programs import Data, Work
 from stellaris.systems.workload import Budget, Workload
@@ -396,12 +397,6 @@ class Run:
             return False
         return not (len(self._episodes) == WINDOW and last["episode_return"] >= budget.target_return)
 
-    @functools.cached_property
-    def _meters(self) -> tuple[Meter, ...]:
-        """One for each price sheet; made when first asked for, because a run that is resumed gets its trace before."""
-        platform = self.platform
-        return tuple(Meter(platform.trace, sheet, functions=platform.functions) for sheet in self._prices)
-
     def _report(self) -> None:
         trace, platform = self.platform.trace, self.platform
 
@@ -421,10 +416,7 @@ class Run:
             "staleness_mean": _mean(staleness),
             "staleness_max": float(max(staleness, default=0)),
         }
-        row |= {
-            f"cost_{sheet.name}": meter.bill(until=platform.now).total
-            for sheet, meter in zip(self._prices, self._meters, strict=True)
-        }
+        row |= {f"cost_{sheet.name}": platform.bill(sheet).total for sheet in self._prices}
         row |= {name: _mean(since(name)) for name in METRICS}
         row["data_lag_max"] = float(max(since("data_lag_max"), default=0))
         self._reported_round, self._reported_rows, self._news = self.round, len(trace), False

@@ -8,7 +8,7 @@ import pytest
 
 from experiments.simtest import command, runs
 from experiments.simtest.invariants import ViolationError
-from stellaris.runtime import billing, containers, platform, store
+from stellaris.runtime import admission, billing, fleet, lifecycle, store, transfers
 from stellaris.systems import stellaris as loop
 from stellaris.systems import training
 
@@ -47,18 +47,18 @@ def a_retried_gradient_is_applied_twice(patch: pytest.MonkeyPatch) -> None:
 
 def a_container_is_reused_after_expiry(patch: pytest.MonkeyPatch) -> None:
     """Nothing ends it."""
-    patch.setattr(containers.Fleet, "_expire", lambda self, container, now: None)
+    patch.setattr(fleet.Fleet, "_expire", lambda self, container, now: None)
 
 
 def a_lost_completion_is_never_retried(patch: pytest.MonkeyPatch) -> None:
     """Its loss is never noticed."""
-    deliver = platform.SimulatedPlatform._deliver
+    deliver = lifecycle.Lifecycle._deliver
 
     def silent(self: Any, message: Any, now: float) -> Any:
         done = deliver(self, message, now)
         return None if message[1] == "noticed" else done
 
-    patch.setattr(platform.SimulatedPlatform, "_deliver", silent)
+    patch.setattr(lifecycle.Lifecycle, "_deliver", silent)
 
 
 def a_gradient_is_lost(patch: pytest.MonkeyPatch) -> None:
@@ -87,10 +87,8 @@ def a_learner_gets_an_old_version(patch: pytest.MonkeyPatch) -> None:
 
 def the_version_clock_stands_still(patch: pytest.MonkeyPatch) -> None:
     """A version is published under the last one's number."""
-    stored = platform.SimulatedPlatform._stored
-    patch.setattr(
-        platform.SimulatedPlatform, "_stored", lambda self, n, version, size: stored(self, n, version // 2, size)
-    )
+    stored = transfers.Transfers._stored
+    patch.setattr(transfers.Transfers, "_stored", lambda self, n, version, size: stored(self, n, version // 2, size))
 
 
 def the_threshold_is_ignored(patch: pytest.MonkeyPatch) -> None:
@@ -106,7 +104,7 @@ def the_threshold_is_ignored(patch: pytest.MonkeyPatch) -> None:
 
 def a_limit_is_ignored(patch: pytest.MonkeyPatch) -> None:
     """More invocations run at once than are allowed."""
-    patch.setattr(containers.Fleet, "may_have_room", lambda self, pool: True)
+    patch.setattr(fleet.Fleet, "may_have_room", lambda self, pool: True)
 
 
 def a_failed_attempt_is_not_billed(patch: pytest.MonkeyPatch) -> None:
@@ -117,7 +115,7 @@ def a_failed_attempt_is_not_billed(patch: pytest.MonkeyPatch) -> None:
 
 def a_busy_container_is_given_away(patch: pytest.MonkeyPatch) -> None:
     """It stays among the idle ones."""
-    acquire = containers.Fleet.acquire
+    acquire = fleet.Fleet.acquire
 
     def keeping(self: Any, invocation: Any, now: float) -> Any:
         found = acquire(self, invocation, now)
@@ -125,14 +123,14 @@ def a_busy_container_is_given_away(patch: pytest.MonkeyPatch) -> None:
             invocation.pool.give(found[0], now)
         return found
 
-    patch.setattr(containers.Fleet, "acquire", keeping)
+    patch.setattr(fleet.Fleet, "acquire", keeping)
 
 
 def a_crashed_container_lives_on(patch: pytest.MonkeyPatch) -> None:
     """Its state is used again."""
-    release = containers.Fleet.release
+    release = fleet.Fleet.release
     patch.setattr(
-        containers.Fleet,
+        fleet.Fleet,
         "release",
         lambda self, container, now, *, started, dies: release(self, container, now, started=started, dies=False),
     )
@@ -140,38 +138,30 @@ def a_crashed_container_lives_on(patch: pytest.MonkeyPatch) -> None:
 
 def those_that_wait_are_forgotten(patch: pytest.MonkeyPatch) -> None:
     """Nobody wakes them."""
-    patch.setattr(platform.SimulatedPlatform, "_wake", lambda self, now: None)
-    patch.setattr(containers.Fleet, "__init__", _without_room(containers.Fleet.__init__))
-
-
-def _without_room(init: Callable[..., None]) -> Callable[..., None]:
-    def quiet(self: Any, *arguments: Any, **options: Any) -> None:
-        init(self, *arguments, **options | {"on_room": lambda now: None})
-
-    return quiet
+    patch.setattr(admission.Admission, "wake", lambda self, now: None)
 
 
 def an_invocation_ends_twice(patch: pytest.MonkeyPatch) -> None:
     """A duplicated message ends it once more."""
-    deliver = platform.SimulatedPlatform._deliver
+    deliver = lifecycle.Lifecycle._deliver
 
     def ending(self: Any, message: Any, now: float) -> Any:
         invocation = deliver(self, message, now)
         self.trace.append(now, "completed", function=invocation.function, invocation=invocation.number)
         return invocation
 
-    patch.setattr(platform.SimulatedPlatform, "_deliver", ending)
+    patch.setattr(lifecycle.Lifecycle, "_deliver", ending)
 
 
 def two_containers_share_a_slot(patch: pytest.MonkeyPatch) -> None:
     """Slots are counted, not kept."""
-    make = containers.Fleet._make
+    make = fleet.Fleet._make
 
     def shared(self: Any, pool: Any, program: Any, now: float) -> Any:
         pool.slots.clear()
         return make(self, pool, program, now)
 
-    patch.setattr(containers.Fleet, "_make", shared)
+    patch.setattr(fleet.Fleet, "_make", shared)
 
 
 MUTANTS: tuple[Callable[[pytest.MonkeyPatch], None], ...] = (

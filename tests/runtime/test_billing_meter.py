@@ -9,7 +9,7 @@ import pytest
 
 from stellaris.runtime import Bill, Machine, PriceSheet, Rate, Resources, SimulatedPlatform, Split, Trace
 from stellaris.runtime.billing import Meter, _Spans, bill
-from stellaris.runtime.trace import ENDINGS, WASTED
+from stellaris.runtime.endings import ENDINGS, WASTED
 from tests.runtime.test_billing_use import FAULTS, RATES, SPECS, programs
 
 SHEETS = (

@@ -21,9 +21,9 @@ from stellaris.runtime import (
 )
 from stellaris.runtime.billing import bill
 from stellaris.runtime.delays import Constant, Exponential, Uniform
+from stellaris.runtime.endings import ENDINGS, WASTED
 from stellaris.runtime.prices import catalogue, machine, rate
 from stellaris.runtime.testbeds import LEARNERS_PER_GPU, minionsrl_azure, stellaris_gpu, stellaris_hpc
-from stellaris.runtime.trace import ENDINGS, WASTED
 
 
 def drain(platform: SimulatedPlatform) -> list:

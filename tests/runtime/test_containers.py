@@ -9,7 +9,7 @@ import pytest
 
 from stellaris.runtime import Faults, Function, FunctionSpec, PriceSheet, Rate, SimulatedPlatform, functions
 from stellaris.runtime.delays import Constant, Exponential, Uniform
-from stellaris.runtime.trace import ENDINGS
+from stellaris.runtime.endings import ENDINGS
 
 DELAYS = ("compute", "cold_start", "queueing", "initialisation")
 
@@ -332,7 +332,7 @@ def test_prewarming_leaves_no_containers_behind():
             platform.invoke("f", nothing, at=float(second))
             while platform.next_completion(until=second + 0.75):
                 pass
-            pool = platform._pools["f"]
+            pool = platform._life.pools["f"]
             kept.append(sum(map(len, pool._warm.values())))
         assert len(pool.live) < 10
         assert max(kept) < 150

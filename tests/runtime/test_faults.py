@@ -354,7 +354,7 @@ def test_a_deadlock_is_an_error(clock):
     specs = {name: FunctionSpec(Uniform(0.0, 0.01), max_concurrency=1) for name in "ab"}
     with SimulatedPlatform(specs, clock=clock, hang_after=0.2) as platform:
         platform.invoke("a", lambda context: None)
-        platform._serving = True  # as if nobody were ever woken
+        platform._life.admission._serving = True  # as if nobody were ever woken
         platform.invoke("a", lambda context: None)
         assert platform.next_completion().number == 0
         with pytest.raises(RuntimeError, match=r"invocations of \{'a': 1\} wait for room that nothing will ever free"):

@@ -23,8 +23,8 @@ from stellaris.runtime import (
     SimulatedPlatform,
     Trace,
     Transfer,
+    drivers,
 )
-from stellaris.runtime import platform as platform_module
 from stellaris.runtime.delays import (
     Constant,
     Empirical,
@@ -35,7 +35,7 @@ from stellaris.runtime.delays import (
     Mixture,
     Uniform,
 )
-from stellaris.runtime.trace import ENDINGS
+from stellaris.runtime.endings import ENDINGS
 
 
 def deploy(compute=1.0, **spec) -> SimulatedPlatform:
@@ -613,8 +613,8 @@ def test_until():
 @pytest.mark.parametrize("limit", [999, 1000])
 def test_a_standstill_is_an_error(monkeypatch, limit):
     """As many events at one instant as the limit pass, one more raises: a loop that costs no time would never end."""
-    assert platform_module._MAX_EVENTS_AT_ONE_INSTANT == 100_000
-    monkeypatch.setattr(platform_module, "_MAX_EVENTS_AT_ONE_INSTANT", limit)
+    assert drivers._MAX_EVENTS_AT_ONE_INSTANT == 100_000
+    monkeypatch.setattr(drivers, "_MAX_EVENTS_AT_ONE_INSTANT", limit)
     with deploy(1.0) as platform:
         unknown = platform.store.latest("nothing")  # fails at its start: three events each
         for _ in range(333):
@@ -627,7 +627,7 @@ def test_a_standstill_is_an_error(monkeypatch, limit):
 
 def test_many_events_at_different_instants_are_none(monkeypatch):
     """They are counted anew at every instant."""
-    monkeypatch.setattr(platform_module, "_MAX_EVENTS_AT_ONE_INSTANT", 100)
+    monkeypatch.setattr(drivers, "_MAX_EVENTS_AT_ONE_INSTANT", 100)
     with deploy(1.0, max_concurrency=1) as platform:
         unknown = platform.store.latest("nothing")
         for second in range(1, 4):

@@ -8,7 +8,7 @@ import pytest
 from stellaris import softsync
 from stellaris.runtime import Faults, FunctionSpec, Replay, SimulatedPlatform
 from stellaris.runtime.delays import Exponential, Gamma, LogNormal
-from stellaris.runtime.trace import ENDINGS
+from stellaris.runtime.endings import ENDINGS
 from stellaris.systems import Budget, Stellaris, train
 from tests.systems import tiny
 

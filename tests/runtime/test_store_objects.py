@@ -6,7 +6,7 @@ import pytest
 
 from stellaris.runtime import FunctionSpec, SimulatedPlatform, Store, StoreFullError, Versioned
 from stellaris.runtime.delays import Constant
-from stellaris.runtime.store import size
+from stellaris.runtime.references import size
 
 
 def deploy(compute=1.0, *, store_capacity=float("inf"), keep_versions=2, **spec) -> SimulatedPlatform:

@@ -5,9 +5,10 @@ import json
 import numpy as np
 import pytest
 
-from stellaris.runtime import FunctionSpec, SimulatedPlatform, Trace
+from stellaris.runtime import FunctionSpec, SimulatedPlatform, Trace, timeline
 from stellaris.runtime.delays import Constant
-from stellaris.runtime.trace import ENDINGS, atomic_write
+from stellaris.runtime.endings import ENDINGS
+from stellaris.runtime.files import atomic_write
 
 
 def by_hand() -> Trace:
@@ -190,11 +191,11 @@ def test_an_interrupted_export_keeps_the_old_one(tmp_path, monkeypatch):
     small_run().trace.to_chrome(path)
     before = path.read_bytes()
 
-    def broken(self):
+    def broken(*arguments):
         yield "half"
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Trace, "_chrome_events", broken)
+    monkeypatch.setattr(timeline, "events", broken)
     with pytest.raises(KeyboardInterrupt):
         Trace().to_chrome(path)
     assert path.read_bytes() == before

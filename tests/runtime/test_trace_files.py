@@ -10,7 +10,7 @@ import pytest
 
 from stellaris.runtime import Faults, FunctionSpec, SimulatedPlatform, Trace
 from stellaris.runtime.delays import Constant, Exponential
-from stellaris.runtime.trace import ENDINGS
+from stellaris.runtime.endings import ENDINGS
 
 SUFFIXES = [".csv", ".csv.gz", ".parquet"]
 

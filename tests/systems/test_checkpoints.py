@@ -27,9 +27,9 @@ from stellaris.runtime import (
     SimulatedPlatform,
 )
 from stellaris.runtime.delays import Exponential, Gamma, LogNormal
-from stellaris.runtime.store import Versioned
 from stellaris.systems import Budget, Result, Stellaris, Synchronous, Workload, train
 from stellaris.systems.training import System
+from stellaris.types import Versioned
 from tests.systems import tiny
 
 DEPLOYMENT = tiny.deployment(

@@ -12,8 +12,8 @@ from stellaris.normalisation import Statistics
 from stellaris.policies import PolicyVersion, actor_critic
 from stellaris.runtime import FunctionSpec, SimulatedPlatform, Transfer
 from stellaris.runtime.delays import Constant
-from stellaris.runtime.store import size
-from stellaris.runtime.trace import ENDINGS
+from stellaris.runtime.endings import ENDINGS
+from stellaris.runtime.references import size
 from stellaris.systems import Budget, Stellaris, Synchronous, Workload, programs, train
 
 ALGORITHM = PPO(epochs=2, minibatch_size=24)

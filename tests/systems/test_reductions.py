@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -41,7 +42,7 @@ def learned(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, programs.Work, P
 
 def assert_same(one: Any, other: Any, rtol: float = 0.0) -> None:
     """Parameter for parameter."""
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=rtol, atol=rtol), one, other)
+    chex.assert_trees_all_close(one, other, rtol=rtol, atol=rtol)
 
 
 def test_one_learner_without_delays_is_plain_ppo(learned: list[Any]) -> None:

@@ -1,0 +1,199 @@
+"""What will happen to a call: drawn from its function's faults, or as it happened in a recorded run.
+
+A call without faults, on a platform that replays nothing, has no course: it does what the deployment's delays say. All
+else asks its course at each step of its life; what a course does not change, it hands back as it was drawn.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, Protocol, runtime_checkable
+
+from stellaris.runtime.faults import FaultDraws, Faults
+from stellaris.runtime.replay import Recorded, Replay
+
+
+class End(NamedTuple):
+    """When a call ends that has started, and how."""
+
+    time: float
+    ending: str
+
+
+@runtime_checkable
+class Course(Protocol):
+    """The answers that a call's life needs, each asked once, in this order."""
+
+    @property
+    def throttled(self) -> bool:
+        """Whether its request for a container is refused."""
+
+    def looks_at(self, submitted: float, drawn: float) -> float:
+        """When it looks for a container, or is refused."""
+
+    def starts_at(self, acquired: float, drawn: float) -> float:
+        """When it starts, or ends if it does not."""
+
+    def ends_before_start(self) -> str | None:
+        """Its ending, if it has a container and never starts."""
+
+    def crashes_at_start(self) -> bool:
+        """Whether its container crashes before the body runs."""
+
+    def ends(self, started: float, seconds: Callable[[float], float], timeout: float | None) -> End:
+        """When it ends, and how; `seconds(slow_down)` draws how long it takes."""
+
+    def crashes_at_end(self) -> bool:
+        """Whether its container crashes after the body, before the result is there."""
+
+    def messages(self, ended: float) -> tuple[float | None, float | None]:
+        """When the loss of its completion's message is noticed, and when a duplicate comes; None for never."""
+
+
+def end_of(started: float, seconds: float, ending: str, timeout: float | None) -> End:
+    """The end after so many seconds, or at the time-out if that is sooner."""
+    if timeout is not None and seconds > timeout:
+        return End(started + timeout, "timed_out")
+    return End(started + seconds, ending)
+
+
+class Drawn:
+    """Faults that chance or a schedule has decided on.
+
+    Args:
+      faults: their kinds.
+      draws: the function's random streams, for how long and when.
+    """
+
+    __slots__ = ("_draws", "_faults")
+
+    def __init__(self, faults: frozenset[str], draws: FaultDraws) -> None:
+        self._faults = faults
+        self._draws = draws
+
+    @property
+    def throttled(self) -> bool:
+        """Whether its request for a container is refused."""
+        return "throttle" in self._faults
+
+    def looks_at(self, submitted: float, drawn: float) -> float:
+        """As drawn."""
+        return drawn
+
+    def starts_at(self, acquired: float, drawn: float) -> float:
+        """As drawn."""
+        return drawn
+
+    def ends_before_start(self) -> None:
+        """Never: a crash before the body runs is one at its start."""
+
+    def crashes_at_start(self) -> bool:
+        """Whether its container crashes before the body runs."""
+        return "crash_before" in self._faults
+
+    def ends(self, started: float, seconds: Callable[[float], float], timeout: float | None) -> End:
+        """Later if it straggles; sooner if it crashes on the way."""
+        duration = seconds(self._draws.straggler_factor() if "straggle" in self._faults else 1.0)
+        if "crash_during" in self._faults:
+            return end_of(started, duration * self._draws.moment(), "crashed", timeout)
+        return end_of(started, duration, "completed", timeout)
+
+    def crashes_at_end(self) -> bool:
+        """Whether its container crashes after the body, before the result is there."""
+        return "crash_after" in self._faults
+
+    def messages(self, ended: float) -> tuple[float | None, float | None]:
+        """A lost message is noticed some time after; a duplicate comes some time after, too."""
+        again = ended + self._draws.duplicate_after() if "duplicate" in self._faults else None
+        noticed = ended + self._draws.notice_after() if "lose" in self._faults else None
+        return noticed, again
+
+
+class Repeated:
+    """What happened to the call's counterpart in a recorded run.
+
+    A counterpart that was cancelled says nothing of how the call would have gone on: from there on it is as drawn.
+
+    Args:
+      recorded: the counterpart.
+    """
+
+    __slots__ = ("_recorded",)
+
+    def __init__(self, recorded: Recorded) -> None:
+        self._recorded = recorded
+
+    @property
+    def throttled(self) -> bool:
+        """Whether its counterpart was refused."""
+        return self._recorded.ending == "throttled"
+
+    def looks_at(self, submitted: float, drawn: float) -> float:
+        """As long after it was submitted as its counterpart."""
+        if self.throttled:
+            return self._recorded.later("ended", after="submitted", at=submitted)
+        return self._recorded.later("acquired", after="submitted", at=submitted, otherwise=drawn)
+
+    def starts_at(self, acquired: float, drawn: float) -> float:
+        """As long after it got its container as its counterpart started, or ended."""
+        if self.ends_before_start() is not None:
+            return self._recorded.later("ended", after="acquired", at=acquired)
+        return self._recorded.later("started", after="acquired", at=acquired, otherwise=drawn)
+
+    def ends_before_start(self) -> str | None:
+        """Its counterpart's ending, if that had a container and never started."""
+        recorded = self._recorded
+        return recorded.ending if math.isnan(recorded.started) and recorded.ending != "cancelled" else None
+
+    def crashes_at_start(self) -> bool:
+        """Never by itself: when it ends is recorded."""
+        return False
+
+    def ends(self, started: float, seconds: Callable[[float], float], timeout: float | None) -> End:
+        """As long after its start as its counterpart, and as that did."""
+        recorded = self._recorded
+        if recorded.ending == "cancelled":
+            drawn = end_of(started, seconds(1.0), "completed", timeout)
+            if drawn.ending != "completed":
+                return drawn
+            return End(recorded.later("ended", after="started", at=started, otherwise=drawn.time), "completed")
+        # The body of what failed is to fail by itself; that of what was lost completed.
+        ran = recorded.ending in ("completed", "failed", "lost")
+        return End(recorded.later("ended", after="started", at=started), "completed" if ran else recorded.ending)
+
+    def crashes_at_end(self) -> bool:
+        """Never by itself: when it ends is recorded."""
+        return False
+
+    def messages(self, ended: float) -> tuple[float | None, float | None]:
+        """As long after its end as its counterpart's."""
+        noticed = self._recorded.later("noticed", after="ended", at=ended)
+        again = self._recorded.later("redelivered", after="ended", at=ended)
+        return None if math.isnan(noticed) else noticed, None if math.isnan(again) else again
+
+
+class Courses:
+    """Gives every call its course, in the order in which they are submitted.
+
+    Args:
+      faults: by function.
+      replay: the recorded run that is met instead, or None.
+      seed: of the run.
+    """
+
+    def __init__(self, faults: Mapping[str, Faults], replay: Replay | None, seed: int) -> None:
+        self._draws = {name: FaultDraws(name, fault, seed) for name, fault in faults.items()}
+        self._replay = replay
+        self._submitted = Counter[str]()
+
+    def next(self, function: str) -> Course | None:
+        """That of the call that is submitted now."""
+        draws = self._draws.get(function)
+        if draws is not None:
+            faults = draws.next_attempt()
+            return None if faults is None else Drawn(faults, draws)
+        if self._replay is not None:
+            recorded = self._replay.get(function, self._submitted[function])
+            self._submitted[function] += 1
+            return None if recorded is None else Repeated(recorded)
+        return None

@@ -1,0 +1,45 @@
+"""Files that appear under their name only once they are whole."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+
+@contextmanager
+def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """A path to write to, whose file appears under its own name only once it is whole.
+
+    Args:
+      path: of the file; missing folders are made.
+
+    Example:
+      >>> import tempfile
+      >>> with tempfile.TemporaryDirectory() as folder, atomic_path(folder + "/a.txt") as draft:
+      ...     _ = draft.write_text("whole")
+    """
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    draft = target.with_name(f".{os.getpid()}.{target.name}")
+    try:
+        yield draft
+        draft.replace(target)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+@contextmanager
+def atomic_write(path: str | os.PathLike[str]) -> Iterator[IO[str]]:
+    """Opens a text file that appears under its name only once it is whole.
+
+    Args:
+      path: of the file; missing folders are made.
+
+    Example:
+      >>> import tempfile
+      >>> with tempfile.TemporaryDirectory() as folder, atomic_write(folder + "/a.txt") as file:
+      ...     _ = file.write("whole")
+    """
+    with atomic_path(path) as draft, draft.open("w", newline="") as file:
+        yield file

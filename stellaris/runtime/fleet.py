@@ -1,0 +1,257 @@
+"""All containers of a platform: made, placed, kept warm, evicted, lost; and the limits on how many there may be."""
+
+import math
+from collections.abc import Callable, Mapping
+
+from stellaris.runtime.agenda import ACQUIRE, END, EXPIRE, Agenda
+from stellaris.runtime.calls import Call, Container
+from stellaris.runtime.containers import Pool
+from stellaris.runtime.delays import Delay, Stream
+from stellaris.runtime.functions import Function, FunctionSpec
+from stellaris.runtime.placement import NOWHERE, Cluster
+from stellaris.runtime.trace import Trace
+
+
+class Fleet:
+    """All containers of a platform.
+
+    Args:
+      pools: by function.
+      cluster: where they are placed.
+      limit: invocations at once of all functions together, or None.
+      agenda: where their ends are put down.
+      trace: where they are recorded.
+      seed: of how long they take to be made.
+      lifetimes: of the functions whose containers are lost at times.
+      on_lost: called with a call whose container was lost, and the time; what it returns is handed out.
+
+    Raises:
+      ValueError: if a limit cannot be met.
+    """
+
+    def __init__(
+        self,
+        pools: Mapping[str, Pool],
+        cluster: Cluster,
+        limit: int | None,
+        *,
+        agenda: Agenda,
+        trace: Trace,
+        seed: int,
+        lifetimes: Mapping[str, Delay],
+        on_lost: Callable[[Call, float], Call | None],
+    ) -> None:
+        self._pools = pools
+        self._cluster = cluster
+        self._agenda = agenda
+        self._rows = trace.newest
+        self._on_lost = on_lost
+        #: Called with the time when a call that waits may find room; whoever keeps the queue sets it.
+        self.on_room: Callable[[float], None] = _nobody_waits
+        reserved = [pool.spec.reserved_concurrency or 0 for pool in pools.values()]
+        if limit is not None and sum(reserved) + (0 in reserved) > limit:
+            raise ValueError(f"max_concurrency={limit} is too small: {sum(reserved)} are reserved by functions")
+        for name, pool in pools.items():
+            if not cluster.could_ever_hold(pool.spec.resources):
+                raise ValueError(f"function {name!r}: no node could ever hold its {pool.spec.resources}")
+        self._shared = math.inf if limit is None else limit - sum(reserved)
+        self._shared_busy = 0
+        self._made = 0
+        self._lifetimes = {name: Stream(delay, seed, f"{name}/lifetime") for name, delay in lifetimes.items()}
+
+    # ---- what an invocation does with them ----------------------------------------------------------------------
+
+    def acquire(self, call: Call, now: float) -> tuple[Container, float] | None:
+        """Gives an invocation a container, an idle one or a new one.
+
+        Returns:
+          The container, and the seconds that it takes to be made (0 if it is warm); None if there is no room.
+        """
+        pool: Pool = call.pool
+        if not self.may_have_room(pool):
+            return None
+        wait, container = 0.0, pool.take(call.program)
+        if container is None:
+            container = self._make(pool, call.program, now)
+            if container is None:
+                return None
+            call.cold = True
+            wait = self._start_up(container, now)
+        container.call = call
+        pool.busy += 1
+        if pool.spec.reserved_concurrency is None:
+            self._shared_busy += 1
+        return container, wait
+
+    def may_have_room(self, pool: Pool) -> bool:
+        """Whether the limits let one more invocation begin; whether a node has room is not asked."""
+        limit = pool.spec.max_concurrency
+        if limit is not None and not pool.idle and len(pool.live) >= limit:
+            return False
+        if pool.spec.reserved_concurrency is not None:
+            return pool.busy < pool.spec.reserved_concurrency
+        return self._shared_busy < self._shared
+
+    def begin(self, container: Container) -> float:
+        """Its invocation starts; returns by how much it is slowed down by others on the same GPU."""
+        return self._cluster.begin(container.place)
+
+    def release(self, container: Container, now: float, *, started: bool, dies: bool) -> None:
+        """Its invocation has ended: the container is idle, or ends as well."""
+        pool = self._pools[container.function]
+        container.call = None
+        pool.busy -= 1
+        if pool.spec.reserved_concurrency is None:
+            self._shared_busy -= 1
+        if started and container.place is not NOWHERE:
+            self._cluster.end(container.place)
+        if dies:
+            self.end(container, now)
+        else:
+            self._make_idle(pool, container, now)
+        self.on_room(now)
+
+    # ---- their lives --------------------------------------------------------------------------------------------
+
+    def provision(self, now: float) -> None:
+        """Makes the provisioned containers, which are ready at once: they were made before."""
+        for pool in self._pools.values():
+            for _ in range(pool.spec.provisioned):
+                container = self._make(pool, None, now)
+                if container is None:
+                    raise ValueError(f"function {pool.name!r}: no room for provisioned={pool.spec.provisioned}")
+                container.provisioned = True
+                self._ready(container, now)
+
+    def warm(self, pool: Pool, now: float) -> None:
+        """Makes a container ahead of the invocations, if there is room; it is idle once it is ready."""
+        container = self._make(pool, None, now)
+        if container is not None:
+            self._agenda.add(now + self._start_up(container, now), END, -1, self._ready, container)
+
+    def lose(self, container: Container, now: float) -> Call | None:
+        """A container is lost with its state; returns the invocation that it takes along, if one has it."""
+        if not container.alive:
+            return None
+        self._rows.append((now, "container_lost", container.function, -1, container.number, container.slot))
+        if container.call is not None:
+            return self._on_lost(container.call, now)
+        self.end(container, now)
+        self.on_room(now)
+        return None
+
+    def end(self, container: Container, now: float) -> None:
+        """A container ends; a provisioned one is replaced."""
+        pool = self._pools[container.function]
+        container.alive, container.state = False, None
+        pool.forget(container)
+        del pool.live[container.number]
+        if container.occupied:
+            pool.occupied += 1
+        else:
+            pool.free(container.slot)
+        self._cluster.free(container.place, pool.spec.resources)
+        self._rows.append((now, "container_ended", pool.name, -1, container.number, container.slot))
+        if container.provisioned:
+            self._agenda.add(now, ACQUIRE, -1, self._replace, pool)
+
+    def vacate(self, container: Container) -> None:
+        """The killed body has ended that still ran in this container's slot: the slot is free."""
+        pool = self._pools[container.function]
+        container.occupied = False
+        pool.occupied -= 1
+        pool.free(container.slot)
+
+    def end_all(self, now: float) -> None:
+        """The platform closes."""
+        for pool in self._pools.values():
+            for container in list(pool.live.values()):
+                container.provisioned = False
+                self.end(container, now)
+
+    def _make(self, pool: Pool, program: Function | None, now: float) -> Container | None:
+        """A new container, if there is room; for a program, idle ones that are no use to it make room."""
+        spec = pool.spec
+        provisioned = False
+        if spec.max_concurrency is not None and len(pool.live) >= spec.max_concurrency:
+            if program is None:
+                return None
+            unused = min(pool.idle.values(), key=lambda c: c.provisioned, default=None)  # the first of its kind
+            if unused is None:
+                return None
+            provisioned, unused.provisioned = unused.provisioned, False
+            self.end(unused, now)  # its state is another program's; its place is needed
+        place = self._cluster.place(spec.resources)
+        if place is None and program is not None and self._evict_for(spec, now):
+            place = self._cluster.place(spec.resources)
+        if place is None:
+            return None
+        slot = pool.next_slot()
+        container = Container(self._made, pool.name, slot, program, place, provisioned)
+        self._made += 1
+        pool.live[container.number] = container
+        self._rows.append((now, "container_created", pool.name, -1, container.number, slot))
+        if pool.name in self._lifetimes:
+            until = now + self._lifetimes[pool.name].draw()
+            self._agenda.add(until, EXPIRE, container.number, self.lose, container)
+        return container
+
+    def _evict_for(self, spec: FunctionSpec, now: float) -> bool:
+        """Ends idle containers, those unused for longest first, if that makes room on a node."""
+        pools = self._pools
+        idle = [c for pool in pools.values() for c in pool.idle.values() if not c.provisioned]
+        idle.sort(key=lambda c: (c.idle_since, c.number))
+        gone: list[Container] = []
+        for container in idle:
+            gone.append(container)
+            freed = [(c.place, pools[c.function].spec.resources) for c in gone]
+            place = self._cluster.find(spec.resources, freed=freed)
+            if place is not None:
+                for unused in gone:
+                    if unused.place.node == place.node:
+                        self.end(unused, now)
+                return True
+        return False
+
+    def _make_idle(self, pool: Pool, container: Container, now: float) -> None:
+        pool.give(container, now)
+        keep_alive = pool.spec.keep_alive
+        if keep_alive != math.inf and not (container.expiring or container.provisioned):
+            container.expiring = True
+            self._agenda.add(now + keep_alive, EXPIRE, container.number, self._expire, container)
+
+    def _expire(self, container: Container, now: float) -> None:
+        """Ends a container that has been idle for too long; looks again later if it was used in between."""
+        container.expiring = False
+        if not container.alive or container.idle_since is None:
+            return
+        due = container.idle_since + self._pools[container.function].spec.keep_alive
+        if due > now:
+            container.expiring = True
+            self._agenda.add(due, EXPIRE, container.number, self._expire, container)
+        else:
+            self.end(container, now)
+            self.on_room(now)
+
+    def _ready(self, container: Container, now: float) -> None:
+        if container.alive:
+            self._rows.append((now, "container_ready", container.function, -1, container.number, container.slot))
+            self._make_idle(self._pools[container.function], container, now)
+            self.on_room(now)
+
+    def _replace(self, pool: Pool, now: float) -> None:
+        container = self._make(pool, None, now)
+        if container is not None:
+            container.provisioned = True
+            self._agenda.add(now + self._start_up(container, now), END, -1, self._ready, container)
+
+    def _start_up(self, container: Container, now: float) -> float:
+        pool = self._pools[container.function]
+        cold_start, initialisation = pool.cold_start.draw(), pool.initialisation.draw()
+        if initialisation:
+            self._rows.append((now, "initialisation", container.function, -1, container.number, initialisation))
+        return cold_start + initialisation
+
+
+def _nobody_waits(now: float) -> None:
+    """Until there is a queue."""

@@ -1,0 +1,43 @@
+"""A trace as a timeline in Chrome's format, which opens in Perfetto."""
+
+import json
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from stellaris.runtime.endings import ENDINGS
+from stellaris.runtime.views import Events, Invocations
+
+#: Events whose values are shown as counters, and what is counted.
+COUNTERS = {"published": "version", "staleness": "staleness"}
+
+
+def events(table: Invocations, counted: Mapping[str, Events]) -> Iterator[str]:
+    """The JSON of every event: functions are processes, containers are tracks, invocations are slices.
+
+    Args:
+      table: every invocation.
+      counted: the rows of each event of `COUNTERS`.
+    """
+    titles: list[Mapping[str, str]] = []
+    for pid, name in enumerate(table.names, start=1):
+        yield json.dumps({"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": name}})
+        titles.append(
+            {ending: json.dumps(name if ending == "completed" else f"{name} ({ending})") for ending in ENDINGS}
+        )
+    shown = np.flatnonzero(~np.isnan(table.started) & (table.ending >= 0))
+    columns = (table.number, table.function, table.container, table.acquired, table.cold, table.started)
+    rows = zip(*(column[shown].tolist() for column in (*columns, table.ended, table.ending)), strict=True)
+    for number, function, container, acquired, cold, started, ended, ending in rows:
+        where = f'"pid":{function + 1},"tid":{container},"args":{{"invocation":{number}}}}}'
+        if cold and started > acquired:
+            yield f'{{"ph":"X","name":"cold start",{_span(acquired, started)},{where}'
+        yield f'{{"ph":"X","name":{titles[function][ENDINGS[ending]]},{_span(started, ended)},{where}'
+    for event, name in COUNTERS.items():
+        rows_of = counted[event]
+        for time, value in zip(rows_of.time.tolist(), rows_of.value.tolist(), strict=True):
+            yield f'{{"ph":"C","name":"{name}","pid":0,"ts":{time * 1e6!r},"args":{{"{name}":{value!r}}}}}'
+
+
+def _span(begin: float, end: float) -> str:
+    return f'"ts":{begin * 1e6!r},"dur":{(end - begin) * 1e6!r}'

@@ -1,0 +1,82 @@
+"""What calls fetch from the store and send back, and how long that takes; stores may be slow, or refuse."""
+
+import math
+
+from stellaris.runtime.calls import Call
+from stellaris.runtime.clock import Clock
+from stellaris.runtime.deployment import Deployment
+from stellaris.runtime.faults import OutageClock, StoreRefusedError
+from stellaris.runtime.references import has_references
+from stellaris.runtime.store import Store
+from stellaris.runtime.trace import Trace
+
+
+class Transfers:
+    """The store of one platform, as its calls see it.
+
+    Args:
+      deployment: what the store keeps, and its faults.
+      seed: of those.
+      clock: when something is published.
+      trace: where it is recorded.
+    """
+
+    def __init__(self, deployment: Deployment, seed: int, clock: Clock, trace: Trace) -> None:
+        self._clock = clock
+        self._rows = trace.newest
+        self.store = Store(keep=deployment.keep_versions, capacity=deployment.store_capacity, on_stored=self._stored)
+        self._referring: set[int] = set()  # pending calls whose arguments refer to the store
+        faults = deployment.store_faults
+        self._slow = None if faults is None else OutageClock(faults.slow, seed, "store/slow")
+        self._slow_factor = 1.0 if faults is None else faults.slow_factor
+        self._refusing = None if faults is None else OutageClock(faults.refuse, seed, "store/refuse")
+
+    def pin(self, args: tuple[object, ...], number: int) -> None:
+        """Keeps the fixed versions among a call's arguments until it ends.
+
+        Raises:
+          LookupError: if one is kept no longer.
+        """
+        if has_references(args):
+            self.store.pin(args, invocation=number)
+            self._referring.add(number)
+
+    def fetch(self, call: Call, now: float) -> float:
+        """Resolves a call's arguments; returns the seconds to fetch them and to send its result.
+
+        Raises:
+          LookupError: if a version that they refer to is not there.
+          StoreRefusedError: if the store refuses.
+        """
+        args = call.args or ()
+        transfer = call.pool.spec.transfer
+        if call.number in self._referring:
+            if self._refusing is not None and self._refusing.now(now):
+                raise StoreRefusedError(f"the store refused to answer invocation {call.number} at {now:.6g} s")
+            call.resolved = self.store.resolve(args, invocation=call.number, function=call.function)
+            fetched = self.store.fetched(call.number)
+            self._rows.append((now, "fetched", call.function, call.number, -1, fetched))
+        else:
+            call.resolved = args
+        if transfer is None:
+            return 0.0
+        seconds: float = call.pool.latency.draw()
+        if transfer.bandwidth < math.inf:
+            download = call.nbytes + self.store.fetched(call.number)
+            upload = call.program.uploads(call.resolved)
+            seconds += (download + upload) / transfer.bandwidth
+        if self._slow is not None and self._slow.now(now):
+            seconds *= self._slow_factor
+        return seconds
+
+    def release(self, number: int) -> None:
+        """Lets go of what a call held."""
+        if number in self._referring:
+            self._referring.discard(number)
+            self.store.release(number)
+
+    def _stored(self, name: str, version: int, nbytes: int) -> None:
+        now = self._clock.now
+        self._rows.append((now, "stored", name, -1, -1, nbytes))
+        if name:
+            self._rows.append((now, "published", name, -1, -1, version))
