@@ -57,7 +57,7 @@ class PPO:
     value_clip: float | None = None  #: how far a value may move from the behaviour policy's.
     value_loss_clip: float | None = None  #: upper bound of a sample's value loss.
     entropy_coefficient: float = 0.0
-    kl_coefficient: float = 0.0  #: of the penalty on the divergence from the behaviour policy, or its first value.
+    kl_coefficient: float = 0.0  #: of the penalty on the divergence from the behaviour policy.
     epochs: int = 10
     minibatch_size: int = 512  #: at most; a batch is split into minibatches of equal size.
     standardize_advantage: bool = True

@@ -159,7 +159,7 @@ def test_a_failing_body_keeps_what_was_done(
                 raise ArithmeticError("out of luck")
             return program.body(*args)
 
-        return programs.Function(body)
+        return programs.Function(body, upload=program.upload)
 
     monkeypatch.setattr(programs, "whole_round", broken)
     assert quickstart(tmp_path) == 1

@@ -6,7 +6,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -22,9 +24,11 @@ from stellaris.runtime import (
     Function,
     FunctionSpec,
     Machine,
+    Node,
     PriceSheet,
     Retry,
     SimulatedPlatform,
+    StoreFaults,
 )
 from stellaris.runtime.delays import Exponential, Gamma, LogNormal
 from stellaris.systems import Budget, Result, Stellaris, Synchronous, Workload, train
@@ -45,12 +49,21 @@ WHOLE = Budget(steps=32 * 9)
 DEAR = PriceSheet("dear", machines={"machine": Machine(1.0)})
 
 
-def run(system: System, folder: Path | None, *, budget: Budget = WHOLE, every: int = 2, **options: Any) -> Result:
+def run(
+    system: System,
+    folder: Path | None,
+    *,
+    workload: Workload = tiny.WORKLOAD,
+    platform: Mapping[str, Any] = MappingProxyType({}),
+    budget: Budget = WHOLE,
+    every: int = 2,
+    **options: Any,
+) -> Result:
     """A run on a faulty platform, saved every other round."""
-    platform = SimulatedPlatform(DEPLOYMENT, threads=1, faults=dict.fromkeys(DEPLOYMENT, FAULTS))
+    made = {"functions": DEPLOYMENT, "threads": 1, "faults": dict.fromkeys(DEPLOYMENT, FAULTS)} | dict(platform)
     saved = None if folder is None else Checkpoints(folder, every=every)
     options = {"prices": tiny.PRICES} | options
-    return train(system, tiny.WORKLOAD, platform=platform, budget=budget, checkpoints=saved, **options)
+    return train(system, workload, platform=SimulatedPlatform(**made), budget=budget, checkpoints=saved, **options)
 
 
 def assert_same(one: Result, other: Result) -> None:
@@ -123,28 +136,38 @@ def test_a_folder_with_a_run_is_not_overwritten(tmp_path: Path) -> None:
 
 
 def test_another_run_is_refused(tmp_path: Path) -> None:
-    """Another workload, seed or deployment: the error names what differs."""
+    """Another workload or seed: the error names what differs."""
     run(SYSTEMS["synchronous"], tmp_path, budget=Budget(steps=32 * 3))
     with pytest.raises(CheckpointError, match=r"seed=1, but .* holds a run of 0"):
         run(SYSTEMS["synchronous"], tmp_path, resume=True, seed=1)
-    with pytest.raises(CheckpointError, match=r"functions: the platform has"):
-        train(
-            SYSTEMS["synchronous"],
-            tiny.WORKLOAD,
-            platform=SimulatedPlatform(tiny.deployment()),
-            budget=WHOLE,
-            checkpoints=Checkpoints(tmp_path),
-            resume=True,
-        )
     with pytest.raises(CheckpointError, match=r"workload=.*actors=3"):
-        train(
+        run(
             SYSTEMS["synchronous"],
-            Workload("CartPole-v1", actors=3, fragment=16, hidden=(8,)),
-            platform=SimulatedPlatform(DEPLOYMENT),
-            budget=WHOLE,
-            checkpoints=Checkpoints(tmp_path),
+            tmp_path,
             resume=True,
+            workload=Workload("CartPole-v1", actors=3, fragment=16, hidden=(8,)),
         )
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"functions": tiny.deployment()},
+        {"faults": {}},
+        {"keep_versions": 5},
+        {"store_capacity": 1e9},
+        {"max_concurrency": 50},
+        {"store_faults": StoreFaults(slow_factor=2.0)},
+        {"nodes": (Node("one", memory=100.0, vcpus=100.0),)},
+        {"seed": 9},
+    ],
+    ids=str,
+)
+def test_another_deployment_is_refused(other: dict[str, Any], tmp_path: Path) -> None:
+    """What costs time or goes wrong is as it was, or the error names what differs."""
+    run(SYSTEMS["synchronous"], tmp_path, budget=Budget(steps=32 * 3))
+    with pytest.raises(CheckpointError, match=rf"{next(iter(other))}: the platform has"):
+        run(SYSTEMS["synchronous"], tmp_path, resume=True, platform=other)
 
 
 @pytest.mark.parametrize("sheets", [(), tiny.PRICES[:1], tiny.PRICES[::-1], (*tiny.PRICES, DEAR)])
