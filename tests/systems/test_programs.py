@@ -10,7 +10,7 @@ import pytest
 from stellaris import PPO, envs, staleness_aware
 from stellaris.normalisation import Statistics
 from stellaris.policies import PolicyVersion, actor_critic
-from stellaris.runtime import FunctionSpec, SimulatedPlatform, Transfer
+from stellaris.runtime import Faults, FunctionSpec, Retry, SimulatedPlatform, Transfer
 from stellaris.runtime.delays import Constant
 from stellaris.runtime.endings import ENDINGS
 from stellaris.runtime.references import size
@@ -81,3 +81,14 @@ def test_what_stellaris_functions_carry(rho, most, combine):
     assert set(groups) <= {1, 2, 3, 4, 5, 6}
     applied = len(result.trace.select("staleness").value)
     assert sum(groups) == pytest.approx(applied, abs=6)  # the last group may be under way
+
+
+def test_containers_that_were_made_ahead_have_environments():
+    """More than there are actors: each of them is stepped sooner or later, as those before it crash."""
+    functions = dict.fromkeys(("actor", "learner"), FunctionSpec(Constant(0.01), retry=Retry(limit=99)))
+    platform = SimulatedPlatform(functions, faults={"actor": Faults(crash_during=0.2)})
+    platform.prewarm("actor", 7)
+    result = train(Synchronous(ALGORITHM), WORKLOAD, platform=platform, budget=Budget(steps=12 * 48))
+    used = result.trace.invocations()
+    slots = {number: slot for _, event, _, _, number, slot in result.trace.rows() if event == "container_created"}
+    assert max(slots[number] for number in used.container.tolist() if number in slots) >= 6
