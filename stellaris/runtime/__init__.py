@@ -8,6 +8,8 @@ from stellaris.runtime.billing import Rate as Rate
 from stellaris.runtime.billing import Split as Split
 from stellaris.runtime.checkpoint import CheckpointError as CheckpointError
 from stellaris.runtime.checkpoint import Checkpoints as Checkpoints
+from stellaris.runtime.contract import Platform as Platform
+from stellaris.runtime.deployment import Deployment as Deployment
 from stellaris.runtime.faults import Faults as Faults
 from stellaris.runtime.faults import Outages as Outages
 from stellaris.runtime.faults import StoreFaults as StoreFaults
