@@ -65,8 +65,8 @@ def test_a_body_that_raises_fails_its_own_invocation(platform: Platform) -> None
 
 
 def test_completions_come_in_the_order_of_their_ends(platform: Platform) -> None:
-    """Of what takes 0.25, 0.05 and 0.15 s at once."""
-    for work in (5.0, 1.0, 3.0):
+    """Of what takes 0.5, 0.1 and 0.3 s at once."""
+    for work in (10.0, 2.0, 6.0):
         platform.invoke("slow", lambda context: None, work=work)
     done = drain(platform)
     assert [i.number for i in done] == [1, 2, 0]
@@ -87,10 +87,12 @@ def test_references_are_resolved_when_the_body_starts(platform: Platform) -> Non
     store = platform.store
     for n in range(3):
         store.publish("policy", np.full(2, n))
-    first, at = store.at("policy", 1), store.latest("policy")
-    body = lambda context, *versions: [(v.version, v.value.tolist()) for v in versions]  # noqa: E731
-    platform.invoke("slow", lambda context: None)
-    waits = platform.invoke("single", body, at, first, store.lagged("policy", 1), at=platform.now + 0.02)
+
+    def body(context, *versions):
+        return [(version.version, version.value.tolist()) for version in versions]
+
+    references = (store.latest("policy"), store.at("policy", 1), store.lagged("policy", 1))
+    waits = platform.invoke("single", body, *references, at=platform.now + 0.02)
     store.publish("policy", np.full(2, 3))
     drain(platform)
     assert waits.result() == [(3, [3, 3]), (1, [1, 1]), (2, [2, 2])]
@@ -107,7 +109,7 @@ def test_held_are_the_versions_that_others_run_with(platform: Platform) -> None:
             lambda context, own, held: [peer.version for peer in held],
             store.latest("policy"),
             store.held("policy", slots=3),
-            work=6.0,
+            work=20.0,  # the second starts while the first runs, on a machine that is busy, too
         )
         versions.append(call)
         platform.next_completion(until=platform.now + 0.05)
@@ -178,7 +180,7 @@ def test_what_is_killed_can_be_tried_again(platform: Platform) -> None:
 def test_what_is_cancelled_is_not_handed_out(platform: Platform) -> None:
     """Whether it waits or runs; what has ended stays as it is."""
     waits = platform.invoke("slow", lambda context: None, at=platform.now + 0.05)
-    runs = platform.invoke("slow", lambda context: None, work=4.0)
+    runs = platform.invoke("slow", lambda context: None, work=20.0)
     done = platform.invoke("quick", lambda context: "done")
     assert platform.next_completion() is done
     for invocation in (waits, runs, done):
