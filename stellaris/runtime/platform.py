@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
+from stellaris import checks
 from stellaris.runtime.agenda import ACQUIRE
 from stellaris.runtime.billing import Bill, Meter, PriceSheet
 from stellaris.runtime.bodies import Bodies
@@ -109,8 +110,7 @@ class SimulatedPlatform(Platform):
             raise TypeError(f"replay={replay!r}: expected Replay(trace)")
         if replay is not None and (faults or store_faults):
             raise ValueError("replay and faults: what goes wrong in a replay is what did in the recorded run")
-        if not 0 <= seed < 2**63:
-            raise ValueError(f"seed={seed}: expected 0 <= seed < 2**63")
+        checks.seed(seed=seed)
         if clock not in ("virtual", "wall"):
             raise ValueError(f"clock={clock!r} is neither 'virtual' nor 'wall'")
         if threads is not None and threads < 1:

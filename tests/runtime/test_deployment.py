@@ -1,4 +1,4 @@
-"""A deployment is a value: compared, hashed by nobody, and named where it differs."""
+"""A deployment is a value: two of them are compared, and named where they differ."""
 
 import dataclasses
 import math
