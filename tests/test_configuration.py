@@ -1,0 +1,107 @@
+"""Configurations as plain data: alike if they act alike, different where they differ, and JSON."""
+
+import functools
+import json
+import math
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import optax
+import pytest
+
+from stellaris import IMPALA, PPO
+from stellaris.configuration import described, differences
+from stellaris.networks import ActorCritic
+from stellaris.runtime import Deployment, FunctionSpec, delays
+
+
+@dataclass(frozen=True)
+class _Inner:
+    numbers: tuple[float, ...] = (1.0, math.inf)
+
+
+@dataclass(frozen=True)
+class _Outer:
+    inner: _Inner = _Inner()
+    cache: Any = field(default=None, repr=False)
+
+
+class _Plain:
+    def __init__(self, x: int) -> None:
+        self.x = x
+
+
+def _scaled(factor: float) -> Any:
+    return lambda x: factor * x
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        _Outer(),
+        PPO(learning_rate=optax.linear_schedule(1e-3, 0.0, 100)),
+        ActorCritic(3, True),
+        Deployment({"f": FunctionSpec(delays.Empirical(list(np.arange(1.0, 200.0))))}),
+        {"seed": np.int32(3), "array": np.arange(3.0), "function": math.sqrt, "own": _scaled(2.0), "class": PPO},
+        functools.partial(optax.adam, 1e-3),
+        _Plain(3),
+        {"b", "a"},
+    ],
+)
+def test_a_description_is_json_and_the_same_every_time(value: Any) -> None:
+    described_twice = [json.dumps(described(value), allow_nan=False) for _ in range(2)]
+    assert described_twice[0] == described_twice[1]
+    assert "0x" not in described_twice[0]
+
+
+def _different(one: Any, other: Any) -> list[str]:
+    # As a checkpoint is compared: one of the two has been in a file.
+    return [name for name, _, _ in differences(described(one), json.loads(json.dumps(described(other))))]
+
+
+def test_what_acts_alike_is_described_alike() -> None:
+    schedules = [PPO(learning_rate=optax.linear_schedule(1e-3, 0.0, 100)) for _ in range(2)]
+    assert _different(*schedules) == []
+    assert _different(_Outer(cache=1), _Outer(cache=2)) == []  # what a class does not show of itself
+    assert _different([1, 2], (1, 2)) == []
+    assert _different(_scaled(2.0), _scaled(2.0)) == []
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "where"),
+    [
+        (PPO(), PPO(clip=0.1), ["clip"]),
+        (
+            PPO(learning_rate=optax.linear_schedule(1e-3, 0.0, 100)),
+            PPO(learning_rate=optax.linear_schedule(1e-3, 0.0, 200)),
+            ["learning_rate.closure.transition_steps"],
+        ),
+        (PPO(), IMPALA(), [""]),
+        (_Outer(), _Outer(_Inner((1.0, 2.0))), ["inner.numbers[1]"]),
+        ({"a": 1}, {"a": 1, "b": 2}, ["b"]),
+        ({"x": [1, 2]}, {"x": [1, 2, 3]}, ["x"]),
+        ({"x": math.inf}, {"x": -math.inf}, ["x"]),
+        ({"x": True}, {"x": 1}, ["x"]),
+        (_scaled(2.0), _scaled(3.0), ["closure.factor"]),
+        (lambda x: x + 1, lambda x: x + 2, ["code"]),
+        (functools.partial(optax.adam, 1e-3), functools.partial(optax.adam, 1e-2), ["args[0]"]),
+        (np.zeros(100), np.ones(100), ["sha256"]),
+        (_Plain(1), _Plain(2), ["x"]),
+        (math.sqrt, math.sin, [""]),
+    ],
+)
+def test_what_differs_is_named(one: Any, other: Any, where: list[str]) -> None:
+    assert _different(one, other) == where
+
+
+def test_a_nested_difference_has_the_name_of_the_whole() -> None:
+    specs = {"f": FunctionSpec(delays.Constant(1.0))}
+    other = {"f": replace(specs["f"], timeout=3.0)}
+    assert list(differences(described(specs), described(other), "functions")) == [("functions.f.timeout", None, 3.0)]
+
+
+def test_what_holds_itself_ends() -> None:
+    loop: list[Any] = []
+    loop.append(loop)
+    assert described(loop) == ["(itself)"]
