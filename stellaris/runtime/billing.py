@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from stellaris.runtime.endings import ENDINGS, WASTED
 from stellaris.runtime.functions import FunctionSpec
-from stellaris.runtime.placement import Resources
+from stellaris.runtime.resources import Resources
 from stellaris.runtime.trace import Trace
 
 

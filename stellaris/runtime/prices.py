@@ -34,7 +34,7 @@ def rate(service: str) -> Rate:
       LookupError: if it is unknown, or rents machines instead.
 
     Example:
-      >>> from stellaris.runtime.placement import Resources
+      >>> from stellaris.runtime.resources import Resources
       >>> rate("aws_lambda").a_second(Resources(memory=1.0))
       1.66667e-05
     """

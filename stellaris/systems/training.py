@@ -20,7 +20,7 @@ from stellaris.runtime.billing import Bill, PriceSheet
 from stellaris.runtime.checkpoint import CheckpointError, Checkpoints
 from stellaris.runtime.endings import RETRIABLE
 from stellaris.runtime.functions import Function, Invocation
-from stellaris.runtime.platform import SimulatedPlatform
+from stellaris.runtime.simulated.platform import SimulatedPlatform
 from stellaris.runtime.trace import Trace
 from stellaris.systems.programs import Data, Work
 from stellaris.systems.workload import Budget, Workload

@@ -9,7 +9,8 @@ import pytest
 
 from experiments.simtest import command, runs
 from experiments.simtest.invariants import ViolationError
-from stellaris.runtime import admission, billing, fleet, lifecycle, store, transfers
+from stellaris.runtime import billing, store
+from stellaris.runtime.simulated import admission, fleet, lifecycle, transfers
 from stellaris.systems import stellaris as loop
 from stellaris.systems import training
 
