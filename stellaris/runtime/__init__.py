@@ -2,10 +2,6 @@
 
 from stellaris.runtime import delays as delays
 from stellaris.runtime.billing import Bill as Bill
-from stellaris.runtime.billing import Machine as Machine
-from stellaris.runtime.billing import PriceSheet as PriceSheet
-from stellaris.runtime.billing import Rate as Rate
-from stellaris.runtime.billing import Split as Split
 from stellaris.runtime.checkpoint import CheckpointError as CheckpointError
 from stellaris.runtime.checkpoint import Checkpoints as Checkpoints
 from stellaris.runtime.contract import Platform as Platform
@@ -16,6 +12,9 @@ from stellaris.runtime.functions import FunctionSpec as FunctionSpec
 from stellaris.runtime.functions import Invocation as Invocation
 from stellaris.runtime.functions import Retry as Retry
 from stellaris.runtime.functions import Transfer as Transfer
+from stellaris.runtime.price_sheets import Machine as Machine
+from stellaris.runtime.price_sheets import PriceSheet as PriceSheet
+from stellaris.runtime.price_sheets import Rate as Rate
 from stellaris.runtime.resources import Node as Node
 from stellaris.runtime.resources import Resources as Resources
 from stellaris.runtime.simulated.deployment import Deployment as Deployment
@@ -28,4 +27,5 @@ from stellaris.runtime.simulated.recorded import Recording as Recording
 from stellaris.runtime.store import Store as Store
 from stellaris.runtime.store import StoreFullError as StoreFullError
 from stellaris.runtime.trace import Trace as Trace
+from stellaris.runtime.usage import Split as Split
 from stellaris.types import Versioned as Versioned

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from stellaris.runtime.billing import Machine
+from stellaris.runtime.price_sheets import Machine
 from stellaris.runtime.prices import machine
 from stellaris.runtime.resources import Node
 

@@ -6,11 +6,12 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
 from stellaris import checks
-from stellaris.runtime.billing import Bill, Meter, PriceSheet
+from stellaris.runtime.billing import Bill, Meter
 from stellaris.runtime.checkpoint import CheckpointError, closure_name
 from stellaris.runtime.contract import Platform
 from stellaris.runtime.endings import ENDINGS_BY_NAME
 from stellaris.runtime.functions import Function, FunctionError, FunctionSpec, Invocation, Transfer
+from stellaris.runtime.price_sheets import PriceSheet
 from stellaris.runtime.references import size, values_among
 from stellaris.runtime.resources import Node
 from stellaris.runtime.simulated.agenda import ACQUIRE
