@@ -16,11 +16,12 @@ from stellaris import checks, envs
 from stellaris.normalisation import Statistics
 from stellaris.policies import Policy, PolicyVersion, actor_critic
 from stellaris.rollout import Fragment
-from stellaris.runtime.billing import Bill, PriceSheet
+from stellaris.runtime.billing import Bill
 from stellaris.runtime.checkpoint import CheckpointError, Checkpoints
 from stellaris.runtime.endings import RETRIABLE
 from stellaris.runtime.functions import Function, Invocation
-from stellaris.runtime.platform import SimulatedPlatform
+from stellaris.runtime.price_sheets import PriceSheet
+from stellaris.runtime.simulated.platform import SimulatedPlatform
 from stellaris.runtime.trace import Trace
 from stellaris.systems.programs import Data, Work
 from stellaris.systems.workload import Budget, Workload
