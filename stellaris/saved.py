@@ -12,7 +12,8 @@ import dataclasses
 import functools
 import sys
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 #: Packages whose named tuples are values without being registered. Their fields are all there is of them, no code is
@@ -145,22 +146,32 @@ def part_of(cls: type[Any]) -> Part | None:
     return _PARTS.get(cls)
 
 
-def parts_within(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """A part and those among what it has rebuilt, each once, by name: those of dictionaries by their keys."""
-    seen: set[int] = set()
+def parts_within(wholes: Mapping[str, Any]) -> dict[str, Any]:
+    """Parts by name, and those among what they have rebuilt: each once, named by the way that leads there.
 
-    def within(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    Args:
+      wholes: parts by name.
+
+    Raises:
+      TypeError: if one is no part.
+    """
+    for name, whole in wholes.items():
+        if type(whole) not in _PARTS:
+            raise TypeError(f"{name} is a {full_name(type(whole))}, which does not say what its state is: see `part`")
+    found: dict[str, Any] = {}
+    seen: set[int] = set()
+    ahead = deque(wholes.items())  # what is near comes first, so that names are short
+    while ahead:
+        name, value = ahead.popleft()
         declared = _PARTS.get(type(value))
         if declared is not None and id(value) not in seen:
+            assert name not in found
             seen.add(id(value))
-            yield name, value
-            for attribute in declared.rebuilt:
-                yield from within(f"{name}.{attribute}", getattr(value, attribute))
+            found[name] = value
+            ahead += [(f"{name}.{attribute.lstrip('_')}", getattr(value, attribute)) for attribute in declared.rebuilt]
         elif type(value) is dict:
-            for key, item in value.items():
-                yield from within(f"{name}.{key}", item)
-
-    return within(name, value)
+            ahead += [(f"{name}.{key}", item) for key, item in value.items()]
+    return found
 
 
 def undeclared(value: Any, names: Sequence[str]) -> list[str]:

@@ -173,9 +173,10 @@ class Inner:
 def test_parts_are_found_within_what_is_rebuilt() -> None:
     """Each once, by the way that leads to it."""
     whole = Whole()
-    assert [*parts_within("w", whole)] == [("w", whole), ("w.inner", whole.inner), ("w.named.a", whole.named["a"])]
+    assert parts_within({"w": whole}) == {"w": whole, "w.inner": whole.inner, "w.named.a": whole.named["a"]}
     assert part_of(Whole).steps == ("step",)  # type: ignore[union-attr]
-    assert [*parts_within("w", 3)] == []
+    with pytest.raises(TypeError, match=r"w is a builtins\.int, which does not say what its state is"):
+        parts_within({"w": 3})
 
 
 def test_declarations_that_do_not_fit() -> None:

@@ -165,7 +165,7 @@ class _SerialLimit(_Work):
         self.observations = rng.standard_normal((FRAGMENT, ACTORS, *spec.observation_shape))
         self.noise = rng.standard_normal((FRAGMENT, ACTORS, spec.actions)).astype(np.float32)
         policy, version = self.policy, self.version
-        self.batch = self.batches.make(self.rollout())
+        self.batch = self.batches.make(self.rollout(), 0)
 
         @jax.jit
         def infer(version: PolicyVersion, observation: Any, noise: Any) -> Any:
@@ -231,7 +231,7 @@ class _PlainLoop(_Work):
         params, opt_state, done, applied = self.version.params, self.opt_state, 0, 0
         peers = (jax.tree.map(jnp.copy, params),) * (LEARNERS - 1)
         for i in range(rounds):
-            data = self.batches.make(self.rollout())
+            data = self.batches.make(self.rollout(), i)
             due = gradients * (i + 1) // rounds
             while done < due:
                 g, _ = self.gradient(params, peers, data.batch, data.indices[done % len(data.indices)])

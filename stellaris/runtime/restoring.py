@@ -63,7 +63,7 @@ class _Reader:
     ) -> None:
         self.way: list[Any] = []
         self._tree, self._arrays = snapshot
-        self._parts = {name: part for root, whole in parts.items() for name, part in parts_within(root, whole)}
+        self._parts = parts_within(parts)
         self._externals = externals
         self._like = like
         self._ids: set[int] = set()  # those that are taken

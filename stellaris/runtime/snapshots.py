@@ -99,7 +99,7 @@ class _Writer:
     def __init__(self, parts: Mapping[str, Any], externals: Mapping[str, Any], like: Mapping[str, Any]) -> None:
         self.way: list[Any] = []
         self._arrays: dict[str, NDArray] = {}
-        self._parts = {name: part for root, whole in parts.items() for name, part in parts_within(root, whole)}
+        self._parts = parts_within(parts)
         self._part_names = {id(part): name for name, part in self._parts.items()}
         self._externals = {id(external): name for name, external in externals.items()}
         self._like: dict[str, Any] = {name: jax.tree.structure(tree) for name, tree in like.items()}

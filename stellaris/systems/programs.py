@@ -20,12 +20,14 @@ from stellaris.policies import Policy, PolicyVersion
 from stellaris.rollout import Actors, Fragment, start
 from stellaris.runtime.functions import Context, Function
 from stellaris.runtime.references import size
+from stellaris.saved import saved
 from stellaris.types import NDArray, Tree, Versioned, concatenate
 
 #: Programs are made once for what they are made of, so that a second run compiles nothing.
 _once = functools.lru_cache(maxsize=64)
 
 
+@saved
 class NonFiniteGradientError(FloatingPointError):
     """A gradient with a NaN or an infinity, caught where it was computed."""
 
@@ -38,6 +40,7 @@ class Learned(NamedTuple):
     metrics: dict[str, float]
 
 
+@saved
 @dataclass(eq=False)
 class Data:
     """A batch on the device, and what has been learned from it."""
@@ -62,6 +65,7 @@ class Data:
         return fresh
 
 
+@saved
 @dataclass(frozen=True, eq=False)
 class Work:
     """One gradient to be computed: a minibatch of a batch."""
@@ -75,6 +79,7 @@ class Work:
         return self.data.nbytes * len(self.indices) // len(self.data.pending)
 
 
+@saved
 @dataclass(frozen=True, eq=False)
 class Group:
     """Gradients that the parameter function applies together."""
@@ -207,32 +212,27 @@ class Batches:
     Args:
       algorithm: whose advantages, minibatches and epochs.
       key: of the shuffles; each batch has its own.
-      made: how many there have been.
     """
 
-    def __init__(self, algorithm: PPO, key: jax.Array, made: int = 0) -> None:
-        self._algorithm, self._key, self._made = algorithm, key, made
+    def __init__(self, algorithm: PPO, key: jax.Array) -> None:
+        self._key = key
         self._prepare, self._shuffle = _batching(algorithm)
-        self._ahead: tuple[int, jax.Array] | None = None
+        self._ahead: tuple[tuple[int, int], jax.Array] | None = None
 
-    def __reduce__(self) -> Any:
-        return Batches, (self._algorithm, self._key, self._made)
-
-    def make(self, fragments: Sequence[Fragment]) -> Data:
-        """The batch of some fragments."""
+    def make(self, fragments: Sequence[Fragment], number: int) -> Data:
+        """The batch of some fragments: the `number`-th that is made, from 0."""
         batch = self._prepare(concatenate([fragment.trajectory for fragment in fragments]))
         # A copy: what a device array shows as NumPy is not to be written to.
         pending = np.array(batch.valid)
-        indices = self._indices(len(pending))
+        indices = self._indices(number, len(pending))
         statistics = functools.reduce(Statistics.merge, (fragment.statistics for fragment in fragments))
         return Data(batch, indices, statistics, pending, left=len(indices))
 
-    def _indices(self, size: int) -> NDArray:
-        """This batch's minibatches; the next batch's are shuffled in the meantime, which takes longer than the rest."""
+    def _indices(self, number: int, size: int) -> NDArray:
+        """A batch's minibatches; the next one's are shuffled in the meantime, which takes longer than the rest."""
         ahead = self._ahead
-        now = ahead[1] if ahead and ahead[0] == size else self._shuffle(self._key, self._made, size)
-        self._made += 1
-        self._ahead = size, self._shuffle(self._key, self._made, size)
+        now = ahead[1] if ahead and ahead[0] == (number, size) else self._shuffle(self._key, number, size)
+        self._ahead = (number + 1, size), self._shuffle(self._key, number + 1, size)
         return np.asarray(now)
 
 

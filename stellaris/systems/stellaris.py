@@ -13,6 +13,7 @@ from stellaris.aggregation import Aggregator, staleness_aware
 from stellaris.algorithms import PPO
 from stellaris.gradient_queue import AggregatorState
 from stellaris.rollout import Fragment
+from stellaris.saved import saved
 from stellaris.systems import programs
 from stellaris.systems.programs import Learned, Work
 from stellaris.systems.training import Run
@@ -69,11 +70,12 @@ class Stellaris:
         held = () if math.isinf(self.rho) else store.held("policy", slots=self.learners)
         init, push, ready, pop, admit = _jitted(self.aggregator or _default(self.learners))
 
+        batches = programs.Batches(self.algorithm, run.key)
+
         def first() -> _Loop:
             params = run.first_params
             return _Loop(
                 *(params, self.algorithm.optimizer().init(params), run.publish(params), init(params)),
-                batches=programs.Batches(self.algorithm, run.key),
                 parked=list(range(actors)),
                 free=list(range(self.learners)),
             )
@@ -97,7 +99,8 @@ class Stellaris:
                     s.fragments.append(run.deliver(done))
                     s.parked.append(done.tag)
                     if len(s.fragments) == actors:
-                        data = s.batches.make(s.fragments)
+                        data = batches.make(s.fragments, s.batches)
+                        s.batches += 1
                         s.work.extend(Work(data, minibatch) for minibatch in data.indices)
                         s.fragments, s.backlog = [], len(data.indices)
                 case "learner":
@@ -124,6 +127,7 @@ class Stellaris:
         run.left(queued=len(s.queued), fragments=s.fragments, data=[work.data for work in unapplied])
 
 
+@saved
 @dataclass
 class _Loop:
     """Where the event loop stands between two events: what a checkpoint saves of it."""
@@ -132,9 +136,9 @@ class _Loop:
     opt_state: Tree
     clock: int  #: the newest version.
     queue: AggregatorState
-    batches: programs.Batches
     parked: list[int]  #: actors that do not run.
     free: list[int]  #: learners that do not run.
+    batches: int = 0  #: that were made.
     fragments: list[Fragment] = field(default_factory=list)  #: of the next batch.
     work: deque[Work] = field(default_factory=deque)  #: gradients to be computed.
     queued: deque[tuple[int, Work]] = field(default_factory=deque)  #: those in the queue, by invocation, oldest first.

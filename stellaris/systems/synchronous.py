@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from stellaris.algorithms import PPO
 from stellaris.rollout import Fragment
+from stellaris.saved import saved
 from stellaris.systems import programs
 from stellaris.systems.training import Run
 from stellaris.types import Tree
@@ -35,6 +36,8 @@ class Synchronous:
         act = run.program("act", programs.actor(run.policy, run.env, run.workload.fragment))
         learn = run.program("learn", programs.whole_round(self.algorithm, run.policy))
 
+        batches = programs.Batches(self.algorithm, run.key)
+
         def sample() -> None:
             for actor in range(run.workload.actors):
                 platform.invoke("actor", act, newest, work=run.workload.fragment, tag=actor)
@@ -43,14 +46,15 @@ class Synchronous:
             run.publish(run.first_params)
             sample()
             opt_state = self.algorithm.optimizer().init(run.first_params)
-            return _Loop(opt_state, programs.Batches(self.algorithm, run.key))
+            return _Loop(opt_state)
 
         s = run.begin(first)
         while done := run.next_completion(s):
             if done.function == "actor":
                 s.fragments.append(run.deliver(done))
                 if len(s.fragments) == run.workload.actors:
-                    data = s.batches.make(s.fragments)
+                    data = batches.make(s.fragments, s.batches)
+                    s.batches += 1
                     s.fragments, s.in_flight = [], [data]
                     platform.invoke("learner", learn, newest, s.opt_state, data, work=len(data.indices), tag=data)
             else:
@@ -64,11 +68,12 @@ class Synchronous:
         run.left(queued=0, fragments=s.fragments, data=s.in_flight)
 
 
+@saved
 @dataclass
 class _Loop:
     """Where the event loop stands between two events: what a checkpoint saves of it."""
 
     opt_state: Tree
-    batches: programs.Batches
+    batches: int = 0  #: that were made.
     fragments: list[Fragment] = field(default_factory=list)  #: of the next batch.
     in_flight: list[programs.Data] = field(default_factory=list)  #: what the learner works on.

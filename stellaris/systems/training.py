@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from stellaris import checks, envs
+from stellaris.configuration import described, differences
 from stellaris.normalisation import Statistics
 from stellaris.policies import Policy, PolicyVersion, actor_critic
 from stellaris.rollout import Fragment
@@ -23,6 +24,7 @@ from stellaris.runtime.functions import Function, Invocation
 from stellaris.runtime.price_sheets import PriceSheet
 from stellaris.runtime.simulated.platform import SimulatedPlatform
 from stellaris.runtime.trace import Trace
+from stellaris.saved import saved
 from stellaris.systems.programs import Data, Work
 from stellaris.systems.workload import Budget, Workload
 from stellaris.types import NDArray, Tree
@@ -194,6 +196,7 @@ class Restartable:
         self._env.close()
 
 
+@saved
 @dataclass
 class Handled:
     """Keys that were handled: all below a floor, and some above it.
@@ -271,13 +274,9 @@ class Run:
         if self._checkpoints is None or not self._resume or self._checkpoints.newest() is None:
             return first()
         state = self._checkpoints.load(self.platform, externals=self._programs)
-        own: Mapping[str, Any] = state["run"]
-        for name, value in own.items():
-            if name not in _EVOLVES and getattr(self, name) != value:
-                raise CheckpointError(
-                    f"{name.lstrip('_')}={getattr(self, name)}, but {self._checkpoints} holds a run of {value}"
-                )
-        vars(self).update(own)
+        for name, own, other in differences(self._setup, state["setup"]):
+            raise CheckpointError(f"{name}: this run has {own}, but {self._checkpoints} holds a run of {other}")
+        vars(self).update({name: state["run"][name] for name in _EVOLVES})
         self.env.restart(self._restarts)
         loop: T = state["loop"]
         return loop
@@ -326,10 +325,16 @@ class Run:
         self.platform.trace.append(self.platform.now, "checkpoint", value=self._restarts)
         self.platform.reinitialise("actor")
         self.env.restart(self._restarts)
-        own = {name: getattr(self, name) for name in (*_EVOLVES, "workload", "_seed", "_prices")}
+        own = {name: getattr(self, name) for name in _EVOLVES}
         # Above what is there: the newest may be damaged, and the run have been resumed from one before.
         step = (checkpoints.newest() or 0) + 1
-        checkpoints.save(step, self.platform, {"loop": loop, "run": own}, externals=self._programs)
+        state = {"loop": loop, "run": own, "setup": self._setup}
+        checkpoints.save(step, self.platform, state, externals=self._programs)
+
+    @property
+    def _setup(self) -> Any:
+        """What it was set up with, as plain data."""
+        return described({"workload": self.workload, "seed": self._seed, "prices": self._prices})
 
     def publish(self, params: Tree) -> int:
         """Publishes a version: parameters, with the statistics of all observations learned from so far."""
