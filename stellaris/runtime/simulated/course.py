@@ -175,7 +175,7 @@ class Repeated:
         return None if math.isnan(noticed) else noticed, None if math.isnan(again) else again
 
 
-@part("_submitted", rebuilt=("_draws", "_replay"))
+@part("_submitted", rebuilt=("any", "_draws", "_replay"))
 class Courses:
     """Gives every call its course, in the order in which they are submitted.
 
@@ -189,6 +189,8 @@ class Courses:
         self._draws = {name: FaultDraws(name, fault, seed) for name, fault in faults.items()}
         self._replay = replay
         self._submitted = Counter[str]()
+        #: Whether any call can have a course; on most platforms none has.
+        self.any = bool(faults) or replay is not None
 
     def next(self, function: str) -> Course | None:
         """That of the call that is submitted now."""
