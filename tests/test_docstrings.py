@@ -13,9 +13,11 @@ LAYERS = (
 )
 PURE = re.compile(rf"stellaris\.({'|'.join(LAYERS.split())})(\.\w+)*")
 
+#: Of the algorithms' functions those that are not exported at the top.
+LEARNING = {"gradient": stellaris.algorithms.gradient, "update": stellaris.algorithms.update}
 PUBLIC = {
     name: value
-    for name, value in (vars(stellaris) | {"gradient": stellaris.algorithms.gradient}).items()
+    for name, value in (vars(stellaris) | LEARNING).items()
     if PURE.fullmatch(getattr(value, "__module__", ""))
 }
 FUNCTIONS = {name: value for name, value in PUBLIC.items() if inspect.isfunction(value)}
