@@ -8,8 +8,9 @@ import math
 from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
-from stellaris.runtime.billing import Bill, PriceSheet
+from stellaris.runtime.billing import Bill
 from stellaris.runtime.functions import Function, Invocation
+from stellaris.runtime.price_sheets import PriceSheet
 from stellaris.runtime.store import Store
 from stellaris.runtime.trace import Trace
 

@@ -10,7 +10,8 @@ from typing import NamedTuple, Protocol, runtime_checkable
 from stellaris import checks
 from stellaris.configuration import described
 from stellaris.policies import PolicyVersion, actor_critic
-from stellaris.runtime.billing import Bill, PriceSheet
+from stellaris.runtime.billing import Bill
+from stellaris.runtime.price_sheets import PriceSheet
 from stellaris.runtime.checkpoint import Checkpoints, Resumable
 from stellaris.runtime.contract import Platform
 from stellaris.runtime.trace import Trace

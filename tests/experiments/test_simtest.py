@@ -9,7 +9,8 @@ import pytest
 
 from experiments.simtest import command, runs
 from experiments.simtest.invariants import ViolationError
-from stellaris.runtime import admission, billing, fleet, lifecycle, store, transfers
+from stellaris.runtime import store, usage
+from stellaris.runtime.simulated import admission, fleet, lifecycle, transfers
 from stellaris.systems import stellaris as loop
 from stellaris.systems import training
 
@@ -113,8 +114,8 @@ def a_limit_is_ignored(patch: pytest.MonkeyPatch) -> None:
 
 def a_failed_attempt_is_not_billed(patch: pytest.MonkeyPatch) -> None:
     """As if only what completes cost money."""
-    cost = billing._Use.cost
-    patch.setattr(billing._Use, "cost", lambda self, *a: cost(self, *a)._replace(wasted=0.0))
+    billed = usage.Use.billed
+    patch.setattr(usage.Use, "billed", lambda self, until: billed(self, until)._replace(wasted=0.0))
 
 
 def a_busy_container_is_given_away(patch: pytest.MonkeyPatch) -> None:

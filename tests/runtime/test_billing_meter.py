@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from stellaris.runtime import Bill, Machine, PriceSheet, Rate, Resources, SimulatedPlatform, Split, Trace
-from stellaris.runtime.billing import Meter, _Spans, bill
+from stellaris.runtime.billing import Meter, bill
 from stellaris.runtime.endings import ENDINGS, WASTED
+from stellaris.runtime.usage import Spans
 from tests.runtime.test_billing_use import FAULTS, RATES, SPECS, programs
 
 SHEETS = (
@@ -43,9 +44,9 @@ def by_table(trace: Trace, prices: PriceSheet, until: float, functions) -> Bill:
         rate, spec = prices.functions.get(name), functions.get(name)
         if rate is not None:
             resources = spec.resources if spec else Resources()
-            costs = [math.fsum(_billed(x, rate.granularity).tolist()) * rate.a_second(resources) for x in spans]
+            costs = [math.fsum(_billed(x, rate.granularity).tolist()) * rate.usd_per_second(resources) for x in spans]
             standing = spec.provisioned * until * rate.provisioned_per_gb_second * resources.memory if spec else 0.0
-            idle = (seconds[name].idle * rate.a_second(resources) if rate.idle else 0.0) + standing
+            idle = (seconds[name].idle * rate.usd_per_second(resources) if rate.idle else 0.0) + standing
             split[name] = Split(costs[0], idle, costs[1] if rate.cold else 0.0, costs[2])
             requests[name] = int(ran.sum()) * rate.per_request
     for name, machine in prices.machines.items():
@@ -132,7 +133,7 @@ def _held(meter: Meter) -> int:
     kept = 0
     for use in meter._uses.values():
         kept += sum(len(part) for part in vars(use).values() if isinstance(part, dict | set))
-        kept += sum(len(s._sum) + len(s._rounded) for s in vars(use).values() if isinstance(s, _Spans))
+        kept += sum(len(s._sum) + len(s._rounded) for s in vars(use).values() if isinstance(s, Spans))
     return kept
 
 
@@ -143,12 +144,12 @@ def test_sums_are_exact(seed: int) -> None:
     scale = rng.choice([0.0, 5.0, 150.0])
     size = rng.integers(0, 40)
     numbers = (rng.choice([-1.0, 1.0], size) * 10.0 ** rng.uniform(-scale, scale, size)).tolist()
-    spans = _Spans(0.0)
+    spans = Spans(0.0)
     for i, number in enumerate(numbers):
         spans.add(number)
         assert sum(map(Fraction, spans._sum)) == sum(map(Fraction, numbers[: i + 1]))
     assert spans.total() == math.fsum(numbers)
-    half = _Spans(0.0)
+    half = Spans(0.0)
     for number in numbers[::2]:
         half.add(number)
     assert half.total(numbers[1::2]) == math.fsum(numbers)

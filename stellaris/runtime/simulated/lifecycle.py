@@ -8,23 +8,23 @@ import copy
 from queue import SimpleQueue
 from typing import Any
 
-from stellaris.runtime.admission import Admission
-from stellaris.runtime.agenda import ACQUIRE, END, EXPIRE, START, Agenda
-from stellaris.runtime.bodies import Bodies
-from stellaris.runtime.calls import Call, Container
-from stellaris.runtime.clock import Clock
-from stellaris.runtime.containers import Pool
-from stellaris.runtime.course import Courses
 from stellaris.runtime.delays import Measured
-from stellaris.runtime.deployment import Deployment
 from stellaris.runtime.endings import ENDINGS_BY_NAME
-from stellaris.runtime.faults import StoreRefusedError
-from stellaris.runtime.fleet import Fleet
 from stellaris.runtime.functions import Function, FunctionSpec
-from stellaris.runtime.placement import NOWHERE, Cluster
-from stellaris.runtime.replay import Replay
+from stellaris.runtime.simulated.admission import Admission
+from stellaris.runtime.simulated.agenda import ACQUIRE, END, EXPIRE, START, Agenda
+from stellaris.runtime.simulated.bodies import Bodies
+from stellaris.runtime.simulated.calls import Call, Container
+from stellaris.runtime.simulated.clock import Clock
+from stellaris.runtime.simulated.containers import Pool
+from stellaris.runtime.simulated.course import Courses
+from stellaris.runtime.simulated.deployment import Deployment
+from stellaris.runtime.simulated.faults import StoreRefusedError
+from stellaris.runtime.simulated.fleet import Fleet
+from stellaris.runtime.simulated.placement import NOWHERE, Cluster
+from stellaris.runtime.simulated.recorded import Recording
+from stellaris.runtime.simulated.transfers import Transfers
 from stellaris.runtime.trace import Trace
-from stellaris.runtime.transfers import Transfers
 
 
 class Lifecycle:
@@ -40,7 +40,13 @@ class Lifecycle:
     """
 
     def __init__(
-        self, deployment: Deployment, replay: Replay | None, seed: int, clock: Clock, bodies: Bodies, hang_after: float
+        self,
+        deployment: Deployment,
+        replay: Recording | None,
+        seed: int,
+        clock: Clock,
+        bodies: Bodies,
+        hang_after: float,
     ) -> None:
         self.clock = clock
         self.agenda = Agenda()

@@ -3,12 +3,12 @@
 import math
 from collections.abc import Callable, Mapping
 
-from stellaris.runtime.agenda import ACQUIRE, END, EXPIRE, Agenda
-from stellaris.runtime.calls import Call, Container
-from stellaris.runtime.containers import Pool
 from stellaris.runtime.delays import Delay, Stream
 from stellaris.runtime.functions import Function, FunctionSpec
-from stellaris.runtime.placement import NOWHERE, Cluster
+from stellaris.runtime.simulated.agenda import ACQUIRE, END, EXPIRE, Agenda
+from stellaris.runtime.simulated.calls import Call, Container
+from stellaris.runtime.simulated.containers import Pool
+from stellaris.runtime.simulated.placement import NOWHERE, Cluster
 from stellaris.runtime.trace import Trace
 
 

@@ -7,9 +7,9 @@ import math
 from collections.abc import Callable
 from queue import Empty
 
-from stellaris.runtime.calls import Call
-from stellaris.runtime.clock import VirtualClock, WallClock
-from stellaris.runtime.lifecycle import Lifecycle
+from stellaris.runtime.simulated.calls import Call
+from stellaris.runtime.simulated.clock import VirtualClock, WallClock
+from stellaris.runtime.simulated.lifecycle import Lifecycle
 
 #: More events than this at one instant are a loop that costs no time.
 _MAX_EVENTS_AT_ONE_INSTANT = 100_000

@@ -6,22 +6,24 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
 from stellaris import checks
-from stellaris.runtime.agenda import ACQUIRE
-from stellaris.runtime.billing import Bill, Meter, PriceSheet
-from stellaris.runtime.bodies import Bodies
-from stellaris.runtime.calls import Call
+from stellaris.runtime.billing import Bill, Meter
 from stellaris.runtime.checkpoint import CheckpointError, closure_name
-from stellaris.runtime.clock import Clock, VirtualClock, WallClock
 from stellaris.runtime.contract import Platform
-from stellaris.runtime.deployment import Deployment
-from stellaris.runtime.drivers import VirtualTime, WallTime
 from stellaris.runtime.endings import ENDINGS_BY_NAME
-from stellaris.runtime.faults import Faults, StoreFaults
 from stellaris.runtime.functions import Function, FunctionError, FunctionSpec, Invocation, Transfer
-from stellaris.runtime.lifecycle import Lifecycle
-from stellaris.runtime.placement import Node, Placement
+from stellaris.runtime.price_sheets import PriceSheet
 from stellaris.runtime.references import size, values_among
-from stellaris.runtime.replay import Replay
+from stellaris.runtime.resources import Node
+from stellaris.runtime.simulated.agenda import ACQUIRE
+from stellaris.runtime.simulated.bodies import Bodies
+from stellaris.runtime.simulated.calls import Call
+from stellaris.runtime.simulated.clock import Clock, VirtualClock, WallClock
+from stellaris.runtime.simulated.deployment import Deployment
+from stellaris.runtime.simulated.drivers import VirtualTime, WallTime
+from stellaris.runtime.simulated.faults import Faults, StoreFaults
+from stellaris.runtime.simulated.lifecycle import Lifecycle
+from stellaris.runtime.simulated.placement import Placement
+from stellaris.runtime.simulated.recorded import Recording
 from stellaris.runtime.store import Store
 from stellaris.runtime.trace import Trace
 
@@ -61,7 +63,7 @@ class SimulatedPlatform(Platform):
 
     Raises:
       LookupError: if there are faults for a function that is not deployed.
-      TypeError: if a function's deployment is no `FunctionSpec`, its faults no `Faults`, or `replay` no `Replay`.
+      TypeError: if a function's deployment is no `FunctionSpec`, its faults no `Faults`, or `replay` no `Recording`.
       ValueError: if an argument is out of its range.
 
     Example:
@@ -92,7 +94,7 @@ class SimulatedPlatform(Platform):
         max_concurrency: int | None = None,
         faults: Mapping[str, Faults] | None = None,
         store_faults: StoreFaults | None = None,
-        replay: Replay | None = None,
+        replay: Recording | None = None,
         hang_after: float = 600.0,
         on_event: "Callable[[SimulatedPlatform], None] | None" = None,
     ) -> None:
@@ -106,8 +108,8 @@ class SimulatedPlatform(Platform):
             faults=dict(faults or {}),
             store_faults=store_faults,
         )
-        if replay is not None and not isinstance(replay, Replay):
-            raise TypeError(f"replay={replay!r}: expected Replay(trace)")
+        if replay is not None and not isinstance(replay, Recording):
+            raise TypeError(f"replay={replay!r}: expected Recording(trace)")
         if replay is not None and (faults or store_faults):
             raise ValueError("replay and faults: what goes wrong in a replay is what did in the recorded run")
         checks.seed(seed=seed)
