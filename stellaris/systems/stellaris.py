@@ -9,10 +9,10 @@ import jax
 import numpy as np
 
 from stellaris import checks
+from stellaris.acting.rollout import Fragment
 from stellaris.aggregation import Aggregator, staleness_aware
 from stellaris.algorithms import PPO
 from stellaris.gradient_queue import AggregatorState
-from stellaris.rollout import Fragment
 from stellaris.systems import programs
 from stellaris.systems.programs import Learned, Work
 from stellaris.systems.training import Run

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from stellaris.acting.rollout import Fragment
 from stellaris.algorithms import PPO
-from stellaris.rollout import Fragment
 from stellaris.systems import programs
 from stellaris.systems.training import Run
 from stellaris.types import Tree

@@ -12,10 +12,11 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, runtime_checka
 import jax
 import numpy as np
 
-from stellaris import checks, envs
-from stellaris.normalisation import Statistics
-from stellaris.policies import Policy, PolicyVersion, actor_critic
-from stellaris.rollout import Fragment
+from stellaris import checks
+from stellaris.acting import envs
+from stellaris.acting.normalisation import Statistics
+from stellaris.acting.policies import Policy, PolicyVersion, actor_critic
+from stellaris.acting.rollout import Fragment
 from stellaris.runtime.billing import Bill, PriceSheet
 from stellaris.runtime.checkpoint import CheckpointError, Checkpoints
 from stellaris.runtime.endings import RETRIABLE
