@@ -20,7 +20,7 @@ from rich.table import Table
 from experiments import options, plots, shell, testbed
 from experiments.output import one_run
 from experiments.presets import PRESETS, TARGETS, Preset
-from stellaris import envs
+from stellaris.acting import envs
 from stellaris.runtime import FunctionError, SimulatedPlatform, Trace
 from stellaris.runtime.files import atomic_write
 from stellaris.systems import Budget, train

@@ -19,11 +19,12 @@ import psutil
 
 from experiments import testbed
 from experiments.benchmarks.measuring import Comparison
-from stellaris import PPO, envs, staleness_aware
+from stellaris import PPO, staleness_aware
+from stellaris.acting import envs
+from stellaris.acting.normalisation import Statistics
+from stellaris.acting.policies import PolicyVersion, actor_critic
+from stellaris.acting.rollout import Actors, start
 from stellaris.algorithms.batch import take
-from stellaris.normalisation import Statistics
-from stellaris.policies import PolicyVersion, actor_critic
-from stellaris.rollout import Actors, start
 from stellaris.runtime import SimulatedPlatform
 from stellaris.systems import Budget, Result, Stellaris, Synchronous, Workload, train
 from stellaris.systems.programs import Batches

@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from stellaris.acting.normalisation import Statistics
+from stellaris.acting.policies import Policy, PolicyVersion
+from stellaris.acting.rollout import Fragment
 from stellaris.algorithms import Algorithm
-from stellaris.normalisation import Statistics
-from stellaris.policies import Policy, PolicyVersion
-from stellaris.rollout import Fragment
 from stellaris.runtime.references import size
 from stellaris.types import NDArray, concatenate
 

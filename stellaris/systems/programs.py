@@ -9,17 +9,18 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from stellaris.acting.envs import EnvSpec, VectorEnv
+from stellaris.acting.normalisation import Statistics
+from stellaris.acting.policies import Policy, PolicyVersion
+from stellaris.acting.rollout import Actors, Fragment, start
 from stellaris.aggregation import apply_update
 from stellaris.algorithms import Algorithm, gradient, update
-from stellaris.envs import EnvSpec, VectorEnv
 from stellaris.gradient_queue import Update
-from stellaris.normalisation import Statistics
-from stellaris.policies import Policy, PolicyVersion
-from stellaris.rollout import Actors, Fragment, start
 from stellaris.runtime.functions import Context, Function
 from stellaris.runtime.references import size
 from stellaris.systems.batches import Data, Work
 from stellaris.types import Tree, Versioned
+
 
 class NonFiniteGradientError(FloatingPointError):
     """A gradient with a NaN or an infinity, caught where it was computed."""

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from stellaris.acting.rollout import Fragment
 from stellaris.diagnostics import LagReport
-from stellaris.rollout import Fragment
 from stellaris.runtime.contract import Platform
 from stellaris.runtime.functions import Invocation
 

@@ -5,10 +5,10 @@ from typing import Any, TypeVar
 
 import jax
 
+from stellaris.acting.normalisation import Statistics
+from stellaris.acting.policies import Policy, PolicyVersion
+from stellaris.acting.rollout import Fragment
 from stellaris.configuration import differences
-from stellaris.normalisation import Statistics
-from stellaris.policies import Policy, PolicyVersion
-from stellaris.rollout import Fragment
 from stellaris.runtime.billing import PriceSheet
 from stellaris.runtime.checkpoint import CheckpointError, Checkpoints
 from stellaris.runtime.contract import Platform

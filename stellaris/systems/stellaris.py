@@ -10,11 +10,11 @@ import jax
 import numpy as np
 
 from stellaris import checks
+from stellaris.acting.rollout import Fragment
 from stellaris.aggregation import Aggregator, staleness_aware
 from stellaris.algorithms import PPO, Algorithm
 from stellaris.algorithms.algorithm import check_algorithm
 from stellaris.gradient_queue import AggregatorState
-from stellaris.rollout import Fragment
 from stellaris.systems import programs
 from stellaris.systems.batches import Work, batch_of, unlearned
 from stellaris.systems.programs import Learned

@@ -3,9 +3,9 @@
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from stellaris.acting.rollout import Fragment
 from stellaris.algorithms import PPO, Algorithm
 from stellaris.algorithms.algorithm import check_algorithm
-from stellaris.rollout import Fragment
 from stellaris.systems import programs
 from stellaris.systems.batches import Data, batch_of, unlearned
 from stellaris.systems.record import POLICY

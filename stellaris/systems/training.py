@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from stellaris import checks
+from stellaris.acting.policies import PolicyVersion, actor_critic
 from stellaris.configuration import described
-from stellaris.policies import PolicyVersion, actor_critic
 from stellaris.runtime.billing import Bill
-from stellaris.runtime.price_sheets import PriceSheet
 from stellaris.runtime.checkpoint import Checkpoints, Resumable
 from stellaris.runtime.contract import Platform
+from stellaris.runtime.price_sheets import PriceSheet
 from stellaris.runtime.trace import Trace
 from stellaris.systems.environments import Environments
 from stellaris.systems.history import Row

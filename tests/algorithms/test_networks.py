@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from stellaris import IMPACT, IMPALA, PPO, Categorical, DiagonalGaussian
+from stellaris.acting.networks import ActorCritic
 from stellaris.algorithms import gradient
 from stellaris.distributions import as_distribution
-from stellaris.networks import ActorCritic
 from tests.algorithms.test_impala import sample_trajectory
 from tests.algorithms.test_ppo import ACTIONS, FEATURES, categorical, close, equal, gaussian
 

@@ -16,7 +16,7 @@ import pytest
 
 from experiments import quickstart as module
 from experiments.__main__ import main
-from stellaris import envs
+from stellaris.acting import envs
 from stellaris.runtime import SimulatedPlatform
 
 ROOT = Path(__file__).parent.parent.parent

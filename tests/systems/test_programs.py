@@ -7,9 +7,10 @@ import jax
 import numpy as np
 import pytest
 
-from stellaris import PPO, envs, staleness_aware
-from stellaris.normalisation import Statistics
-from stellaris.policies import PolicyVersion, actor_critic
+from stellaris import PPO, staleness_aware
+from stellaris.acting import envs
+from stellaris.acting.normalisation import Statistics
+from stellaris.acting.policies import PolicyVersion, actor_critic
 from stellaris.runtime import Faults, FunctionSpec, Retry, SimulatedPlatform, Transfer
 from stellaris.runtime.delays import Constant
 from stellaris.runtime.endings import ENDINGS

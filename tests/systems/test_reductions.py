@@ -11,8 +11,8 @@ import optax
 import pytest
 
 from stellaris import fully_asynchronous, staleness_aware
+from stellaris.acting.policies import PolicyVersion
 from stellaris.algorithms.batch import take
-from stellaris.policies import PolicyVersion
 from stellaris.runtime.delays import Constant, Uniform
 from stellaris.systems import Stellaris, Synchronous, programs
 from tests.systems import tiny
@@ -110,8 +110,8 @@ def test_without_cap_weights_and_threshold_it_is_fully_asynchronous_ppo(learned:
 
 def programs_policy() -> Any:
     """The tiny problem's policy."""
-    from stellaris import envs
-    from stellaris.policies import actor_critic
+    from stellaris.acting import envs
+    from stellaris.acting.policies import actor_critic
 
     spec = envs.make(tiny.WORKLOAD.environment, slots=1).spec
     return actor_critic(spec, hidden=tiny.WORKLOAD.hidden)

@@ -17,14 +17,14 @@ from stellaris import (
     IMPACT,
     IMPALA,
     PPO,
-    envs,
     fully_asynchronous,
     softsync,
     stale_synchronous,
     staleness_aware,
     synchronous,
 )
-from stellaris.policies import PolicyVersion
+from stellaris.acting import envs
+from stellaris.acting.policies import PolicyVersion
 from stellaris.runtime import (
     Checkpoints,
     Faults,
