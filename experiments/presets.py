@@ -1,12 +1,12 @@
 """What each system runs with: the authors' demo's own settings, and ours."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from stellaris import PPO, staleness_aware
-from stellaris.systems import Budget, Stellaris, Synchronous, Workload
-from stellaris.systems.training import System
+from stellaris.configuration import described
+from stellaris.systems import Budget, Stellaris, Synchronous, System, Workload
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,9 @@ class Preset:
         """Everything that was chosen, for a record of the run."""
         own = {name: getattr(self.stellaris, name) for name in ("learners", "rho", "round_based")}
         return {
-            "workload": asdict(self.workload),
-            "stellaris": {**own, "aggregation": dict(self.aggregation), "ppo": asdict(self.stellaris.algorithm)},
-            "synchronous": {"ppo": asdict(self.synchronous.algorithm)},
+            "workload": described(self.workload),
+            "stellaris": {**own, "aggregation": dict(self.aggregation), "ppo": described(self.stellaris.algorithm)},
+            "synchronous": {"ppo": described(self.synchronous.algorithm)},
         }
 
 

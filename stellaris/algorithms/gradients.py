@@ -15,7 +15,7 @@ from stellaris.types import ApplyFn, Array, Tree
 
 
 def gradient(
-    algorithm: Algorithm,
+    algorithm: Any,
     apply_fn: ApplyFn,
     params: Tree,
     batch: Any,

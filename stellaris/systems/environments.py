@@ -4,7 +4,7 @@ import functools
 
 import numpy as np
 
-from stellaris import envs
+from stellaris.acting import envs
 from stellaris.systems.workload import Workload
 from stellaris.types import NDArray
 

@@ -5,9 +5,12 @@ from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
+import numpy as np
+
 from stellaris.diagnostics import LagReport
-from stellaris.runtime.billing import Meter, PriceSheet
+from stellaris.runtime.billing import Meter
 from stellaris.runtime.functions import FunctionSpec
+from stellaris.runtime.price_sheets import PriceSheet
 from stellaris.runtime.trace import Trace
 from stellaris.systems.record import LAG, METRIC, POLICY
 
@@ -86,7 +89,7 @@ class Reader:
             time, event, name, _, _, value = row
             self.rows_read += 1
             for meter in self._meters.values():
-                meter.take_in(row)
+                meter.read((row,))
             if event == "round":
                 yield self._row(int(value), time)
                 self._round.clear()
@@ -132,17 +135,18 @@ class Reader:
         return row | self._by_lag()
 
     def _by_lag(self) -> dict[str, float]:
+        """What the `LagReport`s of a round say together; only lags of which there were samples are in the trace."""
         sums: dict[int, dict[str, float]] = defaultdict(dict)
         for event, values in self._round.items():
             if event.startswith(LAG):
-                _, lag, field = event.split(":")
-                sums[int(lag)][field] = math.fsum(values)
-        columns: dict[str, float] = {}
-        for lag in sorted(sums):
-            report = LagReport(**sums[lag])  # type: ignore[arg-type]
-            columns[f"lag{lag}_samples"] = sums[lag]["count"]
-            columns |= {f"lag{lag}_{name}": float(getattr(report, name)) for name in _BY_LAG}
-        return columns
+                _, lag, name = event.split(":")
+                sums[int(lag)][name] = math.fsum(values)
+        if not sums:
+            return {}
+        lags = sorted(sums)
+        report = LagReport(*(np.array([sums[lag][name] for lag in lags]) for name in LagReport._fields))
+        shown = {"samples": report.count} | {name: getattr(report, name) for name in _BY_LAG}
+        return {f"lag{lag}_{name}": float(shown[name][i]) for i, lag in enumerate(lags) for name in shown}
 
 
 def _mean(values: Sequence[float] | deque[float]) -> float:

@@ -9,10 +9,10 @@ from stellaris.acting.normalisation import Statistics
 from stellaris.acting.policies import Policy, PolicyVersion
 from stellaris.acting.rollout import Fragment
 from stellaris.configuration import differences
-from stellaris.runtime.billing import PriceSheet
 from stellaris.runtime.checkpoint import CheckpointError, Checkpoints
-from stellaris.runtime.contract import Platform
+from stellaris.runtime.contract import Platform, Resumable
 from stellaris.runtime.functions import Function, Invocation
+from stellaris.runtime.price_sheets import PriceSheet
 from stellaris.systems.deliveries import Deliveries
 from stellaris.systems.environments import Environments
 from stellaris.systems.history import Reader, Row
@@ -87,7 +87,7 @@ class Session:
         return jax.random.fold_in(self._key, self.round)
 
     def program(self, name: str, program: Function) -> Function:
-        """Names a program of the system's: a checkpoint refers to it by this name, and it is given again at a resume."""
+        """Names a program of the system's. Checkpoints do not hold it: a run that is resumed brings it again."""
         self._programs[name] = program
         return program
 
@@ -102,7 +102,8 @@ class Session:
         """
         if self._checkpoints is None or not self._resume or self._checkpoints.newest() is None:
             return first()
-        return self._resumed(self._checkpoints)
+        loop: T = self._resumed(self._checkpoints)
+        return loop
 
     def next_completion(self, loop: Any) -> Invocation | None:
         """The next invocation that completes within the budget, each piece of work once; None when the run is over.
@@ -193,9 +194,11 @@ class Session:
 
     def _save(self, checkpoints: Checkpoints, loop: Any) -> None:
         """Saves everything but the environments: they restart, here as in a run that is resumed."""
+        platform = self.platform
+        assert isinstance(platform, Resumable)  # as `train` has checked
         self._restarts += 1
-        self.platform.trace.append(self.platform.now, "checkpoint", value=self._restarts)
-        self.platform.reinitialise("actor")
+        platform.trace.append(platform.now, "checkpoint", value=self._restarts)
+        platform.reinitialise("actor")
         self.env.restart(self._restarts)
         state = {
             "configuration": self._configuration,
@@ -209,10 +212,11 @@ class Session:
         }
         # Above what is there: the newest may be damaged, and the run have been resumed from one before.
         step = (checkpoints.newest() or 0) + 1
-        checkpoints.save(step, self.platform, state, externals=self._programs)
+        checkpoints.save(step, platform, state, externals=self._programs)
 
     def _resumed(self, checkpoints: Checkpoints) -> Any:
         """Goes on where a run was saved; returns where its event loop stood."""
+        assert isinstance(self.platform, Resumable)
         state = checkpoints.load(self.platform, externals=self._programs)
         for name, own, saved in differences(self._configuration, state["configuration"]):
             raise CheckpointError(f"{name}={own}, but {checkpoints} holds a run of {saved}")

@@ -11,8 +11,8 @@ from stellaris import checks
 from stellaris.acting.policies import PolicyVersion, actor_critic
 from stellaris.configuration import described
 from stellaris.runtime.billing import Bill
-from stellaris.runtime.checkpoint import Checkpoints, Resumable
-from stellaris.runtime.contract import Platform
+from stellaris.runtime.checkpoint import Checkpoints
+from stellaris.runtime.contract import Platform, Resumable
 from stellaris.runtime.price_sheets import PriceSheet
 from stellaris.runtime.trace import Trace
 from stellaris.systems.environments import Environments

@@ -283,7 +283,7 @@ def test_one_step_of_one_environment():
 def test_minibatches_are_ppos():
     """The same shuffles for the same key."""
     same = {"epochs": 3, "minibatch_size": 4}
-    samples, none = (Batch(*[jnp.zeros(n)] * len(Batch._fields)) for n in (10, 0))
+    samples, none = (Batch(*[jnp.zeros(n, bool)] * len(Batch._fields)) for n in (10, 0))
     batch = TargetBatch(samples, target_log_ratio=jnp.zeros(10))
     equal(IMPACT(**same).minibatches(jax.random.key(0), batch), PPO(**same).minibatches(jax.random.key(0), samples))
     with pytest.raises(ValueError, match="size=0 is below 1"):

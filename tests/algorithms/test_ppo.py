@@ -721,7 +721,7 @@ def test_any_number_of_batch_axes_is_flattened(batch_shape):
     deep = jax.tree.map(lambda x: x.reshape(len(x), *batch_shape, *x.shape[2:]), flat)
     apply_fn = lambda params, observation: (observation @ params, observation[..., 0])  # noqa: E731
     params = jnp.ones((3, 2))
-    for prepare in (PPO().prepare, lambda t: stellaris.IMPACT().prepare(apply_fn, params, t)):
+    for prepare in (PPO().prepare, lambda t: stellaris.IMPACT().prepare(t, apply_fn, params)):
         got, expected = prepare(deep), prepare(flat)
         jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6), got, expected)
         assert {len(x) for x in jax.tree.leaves(got)} == {5 * (6 if batch_shape else 1)}

@@ -133,7 +133,7 @@ class SimulatedPlatform(Platform):
     def _adopt(self, life: Lifecycle) -> None:
         """Goes on with this life: a new one, or one that was saved."""
         self._life = life
-        self._meters: dict[int, Meter] = {}  # by the identity of their price sheet
+        self._meters: dict[int, tuple[PriceSheet, Meter]] = {}  # by the identity of their price sheet
         clock = self._clock = life.clock
         self._time: VirtualTime | WallTime
         if isinstance(clock, VirtualClock):
@@ -241,13 +241,15 @@ class SimulatedPlatform(Platform):
         return self._time.next(until)
 
     def bill(self, prices: PriceSheet) -> Bill:
-        # Asked for again, as after every round, a meter looks at what is new in the trace alone. It holds on to its
-        # sheet, so that no other sheet gets the sheet's identity.
-        meter = self._meters.get(id(prices))
-        if meter is None:
+        # Asked for again, as after every round, a meter reads what is new in the trace alone. Its sheet is kept beside
+        # it, so that no other sheet gets the sheet's identity.
+        kept = self._meters.get(id(prices))
+        if kept is None:
             if len(self._meters) >= _METERS:
                 self._meters.clear()
-            meter = self._meters[id(prices)] = Meter(self.trace, prices, functions=self.functions)
+            kept = self._meters[id(prices)] = prices, Meter(prices, functions=self.functions)
+        _, meter = kept
+        meter.read(self.trace.rows(meter.rows_read))
         return meter.bill(until=self.now)
 
     def close(self, *, patience: float = math.inf) -> None:
