@@ -10,7 +10,7 @@ import pytest
 from experiments.simtest import command, runs
 from experiments.simtest.invariants import ViolationError
 from stellaris.runtime import store, usage
-from stellaris.runtime.simulated import admission, fleet, lifecycle, transfers
+from stellaris.runtime.simulated import admission, departures, fleet, transfers
 from stellaris.systems import session
 from stellaris.systems import stellaris as loop
 
@@ -57,13 +57,13 @@ def a_container_is_reused_after_expiry(patch: pytest.MonkeyPatch) -> None:
 
 def a_lost_completion_is_never_retried(patch: pytest.MonkeyPatch) -> None:
     """Its loss is never noticed."""
-    deliver = lifecycle.Lifecycle._deliver
+    deliver = departures.Departures._deliver
 
     def silent(self: Any, message: Any, now: float) -> Any:
         done = deliver(self, message, now)
         return None if message[1] == "noticed" else done
 
-    patch.setattr(lifecycle.Lifecycle, "_deliver", silent)
+    patch.setattr(departures.Departures, "_deliver", silent)
 
 
 def a_gradient_is_lost(patch: pytest.MonkeyPatch) -> None:
@@ -148,14 +148,14 @@ def those_that_wait_are_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 def an_invocation_ends_twice(patch: pytest.MonkeyPatch) -> None:
     """A duplicated message ends it once more."""
-    deliver = lifecycle.Lifecycle._deliver
+    deliver = departures.Departures._deliver
 
     def ending(self: Any, message: Any, now: float) -> Any:
         invocation = deliver(self, message, now)
-        self.trace.append(now, "completed", function=invocation.function, invocation=invocation.number)
+        self._rows.append((now, "completed", invocation.function, invocation.number, -1, 0.0))
         return invocation
 
-    patch.setattr(lifecycle.Lifecycle, "_deliver", ending)
+    patch.setattr(departures.Departures, "_deliver", ending)
 
 
 def two_containers_share_a_slot(patch: pytest.MonkeyPatch) -> None:

@@ -232,8 +232,8 @@ class SimulatedPlatform(Platform):
 
     def cancel(self, invocation: Invocation) -> None:
         call = self._own(invocation)
-        if call.number in self._life.pending:
-            self._life.leave(call, "cancelled", self.now)
+        if call.number in self._life.departures.pending:
+            self._life.departures.end(call, "cancelled", self.now)
 
     def next_completion(self, *, until: float = math.inf) -> Invocation | None:
         if math.isnan(until):
@@ -291,7 +291,7 @@ class SimulatedPlatform(Platform):
         """
         if not self._clock.virtual:
             raise CheckpointError("clock='wall': only a run in virtual time can go on where it was saved")
-        for invocation in self._life.pending.values():
+        for invocation in self._life.departures.pending.values():
             program = invocation.program
             for part in ("body", "init", "batched", "upload"):
                 closure = closure_name(getattr(program, part))
