@@ -1,10 +1,10 @@
 """What each system runs with: the authors' demo's own settings, and ours."""
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from stellaris import PPO, staleness_aware
+from stellaris.configuration import described
 from stellaris.systems import Budget, Stellaris, Synchronous, Workload
 from stellaris.systems.training import System
 
@@ -17,7 +17,6 @@ class Preset:
     summary: str
     workload: Workload
     stellaris: Stellaris
-    aggregation: Mapping[str, Any]  #: arguments of `staleness_aware`, for the record.
     synchronous: Synchronous
     budget: Budget
 
@@ -30,7 +29,11 @@ class Preset:
         own = {name: getattr(self.stellaris, name) for name in ("learners", "rho", "round_based")}
         return {
             "workload": asdict(self.workload),
-            "stellaris": {**own, "aggregation": dict(self.aggregation), "ppo": asdict(self.stellaris.algorithm)},
+            "stellaris": {
+                **own,
+                "aggregator": described(self.stellaris.aggregator),
+                "ppo": asdict(self.stellaris.algorithm),
+            },
             "synchronous": {"ppo": asdict(self.synchronous.algorithm)},
         }
 
@@ -50,7 +53,6 @@ def paper(environment: str) -> Preset:
     coefficient are RLlib's defaults.
     """
     rounds = 20
-    aggregation: dict[str, Any] = {"decay": 0.9, "smoothness": 3.0, "combine": "sequential", "threshold": "integer"}
     batch = ACTORS * FRAGMENT
 
     def ppo(minibatch_size: int) -> PPO:
@@ -72,11 +74,10 @@ def paper(environment: str) -> Preset:
         stellaris=Stellaris(
             ppo(batch // LEARNERS),
             learners=LEARNERS,
-            aggregator=staleness_aware(LEARNERS, **aggregation),
+            aggregator=staleness_aware(LEARNERS, decay=0.9, combine="sequential", threshold="integer"),
             rho=1.0,
             round_based=True,
         ),
-        aggregation=aggregation,
         synchronous=Synchronous(ppo(batch)),
         budget=Budget(steps=rounds * batch),
     )
@@ -88,7 +89,6 @@ def tuned(environment: str) -> Preset:
     Against the paper's defaults, the cap is looser (at rho = 1 few samples whose probability has risen are learned
     from, and the policy's entropy hardly falls), and the threshold stays where it was measured instead of decaying.
     """
-    aggregation: dict[str, Any] = {"decay": 1.0, "smoothness": 3.0}
     easy = environment == "CartPole-v1"
     ppo = PPO(learning_rate=5e-4 if easy else 3e-4, epochs=5 if easy else 10, minibatch_size=512)
     return Preset(
@@ -98,10 +98,9 @@ def tuned(environment: str) -> Preset:
         stellaris=Stellaris(
             ppo,
             learners=LEARNERS,
-            aggregator=staleness_aware(LEARNERS, **aggregation),
+            aggregator=staleness_aware(LEARNERS, decay=1.0),
             rho=2.0,
         ),
-        aggregation=aggregation,
         synchronous=Synchronous(ppo),
         budget=Budget(seconds=24.0 if easy else 100.0),
     )

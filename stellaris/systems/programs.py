@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from stellaris.aggregation import apply_update
 from stellaris.algorithms import PPO, gradient
 from stellaris.algorithms.batch import Batch, take
 from stellaris.algorithms.gradients import all_finite
@@ -21,6 +20,7 @@ from stellaris.rollout import Actors, Fragment, start
 from stellaris.runtime.functions import Context, Function
 from stellaris.runtime.references import size
 from stellaris.types import NDArray, Tree, Versioned, concatenate
+from stellaris.update import apply_update
 
 #: Programs are made once for what they are made of, so that a second run compiles nothing.
 _once = functools.lru_cache(maxsize=64)

@@ -4,6 +4,7 @@ import functools
 import math
 from collections import deque
 from dataclasses import dataclass, field
+from typing import Any
 
 import jax
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from stellaris import checks
 from stellaris.aggregation import Aggregator, staleness_aware
 from stellaris.algorithms import PPO
-from stellaris.gradient_queue import AggregatorState
+from stellaris.gradient_queue import AggregatorState, Update
 from stellaris.rollout import Fragment
 from stellaris.systems import programs
 from stellaris.systems.programs import Learned, Work
@@ -67,12 +68,12 @@ class Stellaris:
         newest = store.latest("policy")
         # Without a cap nobody looks at the others' policies, and nobody fetches them.
         held = () if math.isinf(self.rho) else store.held("policy", slots=self.learners)
-        init, push, ready, pop, admit = _jitted(self.aggregator or _default(self.learners))
+        aggregator = self.aggregator or staleness_aware(self.learners, decay=0.9)
 
         def first() -> _Loop:
             params = run.first_params
             return _Loop(
-                *(params, self.algorithm.optimizer().init(params), run.publish(params), init(params)),
+                *(params, self.algorithm.optimizer().init(params), run.publish(params), aggregator.init(params)),
                 batches=programs.Batches(self.algorithm, run.key),
                 parked=list(range(actors)),
                 free=list(range(self.learners)),
@@ -102,7 +103,7 @@ class Stellaris:
                         s.fragments, s.backlog = [], len(data.indices)
                 case "learner":
                     learned: Learned = done.result()
-                    s.queue = push(s.queue, learned.gradient, learned.version, learner=done.tag)
+                    s.queue = _push(aggregator, s.queue, learned.gradient, learned.version, done.tag)
                     s.queued.append((done.number, s.running.pop(done.tag)))
                     s.free.append(done.tag)
                     run.pushed(done, learned.metrics)
@@ -110,10 +111,10 @@ class Stellaris:
                     s.params, s.opt_state = done.result()
                     s.clock, s.updating = run.publish(s.params), False
 
-            s.startable = [i for i in s.free if admit(s.queue, i, s.clock)] if s.work else []
+            s.startable = [i for i in s.free if aggregator.admit(s.queue, i, s.clock)] if s.work else []
             stalled = not (s.running or s.startable)
-            if s.queued and not s.updating and (stalled or ready(s.queue, s.clock, run.round)):
-                update, s.queue = pop(s.queue, s.clock, run.round)
+            if s.queued and not s.updating and (stalled or _ready(aggregator, s.queue, s.clock, run.round)):
+                update, s.queue = _pop(aggregator, s.queue, s.clock, run.round)
                 for staleness in update.staleness[: int(update.count)].tolist():
                     run.applied(staleness, *s.queued.popleft())
                 group = programs.Group.of(update, s.params)
@@ -148,25 +149,33 @@ def _check_aggregator(aggregator: Aggregator, learners: int) -> None:
     """Raises unless it can serve so many learners."""
     if not isinstance(aggregator, Aggregator):
         raise TypeError(f"aggregator={aggregator!r} is none: make one, such as softsync(2)")
+    try:
+        hash(aggregator)
+    except TypeError as error:
+        raise TypeError(f"aggregator={aggregator!r} has no hash ({error}): make it a frozen dataclass") from None
     empty = jax.eval_shape(aggregator.init, np.float32(0))
     if empty.capacity < learners:
         raise ValueError(
             f"learners={learners}: the aggregator's queue holds {empty.capacity} gradients, and no more learners would "
             "ever run at once: raise its capacity"
         )
-    jax.eval_shape(lambda state: aggregator.admit(state, learners - 1, 0), empty)  # looks at the learner's number
+    jax.eval_shape(lambda state: aggregator.admit(state, learners - 1, 0), empty)  # checks the learner's number
 
 
-@functools.cache
-def _default(learners: int) -> Aggregator:
-    return staleness_aware(learners, decay=0.9)
+# Compiled once for each aggregator, by value. The queue is updated in place: it is the largest thing that changes with
+# every gradient.
 
 
-@functools.lru_cache(maxsize=64)
-def _jitted(aggregator: Aggregator) -> Aggregator:
-    """The queue is updated in place: it is the largest thing that changes with every gradient."""
-    return aggregator._replace(
-        push=jax.jit(aggregator.push, donate_argnums=0),
-        ready=jax.jit(aggregator.ready),
-        pop=jax.jit(aggregator.pop, donate_argnums=0),
-    )
+@functools.partial(jax.jit, static_argnums=0, donate_argnums=1)
+def _push(aggregator: Aggregator, queue: AggregatorState, gradient: Tree, version: Any, learner: Any) -> Any:
+    return aggregator.push(queue, gradient, version, learner=learner)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _ready(aggregator: Aggregator, queue: AggregatorState, clock: Any, round: Any) -> Any:
+    return aggregator.ready(queue, clock, round)
+
+
+@functools.partial(jax.jit, static_argnums=0, donate_argnums=1)
+def _pop(aggregator: Aggregator, queue: AggregatorState, clock: Any, round: Any) -> tuple[Update, AggregatorState]:
+    return aggregator.pop(queue, clock, round)
