@@ -5,6 +5,7 @@ import math
 from collections import Counter
 from collections.abc import Callable
 from random import Random
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import jax
@@ -53,9 +54,12 @@ def equal(got, want):
     jax.tree.map(np.testing.assert_array_equal, got, want)
 
 
+METHODS = ("init", "push", "ready", "pop", "admit")
+
+
 def jitted(aggregator):
-    """The same with every function under jit."""
-    return Aggregator(*(jax.jit(function, compiler_options=QUICK) for function in aggregator))
+    """The same with every method under jit."""
+    return SimpleNamespace(**{name: jax.jit(getattr(aggregator, name), compiler_options=QUICK) for name in METHODS})
 
 
 def weighted_mean(weights, trees):
@@ -720,7 +724,8 @@ def test_nothing_is_compiled_twice(name):
         return jax.jit(traced, compiler_options=QUICK)
 
     aggregator, apply = CASES[name].aggregator, functools.partial(apply_update, optimizer)
-    init, push, ready, pop, admit, step = map(counted, (*aggregator, apply))
+    methods = [getattr(aggregator, name) for name in METHODS]
+    init, push, ready, pop, admit, step = map(counted, (*methods, apply))
     state, params, opt_state = init(LIKE), LIKE, optimizer.init(LIKE)
     for number in range(50):
         clock = np.int32(number)
@@ -805,8 +810,9 @@ def test_a_batch_of_queues():
     functions = compiled("threshold 4, mean")
     queues = [filled(functions, versions) for versions in ((0, 7), (5, 5), (1, 0))]
     batch = jax.tree.map(lambda *x: jnp.stack(x), *queues)
+    aggregator = CASES["threshold 4, mean"].aggregator
     push, ready, pop = (
-        jax.jit(jax.vmap(f, in_axes=(0, None, None))) for f in CASES["threshold 4, mean"].aggregator[1:4]
+        jax.jit(jax.vmap(f, in_axes=(0, None, None))) for f in (aggregator.push, aggregator.ready, aggregator.pop)
     )
     close(ready(batch, 7, 0), np.array([True, True, False]))  # means 3.5, 2 and 6.5
     for got, alone in (

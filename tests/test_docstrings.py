@@ -9,7 +9,8 @@ import stellaris
 import stellaris.algorithms
 
 LAYERS = (
-    "returns truncation losses staleness aggregation compensation diagnostics algorithms gradient_queue distributions"
+    "returns truncation losses staleness thresholds gradient_queue aggregation synchronisation update compensation "
+    "diagnostics algorithms distributions"
 )
 PURE = re.compile(rf"stellaris\.({'|'.join(LAYERS.split())})(\.\w+)*")
 

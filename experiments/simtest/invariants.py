@@ -5,6 +5,7 @@ from collections import defaultdict
 from typing import Any
 
 from experiments.simtest.scenarios import NOTICED_WITHIN, PRICES, RETRIED_WITHIN, Scenario
+from stellaris.aggregation import StalenessAware
 from stellaris.runtime import Bill, FunctionSpec, PriceSheet, Rate, SimulatedPlatform
 from stellaris.runtime.endings import ENDINGS
 from stellaris.runtime.trace import Trace
@@ -173,15 +174,15 @@ class Checker:
 
     def _close_group(self) -> None:
         """A group is applied only if it is fresh enough, or full, or nothing more can come."""
-        threshold, staleness = self.scenario.threshold, [value for _, value in self.group]
-        if threshold is not None:
-            beta = threshold.max_staleness * threshold.decay**self.rounds
+        aggregator, staleness = getattr(self.scenario.system, "aggregator", None), [value for _, value in self.group]
+        if isinstance(aggregator, StalenessAware):
+            beta = aggregator.max_staleness * aggregator.decay**self.rounds
             fresh = sum(staleness) / len(staleness) <= beta + 1e-6
-            allowed = fresh or len(staleness) >= threshold.full or self.open_learners == 0
+            allowed = fresh or len(staleness) >= aggregator.full or self.open_learners == 0
             self._require(
                 allowed,
                 f"a group of staleness {staleness} was applied in round {self.rounds}: the threshold is {beta:.3g}, "
-                f"full are {threshold.full}, and {self.open_learners} learners run",
+                f"{aggregator.full} gradients are a full group, and {self.open_learners} learners run",
             )
             self._require(not self.pushed, f"the queue was left with {len(self.pushed)} gradients")
         self.group = []

@@ -13,13 +13,13 @@ from stellaris.acting.envs import EnvSpec, VectorEnv
 from stellaris.acting.normalisation import Statistics
 from stellaris.acting.policies import Policy, PolicyVersion
 from stellaris.acting.rollout import Actors, Fragment, start
-from stellaris.aggregation import apply_update
 from stellaris.algorithms import Algorithm, gradient, update
 from stellaris.gradient_queue import Update
 from stellaris.runtime.functions import Context, Function
 from stellaris.runtime.references import size
 from stellaris.systems.batches import Data, Work
 from stellaris.types import Tree, Versioned
+from stellaris.update import apply_update
 
 
 class NonFiniteGradientError(FloatingPointError):

@@ -4,7 +4,7 @@ import functools
 import math
 from collections import deque
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
@@ -14,7 +14,7 @@ from stellaris.acting.rollout import Fragment
 from stellaris.aggregation import Aggregator, staleness_aware
 from stellaris.algorithms import PPO, Algorithm
 from stellaris.algorithms.algorithm import check_algorithm
-from stellaris.gradient_queue import AggregatorState
+from stellaris.gradient_queue import AggregatorState, Update
 from stellaris.systems import programs
 from stellaris.systems.batches import Work, batch_of, unlearned
 from stellaris.systems.programs import Learned
@@ -73,7 +73,7 @@ class Stellaris:
         newest = store.latest(POLICY)
         # Without a cap nobody looks at the others' policies, and nobody fetches them.
         held = () if math.isinf(self.rho) else store.held(POLICY, slots=self.learners)
-        init, push, ready, pop, admit = _jitted(self.aggregator or _default(self.learners))
+        aggregator = self.aggregator or staleness_aware(self.learners, decay=0.9)
 
         def first() -> _Loop:
             params = session.first_params
@@ -81,7 +81,7 @@ class Stellaris:
                 params=params,
                 opt_state=self.algorithm.optimizer().init(params),
                 clock=session.publish(params),
-                queue=init(params),
+                queue=aggregator.init(params),
                 parked=list(range(actors)),
                 free=list(range(self.learners)),
             )
@@ -119,7 +119,7 @@ class Stellaris:
                         session.round_over()
                 case "learner":
                     learned: Learned = done.result()
-                    loop.queue = push(loop.queue, learned.gradient, learned.version, learner=done.tag)
+                    loop.queue = _push(aggregator, loop.queue, learned.gradient, learned.version, done.tag)
                     loop.queued.append((done.number, loop.running.pop(done.tag)))
                     loop.free.append(done.tag)
                     session.record.queued(done)
@@ -129,11 +129,12 @@ class Stellaris:
                     loop.clock = session.publish(loop.params)
                     loop.updating = False
 
-            loop.startable = [i for i in loop.free if admit(loop.queue, i, loop.clock)] if loop.work else []
+            loop.startable = [i for i in loop.free if aggregator.admit(loop.queue, i, loop.clock)] if loop.work else []
             stalled = not (loop.running or loop.startable)
             # Before freed learners restart: the update decides which version they work on.
-            if loop.queued and not loop.updating and (stalled or ready(loop.queue, loop.clock, session.round)):
-                update, loop.queue = pop(loop.queue, loop.clock, session.round)
+            may_update = loop.queued and not loop.updating
+            if may_update and (stalled or _ready(aggregator, loop.queue, loop.clock, session.round)):
+                update, loop.queue = _pop(aggregator, loop.queue, loop.clock, session.round)
                 for staleness in update.staleness[: int(update.count)].tolist():
                     _apply(session, loop, staleness)
                 group = programs.Group.of(update, loop.params)
@@ -176,25 +177,33 @@ def _check_aggregator(aggregator: Aggregator, learners: int) -> None:
     """Raises unless it can serve so many learners."""
     if not isinstance(aggregator, Aggregator):
         raise TypeError(f"aggregator={aggregator!r} is none: make one, such as softsync(2)")
+    try:
+        hash(aggregator)
+    except TypeError as error:
+        raise TypeError(f"aggregator={aggregator!r} has no hash ({error}): make it a frozen dataclass") from None
     empty = jax.eval_shape(aggregator.init, np.float32(0))
     if empty.capacity < learners:
         raise ValueError(
             f"learners={learners}: the aggregator's queue holds {empty.capacity} gradients, and no more learners would "
             "ever run at once: raise its capacity"
         )
-    jax.eval_shape(lambda state: aggregator.admit(state, learners - 1, 0), empty)  # looks at the learner's number
+    jax.eval_shape(lambda state: aggregator.admit(state, learners - 1, 0), empty)  # checks the learner's number
 
 
-@functools.cache
-def _default(learners: int) -> Aggregator:
-    return staleness_aware(learners, decay=0.9)
+# Compiled once for each aggregator, by value. The queue is updated in place: it is the largest thing that changes with
+# every gradient.
 
 
-@functools.lru_cache(maxsize=64)
-def _jitted(aggregator: Aggregator) -> Aggregator:
-    """The queue is updated in place: it is the largest thing that changes with every gradient."""
-    return aggregator._replace(
-        push=jax.jit(aggregator.push, donate_argnums=0),
-        ready=jax.jit(aggregator.ready),
-        pop=jax.jit(aggregator.pop, donate_argnums=0),
-    )
+@functools.partial(jax.jit, static_argnums=0, donate_argnums=1)
+def _push(aggregator: Aggregator, queue: AggregatorState, gradient: Tree, version: Any, learner: Any) -> Any:
+    return aggregator.push(queue, gradient, version, learner=learner)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _ready(aggregator: Aggregator, queue: AggregatorState, clock: Any, round: Any) -> Any:
+    return aggregator.ready(queue, clock, round)
+
+
+@functools.partial(jax.jit, static_argnums=0, donate_argnums=1)
+def _pop(aggregator: Aggregator, queue: AggregatorState, clock: Any, round: Any) -> tuple[Update, AggregatorState]:
+    return aggregator.pop(queue, clock, round)

@@ -87,7 +87,7 @@ def test_the_paper_preset(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert "preset paper" in capsys.readouterr().out
     settings = json.loads((tmp_path / "summary.json").read_text())["settings"]
     assert settings["stellaris"]["round_based"] is True
-    assert settings["stellaris"]["aggregation"]["combine"] == "sequential"
+    assert settings["stellaris"]["aggregator"]["combine"] == "sequential"
 
 
 @pytest.mark.parametrize(

@@ -98,13 +98,7 @@ def the_version_clock_stands_still(patch: pytest.MonkeyPatch) -> None:
 
 def the_threshold_is_ignored(patch: pytest.MonkeyPatch) -> None:
     """A queue with anything in it is applied."""
-    jitted = loop._jitted
-
-    def eager(aggregator: Any) -> Any:
-        made = jitted(aggregator)
-        return made._replace(ready=lambda state, clock, round: np.asarray(state.count) > 0)
-
-    patch.setattr(loop, "_jitted", eager)
+    patch.setattr(loop, "_ready", lambda aggregator, queue, clock, round: np.asarray(queue.count) > 0)
 
 
 def a_limit_is_ignored(patch: pytest.MonkeyPatch) -> None:
