@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 
 from stellaris.runtime import Trace
 from stellaris.runtime.files import atomic_path
-from stellaris.systems.training import Row
+from stellaris.systems import Row
 
 #: Colours that stay apart for the colour-blind (Okabe & Ito 2008) and line styles that stay apart in grey.
 _STYLES: Mapping[str, dict[str, Any]] = {

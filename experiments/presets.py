@@ -1,12 +1,11 @@
 """What each system runs with: the authors' demo's own settings, and ours."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from stellaris import PPO, staleness_aware
 from stellaris.configuration import described
-from stellaris.systems import Budget, Stellaris, Synchronous, Workload
-from stellaris.systems.training import System
+from stellaris.systems import Budget, Stellaris, Synchronous, System, Workload
 
 
 @dataclass(frozen=True)
@@ -28,13 +27,13 @@ class Preset:
         """Everything that was chosen, for a record of the run."""
         own = {name: getattr(self.stellaris, name) for name in ("learners", "rho", "round_based")}
         return {
-            "workload": asdict(self.workload),
+            "workload": described(self.workload),
             "stellaris": {
                 **own,
                 "aggregator": described(self.stellaris.aggregator),
-                "ppo": asdict(self.stellaris.algorithm),
+                "ppo": described(self.stellaris.algorithm),
             },
-            "synchronous": {"ppo": asdict(self.synchronous.algorithm)},
+            "synchronous": {"ppo": described(self.synchronous.algorithm)},
         }
 
 

@@ -20,11 +20,10 @@ from rich.table import Table
 from experiments import options, plots, shell, testbed
 from experiments.output import one_run
 from experiments.presets import PRESETS, TARGETS, Preset
-from stellaris import envs
+from stellaris.acting import envs
 from stellaris.runtime import FunctionError, SimulatedPlatform, Trace
 from stellaris.runtime.files import atomic_write
-from stellaris.systems import Budget, train
-from stellaris.systems.training import Row
+from stellaris.systems import Budget, Row, train
 
 DESCRIPTION = "learn an environment twice, by Stellaris and by a synchronous baseline, and compare them"
 
@@ -234,7 +233,9 @@ def _write(
     console.print(_table(summaries, list(histories), arguments.env, target))
     for outcome in outcomes:
         with atomic_write(out / f"history_{outcome.system}_{outcome.seed}.csv") as file:
-            writer = csv.DictWriter(file, fieldnames=list(outcome.history[0]), lineterminator="\n")
+            # What nobody reported in a round, its row does not have.
+            columns = dict.fromkeys(name for row in outcome.history for name in row)
+            writer = csv.DictWriter(file, fieldnames=list(columns), lineterminator="\n")
             writer.writeheader()
             writer.writerows(outcome.history)
     record = {

@@ -11,8 +11,8 @@ import optax
 import pytest
 
 from stellaris import IMPALA, PPO
+from stellaris.acting.networks import ActorCritic
 from stellaris.configuration import described, differences
-from stellaris.networks import ActorCritic
 from stellaris.runtime import Deployment, FunctionSpec, delays
 
 

@@ -16,6 +16,7 @@ import pytest
 import stellaris
 from stellaris import IMPACT, IMPALA, PPO, Categorical, DiagonalGaussian, Trajectory, Update, eager
 from stellaris.algorithms import gradient
+from stellaris.algorithms import update as learn
 from tests.test_docstrings import FUNCTIONS, METHODS
 
 T, B = 5, 2
@@ -73,7 +74,7 @@ def batch(n):
 
 
 def target_batch(n):
-    return impact.prepare(apply_fn, params(n), trajectory(n))
+    return impact.prepare(trajectory(n), apply_fn, params(n))
 
 
 def update(n, combine="mean"):
@@ -148,16 +149,21 @@ CALLS = {
     "gradient, IMPALA": lambda n: gradient(impala, apply_fn, params(n), trajectory(n), peers(n), version=n),
     "PPO.optimizer": lambda n: linked(ppo.optimizer(), n),
     "PPO.prepare": lambda n: ppo.prepare(trajectory(n)),
-    "PPO.minibatches": lambda n: ppo.minibatches(jax.random.key(n), T * B),
+    "PPO.minibatches": lambda n: ppo.minibatches(jax.random.key(n), batch(n)),
+    "PPO.select": lambda n: ppo.select(batch(n), jnp.arange(3)),
     "PPO.loss": lambda n: ppo.loss(apply_fn, params(n), batch(n), peers(n), version=n),
-    "PPO.update": lambda n: ppo.update(
-        apply_fn, params(n), optimizer.init(params(n)), batch(n), ppo.minibatches(jax.random.key(n), T * B)
+    "update": lambda n: learn(
+        ppo, apply_fn, params(n), optimizer.init(params(n)), batch(n), ppo.minibatches(jax.random.key(n), batch(n))
     ),
+    "IMPALA.prepare": lambda n: impala.prepare(trajectory(n)),
+    "IMPALA.minibatches": lambda n: impala.minibatches(jax.random.key(n), trajectory(n)),
+    "IMPALA.select": lambda n: impala.select(trajectory(n), jnp.arange(2)),
     "IMPALA.optimizer": lambda n: linked(impala.optimizer(), n),
     "IMPALA.loss": lambda n: impala.loss(apply_fn, params(n), trajectory(n), peers(n), version=n),
     "IMPACT.optimizer": lambda n: linked(impact.optimizer(), n),
     "IMPACT.prepare": lambda n: target_batch(n),
-    "IMPACT.minibatches": lambda n: impact.minibatches(jax.random.key(n), T * B),
+    "IMPACT.minibatches": lambda n: impact.minibatches(jax.random.key(n), target_batch(n)),
+    "IMPACT.select": lambda n: impact.select(target_batch(n), jnp.arange(3)),
     "IMPACT.loss": lambda n: impact.loss(apply_fn, params(n), target_batch(n), peers(n), version=n),
     "DiagonalGaussian.log_prob": lambda n: gaussian.log_prob(x(n, B, 3)),
     "DiagonalGaussian.entropy": lambda n: gaussian.entropy(),
@@ -269,25 +275,25 @@ def test_what_can_not_be_compared_is_called_as_it_is():
         def __call__(self, params, observation):
             return apply_fn(params, observation)
 
-    arguments = params(0), optimizer.init(params(0)), batch(0), ppo.minibatches(jax.random.key(0), T * B)
+    arguments = params(0), optimizer.init(params(0)), batch(0), ppo.minibatches(jax.random.key(0), batch(0))
     kept = eager._compiled.cache_info().currsize
-    got = ppo.update(Network(), *arguments)
+    got = learn(ppo, Network(), *arguments)
     assert eager._compiled.cache_info().currsize == kept
-    expected = ppo.update(apply_fn, *arguments)
+    expected = learn(ppo, apply_fn, *arguments)
     chex.assert_trees_all_close(got, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_functions_that_close_over_traced_arrays_leave_none_behind():
     """Within a `jit`, a network of the caller's may hold what is being traced; it is not kept."""
-    arguments = params(0), optimizer.init(params(0)), batch(0), ppo.minibatches(jax.random.key(0), T * B)
+    arguments = params(0), optimizer.init(params(0)), batch(0), ppo.minibatches(jax.random.key(0), batch(0))
 
     @jax.jit
     def within(scale, arguments):
-        return ppo.update(lambda p, o: apply_fn(p, o * scale), *arguments)[0]
+        return learn(ppo, lambda p, o: apply_fn(p, o * scale), *arguments)[0]
 
-    constants = jax.jit(lambda scale: ppo.update(lambda p, o: apply_fn(p, o * scale), *arguments)[0])
+    constants = jax.jit(lambda scale: learn(ppo, lambda p, o: apply_fn(p, o * scale), *arguments)[0])
     with jax.checking_leaks():
         got = within(jnp.float32(0.5), arguments)
         chex.assert_trees_all_close(constants(jnp.float32(0.5)), got, rtol=1e-5)
-    expected = ppo.update(lambda p, o: apply_fn(p, o * 0.5), *arguments)[0]
+    expected = learn(ppo, lambda p, o: apply_fn(p, o * 0.5), *arguments)[0]
     chex.assert_trees_all_close(got, expected, rtol=1e-5, atol=1e-6)

@@ -14,11 +14,12 @@ import numpy as np
 import psutil
 
 from experiments.benchmarks.measuring import Comparison
-from stellaris import PPO, envs
+from stellaris import PPO
+from stellaris.acting import envs
+from stellaris.acting.normalisation import Normaliser
+from stellaris.acting.policies import Policy, PolicyVersion, actor_critic
 from stellaris.algorithms import gradient
 from stellaris.algorithms.batch import Batch, take
-from stellaris.normalisation import Normaliser
-from stellaris.policies import Policy, PolicyVersion, actor_critic
 from stellaris.runtime import Function, FunctionSpec, SimulatedPlatform, Trace
 from stellaris.runtime.delays import Constant, Exponential, LogNormal, Uniform
 from stellaris.systems import programs

@@ -268,7 +268,9 @@ class Checker:
             self._require(math.isclose(bill.parts[name], expected, rel_tol=1e-9), f"{name} costs {expected}")
 
     def _walk(self, name: str, spec: FunctionSpec, rate: Rate) -> float:
-        total, used, a_second = 0.0, 0.0, rate.a_second(spec.resources)
+        total = 0.0
+        used = 0.0
+        price = rate.usd_per_second(spec.resources)
 
         def rounded(seconds: float) -> float:
             if not rate.granularity:
@@ -284,10 +286,10 @@ class Checker:
             cold = began - call.acquired
             used += cold
             if rate.cold:
-                total += rounded(cold) * a_second
+                total += rounded(cold) * price
             if not math.isnan(call.started):
                 used += call.ended - call.started
-                total += rounded(call.ended - call.started) * a_second + rate.per_request
+                total += rounded(call.ended - call.started) * price + rate.per_request
         for box in self.boxes.values():
             if box.function != name:
                 continue
@@ -297,8 +299,8 @@ class Checker:
             if not math.isnan(box.ready) or not used_ever:
                 used += warmed - box.created
                 if rate.cold:
-                    total += rounded(warmed - box.created) * a_second
-        return total + (-used * a_second if rate.idle else 0.0)
+                    total += rounded(warmed - box.created) * price
+        return total + (-used * price if rate.idle else 0.0)
 
     def _require(self, holds: bool, what: str) -> None:
         if not holds:

@@ -22,8 +22,7 @@ from stellaris.runtime import (
     Transfer,
 )
 from stellaris.runtime.delays import Constant, Delay, Exponential, Gamma, LogNormal, Mixture, Uniform
-from stellaris.systems import Budget, Stellaris, Synchronous, Workload
-from stellaris.systems.training import System
+from stellaris.systems import Budget, Stellaris, Synchronous, System, Workload
 
 WORKLOAD = Workload("CartPole-v1", actors=2, fragment=16, hidden=(8,))
 ALGORITHM = PPO(learning_rate=1e-2, epochs=2, minibatch_size=8)

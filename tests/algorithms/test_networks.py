@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from stellaris import IMPACT, IMPALA, PPO, Categorical, DiagonalGaussian
+from stellaris.acting.networks import ActorCritic
 from stellaris.algorithms import gradient
 from stellaris.distributions import as_distribution
-from stellaris.networks import ActorCritic
 from tests.algorithms.test_impala import sample_trajectory
 from tests.algorithms.test_ppo import ACTIONS, FEATURES, categorical, close, equal, gaussian
 
@@ -159,10 +159,7 @@ def test_the_network_is_the_users(algorithm, discrete):
     target = jax.tree.map(lambda p: 1.1 * p, params)
 
     def learn(apply_fn):
-        batch = trajectory
-        if not isinstance(algorithm, IMPALA):
-            arguments = (apply_fn, target) if isinstance(algorithm, IMPACT) else ()
-            batch = algorithm.prepare(*arguments, trajectory)
+        batch = algorithm.prepare(trajectory, apply_fn, target)
         return gradient(algorithm, apply_fn, params, batch, (peer,))
 
     learned = {name: jax.jit(functools.partial(learn, apply_fn))() for name, apply_fn in functions.items()}

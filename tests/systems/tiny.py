@@ -5,8 +5,7 @@ from typing import Any
 from stellaris import PPO
 from stellaris.runtime import FunctionSpec, Machine, PriceSheet, Rate, SimulatedPlatform
 from stellaris.runtime.delays import Constant, Delay
-from stellaris.systems import Budget, Result, Workload, train
-from stellaris.systems.training import System
+from stellaris.systems import Budget, Result, System, Workload, train
 
 WORKLOAD = Workload("CartPole-v1", actors=2, fragment=16, hidden=(8,))
 PPO_CONFIG = PPO(learning_rate=1e-2, epochs=2, minibatch_size=8)

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from stellaris.envs import VectorEnv
-from stellaris.normalisation import Statistics
-from stellaris.policies import Policy, PolicyVersion
+from stellaris.acting.envs import VectorEnv
+from stellaris.acting.normalisation import Statistics
+from stellaris.acting.policies import Policy, PolicyVersion
 from stellaris.types import NDArray, Trajectory, Versioned
 
 

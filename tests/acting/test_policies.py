@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from stellaris.acting.envs import EnvSpec
+from stellaris.acting.normalisation import Normaliser
+from stellaris.acting.policies import PolicyVersion, actor_critic
 from stellaris.distributions import Categorical, DiagonalGaussian
-from stellaris.envs import EnvSpec
-from stellaris.normalisation import Normaliser
-from stellaris.policies import PolicyVersion, actor_critic
 
 HOPPER = EnvSpec("Hopper-v4", (11,), 3, False, (-1.0,) * 3, (1.0,) * 3, action_shape=(3,))
 CARTPOLE = EnvSpec("CartPole-v1", (4,), 2, True)

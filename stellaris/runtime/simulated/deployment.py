@@ -4,9 +4,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from stellaris.runtime.faults import Faults, StoreFaults
 from stellaris.runtime.functions import FunctionSpec
-from stellaris.runtime.placement import Node, Placement
+from stellaris.runtime.resources import Node
+from stellaris.runtime.simulated.faults import Faults, StoreFaults
+from stellaris.runtime.simulated.placement import Placement
 
 
 @dataclass(frozen=True)

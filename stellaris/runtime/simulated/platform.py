@@ -6,22 +6,24 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
 from stellaris import checks
-from stellaris.runtime.agenda import ACQUIRE
-from stellaris.runtime.billing import Bill, Meter, PriceSheet
-from stellaris.runtime.bodies import Bodies
-from stellaris.runtime.calls import Call
+from stellaris.runtime.billing import Bill, Meter
 from stellaris.runtime.checkpoint import CheckpointError, closure_name
-from stellaris.runtime.clock import Clock, VirtualClock, WallClock
 from stellaris.runtime.contract import Platform
-from stellaris.runtime.deployment import Deployment
-from stellaris.runtime.drivers import VirtualTime, WallTime
 from stellaris.runtime.endings import ENDINGS_BY_NAME
-from stellaris.runtime.faults import Faults, StoreFaults
 from stellaris.runtime.functions import Function, FunctionError, FunctionSpec, Invocation, Transfer
-from stellaris.runtime.lifecycle import Lifecycle
-from stellaris.runtime.placement import Node, Placement
+from stellaris.runtime.price_sheets import PriceSheet
 from stellaris.runtime.references import size, values_among
-from stellaris.runtime.replay import Replay
+from stellaris.runtime.resources import Node
+from stellaris.runtime.simulated.agenda import ACQUIRE
+from stellaris.runtime.simulated.bodies import Bodies
+from stellaris.runtime.simulated.calls import Call
+from stellaris.runtime.simulated.clock import Clock, VirtualClock, WallClock
+from stellaris.runtime.simulated.deployment import Deployment
+from stellaris.runtime.simulated.drivers import VirtualTime, WallTime
+from stellaris.runtime.simulated.faults import Faults, StoreFaults
+from stellaris.runtime.simulated.lifecycle import Lifecycle
+from stellaris.runtime.simulated.placement import Placement
+from stellaris.runtime.simulated.recorded import Recording
 from stellaris.runtime.store import Store
 from stellaris.runtime.trace import Trace
 
@@ -61,7 +63,7 @@ class SimulatedPlatform(Platform):
 
     Raises:
       LookupError: if there are faults for a function that is not deployed.
-      TypeError: if a function's deployment is no `FunctionSpec`, its faults no `Faults`, or `replay` no `Replay`.
+      TypeError: if a function's deployment is no `FunctionSpec`, its faults no `Faults`, or `replay` no `Recording`.
       ValueError: if an argument is out of its range.
 
     Example:
@@ -92,7 +94,7 @@ class SimulatedPlatform(Platform):
         max_concurrency: int | None = None,
         faults: Mapping[str, Faults] | None = None,
         store_faults: StoreFaults | None = None,
-        replay: Replay | None = None,
+        replay: Recording | None = None,
         hang_after: float = 600.0,
         on_event: "Callable[[SimulatedPlatform], None] | None" = None,
     ) -> None:
@@ -106,8 +108,8 @@ class SimulatedPlatform(Platform):
             faults=dict(faults or {}),
             store_faults=store_faults,
         )
-        if replay is not None and not isinstance(replay, Replay):
-            raise TypeError(f"replay={replay!r}: expected Replay(trace)")
+        if replay is not None and not isinstance(replay, Recording):
+            raise TypeError(f"replay={replay!r}: expected Recording(trace)")
         if replay is not None and (faults or store_faults):
             raise ValueError("replay and faults: what goes wrong in a replay is what did in the recorded run")
         checks.seed(seed=seed)
@@ -131,7 +133,7 @@ class SimulatedPlatform(Platform):
     def _adopt(self, life: Lifecycle) -> None:
         """Goes on with this life: a new one, or one that was saved."""
         self._life = life
-        self._meters: dict[int, Meter] = {}  # by the identity of their price sheet
+        self._meters: dict[int, tuple[PriceSheet, Meter]] = {}  # by the identity of their price sheet
         clock = self._clock = life.clock
         self._time: VirtualTime | WallTime
         if isinstance(clock, VirtualClock):
@@ -230,8 +232,8 @@ class SimulatedPlatform(Platform):
 
     def cancel(self, invocation: Invocation) -> None:
         call = self._own(invocation)
-        if call.number in self._life.pending:
-            self._life.leave(call, "cancelled", self.now)
+        if call.number in self._life.departures.pending:
+            self._life.departures.end(call, "cancelled", self.now)
 
     def next_completion(self, *, until: float = math.inf) -> Invocation | None:
         if math.isnan(until):
@@ -239,13 +241,15 @@ class SimulatedPlatform(Platform):
         return self._time.next(until)
 
     def bill(self, prices: PriceSheet) -> Bill:
-        # Asked for again, as after every round, a meter looks at what is new in the trace alone. It holds on to its
-        # sheet, so that no other sheet gets the sheet's identity.
-        meter = self._meters.get(id(prices))
-        if meter is None:
+        # Asked for again, as after every round, a meter reads what is new in the trace alone. Its sheet is kept beside
+        # it, so that no other sheet gets the sheet's identity.
+        kept = self._meters.get(id(prices))
+        if kept is None:
             if len(self._meters) >= _METERS:
                 self._meters.clear()
-            meter = self._meters[id(prices)] = Meter(self.trace, prices, functions=self.functions)
+            kept = self._meters[id(prices)] = prices, Meter(prices, functions=self.functions)
+        _, meter = kept
+        meter.read(self.trace.rows(meter.rows_read))
         return meter.bill(until=self.now)
 
     def close(self, *, patience: float = math.inf) -> None:
@@ -287,7 +291,7 @@ class SimulatedPlatform(Platform):
         """
         if not self._clock.virtual:
             raise CheckpointError("clock='wall': only a run in virtual time can go on where it was saved")
-        for invocation in self._life.pending.values():
+        for invocation in self._life.departures.pending.values():
             program = invocation.program
             for part in ("body", "init", "batched", "upload"):
                 closure = closure_name(getattr(program, part))

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from stellaris.acting.envs import EnvSpec
+from stellaris.acting.normalisation import Normaliser
 from stellaris.distributions import Categorical, DiagonalGaussian
-from stellaris.envs import EnvSpec
-from stellaris.normalisation import Normaliser
 from stellaris.types import Array, Tree
 
 
@@ -54,7 +54,7 @@ def actor_critic(spec: EnvSpec, *, hidden: tuple[int, ...] = (256, 256)) -> Poli
     """
     if len(spec.observation_shape) != 1:
         raise ValueError(f"{spec.name}: observations of shape {spec.observation_shape} are not vectors")
-    from stellaris.networks import ActorCritic  # here, so that importing stellaris does not import flax
+    from stellaris.acting.networks import ActorCritic  # here, so that importing stellaris does not import flax
 
     network = ActorCritic(spec.actions, spec.discrete, hidden)
     distribution = Categorical if spec.discrete else DiagonalGaussian

@@ -5,11 +5,11 @@ import jax
 import numpy as np
 import pytest
 
+from stellaris.acting.envs import make
+from stellaris.acting.normalisation import Normaliser, Statistics
+from stellaris.acting.policies import Policy, PolicyVersion, actor_critic
+from stellaris.acting.rollout import Actors, ActorState, start
 from stellaris.distributions import Categorical
-from stellaris.envs import make
-from stellaris.normalisation import Normaliser, Statistics
-from stellaris.policies import Policy, PolicyVersion, actor_critic
-from stellaris.rollout import Actors, ActorState, start
 from stellaris.types import Versioned, concatenate
 
 LENGTH = 64

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stellaris.normalisation import Normaliser, Statistics
+from stellaris.acting.normalisation import Normaliser, Statistics
 
 
 def observations(sizes, shape=(3,), seed=0) -> list[np.ndarray]:
