@@ -60,4 +60,4 @@ from stellaris.truncation import global_ratio_cap as global_ratio_cap
 from stellaris.truncation import importance_ratio as importance_ratio
 from stellaris.truncation import truncate_ratio as truncate_ratio
 from stellaris.types import Trajectory as Trajectory
-from stellaris.update import apply_update as apply_update
+from stellaris.updates import apply_update as apply_update

@@ -1,6 +1,6 @@
 """When queued gradients are applied, and how they are weighted: the `Aggregator` protocol, and Stellaris' aggregator.
 
-The aggregators that Stellaris is compared with are in `synchronisation`; `update` applies a group of gradients.
+The aggregators that Stellaris is compared with are in `synchronisation`; `updates` applies a group of gradients.
 """
 
 from dataclasses import dataclass, field

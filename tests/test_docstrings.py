@@ -9,7 +9,7 @@ import stellaris
 import stellaris.algorithms
 
 LAYERS = (
-    "returns truncation losses staleness thresholds gradient_queue aggregation synchronisation update compensation "
+    "returns truncation losses staleness thresholds gradient_queue aggregation synchronisation updates compensation "
     "diagnostics algorithms distributions"
 )
 PURE = re.compile(rf"stellaris\.({'|'.join(LAYERS.split())})(\.\w+)*")

@@ -19,7 +19,7 @@ from stellaris.runtime.functions import Context, Function
 from stellaris.runtime.references import size
 from stellaris.systems.batches import Data, Work
 from stellaris.types import Tree, Versioned
-from stellaris.update import apply_update
+from stellaris.updates import apply_update
 
 
 class NonFiniteGradientError(FloatingPointError):
