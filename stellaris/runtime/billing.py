@@ -10,6 +10,9 @@ from stellaris.runtime.resources import Resources
 from stellaris.runtime.trace import Trace
 from stellaris.runtime.usage import USE_EVENTS, Split, Use
 
+#: Price sheets whose meters are kept.
+_METERS = 16
+
 
 @dataclass(frozen=True)
 class Bill:
@@ -118,6 +121,36 @@ class Meter:
             rate = self._prices.functions.get(name)
             use = self._uses[name] = Use(rate.granularity if rate else 0.0)
         return use
+
+
+class Meters:
+    """A platform's meters, by price sheet: a bill that is asked for after every round reads only what is new.
+
+    Args:
+      trace: of the run.
+      functions: the deployment.
+    """
+
+    def __init__(self, trace: Trace, functions: Mapping[str, FunctionSpec]) -> None:
+        self._trace = trace
+        self._functions = functions
+        # By the sheet's identity, which no other sheet can get meanwhile, because the meter holds on to its sheet.
+        self._meters: dict[int, Meter] = {}
+
+    def bill(self, prices: PriceSheet, *, until: float) -> Bill:
+        """What the run has cost under a sheet.
+
+        Args:
+          prices: the sheet.
+          until: the end in seconds; what still runs is billed up to here.
+        """
+        meter = self._meters.get(id(prices))
+        if meter is None:
+            if len(self._meters) >= _METERS:
+                self._meters.clear()
+            meter = self._meters[id(prices)] = Meter(prices, functions=self._functions)
+        meter.read(self._trace.rows(meter.rows_read))
+        return meter.bill(until=until)
 
 
 def _by_use(rate: Rate, use: Use, spec: FunctionSpec | None, until: float) -> Split:

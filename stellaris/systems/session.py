@@ -8,11 +8,13 @@ import jax
 from stellaris.acting.normalisation import Statistics
 from stellaris.acting.policies import Policy, PolicyVersion
 from stellaris.acting.rollout import Fragment
+from stellaris.algorithms import Algorithm
 from stellaris.configuration import differences
 from stellaris.runtime.checkpoint import CheckpointError, Checkpoints
 from stellaris.runtime.contract import Platform, Resumable
 from stellaris.runtime.functions import Function, Invocation
 from stellaris.runtime.price_sheets import PriceSheet
+from stellaris.systems.batches import Data, batch_of
 from stellaris.systems.deliveries import Deliveries
 from stellaris.systems.environments import Environments
 from stellaris.systems.history import Reader, Row
@@ -81,11 +83,6 @@ class Session:
         self._steps = 0  # that were delivered: what the budget limits
         self._restarts = 0  # of the environments: one for each checkpoint
 
-    @property
-    def round_key(self) -> jax.Array:
-        """A random key of this round's own."""
-        return jax.random.fold_in(self._key, self.round)
-
     def program(self, name: str, program: Function) -> Function:
         """Names a program of the system's. Checkpoints do not hold it: a run that is resumed brings it again."""
         self._programs[name] = program
@@ -138,6 +135,22 @@ class Session:
         self._steps += fragment.steps
         self.record.sampled(done, fragment)
         return fragment
+
+    def batch(self, algorithm: Algorithm, fragments: Sequence[Fragment], params: Tree) -> Data:
+        """The batch that fragments of equal length become, shuffled by this round's key.
+
+        Args:
+          algorithm: which prepares it.
+          fragments: that actors delivered.
+          params: the newest ones, for algorithms that need a policy beside the behaviour policy.
+        """
+        return batch_of(
+            fragments,
+            algorithm=algorithm,
+            policy=self.policy,
+            target=self.versioned(params),
+            key=jax.random.fold_in(self._key, self.round),
+        )
 
     def learned_from(self, statistics: Statistics) -> None:
         """Adds a batch's observations to those that later versions normalise by.

@@ -16,7 +16,7 @@ from stellaris.algorithms import PPO, Algorithm
 from stellaris.algorithms.algorithm import check_algorithm
 from stellaris.gradient_queue import AggregatorState, Update
 from stellaris.systems import programs
-from stellaris.systems.batches import Work, batch_of, unlearned
+from stellaris.systems.batches import Work, unlearned
 from stellaris.systems.programs import Learned
 from stellaris.systems.record import POLICY
 from stellaris.systems.session import Session
@@ -106,13 +106,7 @@ class Stellaris:
                     loop.fragments.append(session.deliver(done))
                     loop.parked.append(done.tag)
                     if len(loop.fragments) == actors:
-                        data = batch_of(
-                            loop.fragments,
-                            algorithm=self.algorithm,
-                            policy=session.policy,
-                            target=session.versioned(loop.params),
-                            key=session.round_key,
-                        )
+                        data = session.batch(self.algorithm, loop.fragments, loop.params)
                         loop.work.extend(data.minibatches)
                         loop.backlog = len(data.indices)
                         loop.fragments = []

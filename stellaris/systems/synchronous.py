@@ -7,7 +7,7 @@ from stellaris.acting.rollout import Fragment
 from stellaris.algorithms import PPO, Algorithm
 from stellaris.algorithms.algorithm import check_algorithm
 from stellaris.systems import programs
-from stellaris.systems.batches import Data, batch_of, unlearned
+from stellaris.systems.batches import Data, unlearned
 from stellaris.systems.record import POLICY
 from stellaris.systems.session import Session
 from stellaris.types import Tree
@@ -55,13 +55,7 @@ class Synchronous:
             if done.function == "actor":
                 loop.fragments.append(session.deliver(done))
                 if len(loop.fragments) == workload.actors:
-                    data = batch_of(
-                        loop.fragments,
-                        algorithm=self.algorithm,
-                        policy=session.policy,
-                        target=session.versioned(loop.params),
-                        key=session.round_key,
-                    )
+                    data = session.batch(self.algorithm, loop.fragments, loop.params)
                     loop.fragments = []
                     loop.learning = data
                     platform.invoke("learner", learn, newest, loop.opt_state, data, work=len(data.indices), tag=data)

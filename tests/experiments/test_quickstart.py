@@ -86,8 +86,9 @@ def test_the_paper_preset(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert quickstart(tmp_path, "--preset", "paper", "--seeds", "1") == 0
     assert "preset paper" in capsys.readouterr().out
     settings = json.loads((tmp_path / "summary.json").read_text())["settings"]
-    assert settings["stellaris"]["round_based"] is True
-    assert settings["stellaris"]["aggregator"]["combine"] == "sequential"
+    system = settings["systems"]["stellaris"]["system"]
+    assert system["round_based"] is True
+    assert system["aggregator"]["combine"] == "sequential"
 
 
 @pytest.mark.parametrize(

@@ -123,7 +123,15 @@ class Fleet:
                 container.provisioned = True
                 self._ready(container, now)
 
-    def warm(self, pool: Pool, now: float) -> None:
+    def warm_at(self, time: float, name: str, count: int) -> None:
+        """Has so many containers of a function made at an instant, ahead of the invocations."""
+        pool = self._pools[name]
+        pool.prewarmed += count
+        for _ in range(count):
+            # Number -1: made before any call of that instant looks for room.
+            self._agenda.add(time, ACQUIRE, -1, self._warm, pool)
+
+    def _warm(self, pool: Pool, now: float) -> None:
         """Makes a container ahead of the invocations, if there is room; it is idle once it is ready."""
         container = self._make(pool, None, now)
         if container is not None:
