@@ -11,7 +11,7 @@ import optax
 import pytest
 
 from stellaris import IMPALA, PPO
-from stellaris.acting.networks import ActorCritic
+from stellaris.acting.networks import Towers
 from stellaris.configuration import described, differences
 from stellaris.runtime import Deployment, FunctionSpec, delays
 
@@ -41,7 +41,7 @@ def _scaled(factor: float) -> Any:
     [
         _Outer(),
         PPO(learning_rate=optax.linear_schedule(1e-3, 0.0, 100)),
-        ActorCritic(3, True),
+        Towers(3, True),
         Deployment({"f": FunctionSpec(delays.Empirical(list(np.arange(1.0, 200.0))))}),
         {"seed": np.int32(3), "array": np.arange(3.0), "function": math.sqrt, "own": _scaled(2.0), "class": PPO},
         functools.partial(optax.adam, 1e-3),

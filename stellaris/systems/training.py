@@ -14,8 +14,7 @@ import numpy as np
 
 from stellaris import checks
 from stellaris.acting import envs
-from stellaris.acting.normalisation import Statistics
-from stellaris.acting.policies import Policy, PolicyVersion, actor_critic
+from stellaris.acting.policies import Policy, PolicyVersion
 from stellaris.acting.rollout import Fragment
 from stellaris.runtime.billing import Bill, PriceSheet
 from stellaris.runtime.checkpoint import CheckpointError, Checkpoints
@@ -111,7 +110,7 @@ def train(
         _check_checkpoints(checkpoints, resume)
         env = Restartable(workload, _slots(workload, platform), seed, threads)
         with contextlib.closing(env), platform:  # the platform first: its bodies may still step the environments
-            policy = actor_critic(env.spec, hidden=workload.hidden)
+            policy = workload.make_policy(env.spec)
             run = Run(workload, platform, budget, tuple(prices), env, policy, seed, checkpoints, resume, on_progress)
             system.run(run)
             run.finish()
@@ -181,7 +180,7 @@ class Restartable:
         self._env.close()
         self._env = self._make(seed=int(np.random.SeedSequence([self._seed, number]).generate_state(1)[0] >> 1))
 
-    def reset(self, slots: NDArray) -> NDArray:
+    def reset(self, slots: NDArray) -> Tree:
         """Starts new episodes in `[n]` slots; returns `[n, *obs]`."""
         return self._env.reset(slots)
 
@@ -247,7 +246,7 @@ class Run:
         self._programs: dict[str, Function] = {}
         self.first_params: Tree = jax.jit(policy.init)(init_key)
         self._budget, self._prices, self._on_progress = budget, prices, on_progress
-        self._statistics = Statistics.empty(env.spec.observation_shape)
+        self._statistics = policy.statistics()
         self._episodes: deque[float] = deque(maxlen=WINDOW)
         self._steps, self._delivered, self._reported_rows, self._reported_round = 0, 0, 0, 0
         self._news = True  # whether anything has happened since the last report
