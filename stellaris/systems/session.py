@@ -79,7 +79,7 @@ class Session:
         self._reader = Reader(prices, platform.functions)
         self._deliveries = Deliveries(platform)
         self._programs: dict[str, Function] = {}
-        self._statistics = Statistics.empty(env.spec.observation_shape)  # of all observations learned from
+        self._statistics = policy.statistics()  # of all observations learned from
         self._steps = 0  # that were delivered: what the budget limits
         self._restarts = 0  # of the environments: one for each checkpoint
 

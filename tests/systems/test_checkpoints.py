@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from stellaris import softsync
+from stellaris.acting import ActorCritic
 from stellaris.runtime import (
     CheckpointError,
     Checkpoints,
@@ -145,7 +146,7 @@ def test_another_run_is_refused(tmp_path: Path) -> None:
             SYSTEMS["synchronous"],
             tmp_path,
             resume=True,
-            workload=Workload("CartPole-v1", actors=3, fragment=16, hidden=(8,)),
+            workload=Workload("CartPole-v1", policy=ActorCritic(hidden=(8,)), actors=3, fragment=16),
         )
 
 
