@@ -27,6 +27,11 @@ def at_least_float32(dtype: Any) -> Any:
     return dtype if np.dtype(dtype).itemsize >= 4 else np.dtype(np.float32)
 
 
+def default_float(x: Any) -> jax.Array:
+    """In JAX's default float type: float32, or float64 where it is enabled."""
+    return jnp.asarray(x).astype(float)
+
+
 def largest(dtype: Any) -> float:
     """The largest finite number of a float type."""
     return float(jnp.finfo(dtype).max)  # type: ignore[no-untyped-call]
@@ -62,7 +67,9 @@ class Trajectory(NamedTuple):
     The observation before it is the episode's last, so the value there bootstraps a truncated episode correctly.
     """
 
-    observation: Array  #: `[T + 1, B, *obs]` as the environment gave them (raw, not normalised).
+    observation: (
+        Tree  #: `[T + 1, B, *obs]`, an array or a tree of arrays, as the environment gave them (not normalised).
+    )
     action: Array  #: `[T, B, *action]` as sampled, before any clipping to the environment's bounds.
     reward: Array  #: `[T, B]` float.
     terminated: Array  #: `[T, B]` bool: the episode ended in a state of value zero. Truncation does not count.
@@ -97,5 +104,5 @@ def concatenate(trajectories: Sequence[Trajectory]) -> Trajectory:
     lengths = {t.reward.shape[0] for t in trajectories}
     if len(lengths) > 1:
         raise ValueError(f"trajectories have different lengths {sorted(lengths)}: they must share T")
-    columns = zip(*trajectories, strict=True)
-    return Trajectory(*(np.concatenate([np.asarray(part) for part in column], axis=1) for column in columns))
+    joined: Trajectory = jax.tree.map(lambda *parts: np.concatenate([*map(np.asarray, parts)], axis=1), *trajectories)
+    return joined

@@ -6,11 +6,12 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from stellaris import checks
 from stellaris.configuration import differences
 from stellaris.runtime import checkpoint_files
+from stellaris.runtime.contract import Resumable
 from stellaris.runtime.functions import Function
 from stellaris.runtime.restoring import restore
 from stellaris.runtime.snapshots import CheckpointError as CheckpointError
@@ -18,18 +19,6 @@ from stellaris.runtime.snapshots import take
 
 #: What the names of checkpoints ended in when they were files.
 _OLD_SUFFIX = ".checkpoint"
-
-
-@runtime_checkable
-class Resumable(Protocol):
-    """A platform, as far as checkpoints go: its class says what its state is (`stellaris.saved.part`)."""
-
-    @property
-    def configuration(self) -> Mapping[str, Any]:
-        """All that decides what happens on it, as plain data: where this is another, a run cannot go on."""
-
-    def settle(self) -> None:
-        """Finishes what is under way in this process, so that its state can be saved."""
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from stellaris import IMPACT, IMPALA, PPO, Categorical, DiagonalGaussian
+from stellaris.acting.networks import Towers
 from stellaris.algorithms import gradient
 from stellaris.distributions import as_distribution
-from stellaris.networks import ActorCritic
 from tests.algorithms.test_impala import sample_trajectory
 from tests.algorithms.test_ppo import ACTIONS, FEATURES, categorical, close, equal, gaussian
 
@@ -132,7 +132,7 @@ def bare(params, observation, discrete):
 @functools.lru_cache
 def networks(discrete):
     """flax's network, parameters for it, and functions of the same parameters that return other things."""
-    network = ActorCritic(ACTIONS, discrete, (8,))
+    network = Towers(ACTIONS, discrete, (8,))
     params = jax.jit(network.init)(jax.random.key(0), jnp.zeros((1, FEATURES)))
 
     def own(params, observation):
@@ -159,10 +159,7 @@ def test_the_network_is_the_users(algorithm, discrete):
     target = jax.tree.map(lambda p: 1.1 * p, params)
 
     def learn(apply_fn):
-        batch = trajectory
-        if not isinstance(algorithm, IMPALA):
-            arguments = (apply_fn, target) if isinstance(algorithm, IMPACT) else ()
-            batch = algorithm.prepare(*arguments, trajectory)
+        batch = algorithm.prepare(trajectory, apply_fn, target)
         return gradient(algorithm, apply_fn, params, batch, (peer,))
 
     learned = {name: jax.jit(functools.partial(learn, apply_fn))() for name, apply_fn in functions.items()}

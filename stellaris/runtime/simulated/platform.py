@@ -237,7 +237,7 @@ class SimulatedPlatform(Platform):
         return self._time.next(until)
 
     def bill(self, prices: PriceSheet) -> Bill:
-        return self._meters.of(prices).bill(until=self.now)
+        return self._meters.bill(prices, until=self.now)
 
     def close(self, *, patience: float = math.inf) -> None:
         if self._closed:
