@@ -82,6 +82,12 @@ def known(**settings: Any) -> Iterator[tuple[str, Any]]:
             yield name, x
 
 
+def plain(x: Any) -> Any:
+    """A number as Python's own, so that settings compare and hash by value; a traced number stays as it is."""
+    concrete = isinstance(x, jax.Array | np.ndarray | np.generic) and not isinstance(x, jax.core.Tracer)
+    return x.item() if concrete else x
+
+
 def positive(**settings: Any) -> None:
     """Raises a ValueError unless every number is above zero."""
     for name, number in known(**settings):
@@ -119,6 +125,13 @@ def whole(*, at_least: int, **settings: Any) -> None:
             raise TypeError(f"{name}={number!r} is not a whole number: pass an int") from None
         if number < at_least:
             raise ValueError(f"{name}={number} is below {at_least}")
+
+
+def counts(**numbers: Any) -> None:
+    """Raises a ValueError unless every number is whole and at least 1."""
+    for name, number in numbers.items():
+        if not isinstance(number, int | np.integer) or number < 1:
+            raise ValueError(f"{name}={number!r} is not a positive whole number")
 
 
 def seed(**seeds: Any) -> None:

@@ -112,6 +112,20 @@ class Update(NamedTuple):
     staleness: Int[jax.Array, "capacity"]  #: of each, oldest first; -1 beyond `count`.
 
 
+def capacity_for(name: str, group: int, capacity: int | None) -> int:
+    """The capacity of a queue out of which groups of this size are taken: as given, or twice the size.
+
+    Raises:
+      ValueError: unless both are positive whole numbers, and a group fits; it calls the size by this name.
+    """
+    checks.counts(**{name: group})
+    capacity = 2 * group if capacity is None else capacity
+    checks.counts(capacity=capacity)
+    if capacity < group:
+        raise ValueError(f"capacity={capacity} is below {name}={group}: the queue could never fill")
+    return capacity
+
+
 def empty(like: Tree, capacity: int, memory: Tree) -> AggregatorState:
     """A queue without gradients, for gradients of this structure.
 

@@ -27,6 +27,11 @@ def at_least_float32(dtype: Any) -> Any:
     return dtype if np.dtype(dtype).itemsize >= 4 else np.dtype(np.float32)
 
 
+def default_float(x: Any) -> jax.Array:
+    """In JAX's default float type: float32, or float64 where it is enabled."""
+    return jnp.asarray(x).astype(float)
+
+
 def largest(dtype: Any) -> float:
     """The largest finite number of a float type."""
     return float(jnp.finfo(dtype).max)  # type: ignore[no-untyped-call]

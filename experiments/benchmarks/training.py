@@ -23,11 +23,11 @@ from stellaris import PPO, staleness_aware
 from stellaris.acting import envs
 from stellaris.acting.policies import ActorCritic, PolicyVersion
 from stellaris.acting.rollout import Actors, start
+from stellaris.algorithms import update as learn
 from stellaris.algorithms.batch import take
 from stellaris.runtime import SimulatedPlatform
-from stellaris.systems import Budget, Result, Stellaris, Synchronous, Workload, train
-from stellaris.systems.programs import Batches
-from stellaris.systems.training import System
+from stellaris.systems import Budget, Result, Stellaris, Synchronous, System, Workload, train
+from stellaris.systems.batches import Data, batch_of
 from stellaris.types import Versioned
 
 DESCRIPTION = "what the systems, the platform and the import cost beside the work itself"
@@ -144,12 +144,18 @@ class _Work:
         self.actors = Actors(self.policy, self.env, FRAGMENT)
         self.states = [start(self.env, slot) for slot in range(ACTORS)]
         self.keys = list(jax.random.split(jax.random.key(1), ACTORS))
-        self.batches = Batches(ALGORITHM, jax.random.key(2))
+        self.batches = 0  # made so far
 
     def rollout(self) -> Any:
         versions = [Versioned(0, self.version)] * ACTORS
         fragments, self.states = self.actors.rollout(versions, range(ACTORS), self.states, self.keys)
         return fragments
+
+    def batch(self) -> Data:
+        """Of a rollout, prepared and shuffled as the systems do."""
+        self.batches += 1
+        key = jax.random.fold_in(jax.random.key(2), self.batches)
+        return batch_of(self.rollout(), algorithm=ALGORITHM, policy=self.policy, target=self.version, key=key)
 
 
 class _SerialLimit(_Work):
@@ -164,14 +170,14 @@ class _SerialLimit(_Work):
         self.observations = rng.standard_normal((FRAGMENT, ACTORS, *spec.observation_shape))
         self.noise = rng.standard_normal((FRAGMENT, ACTORS, spec.actions)).astype(np.float32)
         policy, version = self.policy, self.version
-        self.batch = self.batches.make(self.rollout())
+        self.data = self.batch()
 
         @jax.jit
         def update(params: Any, opt_state: Any, batch: Any, indices: Any) -> Any:
             def apply(params: Any, observation: Any) -> Any:
                 return policy.apply(version._replace(params=params), observation)
 
-            return ALGORITHM.update(apply, params, opt_state, batch, indices)
+            return learn(ALGORITHM, apply, params, opt_state, batch, indices)
 
         self.act = jax.jit(policy.act)
         self.value = jax.jit(lambda version, observation: policy.apply(version, observation)[1])
@@ -190,7 +196,7 @@ class _SerialLimit(_Work):
             for output in self.act(self.version, observation, noise):
                 np.asarray(output)
         np.asarray(self.value(self.version, self.observations))
-        arguments = (self.version.params, self.opt_state, self.batch.batch, self.batch.indices)
+        arguments = (self.version.params, self.opt_state, self.data.batch, self.data.indices)
         jax.block_until_ready(self.update(*arguments))  # type: ignore[no-untyped-call]
         return time.perf_counter() - began
 
@@ -227,7 +233,7 @@ class _PlainLoop(_Work):
         params, opt_state, done, applied = self.version.params, self.opt_state, 0, 0
         peers = (jax.tree.map(jnp.copy, params),) * (LEARNERS - 1)
         for i in range(rounds):
-            data = self.batches.make(self.rollout())
+            data = self.batch()
             due = gradients * (i + 1) // rounds
             while done < due:
                 g, _ = self.gradient(params, peers, data.batch, data.indices[done % len(data.indices)])

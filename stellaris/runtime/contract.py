@@ -5,11 +5,12 @@ simulated delays, of drawn faults or of who moves the clock. What a body may ask
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Set
 from typing import Any, Protocol, runtime_checkable
 
-from stellaris.runtime.billing import Bill, PriceSheet
-from stellaris.runtime.functions import Function, Invocation
+from stellaris.runtime.billing import Bill
+from stellaris.runtime.functions import Function, FunctionSpec, Invocation
+from stellaris.runtime.price_sheets import PriceSheet
 from stellaris.runtime.store import Store
 from stellaris.runtime.trace import Trace
 
@@ -21,6 +22,10 @@ class Platform(Protocol):
     @property
     def now(self) -> float:
         """Seconds since the start."""
+
+    @property
+    def functions(self) -> Mapping[str, FunctionSpec]:
+        """What is deployed, by name."""
 
     @property
     def store(self) -> Store:
@@ -151,3 +156,23 @@ class Platform(Protocol):
           patience: seconds of real time for which bodies that run in virtual time are waited for, at most `hang_after`.
             A `with` block that an exception ends waits for two.
         """
+
+    def __enter__(self) -> Any:
+        """A platform is used in a `with` block, which closes it."""
+
+    def __exit__(self, kind: type[BaseException] | None, *details: object) -> None:
+        """Closes the platform; after an exception it waits for running bodies a short time only."""
+
+
+@runtime_checkable
+class Resumable(Platform, Protocol):
+    """A platform that can be saved, and go on in another process."""
+
+    def reinitialise(self, name: str) -> None:
+        """Has every container of a function make its state anew before its next body, as if it were a new one."""
+
+    def save_state(self, *, known: Set[int] = ...) -> Any:
+        """What it needs to go on; objects of these identities need not be saved."""
+
+    def restore_state(self, state: Any) -> None:
+        """Goes on from there."""

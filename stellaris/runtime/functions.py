@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol, TypeAlias, get_args, runtime_checkabl
 import jax
 
 from stellaris.runtime.delays import Constant, Delay, check_delay, check_drawn
-from stellaris.runtime.placement import Resources
+from stellaris.runtime.resources import Resources
 
 
 @dataclass(frozen=True)

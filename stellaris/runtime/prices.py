@@ -7,7 +7,7 @@ from dataclasses import fields
 from importlib.resources import files
 from typing import Any
 
-from stellaris.runtime.billing import Machine, Rate
+from stellaris.runtime.price_sheets import Machine, Rate
 
 
 @functools.cache
@@ -34,8 +34,8 @@ def rate(service: str) -> Rate:
       LookupError: if it is unknown, or rents machines instead.
 
     Example:
-      >>> from stellaris.runtime.placement import Resources
-      >>> rate("aws_lambda").a_second(Resources(memory=1.0))
+      >>> from stellaris.runtime.resources import Resources
+      >>> rate("aws_lambda").usd_per_second(Resources(memory=1.0))
       1.66667e-05
     """
     entries = {name: entry for name, entry in catalogue().items() if "per_hour" not in entry}

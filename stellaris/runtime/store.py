@@ -1,10 +1,9 @@
 """The versioned parameter store."""
 
 import math
-from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
 
+from stellaris.runtime.leases import Entry, Lease, Leases
 from stellaris.runtime.references import At, Held, Lagged, Latest, Object, size
 from stellaris.types import Tree, Versioned
 
@@ -14,16 +13,6 @@ _OBJECTS = "(objects)"
 
 class StoreFullError(RuntimeError):
     """What was to be stored does not fit into the store's capacity."""
-
-
-@dataclass
-class _Lease:
-    """What one invocation holds."""
-
-    function: str
-    versions: list[tuple[str, int]]
-    works_on: dict[str, int] = field(default_factory=dict)  #: the first version of each name that it refers to.
-    fetched: set[tuple[str, int]] = field(default_factory=set)  #: versions and objects, each once.
 
 
 class Store:
@@ -59,15 +48,15 @@ class Store:
             raise ValueError(f"keep={keep} is below 1: the newest version must stay")
         if not capacity > 0:
             raise ValueError(f"capacity={capacity} is not positive: bytes, or math.inf")
-        self._default_keep, self._capacity, self._on_stored = keep, capacity, on_stored
-        self._keep: dict[str, int] = {_OBJECTS: 0}
+        self._default_keep = keep
+        self._capacity = capacity
+        self._on_stored = on_stored
+        self._keep: dict[str, int] = {_OBJECTS: 0}  # where it is not the default: an object stays while it is held
         self._values: dict[str, dict[int, Tree]] = {}
-        self._sizes: dict[tuple[str, int], int] = {}
+        self._sizes: dict[Entry, int] = {}  # bytes
         self._newest: dict[str, int] = {}
-        self._pins: dict[tuple[str, int], int] = {}
         self._owned: set[int] = set()  # objects that have not been dropped
-        self._leases: dict[int, _Lease] = {}
-        self._worked_on: dict[tuple[str, str], Counter[int]] = {}  # versions, by function and name
+        self._leases = Leases()
         self.nbytes = 0  #: that it holds now.
 
     def publish(self, name: str, tree: Tree) -> int:
@@ -113,7 +102,7 @@ class Store:
         """
         number = self._newest.get(_OBJECTS, -1) + 1
         nbytes = self._add(_OBJECTS, number, tree)
-        self._pins[_OBJECTS, number] = 1  # its owner's
+        self._leases.hold((_OBJECTS, number))  # its owner does, until it is dropped
         self._owned.add(number)
         self._on_stored("", number, nbytes)
         return Object(number)
@@ -127,7 +116,7 @@ class Store:
         if reference.number not in self._owned:
             raise LookupError(f"{reference} is not in the store, or was dropped before")
         self._owned.discard(reference.number)
-        self._let_go(_Lease("", [(_OBJECTS, reference.number)]))
+        self._evict(self._leases.let_go([(_OBJECTS, reference.number)]))
 
     def latest(self, name: str) -> Latest:
         """A reference to the version that is newest when the body starts."""
@@ -189,9 +178,7 @@ class Store:
         for name, version in fixed:
             self._get(name, version)
         if fixed:
-            lease = self._leases.setdefault(invocation, _Lease("", []))
-            for name, version in fixed:
-                self._hold(lease, name, version)
+            self._leases.pin(fixed, invocation=invocation)
 
     def resolve(self, arguments: tuple[object, ...], *, invocation: int, function: str) -> tuple[object, ...]:
         """Replaces references by what they stand for now; the invocation holds those versions until `release`.
@@ -207,29 +194,15 @@ class Store:
         Raises:
           LookupError: if a name was never published, or a version is kept no longer.
         """
-        pinned, lease = self._leases.get(invocation), _Lease(function, [])
-        self._leases[invocation] = lease
-        resolved = list(arguments)
+        lease, pinned = self._leases.start(invocation, function)
         try:
+            resolved = [self._resolved(argument, lease) for argument in arguments]
             for i, argument in enumerate(arguments):
-                if isinstance(argument, Object):
-                    resolved[i] = self._get(_OBJECTS, argument.number)
-                    lease.fetched.add((_OBJECTS, argument.number))
-                    self._hold(lease, _OBJECTS, argument.number)
-                    continue
-                version = self._version(argument)
-                if isinstance(argument, Latest | At | Lagged) and version is not None:
-                    resolved[i] = Versioned(version, self._get(argument.name, version))
-                    lease.fetched.add((argument.name, version))
-                    self._hold(lease, argument.name, version)
-                    if argument.name not in lease.works_on:
-                        lease.works_on[argument.name] = version
-                        self._worked_on.setdefault((function, argument.name), Counter())[version] += 1
-            for i, argument in enumerate(arguments):
-                if isinstance(argument, Held):
+                if isinstance(argument, Held):  # last: the other arguments say which version is its own
                     resolved[i] = self._held(argument, lease)
         finally:
-            self._let_go(pinned)
+            # Only now: what was pinned may be what was resolved, and must not be removed in between.
+            self._evict(self._leases.let_go(pinned))
         return tuple(resolved)
 
     def fetched(self, invocation: int) -> int:
@@ -239,26 +212,25 @@ class Store:
 
     def release(self, invocation: int) -> None:
         """Lets go of what an invocation held."""
-        lease = self._leases.pop(invocation, None)
-        if lease is None:
-            return
-        self._let_go(lease)
-        for name, version in lease.works_on.items():
-            versions = self._worked_on[lease.function, name]
-            versions[version] -= 1
-            if not versions[version]:
-                del versions[version]
-
-    def _let_go(self, lease: _Lease | None) -> None:
-        for name, version in lease.versions if lease else ():
-            self._pins[name, version] -= 1
-            if not self._pins[name, version]:
-                del self._pins[name, version]
-                self._evict(name)
+        self._evict(self._leases.end(invocation))
 
     def versions(self, name: str) -> tuple[int, ...]:
         """The versions of `name` that are kept now, oldest first."""
         return tuple(sorted(self._values.get(name, ())))
+
+    def _resolved(self, argument: object, lease: Lease) -> object:
+        """What an argument stands for now, which its lease then holds; `Held` stays as it is."""
+        if isinstance(argument, Object):
+            value = self._get(_OBJECTS, argument.number)
+            self._leases.fetch(lease, (_OBJECTS, argument.number))
+            return value
+        version = self._version(argument)
+        if isinstance(argument, Latest | At | Lagged) and version is not None:
+            versioned = Versioned(version, self._get(argument.name, version))
+            self._leases.fetch(lease, (argument.name, version))
+            self._leases.work_on(lease, argument.name, version)
+            return versioned
+        return argument
 
     def _version(self, argument: object) -> int | None:
         match argument:
@@ -270,11 +242,11 @@ class Store:
                 return max(self._newest.get(name, 0) - lag, 0)
         return None
 
-    def _held(self, reference: Held, own: _Lease) -> tuple[Versioned, ...]:
+    def _held(self, reference: Held, own: Lease) -> tuple[Versioned, ...]:
         mine = own.works_on.get(reference.name)
         if mine is None:
             raise LookupError(f"held({reference.name!r}) needs a reference to {reference.name!r} beside it")
-        others = sorted(self._worked_on[own.function, reference.name].keys() - {mine}, reverse=True)
+        others = sorted(self._leases.worked_on(own.function, reference.name) - {mine}, reverse=True)
         versions = [mine, *others, *[mine] * reference.slots][: reference.slots]
         own.fetched.update((reference.name, version) for version in versions)
         return tuple(Versioned(version, self._get(reference.name, version)) for version in versions)
@@ -287,10 +259,6 @@ class Store:
         if version not in values:
             raise LookupError(f"{name!r} version {version} is not in the store, which keeps {self.versions(name)}")
         return values[version]
-
-    def _hold(self, lease: _Lease, name: str, version: int) -> None:
-        lease.versions.append((name, version))
-        self._pins[name, version] = self._pins.get((name, version), 0) + 1
 
     def _add(self, name: str, version: int, tree: Tree) -> int:
         nbytes = size(tree)
@@ -311,10 +279,12 @@ class Store:
 
     def _unneeded(self, name: str, *, newest: int) -> list[int]:
         oldest = newest - self._keep.get(name, self._default_keep)
-        return [v for v in self._values.get(name, ()) if v <= oldest and (name, v) not in self._pins]
+        return [v for v in self._values.get(name, ()) if v <= oldest and not self._leases.is_held((name, v))]
 
-    def _evict(self, name: str) -> None:
-        self._remove(name, self._unneeded(name, newest=self._newest[name]))
+    def _evict(self, freed: Iterable[Entry]) -> None:
+        """Removes what is not needed among the names of entries that nobody holds any more."""
+        for name in dict.fromkeys(name for name, _ in freed):
+            self._remove(name, self._unneeded(name, newest=self._newest[name]))
 
     def _remove(self, name: str, versions: list[int]) -> None:
         for version in versions:
@@ -322,5 +292,5 @@ class Store:
             self.nbytes -= self._sizes.pop((name, version))
 
 
-def _fixed(reference: At | Object) -> tuple[str, int]:
+def _fixed(reference: At | Object) -> Entry:
     return (_OBJECTS, reference.number) if isinstance(reference, Object) else (reference.name, reference.version)

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from stellaris.runtime.billing import Machine
-from stellaris.runtime.placement import Node
+from stellaris.runtime.price_sheets import Machine
 from stellaris.runtime.prices import machine
+from stellaris.runtime.resources import Node
 
 #: How many learner functions share a GPU. Source: the authors' demo of Stellaris (SC 2024).
 LEARNERS_PER_GPU = 4

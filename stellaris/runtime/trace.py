@@ -2,8 +2,9 @@
 
 import math
 import os
+import struct
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -78,15 +79,22 @@ class Trace:
 
     def settle(self) -> None:
         """Moves the newest rows into the columns, where they take a seventh of the memory."""
-        if self.newest:
-            columns = [*zip(*self.newest, strict=True)]
-            self.newest.clear()  # the same list: the platform holds on to it
-            for i in (1, 2):
-                names = columns[i]
-                codes = {name: self._code(name) for name in dict.fromkeys(names)}
-                columns[i] = tuple(map(codes.__getitem__, names))
-            for kept, new in zip(self._columns, columns, strict=True):
-                kept.extend(new)
+        if not self.newest:
+            return
+        columns: list[Sequence[Any]] = [*zip(*self.newest, strict=True)]
+        for i in (1, 2):
+            try:
+                columns[i] = [*map(self._codes.__getitem__, columns[i])]
+            except KeyError:  # there is a new name
+                columns[i] = [*map(self._code, columns[i])]
+        # All are packed before any is kept: a row with a value of a wrong type leaves the columns as they were.
+        packed = [
+            struct.pack(f"{len(self.newest)}{kept.typecode}", *new)
+            for kept, new in zip(self._columns, columns, strict=True)
+        ]
+        for kept, content in zip(self._columns, packed, strict=True):
+            kept.frombytes(content)
+        self.newest.clear()  # the same list: the platform holds on to it
 
     def _array(self, column: int) -> NDArray:
         self.settle()

@@ -21,7 +21,7 @@ def sampled(algorithm, seed=0):
     """What an algorithm learns from; the behaviour policy's versions are 2 to 8."""
     trajectory = sample_trajectory(gaussian, seed=seed)
     if isinstance(algorithm, IMPACT):
-        return algorithm.prepare(gaussian, parameters(4, like=0), trajectory)
+        return algorithm.prepare(trajectory, gaussian, parameters(4, like=0))
     return algorithm.prepare(trajectory) if isinstance(algorithm, PPO) else trajectory
 
 
@@ -59,7 +59,7 @@ def test_gradient_is_that_of_the_loss(learned):
     (value, plain), expected = jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
     close(got, expected, 1e-6)
     close({name: metrics[name] for name in plain} | {"loss": metrics["loss"]}, plain | {"loss": value}, 1e-6)
-    assert set(metrics) == {*plain, "loss", "finite", "fresh_cosine", "by_lag"}
+    assert set(metrics) == {*plain, "loss", "finite", "fresh_cosine", "by_lag", "data_lag_mean", "data_lag_max"}
     assert metrics["finite"].dtype == bool
     assert metrics["finite"]
 

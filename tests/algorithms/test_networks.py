@@ -159,10 +159,7 @@ def test_the_network_is_the_users(algorithm, discrete):
     target = jax.tree.map(lambda p: 1.1 * p, params)
 
     def learn(apply_fn):
-        batch = trajectory
-        if not isinstance(algorithm, IMPALA):
-            arguments = (apply_fn, target) if isinstance(algorithm, IMPACT) else ()
-            batch = algorithm.prepare(*arguments, trajectory)
+        batch = algorithm.prepare(trajectory, apply_fn, target)
         return gradient(algorithm, apply_fn, params, batch, (peer,))
 
     learned = {name: jax.jit(functools.partial(learn, apply_fn))() for name, apply_fn in functions.items()}

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from stellaris.runtime import Bill, Machine, PriceSheet, Rate, Resources, SimulatedPlatform, Split, Trace
-from stellaris.runtime.billing import Meter, _Spans, bill
+from stellaris.runtime.billing import Meter, bill
 from stellaris.runtime.endings import ENDINGS, WASTED
+from stellaris.runtime.usage import Spans
 from tests.runtime.test_billing_use import FAULTS, RATES, SPECS, programs
 
 SHEETS = (
@@ -43,9 +44,9 @@ def by_table(trace: Trace, prices: PriceSheet, until: float, functions) -> Bill:
         rate, spec = prices.functions.get(name), functions.get(name)
         if rate is not None:
             resources = spec.resources if spec else Resources()
-            costs = [math.fsum(_billed(x, rate.granularity).tolist()) * rate.a_second(resources) for x in spans]
+            costs = [math.fsum(_billed(x, rate.granularity).tolist()) * rate.usd_per_second(resources) for x in spans]
             standing = spec.provisioned * until * rate.provisioned_per_gb_second * resources.memory if spec else 0.0
-            idle = (seconds[name].idle * rate.a_second(resources) if rate.idle else 0.0) + standing
+            idle = (seconds[name].idle * rate.usd_per_second(resources) if rate.idle else 0.0) + standing
             split[name] = Split(costs[0], idle, costs[1] if rate.cold else 0.0, costs[2])
             requests[name] = int(ran.sum()) * rate.per_request
     for name, machine in prices.machines.items():
@@ -74,7 +75,7 @@ def test_a_bill_in_between_is_the_bill_of_everything(seed: int) -> None:
     rng, order = np.random.default_rng(seed), np.random.default_rng([seed, 1])
     instants = order.uniform(0.0, 25.0, order.integers(0, 12)).tolist()
     with SimulatedPlatform(SPECS, seed=seed, threads=1, faults=FAULTS, max_concurrency=6) as platform:
-        meters = [Meter(platform.trace, sheet, functions=platform.functions) for sheet in SHEETS]
+        meters = [Meter(sheet, functions=platform.functions) for sheet in SHEETS]
         for _ in range(40):
             program = programs()[rng.choice(3, p=[0.45, 0.45, 0.1])]
             platform.invoke(str(rng.choice(list(SPECS))), program, at=float(rng.uniform(0, 15)))
@@ -90,6 +91,7 @@ def test_a_bill_in_between_is_the_bill_of_everything(seed: int) -> None:
 def _agree(meters, platform: SimulatedPlatform, order: np.random.Generator, *, everybody: bool = False) -> None:
     for meter, sheet in zip(meters, SHEETS, strict=True):
         if everybody or order.random() < 0.1:
+            meter.read(platform.trace.rows(meter.rows_read))
             got = meter.bill(until=platform.now)
             assert repr(got) == repr(platform.bill(sheet))  # which looks at every row anew
             assert repr(got) == repr(by_table(platform.trace, sheet, platform.now, SPECS))
@@ -110,7 +112,7 @@ def test_the_work_does_not_grow(monkeypatch) -> None:
     for view in ("invocations", "containers", "select", "functions"):
         monkeypatch.setattr(Trace, view, lambda *args, **options: pytest.fail("a view of the whole trace"))
     trace = Trace()
-    meter = Meter(trace, PriceSheet("p", {"f": Rate(per_second=1.0, granularity=0.3)}))
+    meter = Meter(PriceSheet("p", {"f": Rate(per_second=1.0, granularity=0.3)}))
     sizes, held = [], []
     for i in range(2000):
         trace.append(i, "container_created", function="f", container=i)
@@ -119,6 +121,7 @@ def test_the_work_does_not_grow(monkeypatch) -> None:
         trace.append(i + 0.37, "completed", function="f", invocation=i, container=i)
         trace.append(i + 0.9, "container_ended", function="f", container=i)
         before = looked_at
+        meter.read(trace.rows(meter.rows_read))
         meter.bill(until=i + 1.0)
         assert looked_at - before == 5
         held.append(_held(meter))
@@ -132,7 +135,7 @@ def _held(meter: Meter) -> int:
     kept = 0
     for use in meter._uses.values():
         kept += sum(len(part) for part in vars(use).values() if isinstance(part, dict | set))
-        kept += sum(len(s._sum) + len(s._rounded) for s in vars(use).values() if isinstance(s, _Spans))
+        kept += sum(len(s._sum) + len(s._rounded) for s in vars(use).values() if isinstance(s, Spans))
     return kept
 
 
@@ -143,12 +146,12 @@ def test_sums_are_exact(seed: int) -> None:
     scale = rng.choice([0.0, 5.0, 150.0])
     size = rng.integers(0, 40)
     numbers = (rng.choice([-1.0, 1.0], size) * 10.0 ** rng.uniform(-scale, scale, size)).tolist()
-    spans = _Spans(0.0)
+    spans = Spans(0.0)
     for i, number in enumerate(numbers):
         spans.add(number)
         assert sum(map(Fraction, spans._sum)) == sum(map(Fraction, numbers[: i + 1]))
     assert spans.total() == math.fsum(numbers)
-    half = _Spans(0.0)
+    half = Spans(0.0)
     for number in numbers[::2]:
         half.add(number)
     assert half.total(numbers[1::2]) == math.fsum(numbers)
@@ -158,16 +161,21 @@ def test_sums_are_exact(seed: int) -> None:
 def test_by_hand() -> None:
     """A call that waits, runs and ends, asked for at each stage; and a container that nobody asks for."""
     trace = Trace()
-    meter = Meter(trace, PriceSheet("p", {"f": Rate(per_second=1.0, cold=True, granularity=1.0)}))
+
+    def asked(*, until: float) -> Bill:
+        meter.read(trace.rows(meter.rows_read))
+        return meter.bill(until=until)
+
+    meter = Meter(PriceSheet("p", {"f": Rate(per_second=1.0, cold=True, granularity=1.0)}))
     trace.append(0.0, "container_created", function="f", container=0)
     trace.append(0.0, "acquired", function="f", invocation=0, container=0, value=1)
     trace.append(0.5, "container_created", function="f", container=1)
-    assert meter.bill(until=1.0).seconds["f"] == Split(0.0, 0.0, 1.0 + 0.5, 0.0)
+    assert asked(until=1.0).seconds["f"] == Split(0.0, 0.0, 1.0 + 0.5, 0.0)
     trace.append(1.5, "started", function="f", invocation=0, container=0)
-    assert meter.bill(until=2.0).seconds["f"] == Split(0.5, 0.0, 1.5 + 1.5, 0.0)
-    assert meter.bill(until=2.25).split["f"] == Split(1.0, 0.0, 2.0 + 2.0, 0.0)
+    assert asked(until=2.0).seconds["f"] == Split(0.5, 0.0, 1.5 + 1.5, 0.0)
+    assert asked(until=2.25).split["f"] == Split(1.0, 0.0, 2.0 + 2.0, 0.0)
     trace.append(2.5, "container_ready", function="f", container=1)
     trace.append(3.0, "crashed", function="f", invocation=0, container=0)
     trace.append(3.0, "container_ended", function="f", container=0)
-    assert meter.bill(until=4.0).seconds["f"] == Split(0.0, 1.5, 1.5 + 2.0, 1.5)
-    assert meter.bill(until=4.0) == bill(trace, PriceSheet("p", meter._prices.functions), until=4.0)
+    assert asked(until=4.0).seconds["f"] == Split(0.0, 1.5, 1.5 + 2.0, 1.5)
+    assert asked(until=4.0) == bill(trace, PriceSheet("p", meter._prices.functions), until=4.0)

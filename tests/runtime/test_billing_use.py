@@ -67,7 +67,7 @@ def test_prices_by_resource(prices, expected):
     resources = Resources(memory=4.0, vcpus=0.5, gpu_slots=2)
     spec = FunctionSpec(Constant(1.5), resources=resources)
     assert priced(run_of((0.5, 2.0)), until=9.0, functions={"f": spec}, **prices) == Split(expected, 0.0, 0.0, 0.0)
-    assert Rate(**prices).a_second(resources) == expected / 1.5
+    assert Rate(**prices).usd_per_second(resources) == expected / 1.5
 
 
 def test_resources_need_a_deployment():
@@ -335,9 +335,9 @@ def test_rates_of_services():
     assert rate("aws_lambda_provisioned").per_gb_second < rate("aws_lambda").per_gb_second
     aci = rate("azure_aci")
     assert (aci.granularity, aci.cold, aci.idle) == (1.0, True, True)
-    assert aci.a_second(Resources(memory=1.0)) * 3600 == pytest.approx(0.00445, rel=1e-4)
-    assert aci.a_second(Resources(vcpus=1.0)) * 3600 == pytest.approx(0.0405)
-    assert aci.a_second(Resources(gpu_slots=1)) * 3600 == pytest.approx(3.06)
+    assert aci.usd_per_second(Resources(memory=1.0)) * 3600 == pytest.approx(0.00445, rel=1e-4)
+    assert aci.usd_per_second(Resources(vcpus=1.0)) * 3600 == pytest.approx(0.0405)
+    assert aci.usd_per_second(Resources(gpu_slots=1)) * 3600 == pytest.approx(3.06)
 
 
 def test_machines_by_the_hour():

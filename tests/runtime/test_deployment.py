@@ -8,7 +8,7 @@ import pytest
 
 from stellaris.runtime import Faults, FunctionSpec, Node, SimulatedPlatform, StoreFaults
 from stellaris.runtime.delays import Constant
-from stellaris.runtime.deployment import Deployment
+from stellaris.runtime.simulated.deployment import Deployment
 
 FUNCTIONS = {"f": FunctionSpec(Constant(1.0))}
 OTHERS: dict[str, Any] = {

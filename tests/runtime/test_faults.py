@@ -20,7 +20,7 @@ from stellaris.runtime import (
     Transfer,
 )
 from stellaris.runtime.delays import Constant, Exponential, Uniform
-from stellaris.runtime.faults import KINDS
+from stellaris.runtime.simulated.faults import KINDS
 
 PRICES = PriceSheet("p", {"f": Rate(per_second=1.0)})
 

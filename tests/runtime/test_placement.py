@@ -7,9 +7,10 @@ import sys
 import numpy as np
 import pytest
 
-from stellaris.runtime import Faults, Function, FunctionSpec, Node, Resources, SimulatedPlatform, Transfer, placement
+from stellaris.runtime import Faults, Function, FunctionSpec, Node, Resources, SimulatedPlatform, Transfer
 from stellaris.runtime.delays import Constant
-from stellaris.runtime.placement import NOWHERE, Cluster, Place
+from stellaris.runtime.simulated import placement
+from stellaris.runtime.simulated.placement import NOWHERE, Cluster, Place
 
 
 def drain(platform: SimulatedPlatform) -> list:

@@ -23,7 +23,6 @@ from stellaris.runtime import (
     SimulatedPlatform,
     Trace,
     Transfer,
-    drivers,
 )
 from stellaris.runtime.delays import (
     Constant,
@@ -36,6 +35,7 @@ from stellaris.runtime.delays import (
     Uniform,
 )
 from stellaris.runtime.endings import ENDINGS
+from stellaris.runtime.simulated import drivers
 
 
 def deploy(compute=1.0, **spec) -> SimulatedPlatform:
@@ -435,7 +435,7 @@ def test_invocations_of_another_platform():
     ("make", "error", "message"),
     [
         (lambda: SimulatedPlatform({"f": 1.0}), TypeError, r"functions=\{'f': 1.0\}: expected FunctionSpec"),
-        (lambda: SimulatedPlatform({}, replay=Trace()), TypeError, r"replay=.*: expected Replay\(trace\)"),
+        (lambda: SimulatedPlatform({}, replay=Trace()), TypeError, r"replay=.*: expected Recording\(trace\)"),
         (lambda: SimulatedPlatform({"f": SPEC}, faults={"f": 0.1}), TypeError, r"faults=\{'f': 0.1\}: expected Faults"),
         (lambda: SimulatedPlatform({}, seed=-1), ValueError, "seed=-1 is below 0"),
         (lambda: SimulatedPlatform({}, seed=2**31), ValueError, r"seed=2147483648 is not below 2\*\*31"),

@@ -54,13 +54,13 @@ def carried(system, *functions) -> tuple[dict[str, list[int]], Any]:
 def test_what_the_synchronous_learner_carries():
     """The policy, the optimizer's state and the whole batch; back go parameters and state."""
     nbytes, result = carried(Synchronous(ALGORITHM), "actor", "learner")
-    params = result.params.params
+    params = result.policy.params
     state = size(ALGORITHM.optimizer().init(params))
-    assert set(nbytes["learner"]) == {size(result.params) + state + 48 * SAMPLE + size(params) + state}
+    assert set(nbytes["learner"]) == {size(result.policy) + state + 48 * SAMPLE + size(params) + state}
     assert len(nbytes["learner"]) >= 4
     env = envs.make("CartPole-v1", slots=1)
     fragment = fragment_bytes(ActorCritic(hidden=(8,))(env.spec), 16)
-    assert set(nbytes["actor"]) == {size(result.params) + fragment}
+    assert set(nbytes["actor"]) == {size(result.policy) + fragment}
 
 
 @pytest.mark.parametrize(("rho", "most"), [(1.0, 3), (math.inf, 1)])
@@ -73,11 +73,11 @@ def test_what_stellaris_functions_carry(rho, most, combine):
     aggregator = staleness_aware(3, decay=0.9, combine=combine)
     system = Stellaris(ALGORITHM, learners=3, aggregator=aggregator, rho=rho)
     nbytes, result = carried(system, "actor", "learner", "parameter")
-    params = size(result.params.params)
-    policies = {(n - 24 * SAMPLE - params) / size(result.params) for n in nbytes["learner"]}
+    params = size(result.policy.params)
+    policies = {(n - 24 * SAMPLE - params) / size(result.policy) for n in nbytes["learner"]}
     assert policies <= set(range(1, most + 1))
     assert len(policies) > 1 or most == 1
-    both = params + size(ALGORITHM.optimizer().init(result.params.params))
+    both = params + size(ALGORITHM.optimizer().init(result.policy.params))
     groups = [(n - 2 * both) / params for n in nbytes["parameter"]]
     assert set(groups) <= {1, 2, 3, 4, 5, 6}
     applied = len(result.trace.select("staleness").value)

@@ -14,8 +14,6 @@ import numpy as np
 import pytest
 
 from stellaris import (
-    IMPACT,
-    IMPALA,
     PPO,
     fully_asynchronous,
     softsync,
@@ -39,7 +37,7 @@ from stellaris.runtime import (
 )
 from stellaris.runtime.delays import Constant, Exponential, Gamma, LogNormal
 from stellaris.systems import Budget, Stellaris, Synchronous, Workload, programs, train
-from stellaris.systems.training import Handled, Run
+from stellaris.systems.session import Session
 from tests.systems import tiny
 
 STELLARIS = Stellaris(tiny.PPO_CONFIG, learners=3)
@@ -62,7 +60,7 @@ def a_loaded_machine() -> Iterator[None]:
 def everything(result: Any) -> tuple[Any, ...]:
     """All that a run computes, to compare bit for bit."""
     frame = result.trace.to_dataframe().astype({"event": str, "function": str})
-    leaves = [np.asarray(leaf).tobytes() for leaf in _leaves(result.params)]
+    leaves = [np.asarray(leaf).tobytes() for leaf in _leaves(result.policy)]
     return [repr(row) for row in result.history], frame.to_csv(), leaves
 
 
@@ -185,9 +183,9 @@ def training(**options: Any) -> Any:
         (lambda: Workload("CartPole-v1", policy=(8,)), r"policy=\(8,\) is not a function of the EnvSpec"),
         (lambda: Budget(seconds="3"), r"seconds='3' is not a number"),
         (lambda: Budget(steps=None), r"steps=None is not a number"),
-        (lambda: Stellaris(IMPALA()), r"algorithm=IMPALA\(.*\): the system learns with PPO"),
-        (lambda: Stellaris(IMPACT()), r"algorithm=IMPACT\(.*\): the system learns with PPO"),
-        (lambda: Synchronous(IMPALA()), r"algorithm=IMPALA\(.*\): the system learns with PPO"),
+        (lambda: Stellaris("ppo"), r"algorithm='ppo' is no algorithm \(it has no optimizer, prepare, .*\): pass PPO"),
+        (lambda: Synchronous(PPO), r"algorithm=<class .*PPO'> is no algorithm \(that is a class\)"),
+        (lambda: Stellaris(PPO(clip=np.array(0.2))), r"algorithm=PPO\(.*\) cannot be hashed"),
         (lambda: Stellaris(learners=2.5), r"learners=2\.5 is not a whole number"),
         (lambda: Stellaris(aggregator="softsync"), r"aggregator='softsync' is none: make one, such as softsync\(2\)"),
         (lambda: Stellaris(aggregator=softsync), r"aggregator=<function softsync.* is none"),
@@ -404,7 +402,7 @@ def test_environments_are_closed(watched: list[Watched], tmp_path: Path) -> None
         tiny.run(STELLARIS, {"actor": JITTERY["actor"]})
     with pytest.raises(KeyError):
         tiny.run(SYNCHRONOUS, JITTERY, on_progress=lambda row: {}["nothing"])
-    assert len(watched) == 1 + 4 + 2
+    assert len(watched) == 1 + 4 + 1  # none for a system that lacks a function
     assert [env.closed > 0 for env in watched] == [True] * len(watched)
 
 
@@ -413,24 +411,13 @@ class Spied:
 
     def __init__(self, system: Any) -> None:
         self.system = system
-        self.runs: list[Run] = []
+        self.functions = system.functions
+        self.sessions: list[Session] = []
 
-    def run(self, run: Run) -> None:
+    def run(self, session: Session) -> None:
         """As the system does."""
-        self.runs.append(run)
-        self.system.run(run)
-
-
-@pytest.mark.parametrize("seed", range(30))
-def test_handled_is_a_set(seed: int) -> None:
-    """Whatever the order; what it keeps is what is above the first that is missing."""
-    keys = np.random.default_rng(seed).permutation(41)[: seed + 11].tolist()
-    handled = Handled()
-    for i, key in enumerate(keys):
-        handled.add(key)
-        seen = set(keys[: i + 1])
-        assert {key for key in range(42) if key in handled} == seen
-        assert len(handled.above) == sum(key > min({*range(42)} - seen) for key in seen)
+        self.sessions.append(session)
+        self.system.run(session)
 
 
 @pytest.mark.parametrize("system", [STELLARIS, SYNCHRONOUS], ids=["stellaris", "synchronous"])
@@ -450,9 +437,9 @@ def test_what_a_run_holds_does_not_grow_with_it(system: Any, monkeypatch: pytest
     spied = Spied(system)
 
     def look(row: Any) -> None:
-        run = spied.runs[0]
-        held.append(len(run._handled.above) + len(run._retries))
-        sizes.append(run._handled.floor)
+        deliveries = spied.sessions[0]._deliveries
+        held.append(len(deliveries.handled.above) + len(deliveries.retries))
+        sizes.append(deliveries.handled.floor)
 
     faults = Faults(crash_during=0.1, lose=0.1, duplicate=0.1, notice_after=Exponential(0.3))
     functions = tiny.deployment(LogNormal(0.01, 0.5), Gamma(0.1, 1.0), LogNormal(0.02, 0.5), retry=Retry(limit=99))
@@ -469,7 +456,7 @@ def test_what_a_run_holds_does_not_grow_with_it(system: Any, monkeypatch: pytest
     assert sizes[-1] > 70
     assert max(held) < 40  # some at once: those that are tried again hold the floor
     assert max(held[12:]) <= 2 * max(held[:12])
-    assert looked_at <= len(tiny.PRICES) * len(result.trace)  # the bills of every round and of the result together
+    assert looked_at <= (len(tiny.PRICES) + 1) * len(result.trace)  # the result's bills, and the history with its own
 
 
 def test_learns_cartpole() -> None:

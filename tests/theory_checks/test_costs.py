@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from experiments import testbed
-from stellaris.runtime import Rate, Split, billing
+from stellaris.runtime import Rate, Split, usage
 from theory_checks import check, costs
 
 ROUNDS, ASYNCHRONOUS = costs.THEOREMS
@@ -157,8 +157,8 @@ def forgets_failures(use, split):
 )
 def test_a_bug_in_what_is_billed_is_caught(monkeypatch, bug, of_rounds, of_asynchronous):
     """Planted in the platform's own billing."""
-    right = billing._Use.cost
-    monkeypatch.setattr(billing._Use, "cost", lambda self, *args: bug(self, right(self, *args)))
+    right = usage.Use.billed
+    monkeypatch.setattr(usage.Use, "billed", lambda self, *args: bug(self, right(self, *args)))
     assert wrong(ROUNDS) == of_rounds
     assert wrong(ASYNCHRONOUS) == of_asynchronous
 
@@ -166,13 +166,13 @@ def test_a_bug_in_what_is_billed_is_caught(monkeypatch, bug, of_rounds, of_async
 def test_a_rate_that_ignores_memory_is_caught(monkeypatch):
     """The learner's other resources are still paid for."""
     monkeypatch.setattr(
-        Rate, "a_second", lambda self, r: self.per_vcpu_second * r.vcpus + self.per_gpu_slot_second * r.gpu_slots
+        Rate, "usd_per_second", lambda self, r: self.per_vcpu_second * r.vcpus + self.per_gpu_slot_second * r.gpu_slots
     )
     assert wrong(ROUNDS) == WITH_IDLE
 
 
 def test_containers_that_nobody_ended_are_missed(monkeypatch):
     """Idle seconds come from lives; a bill of containers that live for no time has none."""
-    monkeypatch.setattr(billing._Use, "lived", lambda *args: 0.0)
+    monkeypatch.setattr(usage.Use, "lived", lambda *args: 0.0)
     assert wrong(ROUNDS) == {"container seconds", "idle containers billed", "idle as if busy"}
     assert wrong(ASYNCHRONOUS) == {"container seconds"}

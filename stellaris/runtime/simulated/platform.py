@@ -5,30 +5,24 @@ import os
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
-from stellaris import checks
-from stellaris.runtime.agenda import ACQUIRE
-from stellaris.runtime.billing import Bill, Meter, PriceSheet
-from stellaris.runtime.bodies import Bodies
-from stellaris.runtime.calls import Call
+from stellaris.runtime.billing import Bill, Meters
 from stellaris.runtime.checkpoint import CheckpointError, closure_name
-from stellaris.runtime.clock import Clock, VirtualClock, WallClock
 from stellaris.runtime.contract import Platform
-from stellaris.runtime.deployment import Deployment
-from stellaris.runtime.drivers import VirtualTime, WallTime
-from stellaris.runtime.endings import ENDINGS_BY_NAME
-from stellaris.runtime.faults import Faults, StoreFaults
-from stellaris.runtime.functions import Function, FunctionError, FunctionSpec, Invocation, Transfer
-from stellaris.runtime.lifecycle import Lifecycle
-from stellaris.runtime.placement import Node, Placement
-from stellaris.runtime.references import size, values_among
-from stellaris.runtime.replay import Replay
+from stellaris.runtime.functions import Function, FunctionSpec, Invocation
+from stellaris.runtime.price_sheets import PriceSheet
+from stellaris.runtime.resources import Node
+from stellaris.runtime.simulated import arguments
+from stellaris.runtime.simulated.bodies import Bodies
+from stellaris.runtime.simulated.clock import Clock, VirtualClock, WallClock
+from stellaris.runtime.simulated.deployment import Deployment
+from stellaris.runtime.simulated.drivers import VirtualTime, WallTime
+from stellaris.runtime.simulated.faults import Faults, StoreFaults
+from stellaris.runtime.simulated.lifecycle import Lifecycle
+from stellaris.runtime.simulated.placement import Placement
+from stellaris.runtime.simulated.recorded import Recording
 from stellaris.runtime.store import Store
 from stellaris.runtime.trace import Trace
 
-#: Bare callables whose `Function` is remembered.
-_REMEMBERED = 256
-#: Price sheets whose meters are kept.
-_METERS = 16
 #: Seconds that closing waits for bodies that run, once an exception has ended the `with` block: somebody waits.
 _PATIENCE = 2.0
 
@@ -61,7 +55,7 @@ class SimulatedPlatform(Platform):
 
     Raises:
       LookupError: if there are faults for a function that is not deployed.
-      TypeError: if a function's deployment is no `FunctionSpec`, its faults no `Faults`, or `replay` no `Replay`.
+      TypeError: if a function's deployment is no `FunctionSpec`, its faults no `Faults`, or `replay` no `Recording`.
       ValueError: if an argument is out of its range.
 
     Example:
@@ -92,7 +86,7 @@ class SimulatedPlatform(Platform):
         max_concurrency: int | None = None,
         faults: Mapping[str, Faults] | None = None,
         store_faults: StoreFaults | None = None,
-        replay: Replay | None = None,
+        replay: Recording | None = None,
         hang_after: float = 600.0,
         on_event: "Callable[[SimulatedPlatform], None] | None" = None,
     ) -> None:
@@ -106,21 +100,18 @@ class SimulatedPlatform(Platform):
             faults=dict(faults or {}),
             store_faults=store_faults,
         )
-        if replay is not None and not isinstance(replay, Replay):
-            raise TypeError(f"replay={replay!r}: expected Replay(trace)")
-        if replay is not None and (faults or store_faults):
-            raise ValueError("replay and faults: what goes wrong in a replay is what did in the recorded run")
-        checks.seed(seed=seed)
-        if clock not in ("virtual", "wall"):
-            raise ValueError(f"clock={clock!r} is neither 'virtual' nor 'wall'")
-        if threads is not None and threads < 1:
-            raise ValueError(f"threads={threads} is below 1: bodies need a thread to run on")
-        if not hang_after > 0:
-            raise ValueError(f"hang_after={hang_after} is not positive: no body could ever return")
+        arguments.check_options(
+            clock=clock,
+            seed=seed,
+            threads=threads,
+            hang_after=hang_after,
+            replay=replay,
+            faulty=bool(faults or store_faults),
+        )
         self._seed = seed
         self._hang_after = hang_after
         self._on_event = None if on_event is None else lambda: on_event(self)
-        self._programs: dict[Callable[..., Any], Function] = {}
+        self._programs = arguments.Programs()
         self._closed = False
         virtual = clock == "virtual"
         count = (threads or os.cpu_count() or 1) if virtual else None
@@ -131,7 +122,7 @@ class SimulatedPlatform(Platform):
     def _adopt(self, life: Lifecycle) -> None:
         """Goes on with this life: a new one, or one that was saved."""
         self._life = life
-        self._meters: dict[int, Meter] = {}  # by the identity of their price sheet
+        self._meters = Meters(life.trace, self._deployment.functions)
         clock = self._clock = life.clock
         self._time: VirtualTime | WallTime
         if isinstance(clock, VirtualClock):
@@ -176,50 +167,43 @@ class SimulatedPlatform(Platform):
         work: float = 1.0,
         tag: Any = None,
     ) -> Invocation:
-        spec = self._spec(name)
+        spec = arguments.deployed(name, self._deployment.functions)
         if not 0 <= work < math.inf:
             raise ValueError(f"function {name!r}: work={work} is negative or not finite")
         if at is not None:
-            at = self._instant(name, at)
+            at = arguments.instant(name, at, now=self.now, virtual=self._clock.virtual)
         if not isinstance(function, Function):
-            function = self._program(function)
-        nbytes = 0 if spec.transfer is None else _carried(name, spec.transfer, function, args)
-        self._check_open(name)
+            function = self._programs.of(function)
+        nbytes = 0 if spec.transfer is None else arguments.carried(name, spec.transfer, function, args)
+        arguments.check_open(name, closed=self._closed)
         return self._life.submit(name, function, args, at, work, tag, nbytes)
 
     def prewarm(self, name: str, count: int = 1, *, at: float | None = None) -> None:
-        self._spec(name)
+        arguments.deployed(name, self._deployment.functions)
         if count < 1:
             raise ValueError(f"function {name!r}: count={count} is below 1")
-        at = self.now if at is None else self._instant(name, at)
-        self._life.pools[name].prewarmed += count
-        for _ in range(count):
-            self._life.agenda.add(at, ACQUIRE, -1, self._life.fleet.warm, self._life.pools[name])
+        now = self.now
+        at = now if at is None else arguments.instant(name, at, now=now, virtual=self._clock.virtual)
+        self._life.fleet.warm_at(at, name, count)
 
     def slots(self, name: str, *, concurrent: int) -> int:
-        spec = self._spec(name)
+        spec = arguments.deployed(name, self._deployment.functions)
         pool = self._life.pools[name]
         most = math.inf if spec.max_concurrency is None else spec.max_concurrency
         slots = int(min(concurrent + spec.provisioned + pool.prewarmed, most))
         return slots if self._clock.virtual or spec.timeout is None else 2 * slots
 
     def retry(self, invocation: Invocation, *, limit: int | None = None) -> Invocation:
-        call = self._own(invocation)
+        call = arguments.own(invocation, self._life.pools)
         policy = call.pool.spec.retry
-        if call.status in ("pending", "running", "completed", "cancelled"):
-            raise ValueError(
-                f"function {call.function!r}, invocation {call.number} is {call.status}: only what failed is retried"
-            )
-        most = policy.limit if limit is None else limit
-        if not ENDINGS_BY_NAME[call.status].retriable or call.attempt >= most or call.args is None:
-            raise FunctionError(call) from call.error
-        self._check_open(call.function)
+        args = arguments.again(call, policy.limit if limit is None else limit)
+        arguments.check_open(call.function, closed=self._closed)
         chance = call.pool.jitter.draw() if policy.jitter else 1.0
         wait = policy.wait(call.attempt + 1, chance=chance)
         return self._life.submit(
             call.function,
             call.program,
-            call.args,
+            args,
             self.now + wait if wait else None,
             call.work,
             call.tag,
@@ -229,9 +213,9 @@ class SimulatedPlatform(Platform):
         )
 
     def cancel(self, invocation: Invocation) -> None:
-        call = self._own(invocation)
-        if call.number in self._life.pending:
-            self._life.leave(call, "cancelled", self.now)
+        call = arguments.own(invocation, self._life.pools)
+        if call.number in self._life.departures.pending:
+            self._life.departures.end(call, "cancelled", self.now)
 
     def next_completion(self, *, until: float = math.inf) -> Invocation | None:
         if math.isnan(until):
@@ -239,14 +223,7 @@ class SimulatedPlatform(Platform):
         return self._time.next(until)
 
     def bill(self, prices: PriceSheet) -> Bill:
-        # Asked for again, as after every round, a meter looks at what is new in the trace alone. It holds on to its
-        # sheet, so that no other sheet gets the sheet's identity.
-        meter = self._meters.get(id(prices))
-        if meter is None:
-            if len(self._meters) >= _METERS:
-                self._meters.clear()
-            meter = self._meters[id(prices)] = Meter(self.trace, prices, functions=self.functions)
-        return meter.bill(until=self.now)
+        return self._meters.bill(prices, until=self.now)
 
     def close(self, *, patience: float = math.inf) -> None:
         if self._closed:
@@ -287,7 +264,7 @@ class SimulatedPlatform(Platform):
         """
         if not self._clock.virtual:
             raise CheckpointError("clock='wall': only a run in virtual time can go on where it was saved")
-        for invocation in self._life.pending.values():
+        for invocation in self._life.departures.pending.values():
             program = invocation.program
             for part in ("body", "init", "batched", "upload"):
                 closure = closure_name(getattr(program, part))
@@ -314,63 +291,3 @@ class SimulatedPlatform(Platform):
             raise CheckpointError(f"{name}: the platform has {own}, the checkpoint {other}")
         state["life"].attach(self._bodies, self._hang_after)
         self._adopt(state["life"])
-
-    # ---- arguments ----------------------------------------------------------------------------------------------
-
-    def _instant(self, name: str, at: float) -> float:
-        """When something is to happen that was asked for; on the wall clock what has passed is now."""
-        now = self.now
-        if not (now if self._clock.virtual else 0.0) <= at < math.inf:
-            raise ValueError(f"function {name!r}: at={at} is past (now is {now:.6g}) or not finite")
-        return max(at, now)
-
-    def _spec(self, name: str) -> FunctionSpec:
-        """The deployment of a function.
-
-        Raises:
-          LookupError: if there is none of this name.
-        """
-        spec = self._deployment.functions.get(name)
-        if spec is None:
-            raise LookupError(f"no function {name!r} is deployed: the platform has {sorted(self.functions)}")
-        return spec
-
-    def _check_open(self, name: str) -> None:
-        if self._closed:
-            raise RuntimeError(f"invoke({name!r}) after close(): a platform runs once")
-
-    def _own(self, invocation: Invocation) -> Call:
-        """An invocation of this platform's, as it knows it.
-
-        Raises:
-          ValueError: if it is another's.
-        """
-        if isinstance(invocation, Call) and invocation.pool is self._life.pools.get(invocation.function):
-            return invocation
-        raise ValueError(
-            f"function {invocation.function!r}, invocation {invocation.number} belongs to another platform"
-        )
-
-    def _program(self, body: Callable[..., Any]) -> Function:
-        """The program of a bare body; the same one for the same body, as long as there are not too many."""
-        program = self._programs.get(body)
-        if program is None:
-            if len(self._programs) >= _REMEMBERED:
-                self._programs.clear()
-            program = self._programs[body] = Function(body)
-        return program
-
-
-def _carried(name: str, transfer: Transfer, program: Function, args: tuple[Any, ...]) -> int:
-    """Bytes of the arguments that are passed by value, if carrying them costs time."""
-    if math.isinf(transfer.bandwidth):
-        return 0
-    if program.upload is None:
-        raise ValueError(
-            f"function {name!r} has {transfer}: say how many bytes its program returns, "
-            "as in Function(body, upload=4096)"
-        )
-    try:
-        return size(values_among(args))
-    except TypeError as error:
-        raise TypeError(f"function {name!r} has {transfer}, and among its arguments {error}") from None

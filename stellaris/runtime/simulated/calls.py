@@ -5,9 +5,9 @@ from typing import Any
 
 import jax
 
-from stellaris.runtime.course import Course
 from stellaris.runtime.functions import Function, Invocation
-from stellaris.runtime.placement import NOWHERE, Place
+from stellaris.runtime.simulated.course import Course
+from stellaris.runtime.simulated.placement import NOWHERE, Place
 
 
 @dataclass(eq=False, slots=True)

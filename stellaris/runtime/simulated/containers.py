@@ -3,9 +3,9 @@
 import heapq
 from typing import Any
 
-from stellaris.runtime.calls import Call, Container
 from stellaris.runtime.delays import Constant, Stream, Uniform
 from stellaris.runtime.functions import Function, FunctionSpec
+from stellaris.runtime.simulated.calls import Call, Container
 
 #: Provisioned containers are taken before others.
 _FIRST = 1 << 60

@@ -3,10 +3,10 @@
 import heapq
 from collections.abc import Callable, Mapping
 
-from stellaris.runtime.agenda import ACQUIRE, Agenda
-from stellaris.runtime.calls import Call, Container
-from stellaris.runtime.containers import Pool
-from stellaris.runtime.fleet import Fleet
+from stellaris.runtime.simulated.agenda import ACQUIRE, Agenda
+from stellaris.runtime.simulated.calls import Call, Container
+from stellaris.runtime.simulated.containers import Pool
+from stellaris.runtime.simulated.fleet import Fleet
 
 
 class Admission:

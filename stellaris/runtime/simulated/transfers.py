@@ -2,11 +2,11 @@
 
 import math
 
-from stellaris.runtime.calls import Call
-from stellaris.runtime.clock import Clock
-from stellaris.runtime.deployment import Deployment
-from stellaris.runtime.faults import OutageClock, StoreRefusedError
 from stellaris.runtime.references import has_references
+from stellaris.runtime.simulated.calls import Call
+from stellaris.runtime.simulated.clock import Clock
+from stellaris.runtime.simulated.deployment import Deployment
+from stellaris.runtime.simulated.faults import OutageClock, StoreRefusedError
 from stellaris.runtime.store import Store
 from stellaris.runtime.trace import Trace
 

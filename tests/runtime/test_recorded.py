@@ -1,4 +1,4 @@
-"""Replay: another algorithm meets the same schedule; another decision meets the same delays."""
+"""Recording: another algorithm meets the same schedule; another decision meets the same delays."""
 
 import math
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from stellaris import softsync
-from stellaris.runtime import Faults, FunctionSpec, Replay, SimulatedPlatform
+from stellaris.runtime import Faults, FunctionSpec, Recording, SimulatedPlatform
 from stellaris.runtime.delays import Exponential, Gamma, LogNormal
 from stellaris.runtime.endings import ENDINGS
 from stellaris.systems import Budget, Stellaris, train
@@ -43,10 +43,10 @@ def recorded():
 
 def test_the_same_system_is_the_same_run(recorded):
     """With the same seed bit for bit; with another, whose delays would be others, the same schedule."""
-    again = run(Stellaris(tiny.PPO_CONFIG, learners=3), replay=Replay(recorded.trace))
+    again = run(Stellaris(tiny.PPO_CONFIG, learners=3), replay=Recording(recorded.trace))
     assert schedule(again.trace) == schedule(recorded.trace)
     assert repr(again.history) == repr(recorded.history)
-    other = run(Stellaris(tiny.PPO_CONFIG, learners=3), seed=5, replay=Replay(recorded.trace))
+    other = run(Stellaris(tiny.PPO_CONFIG, learners=3), seed=5, replay=Recording(recorded.trace))
     assert schedule(other.trace) == schedule(recorded.trace)
     assert repr(other.history) != repr(recorded.history)  # other actions
     assert schedule(run(Stellaris(tiny.PPO_CONFIG, learners=3), seed=5).trace) != schedule(recorded.trace)
@@ -54,14 +54,14 @@ def test_the_same_system_is_the_same_run(recorded):
 
 def test_another_loss_meets_the_same_schedule(recorded):
     """Without the cap the gradients are others; starts, completions and versions are not."""
-    other = run(Stellaris(tiny.PPO_CONFIG, learners=3, rho=math.inf), replay=Replay(recorded.trace))
+    other = run(Stellaris(tiny.PPO_CONFIG, learners=3, rho=math.inf), replay=Recording(recorded.trace))
     assert schedule(other.trace) == schedule(recorded.trace)
     assert other.history[-1]["kl"] != recorded.history[-1]["kl"]
 
 
 def test_another_aggregator_meets_the_same_delays(recorded):
     """The n-th invocation of a function waits and computes as long as the n-th did, whenever it is submitted."""
-    other = run(Stellaris(tiny.PPO_CONFIG, learners=3, aggregator=softsync(2)), replay=Replay(recorded.trace))
+    other = run(Stellaris(tiny.PPO_CONFIG, learners=3, aggregator=softsync(2)), replay=Recording(recorded.trace))
     assert schedule(other.trace) != schedule(recorded.trace)
     before, after = recorded.trace.invocations(), other.trace.invocations()
     compared = 0
@@ -90,11 +90,11 @@ def test_beyond_the_recording():
         return [d.finished for d in done], platform.trace
 
     first, trace = finished(3, seed=1)
-    second, _ = finished(5, seed=2, replay=Replay(trace))
+    second, _ = finished(5, seed=2, replay=Recording(trace))
     assert second[:3] == first
     assert second[3:] == finished(2, seed=2)[0]
-    assert Replay(trace).get("f", 3) is None
-    assert Replay(trace).get("g", 0) is None
+    assert Recording(trace).get("f", 3) is None
+    assert Recording(trace).get("g", 0) is None
 
 
 def test_what_had_not_ended_is_not_replayed():
@@ -103,8 +103,8 @@ def test_what_had_not_ended_is_not_replayed():
         platform.invoke("f", lambda context: None)
         platform.invoke("f", lambda context: None, work=1e6)
         platform.next_completion()
-        running = Replay(platform.trace)
-    for replay in (running, Replay(platform.trace)):
+        running = Recording(platform.trace)
+    for replay in (running, Recording(platform.trace)):
         assert replay.get("f", 0).ending == "completed"
     assert running.get("f", 1) is None
 
@@ -122,16 +122,16 @@ def test_what_was_cancelled_goes_on():
 
     first, trace = run(1, until=6.0)
     assert [call.status for call in first] == ["completed", "cancelled", "cancelled"]
-    again, _ = run(2, Replay(trace))
+    again, _ = run(2, Recording(trace))
     assert [call.started for call in again[:2]] == [call.started for call in first[:2]]
     assert again[0].finished == first[0].finished
     assert again[1].finished > 6.0
     assert again[2].started >= again[1].finished
     for cut in (5.0, 6.0):  # nor does it end before
-        assert list(run(3, Replay(trace), until=cut)[1].rows()) == list(run(1, until=cut)[1].rows())
+        assert list(run(3, Recording(trace), until=cut)[1].rows()) == list(run(1, until=cut)[1].rows())
 
 
 def test_a_replay_has_no_faults_of_its_own(recorded):
     """What goes wrong is what did."""
     with pytest.raises(ValueError, match="replay and faults"):
-        SimulatedPlatform(DEPLOYMENT, replay=Replay(recorded.trace), faults={"actor": FAULTS})
+        SimulatedPlatform(DEPLOYMENT, replay=Recording(recorded.trace), faults={"actor": FAULTS})

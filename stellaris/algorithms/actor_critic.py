@@ -1,4 +1,4 @@
-"""What the algorithms' losses share: a policy beside the behaviour's and the others' held, and what is reported."""
+"""What the losses of PPO, IMPALA and IMPACT share: ratios, the global cap, the sum of the terms, and the metrics."""
 
 import math
 from typing import Any, NamedTuple, TypeAlias
@@ -43,10 +43,10 @@ def log_ratio(log_prob: jax.Array, behaviour: Array, valid: Array) -> jax.Array:
 def held_cap(
     apply_fn: ApplyFn, peers: tuple[Tree, ...], observation: Any, batch: Any, own: jax.Array, rho: Any
 ) -> jax.Array | None:
-    """The global cap over one's own policy, which has the log-probabilities `own`, and its peers; none without peers.
+    """The global cap over the policy that learns, whose log-probabilities are `own`, and its peers; none without peers.
 
-    One's own ratio is below or at the cap unless another's is truly below it. One's own policy may be among the held,
-    compiled differently: rounding alone must not truncate it.
+    A learner is truncated only if a peer's ratio is lower than its own by more than rounding: the policy that learns
+    may be among the peers, compiled separately, with slightly different log-probabilities.
     """
     if not peers:
         return None
@@ -57,7 +57,8 @@ def held_cap(
     return jnp.where(jnp.any(log_probs[1:] < log_probs[:1] - rounding[None], axis=0), cap, jnp.inf)
 
 
-def report(
+def loss(
+    configuration: Any,
     batch: Any,
     log_ratio: jax.Array,
     *,
@@ -68,8 +69,21 @@ def report(
     cap: jax.Array | None,
     version: Any,
     lags: int,
-) -> Metrics:
-    """Means over a batch's valid samples, and how far the policy that learns is from those that chose the actions."""
+) -> tuple[jax.Array, Metrics]:
+    """`policy loss + value loss - entropy bonus`, means over valid samples; and how far the policies are apart.
+
+    Args:
+      configuration: has the `value_coefficient` and the `entropy_coefficient`.
+      batch: has `valid`, and the `version` that chose each action.
+      log_ratio: of the policy that learns to the behaviour policy.
+      policy_loss: per sample, as the following.
+      value_loss: not weighted yet.
+      entropy: of the policy that learns.
+      clipped: whether a sample is outside the trust region.
+      cap: the global cap, if there is one.
+      version: of the policy that learns, if it is known.
+      lags: how many policy lags are told apart.
+    """
     valid = jnp.asarray(batch.valid)
     truncated = jnp.zeros_like(clipped) if cap is None else importance_ratio(log_ratio) > cap
     span = version_span(jnp.ravel(batch.version), valid.ravel())
@@ -84,16 +98,12 @@ def report(
         "version_oldest": span.oldest,
     }
     if version is not None:
+        metrics["data_lag_mean"] = jnp.asarray(version).astype(span.mean.dtype) - span.mean
+        metrics["data_lag_max"] = version - span.oldest
         lag = version - jnp.asarray(batch.version)
         metrics["by_lag"] = lag_report(lag, log_ratio, valid, clipped=clipped, truncated=truncated, lags=lags)
-    return metrics
-
-
-def total(metrics: Metrics, *, value_coefficient: float, entropy_coefficient: float) -> jax.Array:
-    """The actor-critic's loss: policy loss + value loss - entropy bonus."""
-    policy_loss, value_loss, entropy = (metrics[name] for name in ("policy_loss", "value_loss", "entropy"))
-    loss: jax.Array = policy_loss + value_coefficient * value_loss - entropy_coefficient * entropy
-    return loss
+    total = metrics["policy_loss"] + configuration.value_coefficient * metrics["value_loss"]
+    return total - configuration.entropy_coefficient * metrics["entropy"], metrics
 
 
 def outside(log_ratio: jax.Array, clip: float) -> jax.Array:

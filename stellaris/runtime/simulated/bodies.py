@@ -7,9 +7,9 @@ from typing import Any
 
 import jax
 
-from stellaris.runtime.calls import BodyContext, Call
 from stellaris.runtime.functions import Function
-from stellaris.runtime.threads import Outcome, Task, Threads
+from stellaris.runtime.simulated.calls import BodyContext, Call
+from stellaris.runtime.simulated.threads import Outcome, Task, Threads
 
 #: Seconds that a hand-over between threads and back costs, roughly: quicker bodies are not handed over.
 _HAND_OVER = 100e-6

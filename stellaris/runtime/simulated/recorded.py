@@ -7,7 +7,7 @@ from stellaris.runtime.endings import ENDINGS
 from stellaris.runtime.trace import Trace
 
 
-class Recorded(NamedTuple):
+class RecordedCall(NamedTuple):
     """What happened to one invocation, in seconds of its run's clock; NaN for what did not."""
 
     submitted: float
@@ -39,7 +39,7 @@ class Recorded(NamedTuple):
         return then if at == before else at + (then - before)
 
 
-class Replay:
+class Recording:
     """The starts and completions of a recorded run, for another run to meet.
 
     The n-th invocation of a function waits, starts, computes and ends, well or badly, as the n-th did in the recorded
@@ -53,14 +53,15 @@ class Replay:
       trace: of the recorded run.
 
     Example:
-      >>> from stellaris.runtime import FunctionSpec, SimulatedPlatform, delays
+      >>> from stellaris.runtime import FunctionSpec, Recording, SimulatedPlatform, delays
       >>> deployment = {"f": FunctionSpec(delays.Exponential(1.0), cold_start=delays.Exponential(1.0))}
       >>> ends = []
-      >>> for seed, replay in ((1, None), (2, "first")):
-      ...     with SimulatedPlatform(deployment, seed=seed, replay=replay and Replay(first.trace)) as platform:
-      ...         first = platform
+      >>> recording = None
+      >>> for seed in (1, 2):
+      ...     with SimulatedPlatform(deployment, seed=seed, replay=recording) as platform:
       ...         _ = platform.invoke("f", lambda context: seed)
       ...         ends.append(platform.next_completion().finished)
+      ...         recording = Recording(platform.trace)
       >>> ends[0] == ends[1]
       True
     """
@@ -73,12 +74,12 @@ class Replay:
         )
         after = math.nextafter(max((row[0] for row in trace.rows()), default=0.0), math.inf)
         lost = ENDINGS.index("lost")
-        self._calls: dict[str, list[Recorded]] = {name: [] for name in table.names}
+        self._calls: dict[str, list[RecordedCall]] = {name: [] for name in table.names}
         columns = (table.number, table.function, table.submitted, table.acquired, table.started, table.ended)
         for number, function, submitted, acquired, started, ended, ending in zip(
             *(column.tolist() for column in (*columns, table.ending)), strict=True
         ):
-            call = Recorded(
+            call = RecordedCall(
                 *(submitted, acquired, started, ended),
                 ENDINGS[ending] if ending >= 0 else "",
                 # What had not been noticed by the end of the recording is so right after it.
@@ -87,7 +88,7 @@ class Replay:
             )
             self._calls[table.names[function]].append(call)
 
-    def get(self, function: str, n: int) -> Recorded | None:
+    def get(self, function: str, n: int) -> RecordedCall | None:
         """The n-th invocation of a function, from 0; None if there was none, or it had not ended."""
         calls = self._calls.get(function, [])
         return calls[n] if n < len(calls) and calls[n].ending else None

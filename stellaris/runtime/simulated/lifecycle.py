@@ -1,30 +1,29 @@
-"""The life of a call on the simulated platform: submitted, acquired, started, ended, handed out; one state machine.
+"""The life of a call on the simulated platform: submitted, acquired, started; `departures` says how it ends.
 
 Every step is an event of the agenda, `step(subject, time)`, which may return a call to be handed out. All that changes
 as a platform runs is held here, so that a checkpoint of it is a checkpoint of the platform.
 """
 
-import copy
 from queue import SimpleQueue
 from typing import Any
 
-from stellaris.runtime.admission import Admission
-from stellaris.runtime.agenda import ACQUIRE, END, EXPIRE, START, Agenda
-from stellaris.runtime.bodies import Bodies
-from stellaris.runtime.calls import Call, Container
-from stellaris.runtime.clock import Clock
-from stellaris.runtime.containers import Pool
-from stellaris.runtime.course import Courses
 from stellaris.runtime.delays import Measured
-from stellaris.runtime.deployment import Deployment
-from stellaris.runtime.endings import ENDINGS_BY_NAME
-from stellaris.runtime.faults import StoreRefusedError
-from stellaris.runtime.fleet import Fleet
 from stellaris.runtime.functions import Function, FunctionSpec
-from stellaris.runtime.placement import NOWHERE, Cluster
-from stellaris.runtime.replay import Replay
+from stellaris.runtime.simulated.admission import Admission
+from stellaris.runtime.simulated.agenda import ACQUIRE, END, EXPIRE, START, Agenda
+from stellaris.runtime.simulated.bodies import Bodies
+from stellaris.runtime.simulated.calls import Call, Container
+from stellaris.runtime.simulated.clock import Clock
+from stellaris.runtime.simulated.containers import Pool
+from stellaris.runtime.simulated.course import Courses
+from stellaris.runtime.simulated.departures import Departures
+from stellaris.runtime.simulated.deployment import Deployment
+from stellaris.runtime.simulated.faults import StoreRefusedError
+from stellaris.runtime.simulated.fleet import Fleet
+from stellaris.runtime.simulated.placement import NOWHERE, Cluster
+from stellaris.runtime.simulated.recorded import Recording
+from stellaris.runtime.simulated.transfers import Transfers
 from stellaris.runtime.trace import Trace
-from stellaris.runtime.transfers import Transfers
 
 
 class Lifecycle:
@@ -40,15 +39,19 @@ class Lifecycle:
     """
 
     def __init__(
-        self, deployment: Deployment, replay: Replay | None, seed: int, clock: Clock, bodies: Bodies, hang_after: float
+        self,
+        deployment: Deployment,
+        replay: Recording | None,
+        seed: int,
+        clock: Clock,
+        bodies: Bodies,
+        hang_after: float,
     ) -> None:
         self.clock = clock
         self.agenda = Agenda()
         self.trace = Trace()
         self.transfers = Transfers(deployment, seed, clock, self.trace)
         self.pools = {name: Pool(name, spec, seed) for name, spec in deployment.functions.items()}
-        self.pending: dict[int, Call] = {}  #: by number, until they end.
-        self.undelivered = 0  #: messages under way whose call has ended.
         self._rows = self.trace.newest
         self._invoked = 0
         self._courses = Courses(deployment.faults, replay, seed)
@@ -60,18 +63,19 @@ class Lifecycle:
             trace=self.trace,
             seed=seed,
             lifetimes={name: f.lifetime for name, f in deployment.faults.items() if f.lifetime is not None},
-            on_lost=self._crash,
         )
+        self.departures = Departures(self.agenda, self.fleet, self.transfers, self.trace)
         self.admission = Admission(self.pools, self.fleet, self.agenda, self._take)
         for name, fault in deployment.faults.items():
             for instant in fault.lose_containers_at:
-                self.agenda.add(instant, EXPIRE, -1, self._lose_newest, name)
+                self.agenda.add(instant, EXPIRE, -1, self.fleet.lose_newest, name)
         self.attach(bodies, hang_after)
         self.fleet.provision(clock.now)
 
     def attach(self, bodies: Bodies, hang_after: float) -> None:
         """What belongs to this process, and to no checkpoint: threads, and the queue of what they did."""
         self._bodies = bodies
+        self.departures.attach(bodies)
         self._hang_after = hang_after
         self.returned: SimpleQueue[Call] = SimpleQueue()  #: calls whose body has returned, on the wall clock.
 
@@ -106,7 +110,7 @@ class Lifecycle:
         pool = self.pools[name]
         course = self._courses.next(name)
         call = Call(number, name, tag, attempt, key, submitted, program, args, work, nbytes, pool, course)
-        self.pending[number] = call
+        self.departures.pending[number] = call
         if at is None:
             self.agenda.add(self._arrived(call, now), ACQUIRE, number, self._acquire, call)
         else:
@@ -115,7 +119,7 @@ class Lifecycle:
 
     def _arrive(self, call: Call, now: float) -> Call | None:
         """A call's instant has come."""
-        if call.number not in self.pending:
+        if call.number not in self.departures.pending:
             return None  # cancelled before
         looks = self._arrived(call, now)
         if looks == now:
@@ -135,11 +139,11 @@ class Lifecycle:
 
     def _acquire(self, call: Call, now: float) -> Call | None:
         """Finds a container, or waits for one; or is rejected, or throttled by a fault."""
-        if call.number not in self.pending:
+        if call.number not in self.departures.pending:
             return None  # cancelled before
         throttled = call.course is not None and call.course.throttled
         if throttled or not self.admission.admit(call, now):
-            self._finish(call, "throttled", now)
+            self.departures.end(call, "throttled", now)
             return call
         return None
 
@@ -153,7 +157,7 @@ class Lifecycle:
             ending = call.course.ends_before_start()
             if ending is not None:
                 # The end is put down first: of two events at one instant it comes first, and nothing starts.
-                self._end_at(start, call, ending)
+                self.departures.end_at(start, call, ending)
         self.agenda.add(start, START, call.number, self._start, call)
 
     # ---- started --------------------------------------------------------------------------------------------------
@@ -161,7 +165,7 @@ class Lifecycle:
     def _start(self, call: Call, now: float) -> None:
         """Snapshots the arguments, settles how long it will take, and sends the body off."""
         container = call.container
-        if call.number not in self.pending:
+        if call.number not in self.departures.pending:
             return  # cancelled, or its container lost, before it started
         assert container is not None
         spec = call.pool.spec
@@ -171,7 +175,7 @@ class Lifecycle:
         self._rows.append((now, "started", call.function, call.number, container.number, 0.0))
         slow_down = 1.0 if container.place is NOWHERE else self.fleet.begin(container)
         if course is not None and course.crashes_at_start():
-            self._end_at(now, call, "crashed")
+            self.departures.end_at(now, call, "crashed")
             return
         transfer = 0.0
         try:
@@ -180,7 +184,7 @@ class Lifecycle:
         except (LookupError, StoreRefusedError) as error:
             call.error = error
             # A version that is not there will not be there later; a store that refuses will answer again.
-            self._end_at(now, call, "failed" if isinstance(error, LookupError) else "crashed")
+            self.departures.end_at(now, call, "failed" if isinstance(error, LookupError) else "crashed")
             return
         if course is None:
             seconds = self._seconds(call, spec, transfer, slow_down)
@@ -196,7 +200,7 @@ class Lifecycle:
         else:
             # It will be killed: what it would have computed is never seen, so it is not computed.
             call.task = None
-            self._end_at(due, call, ending)
+            self.departures.end_at(due, call, ending)
 
     def _seconds(self, call: Call, spec: FunctionSpec, transfer: float, slow_down: float) -> float:
         """How long a call takes from its start to its end, if nothing goes wrong."""
@@ -213,16 +217,16 @@ class Lifecycle:
         if self.clock.virtual:
             if call.task is None:  # it has not been measured
                 self._bodies.start(call, trusted=spec.timeout is None)
-            self.agenda.add(due, END, call.number, self._complete, call)
+            self.agenda.add(due, END, call.number, self.departures.complete, call)
         else:
             self._bodies.start(call, trusted=False, on_done=lambda: self.returned.put(call))
             limit, ending = (self._hang_after, "hung") if spec.timeout is None else (spec.timeout, "timed_out")
-            self._end_at(max(now + limit, due), call, ending)
+            self.departures.end_at(max(now + limit, due), call, ending)
 
     def take_note(self, call: Call) -> None:
         """On the wall clock a body has returned: its call ends when its delay is over, too."""
         container = call.container
-        if call.number not in self.pending:
+        if call.number not in self.departures.pending:
             if container is not None and container.occupied:
                 self.fleet.vacate(container)  # it was killed before, and has ended only now
             return
@@ -231,119 +235,19 @@ class Lifecycle:
         compute = call.pool.spec.compute
         if isinstance(compute, Measured):
             due += compute.factor * call.work * call.task[0].seconds
-        self.agenda.add(max(self.clock.now, due), END, call.number, self._complete, call)
-
-    # ---- ended ----------------------------------------------------------------------------------------------------
-
-    def _complete(self, call: Call, now: float) -> Call | None:
-        """A call is due: its body has returned, or raised, or hangs; then its message may be lost."""
-        if call.number not in self.pending:
-            return None  # killed already
-        outcome = self._bodies.finish(call)
-        if outcome is None:
-            limit = call.pool.spec.timeout
-            if limit is None or call.started is None:
-                return self._end((call, "hung"), now)
-            self._end_at(call.started + limit, call, "timed_out")
-            return None
-        call.value, call.error = outcome
-        if call.error is not None:
-            return self._end((call, "failed"), now)
-        if call.course is None:
-            self.leave(call, "completed", now)
-            return call
-        if call.course.crashes_at_end():
-            return self._end((call, "crashed"), now)
-        noticed, again = call.course.messages(now)
-        if again is not None:
-            self._deliver_at(again, _twin(call, now), "redelivered")
-        if noticed is None:
-            return self._end((call, "completed"), now)
-        # It ends now, and its container is free; that it was lost is handed out once somebody notices.
-        self._deliver_at(noticed, call, "noticed")
-        self._end((call, "lost"), now)
-        return None
-
-    def _end(self, ending: tuple[Call, str], now: float) -> Call | None:
-        """Hands out a call that ends, and frees its container."""
-        call, status = ending
-        if call.number not in self.pending:
-            return None  # killed already, or completed before its time-out
-        self.leave(call, status, now)
-        return call
-
-    def leave(self, call: Call, status: str, now: float) -> None:
-        """A call ends, and its container is free or ends with it."""
-        container = call.container
-        dies = ENDINGS_BY_NAME[status].ends_container
-        if dies and container is not None and call.status == "running":
-            container.occupied = not self._bodies.drop(call)
-        self._finish(call, status, now)
-        if container is not None:
-            self.fleet.release(container, now, started=call.started is not None, dies=dies)
-
-    def _finish(self, call: Call, status: str, now: float) -> None:
-        """The one place where a call ends."""
-        del self.pending[call.number]
-        call.status = status
-        call.finished = now
-        call.resolved = None
-        call.task = None
-        if status != "completed":
-            call.value = None
-        if not ENDINGS_BY_NAME[status].retriable:
-            call.args = None
-        self.transfers.release(call.number)
-        if call.arrived:
-            where = -1 if call.container is None else call.container.number
-            self._rows.append((now, status, call.function, call.number, where, 0.0))
-
-    def _crash(self, call: Call, now: float) -> Call | None:
-        return self._end((call, "crashed"), now)
-
-    def _lose_newest(self, name: str, now: float) -> Call | None:
-        live = self.pools[name].live
-        return self.fleet.lose(live[max(live)], now) if live else None
-
-    def _end_at(self, time: float, call: Call, status: str) -> None:
-        self.agenda.add(time, END, call.number, self._end, (call, status))
-
-    # ---- handed out later -----------------------------------------------------------------------------------------
-
-    def _deliver_at(self, time: float, call: Call, event: str) -> None:
-        self.undelivered += 1
-        self.agenda.add(time, END, call.number, self._deliver, (call, event))
-
-    def _deliver(self, message: tuple[Call, str], now: float) -> Call | None:
-        """Hands out what ended before: a duplicate, or a call whose message was lost."""
-        call, event = message
-        self.undelivered -= 1
-        self._rows.append((now, event, call.function, call.number, -1, 0.0))
-        return call
+        self.agenda.add(max(self.clock.now, due), END, call.number, self.departures.complete, call)
 
     # ---- besides --------------------------------------------------------------------------------------------------
 
     def settle(self) -> None:
         """Runs the bodies that have started to their end."""
-        for call in self.pending.values():
+        for call in self.departures.pending.values():
             if call.task is not None:
                 self._bodies.settle(call)
 
     def end_all(self) -> None:
         """The platform closes: what is pending is cancelled, and containers end."""
         now = self.clock.now
-        for call in list(self.pending.values()):
-            self._finish(call, "cancelled", now)
+        self.departures.cancel_all(now)
         self.fleet.end_all(now)
         self.agenda.clear()
-
-
-def _twin(call: Call, now: float) -> Call:
-    """A completion that arrives once more, as another object of the same number and key."""
-    twin = copy.copy(call)
-    twin.status = "completed"
-    twin.finished = now
-    twin.args = None
-    twin.resolved = None
-    twin.task = None
-    return twin

@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from stellaris.runtime.faults import FaultDraws, Faults
-from stellaris.runtime.replay import Recorded, Replay
+from stellaris.runtime.simulated.faults import FaultDraws, Faults
+from stellaris.runtime.simulated.recorded import RecordedCall, Recording
 
 
 class End(NamedTuple):
@@ -120,7 +120,7 @@ class Repeated:
 
     __slots__ = ("_recorded",)
 
-    def __init__(self, recorded: Recorded) -> None:
+    def __init__(self, recorded: RecordedCall) -> None:
         self._recorded = recorded
 
     @property
@@ -181,7 +181,7 @@ class Courses:
       seed: of the run.
     """
 
-    def __init__(self, faults: Mapping[str, Faults], replay: Replay | None, seed: int) -> None:
+    def __init__(self, faults: Mapping[str, Faults], replay: Recording | None, seed: int) -> None:
         self._draws = {name: FaultDraws(name, fault, seed) for name, fault in faults.items()}
         self._replay = replay
         self._submitted = Counter[str]()

@@ -7,9 +7,9 @@ import math
 from collections.abc import Callable
 from queue import Empty
 
-from stellaris.runtime.calls import Call
-from stellaris.runtime.clock import VirtualClock, WallClock
-from stellaris.runtime.lifecycle import Lifecycle
+from stellaris.runtime.simulated.calls import Call
+from stellaris.runtime.simulated.clock import VirtualClock, WallClock
+from stellaris.runtime.simulated.lifecycle import Lifecycle
 
 #: More events than this at one instant are a loop that costs no time.
 _MAX_EVENTS_AT_ONE_INSTANT = 100_000
@@ -38,13 +38,18 @@ class VirtualTime:
         Raises:
           RuntimeError: if events at one instant never end, or what is pending waits for room that nothing will free.
         """
-        life, clock, on_event = self._life, self._clock, self._on_event
-        agenda, pending = life.agenda, life.pending
+        # Names of this loop's own: it is the platform's hottest.
+        life = self._life
+        clock = self._clock
+        agenda = life.agenda
+        departures = life.departures
+        pending = departures.pending
+        on_event = self._on_event
         bounded = until < math.inf
         if len(life.trace.newest) > _ROWS_AT_ONCE:
             life.trace.settle()
         # With a bound, what is left when nothing is pending happens too: containers expire until then.
-        while pending or life.undelivered or (bounded and agenda):
+        while pending or departures.undelivered or (bounded and agenda):
             try:
                 event = agenda.pop()
             except IndexError:
@@ -67,7 +72,7 @@ class VirtualTime:
                 return ended
         if bounded:
             clock.now = max(clock.now, until)
-        elif pending or life.undelivered:
+        elif pending or departures.undelivered:
             raise _deadlock(life)
         return None
 
@@ -92,8 +97,10 @@ class WallTime:
         Raises:
           RuntimeError: if what is pending waits for room that nothing will free.
         """
-        life, agenda = self._life, self._life.agenda
-        while life.pending or life.undelivered or until < math.inf:
+        life = self._life
+        agenda = life.agenda
+        departures = life.departures
+        while departures.pending or departures.undelivered or until < math.inf:
             self._take_note_of_all()
             instant = agenda.next_time
             if instant == until == math.inf and not agenda:

@@ -3,12 +3,12 @@
 import math
 from collections.abc import Callable, Mapping
 
-from stellaris.runtime.agenda import ACQUIRE, END, EXPIRE, Agenda
-from stellaris.runtime.calls import Call, Container
-from stellaris.runtime.containers import Pool
 from stellaris.runtime.delays import Delay, Stream
 from stellaris.runtime.functions import Function, FunctionSpec
-from stellaris.runtime.placement import NOWHERE, Cluster
+from stellaris.runtime.simulated.agenda import ACQUIRE, END, EXPIRE, Agenda
+from stellaris.runtime.simulated.calls import Call, Container
+from stellaris.runtime.simulated.containers import Pool
+from stellaris.runtime.simulated.placement import NOWHERE, Cluster
 from stellaris.runtime.trace import Trace
 
 
@@ -23,7 +23,6 @@ class Fleet:
       trace: where they are recorded.
       seed: of how long they take to be made.
       lifetimes: of the functions whose containers are lost at times.
-      on_lost: called with a call whose container was lost, and the time; what it returns is handed out.
 
     Raises:
       ValueError: if a limit cannot be met.
@@ -39,15 +38,16 @@ class Fleet:
         trace: Trace,
         seed: int,
         lifetimes: Mapping[str, Delay],
-        on_lost: Callable[[Call, float], Call | None],
     ) -> None:
         self._pools = pools
         self._cluster = cluster
         self._agenda = agenda
         self._rows = trace.newest
-        self._on_lost = on_lost
         #: Called with the time when a call that waits may find room; whoever keeps the queue sets it.
         self.on_room: Callable[[float], None] = _nobody_waits
+        #: Called with a call whose container was lost, and the time; what it returns is handed out. Whoever ends calls
+        #: sets it.
+        self.on_lost: Callable[[Call, float], Call | None] = _nobody_runs
         reserved = [pool.spec.reserved_concurrency or 0 for pool in pools.values()]
         if limit is not None and sum(reserved) + (0 in reserved) > limit:
             raise ValueError(f"max_concurrency={limit} is too small: {sum(reserved)} are reserved by functions")
@@ -123,7 +123,15 @@ class Fleet:
                 container.provisioned = True
                 self._ready(container, now)
 
-    def warm(self, pool: Pool, now: float) -> None:
+    def warm_at(self, time: float, name: str, count: int) -> None:
+        """Has so many containers of a function made at an instant, ahead of the invocations."""
+        pool = self._pools[name]
+        pool.prewarmed += count
+        for _ in range(count):
+            # Number -1: made before any call of that instant looks for room.
+            self._agenda.add(time, ACQUIRE, -1, self._warm, pool)
+
+    def _warm(self, pool: Pool, now: float) -> None:
         """Makes a container ahead of the invocations, if there is room; it is idle once it is ready."""
         container = self._make(pool, None, now)
         if container is not None:
@@ -135,10 +143,15 @@ class Fleet:
             return None
         self._rows.append((now, "container_lost", container.function, -1, container.number, container.slot))
         if container.call is not None:
-            return self._on_lost(container.call, now)
+            return self.on_lost(container.call, now)
         self.end(container, now)
         self.on_room(now)
         return None
+
+    def lose_newest(self, name: str, now: float) -> Call | None:
+        """A function's newest container is lost, if it has one; likewise."""
+        live = self._pools[name].live
+        return self.lose(live[max(live)], now) if live else None
 
     def end(self, container: Container, now: float) -> None:
         """A container ends; a provisioned one is replaced."""
@@ -255,3 +268,7 @@ class Fleet:
 
 def _nobody_waits(now: float) -> None:
     """Until there is a queue."""
+
+
+def _nobody_runs(call: Call, now: float) -> None:
+    """Until there are calls."""

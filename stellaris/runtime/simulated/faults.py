@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from stellaris.configuration import digest
 from stellaris.runtime.delays import Constant, Delay, Stream, Uniform, check_drawn
 
 #: What can happen to one attempt, in the order in which chance decides about them.
@@ -55,6 +56,9 @@ class Faults:
     lifetime: Delay | None = None
     at: Mapping[int, Sequence[str]] = field(default_factory=dict)
     lose_containers_at: Sequence[float] = ()
+
+    def __hash__(self) -> int:
+        return hash(digest(self))
 
     def __post_init__(self) -> None:
         check_drawn(
