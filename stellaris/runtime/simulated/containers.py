@@ -42,7 +42,8 @@ class Pool:
 
         It is one of those that this program initialised, or that no program has used yet; None if there is none.
         """
-        heap, anybody = self._live(program.init), self._live(_ANYBODY)
+        heap = self._live(program.init)
+        anybody = self._live(_ANYBODY) if _ANYBODY in self._warm else None
         if anybody and (not heap or anybody[0][0] < heap[0][0]):
             heap = anybody
         if not heap:

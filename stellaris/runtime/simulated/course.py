@@ -185,6 +185,8 @@ class Courses:
         self._draws = {name: FaultDraws(name, fault, seed) for name, fault in faults.items()}
         self._replay = replay
         self._submitted = Counter[str]()
+        #: Whether any call can have a course; on most platforms none has.
+        self.any = bool(faults) or replay is not None
 
     def next(self, function: str) -> Course | None:
         """That of the call that is submitted now."""

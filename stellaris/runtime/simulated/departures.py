@@ -111,9 +111,10 @@ class Departures:
         call.task = None
         if status != "completed":
             call.value = None
+        if call.args:
+            self._transfers.release(call.number)
         if not ENDINGS_BY_NAME[status].retriable:
             call.args = None
-        self._transfers.release(call.number)
         if call.arrived:
             where = -1 if call.container is None else call.container.number
             self._rows.append((now, status, call.function, call.number, where, 0.0))

@@ -123,9 +123,8 @@ class Fleet:
                 container.provisioned = True
                 self._ready(container, now)
 
-    def warm_at(self, time: float, name: str, count: int) -> None:
+    def warm_at(self, time: float, pool: Pool, count: int) -> None:
         """Has so many containers of a function made at an instant, ahead of the invocations."""
-        pool = self._pools[name]
         pool.prewarmed += count
         for _ in range(count):
             # Number -1: made before any call of that instant looks for room.

@@ -167,28 +167,29 @@ class SimulatedPlatform(Platform):
         work: float = 1.0,
         tag: Any = None,
     ) -> Invocation:
-        spec = arguments.deployed(name, self._deployment.functions)
+        pool = arguments.deployed(name, self._life.pools)
         if not 0 <= work < math.inf:
             raise ValueError(f"function {name!r}: work={work} is negative or not finite")
         if at is not None:
-            at = arguments.instant(name, at, now=self.now, virtual=self._clock.virtual)
+            at = arguments.instant(name, at, self._clock)
         if not isinstance(function, Function):
             function = self._programs.of(function)
-        nbytes = 0 if spec.transfer is None else arguments.carried(name, spec.transfer, function, args)
-        arguments.check_open(name, closed=self._closed)
-        return self._life.submit(name, function, args, at, work, tag, nbytes)
+        transfer = pool.spec.transfer
+        nbytes = 0 if transfer is None else arguments.carried(name, transfer, function, args)
+        if self._closed:
+            raise arguments.closed_error(name)
+        return self._life.submit(pool, function, args, at, work, tag, nbytes)
 
     def prewarm(self, name: str, count: int = 1, *, at: float | None = None) -> None:
-        arguments.deployed(name, self._deployment.functions)
+        pool = arguments.deployed(name, self._life.pools)
         if count < 1:
             raise ValueError(f"function {name!r}: count={count} is below 1")
-        now = self.now
-        at = now if at is None else arguments.instant(name, at, now=now, virtual=self._clock.virtual)
-        self._life.fleet.warm_at(at, name, count)
+        at = self.now if at is None else arguments.instant(name, at, self._clock)
+        self._life.fleet.warm_at(at, pool, count)
 
     def slots(self, name: str, *, concurrent: int) -> int:
-        spec = arguments.deployed(name, self._deployment.functions)
-        pool = self._life.pools[name]
+        pool = arguments.deployed(name, self._life.pools)
+        spec = pool.spec
         most = math.inf if spec.max_concurrency is None else spec.max_concurrency
         slots = int(min(concurrent + spec.provisioned + pool.prewarmed, most))
         return slots if self._clock.virtual or spec.timeout is None else 2 * slots
@@ -197,11 +198,12 @@ class SimulatedPlatform(Platform):
         call = arguments.own(invocation, self._life.pools)
         policy = call.pool.spec.retry
         args = arguments.again(call, policy.limit if limit is None else limit)
-        arguments.check_open(call.function, closed=self._closed)
+        if self._closed:
+            raise arguments.closed_error(call.function)
         chance = call.pool.jitter.draw() if policy.jitter else 1.0
         wait = policy.wait(call.attempt + 1, chance=chance)
         return self._life.submit(
-            call.function,
+            call.pool,
             call.program,
             args,
             self.now + wait if wait else None,
