@@ -5,10 +5,13 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from stellaris.saved import part
+
 #: Phases of an instant, in order. What ends is handed out before anything starts, and a container ends last of all.
 END, ACQUIRE, START, EXPIRE = range(4)
 
 
+@part("_heap", "_newest", "_serial")
 class Agenda:
     """Events, handed out in the order `(time, phase, number)`.
 
