@@ -91,6 +91,7 @@ class Checkpoints:
         *,
         externals: Mapping[str, Any] | None = None,
         like: Mapping[str, Any] | None = None,
+        configuration: Any = None,
     ) -> None:
         """Saves a platform and what its user works with.
 
@@ -105,6 +106,7 @@ class Checkpoints:
             functions that they are made of.
           like: trees such as a network's parameters, if their classes are a library's: of trees of the same structure
             the leaves are saved.
+          configuration: of what is run on the platform, as `stellaris.configuration.described`.
 
         Raises:
           CheckpointError: if something cannot be saved, such as a program that is no external, or the files cannot be
@@ -117,7 +119,8 @@ class Checkpoints:
             raise ValueError(f"step={step} is not larger than {newest}, the newest in {os.fspath(self.folder)!r}")
         platform.settle()
         snapshot = take(state, parts={"platform": platform}, externals=_with_parts(externals or {}), like=like)
-        checkpoint_files.write(Path(self.folder), str(step), snapshot, platform.configuration)
+        both = {"platform": platform.configuration, "run": configuration}
+        checkpoint_files.write(Path(self.folder), str(step), snapshot, both)
         kept = [path for _, path in self._saved() if checkpoint_files.is_one(path)]
         for old in kept[: -self.keep]:
             checkpoint_files.remove(old)
@@ -128,6 +131,7 @@ class Checkpoints:
         *,
         externals: Mapping[str, Any] | None = None,
         like: Mapping[str, Any] | None = None,
+        configuration: Any = None,
     ) -> Any:
         """Makes a fresh platform go on where the newest checkpoint was taken that is whole and of this stellaris.
 
@@ -137,18 +141,19 @@ class Checkpoints:
           platform: of the same configuration.
           externals: as in `save`.
           like: as in `save`.
+          configuration: as in `save`; it must be what it was.
 
         Returns:
           The state that was saved beside it.
 
         Raises:
-          CheckpointError: if there is no checkpoint that can be loaded, an external is missing, or the platform
-            differs; says in what.
+          CheckpointError: if there is no checkpoint that can be loaded, an external is missing, or the platform or the
+            configuration differs; says in what.
         """
         skipped: list[str] = []
         for _, path in reversed(self._saved()):
             try:
-                configuration, snapshot = checkpoint_files.read(path)
+                both, snapshot = checkpoint_files.read(path)
                 break
             except CheckpointError as error:
                 skipped.append(str(error))
@@ -157,7 +162,9 @@ class Checkpoints:
             raise CheckpointError(f"folder={os.fspath(self.folder)!r} holds no checkpoint{why}")
         if skipped:
             warnings.warn(f"{path} is the newest checkpoint that can be loaded: {'; '.join(skipped)}", stacklevel=2)
-        for name, own, other in differences(platform.configuration, configuration):
+        for name, own, other in differences(configuration, both["run"]):
+            raise CheckpointError(f"{name}: this run has {own}, but {self} holds a run of {other}")
+        for name, own, other in differences(platform.configuration, both["platform"]):
             raise CheckpointError(f"{name}: the platform has {own}, the checkpoint {other}")
         try:
             return restore(snapshot, parts={"platform": platform}, externals=_with_parts(externals or {}), like=like)

@@ -166,18 +166,14 @@ class Platform(Protocol):
 
 @runtime_checkable
 class Resumable(Platform, Protocol):
-    """A platform that can be saved, and go on in another process. Its class says what its state is: `saved.part`."""
-
-    def reinitialise(self, name: str) -> None:
-        """Has every container of a function make its state anew before its next body, as if it were a new one."""
+    """A platform that can be saved, and go on in another process: its class says what its state is (`saved.part`)."""
 
     @property
     def configuration(self) -> Mapping[str, Any]:
         """All that decides what happens on it, as plain data: where this is another, a run cannot go on."""
 
     def settle(self) -> None:
-        """Finishes what is under way in this process, so that it can be saved.
+        """Finishes what is under way in this process, so that its state can be saved."""
 
-        Raises:
-          CheckpointError: if this platform's state cannot be saved.
-        """
+    def reinitialise(self, name: str) -> None:
+        """Has every container of a function make its state anew before its next body, as if it were a new one."""

@@ -141,9 +141,9 @@ def test_a_folder_with_a_run_is_not_overwritten(tmp_path: Path) -> None:
 def test_another_run_is_refused(tmp_path: Path) -> None:
     """Another workload or seed: the error names what differs."""
     run(SYSTEMS["synchronous"], tmp_path, budget=Budget(steps=32 * 3))
-    with pytest.raises(CheckpointError, match=r"seed=1, but .* holds a run of 0"):
+    with pytest.raises(CheckpointError, match=r"seed: this run has 1, but .* holds a run of 0"):
         run(SYSTEMS["synchronous"], tmp_path, resume=True, seed=1)
-    with pytest.raises(CheckpointError, match=r"workload\.actors=3, but .* holds a run of 2"):
+    with pytest.raises(CheckpointError, match=r"workload\.actors: this run has 3, but .* a run of 2"):
         run(
             SYSTEMS["synchronous"],
             tmp_path,
@@ -176,19 +176,22 @@ def test_another_deployment_is_refused(other: dict[str, Any], tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("other", "name"),
     [
-        (Stellaris(tiny.PPO_CONFIG, learners=3, rho=2.0), r"system\.rho=2\.0"),
-        (Stellaris(tiny.PPO_CONFIG, learners=2), r"system\.learners=2"),
-        (Stellaris(tiny.PPO_CONFIG, learners=3, round_based=True), r"system\.round_based=True"),
-        (Stellaris(tiny.PPO_CONFIG, learners=3, aggregator=softsync(3)), r"system\.aggregator"),
-        (Stellaris(replace(tiny.PPO_CONFIG, clip=0.3), learners=3), r"system\.algorithm\.clip=0\.3"),
-        (Stellaris(replace(tiny.PPO_CONFIG, max_gradient_norm=None), learners=3), r"algorithm\.max_gradient_norm=None"),
+        (Stellaris(tiny.PPO_CONFIG, learners=3, rho=2.0), r"system\.rho: this run has 2\.0"),
+        (Stellaris(tiny.PPO_CONFIG, learners=2), r"system\.learners: this run has 2"),
+        (Stellaris(tiny.PPO_CONFIG, learners=3, round_based=True), r"system\.round_based: this run has True"),
+        (Stellaris(tiny.PPO_CONFIG, learners=3, aggregator=softsync(3)), r"system\.aggregator[^:]*: this run has .*"),
+        (Stellaris(replace(tiny.PPO_CONFIG, clip=0.3), learners=3), r"system\.algorithm\.clip: this run has 0\.3"),
+        (
+            Stellaris(replace(tiny.PPO_CONFIG, max_gradient_norm=None), learners=3),
+            r"algorithm\.max_gradient_norm: this run has None",
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_another_system_is_refused(other: System, name: str, tmp_path: Path) -> None:
     """To the field: otherwise the run that goes on would be a mixture of both."""
     run(SYSTEMS["stellaris"], tmp_path, budget=Budget(steps=32 * 3))
-    with pytest.raises(CheckpointError, match=rf"{name}.*, but .* holds a run of"):
+    with pytest.raises(CheckpointError, match=rf"{name}, but .* holds a run of"):
         run(other, tmp_path, resume=True)
 
 
@@ -196,7 +199,7 @@ def test_another_system_is_refused(other: System, name: str, tmp_path: Path) -> 
 def test_other_prices_are_refused(sheets: tuple[PriceSheet, ...], tmp_path: Path) -> None:
     """Dropped, in another order, or added: the rows before the checkpoint are of the prices then."""
     run(SYSTEMS["synchronous"], tmp_path, budget=Budget(steps=32 * 3))
-    with pytest.raises(CheckpointError, match=r"prices\S*=.*, but .* holds a run of "):
+    with pytest.raises(CheckpointError, match=r"prices\S*: this run has .*, but .* holds a run of "):
         run(SYSTEMS["synchronous"], tmp_path, resume=True, prices=sheets)
 
 
