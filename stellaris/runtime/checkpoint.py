@@ -104,8 +104,8 @@ class Checkpoints:
           state: any tree of plain values, arrays, and objects of registered classes: see `stellaris.runtime.saved`.
           externals: objects that are not saved, but given again to `load` under the same names: programs, or the
             functions that they are made of.
-          like: trees such as a network's parameters, if their classes are a library's: of trees of the same structure
-            the leaves are saved.
+          like: trees such as a network's parameters, if their classes are a library's: of trees that have the structure
+            of one, or of a part of it, the leaves are saved.
           configuration: of what is run on the platform, as `stellaris.configuration.described`.
 
         Raises:
@@ -119,8 +119,8 @@ class Checkpoints:
             raise ValueError(f"step={step} is not larger than {newest}, the newest in {os.fspath(self.folder)!r}")
         platform.settle()
         snapshot = take(state, parts={"platform": platform}, externals=_with_parts(externals or {}), like=like)
-        both = {"platform": platform.configuration, "run": configuration}
-        checkpoint_files.write(Path(self.folder), str(step), snapshot, both)
+        configurations = {"platform": platform.configuration, "run": configuration}
+        checkpoint_files.write(Path(self.folder), str(step), snapshot, configurations)
         kept = [path for _, path in self._saved() if checkpoint_files.is_one(path)]
         for old in kept[: -self.keep]:
             checkpoint_files.remove(old)
@@ -153,7 +153,7 @@ class Checkpoints:
         skipped: list[str] = []
         for _, path in reversed(self._saved()):
             try:
-                both, snapshot = checkpoint_files.read(path)
+                configurations, snapshot = checkpoint_files.read(path)
                 break
             except CheckpointError as error:
                 skipped.append(str(error))
@@ -162,9 +162,9 @@ class Checkpoints:
             raise CheckpointError(f"folder={os.fspath(self.folder)!r} holds no checkpoint{why}")
         if skipped:
             warnings.warn(f"{path} is the newest checkpoint that can be loaded: {'; '.join(skipped)}", stacklevel=2)
-        for name, own, other in differences(configuration, both["run"]):
+        for name, own, other in differences(configuration, configurations["run"]):
             raise CheckpointError(f"{name}: this run has {own}, but {self} holds a run of {other}")
-        for name, own, other in differences(platform.configuration, both["platform"]):
+        for name, own, other in differences(platform.configuration, configurations["platform"]):
             raise CheckpointError(f"{name}: the platform has {own}, the checkpoint {other}")
         try:
             return restore(snapshot, parts={"platform": platform}, externals=_with_parts(externals or {}), like=like)

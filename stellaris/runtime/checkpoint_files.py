@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import shutil
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NoReturn
@@ -25,14 +26,14 @@ _STATE, _ARRAYS, _ORIGIN, _SUMS = "state.json", "arrays", "origin.json", "SHA256
 _DRAFT, _REMOVED = ".draft", ".removed"
 
 
-def write(folder: Path, name: str, snapshot: Snapshot, configuration: Any) -> None:
+def write(folder: Path, name: str, snapshot: Snapshot, configurations: Mapping[str, Any]) -> None:
     """Writes a checkpoint, which appears under its name only once it is whole and on the disk.
 
     Args:
       folder: of checkpoints; made if it is missing.
       name: of this one, which there is not yet.
       snapshot: what is saved.
-      configuration: of what it is saved from, as plain data.
+      configurations: of the platform, and of what is run on it, as plain data.
 
     Raises:
       CheckpointError: if it cannot be written. What was saved before stays.
@@ -44,7 +45,7 @@ def write(folder: Path, name: str, snapshot: Snapshot, configuration: Any) -> No
             draft.mkdir(parents=True)
             _write_json(draft / _ORIGIN, origin())
             names = sorted(snapshot.arrays)
-            _write_json(draft / _STATE, {"configuration": configuration, "arrays": names, **snapshot.tree})
+            _write_json(draft / _STATE, {"configurations": configurations, "arrays": names, **snapshot.tree})
             _write_arrays(draft / _ARRAYS, snapshot.arrays)
             (draft / _SUMS).write_bytes(_sums(draft))
             _sync(draft)
@@ -89,8 +90,8 @@ def is_one(path: Path) -> bool:
     return (path / _SUMS).is_file()
 
 
-def read(path: Path) -> tuple[Any, Snapshot]:
-    """The configuration and the snapshot of a checkpoint that is whole and of this stellaris.
+def read(path: Path) -> tuple[dict[str, Any], Snapshot]:
+    """The configurations and the snapshot of a checkpoint that is whole and of this stellaris.
 
     Raises:
       CheckpointError: if it is not, and why.
@@ -107,7 +108,7 @@ def read(path: Path) -> tuple[Any, Snapshot]:
         raise CheckpointError(f"{path.name} is no checkpoint ({type(error).__name__}: {error})") from error
 
 
-def _read(path: Path) -> tuple[Any, Snapshot]:
+def _read(path: Path) -> tuple[dict[str, Any], Snapshot]:
     said, sums = (path / _SUMS).read_bytes(), _sums(path)
     if said != sums:
         raise CheckpointError(f"{path.name} is damaged: its hashes do not fit {_differing(said, sums)}")
@@ -115,8 +116,10 @@ def _read(path: Path) -> tuple[Any, Snapshot]:
     if saved_by != origin():
         raise CheckpointError(f"{path.name} was saved by another stellaris ({saved_by}, and this is {origin()})")
     tree = json.loads((path / _STATE).read_bytes(), parse_constant=_no_constant)
-    configuration, names = tree.pop("configuration"), tree.pop("arrays")
-    return configuration, Snapshot(tree, _read_arrays(path / _ARRAYS, names))
+    configurations, names = tree.pop("configurations"), tree.pop("arrays")
+    if type(configurations) is not dict or configurations.keys() != {"platform", "run"}:
+        raise ValueError("it does not say of which configurations it is")
+    return configurations, Snapshot(tree, _read_arrays(path / _ARRAYS, names))
 
 
 @functools.cache

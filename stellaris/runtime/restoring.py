@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from stellaris.runtime import arrays
-from stellaris.runtime.snapshots import PLAIN, CheckpointError, Snapshot, path
+from stellaris.runtime.snapshots import PLAIN, CheckpointError, Snapshot, path, subtrees
 from stellaris.saved import error_class, fields_of, full_name, part_of, parts_within, value_class
 
 
@@ -65,7 +65,7 @@ class _Reader:
         self._tree, self._arrays = snapshot
         self._parts = parts_within(parts)
         self._externals = externals
-        self._like = like
+        self._like = subtrees(like)
         self._ids: set[int] = set()  # those that are taken
         self._made: dict[int, Any] = {}  # by id
 

@@ -62,7 +62,8 @@ def take(
       value: what is to be saved.
       parts: whose state is saved with it, and that of the parts within them; by name.
       externals: objects that are not saved, but given again when the snapshot is read; by name.
-      like: trees, of which others of the same structure are saved as their leaves; by name.
+      like: trees, of which others that have the structure of one, or of a part of it, are saved as their leaves; by
+        name.
 
     Returns:
       The snapshot; its arrays are not copies.
@@ -93,6 +94,26 @@ def path(way: list[Any]) -> str:
     return "".join(f".{key}" if isinstance(key, str) else f"[{key!r}]" for key in way).removeprefix(".")
 
 
+def subtrees(like: Mapping[str, Any]) -> dict[str, Any]:
+    """Trees by name, and the trees within them that are no leaves, by the places of the children that lead there.
+
+    Example:
+      >>> subtrees({"params": {"w": [1, 2], "b": 3}})
+      {'params': {'w': [1, 2], 'b': 3}, 'params[1]': [1, 2]}
+    """
+    found: dict[str, Any] = {}
+
+    def look(name: str, tree: Any) -> None:
+        if not jax.tree_util.all_leaves([tree]):
+            found[name] = tree
+            for i, child in enumerate(jax.tree.leaves(tree, is_leaf=lambda node: node is not tree)):
+                look(f"{name}[{i}]", child)
+
+    for name, tree in like.items():
+        look(name, tree)
+    return found
+
+
 class _Writer:
     """Writes one snapshot; what it cannot say is a ValueError at the place that `way` leads to."""
 
@@ -102,7 +123,7 @@ class _Writer:
         self._parts = parts_within(parts)
         self._part_names = {id(part): name for name, part in self._parts.items()}
         self._externals = {id(external): name for name, external in externals.items()}
-        self._like: dict[str, Any] = {name: jax.tree.structure(tree) for name, tree in like.items()}
+        self._like: dict[str, Any] = {name: jax.tree.structure(tree) for name, tree in subtrees(like).items()}
         self._nodes: dict[int, tuple[dict[str, Any], Any]] = {}  # by identity, with what has it: so none is used again
         self._unfinished: set[int] = set()  # of those that cannot be made before what is in them
         self._ids = 0
@@ -194,7 +215,7 @@ class _Writer:
         """A tree of a library's own classes."""
         leaves, structure = jax.tree.flatten(value)
         for name, known in self._like.items():
-            if structure == known and not jax.tree_util.treedef_is_leaf(known):
+            if structure == known:
                 return {"like": name, "leaves": self._items(leaves)}
         if callable(value) and hasattr(value, "__qualname__"):
             name = f"{value.__module__}.{value.__qualname__}"

@@ -223,12 +223,18 @@ class Session:
         }
         # Above what is there: the newest may be damaged, and the run have been resumed from one before.
         step = (checkpoints.newest() or 0) + 1
-        checkpoints.save(step, platform, state, externals=self._programs, configuration=self._configuration)
+        checkpoints.save(step, platform, state, **self._brought)
+
+    @property
+    def _brought(self) -> dict[str, Any]:
+        """What checkpoints do not hold, and a run that is resumed brings again."""
+        like = {"params": self.first_params}  # a network's parameters may be of classes of its library's
+        return {"externals": self._programs, "like": like, "configuration": self._configuration}
 
     def _resumed(self, checkpoints: Checkpoints) -> Any:
         """Goes on where a run was saved; returns where its event loop stood."""
         assert isinstance(self.platform, Resumable)
-        state = checkpoints.load(self.platform, externals=self._programs, configuration=self._configuration)
+        state = checkpoints.load(self.platform, **self._brought)
         self.round = state["round"]
         self._steps = state["steps"]
         self._restarts = state["restarts"]

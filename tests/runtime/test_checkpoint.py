@@ -1,14 +1,28 @@
 """A folder of checkpoints: what it is called, which is the newest, how many stay."""
 
+import json
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stellaris.runtime import CheckpointError, Checkpoints, FunctionSpec, SimulatedPlatform
-from stellaris.runtime.delays import Constant
+from stellaris.runtime import (
+    CheckpointError,
+    Checkpoints,
+    Function,
+    FunctionError,
+    FunctionSpec,
+    SimulatedPlatform,
+    Versioned,
+    saved,
+)
+from stellaris.runtime.delays import Constant, Exponential
 
 
 def platform() -> SimulatedPlatform:
@@ -22,7 +36,7 @@ GIVEN = {"program": bool}
 
 
 @pytest.fixture
-def saved(tmp_path: Path) -> Iterator[Checkpoints]:
+def two(tmp_path: Path) -> Iterator[Checkpoints]:
     """A folder with two checkpoints."""
     with platform() as p:
         folder = Checkpoints(tmp_path / "run")
@@ -38,24 +52,24 @@ def load(of: Checkpoints) -> int:
         return step
 
 
-def test_whole_ones_are_loaded_without_a_word(saved: Checkpoints) -> None:
+def test_whole_ones_are_loaded_without_a_word(two: Checkpoints) -> None:
     """The newest; warnings are errors here."""
-    assert load(saved) == saved.newest() == 4
+    assert load(two) == two.newest() == 4
 
 
 # ---- saving ---------------------------------------------------------------------------------------------------------
 
 
-def test_steps_go_up(saved: Checkpoints) -> None:
+def test_steps_go_up(two: Checkpoints) -> None:
     """One that is not larger would not be the newest."""
     with platform() as p:
         for step in (4, 3, 0):
             with pytest.raises(ValueError, match=rf"step={step} is not larger than 4, the newest in '.*run'"):
-                saved.save(step, p, None)
+                two.save(step, p, None)
         with pytest.raises(ValueError, match="step=-1 is below 0"):
-            saved.save(-1, p, None)
-        saved.save(10, p, None, externals=GIVEN)
-    assert sorted(os.listdir(saved.folder)) == ["10", "4"]  # 10 is above 4, and keep=2
+            two.save(-1, p, None)
+        two.save(10, p, None, externals=GIVEN)
+    assert sorted(os.listdir(two.folder)) == ["10", "4"]  # 10 is above 4, and keep=2
 
 
 # ---- folders --------------------------------------------------------------------------------------------------------
@@ -95,3 +109,191 @@ def test_numbers(name: str, number: int, tmp_path: Path) -> None:
     """At least one."""
     with pytest.raises(ValueError, match=f"{name}={number} is below 1"):
         Checkpoints(tmp_path, **{name: number})
+
+
+# ---- what is saved of a platform -------------------------------------------------------------------------------------
+
+
+def double(context: Any, version: Versioned, x: Any) -> Any:
+    """A body that can be imported."""
+    context.state = (context.state or 0) + 1
+    return context.state, version.version, 2 * x["value"][:600] + version.value
+
+
+def cold(**options: Any) -> SimulatedPlatform:
+    """One function that starts cold."""
+    return SimulatedPlatform({"f": FunctionSpec(Exponential(1.0), cold_start=Exponential(0.5))}, threads=1, **options)
+
+
+def finish(of: SimulatedPlatform) -> list[Any]:
+    """All that is left, and when."""
+    return [(d.number, of.now, d.cold, repr(d.result())) for d in iter(of.next_completion, None)]
+
+
+@pytest.mark.parametrize("until", [0.0, 0.4, 1.0, 2.5, 30.0])
+def test_pending_invocations_are_saved(until: float, tmp_path: Path) -> None:
+    """What waits, starts and runs goes on with the same arguments, versions, containers and draws."""
+
+    def begin() -> SimulatedPlatform:
+        p = cold()
+        p.store.publish("p", np.full(600, 1.0))
+        shared = {"value": jnp.arange(2000)}
+        for i in range(12):
+            p.invoke("f", double, p.store.latest("p"), shared, at=0.25 * i)
+        p.next_completion(until=until)
+        p.store.publish("p", np.full(600, 2.0))
+        return p
+
+    folder, given = Checkpoints(tmp_path), {"double": double}
+    with begin() as p:
+        folder.save(0, p, None, externals=given)
+        expected, rows = finish(p), list(p.trace.rows())
+    with cold() as q:
+        assert folder.load(q, externals=given) is None
+        assert finish(q) == expected
+        assert list(q.trace.rows()) == rows
+
+
+def test_state_of_every_kind(tmp_path: Path) -> None:
+    """Arrays of any type and size, keys, what is shared, and objects; to the last bit."""
+    big = np.random.default_rng(0).standard_normal(5000)
+    state = {
+        "host": big,
+        "same": big,
+        "integers": np.arange(9000),
+        "flags": np.arange(5000) % 3 == 0,
+        "empty": np.zeros((0, 3), np.float32),
+        "device": jnp.arange(3000.0),
+        "small": jnp.array(1, jnp.int8),
+        "key": jax.random.split(jax.random.key(3), 2000),
+        "strings": ["a", None, (1, {"b": 2.5})],
+    }
+    with cold() as p:
+        Checkpoints(tmp_path).save(3, p, state)
+    with cold() as q:
+        loaded = Checkpoints(tmp_path).load(q)
+    for name in ("host", "integers", "flags", "empty", "device", "small"):
+        assert type(loaded[name]) is type(state[name])
+        assert loaded[name].dtype == state[name].dtype  # type: ignore[attr-defined]
+        np.testing.assert_array_equal(loaded[name], state[name])  # type: ignore[arg-type]
+    assert loaded["host"] is loaded["same"]
+    loaded["host"][0] = 7.0  # what could be written to still can
+    np.testing.assert_array_equal(jax.random.key_data(loaded["key"]), jax.random.key_data(state["key"]))  # type: ignore[arg-type]
+    assert loaded["strings"] == state["strings"]
+
+
+def test_programs_are_given_again(tmp_path: Path) -> None:
+    """By name, whole or what they are made of; one that is not is named before anything is written."""
+
+    def closure(context: Any) -> int:
+        return context.number
+
+    program = Function(closure)
+    with cold() as p:
+        p.invoke("f", program)
+        message = r"pending\[0\]\.program\.body: \S+test_programs_are_given_again\.<locals>\.closure is code, which is"
+        with pytest.raises(CheckpointError, match=message):
+            Checkpoints(tmp_path).save(0, p, None)
+        with pytest.raises(CheckpointError, match=r"state: \S+<locals>\.<lambda> is code, which is not saved"):
+            Checkpoints(tmp_path).save(0, p, lambda: None, externals={"program": program})
+        assert Checkpoints(tmp_path).newest() is None
+        Checkpoints(tmp_path).save(0, p, None, externals={"program": program})
+        Checkpoints(tmp_path).save(1, p, None, externals={"closure": closure})
+    for given in ({}, {"program": program}, {"closed": closure}):
+        with cold() as q, pytest.raises(CheckpointError, match=r"tmp.*/1 cannot be loaded: .*lacks 'closure'"):
+            Checkpoints(tmp_path).load(q, externals=given)
+    with cold() as q:
+        Checkpoints(tmp_path).load(q, externals={"closure": closure})
+        assert q.next_completion().result() == 0  # type: ignore[union-attr]
+
+
+@dataclass
+class Mine:
+    """A class that nobody registered."""
+
+    x: int = 0
+
+
+@saved
+@dataclass
+class Ours:
+    """A class that somebody did."""
+
+    x: int = 0
+
+
+def remember(context: Any, own: Any) -> Any:
+    """A body whose container keeps what it is given."""
+    context.state = own
+    return own
+
+
+def test_what_users_bring_is_registered(tmp_path: Path) -> None:
+    """A container's state, a tag, an argument or a result of a class of their own: named where it is, or saved."""
+    given = {"remember": remember}
+    for place, own in (
+        (r"state\.mine", lambda p: {"mine": Mine()}),
+        (r"state", lambda p: p.invoke("f", remember, 1, tag=Mine()).tag),
+        (r"platform\.life\.departures\.pending\[1\]\.tag", lambda p: p.invoke("f", remember, 1, tag=Mine()) and None),
+        (r"platform\.life\.departures\.pending\[1\]\.args\[0\]", lambda p: p.invoke("f", remember, Mine()) and None),
+        (r"platform\.life\.pools\.f\.live\[1\]\.state", lambda p: [p.invoke("f", remember, Mine()), finish(p)][2:]),
+    ):
+        with cold() as p:
+            p.invoke("f", remember, 0)
+            state = own(p)
+            with pytest.raises(CheckpointError, match=rf"^{place}: a \S+\.Mine cannot be saved: .*register its class"):
+                Checkpoints(tmp_path / "mine").save(0, p, state, externals=given)
+    with cold() as p:
+        p.invoke("f", remember, Ours(1), tag=Ours(2))
+        p.next_completion()
+        p.invoke("f", remember, Ours(3), tag=Ours(4))
+        Checkpoints(tmp_path / "ours").save(0, p, Ours(5), externals=given)
+    with cold() as q:
+        assert Checkpoints(tmp_path / "ours").load(q, externals=given) == Ours(5)
+        done = q.next_completion()
+        assert done is not None
+        assert (done.result(), done.tag, done.cold) == (Ours(3), Ours(4), False)
+
+
+def test_what_cannot_be_saved(tmp_path: Path) -> None:
+    """An open file, a wall clock, nothing at all: said so; what was saved before stays."""
+    folder = Checkpoints(tmp_path, keep=1)
+    with cold() as p:
+        with pytest.raises(CheckpointError, match="holds no checkpoint"):
+            folder.load(p)
+        folder.save(0, p, "good")
+        with (
+            open(__file__) as file,
+            pytest.raises(CheckpointError, match=r"state: a _io\.TextIOWrapper cannot be saved"),
+        ):
+            folder.save(1, p, file)
+        with (
+            cold(seed=1) as other,
+            pytest.raises(CheckpointError, match=r"seed: the platform has 1, the .* 0"),
+        ):
+            folder.load(other)
+        assert folder.load(p) == "good"
+    with cold(clock="wall") as real:
+        with pytest.raises(CheckpointError, match="clock='wall'"):
+            folder.save(2, real, None)
+        with pytest.raises(CheckpointError, match="clock: the platform has wall, the checkpoint virtual"):
+            folder.load(real)
+
+
+def test_a_body_that_failed_is_saved_as_failed(tmp_path: Path) -> None:
+    """The error comes when the invocation would have ended."""
+    for body, why in ((int, "ValueError: invalid literal"), (json.loads, "SavedError: JSONDecodeError: Expecting")):
+        folder = Checkpoints(tmp_path / body.__name__)
+        program = Function(lambda context, text, body=body: body(text))  # type: ignore[misc]
+        with cold() as p:
+            call = p.invoke("f", program, "no number")
+            p.next_completion(until=1.0)
+            assert call.status == "running"
+            folder.save(0, p, None, externals={"body": program})
+        with cold() as q:
+            folder.load(q, externals={"body": program})
+            done = q.next_completion()
+            assert done is not None
+            assert done.status == "failed"
+            with pytest.raises(FunctionError, match=why):
+                done.result()

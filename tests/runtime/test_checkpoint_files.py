@@ -85,7 +85,7 @@ def test_what_is_in_a_checkpoint(saved: Checkpoints) -> None:
     assert {path.name for path in folder.iterdir()} == {"SHA256SUMS", "arrays", "origin.json", "state.json"}
     state = json.loads((folder / "state.json").read_bytes())
     assert state["value"]["dict"]["step"] == 4
-    assert state["configuration"]["functions"]["f"]["compute"] == {"type": "Constant", "seconds": 1.0}
+    assert state["configurations"]["platform"]["functions"]["f"]["compute"] == {"type": "Constant", "seconds": 1.0}
     script = "import orbax.checkpoint as o, sys; print(o.PyTreeCheckpointer().restore(sys.argv[1])['state.array'][-1])"
     command = [sys.executable, "-W", "ignore", "-c", script, str(folder / "arrays")]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "49\n"
@@ -286,7 +286,11 @@ def test_a_stranger_names_code(node: Any, message: str, saved: Checkpoints, tmp_
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "3", "{}", '{"value": NaN, "configuration": {}, "arrays": []}', "[" * 100_000, "\\xff"]
+    "text",
+    [
+        *("", "[]", "3", "{}", "[" * 100_000, "\\xff", '{"configurations": [], "arrays": [], "value": 1, "parts": {}}'),
+        '{"configurations": {"platform": 1, "run": NaN}, "arrays": [], "value": 1, "parts": {}}',
+    ],
 )
 def test_a_stranger_writes_no_json(text: str, saved: Checkpoints, restored: list[Any]) -> None:
     """No checkpoint; the one before is loaded."""

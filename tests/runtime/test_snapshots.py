@@ -276,15 +276,14 @@ def test_externals_are_given_again() -> None:
 
 def test_trees_of_unknown_classes_are_like_given_ones() -> None:
     """Their leaves are saved, in parameters and in what is made of them; what else they hold is given again."""
-    given = {"network": [Layer(jnp.zeros(2), jnp.tanh), Layer(jnp.zeros(3), jnp.sin)]}
+    given = {"network": {"layers": [Layer(jnp.zeros(2), jnp.tanh), Layer(jnp.zeros(3), jnp.sin)]}}
     params = [Layer(jnp.ones(2), jnp.tanh), Layer(jnp.ones(3), jnp.sin)]
     state = (optax.adam(1e-3).init(params), staleness_aware(2, decay=1.0).init(params), params[0])
-    like = {"first": given["network"][0], "second": given["network"][1], **given}
-    loaded = again(state, like=like)
+    loaded = again(state, like=given)
     assert jax.tree.structure(loaded) == jax.tree.structure(state)
     assert all(map(same, jax.tree.leaves(loaded), jax.tree.leaves(state)))
     with pytest.raises(CheckpointError, match=r"state\[1\]: a tests\.runtime\.test_snapshots\.Layer cannot be saved"):
-        take([1, params[1]], like={"first": given["network"][0]})
+        take([1, params[1]], like={"first": params[0], "leaf": 3})
 
 
 # ---- parts ----

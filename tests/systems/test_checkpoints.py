@@ -1,6 +1,5 @@
 """Checkpoints: a run that was broken off and resumed is the run that was not; none is ever left unreadable."""
 
-import json
 import os
 import signal
 import subprocess
@@ -18,25 +17,20 @@ import numpy as np
 import pytest
 
 from stellaris import softsync
-from stellaris.acting import ActorCritic
+from stellaris.acting import ActorCritic, Policy
 from stellaris.runtime import (
     CheckpointError,
     Checkpoints,
     Faults,
-    Function,
-    FunctionError,
-    FunctionSpec,
     Machine,
     Node,
     PriceSheet,
     Retry,
     SimulatedPlatform,
     StoreFaults,
-    saved,
 )
 from stellaris.runtime.delays import Exponential, Gamma, LogNormal
 from stellaris.systems import Budget, Result, Stellaris, Synchronous, System, Workload, train
-from stellaris.types import Versioned
 from tests.systems import tiny
 
 DEPLOYMENT = tiny.deployment(
@@ -203,192 +197,52 @@ def test_other_prices_are_refused(sheets: tuple[PriceSheet, ...], tmp_path: Path
         run(SYSTEMS["synchronous"], tmp_path, resume=True, prices=sheets)
 
 
-# ---- a platform alone -----------------------------------------------------------------------------------------------
+# ---- networks of one's own -------------------------------------------------------------------------------------------
 
 
-def double(context: Any, version: Versioned, x: Any) -> Any:
-    """A body that can be imported."""
-    context.state = (context.state or 0) + 1
-    return context.state, version.version, 2 * x["value"][:600] + version.value
+@jax.tree_util.register_pytree_node_class
+class Layer:
+    """A layer as some libraries have it: a class of the library's, which holds code beside the arrays."""
+
+    def __init__(self, weight: Any, activation: Any) -> None:
+        self.weight = weight
+        self.activation = activation
+
+    def tree_flatten(self) -> Any:
+        """As JAX asks for it."""
+        return (self.weight,), self.activation
+
+    @classmethod
+    def tree_unflatten(cls, activation: Any, leaves: Any) -> Any:
+        """As JAX asks for it."""
+        return cls(*leaves, activation)
 
 
-def platform(**options: Any) -> SimulatedPlatform:
-    """One function that starts cold."""
-    return SimulatedPlatform({"f": FunctionSpec(Exponential(1.0), cold_start=Exponential(0.5))}, threads=1, **options)
+@dataclass(frozen=True)
+class Linear:
+    """A network of such a library."""
+
+    actions: int
+
+    def init(self, key: jax.Array, observation: Any) -> Any:
+        """Two layers."""
+        sizes = (self.actions, 1)
+        return [Layer(0.1 * jax.random.normal(key, (observation.shape[-1], size)), jnp.tanh) for size in sizes]
+
+    def apply(self, params: Any, observation: Any) -> Any:
+        """Logits and value."""
+        logits, value = (layer.activation(observation @ layer.weight) for layer in params)
+        return logits, value[..., 0]
 
 
-def finish(of: SimulatedPlatform) -> list[Any]:
-    """All that is left, and when."""
-    return [(d.number, of.now, d.cold, repr(d.result())) for d in iter(of.next_completion, None)]
-
-
-@pytest.mark.parametrize("until", [0.0, 0.4, 1.0, 2.5, 30.0])
-def test_pending_invocations_are_saved(until: float, tmp_path: Path) -> None:
-    """What waits, starts and runs goes on with the same arguments, versions, containers and draws."""
-
-    def begin() -> SimulatedPlatform:
-        p = platform()
-        p.store.publish("p", np.full(600, 1.0))
-        shared = {"value": jnp.arange(2000)}
-        for i in range(12):
-            p.invoke("f", double, p.store.latest("p"), shared, at=0.25 * i)
-        p.next_completion(until=until)
-        p.store.publish("p", np.full(600, 2.0))
-        return p
-
-    saved, given = Checkpoints(tmp_path), {"double": double}
-    with begin() as p:
-        saved.save(0, p, None, externals=given)
-        expected, rows = finish(p), list(p.trace.rows())
-    with platform() as q:
-        assert saved.load(q, externals=given) is None
-        assert finish(q) == expected
-        assert list(q.trace.rows()) == rows
-
-
-def test_state_of_every_kind(tmp_path: Path) -> None:
-    """Arrays of any type and size, keys, what is shared, and objects; to the last bit."""
-    big = np.random.default_rng(0).standard_normal(5000)
-    state = {
-        "host": big,
-        "same": big,
-        "integers": np.arange(9000),
-        "flags": np.arange(5000) % 3 == 0,
-        "empty": np.zeros((0, 3), np.float32),
-        "device": jnp.arange(3000.0),
-        "small": jnp.array(1, jnp.int8),
-        "key": jax.random.split(jax.random.key(3), 2000),
-        "strings": ["a", None, (1, {"b": 2.5})],
-    }
-    with platform() as p:
-        Checkpoints(tmp_path).save(3, p, state)
-    with platform() as q:
-        loaded = Checkpoints(tmp_path).load(q)
-    for name in ("host", "integers", "flags", "empty", "device", "small"):
-        assert type(loaded[name]) is type(state[name])
-        assert loaded[name].dtype == state[name].dtype  # type: ignore[attr-defined]
-        np.testing.assert_array_equal(loaded[name], state[name])  # type: ignore[arg-type]
-    assert loaded["host"] is loaded["same"]
-    loaded["host"][0] = 7.0  # what could be written to still can
-    np.testing.assert_array_equal(jax.random.key_data(loaded["key"]), jax.random.key_data(state["key"]))  # type: ignore[arg-type]
-    assert loaded["strings"] == state["strings"]
-
-
-def test_programs_are_given_again(tmp_path: Path) -> None:
-    """By name, whole or what they are made of; one that is not is named before anything is written."""
-
-    def closure(context: Any) -> int:
-        return context.number
-
-    program = Function(closure)
-    with platform() as p:
-        p.invoke("f", program)
-        message = r"pending\[0\]\.program\.body: \S+test_programs_are_given_again\.<locals>\.closure is code, which is"
-        with pytest.raises(CheckpointError, match=message):
-            Checkpoints(tmp_path).save(0, p, None)
-        with pytest.raises(CheckpointError, match=r"state: \S+<locals>\.<lambda> is code, which is not saved"):
-            Checkpoints(tmp_path).save(0, p, lambda: None, externals={"program": program})
-        assert Checkpoints(tmp_path).newest() is None
-        Checkpoints(tmp_path).save(0, p, None, externals={"program": program})
-        Checkpoints(tmp_path).save(1, p, None, externals={"closure": closure})
-    for given in ({}, {"program": program}, {"closed": closure}):
-        with platform() as q, pytest.raises(CheckpointError, match=r"tmp.*/1 cannot be loaded: .*lacks 'closure'"):
-            Checkpoints(tmp_path).load(q, externals=given)
-    with platform() as q:
-        Checkpoints(tmp_path).load(q, externals={"closure": closure})
-        assert q.next_completion().result() == 0  # type: ignore[union-attr]
-
-
-@dataclass
-class Mine:
-    """A class that nobody registered."""
-
-    x: int = 0
-
-
-@saved
-@dataclass
-class Ours:
-    """A class that somebody did."""
-
-    x: int = 0
-
-
-def remember(context: Any, own: Any) -> Any:
-    """A body whose container keeps what it is given."""
-    context.state = own
-    return own
-
-
-def test_what_users_bring_is_registered(tmp_path: Path) -> None:
-    """A container's state, a tag, an argument or a result of a class of their own: named where it is, or saved."""
-    given = {"remember": remember}
-    for place, own in (
-        (r"state\.mine", lambda p: {"mine": Mine()}),
-        (r"state", lambda p: p.invoke("f", remember, 1, tag=Mine()).tag),
-        (r"platform\.life\.departures\.pending\[1\]\.tag", lambda p: p.invoke("f", remember, 1, tag=Mine()) and None),
-        (r"platform\.life\.departures\.pending\[1\]\.args\[0\]", lambda p: p.invoke("f", remember, Mine()) and None),
-        (r"platform\.life\.pools\.f\.live\[1\]\.state", lambda p: [p.invoke("f", remember, Mine()), finish(p)][2:]),
-    ):
-        with platform() as p:
-            p.invoke("f", remember, 0)
-            state = own(p)
-            with pytest.raises(CheckpointError, match=rf"^{place}: a \S+\.Mine cannot be saved: .*register its class"):
-                Checkpoints(tmp_path / "mine").save(0, p, state, externals=given)
-    with platform() as p:
-        p.invoke("f", remember, Ours(1), tag=Ours(2))
-        p.next_completion()
-        p.invoke("f", remember, Ours(3), tag=Ours(4))
-        Checkpoints(tmp_path / "ours").save(0, p, Ours(5), externals=given)
-    with platform() as q:
-        assert Checkpoints(tmp_path / "ours").load(q, externals=given) == Ours(5)
-        done = q.next_completion()
-        assert done is not None
-        assert (done.result(), done.tag, done.cold) == (Ours(3), Ours(4), False)
-
-
-def test_what_cannot_be_saved(tmp_path: Path) -> None:
-    """An open file, a wall clock, nothing at all: said so; what was saved before stays."""
-    saved = Checkpoints(tmp_path, keep=1)
-    with platform() as p:
-        with pytest.raises(CheckpointError, match="holds no checkpoint"):
-            saved.load(p)
-        saved.save(0, p, "good")
-        with (
-            open(__file__) as file,
-            pytest.raises(CheckpointError, match=r"state: a _io\.TextIOWrapper cannot be saved"),
-        ):
-            saved.save(1, p, file)
-        with (
-            platform(seed=1) as other,
-            pytest.raises(CheckpointError, match=r"seed: the platform has 1, the .* 0"),
-        ):
-            saved.load(other)
-        assert saved.load(p) == "good"
-    with platform(clock="wall") as real:
-        with pytest.raises(CheckpointError, match="clock='wall'"):
-            saved.save(2, real, None)
-        with pytest.raises(CheckpointError, match="clock: the platform has wall, the checkpoint virtual"):
-            saved.load(real)
-
-
-def test_a_body_that_failed_is_saved_as_failed(tmp_path: Path) -> None:
-    """The error comes when the invocation would have ended."""
-    for body, why in ((int, "ValueError: invalid literal"), (json.loads, "SavedError: JSONDecodeError: Expecting")):
-        folder = Checkpoints(tmp_path / body.__name__)
-        program = Function(lambda context, text, body=body: body(text))  # type: ignore[misc]
-        with platform() as p:
-            call = p.invoke("f", program, "no number")
-            p.next_completion(until=1.0)
-            assert call.status == "running"
-            folder.save(0, p, None, externals={"body": program})
-        with platform() as q:
-            folder.load(q, externals={"body": program})
-            done = q.next_completion()
-            assert done is not None
-            assert done.status == "failed"
-            with pytest.raises(FunctionError, match=why):
-                done.result()
+@pytest.mark.parametrize("name", ["stellaris", "synchronous"])
+def test_networks_of_a_librarys_classes_are_resumed(name: str, tmp_path: Path) -> None:
+    """Their structure is what `init` gives; parameters, moments and queued gradients are saved leaf by leaf."""
+    own = replace(tiny.WORKLOAD, policy=lambda spec: Policy(spec, Linear(spec.actions)))
+    whole = run(SYSTEMS[name], tmp_path / "whole", workload=own)
+    run(SYSTEMS[name], tmp_path / "broken", workload=own, budget=Budget(steps=32 * 5))
+    assert_same(run(SYSTEMS[name], tmp_path / "broken", workload=own, resume=True), whole)
+    assert type(whole.policy.params[0]) is Layer
 
 
 # ---- kill -9 --------------------------------------------------------------------------------------------------------
