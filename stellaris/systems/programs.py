@@ -16,11 +16,13 @@ from stellaris.algorithms import Algorithm, gradient, update
 from stellaris.gradient_queue import Update
 from stellaris.runtime.functions import Context, Function
 from stellaris.runtime.references import size
+from stellaris.saved import saved
 from stellaris.systems.batches import Data, Work
 from stellaris.types import Tree, Versioned
 from stellaris.updates import apply_update
 
 
+@saved
 class NonFiniteGradientError(FloatingPointError):
     """A gradient with a NaN or an infinity, caught where it was computed."""
 
@@ -33,6 +35,7 @@ class Learned(NamedTuple):
     metrics: dict[str, Any]  #: what the loss reports, on the host.
 
 
+@saved
 @dataclass(frozen=True, eq=False)
 class Group:
     """Gradients that the parameter function applies together."""

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from stellaris import IMPACT, PPO, Batch, TargetBatch
+from tests.algorithms.problems import by_scipy, categorical, close, equal, gaussian, parameters
 from tests.algorithms.test_impala import (
     B,
     T,
@@ -19,7 +20,6 @@ from tests.algorithms.test_impala import (
     sample_trajectory,
     targets_by_hand,
 )
-from tests.algorithms.test_ppo import by_scipy, categorical, close, equal, gaussian, parameters
 
 
 def prepared(impact, apply_fn, target, trajectory):
