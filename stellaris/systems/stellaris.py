@@ -152,7 +152,6 @@ class _Loop:
     queue: AggregatorState
     parked: list[int]  #: actors that do not run.
     free: list[int]  #: learners that do not run.
-    batches: int = 0  #: that were made.
     fragments: list[Fragment] = field(default_factory=list)  #: of the next batch.
     work: deque[Work] = field(default_factory=deque)  #: gradients to be computed.
     queued: deque[tuple[int, Work]] = field(default_factory=deque)  #: those in the queue, by invocation, oldest first.
