@@ -85,7 +85,7 @@ def paper(environment: str) -> Preset:
     return Preset(
         name="paper",
         summary=f"the authors' demo: {rounds} rounds, learning rate 5e-5, full batches, round-based actors",
-        workload=Workload(environment, ACTORS, FRAGMENT),
+        workload=Workload(environment, actors=ACTORS, fragment=FRAGMENT),
         contenders=(
             serverless(
                 "stellaris",
@@ -114,7 +114,7 @@ def tuned(environment: str) -> Preset:
     return Preset(
         name="tuned",
         summary=f"ours: learning rate {ppo.learning_rate:g}, {ppo.epochs} epochs of 512, free-running actors",
-        workload=Workload(environment, ACTORS, FRAGMENT),
+        workload=Workload(environment, actors=ACTORS, fragment=FRAGMENT),
         contenders=(
             serverless(
                 "stellaris",

@@ -2,6 +2,10 @@
 
 from stellaris import runtime as runtime
 from stellaris import systems as systems
+from stellaris.acting import ActorCritic as ActorCritic
+from stellaris.acting import EnvSpec as EnvSpec
+from stellaris.acting import Pixels as Pixels
+from stellaris.acting import Policy as Policy
 from stellaris.aggregation import Aggregator as Aggregator
 from stellaris.aggregation import staleness_aware as staleness_aware
 from stellaris.algorithms import IMPACT as IMPACT

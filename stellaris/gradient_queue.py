@@ -16,12 +16,14 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from stellaris import checks
+from stellaris.saved import saved
 from stellaris.types import Tree, at_least_float32
 
 #: Rows start at multiples of so many elements, for aligned vector loads.
 ALIGNMENT = 64
 
 
+@saved
 @jax.tree_util.register_static
 @dataclass(frozen=True, eq=False)
 class Layout:

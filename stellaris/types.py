@@ -67,7 +67,9 @@ class Trajectory(NamedTuple):
     there. The observation before it is the episode's last, so its value bootstraps a truncated episode correctly.
     """
 
-    observation: Array  #: `[T + 1, B, *obs]` as the environment gave them (raw, not normalised).
+    observation: (
+        Tree  #: `[T + 1, B, *obs]`, an array or a tree of arrays, as the environment gave them (not normalised).
+    )
     action: Array  #: `[T, B, *action]` as sampled, before any clipping to the environment's bounds.
     reward: Array  #: `[T, B]` float.
     terminated: Array  #: `[T, B]` bool: the episode ended in a state of value zero. Truncation does not count.
@@ -102,5 +104,5 @@ def concatenate(trajectories: Sequence[Trajectory]) -> Trajectory:
     lengths = {t.reward.shape[0] for t in trajectories}
     if len(lengths) > 1:
         raise ValueError(f"trajectories have different lengths {sorted(lengths)}: they must share T")
-    columns = zip(*trajectories, strict=True)
-    return Trajectory(*(np.concatenate([np.asarray(part) for part in column], axis=1) for column in columns))
+    joined: Trajectory = jax.tree.map(lambda *parts: np.concatenate([*map(np.asarray, parts)], axis=1), *trajectories)
+    return joined

@@ -11,7 +11,7 @@ import optax
 import pytest
 
 from stellaris import IMPALA, PPO, softsync, staleness_aware
-from stellaris.acting.networks import ActorCritic
+from stellaris.acting.networks import Towers
 from stellaris.configuration import described, differences, digest
 from stellaris.runtime import Deployment, Faults, FunctionSpec, Machine, PriceSheet, Rate, delays
 from stellaris.systems import Stellaris, Workload
@@ -42,7 +42,7 @@ def _scaled(factor: float) -> Any:
     [
         _Outer(),
         PPO(learning_rate=optax.linear_schedule(1e-3, 0.0, 100)),
-        ActorCritic(3, True),
+        Towers(3, True),
         Deployment({"f": FunctionSpec(delays.Empirical(list(np.arange(1.0, 200.0))))}),
         {"seed": np.int32(3), "array": np.arange(3.0), "function": math.sqrt, "own": _scaled(2.0), "class": PPO},
         functools.partial(optax.adam, 1e-3),

@@ -21,8 +21,7 @@ from experiments import testbed
 from experiments.benchmarks.measuring import Comparison
 from stellaris import PPO, staleness_aware
 from stellaris.acting import envs
-from stellaris.acting.normalisation import Statistics
-from stellaris.acting.policies import PolicyVersion, actor_critic
+from stellaris.acting.policies import ActorCritic, PolicyVersion
 from stellaris.acting.rollout import Actors, start
 from stellaris.algorithms import update as learn
 from stellaris.algorithms.batch import take
@@ -123,7 +122,7 @@ def _round_times(system: System, deployment: Any) -> tuple[list[float], Result, 
 
     result = train(
         system,
-        Workload(ENVIRONMENT, ACTORS, FRAGMENT),
+        Workload(ENVIRONMENT, actors=ACTORS, fragment=FRAGMENT),
         platform=SimulatedPlatform(deployment, threads=THREADS),
         budget=Budget(steps=(WARM_UP + ROUNDS + 1) * STEPS),
         prices=testbed.reserved_prices(actors=ACTORS),
@@ -138,10 +137,9 @@ class _Work:
 
     def __init__(self) -> None:
         self.env = envs.make(ENVIRONMENT, slots=ACTORS, threads=THREADS)
-        self.policy = actor_critic(self.env.spec)
-        shape = self.env.spec.observation_shape
+        self.policy = ActorCritic()(self.env.spec)
         params = self.policy.init(jax.random.key(0))
-        self.version = PolicyVersion(params, Statistics.empty(shape).normaliser())
+        self.version = PolicyVersion(params, self.policy.statistics().normaliser())
         self.opt_state = ALGORITHM.optimizer().init(params)
         self.actors = Actors(self.policy, self.env, FRAGMENT)
         self.states = [start(self.env, slot) for slot in range(ACTORS)]
@@ -175,19 +173,15 @@ class _SerialLimit(_Work):
         self.data = self.batch()
 
         @jax.jit
-        def infer(version: PolicyVersion, observation: Any, noise: Any) -> Any:
-            distribution, value = policy.apply(version, observation)
-            action = distribution.sample(noise)
-            return action, distribution.log_prob(action), value
-
-        @jax.jit
         def update(params: Any, opt_state: Any, batch: Any, indices: Any) -> Any:
             def apply(params: Any, observation: Any) -> Any:
                 return policy.apply(version._replace(params=params), observation)
 
             return learn(ALGORITHM, apply, params, opt_state, batch, indices)
 
-        self.infer, self.update = infer, update
+        self.act = jax.jit(policy.act)
+        self.value = jax.jit(lambda version, observation: policy.apply(version, observation)[1])
+        self.update = update
         self.measure()
 
     def measure(self) -> float:
@@ -199,8 +193,9 @@ class _SerialLimit(_Work):
         for action in self.actions:
             self.env.step(self.slots, action)
         for observation, noise in zip(self.observations, self.noise, strict=True):
-            for output in self.infer(self.version, observation, noise):
+            for output in self.act(self.version, observation, noise):
                 np.asarray(output)
+        np.asarray(self.value(self.version, self.observations))
         arguments = (self.version.params, self.opt_state, self.data.batch, self.data.indices)
         jax.block_until_ready(self.update(*arguments))  # type: ignore[no-untyped-call]
         return time.perf_counter() - began

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from stellaris import PPO, Aggregator, fully_asynchronous, softsync, stale_synchronous, staleness_aware, synchronous
+from stellaris.acting import ActorCritic
 from stellaris.runtime import (
     Faults,
     FunctionSpec,
@@ -24,7 +25,7 @@ from stellaris.runtime import (
 from stellaris.runtime.delays import Constant, Delay, Exponential, Gamma, LogNormal, Mixture, Uniform
 from stellaris.systems import Budget, Stellaris, Synchronous, System, Workload
 
-WORKLOAD = Workload("CartPole-v1", actors=2, fragment=16, hidden=(8,))
+WORKLOAD = Workload("CartPole-v1", policy=ActorCritic(hidden=(8,)), actors=2, fragment=16)
 ALGORITHM = PPO(learning_rate=1e-2, epochs=2, minibatch_size=8)
 #: Gradients that a whole round of the synchronous system computes in one invocation.
 _GRADIENTS_A_ROUND = 2 * 4

@@ -9,6 +9,7 @@ from stellaris.runtime.price_sheets import Machine, PriceSheet, Rate
 from stellaris.runtime.resources import Resources
 from stellaris.runtime.trace import Trace
 from stellaris.runtime.usage import USE_EVENTS, Split, Use
+from stellaris.saved import part
 
 #: Price sheets whose meters are kept.
 _METERS = 16
@@ -123,6 +124,7 @@ class Meter:
         return use
 
 
+@part()
 class Meters:
     """A platform's meters, by price sheet: a bill that is asked for after every round reads only what is new.
 
@@ -136,6 +138,13 @@ class Meters:
         self._functions = functions
         # By the sheet's identity, which no other sheet can get meanwhile, because the meter holds on to its sheet.
         self._meters: dict[int, Meter] = {}
+
+    def save_state(self) -> None:
+        """Nothing: what was billed is in the trace."""
+
+    def restore_state(self, state: None) -> None:
+        """Forgets what was read: the trace is another."""
+        self._meters.clear()
 
     def bill(self, prices: PriceSheet, *, until: float) -> Bill:
         """What the run has cost under a sheet.

@@ -5,7 +5,7 @@ simulated delays, of drawn faults or of who moves the clock. What a body may ask
 """
 
 import math
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 from stellaris.runtime.billing import Bill
@@ -166,13 +166,14 @@ class Platform(Protocol):
 
 @runtime_checkable
 class Resumable(Platform, Protocol):
-    """A platform that can be saved, and go on in another process."""
+    """A platform that can be saved, and go on in another process: its class says what its state is (`saved.part`)."""
+
+    @property
+    def configuration(self) -> Mapping[str, Any]:
+        """All that decides what happens on it, as plain data: where this is another, a run cannot go on."""
+
+    def settle(self) -> None:
+        """Finishes what is under way in this process, so that its state can be saved."""
 
     def reinitialise(self, name: str) -> None:
         """Has every container of a function make its state anew before its next body, as if it were a new one."""
-
-    def save_state(self, *, known: Set[int] = ...) -> Any:
-        """What it needs to go on; objects of these identities need not be saved."""
-
-    def restore_state(self, state: Any) -> None:
-        """Goes on from there."""

@@ -10,6 +10,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
+from stellaris.saved import part
 from stellaris.types import NDArray
 
 #: Durations that a stream draws at a time: one call of NumPy's generator costs as much as some fifty of its numbers.
@@ -204,6 +205,7 @@ class Measured:
         raise TypeError("Measured is only a compute time: it is known once the body has run, and cannot be drawn")
 
 
+@part("_rng", "_ahead", rebuilt=("_delay", "_name"))
 class Stream:
     """One purpose's draws, from a random stream of its own: no other purpose's depend on how many it takes.
 

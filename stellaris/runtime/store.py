@@ -5,16 +5,22 @@ from collections.abc import Callable, Iterable
 
 from stellaris.runtime.leases import Entry, Lease, Leases
 from stellaris.runtime.references import At, Held, Lagged, Latest, Object, size
+from stellaris.saved import part, saved
 from stellaris.types import Tree, Versioned
 
 #: The name under which objects are kept, a version each.
 _OBJECTS = "(objects)"
 
 
+@saved
 class StoreFullError(RuntimeError):
     """What was to be stored does not fit into the store's capacity."""
 
 
+@part(
+    *("_keep", "_values", "_sizes", "_newest", "_owned", "nbytes"),
+    rebuilt=("_default_keep", "_capacity", "_on_stored", "_leases"),
+)
 class Store:
     """Published versions of named values, and objects.
 

@@ -14,9 +14,11 @@ from stellaris.acting.policies import Policy, PolicyVersion
 from stellaris.acting.rollout import Fragment
 from stellaris.algorithms import Algorithm
 from stellaris.runtime.references import size
+from stellaris.saved import saved
 from stellaris.types import NDArray, concatenate
 
 
+@saved
 @dataclass(eq=False)
 class Data:
     """A batch on the device, and what has been learned from it."""
@@ -46,6 +48,7 @@ class Data:
         return first_seen
 
 
+@saved
 @dataclass(frozen=True, eq=False)
 class Work:
     """One gradient to be computed: a minibatch of a batch."""

@@ -6,8 +6,10 @@ from dataclasses import dataclass, field
 from stellaris.runtime.contract import Platform
 from stellaris.runtime.endings import RETRIABLE
 from stellaris.runtime.functions import Invocation
+from stellaris.saved import saved
 
 
+@saved
 @dataclass
 class Handled:
     """Idempotency keys that were handled: all below a floor, and some above it.

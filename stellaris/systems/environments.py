@@ -6,7 +6,7 @@ import numpy as np
 
 from stellaris.acting import envs
 from stellaris.systems.workload import Workload
-from stellaris.types import NDArray
+from stellaris.types import NDArray, Tree
 
 
 class Environments:
@@ -30,7 +30,7 @@ class Environments:
         self._env.close()
         self._env = self._make(seed=int(np.random.SeedSequence([self._seed, number]).generate_state(1)[0] >> 1))
 
-    def reset(self, slots: NDArray) -> NDArray:
+    def reset(self, slots: NDArray) -> Tree:
         """Starts new episodes in `[n]` slots; returns `[n, *obs]`."""
         return self._env.reset(slots)
 

@@ -9,19 +9,20 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from stellaris.acting.envs import EnvSpec, VectorEnv
-from stellaris.acting.normalisation import Statistics
+from stellaris.acting.envs import VectorEnv
 from stellaris.acting.policies import Policy, PolicyVersion
-from stellaris.acting.rollout import Actors, Fragment, start
+from stellaris.acting.rollout import Actors, Fragment, fragment_bytes, start
 from stellaris.algorithms import Algorithm, gradient, update
 from stellaris.gradient_queue import Update
 from stellaris.runtime.functions import Context, Function
 from stellaris.runtime.references import size
+from stellaris.saved import saved
 from stellaris.systems.batches import Data, Work
 from stellaris.types import Tree, Versioned
 from stellaris.updates import apply_update
 
 
+@saved
 class NonFiniteGradientError(FloatingPointError):
     """A gradient with a NaN or an infinity, caught where it was computed."""
 
@@ -34,6 +35,7 @@ class Learned(NamedTuple):
     metrics: dict[str, Any]  #: what the loss reports, on the host.
 
 
+@saved
 @dataclass(frozen=True, eq=False)
 class Group:
     """Gradients that the parameter function applies together."""
@@ -63,25 +65,8 @@ def actor(policy: Policy, env: VectorEnv, length: int) -> Function:
     def body(context: Context, version: Versioned) -> Fragment:
         return batched([context], [(version,)])[0]
 
-    nbytes = fragment_bytes(policy, env.spec, length)
+    nbytes = fragment_bytes(policy, length)
     return Function(body, init=lambda slot, key: start(env, slot), batched=batched, upload=nbytes)
-
-
-def fragment_bytes(policy: Policy, spec: EnvSpec, length: int) -> int:
-    """Bytes of what an actor delivers for training: its trajectory, and the statistics of its observations."""
-
-    def act(key: jax.Array) -> jax.Array:
-        version = PolicyVersion(policy.init(key), Statistics.empty(spec.observation_shape).normaliser())
-        distribution, _ = policy.apply(version, np.zeros((1, *spec.observation_shape), np.float32))
-        action: jax.Array = distribution.sample(policy.noise(key, 1))
-        return action
-
-    action = jax.eval_shape(act, jax.random.key(0))
-    elements = math.prod(spec.observation_shape)
-    observation_and_value = 4 * elements + 4  # one row more than the rest, which bootstraps
-    step = action.size * action.dtype.itemsize + 4 + 1 + 1 + 4 + 4  # reward, terminated, valid, log_prob, version
-    statistics = 8 * (1 + 2 * elements)
-    return int((length + 1) * observation_and_value + length * step + statistics)
 
 
 def learner(algorithm: Algorithm, policy: Policy, rho: float) -> Function:

@@ -9,8 +9,7 @@ from stellaris.acting.normalisation import Statistics
 from stellaris.acting.policies import Policy, PolicyVersion
 from stellaris.acting.rollout import Fragment
 from stellaris.algorithms import Algorithm
-from stellaris.configuration import differences
-from stellaris.runtime.checkpoint import CheckpointError, Checkpoints
+from stellaris.runtime.checkpoint import Checkpoints
 from stellaris.runtime.contract import Platform, Resumable
 from stellaris.runtime.functions import Function, Invocation
 from stellaris.runtime.price_sheets import PriceSheet
@@ -79,7 +78,7 @@ class Session:
         self._reader = Reader(prices, platform.functions)
         self._deliveries = Deliveries(platform)
         self._programs: dict[str, Function] = {}
-        self._statistics = Statistics.empty(env.spec.observation_shape)  # of all observations learned from
+        self._statistics = policy.statistics()  # of all observations learned from
         self._steps = 0  # that were delivered: what the budget limits
         self._restarts = 0  # of the environments: one for each checkpoint
 
@@ -214,7 +213,6 @@ class Session:
         platform.reinitialise("actor")
         self.env.restart(self._restarts)
         state = {
-            "configuration": self._configuration,
             "loop": loop,
             "round": self.round,
             "steps": self._steps,
@@ -225,14 +223,12 @@ class Session:
         }
         # Above what is there: the newest may be damaged, and the run have been resumed from one before.
         step = (checkpoints.newest() or 0) + 1
-        checkpoints.save(step, platform, state, externals=self._programs)
+        checkpoints.save(step, platform, state, externals=self._programs, configuration=self._configuration)
 
     def _resumed(self, checkpoints: Checkpoints) -> Any:
         """Goes on where a run was saved; returns where its event loop stood."""
         assert isinstance(self.platform, Resumable)
-        state = checkpoints.load(self.platform, externals=self._programs)
-        for name, own, saved in differences(self._configuration, state["configuration"]):
-            raise CheckpointError(f"{name}={own}, but {checkpoints} holds a run of {saved}")
+        state = checkpoints.load(self.platform, externals=self._programs, configuration=self._configuration)
         self.round = state["round"]
         self._steps = state["steps"]
         self._restarts = state["restarts"]

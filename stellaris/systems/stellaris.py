@@ -15,6 +15,7 @@ from stellaris.aggregation import Aggregator, staleness_aware
 from stellaris.algorithms import PPO, Algorithm
 from stellaris.algorithms.algorithm import check_algorithm
 from stellaris.gradient_queue import AggregatorState, Update
+from stellaris.saved import saved
 from stellaris.systems import programs
 from stellaris.systems.batches import Work, unlearned
 from stellaris.systems.programs import Learned
@@ -140,6 +141,7 @@ class Stellaris:
         session.record.unused(gradients=len(loop.queued), steps=steps)
 
 
+@saved
 @dataclass
 class _Loop:
     """Where the event loop stands between two events: what a checkpoint saves of it."""
@@ -150,6 +152,7 @@ class _Loop:
     queue: AggregatorState
     parked: list[int]  #: actors that do not run.
     free: list[int]  #: learners that do not run.
+    batches: int = 0  #: that were made.
     fragments: list[Fragment] = field(default_factory=list)  #: of the next batch.
     work: deque[Work] = field(default_factory=deque)  #: gradients to be computed.
     queued: deque[tuple[int, Work]] = field(default_factory=deque)  #: those in the queue, by invocation, oldest first.

@@ -6,6 +6,7 @@ from typing import ClassVar
 from stellaris.acting.rollout import Fragment
 from stellaris.algorithms import PPO, Algorithm
 from stellaris.algorithms.algorithm import check_algorithm
+from stellaris.saved import saved
 from stellaris.systems import programs
 from stellaris.systems.batches import Data, unlearned
 from stellaris.systems.record import POLICY
@@ -73,6 +74,7 @@ class Synchronous:
         session.record.unused(gradients=0, steps=unlearned(loop.fragments, [loop.learning] if loop.learning else []))
 
 
+@saved
 @dataclass
 class _Loop:
     """Where the event loop stands between two events: what a checkpoint saves of it."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from stellaris import checks
-from stellaris.acting.policies import PolicyVersion, actor_critic
+from stellaris.acting.policies import PolicyVersion
 from stellaris.configuration import described
 from stellaris.runtime.billing import Bill
 from stellaris.runtime.checkpoint import Checkpoints
@@ -95,7 +95,7 @@ def train(
         slots = platform.slots("actor", concurrent=workload.actors)
         env = Environments(workload, slots, seed, threads)
         with contextlib.closing(env), platform:  # the platform first: its bodies may still step the environments
-            policy = actor_critic(env.spec, hidden=workload.hidden)
+            policy = workload.make_policy(env.spec)
             session = Session(
                 workload,
                 platform,

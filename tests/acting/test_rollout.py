@@ -1,16 +1,19 @@
 """Acting, on real environments."""
 
+from dataclasses import dataclass
+
 import chex
 import jax
 import numpy as np
 import pytest
 
-from stellaris.acting.envs import make
-from stellaris.acting.normalisation import Normaliser, Statistics
-from stellaris.acting.policies import Policy, PolicyVersion, actor_critic
-from stellaris.acting.rollout import Actors, ActorState, start
-from stellaris.distributions import Categorical
+from stellaris.acting import rollout
+from stellaris.acting.envs import EnvSpec, Step, make
+from stellaris.acting.normalisation import Normaliser
+from stellaris.acting.policies import ActorCritic, Policy, PolicyVersion
+from stellaris.acting.rollout import Actors, ActorState, fragment_bytes, start
 from stellaris.types import Versioned, concatenate
+from tests.acting.environments import Sensors, same
 
 LENGTH = 64
 both = pytest.mark.parametrize("name", ["CartPole-v1", "Hopper-v4"])
@@ -22,7 +25,7 @@ class Stage:
     def __init__(self, name: str, *, slots: int = 1, length: int = LENGTH) -> None:
         self.name, self.slots = name, slots
         self.env = make(name, slots=slots, seed=11)
-        self.policy = actor_critic(self.env.spec, hidden=(16,))
+        self.policy = ActorCritic(hidden=(16,))(self.env.spec)
         self.actors = Actors(self.policy, self.env, length)
         self.states = [start(self.env, slot) for slot in range(slots)]
 
@@ -43,6 +46,32 @@ class Stage:
         for slot, state in zip(slots, states, strict=True):
             self.states[slot] = state
         return fragments
+
+
+@dataclass(frozen=True)
+class Balance:
+    """A controller that holds CartPole's pole up for as long as it is let; its value is where the cart stands."""
+
+    def init(self, key, observation):
+        return {}
+
+    def apply(self, params, x):
+        lean = x[..., 2] + 0.5 * x[..., 3] + 0.05 * x[..., 0] + 0.1 * x[..., 1]
+        return 1e6 * jax.numpy.stack([-lean, lean], axis=-1), x[..., 0] + 7.0
+
+
+@dataclass(frozen=True)
+class Look:
+    """A network for `Sensors`: it goes on as it began, more or less, and its value adds up all that it sees."""
+
+    def init(self, key, observation):
+        return {"gain": jax.random.uniform(key)}
+
+    def apply(self, params, x):
+        assert x["picture"].dtype == np.uint8
+        logits = params["gain"] * jax.numpy.concatenate([-x["position"], x["position"]], axis=-1)
+        columns = jax.numpy.sum(x["picture"] / 255 * jax.numpy.arange(9), axis=(-2, -1))
+        return logits, columns + 10.0 * x["last"][0] + 100.0 * x["last"][1] + x["position"][..., 0]
 
 
 def replay(name: str, slot: int, slots: int, actions) -> tuple:
@@ -190,7 +219,7 @@ def test_statistics(name):
     pooled = np.concatenate([np.float64(f.trajectory.observation[:-1, 0]) for f in fragments])
     merges = []
     for order in ([0, 1, 2, 3, 4, 5], [5, 3, 1, 0, 2, 4], [2, 4, 0, 5, 1, 3]):
-        merged = Statistics.empty(stage.env.spec.observation_shape)
+        merged = stage.policy.statistics()
         for i in order:
             merged = merged.merge(fragments[i].statistics)
         merges.append(merged)
@@ -234,13 +263,8 @@ def test_many_actors_agree_with_single_ones(name, numbers, slots):
 def test_truncated_episodes_bootstrap():
     """A pole that is held up for 500 steps ends without terminating; the value there is of its last observation."""
 
-    def apply(version, observation):
-        x = version.normaliser(observation)
-        lean = x[..., 2] + 0.5 * x[..., 3] + 0.05 * x[..., 0] + 0.1 * x[..., 1]
-        return Categorical(1e6 * jax.numpy.stack([-lean, lean], axis=-1)), x[..., 0] + 7.0
-
-    balance = Policy(lambda key: {}, apply, lambda key, n: Categorical.noise(key, (n, 2)))
     env = make("CartPole-v1", slots=1)
+    balance = Policy(env.spec, Balance())
     state = start(env, 0)
     assert (state.ended, state.episode_return, state.episode_length) == (False, 0.0, 0)
     version = Versioned(4, PolicyVersion({}, Normaliser(np.zeros(4, np.float32), np.ones(4, np.float32))))
@@ -263,3 +287,107 @@ def test_a_length_below_one():
     stage = Stage("CartPole-v1")
     with pytest.raises(ValueError, match="length=0 is below 1"):
         Actors(stage.policy, stage.env, 0)
+
+
+# ---- observations of any kind ---------------------------------------------------------------------------------------
+
+
+def roll_sensors(actors: int = 3, length: int = 20, *, normalise: bool = True):
+    """A fragment each of `Sensors`, by versions of their own; with the policy, the versions and the new states."""
+    env = make(Sensors, slots=actors, seed=3)
+    policy = Policy(env.spec, Look(), normalise)
+    versions = [
+        Versioned(i, PolicyVersion(policy.init(jax.random.key(i)), policy.statistics().normaliser()))
+        for i in range(actors)
+    ]
+    states = [start(env, slot) for slot in range(actors)]
+    keys = list(jax.random.split(jax.random.key(0), actors))
+    fragments, states = Actors(policy, env, length).rollout(versions, range(actors), states, keys)
+    return policy, versions, fragments, states
+
+
+def test_trees_of_observations():
+    """Recorded in the types of the specification; what was acted on is what was recorded, and is acted on next."""
+    policy, versions, fragments, states = roll_sensors()
+    spec = policy.spec
+    for fragment, version, state in zip(fragments, versions, states, strict=True):
+        trajectory = fragment.trajectory
+        observation = trajectory.observation
+        expected = jax.tree.map(lambda leaf: ((21, 1, *leaf.shape), leaf.dtype), spec.observation)
+        assert jax.tree.map(lambda column: (column.shape, column.dtype), observation) == expected
+        distribution, value = policy.apply(version.value, observation)
+        np.testing.assert_allclose(trajectory.value, value, rtol=1e-5)
+        log_prob = type(distribution)(distribution.logits[:-1]).log_prob(trajectory.action)
+        np.testing.assert_allclose(trajectory.log_prob, log_prob, rtol=1e-5)
+        # What the sensors tell goes together: the picture shows the position, and the last action led there.
+        position = observation["position"][:, 0, 0]
+        np.testing.assert_array_equal(observation["picture"][:, 0, 0].argmax(axis=-1), position + 4)
+        moved = trajectory.valid[:, 0]
+        np.testing.assert_array_equal(observation["last"][0][1:, 0][moved], trajectory.action[:, 0][moved])
+        np.testing.assert_array_equal(np.diff(position)[moved], 2 * trajectory.action[:, 0][moved] - 1)
+        same(state.observation, jax.tree.map(lambda column: column[-1, 0], observation))
+        assert all(leaf.base is None for leaf in jax.tree.leaves(state.observation))  # the record may go
+    joined = concatenate([fragment.trajectory for fragment in fragments])
+    assert joined.observation["picture"].shape == (21, 3, 2, 9)
+    assert not joined.valid.all()  # some steps only reset
+
+
+def test_statistics_of_trees():
+    """Of the floats alone; and of nothing at all if the policy does not normalise."""
+    fragment = roll_sensors(1)[2][0]
+    position = np.float64(fragment.trajectory.observation["position"][:-1, 0])
+    statistics = fragment.statistics
+    assert jax.tree.structure(statistics.mean) == jax.tree.structure(
+        {"last": (None, 0), "picture": None, "position": 0}
+    )
+    np.testing.assert_allclose(statistics.mean["position"], position.mean(axis=0))
+    np.testing.assert_allclose(statistics.m2["position"], position.var(axis=0) * 20)
+    policy, _, (raw,), _ = roll_sensors(1, normalise=False)
+    assert raw.statistics == policy.statistics()
+
+
+@pytest.mark.parametrize("normalise", [True, False])
+def test_the_size_that_is_declared(normalise):
+    """Is that of what is delivered for training."""
+    policy, _, fragments, _ = roll_sensors(normalise=normalise)
+    for fragment in fragments:
+        leaves = jax.tree.leaves((fragment.trajectory, fragment.statistics))
+        assert sum(leaf.nbytes for leaf in leaves) == fragment_bytes(policy, 20)
+
+
+@pytest.mark.parametrize("nbytes", [1, 200, 10**9])
+def test_values_in_parts(nbytes, monkeypatch):
+    """However many steps are valued at once: one, some that do not come out even, all."""
+    expected = roll_sensors()[2]
+    monkeypatch.setattr(rollout, "_AT_ONCE", nbytes)
+    chex.assert_trees_all_close(roll_sensors()[2], expected, rtol=1e-5)
+
+
+class Stretched:
+    """A vector environment whose specification says more numbers than it gives: at once, or from its second step on."""
+
+    def __init__(self, first: int) -> None:
+        self.spec = EnvSpec("Own-v0", np.zeros(4), 2, True)
+        self.width = first
+
+    def reset(self, slots):
+        return np.zeros((len(slots), self.width))
+
+    def step(self, slots, action):
+        step = Step(self.reset(slots), np.zeros(1, np.float32), np.zeros(1, bool), np.zeros(1, bool))
+        self.width = 1
+        return step
+
+    def close(self): ...
+
+
+def test_an_environment_that_is_not_as_it_says():
+    """NumPy would stretch one number to four."""
+    with pytest.raises(ValueError, match=r"Own-v0: observation has shape \(1,\) .*: its space says \(4,\) and float32"):
+        start(Stretched(1), 0)
+    env = Stretched(4)
+    policy = ActorCritic(hidden=(8,))(env.spec)
+    version = Versioned(0, PolicyVersion(policy.init(jax.random.key(0)), policy.statistics().normaliser()))
+    actors = Actors(policy, env, 4)
+    with pytest.raises(ValueError, match=r"Own-v0: observations have shape \(1, 1\): expected \(1, 4\)"):
+        actors.rollout([version], [0], [start(env, 0)], [jax.random.key(0)])

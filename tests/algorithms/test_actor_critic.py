@@ -11,7 +11,7 @@ import optax
 import pytest
 
 from stellaris import IMPACT, IMPALA, PPO
-from stellaris.acting.networks import ActorCritic
+from stellaris.acting.networks import Towers
 from stellaris.algorithms import actor_critic, gradient
 from tests.algorithms.problems import ACTIONS, FEATURES, categorical, close, equal, gaussian
 from tests.algorithms.test_impala import sample_trajectory
@@ -33,7 +33,7 @@ def bare(params, observation, discrete):
 @functools.lru_cache
 def networks(discrete):
     """flax's network, parameters for it, and functions of the same parameters that return other things."""
-    network = ActorCritic(ACTIONS, discrete, (8,))
+    network = Towers(ACTIONS, discrete, (8,))
     params = jax.jit(network.init)(jax.random.key(0), jnp.zeros((1, FEATURES)))
 
     def own(params, observation):

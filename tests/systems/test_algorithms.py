@@ -11,6 +11,7 @@ import optax
 import pytest
 
 from stellaris import IMPACT, IMPALA, PPO, Trajectory, gae, staleness_aware
+from stellaris.acting import ActorCritic
 from stellaris.algorithms import Algorithm
 from stellaris.algorithms.batch import flatten, masked_mean, minibatches, take
 from stellaris.distributions import as_distribution
@@ -112,7 +113,7 @@ def test_a_strangers_algorithm(system: str) -> None:
 )
 def test_learns_cartpole(system: System, steps: int) -> None:
     """Real runs: the return doubles at least."""
-    workload = tiny.Workload("CartPole-v1", actors=8, fragment=32, hidden=(32,))
+    workload = tiny.Workload("CartPole-v1", actors=8, fragment=32, policy=ActorCritic(hidden=(32,)))
     functions = tiny.deployment(LogNormal(0.001, 0.2), LogNormal(0.01, 0.2), Constant(0.005))
     rows = tiny.run(system, functions, workload=workload, budget=Budget(steps=steps), threads=2, prices=()).history
     early = next(row["episode_return"] for row in rows if row["episodes"] >= 50)

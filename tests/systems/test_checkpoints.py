@@ -1,13 +1,13 @@
 """Checkpoints: a run that was broken off and resumed is the run that was not; none is ever left unreadable."""
 
+import json
 import os
-import pickle
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -18,11 +18,13 @@ import numpy as np
 import pytest
 
 from stellaris import softsync
+from stellaris.acting import ActorCritic
 from stellaris.runtime import (
     CheckpointError,
     Checkpoints,
     Faults,
     Function,
+    FunctionError,
     FunctionSpec,
     Machine,
     Node,
@@ -30,6 +32,7 @@ from stellaris.runtime import (
     Retry,
     SimulatedPlatform,
     StoreFaults,
+    saved,
 )
 from stellaris.runtime.delays import Exponential, Gamma, LogNormal
 from stellaris.systems import Budget, Result, Stellaris, Synchronous, System, Workload, train
@@ -61,9 +64,9 @@ def run(
 ) -> Result:
     """A run on a faulty platform, saved every other round."""
     made = {"functions": DEPLOYMENT, "threads": 1, "faults": dict.fromkeys(DEPLOYMENT, FAULTS)} | dict(platform)
-    saved = None if folder is None else Checkpoints(folder, every=every)
+    folder_of = None if folder is None else Checkpoints(folder, every=every)
     options = {"prices": tiny.PRICES} | options
-    return train(system, workload, platform=SimulatedPlatform(**made), budget=budget, checkpoints=saved, **options)
+    return train(system, workload, platform=SimulatedPlatform(**made), budget=budget, checkpoints=folder_of, **options)
 
 
 def assert_same(one: Result, other: Result) -> None:
@@ -93,9 +96,9 @@ def test_a_damaged_checkpoint_costs_a_few_rounds(tmp_path: Path) -> None:
     """The run goes on from the one before, and ends as the unbroken one does; what is saved next is the newest."""
     whole = run(SYSTEMS["stellaris"], tmp_path / "whole")
     run(SYSTEMS["stellaris"], tmp_path / "broken", budget=Budget(steps=32 * 6 + 16))
-    newest = tmp_path / "broken" / "3.checkpoint"
-    newest.write_bytes(newest.read_bytes()[:-100])
-    with pytest.warns(UserWarning, match=r"2\.checkpoint is the newest .* 3\.checkpoint is damaged"):
+    state = tmp_path / "broken" / "3" / "state.json"
+    state.write_bytes(state.read_bytes()[:-100])
+    with pytest.warns(UserWarning, match=r"broken/2 is the newest .* 3 is damaged: its hashes do not fit state\.json"):
         assert_same(run(SYSTEMS["stellaris"], tmp_path / "broken", resume=True), whole)
     assert Checkpoints(tmp_path / "broken").newest() == 5
 
@@ -103,8 +106,8 @@ def test_a_damaged_checkpoint_costs_a_few_rounds(tmp_path: Path) -> None:
 def test_a_folder_of_damaged_ones_is_not_begun_anew(tmp_path: Path) -> None:
     """There is a run; somebody must decide what to do about it."""
     run(SYSTEMS["synchronous"], tmp_path, budget=Budget(steps=32 * 3))
-    (tmp_path / "1.checkpoint").write_bytes(b"")
-    with pytest.raises(CheckpointError, match=r"holds no checkpoint that can be loaded: 1\.checkpoint is damaged"):
+    (tmp_path / "1" / "SHA256SUMS").write_bytes(b"")
+    with pytest.raises(CheckpointError, match=r"holds no checkpoint that can be loaded: 1 is damaged"):
         run(SYSTEMS["synchronous"], tmp_path, resume=True)
     with pytest.raises(ValueError, match=r"holds a run already"):
         run(SYSTEMS["synchronous"], tmp_path)
@@ -138,14 +141,14 @@ def test_a_folder_with_a_run_is_not_overwritten(tmp_path: Path) -> None:
 def test_another_run_is_refused(tmp_path: Path) -> None:
     """Another workload or seed: the error names what differs."""
     run(SYSTEMS["synchronous"], tmp_path, budget=Budget(steps=32 * 3))
-    with pytest.raises(CheckpointError, match=r"seed=1, but .* holds a run of 0"):
+    with pytest.raises(CheckpointError, match=r"seed: this run has 1, but .* holds a run of 0"):
         run(SYSTEMS["synchronous"], tmp_path, resume=True, seed=1)
-    with pytest.raises(CheckpointError, match=r"workload\.actors=3, but .* holds a run of 2"):
+    with pytest.raises(CheckpointError, match=r"workload\.actors: this run has 3, but .* a run of 2"):
         run(
             SYSTEMS["synchronous"],
             tmp_path,
             resume=True,
-            workload=Workload("CartPole-v1", actors=3, fragment=16, hidden=(8,)),
+            workload=Workload("CartPole-v1", policy=ActorCritic(hidden=(8,)), actors=3, fragment=16),
         )
 
 
@@ -166,26 +169,29 @@ def test_another_run_is_refused(tmp_path: Path) -> None:
 def test_another_deployment_is_refused(other: dict[str, Any], tmp_path: Path) -> None:
     """What costs time or goes wrong is as it was, or the error names what differs."""
     run(SYSTEMS["synchronous"], tmp_path, budget=Budget(steps=32 * 3))
-    with pytest.raises(CheckpointError, match=rf"{next(iter(other))}: the platform has"):
+    with pytest.raises(CheckpointError, match=rf"{next(iter(other))}[\w.\[\]]*: the platform has"):
         run(SYSTEMS["synchronous"], tmp_path, resume=True, platform=other)
 
 
 @pytest.mark.parametrize(
     ("other", "name"),
     [
-        (Stellaris(tiny.PPO_CONFIG, learners=3, rho=2.0), r"system\.rho=2\.0"),
-        (Stellaris(tiny.PPO_CONFIG, learners=2), r"system\.learners=2"),
-        (Stellaris(tiny.PPO_CONFIG, learners=3, round_based=True), r"system\.round_based=True"),
-        (Stellaris(tiny.PPO_CONFIG, learners=3, aggregator=softsync(3)), r"system\.aggregator"),
-        (Stellaris(replace(tiny.PPO_CONFIG, clip=0.3), learners=3), r"system\.algorithm\.clip=0\.3"),
-        (Stellaris(replace(tiny.PPO_CONFIG, max_gradient_norm=None), learners=3), r"algorithm\.max_gradient_norm=None"),
+        (Stellaris(tiny.PPO_CONFIG, learners=3, rho=2.0), r"system\.rho: this run has 2\.0"),
+        (Stellaris(tiny.PPO_CONFIG, learners=2), r"system\.learners: this run has 2"),
+        (Stellaris(tiny.PPO_CONFIG, learners=3, round_based=True), r"system\.round_based: this run has True"),
+        (Stellaris(tiny.PPO_CONFIG, learners=3, aggregator=softsync(3)), r"system\.aggregator[^:]*: this run has .*"),
+        (Stellaris(replace(tiny.PPO_CONFIG, clip=0.3), learners=3), r"system\.algorithm\.clip: this run has 0\.3"),
+        (
+            Stellaris(replace(tiny.PPO_CONFIG, max_gradient_norm=None), learners=3),
+            r"algorithm\.max_gradient_norm: this run has None",
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_another_system_is_refused(other: System, name: str, tmp_path: Path) -> None:
     """To the field: otherwise the run that goes on would be a mixture of both."""
     run(SYSTEMS["stellaris"], tmp_path, budget=Budget(steps=32 * 3))
-    with pytest.raises(CheckpointError, match=rf"{name}.*, but .* holds a run of"):
+    with pytest.raises(CheckpointError, match=rf"{name}, but .* holds a run of"):
         run(other, tmp_path, resume=True)
 
 
@@ -193,7 +199,7 @@ def test_another_system_is_refused(other: System, name: str, tmp_path: Path) -> 
 def test_other_prices_are_refused(sheets: tuple[PriceSheet, ...], tmp_path: Path) -> None:
     """Dropped, in another order, or added: the rows before the checkpoint are of the prices then."""
     run(SYSTEMS["synchronous"], tmp_path, budget=Budget(steps=32 * 3))
-    with pytest.raises(CheckpointError, match=r"prices\S*=.*, but .* holds a run of "):
+    with pytest.raises(CheckpointError, match=r"prices\S*: this run has .*, but .* holds a run of "):
         run(SYSTEMS["synchronous"], tmp_path, resume=True, prices=sheets)
 
 
@@ -230,12 +236,12 @@ def test_pending_invocations_are_saved(until: float, tmp_path: Path) -> None:
         p.store.publish("p", np.full(600, 2.0))
         return p
 
-    saved = Checkpoints(tmp_path)
+    saved, given = Checkpoints(tmp_path), {"double": double}
     with begin() as p:
-        saved.save(0, p, None)
+        saved.save(0, p, None, externals=given)
         expected, rows = finish(p), list(p.trace.rows())
     with platform() as q:
-        assert saved.load(q) is None
+        assert saved.load(q, externals=given) is None
         assert finish(q) == expected
         assert list(q.trace.rows()) == rows
 
@@ -268,8 +274,8 @@ def test_state_of_every_kind(tmp_path: Path) -> None:
     assert loaded["strings"] == state["strings"]
 
 
-def test_a_closure_is_named(tmp_path: Path) -> None:
-    """By the function, the invocation and the closure, before anything is written; an external need not be saved."""
+def test_programs_are_given_again(tmp_path: Path) -> None:
+    """By name, whole or what they are made of; one that is not is named before anything is written."""
 
     def closure(context: Any) -> int:
         return context.number
@@ -277,18 +283,68 @@ def test_a_closure_is_named(tmp_path: Path) -> None:
     program = Function(closure)
     with platform() as p:
         p.invoke("f", program)
-        message = r"function 'f', invocation 0: its body .*test_a_closure_is_named\.<locals>\.closure is a closure"
+        message = r"pending\[0\]\.program\.body: \S+test_programs_are_given_again\.<locals>\.closure is code, which is"
         with pytest.raises(CheckpointError, match=message):
             Checkpoints(tmp_path).save(0, p, None)
-        with pytest.raises(CheckpointError, match=r"<locals>\.<lambda> is a closure and cannot be saved"):
+        with pytest.raises(CheckpointError, match=r"state: \S+<locals>\.<lambda> is code, which is not saved"):
             Checkpoints(tmp_path).save(0, p, lambda: None, externals={"program": program})
         assert Checkpoints(tmp_path).newest() is None
         Checkpoints(tmp_path).save(0, p, None, externals={"program": program})
-    with platform() as q, pytest.raises(CheckpointError, match=r"externals lacks 'program"):
-        Checkpoints(tmp_path).load(q)
+        Checkpoints(tmp_path).save(1, p, None, externals={"closure": closure})
+    for given in ({}, {"program": program}, {"closed": closure}):
+        with platform() as q, pytest.raises(CheckpointError, match=r"tmp.*/1 cannot be loaded: .*lacks 'closure'"):
+            Checkpoints(tmp_path).load(q, externals=given)
     with platform() as q:
-        Checkpoints(tmp_path).load(q, externals={"program": program})
+        Checkpoints(tmp_path).load(q, externals={"closure": closure})
         assert q.next_completion().result() == 0  # type: ignore[union-attr]
+
+
+@dataclass
+class Mine:
+    """A class that nobody registered."""
+
+    x: int = 0
+
+
+@saved
+@dataclass
+class Ours:
+    """A class that somebody did."""
+
+    x: int = 0
+
+
+def remember(context: Any, own: Any) -> Any:
+    """A body whose container keeps what it is given."""
+    context.state = own
+    return own
+
+
+def test_what_users_bring_is_registered(tmp_path: Path) -> None:
+    """A container's state, a tag, an argument or a result of a class of their own: named where it is, or saved."""
+    given = {"remember": remember}
+    for place, own in (
+        (r"state\.mine", lambda p: {"mine": Mine()}),
+        (r"state", lambda p: p.invoke("f", remember, 1, tag=Mine()).tag),
+        (r"platform\.life\.departures\.pending\[1\]\.tag", lambda p: p.invoke("f", remember, 1, tag=Mine()) and None),
+        (r"platform\.life\.departures\.pending\[1\]\.args\[0\]", lambda p: p.invoke("f", remember, Mine()) and None),
+        (r"platform\.life\.pools\.f\.live\[1\]\.state", lambda p: [p.invoke("f", remember, Mine()), finish(p)][2:]),
+    ):
+        with platform() as p:
+            p.invoke("f", remember, 0)
+            state = own(p)
+            with pytest.raises(CheckpointError, match=rf"^{place}: a \S+\.Mine cannot be saved: .*register its class"):
+                Checkpoints(tmp_path / "mine").save(0, p, state, externals=given)
+    with platform() as p:
+        p.invoke("f", remember, Ours(1), tag=Ours(2))
+        p.next_completion()
+        p.invoke("f", remember, Ours(3), tag=Ours(4))
+        Checkpoints(tmp_path / "ours").save(0, p, Ours(5), externals=given)
+    with platform() as q:
+        assert Checkpoints(tmp_path / "ours").load(q, externals=given) == Ours(5)
+        done = q.next_completion()
+        assert done is not None
+        assert (done.result(), done.tag, done.cold) == (Ours(3), Ours(4), False)
 
 
 def test_what_cannot_be_saved(tmp_path: Path) -> None:
@@ -298,26 +354,41 @@ def test_what_cannot_be_saved(tmp_path: Path) -> None:
         with pytest.raises(CheckpointError, match="holds no checkpoint"):
             saved.load(p)
         saved.save(0, p, "good")
-        with open(__file__) as file, pytest.raises(CheckpointError, match=r"cannot be saved: TypeError.*TextIOWrapper"):
+        with (
+            open(__file__) as file,
+            pytest.raises(CheckpointError, match=r"state: a _io\.TextIOWrapper cannot be saved"),
+        ):
             saved.save(1, p, file)
-        with pytest.raises(CheckpointError, match="seed: the platform has 1"):
-            saved.load(platform(seed=1))
+        with (
+            platform(seed=1) as other,
+            pytest.raises(CheckpointError, match=r"seed: the platform has 1, the .* 0"),
+        ):
+            saved.load(other)
         assert saved.load(p) == "good"
-    with pytest.raises(CheckpointError, match="clock='wall'"):
-        saved.save(2, platform(clock="wall"), None)
+    with platform(clock="wall") as real:
+        with pytest.raises(CheckpointError, match="clock='wall'"):
+            saved.save(2, real, None)
+        with pytest.raises(CheckpointError, match="clock: the platform has wall, the checkpoint virtual"):
+            saved.load(real)
 
 
 def test_a_body_that_failed_is_saved_as_failed(tmp_path: Path) -> None:
     """The error comes when the invocation would have ended."""
-    with platform() as p:
-        p.invoke("f", pickle.loads, b"no pickle")
-        p.next_completion(until=0.5)
-        Checkpoints(tmp_path).save(0, p, None)
-    with platform() as q:
-        Checkpoints(tmp_path).load(q)
-        done = q.next_completion()
-        assert done is not None
-        assert done.status == "failed"
+    for body, why in ((int, "ValueError: invalid literal"), (json.loads, "SavedError: JSONDecodeError: Expecting")):
+        folder = Checkpoints(tmp_path / body.__name__)
+        program = Function(lambda context, text, body=body: body(text))  # type: ignore[misc]
+        with platform() as p:
+            call = p.invoke("f", program, "no number")
+            p.next_completion(until=1.0)
+            assert call.status == "running"
+            folder.save(0, p, None, externals={"body": program})
+        with platform() as q:
+            folder.load(q, externals={"body": program})
+            done = q.next_completion()
+            assert done is not None
+            assert done.status == "failed"
+            with pytest.raises(FunctionError, match=why):
+                done.result()
 
 
 # ---- kill -9 --------------------------------------------------------------------------------------------------------

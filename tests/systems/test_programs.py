@@ -9,8 +9,8 @@ import pytest
 
 from stellaris import PPO, staleness_aware
 from stellaris.acting import envs
-from stellaris.acting.normalisation import Statistics
-from stellaris.acting.policies import PolicyVersion, actor_critic
+from stellaris.acting.policies import ActorCritic, PolicyVersion
+from stellaris.acting.rollout import fragment_bytes
 from stellaris.runtime import Faults, FunctionSpec, Retry, SimulatedPlatform, Transfer
 from stellaris.runtime.delays import Constant
 from stellaris.runtime.endings import ENDINGS
@@ -18,16 +18,16 @@ from stellaris.runtime.references import size
 from stellaris.systems import Budget, Stellaris, Synchronous, Workload, programs, train
 
 ALGORITHM = PPO(epochs=2, minibatch_size=24)
-WORKLOAD = Workload("CartPole-v1", actors=3, fragment=16, hidden=(8,))
+WORKLOAD = Workload("CartPole-v1", policy=ActorCritic(hidden=(8,)), actors=3, fragment=16)
 
 
 @pytest.mark.parametrize("name", ["CartPole-v1", "Hopper-v4"])
 def test_a_fragments_declared_size_is_its_own(name):
     """Discrete and continuous actions; the returns of episodes, which go to the record, are not counted."""
     env = envs.make(name, slots=1)
-    policy = actor_critic(env.spec, hidden=(8,))
+    policy = ActorCritic(hidden=(8,))(env.spec)
     act = programs.actor(policy, env, 40)
-    version = PolicyVersion(policy.init(jax.random.key(0)), Statistics.empty(env.spec.observation_shape).normaliser())
+    version = PolicyVersion(policy.init(jax.random.key(0)), policy.statistics().normaliser())
     with SimulatedPlatform({"actor": FunctionSpec(Constant(1.0))}) as platform:
         platform.store.publish("policy", version)
         platform.invoke("actor", act, platform.store.latest("policy"))
@@ -59,7 +59,7 @@ def test_what_the_synchronous_learner_carries():
     assert set(nbytes["learner"]) == {size(result.policy) + state + 48 * SAMPLE + size(params) + state}
     assert len(nbytes["learner"]) >= 4
     env = envs.make("CartPole-v1", slots=1)
-    fragment = programs.fragment_bytes(actor_critic(env.spec, hidden=(8,)), env.spec, 16)
+    fragment = fragment_bytes(ActorCritic(hidden=(8,))(env.spec), 16)
     assert set(nbytes["actor"]) == {size(result.policy) + fragment}
 
 

@@ -11,7 +11,7 @@ import optax
 import pytest
 
 from stellaris import fully_asynchronous, staleness_aware
-from stellaris.acting.policies import PolicyVersion
+from stellaris.acting import PolicyVersion, envs
 from stellaris.algorithms import update
 from stellaris.algorithms.batch import take
 from stellaris.runtime.delays import Constant, Uniform
@@ -112,11 +112,7 @@ def test_without_cap_weights_and_threshold_it_is_fully_asynchronous_ppo(learned:
 
 def programs_policy() -> Any:
     """The tiny problem's policy."""
-    from stellaris.acting import envs
-    from stellaris.acting.policies import actor_critic
-
-    spec = envs.make(tiny.WORKLOAD.environment, slots=1).spec
-    return actor_critic(spec, hidden=tiny.WORKLOAD.hidden)
+    return tiny.WORKLOAD.make_policy(envs.make(tiny.WORKLOAD.environment, slots=1).spec)
 
 
 def test_the_cap_and_the_weights_do_something() -> None:

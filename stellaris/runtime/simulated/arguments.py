@@ -6,9 +6,10 @@ from typing import Any
 
 from stellaris import checks
 from stellaris.runtime.endings import ENDINGS_BY_NAME
-from stellaris.runtime.functions import Function, FunctionError, FunctionSpec, Invocation, Transfer
+from stellaris.runtime.functions import Function, FunctionError, Invocation, Transfer
 from stellaris.runtime.references import size, values_among
 from stellaris.runtime.simulated.calls import Call
+from stellaris.runtime.simulated.clock import Clock
 from stellaris.runtime.simulated.containers import Pool
 from stellaris.runtime.simulated.recorded import Recording
 
@@ -42,19 +43,19 @@ def check_options(
         raise ValueError(f"hang_after={hang_after} is not positive: no body could ever return")
 
 
-def deployed(name: str, functions: Mapping[str, FunctionSpec]) -> FunctionSpec:
-    """The deployment of a function.
+def deployed(name: str, pools: Mapping[str, Pool]) -> Pool:
+    """The containers of a function, with its deployment.
 
     Raises:
-      LookupError: if there is none of this name.
+      LookupError: if none of this name is deployed.
     """
-    spec = functions.get(name)
-    if spec is None:
-        raise LookupError(f"no function {name!r} is deployed: the platform has {sorted(functions)}")
-    return spec
+    pool = pools.get(name)
+    if pool is None:
+        raise LookupError(f"no function {name!r} is deployed: the platform has {sorted(pools)}")
+    return pool
 
 
-def instant(name: str, at: float, *, now: float, virtual: bool) -> float:
+def instant(name: str, at: float, clock: Clock) -> float:
     """When something is to happen that was asked for.
 
     In virtual time nothing can be asked for in the past. On the wall clock time goes on while the caller computes, so
@@ -63,15 +64,15 @@ def instant(name: str, at: float, *, now: float, virtual: bool) -> float:
     Raises:
       ValueError: if it is past, or not finite.
     """
-    if not (now if virtual else 0.0) <= at < math.inf:
+    now = clock.now
+    if not (now if clock.virtual else 0.0) <= at < math.inf:
         raise ValueError(f"function {name!r}: at={at} is past (now is {now:.6g}) or not finite")
-    return max(at, now)
+    return at if at >= now else now
 
 
-def check_open(name: str, *, closed: bool) -> None:
-    """Raises a RuntimeError that names the function if the platform is closed."""
-    if closed:
-        raise RuntimeError(f"invoke({name!r}) after close(): a platform runs once")
+def closed_error(name: str) -> RuntimeError:
+    """The error of who invokes a function of a platform that is closed."""
+    return RuntimeError(f"invoke({name!r}) after close(): a platform runs once")
 
 
 def own(invocation: Invocation, pools: Mapping[str, Pool]) -> Call:

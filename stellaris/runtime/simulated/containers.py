@@ -6,13 +6,20 @@ from typing import Any
 from stellaris.runtime.delays import Constant, Stream, Uniform
 from stellaris.runtime.functions import Function, FunctionSpec
 from stellaris.runtime.simulated.calls import Call, Container
+from stellaris.saved import part
 
 #: Provisioned containers are taken before others.
 _FIRST = 1 << 60
+#: Stands for the `init` of containers that no program has used yet.
+_ANYBODY = "anybody"
 #: Entries of ended containers that are not worth a look.
 _ENDED_AT_LEAST = 64
 
 
+@part(
+    *("live", "idle", "busy", "waiting", "slots", "occupied", "prewarmed", "_warm", "_ended", "_turns"),
+    rebuilt=("name", "spec", "queueing", "cold_start", "initialisation", "compute", "latency", "jitter"),
+)
 class Pool:
     """The containers of one function."""
 
@@ -42,7 +49,8 @@ class Pool:
 
         It is one of those that this program initialised, or that no program has used yet; None if there is none.
         """
-        heap, anybody = self._live(program.init), self._live(_ANYBODY)
+        heap = self._live(program.init)
+        anybody = self._live(_ANYBODY) if _ANYBODY in self._warm else None
         if anybody and (not heap or anybody[0][0] < heap[0][0]):
             heap = anybody
         if not heap:
@@ -98,10 +106,6 @@ class Pool:
         turn = -container.number if reuse == "newest" else -self._turns if reuse == "most_recent" else self._turns
         heap = self._warm.setdefault(_whose(container), [])
         heapq.heappush(heap, (turn - _FIRST if container.provisioned else turn, container))
-
-
-def _ANYBODY() -> None:
-    """Stands for the `init` of containers that no program has used yet; a function, so that it can be saved."""
 
 
 def _whose(container: Container) -> Any:

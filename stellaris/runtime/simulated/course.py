@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from stellaris.runtime.simulated.faults import FaultDraws, Faults
 from stellaris.runtime.simulated.recorded import RecordedCall, Recording
+from stellaris.saved import part, saved
 
 
 class End(NamedTuple):
@@ -57,6 +58,7 @@ def end_of(started: float, seconds: float, ending: str, timeout: float | None) -
     return End(started + seconds, ending)
 
 
+@saved
 class Drawn:
     """Faults that chance or a schedule has decided on.
 
@@ -109,6 +111,7 @@ class Drawn:
         return noticed, again
 
 
+@saved
 class Repeated:
     """What happened to the call's counterpart in a recorded run.
 
@@ -172,6 +175,7 @@ class Repeated:
         return None if math.isnan(noticed) else noticed, None if math.isnan(again) else again
 
 
+@part("_submitted", rebuilt=("any", "_draws", "_replay"))
 class Courses:
     """Gives every call its course, in the order in which they are submitted.
 
@@ -185,6 +189,8 @@ class Courses:
         self._draws = {name: FaultDraws(name, fault, seed) for name, fault in faults.items()}
         self._replay = replay
         self._submitted = Counter[str]()
+        #: Whether any call can have a course; on most platforms none has.
+        self.any = bool(faults) or replay is not None
 
     def next(self, function: str) -> Course | None:
         """That of the call that is submitted now."""

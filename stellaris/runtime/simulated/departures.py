@@ -4,7 +4,6 @@ The second half of a call's life, which `lifecycle` begins.
 """
 
 import copy
-from typing import Any
 
 from stellaris.runtime.endings import ENDINGS_BY_NAME
 from stellaris.runtime.simulated.agenda import END, Agenda
@@ -13,8 +12,14 @@ from stellaris.runtime.simulated.calls import Call
 from stellaris.runtime.simulated.fleet import Fleet
 from stellaris.runtime.simulated.transfers import Transfers
 from stellaris.runtime.trace import Trace
+from stellaris.saved import part
 
 
+@part(
+    *("pending", "undelivered"),
+    rebuilt=("_agenda", "_fleet", "_transfers", "_rows", "_bodies"),
+    steps=("complete", "_end_if_pending", "_deliver"),
+)
 class Departures:
     """Ends calls, frees their containers, and hands them out.
 
@@ -23,26 +28,18 @@ class Departures:
       fleet: whose containers the calls have.
       transfers: which holds what the calls refer to.
       trace: where it is recorded.
+      bodies: what they compute.
     """
 
-    _bodies: Bodies  # set by `attach`
-
-    def __init__(self, agenda: Agenda, fleet: Fleet, transfers: Transfers, trace: Trace) -> None:
+    def __init__(self, agenda: Agenda, fleet: Fleet, transfers: Transfers, trace: Trace, bodies: Bodies) -> None:
         self._agenda = agenda
         self._fleet = fleet
         self._transfers = transfers
         self._rows = trace.newest
+        self._bodies = bodies
         self.pending: dict[int, Call] = {}  #: by number, until they end.
         self.undelivered = 0  #: messages under way whose call has ended.
         fleet.on_lost = self._crash
-
-    def attach(self, bodies: Bodies) -> None:
-        """The threads of this process, which belong to no checkpoint."""
-        self._bodies = bodies
-
-    def __getstate__(self) -> dict[str, Any]:
-        """What a checkpoint holds: all but what `attach` gives."""
-        return {name: value for name, value in vars(self).items() if name != "_bodies"}
 
     # ---- ended ----------------------------------------------------------------------------------------------------
 
@@ -111,9 +108,10 @@ class Departures:
         call.task = None
         if status != "completed":
             call.value = None
+        if call.args:
+            self._transfers.release(call.number)
         if not ENDINGS_BY_NAME[status].retriable:
             call.args = None
-        self._transfers.release(call.number)
         if call.arrived:
             where = -1 if call.container is None else call.container.number
             self._rows.append((now, status, call.function, call.number, where, 0.0))

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from stellaris.configuration import digest
 from stellaris.runtime.delays import Constant, Delay, Stream, Uniform, check_drawn
+from stellaris.saved import part, saved
 
 #: What can happen to one attempt, in the order in which chance decides about them.
 KINDS = ("throttle", "crash_before", "crash_during", "crash_after", "lose", "duplicate", "straggle")
@@ -79,6 +80,7 @@ class Faults:
             raise ValueError(f"lose_containers_at={self.lose_containers_at} has an instant that never comes")
 
 
+@part("_attempts", rebuilt=("_faults", "_chances", "_moment", "_factor", "_notice", "_again"))
 class FaultDraws:
     """Decides what happens to a function's attempts.
 
@@ -176,10 +178,12 @@ class StoreFaults:
             raise ValueError(f"slow_factor={self.slow_factor} is below 1 or not finite")
 
 
+@saved
 class StoreRefusedError(RuntimeError):
     """The store refused to answer an invocation."""
 
 
+@part("_begin", "_end", rebuilt=("_scheduled", "_gaps", "_lengths"))
 class OutageClock:
     """Answers whether there is an outage now; time does not go back.
 

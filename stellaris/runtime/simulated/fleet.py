@@ -10,8 +10,14 @@ from stellaris.runtime.simulated.calls import Call, Container
 from stellaris.runtime.simulated.containers import Pool
 from stellaris.runtime.simulated.placement import NOWHERE, Cluster
 from stellaris.runtime.trace import Trace
+from stellaris.saved import part
 
 
+@part(
+    *("_shared_busy", "_made"),
+    rebuilt=("_pools", "_cluster", "_agenda", "_rows", "on_room", "on_lost", "_shared", "_lifetimes"),
+    steps=("_warm", "lose", "lose_newest", "_ready", "_expire", "_replace"),
+)
 class Fleet:
     """All containers of a platform.
 
@@ -123,9 +129,8 @@ class Fleet:
                 container.provisioned = True
                 self._ready(container, now)
 
-    def warm_at(self, time: float, name: str, count: int) -> None:
+    def warm_at(self, time: float, pool: Pool, count: int) -> None:
         """Has so many containers of a function made at an instant, ahead of the invocations."""
-        pool = self._pools[name]
         pool.prewarmed += count
         for _ in range(count):
             # Number -1: made before any call of that instant looks for room.

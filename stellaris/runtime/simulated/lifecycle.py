@@ -4,6 +4,7 @@ Every step is an event of the agenda, `step(subject, time)`, which may return a 
 as a platform runs is held here, so that a checkpoint of it is a checkpoint of the platform.
 """
 
+from collections import deque
 from queue import SimpleQueue
 from typing import Any
 
@@ -24,8 +25,18 @@ from stellaris.runtime.simulated.placement import NOWHERE, Cluster
 from stellaris.runtime.simulated.recorded import Recording
 from stellaris.runtime.simulated.transfers import Transfers
 from stellaris.runtime.trace import Trace
+from stellaris.saved import part
 
 
+@part(
+    *("_expected", "_invoked"),
+    rebuilt=(
+        # Calls are found first where they are pending, by their numbers: that is a good name of a place.
+        *("departures", "clock", "agenda", "trace", "transfers", "pools", "fleet", "admission", "returned"),
+        *("_rows", "_courses", "_bodies", "_hang_after"),
+    ),
+    steps=("_arrive", "_acquire", "_start"),
+)
 class Lifecycle:
     """Calls, containers, the store and the trace of one platform.
 
@@ -52,7 +63,11 @@ class Lifecycle:
         self.trace = Trace()
         self.transfers = Transfers(deployment, seed, clock, self.trace)
         self.pools = {name: Pool(name, spec, seed) for name, spec in deployment.functions.items()}
+        self.returned: SimpleQueue[Call] = SimpleQueue()  #: calls whose body has returned, on the wall clock.
         self._rows = self.trace.newest
+        self._bodies = bodies
+        self._hang_after = hang_after
+        self._expected: deque[Call] = deque()  # calls that arrive at an instant to come, in order of their arrival
         self._invoked = 0
         self._courses = Courses(deployment.faults, replay, seed)
         self.fleet = Fleet(
@@ -64,31 +79,18 @@ class Lifecycle:
             seed=seed,
             lifetimes={name: f.lifetime for name, f in deployment.faults.items() if f.lifetime is not None},
         )
-        self.departures = Departures(self.agenda, self.fleet, self.transfers, self.trace)
+        self.departures = Departures(self.agenda, self.fleet, self.transfers, self.trace, bodies)
         self.admission = Admission(self.pools, self.fleet, self.agenda, self._take)
         for name, fault in deployment.faults.items():
             for instant in fault.lose_containers_at:
                 self.agenda.add(instant, EXPIRE, -1, self.fleet.lose_newest, name)
-        self.attach(bodies, hang_after)
         self.fleet.provision(clock.now)
-
-    def attach(self, bodies: Bodies, hang_after: float) -> None:
-        """What belongs to this process, and to no checkpoint: threads, and the queue of what they did."""
-        self._bodies = bodies
-        self.departures.attach(bodies)
-        self._hang_after = hang_after
-        self.returned: SimpleQueue[Call] = SimpleQueue()  #: calls whose body has returned, on the wall clock.
-
-    def __getstate__(self) -> dict[str, Any]:
-        """What a checkpoint holds: all but what `attach` gives."""
-        process = ("_bodies", "_hang_after", "returned")
-        return {name: value for name, value in vars(self).items() if name not in process}
 
     # ---- submitted ------------------------------------------------------------------------------------------------
 
     def submit(
         self,
-        name: str,
+        pool: Pool,
         program: Function,
         args: tuple[Any, ...],
         at: float | None,
@@ -107,18 +109,36 @@ class Lifecycle:
         self._invoked += 1
         key = number if key is None else key
         submitted = now if at is None else at
-        pool = self.pools[name]
-        course = self._courses.next(name)
-        call = Call(number, name, tag, attempt, key, submitted, program, args, work, nbytes, pool, course)
+        course = self._courses.next(pool.name) if self._courses.any else None
+        call = Call(number, pool.name, tag, attempt, key, submitted, program, args, work, nbytes, pool, course)
         self.departures.pending[number] = call
         if at is None:
             self.agenda.add(self._arrived(call, now), ACQUIRE, number, self._acquire, call)
         else:
-            self.agenda.add(at, ACQUIRE, number, self._arrive, call)
+            self._expect(call)
         return call
+
+    def _expect(self, call: Call) -> None:
+        """Has a call arrive at an instant to come.
+
+        Calls that are submitted in order of their arrival, as those of a workload that is known beforehand are, stand
+        in line, and only the first has an event. So the agenda stays short, however many there are.
+        """
+        line = self._expected
+        if not line or call.submitted >= line[-1].submitted:
+            line.append(call)
+            if line[0] is not call:
+                return
+        self.agenda.add(call.submitted, ACQUIRE, call.number, self._arrive, call)
 
     def _arrive(self, call: Call, now: float) -> Call | None:
         """A call's instant has come."""
+        line = self._expected
+        if line and line[0] is call:
+            line.popleft()
+            if line:  # before all else, also if the call was cancelled: the next may arrive at this very instant
+                following = line[0]
+                self.agenda.add(following.submitted, ACQUIRE, following.number, self._arrive, following)
         if call.number not in self.departures.pending:
             return None  # cancelled before
         looks = self._arrived(call, now)
@@ -251,3 +271,4 @@ class Lifecycle:
         self.departures.cancel_all(now)
         self.fleet.end_all(now)
         self.agenda.clear()
+        self._expected.clear()

@@ -2,11 +2,11 @@
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from stellaris.configuration import described
 from stellaris.runtime.billing import Bill, Meters
-from stellaris.runtime.checkpoint import CheckpointError, closure_name
 from stellaris.runtime.contract import Platform
 from stellaris.runtime.functions import Function, FunctionSpec, Invocation
 from stellaris.runtime.price_sheets import PriceSheet
@@ -20,13 +20,29 @@ from stellaris.runtime.simulated.faults import Faults, StoreFaults
 from stellaris.runtime.simulated.lifecycle import Lifecycle
 from stellaris.runtime.simulated.placement import Placement
 from stellaris.runtime.simulated.recorded import Recording
+from stellaris.runtime.snapshots import CheckpointError
 from stellaris.runtime.store import Store
 from stellaris.runtime.trace import Trace
+from stellaris.saved import part
 
 #: Seconds that closing waits for bodies that run, once an exception has ended the `with` block: somebody waits.
 _PATIENCE = 2.0
 
 
+@part(
+    rebuilt=(
+        "_deployment",
+        "_seed",
+        "_replay",
+        "_programs",
+        "_closed",
+        "_bodies",
+        "_clock",
+        "_life",
+        "_meters",
+        "_time",
+    )
+)
 class SimulatedPlatform(Platform):
     """Runs functions as a serverless platform would, in virtual or in wall time.
 
@@ -109,27 +125,23 @@ class SimulatedPlatform(Platform):
             faulty=bool(faults or store_faults),
         )
         self._seed = seed
-        self._hang_after = hang_after
-        self._on_event = None if on_event is None else lambda: on_event(self)
+        self._replay = replay
         self._programs = arguments.Programs()
         self._closed = False
         virtual = clock == "virtual"
         count = (threads or os.cpu_count() or 1) if virtual else None
         self._bodies = Bodies(count, seed, batching=virtual, hang_after=hang_after)
         self._clock: Clock = VirtualClock() if virtual else WallClock()
-        self._adopt(Lifecycle(self._deployment, replay, seed, self._clock, self._bodies, hang_after))
+        self._life = Lifecycle(self._deployment, replay, seed, self._clock, self._bodies, hang_after)
+        self._meters = Meters(self._life.trace, self._deployment.functions)
+        self._time = self._driver(None if on_event is None else lambda: on_event(self))
 
-    def _adopt(self, life: Lifecycle) -> None:
-        """Goes on with this life: a new one, or one that was saved."""
-        self._life = life
-        self._meters = Meters(life.trace, self._deployment.functions)
-        clock = self._clock = life.clock
-        self._time: VirtualTime | WallTime
-        if isinstance(clock, VirtualClock):
-            self._time = VirtualTime(life, clock, self._on_event)
-        else:
-            assert isinstance(clock, WallClock)
-            self._time = WallTime(life, clock, self._on_event)
+    def _driver(self, on_event: Callable[[], None] | None) -> VirtualTime | WallTime:
+        """Who moves the clock."""
+        if isinstance(self._clock, VirtualClock):
+            return VirtualTime(self._life, self._clock, on_event)
+        assert isinstance(self._clock, WallClock)
+        return WallTime(self._life, self._clock, on_event)
 
     # ---- what a system calls ------------------------------------------------------------------------------------
 
@@ -167,28 +179,29 @@ class SimulatedPlatform(Platform):
         work: float = 1.0,
         tag: Any = None,
     ) -> Invocation:
-        spec = arguments.deployed(name, self._deployment.functions)
+        pool = arguments.deployed(name, self._life.pools)
         if not 0 <= work < math.inf:
             raise ValueError(f"function {name!r}: work={work} is negative or not finite")
         if at is not None:
-            at = arguments.instant(name, at, now=self.now, virtual=self._clock.virtual)
+            at = arguments.instant(name, at, self._clock)
         if not isinstance(function, Function):
             function = self._programs.of(function)
-        nbytes = 0 if spec.transfer is None else arguments.carried(name, spec.transfer, function, args)
-        arguments.check_open(name, closed=self._closed)
-        return self._life.submit(name, function, args, at, work, tag, nbytes)
+        transfer = pool.spec.transfer
+        nbytes = 0 if transfer is None else arguments.carried(name, transfer, function, args)
+        if self._closed:
+            raise arguments.closed_error(name)
+        return self._life.submit(pool, function, args, at, work, tag, nbytes)
 
     def prewarm(self, name: str, count: int = 1, *, at: float | None = None) -> None:
-        arguments.deployed(name, self._deployment.functions)
+        pool = arguments.deployed(name, self._life.pools)
         if count < 1:
             raise ValueError(f"function {name!r}: count={count} is below 1")
-        now = self.now
-        at = now if at is None else arguments.instant(name, at, now=now, virtual=self._clock.virtual)
-        self._life.fleet.warm_at(at, name, count)
+        at = self.now if at is None else arguments.instant(name, at, self._clock)
+        self._life.fleet.warm_at(at, pool, count)
 
     def slots(self, name: str, *, concurrent: int) -> int:
-        spec = arguments.deployed(name, self._deployment.functions)
-        pool = self._life.pools[name]
+        pool = arguments.deployed(name, self._life.pools)
+        spec = pool.spec
         most = math.inf if spec.max_concurrency is None else spec.max_concurrency
         slots = int(min(concurrent + spec.provisioned + pool.prewarmed, most))
         return slots if self._clock.virtual or spec.timeout is None else 2 * slots
@@ -197,11 +210,12 @@ class SimulatedPlatform(Platform):
         call = arguments.own(invocation, self._life.pools)
         policy = call.pool.spec.retry
         args = arguments.again(call, policy.limit if limit is None else limit)
-        arguments.check_open(call.function, closed=self._closed)
+        if self._closed:
+            raise arguments.closed_error(call.function)
         chance = call.pool.jitter.draw() if policy.jitter else 1.0
         wait = policy.wait(call.attempt + 1, chance=chance)
         return self._life.submit(
-            call.function,
+            call.pool,
             call.program,
             args,
             self.now + wait if wait else None,
@@ -251,43 +265,22 @@ class SimulatedPlatform(Platform):
             container.state = None
             container.initialised = False
 
-    def save_state(self, *, known: Set[int] = frozenset()) -> dict[str, Any]:
-        """What `restore_state` needs to make another platform go on from here; see `checkpoint.Checkpoints`.
+    @property
+    def configuration(self) -> Mapping[str, Any]:
+        """All that decides what happens on it, as plain data: where this is another, a run cannot go on."""
+        configuration: dict[str, Any] = described(self._deployment)
+        return configuration | {
+            "clock": "virtual" if self._clock.virtual else "wall",
+            "seed": self._seed,
+            "replay": None if self._replay is None else self._replay.digest,
+        }
 
-        Bodies that have started are run to their end.
-
-        Args:
-          known: identities of programs that need not be saved.
+    def settle(self) -> None:
+        """Runs bodies that have started to their end, so that what they will deliver can be saved.
 
         Raises:
-          CheckpointError: if the clock is the wall, or a pending invocation's program is a closure.
+          CheckpointError: if the clock is the wall.
         """
         if not self._clock.virtual:
             raise CheckpointError("clock='wall': only a run in virtual time can go on where it was saved")
-        for invocation in self._life.departures.pending.values():
-            program = invocation.program
-            for part in ("body", "init", "batched", "upload"):
-                closure = closure_name(getattr(program, part))
-                if closure is not None and id(program) not in known:
-                    raise CheckpointError(
-                        f"function {invocation.function!r}, invocation {invocation.number}: its {part} {closure} is a "
-                        "closure and cannot be saved: make it a function of a module, or its program an external"
-                    )
         self._life.settle()
-        self.trace.settle()
-        return {"deployment": self._deployment, "seed": self._seed, "life": self._life}
-
-    def restore_state(self, state: Mapping[str, Any]) -> None:
-        """Goes on where a platform was when it was saved.
-
-        Raises:
-          CheckpointError: if it had another seed, or another deployment; says in which arguments.
-        """
-        if state["seed"] != self._seed:
-            raise CheckpointError(f"seed: the platform has {self._seed}, the checkpoint {state['seed']}")
-        saved: Deployment = state["deployment"]
-        for name in saved.differences(self._deployment):
-            own, other = getattr(self._deployment, name), getattr(saved, name)
-            raise CheckpointError(f"{name}: the platform has {own}, the checkpoint {other}")
-        state["life"].attach(self._bodies, self._hang_after)
-        self._adopt(state["life"])
