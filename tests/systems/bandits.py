@@ -85,7 +85,7 @@ class Sensors(Bandit):
 
 
 def learned(
-    system: str, environment: Any, policy: Any, *, learning_rate: float = 1e-2, rounds: int = 25
+    system: str, environment: Any, policy: Any, *, learning_rate: float = 1e-2, rounds: int = 25, **options: Any
 ) -> tuple[float, float]:
     """Trains in virtual time; returns which share of the steps was paid, in the first round and at the end."""
     ppo = PPO(learning_rate=learning_rate, epochs=2, minibatch_size=32)
@@ -95,5 +95,6 @@ def learned(
         workload=Workload(environment, policy, actors=4, fragment=16),
         budget=Budget(steps=rounds * 64),
         prices=(),
+        **options,
     )
     return result.history[0]["episode_return"] / STEPS, result.history[-1]["episode_return"] / STEPS

@@ -2,6 +2,7 @@
 
 import functools
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import flax.linen as nn
@@ -12,6 +13,7 @@ import pytest
 from stellaris import ActorCritic, EnvSpec, Pixels, Policy
 from stellaris.acting import Vectorised
 from stellaris.acting.envs import GymnasiumEnv
+from stellaris.runtime import Checkpoints
 from tests.systems.bandits import Bandit, Picture, Sensors, both, learned
 
 SMALL = ActorCritic(hidden=(16,))
@@ -87,6 +89,14 @@ def test_dictionaries(system: str) -> None:
     first, last = learned(system, Sensors, trusting, learning_rate=5e-2, rounds=35)
     assert first < 0.7
     assert last > 0.9
+
+
+def test_a_run_that_is_resumed(tmp_path: Path) -> None:
+    """What actors keep of dictionaries, and their statistics, are saved: it goes on as if nothing had happened."""
+    learn = functools.partial(learned, "stellaris", Sensors, trusting)
+    whole = learn(rounds=6, checkpoints=Checkpoints(tmp_path / "whole", every=2))
+    learn(rounds=3, checkpoints=Checkpoints(tmp_path / "parts", every=2))
+    assert learn(rounds=6, checkpoints=Checkpoints(tmp_path / "parts", every=2), resume=True) == whole
 
 
 @pytest.mark.parametrize(

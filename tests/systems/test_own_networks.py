@@ -41,20 +41,18 @@ class Model(eqx.Module):
 
 @dataclass(frozen=True)
 class Equinox:
-    """A model's arrays are the parameters; the rest is made from the settings, which are hashed."""
+    """A model's arrays, as a list, are the parameters; the rest is made from the settings, which are hashed."""
 
     observation: int
     actions: int
 
-    def model(self, key: jax.Array) -> Any:
-        """The arrays, and the rest."""
-        return eqx.partition(Model(key, self.observation, self.actions), eqx.is_array)
-
     def init(self, key: jax.Array, observation: jax.Array) -> Any:
-        return self.model(key)[0]
+        return jax.tree.leaves(eqx.filter(Model(key, self.observation, self.actions), eqx.is_array))
 
     def apply(self, params: Any, observation: jax.Array) -> tuple[jax.Array, jax.Array]:
-        model = eqx.combine(params, self.model(jax.random.key(0))[1])
+        template = Model(jax.random.key(0), self.observation, self.actions)  # its arrays are never computed
+        arrays, rest = eqx.partition(template, eqx.is_array)
+        model = eqx.combine(jax.tree.unflatten(jax.tree.structure(arrays), params), rest)
         acts: Any = jnp.vectorize(model, signature="(o)->(a),()")  # over any batch axes
         return acts(observation)
 
