@@ -1,6 +1,6 @@
 """Aggregators by how much learners wait for each other: softsync, stale synchronous, fully asynchronous, synchronous.
 
-Stellaris is compared with them. None weighs gradients but softsync.
+Stellaris is compared with them. Of these, only softsync weighs gradients by their staleness.
 """
 
 from dataclasses import dataclass, field

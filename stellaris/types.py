@@ -1,7 +1,7 @@
 """The array vocabulary that every module shares.
 
 Arrays are time-major: `T` steps, then `B` environments (or any other batch shape), then features. Versions are int32
-and count published policies from 0. `value` and `observation` have one row more than `reward`: the last bootstraps.
+and count published policies from 0. `value` and `observation` have one row more than `reward`, for bootstrapping.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,16 +14,16 @@ from jaxtyping import Float
 
 #: An array on the host.
 NDArray: TypeAlias = np.ndarray[Any, np.dtype[Any]]
-#: An array that a public function accepts: on a device, or on the host.
+#: An array argument of a public function: on a device or on the host.
 Array: TypeAlias = jax.Array | NDArray
-#: A setting: a number, or a traced one that `vmap` sweeps or `jit` is given.
+#: A setting: a number, possibly traced, such as one that `vmap` sweeps.
 Scalar: TypeAlias = Float[Array, ""] | float
 #: Any tree of arrays: parameters, gradients, optimizer states.
 Tree: TypeAlias = Any
 
 
 def at_least_float32(dtype: Any) -> Any:
-    """The type in which long sums of this float type are taken, so that they keep their digits."""
+    """The dtype for long sums of this float dtype, which would lose digits in a narrower one."""
     return dtype if np.dtype(dtype).itemsize >= 4 else np.dtype(np.float32)
 
 
@@ -33,13 +33,13 @@ def default_float(x: Any) -> jax.Array:
 
 
 def largest(dtype: Any) -> float:
-    """The largest finite number of a float type."""
+    """The largest finite number of a float dtype."""
     return float(jnp.finfo(dtype).max)  # type: ignore[no-untyped-call]
 
 
 @runtime_checkable
 class Distribution(Protocol):
-    """What an algorithm asks of the action distribution that a policy returns; distrax's distributions comply."""
+    """An action distribution, as far as algorithms need it; those of distrax comply."""
 
     def log_prob(self, value: Any, /) -> Any:
         """Log-probability (density) of actions `[..., *action]` -> `[...]`."""
@@ -63,8 +63,8 @@ class Versioned(NamedTuple):
 class Trajectory(NamedTuple):
     """`T` consecutive steps of `B` environments, tagged with the policy that chose every action.
 
-    A step that only resets its environment (the one after an episode's end) is no transition: `valid` is False there.
-    The observation before it is the episode's last, so the value there bootstraps a truncated episode correctly.
+    A step that only resets its environment (the step after an episode's end) is not a transition: `valid` is False
+    there. The observation before it is the episode's last, so its value bootstraps a truncated episode correctly.
     """
 
     observation: (
@@ -89,7 +89,7 @@ def concatenate(trajectories: Sequence[Trajectory]) -> Trajectory:
       One trajectory `[T, sum(B_i), ...]`.
 
     Raises:
-      ValueError: if there is none, or if their lengths differ.
+      ValueError: if `trajectories` is empty, or their lengths differ.
 
     Example:
       >>> import numpy as np

@@ -15,30 +15,30 @@ from stellaris.types import Tree
 def apply_update(
     optimizer: optax.GradientTransformation, update: Update, params: Tree, opt_state: Tree, **extra: Any
 ) -> tuple[Tree, Tree]:
-    """Applies a group of gradients: the optimizer sees the gradient, and its *step* is scaled by staleness.
+    """Applies a group of gradients: the optimizer gets the gradient, and its *step* is scaled by the staleness weight.
 
-    `params + scale * optimizer(gradient)`, once for `combine="mean"`, once for each gradient, oldest first, for
-    `combine="sequential"`. A group of no gradients changes nothing, neither the parameters nor the optimizer's state.
+    `params + scale * optimizer(gradient)`: one step for `combine="mean"`, one step per gradient, oldest first, for
+    `combine="sequential"`. An empty group changes neither the parameters nor the optimizer's state.
 
-    Outside of `jit` it is compiled once for each optimizer: make the optimizer once, not anew for every update. The
-    programs of the 32 optimizers used last are kept.
+    Outside of `jit` it is compiled once per optimizer, so make the optimizer once, not anew for every update. The
+    programs of the 32 most recently used optimizers are kept.
 
     Args:
       optimizer: any optax transformation.
       update: from `Aggregator.pop`.
       params: the newest parameters.
       opt_state: the optimizer's state.
-      **extra: arguments that the optimizer's update takes besides, such as `params_then` of `add_delay_compensation`.
-        For `combine="sequential"` they are stacked as the gradients are, `[capacity, ...]`, a row for each.
-        `staleness`, which `scale_by_staleness` takes, is the update's own if it is left out: that of the one gradient
-        in the sequential form, those of the whole group `[capacity]` in the mean, where -1 stands for none.
+      **extra: further arguments of the optimizer's update, such as `params_then` of `add_delay_compensation`. For
+        `combine="sequential"` they are stacked like the gradients, `[capacity, ...]`, one row per gradient.
+        `staleness`, an argument of `scale_by_staleness`, is the update's by default: a scalar per step in the
+        sequential form, and `[capacity]` in the mean, with -1 for empty slots.
 
     Returns:
       `(params, opt_state)`, the next version.
 
     Raises:
-      ValueError: if the update is sequential and an extra argument has no row for each gradient; and whatever the
-        optimizer raises, for instance where the gradient's structure is not the parameters'.
+      ValueError: if the update is sequential and an extra argument does not have one row per gradient; and whatever the
+        optimizer raises, for instance if the structures of gradient and parameters differ.
 
     Source:
       Stellaris (SC 2024) modulates the learning rate; Zhang et al. 2016, Staleness-aware Async-SGD, averages first.
@@ -87,7 +87,7 @@ def _step(
     extra: Mapping[str, Any],
 ) -> tuple[Tree, Tree]:
     params, opt_state = before
-    # Not even optax's Adam is strict about types: it raises its decay to an integer's power.
+    # Optax's Adam fails under strict dtype promotion: it raises its decay to an integer power.
     with jax.numpy_dtype_promotion("standard"):
         updates, opt_state = optax.with_extra_args_support(optimizer).update(gradient, opt_state, params, **extra)
     updates = jax.tree.map(lambda u: u * scale.astype(u.dtype), updates)

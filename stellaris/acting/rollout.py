@@ -73,8 +73,8 @@ def fragment_bytes(policy: Policy, length: int) -> int:
       ValueError: likewise.
     """
     observation = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(policy.spec.observation))
-    action = policy.action.size * policy.action.dtype.itemsize
-    step = action + 4 + 1 + 1 + 4 + 4  # reward, terminated, valid, log_prob, version
+    action = policy.action
+    step = action.size * action.dtype.itemsize + 4 + 1 + 1 + 4 + 4  # reward, terminated, valid, log_prob, version
     statistics = sum(leaf.nbytes for leaf in jax.tree.leaves(policy.statistics()))
     # Of observations and values there is one more, which bootstraps.
     return int((length + 1) * (observation + 4) + length * step + statistics)

@@ -68,7 +68,9 @@ class Session:
         self.round = 0  #: how many rounds are over.
         self.history: list[Row] = []
         init_key, self._key = jax.random.split(jax.random.key(seed))
-        self.first_params: Tree = jax.jit(policy.init)(init_key)
+        self.first_params: Tree = jax.jit(Policy.init, static_argnums=0)(
+            policy, init_key
+        )  # compiled once for equal ones
         self._budget = budget
         self._prices = prices
         self._configuration = configuration
