@@ -41,7 +41,8 @@ def measure(say: Callable[[str], None]) -> Iterator[Comparison]:
     say("no-op invocations, and SimFaaS ...")
     for workload in WORKLOADS:
         yield _against_simfaas(*workload, body=lambda: no_op, what="one function")
-    yield _against_simfaas(*WORKLOADS[0], body=lambda: lambda context: None, what="a new lambda at every call")
+    yield _against_simfaas(*WORKLOADS[0], body=lambda: no_op, what="all submitted up front", at_once=REQUESTS)
+    yield _against_simfaas(*WORKLOADS[0], body=lambda: lambda context: None, what="a new lambda with each")
     say("from 10 to 10,000 concurrent functions ...")
     yield _concurrency()
     say(f"{LEARNERS:,} concurrent learners, and plain loops ...")
@@ -62,11 +63,17 @@ def no_op(context: Any) -> None:
 
 
 def _against_simfaas(
-    rate: float, service: float, expiry: float, *, body: Callable[[], Callable[..., None]], what: str
+    rate: float,
+    service: float,
+    expiry: float,
+    *,
+    body: Callable[[], Callable[..., None]],
+    what: str,
+    at_once: int = SUBMITTED_AT_ONCE,
 ) -> Comparison:
     ours, theirs = [], []
     for seed in range(REPEATS):
-        ours.append(_open_loop(rate, service, expiry, seed, body))
+        ours.append(_open_loop(rate, service, expiry, seed, body, at_once))
         theirs.append(_simfaas(rate, service, expiry))
     own, other = statistics.median(ours), statistics.median(theirs)
     return Comparison(
@@ -78,15 +85,17 @@ def _against_simfaas(
     )
 
 
-def _open_loop(rate: float, service: float, expiry: float, seed: int, body: Callable[[], Callable[..., None]]) -> float:
-    """Poisson arrivals of a no-op, submitted a hundred at a time; `body` gives it."""
+def _open_loop(
+    rate: float, service: float, expiry: float, seed: int, body: Callable[[], Callable[..., None]], at_once: int
+) -> float:
+    """Requests per second of real time: Poisson arrivals of a no-op, submitted so many at a time; `body` gives it."""
     arrivals = np.random.default_rng(seed).exponential(1 / rate, REQUESTS).cumsum().tolist()
     gc.collect()
     began = time.perf_counter()
     spec = FunctionSpec(compute=Exponential(service), cold_start=Exponential(0.3), keep_alive=expiry)
     with SimulatedPlatform({"f": spec}, seed=seed) as platform:
-        for i in range(0, REQUESTS, SUBMITTED_AT_ONCE):
-            some = arrivals[i : i + SUBMITTED_AT_ONCE]
+        for i in range(0, REQUESTS, at_once):
+            some = arrivals[i : i + at_once]
             for instant in some:
                 platform.invoke("f", body(), at=instant)
             while platform.next_completion(until=some[-1]):

@@ -72,10 +72,10 @@ class Platform(Protocol):
         number and key.
 
         Args:
-          until: an instant beyond which not to look.
+          until: the latest instant to move to.
 
         Returns:
-          The invocation, or None if nothing is pending or nothing ends by `until`, which is then now.
+          The invocation; or None if nothing is pending, or nothing ends by `until`, to which time has then moved.
 
         Raises:
           RuntimeError: if events at one instant never end, or what is pending waits for room that nothing will free.
@@ -85,8 +85,8 @@ class Platform(Protocol):
     def retry(self, invocation: Invocation, *, limit: int | None = None) -> Invocation:
         """Submits an invocation that did not complete anew, after a wait, as its function's `Retry` says.
 
-        It is the same piece of work, under the same key: the first attempt may have had its effects, and its completion
-        may yet arrive.
+        It is the same piece of work under the same idempotency key: the first attempt may have had its effects, and its
+        completion may still arrive.
 
         Args:
           invocation: one that was handed out as timed out, crashed, throttled or lost.
@@ -96,15 +96,15 @@ class Platform(Protocol):
           The new pending invocation, with a new number, and one attempt more.
 
         Raises:
-          FunctionError: if its body raised, which trying again does not mend, or it has used its attempts.
-          LookupError: if it referred to a fixed version that the store keeps no longer.
+          FunctionError: if its body raised, and would raise again, or if its attempts are used up.
+          LookupError: if it refers to a fixed version that the store no longer keeps.
           ValueError: if it has not ended, completed or was cancelled, or is another platform's.
         """
 
     def cancel(self, invocation: Invocation) -> None:
-        """Ends an invocation that is no longer wanted, and the container that it has; it is not handed out.
+        """Ends an invocation that is no longer wanted, and its container; it is not handed out.
 
-        What has ended already is left as it is.
+        An invocation that has ended is left as it is.
 
         Args:
           invocation: a pending or running one.
@@ -114,7 +114,7 @@ class Platform(Protocol):
         """
 
     def prewarm(self, name: str, count: int = 1, *, at: float | None = None) -> None:
-        """Makes containers ahead of the invocations that will want them, as far as there is room.
+        """Makes containers before any invocation needs them, as far as there is room.
 
         Each takes a cold start, is then idle, and expires like any other. See `slots` for how many there may be.
 
@@ -129,18 +129,18 @@ class Platform(Protocol):
         """
 
     def slots(self, name: str, *, concurrent: int) -> int:
-        """How many slots the containers of a function can have, as far as is known now: each is below that number.
+        """An upper bound of the slots of a function's containers: each slot is a number below it.
 
-        What bodies work on in slots, such as environments, is made for so many.
+        Whatever bodies keep by slot, such as environments, is made for this many.
 
         Args:
           name: of the function.
-          concurrent: invocations of it that there are at once, at most.
+          concurrent: the most invocations of it at once.
 
         Returns:
-          Those that run at once, and those that are kept warm or were made ahead meanwhile; not more than the
-          function's `max_concurrency`. On the wall clock a killed body keeps its slot until it ends, so a function with
-          a time-out may need as many again.
+          The sum of the concurrent invocations, the provisioned containers and those that `prewarm` was asked for so
+          far; at most the function's `max_concurrency`. Twice as many on the wall clock if the function has a time-out,
+          because a killed body keeps its slot until it ends.
 
         Raises:
           LookupError: if no function of this name is deployed.
@@ -150,11 +150,11 @@ class Platform(Protocol):
         """What the run has cost so far under a price sheet."""
 
     def close(self, *, patience: float = math.inf) -> None:
-        """Ends everything: what is pending is cancelled, containers end, threads stop. Closing twice does nothing.
+        """Cancels pending invocations, ends the containers and stops the threads. Closing again does nothing.
 
         Args:
-          patience: seconds of real time for which bodies that run in virtual time are waited for, at most `hang_after`.
-            A `with` block that an exception ends waits for two.
+          patience: seconds of real time to wait for bodies that still run in virtual time, at most `hang_after`. A
+            `with` block that an exception ends waits for two.
         """
 
     def __enter__(self) -> Any:

@@ -13,7 +13,7 @@ import numpy as np
 from stellaris.saved import part
 from stellaris.types import NDArray
 
-#: Durations that a stream draws at a time: one call of NumPy's generator costs as much as some fifty of its numbers.
+#: Durations that a stream draws at a time: a call of NumPy's generator costs as much as drawing some fifty numbers.
 _BLOCK = 256
 
 
@@ -189,7 +189,7 @@ class Empirical:
 
 @dataclass(frozen=True)
 class Measured:
-    """The time that the body really takes, times `factor`. Realistic and *not* repeatable; it excludes batching."""
+    """The real time that the body takes, times `factor`. Realistic and *not* repeatable; such bodies run one by one."""
 
     factor: float = 1.0
 
@@ -207,7 +207,7 @@ class Measured:
 
 @part("_rng", "_ahead", rebuilt=("_delay", "_name"))
 class Stream:
-    """One purpose's draws, from a random stream of its own: no other purpose's depend on how many it takes.
+    """The draws of one purpose, from a random stream of its own, so that no purpose's draws depend on another's number.
 
     Args:
       delay: the distribution.
@@ -218,7 +218,8 @@ class Stream:
     __slots__ = ("_ahead", "_delay", "_name", "_rng")
 
     def __init__(self, delay: Delay, seed: int, name: str) -> None:
-        self._delay, self._name = delay, name
+        self._delay = delay
+        self._name = name
         self._rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
         self._ahead: list[float] = []
 
@@ -226,7 +227,7 @@ class Stream:
         """The next duration in seconds.
 
         Raises:
-          ValueError: if the distribution drew what is no duration.
+          ValueError: if the distribution drew a number that is no duration.
         """
         if not self._ahead:
             block = np.asarray(self._delay.sample(self._rng, _BLOCK), float)
@@ -235,7 +236,7 @@ class Stream:
                 what = f"{wrong[0]}, which is no duration" if len(wrong) else f"the shape {block.shape}"
                 function, _, purpose = self._name.rpartition("/")
                 raise ValueError(f"function {function!r}: its {purpose} {self._delay!r} drew {what}")
-            self._ahead = block[::-1].tolist()
+            self._ahead = block[::-1].tolist()  # reversed, because the list is used up from its end
         return self._ahead.pop()
 
 
@@ -247,7 +248,7 @@ def check_delay(name: str, delay: object) -> None:
 
 
 def check_drawn(**arguments: object) -> None:
-    """Raises an error that names the argument unless each is a delay that can be drawn, which `Measured` cannot."""
+    """Raises an error that names the argument unless each is a delay that can be drawn: any but `Measured`."""
     for name, delay in arguments.items():
         check_delay(name, delay)
         if isinstance(delay, Measured):

@@ -7,14 +7,14 @@ from typing import NamedTuple
 class Ending(NamedTuple):
     """What an ending means."""
 
-    wasted: bool  #: whether the work was done for nothing.
-    retriable: bool  #: whether trying again may help; its arguments are then kept.
-    ends_container: bool  #: whether its container ends with it.
+    wasted: bool  #: whether the time that it ran was for nothing.
+    retriable: bool  #: whether trying again may help; the invocation's arguments are then kept.
+    ends_container: bool  #: whether its container ends, too.
 
 
-#: By name; an invocation ends exactly once. A body that raised would raise again, and its container is as good as
-#: before. A lost message says nothing against the container, in which the body has completed. What was throttled never
-#: had a container.
+#: By name; an invocation ends exactly once. `failed`: the body raised and would raise again; its container still works.
+#: `lost`: the body completed, and its container still works; only the message is lost. `throttled`: there never was a
+#: container. `hung`: another attempt would hang, too.
 ENDINGS_BY_NAME: Mapping[str, Ending] = {
     "completed": Ending(wasted=False, retriable=False, ends_container=False),
     "failed": Ending(wasted=True, retriable=False, ends_container=False),
@@ -26,7 +26,7 @@ ENDINGS_BY_NAME: Mapping[str, Ending] = {
     "cancelled": Ending(wasted=False, retriable=False, ends_container=True),
 }
 
-#: Their names; the trace refers to them by place.
+#: The names; the trace refers to an ending by its index here.
 ENDINGS = tuple(ENDINGS_BY_NAME)
 WASTED = tuple(name for name, ending in ENDINGS_BY_NAME.items() if ending.wasted)
 RETRIABLE = tuple(name for name, ending in ENDINGS_BY_NAME.items() if ending.retriable)

@@ -9,7 +9,7 @@ from typing import IO
 
 @contextmanager
 def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """A path to write to, whose file appears under its own name only once it is whole.
+    """A path to write a file to, which is renamed to `path` once it is whole; after an error it is removed.
 
     Args:
       path: of the file; missing folders are made.
@@ -31,7 +31,7 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 @contextmanager
 def atomic_write(path: str | os.PathLike[str]) -> Iterator[IO[str]]:
-    """Opens a text file that appears under its name only once it is whole.
+    """Opens a text file, which is renamed to `path` once it is whole; after an error it is removed.
 
     Args:
       path: of the file; missing folders are made.

@@ -20,7 +20,7 @@ class Transfer:
     (once, however often the arguments refer to it), and of the result, which the program declares (`Function.upload`).
 
     Args:
-      latency: drawn once an invocation.
+      latency: drawn once per invocation.
       bandwidth: bytes per second; `math.inf` if bytes cost no time.
 
     Raises:
@@ -43,17 +43,17 @@ class Transfer:
 
 @dataclass(frozen=True)
 class Retry:
-    """How `SimulatedPlatform.retry` tries again: exponential back-off with jitter, up to a limit.
+    """How `Platform.retry` tries again: exponential back-off with jitter, up to a limit.
 
     Before attempt `a = 2, 3, ...` it waits `min(first * factor ** (a - 2), maximum)` seconds, of which the share
     `jitter` is multiplied by a random number between 0 and 1.
 
     Args:
-      limit: attempts at most, the first included.
+      limit: the most attempts, the first included.
       first: seconds before the second attempt.
-      factor: by which the wait grows.
-      maximum: seconds that it grows to.
-      jitter: between 0, a wait that is fixed, and 1, one that is random altogether.
+      factor: by which the wait grows from attempt to attempt.
+      maximum: the longest wait in seconds.
+      jitter: the random share of a wait, from 0 (fixed) to 1 (uniform between 0 and the whole wait).
 
     Raises:
       ValueError: if an argument is out of its range.
@@ -88,7 +88,7 @@ class Retry:
           attempt: its number.
           chance: the random number between 0 and 1.
         """
-        # No power that overflows: by then the maximum has long been reached, or the factor is 1.
+        # The exponent is bounded so that the power does not overflow; a wait that still grows has reached its maximum.
         longest = min(self.first * self.factor ** min(attempt - 2, 100), self.maximum)
         return longest * (1 - self.jitter + self.jitter * chance)
 
@@ -97,7 +97,7 @@ class Retry:
 class Context(Protocol):
     """What a function's body may ask of where it runs, on any backend."""
 
-    state: Any  #: the container's; it lives on in the container's next invocation.
+    state: Any  #: of the container; the next invocation in the same container finds it as this one leaves it.
 
     @property
     def slot(self) -> int:
@@ -120,7 +120,7 @@ class Context(Protocol):
         """Seconds of the platform's clock at the start."""
 
 
-#: Which idle container an invocation gets: that created last, that used last, or that unused for longest.
+#: Which idle container an invocation gets: the one created last, used last, or unused for longest.
 Reuse: TypeAlias = Literal["newest", "most_recent", "least_recent"]
 
 
@@ -129,23 +129,23 @@ class FunctionSpec:
     """The deployment of a function: what costs time or money.
 
     Args:
-      compute: seconds of work 1, multiplied by an invocation's `work`.
-      cold_start: seconds to make a container, when none is idle.
+      compute: seconds that an invocation of `work=1` computes; multiplied by its `work`.
+      cold_start: seconds to make a container, if none is idle.
       initialisation: seconds that a new container then takes to load its program, before its first invocation starts.
-      keep_alive: seconds an idle container stays; it ends when idle for longer.
+      keep_alive: seconds that an idle container stays; it ends when idle for longer.
       reuse: which idle container is taken. `"newest"`, the one created last, is SimFaaS's rule, validated on AWS Lambda
         (Mahmoudi & Khazaei 2021); also `"most_recent"` and `"least_recent"` use.
-      max_concurrency: containers at most, None for no limit.
-      reserved_concurrency: invocations at once at most, and as many places of the platform's `max_concurrency` that no
-        other function gets; None for a share of what is not reserved.
+      max_concurrency: the most containers, None for no limit.
+      reserved_concurrency: the most invocations at once, for which as many places of the platform's `max_concurrency`
+        are kept free of other functions; None to share the places that no function has reserved.
       provisioned: containers that are kept warm from the start on: they never expire, and one that is lost is replaced.
-      overflow: what becomes of invocations over a limit: they `"queue"`, in order of submission, or are `"reject"`ed,
-        and end as `throttled`.
+      overflow: what happens to invocations over a limit: they `"queue"` in order of submission, or are `"reject"`ed and
+        end as `throttled`.
       timeout: seconds after its start at which an invocation is killed, and its container with it; None for never.
       queueing: seconds between submission and the search for a container.
-      transfer: time to fetch the arguments and to send the result, None for none.
-      resources: of a container; they matter to platforms with nodes, and to bills.
-      retry: how `SimulatedPlatform.retry` tries again.
+      transfer: time to fetch the arguments and to send the result; None if it costs none.
+      resources: of a container, for placement on nodes and for bills.
+      retry: how `Platform.retry` tries again.
 
     Raises:
       TypeError: if a delay is a bare number, or another argument of another type.
@@ -202,11 +202,11 @@ class Function:
       body: `body(context, *args)`, the work. It may change `context.state`; it must not change its arguments.
       init: `init(slot, key)`, the state of a new container.
       batched: `batched(contexts, args) -> results`, the same work for several invocations in one call. Its results
-        agree with the body's up to rounding; one that is an exception fails its own invocation alone.
+        agree with the body's up to rounding; a result that is an exception fails its own invocation alone.
       max_batch: the most invocations in one call.
       upload: bytes of what the body returns: a number, or `upload(*args)` of the resolved arguments. It is declared,
-        because how long an invocation takes is settled when it starts. A function whose deployment has a `Transfer`
-        of finite bandwidth needs it.
+        because an invocation's duration is settled at its start, before there is a result. Needed where the deployment
+        has a `Transfer` of finite bandwidth.
 
     Raises:
       TypeError: if the body cannot be called.
@@ -236,13 +236,15 @@ class Function:
 
 @dataclass(eq=False, slots=True)
 class Invocation:
-    """One call of a function, from submission to its end: what a system may know of it."""
+    """One call of a function, from submission to end: what a system may know of it."""
 
     number: int
     function: str
     tag: Any  #: the system's own.
     attempt: int  #: 1, and one more for every retry.
-    key: int  #: for idempotency: the number of its first attempt. What carries the same key is the same piece of work.
+    key: (
+        int  #: for idempotency: the number of its first attempt. Attempts with the same key are the same piece of work.
+    )
     submitted: float  #: seconds of the platform's clock.
     started: float | None = field(default=None, init=False)
     finished: float | None = field(default=None, init=False)

@@ -28,10 +28,10 @@ def rate(service: str) -> Rate:
       service: `"aws_lambda"`, `"aws_lambda_provisioned"` or `"azure_aci"`.
 
     Returns:
-      The rate; its prices are multiplied by the function's resources.
+      The rate; its prices apply to the function's resources.
 
     Raises:
-      LookupError: if it is unknown, or rents machines instead.
+      LookupError: if the service is unknown, or rents machines instead.
 
     Example:
       >>> from stellaris.runtime.resources import Resources

@@ -37,7 +37,7 @@ class Lagged:
 @saved
 @dataclass(frozen=True)
 class Held:
-    """The versions that the running invocations of the same function hold, as a tuple of `slots`."""
+    """The versions that the running invocations of the same function work on, as a tuple of length `slots`."""
 
     name: str
     slots: int
@@ -57,16 +57,17 @@ _REFERENCES = (Latest, At, Lagged, Held, Object)
 
 
 def size(tree: Any) -> int:
-    """Bytes of a tree: of its arrays, its numbers and its texts, and of what says its own `nbytes`.
+    """Bytes of a tree: the sum over its leaves.
 
     Args:
-      tree: any tree. A Python number counts 8 bytes, a text as many as it has in UTF-8.
+      tree: any tree of arrays, numbers, texts, bytes, and objects with an attribute `nbytes`. A Python number counts 8
+        bytes, a text as many as it has in UTF-8.
 
     Returns:
-      The sum over its leaves.
+      The number of bytes.
 
     Raises:
-      TypeError: if the size of a leaf is not known: it would be carried for nothing.
+      TypeError: if the size of a leaf is not known: counting it as nothing would make its transfer free.
 
     Example:
       >>> import numpy as np
@@ -92,7 +93,7 @@ def _leaf_size(leaf: Any) -> int:
 
 
 def has_references(arguments: tuple[object, ...]) -> bool:
-    """Whether any argument is to be resolved."""
+    """Whether any argument is a reference."""
     return any(isinstance(argument, _REFERENCES) for argument in arguments)
 
 

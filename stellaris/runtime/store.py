@@ -24,12 +24,12 @@ class StoreFullError(RuntimeError):
 class Store:
     """Published versions of named values, and objects.
 
-    It keeps the newest few versions of each name, objects that have not been dropped, and all that pending or running
-    invocations hold.
+    It keeps the newest versions of each name, the objects that have not been dropped, and every version and object that
+    a pending or running invocation holds.
 
     Args:
       keep: how many of the newest versions of a name stay, at least 1.
-      capacity: bytes that it holds at most.
+      capacity: the most bytes that it holds.
       on_stored: called with `(name, version, bytes)`; the name of an object is empty.
 
     Raises:
@@ -63,13 +63,13 @@ class Store:
         self._newest: dict[str, int] = {}
         self._owned: set[int] = set()  # objects that have not been dropped
         self._leases = Leases()
-        self.nbytes = 0  #: that it holds now.
+        self.nbytes = 0  #: bytes that it holds now.
 
     def publish(self, name: str, tree: Tree) -> int:
         """Makes `tree` the newest version of `name`.
 
         Args:
-          name: of the value; new or known.
+          name: of the value, new or known.
           tree: any tree of arrays; not to be changed afterwards.
 
         Returns:
@@ -88,13 +88,13 @@ class Store:
         return version
 
     def put(self, tree: Tree) -> Object:
-        """Stores an object, which stays until it is dropped and no invocation holds it.
+        """Stores an object, which stays until it is dropped and no invocation holds it any more.
 
         Args:
           tree: any tree of arrays; not to be changed afterwards.
 
         Returns:
-          A reference, which stands for the value among an invocation's arguments.
+          A reference; among an invocation's arguments it stands for the value.
 
         Raises:
           StoreFullError: if it does not fit; the store is then as it was.
@@ -114,7 +114,7 @@ class Store:
         return Object(number)
 
     def drop(self, reference: Object) -> None:
-        """Lets go of an object: it is removed once no pending or running invocation holds it.
+        """Gives an object up: it is removed as soon as no pending or running invocation holds it.
 
         Raises:
           LookupError: if it is not in the store, or was dropped before.
@@ -125,20 +125,20 @@ class Store:
         self._evict(self._leases.let_go([(_OBJECTS, reference.number)]))
 
     def latest(self, name: str) -> Latest:
-        """A reference to the version that is newest when the body starts."""
+        """A reference to the newest version at the time when the body starts."""
         return Latest(name)
 
     def at(self, name: str, version: int) -> At:
         """A reference to one version.
 
         Raises:
-          LookupError: if it has not been published, or is kept no longer.
+          LookupError: if it has not been published, or is no longer kept.
         """
         self._get(name, version)
         return At(name, version)
 
     def lagged(self, name: str, lag: int) -> Lagged:
-        """A reference to the version `lag` before the newest when the body starts: imposed staleness, without delays.
+        """A reference to the version `lag` versions before the newest when the body starts: staleness without delays.
 
         Raises:
           ValueError: if `lag` is negative.
@@ -149,11 +149,12 @@ class Store:
         return Lagged(name, lag)
 
     def held(self, name: str, *, slots: int) -> Held:
-        """A reference to the versions that the running invocations of the same function hold.
+        """A reference to the versions that the running invocations of the same function work on.
 
-        One's own comes first, then the others' that differ, newest first; padded with one's own up to `slots`, so that
-        the number does not change what is compiled. Padding is not fetched: each version is, once. The invocation must
-        also refer to `name` itself, which says what its own version is.
+        The invocation's own version comes first, then the others, newest first, up to `slots` versions in all. If there
+        are fewer, the own version fills the rest, so that the length is fixed and nothing is compiled anew. Each
+        version is fetched once, however often it is repeated. The invocation must also refer to `name` itself, which
+        says what its own version is.
 
         Raises:
           ValueError: if `slots` is below 1.
@@ -175,10 +176,10 @@ class Store:
         return self._get(name, self.newest(name))
 
     def pin(self, arguments: tuple[object, ...], *, invocation: int) -> None:
-        """Keeps the fixed versions among `arguments` for an invocation that has yet to start.
+        """Keeps the fixed versions and objects among `arguments` for an invocation that has yet to start.
 
         Raises:
-          LookupError: if one is kept no longer.
+          LookupError: if one of them is no longer kept.
         """
         fixed = [_fixed(argument) for argument in arguments if isinstance(argument, At | Object)]
         for name, version in fixed:
@@ -187,7 +188,7 @@ class Store:
             self._leases.pin(fixed, invocation=invocation)
 
     def resolve(self, arguments: tuple[object, ...], *, invocation: int, function: str) -> tuple[object, ...]:
-        """Replaces references by what they stand for now; the invocation holds those versions until `release`.
+        """Replaces references by the values that they stand for now, which the invocation holds until `release`.
 
         Args:
           arguments: values and references.
@@ -198,26 +199,26 @@ class Store:
           The arguments, with a `Versioned` for each reference, and a tuple of them for `held`.
 
         Raises:
-          LookupError: if a name was never published, or a version is kept no longer.
+          LookupError: if a name was never published, or a version is no longer kept.
         """
         lease, pinned = self._leases.start(invocation, function)
         try:
             resolved = [self._resolved(argument, lease) for argument in arguments]
             for i, argument in enumerate(arguments):
-                if isinstance(argument, Held):  # last: the other arguments say which version is its own
+                if isinstance(argument, Held):  # last, because the other arguments say which version is its own
                     resolved[i] = self._held(argument, lease)
         finally:
-            # Only now: what was pinned may be what was resolved, and must not be removed in between.
+            # Last, because the pinned versions may be those that were just resolved: removed in between, they are gone.
             self._evict(self._leases.let_go(pinned))
         return tuple(resolved)
 
     def fetched(self, invocation: int) -> int:
-        """Bytes that an invocation fetched when it started: of each version and object that it refers to, once."""
+        """Bytes that an invocation fetched when it started: each version and object that it refers to counts once."""
         lease = self._leases.get(invocation)
         return sum(self._sizes[version] for version in lease.fetched) if lease else 0
 
     def release(self, invocation: int) -> None:
-        """Lets go of what an invocation held."""
+        """Ends an invocation's hold on versions and objects."""
         self._evict(self._leases.end(invocation))
 
     def versions(self, name: str) -> tuple[int, ...]:
@@ -225,7 +226,7 @@ class Store:
         return tuple(sorted(self._values.get(name, ())))
 
     def _resolved(self, argument: object, lease: Lease) -> object:
-        """What an argument stands for now, which its lease then holds; `Held` stays as it is."""
+        """The value that an argument stands for now, added to the lease; `Held` references stay as they are."""
         if isinstance(argument, Object):
             value = self._get(_OBJECTS, argument.number)
             self._leases.fetch(lease, (_OBJECTS, argument.number))
@@ -248,14 +249,17 @@ class Store:
                 return max(self._newest.get(name, 0) - lag, 0)
         return None
 
-    def _held(self, reference: Held, own: Lease) -> tuple[Versioned, ...]:
-        mine = own.works_on.get(reference.name)
-        if mine is None:
-            raise LookupError(f"held({reference.name!r}) needs a reference to {reference.name!r} beside it")
-        others = sorted(self._leases.worked_on(own.function, reference.name) - {mine}, reverse=True)
-        versions = [mine, *others, *[mine] * reference.slots][: reference.slots]
-        own.fetched.update((reference.name, version) for version in versions)
-        return tuple(Versioned(version, self._get(reference.name, version)) for version in versions)
+    def _held(self, reference: Held, lease: Lease) -> tuple[Versioned, ...]:
+        name = reference.name
+        own = lease.works_on.get(name)
+        if own is None:
+            raise LookupError(f"held({name!r}) needs a reference to {name!r} beside it")
+        others = sorted(self._leases.worked_on(lease.function, name) - {own}, reverse=True)
+        # Not added to the lease: the values are taken now, so it does not matter if they leave the store later.
+        versions = [own, *others][: reference.slots]
+        lease.fetched.update((name, version) for version in versions)
+        versions += [own] * (reference.slots - len(versions))
+        return tuple(Versioned(version, self._get(name, version)) for version in versions)
 
     def _get(self, name: str, version: int) -> Tree:
         values = self._values.get(name)
@@ -267,6 +271,8 @@ class Store:
         return values[version]
 
     def _add(self, name: str, version: int, tree: Tree) -> int:
+        """Stores a value, and removes the versions that it makes unneeded; returns its bytes."""
+        # Checked before anything changes, so that a value that does not fit leaves the store as it was.
         nbytes = size(tree)
         goes = self._unneeded(name, newest=version)
         after = self.nbytes + nbytes - sum(self._sizes[name, old] for old in goes)
@@ -288,7 +294,7 @@ class Store:
         return [v for v in self._values.get(name, ()) if v <= oldest and not self._leases.is_held((name, v))]
 
     def _evict(self, freed: Iterable[Entry]) -> None:
-        """Removes what is not needed among the names of entries that nobody holds any more."""
+        """Removes versions that are no longer needed, of the names among entries that were just freed."""
         for name in dict.fromkeys(name for name, _ in freed):
             self._remove(name, self._unneeded(name, newest=self._newest[name]))
 

@@ -10,24 +10,24 @@ from stellaris.runtime.resources import Node
 
 #: How many learner functions share a GPU. Source: the authors' demo of Stellaris (SC 2024).
 LEARNERS_PER_GPU = 4
-#: How much they slow each other down, as the power of their number: between 0 (they fit side by side) and 1 (they take
-#: turns). No source says; half-way, as a ratio.
+#: How much they slow each other down: `k` of them take `k ** GPU_SHARING` times as long, from 0 (they fit side by side)
+#: to 1 (they take turns). Assumption, as no source says: half-way.
 GPU_SHARING = 0.5
 
 
 class Testbed(NamedTuple):
-    """Some machines, and what they cost by the second."""
+    """Some machines, and what they cost per second."""
 
     nodes: tuple[Node, ...]
-    machines: Mapping[str, Machine]  #: by their kind, all of a kind together.
+    machines: Mapping[str, Machine]  #: by kind; all machines of a kind are one entry.
     source: str
 
 
 def stellaris_gpu() -> Testbed:
     """The GPU testbed of Stellaris: 3 nodes, 128 cores of AMD EPYC 7R13, 2 V100.
 
-    The paper names the cores, the GPUs and AWS EC2, not the machines; these have just those cores and GPUs (of the
-    p3's own 16 virtual processors it does not speak).
+    The paper names the cores, the GPUs and AWS EC2, but not the machines; these have just those cores and GPUs (the 16
+    virtual processors of the two p3 machines are not in the paper's count).
 
     Example:
       >>> [node.name for node in stellaris_gpu().nodes]
@@ -40,7 +40,7 @@ def stellaris_gpu() -> Testbed:
 def stellaris_hpc() -> Testbed:
     """The HPC testbed of Stellaris: 7 nodes, 960 cores of AMD EPYC 9R14, 16 V100.
 
-    The paper names the cores, the GPUs and AWS EC2, not the machines; these have just those.
+    The paper names the cores, the GPUs and AWS EC2, but not the machines; these have just those cores and GPUs.
 
     Example:
       >>> sum(node.gpus for node in stellaris_hpc().nodes)

@@ -8,7 +8,7 @@ import numpy as np
 from stellaris.runtime.endings import ENDINGS
 from stellaris.runtime.views import Events, Invocations
 
-#: Events whose values are shown as counters, and what is counted.
+#: Events whose values are shown as counters, and the counters' names.
 COUNTERS = {"published": "version", "staleness": "staleness"}
 
 

@@ -20,16 +20,21 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+#: Columns, by name, with the type codes of their arrays.
+_TYPES = {"time": "d", "event": "h", "function": "h", "invocation": "i", "container": "i", "value": "d"}
+
+
 @part()
 class Trace:
     """An append-only, columnar log of `(time, event, function, invocation, container, value)`.
 
     The platform writes, in this order for an invocation, `submitted` (value: number of its first attempt), `acquired`
-    (value 1 if cold), `started`, and one of `ENDINGS`; `fetched` (value: bytes from the store); `noticed` and
-    `redelivered` where a message was lost or came twice; for a container `container_created`, `initialisation` (value:
-    its seconds), `container_ready` if nobody waits for it, `container_lost` and `container_ended` (value: its slot);
-    and `published` (value: the version) and `stored` (value: bytes). Systems add events of their own, such as
-    `episode` (value: its return) and `staleness` (of an applied gradient).
+    (value 1 if cold), `started`, `fetched` if it refers to the store (value: bytes), and one of `ENDINGS`; afterwards
+    `noticed` if the message of its completion was lost, and `redelivered` if the message came twice. For a container it
+    writes `container_created`, `initialisation` (value: seconds), `container_ready` if no invocation waits for it,
+    `container_lost` and `container_ended` (value: its slot). For the store it writes `published` (value: the version)
+    and `stored` (value: bytes). Systems add events of their own, such as `episode` (value: its return) and `staleness`
+    (of an applied gradient).
 
     Example:
       >>> trace = Trace()
@@ -40,13 +45,10 @@ class Trace:
     """
 
     def __init__(self) -> None:
-        self._columns: tuple[array[Any], ...] = (
-            *(array("d"), array("h"), array("h")),
-            *(array("i"), array("i"), array("d")),
-        )
-        self._names: list[str] = []
+        self._columns: tuple[array[Any], ...] = tuple(array(code) for code in _TYPES.values())
+        self._names: list[str] = []  # of events and functions, by code
         self._codes: dict[str, int] = {}
-        self._table: tuple[int, Invocations] | None = None
+        self._table: tuple[int, Invocations] | None = None  # the last table, and the number of rows it is of
         #: Rows that are not in the columns yet: tuples like those of `rows`. The platform writes here.
         self.newest: list[tuple[float, str, str, int, int, float]] = []
 
@@ -68,15 +70,15 @@ class Trace:
         Args:
           time: seconds of the platform's clock.
           event: what happened.
-          function: the function's name, where there is one.
+          function: the function's name, or empty.
           invocation: the invocation's number, or -1.
           container: the container's number, or -1.
-          value: what the event carries.
+          value: a number that belongs to the event.
         """
         self.newest.append((time, event, function, invocation, container, value))
 
     def settle(self) -> None:
-        """Moves the newest rows into the columns, where they take a seventh of the memory."""
+        """Moves the newest rows into the columns, where a row takes a seventh of the memory."""
         if not self.newest:
             return
         columns: list[Sequence[Any]] = [*zip(*self.newest, strict=True)]
@@ -85,7 +87,7 @@ class Trace:
                 columns[i] = [*map(self._codes.__getitem__, columns[i])]
             except KeyError:  # there is a new name
                 columns[i] = [*map(self._code, columns[i])]
-        # All are packed before any is kept: a row with a value of a wrong type leaves the columns as they were.
+        # Every column is packed before any is kept, so that a value of a wrong type leaves all of them as they were.
         packed = [
             struct.pack(f"{len(self.newest)}{kept.typecode}", *new)
             for kept, new in zip(self._columns, columns, strict=True)
@@ -143,7 +145,7 @@ class Trace:
         return Events(*(self._array(column)[rows] for column in (0, 3, 5)))
 
     def containers(self, event: str, function: str) -> dict[int, float]:
-        """When an event (last) happened to each of a function's containers, by its number."""
+        """When an event last happened to each of a function's containers, by the container's number."""
         rows = self._array(1) == self._codes.get(event, -1)
         rows &= self._array(2) == self._codes.get(function, -1)
         numbers, times = self._array(4)[rows], self._array(0)[rows]
@@ -158,7 +160,7 @@ class Trace:
     def invocations(self) -> Invocations:
         """Every invocation: when it was submitted, got its container, started and ended, and how.
 
-        As long as no row is added it is the same table, which is not to be written to.
+        Until a row is added, every call returns the same table; its arrays cannot be written to.
         """
         if self._table is None or self._table[0] != len(self):
             self._table = len(self), self._invocations()
@@ -170,10 +172,12 @@ class Trace:
         names = self.functions()
         event, number = self._array(1), self._array(3)
         n = int(number.max(initial=-1)) + 1
-        nothing = np.full(n, math.nan)
-        columns = {name: nothing.copy() for name in ("submitted", "acquired", "started", "ended")}
-        key, container = np.arange(n), np.full(n, -1)
-        function, cold, ending = np.full(n, -1, np.int16), np.zeros(n, bool), np.full(n, -1, np.int8)
+        columns = {name: np.full(n, math.nan) for name in ("submitted", "acquired", "started", "ended")}
+        key = np.arange(n)
+        container = np.full(n, -1)
+        function = np.full(n, -1, np.int16)
+        cold = np.zeros(n, bool)
+        ending = np.full(n, -1, np.int8)
         places = np.full(len(self._names) + 1, -1, np.int16)
         places[[self._codes[name] for name in names]] = np.arange(len(names))
 
@@ -193,19 +197,27 @@ class Trace:
                 container[which] = self._array(4)[at]
         for code, name in enumerate(ENDINGS):
             at = rows(name)
-            columns["ended"][number[at]], ending[number[at]] = self._array(0)[at], code
+            columns["ended"][number[at]] = self._array(0)[at]
+            ending[number[at]] = code
         there = np.flatnonzero(function >= 0)
-        filled = (key, *columns.values())
-        key, submitted, acquired, started, ended = (column[there] for column in filled)
         return Invocations(
-            *(there, function[there], key, submitted, acquired, cold[there], started, ended, ending[there]),
-            *(container[there], names),
+            number=there,
+            function=function[there],
+            key=key[there],
+            submitted=columns["submitted"][there],
+            acquired=columns["acquired"][there],
+            cold=cold[there],
+            started=columns["started"][there],
+            ended=columns["ended"][there],
+            ending=ending[there],
+            container=container[there],
+            names=names,
         )
 
     # ---- other forms --------------------------------------------------------------------------------------------
 
     def to_dataframe(self) -> "pd.DataFrame":
-        """The whole log, a row an event, in order (needs pandas)."""
+        """The whole log, one row per event, in order (needs pandas)."""
         import pandas as pd
 
         def text(codes: NDArray) -> "pd.Categorical[str]":
@@ -256,10 +268,9 @@ class Trace:
         import pandas as pd
 
         kind = _kind(path)
-        names = ("time", "event", "function", "invocation", "container", "value")
-        # As text: a function's name may look like a number, and a number is to be the one that was written.
+        # As text, because a function's name may look like a number, and pandas' own reading of numbers may round.
         frame = pd.read_parquet(path) if kind == "parquet" else pd.read_csv(path, dtype=str, keep_default_na=False)
-        missing = [name for name in names if name not in frame]
+        missing = [name for name in _TYPES if name not in frame]
         if missing:
             raise ValueError(f"{os.fspath(path)} is no trace: it has no column {', '.join(missing)}")
         trace = cls()

@@ -1,4 +1,4 @@
-"""What is read off a trace, as columns."""
+"""Views of a trace, as columns."""
 
 from typing import NamedTuple
 
@@ -6,7 +6,7 @@ from stellaris.types import NDArray
 
 
 class Events(NamedTuple):
-    """Rows of a trace of one kind, in order."""
+    """The rows of one event of a trace, in order: arrays of equal length."""
 
     time: NDArray
     invocation: NDArray
@@ -14,14 +14,14 @@ class Events(NamedTuple):
 
 
 class Invocations(NamedTuple):
-    """Every invocation of a trace, `[n]` in order of their numbers; NaN where something has not happened."""
+    """Every invocation of a trace, in order of their numbers: arrays `[n]`, with NaN for what has not happened."""
 
     number: NDArray  #: int64.
     function: NDArray  #: int16: index into `names`.
     key: NDArray  #: int64: number of its first attempt.
     submitted: NDArray  #: seconds.
     acquired: NDArray  #: seconds: when it got a container.
-    cold: NDArray  #: bool: whether that was a new one.
+    cold: NDArray  #: bool: whether that container was new.
     started: NDArray  #: seconds.
     ended: NDArray  #: seconds.
     ending: NDArray  #: int8: index into `ENDINGS`, or -1 while it is pending or runs.

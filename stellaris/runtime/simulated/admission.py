@@ -17,8 +17,8 @@ class Admission:
     Args:
       pools: by function; each keeps its own queue.
       fleet: which finds room.
-      agenda: where it is put down to look for room.
-      on_found: called with a call, its container, the seconds until that is ready, and the time.
+      agenda: to which the serving of the queues is added.
+      on_found: called with a call, its container, the seconds until the container is ready, and the time.
     """
 
     def __init__(
@@ -33,13 +33,13 @@ class Admission:
         self._agenda = agenda
         self._on_found = on_found
         self.waiting = 0  #: calls in all queues.
-        self._serving = False  # whether it is put down to look for room at this instant
+        self._serving = False  # whether an event of this instant is going to serve the queues
         fleet.on_room = self.wake
 
     def admit(self, call: Call, now: float) -> bool:
-        """Finds a container for a call, or has it wait; False if its function rejects what does not find room."""
+        """Finds a container for a call, or queues it; False if there is no room and its function rejects."""
         pool = call.pool
-        # Who has waited for longer comes first, even if there is room again at this very instant.
+        # First come, first served: a newcomer does not overtake queued calls, even if room was freed at this instant.
         found = None if pool.waiting else self._fleet.acquire(call, now)
         if found is not None:
             self._on_found(call, *found, now)
@@ -51,24 +51,25 @@ class Admission:
         return True
 
     def wake(self, now: float) -> None:
-        """There may be room: those that wait look for it.
+        """Room may have been freed: the queues are served at this instant, in the phase after all ends.
 
-        Once everything that ends at this instant has ended, and not at once: a container that another call frees at
-        the same instant must count, too, whichever of both ends first.
+        Not at once, because another call may end at the same instant, and its container must count as well, whichever
+        of the two ends first. Number -1 has the queued calls served before those that arrive at this instant.
         """
         if self.waiting and not self._serving:
             self._serving = True
             self._agenda.add(now, ACQUIRE, -1, self._serve, None)
 
     def _serve(self, _: None, now: float) -> None:
-        """Starts queued calls in order of submission, as far as there is room.
+        """Gives containers to queued calls in order of submission, as far as there is room.
 
-        If a function's oldest one does not fit, that function's later ones wait, too (head-of-line blocking); other
-        functions are still served.
+        If a function's oldest call does not fit, its later ones wait, too (head-of-line blocking): they need the same
+        resources, and would otherwise overtake it. Other functions, which may need less, are still served.
         """
-        self._serving = False
+        self._serving = False  # first, because giving a container may evict another, which frees room once more
         waiting = [pool for pool in self._pools.values() if pool.waiting]
         while waiting:
+            # Across functions the oldest call comes first, too, so that no function starves another of shared room.
             pool = min(waiting, key=lambda pool: pool.waiting[0][:2])
             call = pool.waiting[0][2]
             gone = call.status != "pending"  # it was cancelled while it waited

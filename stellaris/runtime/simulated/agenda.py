@@ -1,4 +1,4 @@
-"""What is going to happen, in order."""
+"""The events to come, in order of time."""
 
 import heapq
 import math
@@ -7,7 +7,16 @@ from typing import Any
 
 from stellaris.saved import part
 
-#: Phases of an instant, in order. What ends is handed out before anything starts, and a container ends last of all.
+#: Phases of an instant, in order:
+#:
+#: * END: calls end, messages arrive, and containers that were made ahead are ready. First, so that a container that is
+#:   freed at an instant can be had at that instant, and so that a system reacts to a completion (publishes a version,
+#:   say) before anything starts that could see the reaction.
+#: * ACQUIRE: calls arrive or look for a container, and queues are served, when all that ends has freed its room.
+#: * START: bodies start, and resolve their references. After ACQUIRE, so that all calls of an instant have looked for a
+#:   container before the first of them runs: who gets one does not depend on how long the others take.
+#: * EXPIRE: containers end that were idle for too long, or are lost. Last, so that a container whose time is up at the
+#:   very instant of a call is still reused by that call.
 END, ACQUIRE, START, EXPIRE = range(4)
 
 
@@ -16,8 +25,9 @@ class Agenda:
     """Events, handed out in the order `(time, phase, number)`.
 
     An event is the tuple `(time, phase, number, serial, handler, subject)`: at `time`, `handler(subject, time)` is
-    called. The number is the invocation's, or the container's if no invocation is concerned; the serial number keeps
-    the order of events that tie in all else. Tuples, because they are made and compared more often than anything else.
+    called. The number is the invocation's, so that earlier invocations go first; the container's if no invocation is
+    concerned; or -1 for what goes before all of them. The serial number keeps events that tie in all else in the order
+    in which they were added, and handlers from being compared. Tuples, because Python makes and compares them fastest.
 
     The last event added is kept out of the heap, because it is often the next one due: an arrival finds its container
     at once, and starts at once.
@@ -38,7 +48,7 @@ class Agenda:
         self._serial = 0
 
     def add(self, time: float, phase: int, number: int, handler: Callable[[Any, float], Any], subject: Any) -> None:
-        """Puts an event down."""
+        """Adds an event."""
         self._serial += 1
         newest = self._newest
         if newest is not None:
@@ -54,7 +64,7 @@ class Agenda:
         )
 
     def pop(self) -> Any:
-        """Takes the next event out.
+        """Removes and returns the next event.
 
         Raises:
           IndexError: if there is none.
@@ -67,13 +77,13 @@ class Agenda:
         return newest
 
     def put_back(self, event: Any) -> None:
-        """Takes back an event whose time has not come."""
+        """Returns an event that was popped before its time."""
         heapq.heappush(self._heap, event)
 
     def __len__(self) -> int:
         return len(self._heap) + (self._newest is not None)
 
     def clear(self) -> None:
-        """Forgets everything."""
+        """Removes all events."""
         self._heap.clear()
         self._newest = None

@@ -20,7 +20,7 @@ _REMEMBERED = 256
 def check_options(
     *, clock: str, seed: int, threads: int | None, hang_after: float, replay: Recording | None, faulty: bool
 ) -> None:
-    """Raises an error that names the argument unless a platform can run with these.
+    """Raises an error that names the argument unless a platform can run with these options.
 
     Args:
       clock: `"virtual"` or `"wall"`.
@@ -28,7 +28,7 @@ def check_options(
       threads: None or positive.
       hang_after: seconds.
       replay: a recorded run, or None.
-      faulty: whether there are faults besides.
+      faulty: whether there are faults, too.
     """
     if replay is not None and not isinstance(replay, Recording):
         raise TypeError(f"replay={replay!r}: expected Recording(trace)")
@@ -56,10 +56,10 @@ def deployed(name: str, pools: Mapping[str, Pool]) -> Pool:
 
 
 def instant(name: str, at: float, clock: Clock) -> float:
-    """When something is to happen that was asked for.
+    """The instant at which something is to happen that a caller asks for.
 
-    In virtual time nothing can be asked for in the past. On the wall clock time goes on while the caller computes, so
-    an instant that has passed since is now.
+    In virtual time it must not be past. On the wall clock time passes while the caller computes, so an instant that has
+    just passed means now.
 
     Raises:
       ValueError: if it is past, or not finite.
@@ -71,7 +71,7 @@ def instant(name: str, at: float, clock: Clock) -> float:
 
 
 def closed_error(name: str) -> RuntimeError:
-    """The error of who invokes a function of a platform that is closed."""
+    """The error for invoking a function of a platform that is closed."""
     return RuntimeError(f"invoke({name!r}) after close(): a platform runs once")
 
 
@@ -87,10 +87,10 @@ def own(invocation: Invocation, pools: Mapping[str, Pool]) -> Call:
 
 
 def again(call: Call, limit: int) -> tuple[Any, ...]:
-    """The arguments of a call that is to be tried again.
+    """The arguments of a call, which is to be tried again.
 
     Raises:
-      FunctionError: if trying again does not help, or it has had `limit` attempts.
+      FunctionError: if trying again would not help, or there were `limit` attempts.
       ValueError: if it has not ended, or did not fail.
     """
     if call.status in ("pending", "running", "completed", "cancelled"):
@@ -103,7 +103,7 @@ def again(call: Call, limit: int) -> tuple[Any, ...]:
 
 
 def carried(name: str, transfer: Transfer, program: Function, args: tuple[Any, ...]) -> int:
-    """Bytes of the arguments that are passed by value, if carrying them costs time.
+    """Bytes of the arguments that are passed by value; 0 if bytes cost no time.
 
     Raises:
       TypeError: if an argument is of unknown size.

@@ -1,4 +1,4 @@
-"""Where bodies run: on threads, several alike in one call, or at once where that is quicker than to hand them over."""
+"""Where bodies run: on threads, in batches, or on the calling thread if that is quicker than to hand them over."""
 
 import threading
 import time
@@ -11,47 +11,51 @@ from stellaris.runtime.functions import Function
 from stellaris.runtime.simulated.calls import BodyContext, Call
 from stellaris.runtime.simulated.threads import Outcome, Settled, Task, Threads
 
-#: Seconds that a hand-over between threads and back costs, roughly: quicker bodies are not handed over.
+#: Seconds that a hand-over to another thread and back costs, roughly: quicker bodies are not handed over.
 _HAND_OVER = 100e-6
-#: Runs after which a body's pace is trusted, and programs whose pace is remembered.
-_TRUSTED_AFTER, _REMEMBERED = 8, 256
-
-#: Of the quick ones, every so many-th is timed again.
-_LOOK_AT = 16
+#: Runs after which a body's average time is trusted.
+_TRUSTED_AFTER = 8
+#: Programs whose average times are kept.
+_REMEMBERED = 256
+#: Of the runs on the calling thread, one in so many is timed, so that a body that has become slow is noticed.
+_TIMED = 16
 #: The keys of containers are folded from this number, which no invocation has.
 _CONTAINERS = 2**32 - 1
 
-#: The task of a body that is left until it is needed.
+#: The task of a body that has been put off until its result is needed.
 _LATER = "later"
 
 
 class Bodies:
-    """Runs the bodies of invocations that have started, some time before their completion is handed out.
+    """Runs the bodies of invocations between their start and the time at which their completion is handed out.
 
-    Which thread a body runs on, and when, changes no result.
+    Which thread a body runs on, and when, changes no result: its arguments were resolved at its start.
 
     Args:
-      threads: how many bodies run at once; None for all that have started.
+      threads: how many bodies run at once; None to run every body that has started.
       seed: of the contexts' keys.
-      batching: whether alike bodies run in one call: in virtual time they do.
+      batching: whether bodies of one program may run in one call: in virtual time they may.
       hang_after: seconds of real time after which a body that has not returned is given up on.
     """
 
     def __init__(self, threads: int | None, seed: int, *, batching: bool, hang_after: float) -> None:
-        self._threads, self._seed, self._batching, self._hang_after = Threads(threads), seed, batching, hang_after
-        self._root_key: jax.Array | None = None
-        self._hung = False
-        self._open: dict[Function, list[Call]] = {}  # groups that may still be joined
-        self._pace: dict[Any, tuple[int, float]] = {}  # runs, and seconds on average, by code
+        self._threads = Threads(threads)
+        self._seed = seed
+        self._batching = batching
+        self._hang_after = hang_after
+        self._root_key: jax.Array | None = None  # made for the first body
+        self._hung = False  # whether a body was ever given up on
+        self._open: dict[Function, list[Call]] = {}  # batches that may still be joined
+        self._pace: dict[Any, tuple[int, float]] = {}  # number of runs, and average seconds, by code
 
     def start(self, call: Call, *, trusted: bool, on_done: Callable[[], None] | None = None) -> None:
-        """Has a body run on a thread, or leaves it until its completion is due: in its program's open group, or alone.
+        """Hands a body to a thread, or puts it off until its completion is due: in its program's batch, or alone.
 
         Args:
-          call: whose arguments are resolved.
-          trusted: whether its body, if it has always been quick, may run on the thread that asks for it. It may not
-            hang there: nobody would be left to notice.
-          on_done: called on the body's thread, after it.
+          call: with resolved arguments.
+          trusted: whether its body, if it has always been quick, may run on the calling thread. Not if it has a
+            time-out: if it hung there, nobody would be left to notice.
+          on_done: called on the body's thread, after the body.
         """
         program = call.program
         if self._batching and program.batched is not None:
@@ -59,7 +63,9 @@ class Bodies:
             group.append(call)
             call.task = _LATER
             if len(group) >= program.max_batch:
-                self._close(program)
+                # By size, and otherwise when the first completion is due, but never by real time: so batches, and with
+                # them results, do not depend on the machine's load.
+                self._run_open(program)
             return
         runs, average = self._pace.get(_code(program), (0, 0.0))
         if not (trusted and runs >= _TRUSTED_AFTER and average < _HAND_OVER):
@@ -71,15 +77,15 @@ class Bodies:
             call.task = _LATER
 
     def finish(self, call: Call) -> Outcome | None:
-        """What a body returned, and what it raised; None if it hangs."""
+        """What a body returned and raised, waiting for it; None if it hangs."""
         settled: Any = call.task
         if isinstance(settled, Settled):
             return settled
         program = call.program
         if self._open and call.task is _LATER and call in self._open.get(program, ()):
-            self._close(program)
+            self._run_open(program)
         if call.task is _LATER:
-            if call.number % _LOOK_AT:
+            if call.number % _TIMED:
                 return _run(program, self._context(call), call.resolved or ())
             began = time.perf_counter()
             outcome = _run(program, self._context(call), call.resolved or ())
@@ -95,7 +101,7 @@ class Bodies:
         return task.outcomes[place]
 
     def measure(self, call: Call) -> float:
-        """Runs a body now and alone; returns the seconds that it took, the computation of its arrays included."""
+        """Runs a body now and alone; returns its real seconds, until the arrays that it returns are computed."""
         program, context, arguments = call.program, self._context(call), call.resolved or ()
 
         def work() -> Sequence[Outcome]:
@@ -109,7 +115,7 @@ class Bodies:
         return task.seconds
 
     def settle(self, call: Call) -> None:
-        """Runs a body that has started to its end, and keeps what it returned.
+        """Runs a body to its end, and keeps the outcome for `finish`.
 
         Raises:
           RuntimeError: if it hangs.
@@ -120,13 +126,13 @@ class Bodies:
         call.task = Settled(*outcome)
 
     def drop(self, call: Call) -> bool:
-        """A call was killed: what has not begun need not.
+        """A call was killed: its body is not run if it has not begun.
 
-        In virtual time a body that runs is waited for: its slot is given away at this instant, and two bodies in one
-        slot would race. On the wall clock time goes on, so it is not.
+        In virtual time a body that runs is waited for: its slot can be given away at this very instant, and two bodies
+        in one slot would race. On the wall clock waiting would take time, so its slot stays occupied instead.
 
         Returns:
-          Whether nothing of it runs any more. If something does, its slot is not to be given away.
+          Whether its body does not run any more. If it does, its slot must not be given away.
         """
         group = self._open.get(call.program, [])
         if call in group:
@@ -143,6 +149,7 @@ class Bodies:
         return False
 
     def _replace_thread(self) -> None:
+        """A body hangs, and keeps its thread: another takes the thread's place, where their number is limited."""
         self._hung = True
         if self._batching:
             self._threads.start()
@@ -157,7 +164,8 @@ class Bodies:
         waits = self._batching and not self._hung
         self._threads.close(min(patience, self._hang_after, threading.TIMEOUT_MAX) if waits else 0.0)
 
-    def _close(self, program: Function) -> None:
+    def _run_open(self, program: Function) -> None:
+        """Runs a program's open batch on a thread."""
         group = self._open.pop(program)
         contexts = [self._context(call) for call in group]
         arguments = [call.resolved or () for call in group]
@@ -172,7 +180,7 @@ class Bodies:
         if not runs and len(self._pace) >= _REMEMBERED:
             self._pace.clear()
         runs += 1
-        # The first runs are often slow, and soon forgotten.
+        # An average over the last few runs: the first ones compile, and should soon be forgotten.
         self._pace[code] = runs, average + (seconds - average) / min(runs, _TRUSTED_AFTER)
 
     def _context(self, call: Call) -> BodyContext:
@@ -184,7 +192,7 @@ class Bodies:
 
 
 def _code(program: Function) -> Any:
-    """What bodies have in common that are made anew for every call, as a lambda in a loop is: they are as quick."""
+    """By what a body's average time is kept: its code, which lambdas that are made anew in a loop have in common."""
     return getattr(program.body, "__code__", program.body)
 
 
@@ -224,7 +232,7 @@ def _initialise(program: Function, context: BodyContext) -> None:
     container = context.container
     if not container.initialised:
         if program.init is not None:
-            # A key of its own: the first body's must not repeat what `init` drew.
+            # A key of its own, so that the first body does not draw what `init` drew.
             keys = jax.random.fold_in(context.root_key, _CONTAINERS)
             container.state = program.init(container.slot, jax.random.fold_in(keys, container.number))
         container.initialised = True

@@ -1,4 +1,4 @@
-"""A call on the simulated platform: an invocation, its container, and what a body sees of both."""
+"""A call on the simulated platform: an invocation, its container, and the context that its body gets."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,35 +14,35 @@ from stellaris.saved import saved
 @saved
 @dataclass(eq=False, slots=True)
 class Container:
-    """A warm place to run: it owns a slot and, from its first body on, a state."""
+    """A warm place to run: it has a slot and, from its first body on, a state."""
 
     number: int
     function: str
     slot: int
-    program: Function | None  #: whose `init` made, or will make, its state; None while it is anybody's.
+    program: Function | None  #: whose `init` makes its state; None as long as no program has used it.
     place: Place = NOWHERE
     provisioned: bool = False
     state: Any = None
     initialised: bool = False
     idle_since: float | None = None
-    expiring: bool = False  #: whether an event is due that looks whether it has been idle for too long.
+    expiring: bool = False  #: whether there is an event to check how long it has been idle.
     alive: bool = True
-    occupied: bool = False  #: whether a killed body still runs in its slot, which nobody else may have until it ends.
-    call: "Call | None" = None  #: that has it.
+    occupied: bool = False  #: whether a killed body still runs in its slot, which must then not be given away.
+    call: "Call | None" = None  #: the call that it runs.
 
 
 @saved
 @dataclass(eq=False, slots=True)
 class Call(Invocation):
-    """An invocation, and what the platform needs to know of it besides."""
+    """An invocation, and what else the platform needs to know of it."""
 
     program: Function
-    args: tuple[Any, ...] | None  #: let go of once it has ended, unless it may be tried again.
+    args: tuple[Any, ...] | None  #: None once it has ended and will not be tried again, to free memory.
     work: float
     nbytes: int  #: of the arguments that are passed by value.
     pool: Any = field(repr=False)  #: its function's containers, a `containers.Pool`.
-    course: Course | None  #: None if it meets no fault, and repeats nothing.
-    arrived: bool = field(default=False, init=False)  #: whether the instant has come at which it was submitted.
+    course: Course | None  #: None if it meets no fault and repeats no recorded call.
+    arrived: bool = field(default=False, init=False)  #: whether the instant has come for which it was submitted.
     container: Container | None = field(default=None, init=False)
     resolved: tuple[Any, ...] | None = field(default=None, init=False)
     task: Any = field(default=None, init=False)  #: see `bodies`.
@@ -50,7 +50,7 @@ class Call(Invocation):
 
 @dataclass(eq=False, slots=True)
 class BodyContext:
-    """What a body knows of where it runs: the contract's `Context`."""
+    """The `functions.Context` that a body gets."""
 
     container: Container
     root_key: jax.Array

@@ -1,4 +1,4 @@
-"""Virtual time, which jumps to the next event, and wall time, which is waited for."""
+"""Virtual time, which jumps from event to event, and wall time, which passes."""
 
 import math
 import time
@@ -21,7 +21,7 @@ class Clock(Protocol):
 
 @part("now")
 class VirtualClock:
-    """Time that costs nothing: its driver sets it."""
+    """Time that its driver sets."""
 
     virtual = True
 
@@ -43,7 +43,7 @@ class WallClock:
         return time.monotonic() - self._start
 
     def reach(self, instant: float, interruptions: "SimpleQueue[Any]") -> Any | None:
-        """Waits until `instant`, or until something is put into `interruptions`, which is then returned instead."""
+        """Waits until `instant`, and returns None; or until something is put into `interruptions`, and returns that."""
         while (left := instant - self.now) > 0:
             try:
                 return interruptions.get(timeout=None if math.isinf(left) else left)

@@ -8,11 +8,11 @@ from stellaris.runtime.functions import Function, FunctionSpec
 from stellaris.runtime.simulated.calls import Call, Container
 from stellaris.saved import part
 
-#: Provisioned containers are taken before others.
+#: Subtracted from the turn of provisioned containers, which are reused first: they never expire, but the others can.
 _FIRST = 1 << 60
 #: Stands for the `init` of containers that no program has used yet.
 _ANYBODY = "anybody"
-#: Entries of ended containers that are not worth a look.
+#: So few entries of ended containers are not worth removing.
 _ENDED_AT_LEAST = 64
 
 
@@ -37,17 +37,20 @@ class Pool:
         self.idle: dict[int, Container] = {}  #: in order of when they became idle.
         self.busy = 0  #: containers that an invocation has.
         self.waiting: list[tuple[float, int, Call]] = []  #: for room, a heap by submission: see `admission`.
-        self.slots: list[int] = []  #: free ones below the highest in use, a heap.
+        self.slots: list[int] = []  #: free slots below the highest in use, a heap.
         self.occupied = 0  #: slots without a live container, in which a killed body still runs.
-        self.prewarmed = 0  #: containers that were asked for ahead of invocations, so far.
-        self._warm: dict[Any, list[tuple[int, Container]]] = {}  # idle ones by `init`, a heap each; some have ended
-        self._ended = 0  # entries of those heaps whose container has ended, at most
+        self.prewarmed = 0  #: containers that `prewarm` was asked for so far.
+        # Idle containers by their program's `init`, in heaps of `(turn, container)`; the lowest turn is reused first.
+        # Entries of containers that have ended stay until they come up, or are many.
+        self._warm: dict[Any, list[tuple[int, Container]]] = {}
+        self._ended = 0  # an upper bound of the entries whose container has ended
         self._turns = 0
 
     def take(self, program: Function) -> Container | None:
         """Removes and returns the idle container to reuse next, by the function's `reuse` rule.
 
-        It is one of those that this program initialised, or that no program has used yet; None if there is none.
+        Only containers that this program initialised, or that no program has used yet, can be reused; of both kinds the
+        lower turn is first. None if there is none.
         """
         heap = self._live(program.init)
         anybody = self._live(_ANYBODY) if _ANYBODY in self._warm else None
@@ -64,7 +67,7 @@ class Pool:
         return container
 
     def _live(self, whose: Any) -> list[tuple[int, Container]] | None:
-        """The heap of some idle containers, whose first is alive; None if all have ended."""
+        """The heap of a program's idle containers, with an entry at its top that is alive; None if all have ended."""
         heap = self._warm.get(whose)
         if heap is None:
             return None
@@ -74,10 +77,10 @@ class Pool:
         return heap or None
 
     def forget(self, container: Container) -> None:
-        """Drops an idle container that has ended.
+        """Removes an idle container that has ended.
 
-        Its entry stays in its heap until it comes up. Once there are more entries of ended containers than of idle
-        ones, they are all removed, so that the heaps do not grow with the run.
+        Its entry stays in its heap until it comes up. When entries of ended containers outnumber those of idle ones,
+        all of them are removed, so that the heaps do not grow with the run.
         """
         if self.idle.pop(container.number, None) is None:
             return
@@ -90,20 +93,25 @@ class Pool:
             self._ended = 0
 
     def free(self, slot: int) -> None:
-        """A slot may be taken again."""
+        """Frees a slot."""
         heapq.heappush(self.slots, slot)
 
     def next_slot(self) -> int:
-        """The lowest free slot, taken."""
+        """Takes the lowest free slot: environments are made for every slot below a bound, so slots must stay small."""
         return heapq.heappop(self.slots) if self.slots else len(self.live) + self.occupied
 
     def give(self, container: Container, now: float) -> None:
         """Makes a container idle."""
         container.idle_since = now
         self.idle[container.number] = container
-        reuse = self.spec.reuse
         self._turns += 1
-        turn = -container.number if reuse == "newest" else -self._turns if reuse == "most_recent" else self._turns
+        match self.spec.reuse:
+            case "newest":
+                turn = -container.number
+            case "most_recent":
+                turn = -self._turns
+            case "least_recent":
+                turn = self._turns
         heap = self._warm.setdefault(_whose(container), [])
         heapq.heappush(heap, (turn - _FIRST if container.provisioned else turn, container))
 

@@ -1,6 +1,6 @@
-"""How calls leave the simulated platform: complete, fail or are killed; their messages arrive, late or twice.
+"""How calls leave the simulated platform: they complete, fail or are killed, and are handed out, perhaps late or twice.
 
-The second half of a call's life, which `lifecycle` begins.
+The second half of a call's life; `lifecycle` is the first.
 """
 
 import copy
@@ -24,11 +24,11 @@ class Departures:
     """Ends calls, frees their containers, and hands them out.
 
     Args:
-      agenda: where ends and messages are put down.
-      fleet: whose containers the calls have.
-      transfers: which holds what the calls refer to.
-      trace: where it is recorded.
-      bodies: what they compute.
+      agenda: to which ends and messages are added.
+      fleet: of the containers.
+      transfers: which hold the versions and objects that calls refer to.
+      trace: the record.
+      bodies: what the calls compute.
     """
 
     def __init__(self, agenda: Agenda, fleet: Fleet, transfers: Transfers, trace: Trace, bodies: Bodies) -> None:
@@ -37,16 +37,20 @@ class Departures:
         self._transfers = transfers
         self._rows = trace.newest
         self._bodies = bodies
-        self.pending: dict[int, Call] = {}  #: by number, until they end.
+        self.pending: dict[int, Call] = {}  #: calls that have not ended, by number.
         self.undelivered = 0  #: messages under way whose call has ended.
         fleet.on_lost = self._crash
 
     # ---- ended ----------------------------------------------------------------------------------------------------
 
     def complete(self, call: Call, now: float) -> Call | None:
-        """A call is due: its body has returned, or raised, or hangs; then its message may be lost."""
+        """A call is due: ends it by how its body and its message fare, in this order.
+
+        First the body: it may hang, or raise. Then the container: it may crash, and the result with it. Then the
+        message: it may be lost, or arrive twice.
+        """
         if call.number not in self.pending:
-            return None  # killed already
+            return None  # it was killed before
         outcome = self._bodies.finish(call)
         if outcome is None:
             limit = call.pool.spec.timeout
@@ -67,27 +71,29 @@ class Departures:
             self._deliver_at(again, _twin(call, now), "redelivered")
         if noticed is None:
             return self._end_if_pending((call, "completed"), now)
-        # It ends now, and its container is free; that it was lost is handed out once somebody notices.
+        # It ends now, and frees its container; but it is handed out only when the loss of its message is noticed.
         self._deliver_at(noticed, call, "noticed")
         self._end_if_pending((call, "lost"), now)
         return None
 
     def end_at(self, time: float, call: Call, status: str) -> None:
-        """Has a call end at an instant, unless it has ended before."""
+        """Adds the event of a call's end, which does nothing if the call has ended before."""
         self._agenda.add(time, END, call.number, self._end_if_pending, (call, status))
 
     def end(self, call: Call, status: str, now: float) -> None:
-        """Ends a call; its container is free, or ends with it."""
+        """Ends a call, and frees its container or ends it as well."""
         container = call.container
         dies = ENDINGS_BY_NAME[status].ends_container
         if dies and container is not None and call.status == "running":
+            # First, because freeing the container gives its slot away, in which no killed body may still run.
             container.occupied = not self._bodies.drop(call)
+        # In the trace a call ends before its container does, and before another call can have that.
         self._mark_ended(call, status, now)
         if container is not None:
             self._fleet.release(container, now, started=call.started is not None, dies=dies)
 
     def cancel_all(self, now: float) -> None:
-        """The platform closes: what is pending is cancelled. The containers are the fleet's to end."""
+        """Cancels what is pending, because the platform closes; the fleet ends the containers."""
         for call in list(self.pending.values()):
             self._mark_ended(call, "cancelled", now)
 
@@ -100,7 +106,7 @@ class Departures:
         return call
 
     def _mark_ended(self, call: Call, status: str, now: float) -> None:
-        """The one place where a call ends."""
+        """Records the end of a call and drops what it no longer needs; no call ends elsewhere."""
         del self.pending[call.number]
         call.status = status
         call.finished = now
@@ -126,7 +132,7 @@ class Departures:
         self._agenda.add(time, END, call.number, self._deliver, (call, event))
 
     def _deliver(self, message: tuple[Call, str], now: float) -> Call | None:
-        """Hands out what ended before: a duplicate, or a call whose message was lost."""
+        """Hands out a call that has ended before: a duplicate, or one whose lost message is noticed."""
         call, event = message
         self.undelivered -= 1
         self._rows.append((now, event, call.function, call.number, -1, 0.0))
@@ -134,7 +140,7 @@ class Departures:
 
 
 def _twin(call: Call, now: float) -> Call:
-    """A completion that arrives once more, as another object of the same number and key."""
+    """A copy of a call that completes, for the duplicate of its message; the copy has the same number and key."""
     twin = copy.copy(call)
     twin.status = "completed"
     twin.finished = now

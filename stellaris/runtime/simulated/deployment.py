@@ -1,4 +1,4 @@
-"""What is deployed on a simulated platform, where, and what goes wrong with it: a value that no run changes."""
+"""What is deployed on a simulated platform, on which machines, and with which faults: a value that no run changes."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from stellaris.runtime.simulated.placement import Placement
 
 @dataclass(frozen=True)
 class Deployment:
-    """All of a simulated platform that can be compared and recorded; its arguments are `SimulatedPlatform`'s.
+    """The configuration of a simulated platform, to compare and to record; for its fields see `SimulatedPlatform`.
 
     Raises:
       LookupError: if there are faults for a function that is not deployed.

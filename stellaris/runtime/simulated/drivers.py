@@ -1,6 +1,6 @@
-"""Who moves the clock: virtual time jumps to the next event, wall time waits for it.
+"""What moves the clock: virtual time jumps to the next event, wall time waits for it.
 
-A driver pops events off the agenda and carries them out, until one hands out a call.
+A driver takes events off the agenda and calls their handlers, until one hands out a call.
 """
 
 import math
@@ -11,18 +11,18 @@ from stellaris.runtime.simulated.calls import Call
 from stellaris.runtime.simulated.clock import VirtualClock, WallClock
 from stellaris.runtime.simulated.lifecycle import Lifecycle
 
-#: More events than this at one instant are a loop that costs no time.
+#: More events than this at one instant are taken for an endless loop.
 _MAX_EVENTS_AT_ONE_INSTANT = 100_000
-#: Rows that the trace takes over at a time.
+#: Rows after which the trace moves them into its columns: many at a time, which is faster, but before they fill memory.
 _ROWS_AT_ONCE = 1 << 8
 
 
 class VirtualTime:
-    """Carries out events as fast as they come.
+    """Virtual time: carries out events one after the other, and sets the clock to the time of each.
 
     Args:
       life: whose agenda.
-      clock: that jumps to each event's time.
+      clock: which it sets.
       on_event: called after every event, or None.
     """
 
@@ -33,12 +33,12 @@ class VirtualTime:
         self._events_now = 0
 
     def next(self, until: float) -> Call | None:
-        """The next call that is handed out; None if nothing is pending, or nothing ends by `until`, which is then now.
+        """The next call that is handed out; None if nothing is pending, or nothing ends by `until`, the new now.
 
         Raises:
           RuntimeError: if events at one instant never end, or what is pending waits for room that nothing will free.
         """
-        # Names of this loop's own: it is the platform's hottest.
+        # Local names, because every event passes through this loop.
         life = self._life
         clock = self._clock
         agenda = life.agenda
@@ -48,7 +48,7 @@ class VirtualTime:
         bounded = until < math.inf
         if len(life.trace.newest) > _ROWS_AT_ONCE:
             life.trace.settle()
-        # With a bound, what is left when nothing is pending happens too: containers expire until then.
+        # With a bound, events are carried out even if no call is pending: containers expire until then.
         while pending or departures.undelivered or (bounded and agenda):
             try:
                 event = agenda.pop()
@@ -78,7 +78,7 @@ class VirtualTime:
 
 
 class WallTime:
-    """Waits for each event's time, or for a body that returns before.
+    """Wall time: waits for the time of each event, or for a body that returns before.
 
     Args:
       life: whose agenda.
@@ -101,17 +101,18 @@ class WallTime:
         agenda = life.agenda
         departures = life.departures
         while departures.pending or departures.undelivered or until < math.inf:
+            # Before the next event is chosen: a body that has returned may add an earlier one, its call's end.
             self._take_note_of_all()
             instant = agenda.next_time
             if instant == until == math.inf and not agenda:
-                raise _deadlock(life)  # what runs has its end in the agenda
+                raise _deadlock(life)  # no call runs, because the end of a call that runs is in the agenda
             returned = self._clock.reach(min(instant, until), life.returned)
             if returned is not None:
                 life.take_note(returned)
-                continue  # its end may come before the event that was waited for
+                continue  # likewise: its call may end before the event that was waited for
             if instant > until:
                 return None
-            time, _, _, _, step, subject = agenda.pop()
+            time, _phase, _number, _serial, step, subject = agenda.pop()
             ended: Call | None = step(subject, time)
             if self._on_event is not None:
                 self._on_event()
@@ -120,6 +121,7 @@ class WallTime:
         return None
 
     def _take_note_of_all(self) -> None:
+        """Takes note of every body that has returned by now, in the order in which they did."""
         while True:
             try:
                 self._life.take_note(self._life.returned.get_nowait())

@@ -1,4 +1,4 @@
-"""What goes wrong: crashes, lost and duplicated messages, throttling, stragglers, lost containers, a slow store."""
+"""Faults: crashes, lost and duplicated messages, throttling, stragglers, lost containers, and a store in trouble."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -8,30 +8,29 @@ from stellaris.configuration import digest
 from stellaris.runtime.delays import Constant, Delay, Stream, Uniform, check_drawn
 from stellaris.saved import part, saved
 
-#: What can happen to one attempt, in the order in which chance decides about them.
+#: The faults that one attempt can meet. Each has a random stream of its own, so their order decides nothing.
 KINDS = ("throttle", "crash_before", "crash_during", "crash_after", "lose", "duplicate", "straggle")
 
 
 @dataclass(frozen=True)
 class Faults:
-    """What goes wrong with a function's invocations: with these probabilities, each by itself, or as scheduled.
+    """The faults of a function's invocations: each kind independently with its probability, or as scheduled.
 
     Args:
       throttle: probability that a request for a container is refused; the attempt ends as `throttled`.
-      crash_before: probability that the container crashes before the body runs; like every crash, the attempt ends as
-        `crashed`, and the container with its state.
-      crash_during: probability that it crashes while the body runs, at a random moment; the body has no effect.
-      crash_after: probability that it crashes after the body has had its effects, before its result is there.
+      crash_before: probability that the container crashes before the body runs. As after every crash, the attempt ends
+        as `crashed`, and the container ends with its state.
+      crash_during: probability that it crashes at a random moment while the body runs; the body has no effect.
+      crash_after: probability that it crashes after the body has had its effects, before its result is sent.
       lose: probability that the message of a completion is lost. The body has run, the container lives on, and the
         attempt ends as `lost`, which is noticed later.
       notice_after: seconds until the loss of a message is noticed, and the invocation handed out as `lost`.
-      duplicate: probability that the message of a completion arrives twice. If the first is lost, the second comes all
-        the same, after the loss has perhaps been noticed and the work been done again.
-      duplicate_after: seconds between both.
+      duplicate: probability that the message of a completion arrives twice. If the first message is lost, the second
+        still arrives, perhaps after the loss was noticed and the work was done again.
+      duplicate_after: seconds between the two messages.
       straggle: probability that computing takes longer.
-      straggler_factor: by how much it then takes longer; a distribution of a factor, not of seconds.
-      lifetime: seconds that a container lives at most before it is lost with its state, whatever it is doing; None for
-        no end.
+      straggler_factor: how many times as long it then takes; a distribution of a factor, not of seconds.
+      lifetime: seconds after which a container is lost with its state, whatever it is doing; None for never.
       at: scheduled faults, in addition to the random ones. Maps the number of an attempt (from 0, in order of
         submission) to kinds of fault, which are the names of the probabilities above: `{3: ("lose",)}`.
       lose_containers_at: instants at which the function's newest container is lost.
@@ -82,7 +81,7 @@ class Faults:
 
 @part("_attempts", rebuilt=("_faults", "_chances", "_moment", "_factor", "_notice", "_again"))
 class FaultDraws:
-    """Decides what happens to a function's attempts.
+    """Draws the faults of a function's attempts.
 
     Args:
       function: its name.
@@ -91,7 +90,8 @@ class FaultDraws:
     """
 
     def __init__(self, function: str, faults: Faults, seed: int) -> None:
-        self._faults, self._attempts = faults, 0
+        self._faults = faults
+        self._attempts = 0
         chances = Uniform(0.0, 1.0)
         self._chances = {
             kind: Stream(chances, seed, f"{function}/{kind}") for kind in KINDS if getattr(faults, kind) > 0
@@ -102,18 +102,18 @@ class FaultDraws:
         self._again = Stream(faults.duplicate_after, seed, f"{function}/duplicate_after")
 
     def next_attempt(self) -> frozenset[str] | None:
-        """What will happen to the next attempt that is submitted; None for nothing."""
+        """The faults of the next attempt that is submitted; None for none."""
         kinds = {kind for kind, chance in self._chances.items() if chance.draw() < getattr(self._faults, kind)}
         kinds.update(self._faults.at.get(self._attempts, ()))
         self._attempts += 1
         return frozenset(kinds) or None
 
     def moment(self) -> float:
-        """The share of an invocation's duration after which it crashes."""
+        """The share of its duration after which an invocation crashes."""
         return self._moment.draw()
 
     def straggler_factor(self) -> float:
-        """By how much an invocation takes longer."""
+        """How many times as long an invocation takes."""
         return self._factor.draw()
 
     def notice_after(self) -> float:
@@ -127,16 +127,16 @@ class FaultDraws:
 
 @dataclass(frozen=True)
 class Outages:
-    """Spells of trouble, at random or as scheduled.
+    """Outages, at random or as scheduled.
 
     Args:
-      every: seconds between the end of one and the beginning of the next, None for none but the scheduled.
-      lasting: seconds of one.
-      at: scheduled ones: `(begin, end)` in seconds.
+      every: seconds between the end of a random outage and the beginning of the next; None for no random ones.
+      lasting: seconds of a random outage.
+      at: scheduled outages: `(begin, end)` in seconds.
 
     Raises:
       TypeError: if a duration is a bare number instead of a distribution.
-      ValueError: if a scheduled one ends before it begins.
+      ValueError: if a scheduled outage ends before it begins.
 
     Example:
       >>> Outages(at=((10.0, 12.5),))
@@ -158,12 +158,12 @@ class Outages:
 
 @dataclass(frozen=True)
 class StoreFaults:
-    """A store in trouble.
+    """The faults of a store.
 
     Args:
       slow: when transfers take longer.
-      slow_factor: by how much.
-      refuse: when it refuses; an invocation that starts then and refers to the store crashes.
+      slow_factor: how many times as long they then take.
+      refuse: when it does not answer; an invocation that starts then and refers to the store crashes.
 
     Raises:
       ValueError: if the factor is below 1.
@@ -180,12 +180,12 @@ class StoreFaults:
 
 @saved
 class StoreRefusedError(RuntimeError):
-    """The store refused to answer an invocation."""
+    """The store did not answer an invocation."""
 
 
 @part("_begin", "_end", rebuilt=("_scheduled", "_gaps", "_lengths"))
 class OutageClock:
-    """Answers whether there is an outage now; time does not go back.
+    """Says whether there is an outage; it may only be asked about later and later times.
 
     Args:
       outages: their distribution, or schedule.
@@ -200,7 +200,7 @@ class OutageClock:
         self._begin = self._end = -math.inf if self._gaps is None else 0.0
 
     def now(self, instant: float) -> bool:
-        """Whether `instant` is within one: its beginning is, its end is not."""
+        """Whether there is an outage at `instant`; its beginning belongs to it, its end does not."""
         while self._gaps is not None and instant >= self._end:
             before = self._end
             self._begin = before + self._gaps.draw()

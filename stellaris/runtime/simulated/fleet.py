@@ -1,4 +1,4 @@
-"""All containers of a platform: made, placed, kept warm, evicted, lost; and the limits on how many there may be."""
+"""All containers of a platform: made, placed, kept warm, evicted and lost, within the limits on their number."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -23,12 +23,12 @@ class Fleet:
 
     Args:
       pools: by function.
-      cluster: where they are placed.
-      limit: invocations at once of all functions together, or None.
-      agenda: where their ends are put down.
-      trace: where they are recorded.
-      seed: of how long they take to be made.
-      lifetimes: of the functions whose containers are lost at times.
+      cluster: on which they are placed.
+      limit: the most invocations at once of all functions together, or None.
+      agenda: to which their events are added.
+      trace: the record.
+      seed: of their lifetimes.
+      lifetimes: seconds after which a container is lost, of the functions whose containers are.
 
     Raises:
       ValueError: if a limit cannot be met.
@@ -49,10 +49,9 @@ class Fleet:
         self._cluster = cluster
         self._agenda = agenda
         self._rows = trace.newest
-        #: Called with the time when a call that waits may find room; whoever keeps the queue sets it.
+        #: Called with the time whenever room may have been freed; set by `Admission`, which keeps the queues.
         self.on_room: Callable[[float], None] = _nobody_waits
-        #: Called with a call whose container was lost, and the time; what it returns is handed out. Whoever ends calls
-        #: sets it.
+        #: Called with a call whose container is lost, and the time; what it returns is handed out. Set by `Departures`.
         self.on_lost: Callable[[Call, float], Call | None] = _nobody_runs
         reserved = [pool.spec.reserved_concurrency or 0 for pool in pools.values()]
         if limit is not None and sum(reserved) + (0 in reserved) > limit:
@@ -60,23 +59,24 @@ class Fleet:
         for name, pool in pools.items():
             if not cluster.could_ever_hold(pool.spec.resources):
                 raise ValueError(f"function {name!r}: no node could ever hold its {pool.spec.resources}")
-        self._shared = math.inf if limit is None else limit - sum(reserved)
+        self._shared = math.inf if limit is None else limit - sum(reserved)  # invocations at once, beside the reserved
         self._shared_busy = 0
-        self._made = 0
+        self._made = 0  # containers, which are numbered in the order in which they are made
         self._lifetimes = {name: Stream(delay, seed, f"{name}/lifetime") for name, delay in lifetimes.items()}
 
     # ---- what an invocation does with them ----------------------------------------------------------------------
 
     def acquire(self, call: Call, now: float) -> tuple[Container, float] | None:
-        """Gives an invocation a container, an idle one or a new one.
+        """Gives an invocation an idle container, or else a new one.
 
         Returns:
-          The container, and the seconds that it takes to be made (0 if it is warm); None if there is no room.
+          The container, and the seconds until it is ready (0 if it is warm); None if there is no room.
         """
         pool: Pool = call.pool
         if not self.may_have_room(pool):
             return None
-        wait, container = 0.0, pool.take(call.program)
+        wait = 0.0
+        container = pool.take(call.program)
         if container is None:
             container = self._make(pool, call.program, now)
             if container is None:
@@ -90,7 +90,7 @@ class Fleet:
         return container, wait
 
     def may_have_room(self, pool: Pool) -> bool:
-        """Whether the limits let one more invocation begin; whether a node has room is not asked."""
+        """Whether the limits admit one more invocation; a node may still lack the room."""
         limit = pool.spec.max_concurrency
         if limit is not None and not pool.idle and len(pool.live) >= limit:
             return False
@@ -99,11 +99,11 @@ class Fleet:
         return self._shared_busy < self._shared
 
     def begin(self, container: Container) -> float:
-        """Its invocation starts; returns by how much it is slowed down by others on the same GPU."""
+        """Its invocation starts; returns how many times as long it computes, with others on the same GPU."""
         return self._cluster.begin(container.place)
 
     def release(self, container: Container, now: float, *, started: bool, dies: bool) -> None:
-        """Its invocation has ended: the container is idle, or ends as well."""
+        """Its invocation has ended: the container becomes idle, or ends as well."""
         pool = self._pools[container.function]
         container.call = None
         pool.busy -= 1
@@ -133,17 +133,17 @@ class Fleet:
         """Has so many containers of a function made at an instant, ahead of the invocations."""
         pool.prewarmed += count
         for _ in range(count):
-            # Number -1: made before any call of that instant looks for room.
+            # Number -1, so that they are made before any call that arrives at that instant looks for room.
             self._agenda.add(time, ACQUIRE, -1, self._warm, pool)
 
     def _warm(self, pool: Pool, now: float) -> None:
-        """Makes a container ahead of the invocations, if there is room; it is idle once it is ready."""
+        """Makes a container ahead of the invocations, if there is room; it becomes idle when it is ready."""
         container = self._make(pool, None, now)
         if container is not None:
             self._agenda.add(now + self._start_up(container, now), END, -1, self._ready, container)
 
     def lose(self, container: Container, now: float) -> Call | None:
-        """A container is lost with its state; returns the invocation that it takes along, if one has it."""
+        """A container is lost with its state; returns the call that crashes with it, if it runs one."""
         if not container.alive:
             return None
         self._rows.append((now, "container_lost", container.function, -1, container.number, container.slot))
@@ -154,14 +154,15 @@ class Fleet:
         return None
 
     def lose_newest(self, name: str, now: float) -> Call | None:
-        """A function's newest container is lost, if it has one; likewise."""
+        """A function's newest container is lost, if there is one; likewise."""
         live = self._pools[name].live
         return self.lose(live[max(live)], now) if live else None
 
     def end(self, container: Container, now: float) -> None:
-        """A container ends; a provisioned one is replaced."""
+        """Ends a container; a provisioned one is replaced."""
         pool = self._pools[container.function]
-        container.alive, container.state = False, None
+        container.alive = False
+        container.state = None
         pool.forget(container)
         del pool.live[container.number]
         if container.occupied:
@@ -171,34 +172,41 @@ class Fleet:
         self._cluster.free(container.place, pool.spec.resources)
         self._rows.append((now, "container_ended", pool.name, -1, container.number, container.slot))
         if container.provisioned:
+            # Not at once: the caller may be ending it to make room for another. Yet before the calls of this instant.
             self._agenda.add(now, ACQUIRE, -1, self._replace, pool)
 
     def vacate(self, container: Container) -> None:
-        """The killed body has ended that still ran in this container's slot: the slot is free."""
+        """A killed body that ran on in the slot of this ended container has returned: the slot is free."""
         pool = self._pools[container.function]
         container.occupied = False
         pool.occupied -= 1
         pool.free(container.slot)
 
     def end_all(self, now: float) -> None:
-        """The platform closes."""
+        """Ends every container, because the platform closes."""
         for pool in self._pools.values():
             for container in list(pool.live.values()):
-                container.provisioned = False
+                container.provisioned = False  # so that it is not replaced
                 self.end(container, now)
 
     def _make(self, pool: Pool, program: Function | None, now: float) -> Container | None:
-        """A new container, if there is room; for a program, idle ones that are no use to it make room."""
+        """A new container, if there is room.
+
+        If it is made for a call's program, and not ahead of calls, idle containers are evicted to make room for it:
+        those of its own function that another program has initialised, and those of any function on a full node.
+        """
         spec = pool.spec
         provisioned = False
         if spec.max_concurrency is not None and len(pool.live) >= spec.max_concurrency:
             if program is None:
                 return None
-            unused = min(pool.idle.values(), key=lambda c: c.provisioned, default=None)  # the first of its kind
+            # That unused for longest, but a provisioned one only if there is no other; the new one is then provisioned.
+            unused = min(pool.idle.values(), key=lambda c: c.provisioned, default=None)
             if unused is None:
                 return None
-            provisioned, unused.provisioned = unused.provisioned, False
-            self.end(unused, now)  # its state is another program's; its place is needed
+            provisioned = unused.provisioned
+            unused.provisioned = False
+            self.end(unused, now)
         place = self._cluster.place(spec.resources)
         if place is None and program is not None and self._evict_for(spec, now):
             place = self._cluster.place(spec.resources)
@@ -215,10 +223,14 @@ class Fleet:
         return container
 
     def _evict_for(self, spec: FunctionSpec, now: float) -> bool:
-        """Ends idle containers, those unused for longest first, if that makes room on a node."""
+        """Ends idle containers, those unused for longest first, if that makes room on a node; says whether it did.
+
+        Provisioned ones are spared. None ends before it is known that there will be room, and then only those on the
+        node that gets the room: evicting the others would help nobody.
+        """
         pools = self._pools
         idle = [c for pool in pools.values() for c in pool.idle.values() if not c.provisioned]
-        idle.sort(key=lambda c: (c.idle_since, c.number))
+        idle.sort(key=lambda c: (c.idle_since, c.number))  # by number, so that ties do not depend on the pools' order
         gone: list[Container] = []
         for container in idle:
             gone.append(container)
@@ -239,7 +251,10 @@ class Fleet:
             self._agenda.add(now + keep_alive, EXPIRE, container.number, self._expire, container)
 
     def _expire(self, container: Container, now: float) -> None:
-        """Ends a container that has been idle for too long; looks again later if it was used in between."""
+        """Ends a container that has been idle for too long; checks again later if it was used in between.
+
+        One event per container at a time, instead of one per use: most containers are used often before they expire.
+        """
         container.expiring = False
         if not container.alive or container.idle_since is None:
             return
@@ -252,28 +267,32 @@ class Fleet:
             self.on_room(now)
 
     def _ready(self, container: Container, now: float) -> None:
+        """A container that was made ahead of calls can be used."""
         if container.alive:
             self._rows.append((now, "container_ready", container.function, -1, container.number, container.slot))
             self._make_idle(self._pools[container.function], container, now)
             self.on_room(now)
 
     def _replace(self, pool: Pool, now: float) -> None:
+        """Makes a provisioned container in place of one that ended, if there is room."""
         container = self._make(pool, None, now)
         if container is not None:
             container.provisioned = True
             self._agenda.add(now + self._start_up(container, now), END, -1, self._ready, container)
 
     def _start_up(self, container: Container, now: float) -> float:
+        """Seconds until a new container is ready."""
         pool = self._pools[container.function]
-        cold_start, initialisation = pool.cold_start.draw(), pool.initialisation.draw()
+        cold_start = pool.cold_start.draw()
+        initialisation = pool.initialisation.draw()
         if initialisation:
             self._rows.append((now, "initialisation", container.function, -1, container.number, initialisation))
         return cold_start + initialisation
 
 
 def _nobody_waits(now: float) -> None:
-    """Until there is a queue."""
+    """Stands for `Admission.wake` until that is set."""
 
 
 def _nobody_runs(call: Call, now: float) -> None:
-    """Until there are calls."""
+    """Stands for the end of a call until that is set."""

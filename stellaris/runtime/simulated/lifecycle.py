@@ -1,7 +1,7 @@
 """The life of a call on the simulated platform: submitted, acquired, started; `departures` says how it ends.
 
 Every step is an event of the agenda, `step(subject, time)`, which may return a call to be handed out. All that changes
-as a platform runs is held here, so that a checkpoint of it is a checkpoint of the platform.
+as a platform runs is reached from here, so that a checkpoint of it is a checkpoint of the platform.
 """
 
 from collections import deque
@@ -42,10 +42,10 @@ class Lifecycle:
 
     Args:
       deployment: what costs time, and what goes wrong.
-      replay: the recorded run that is met instead of faults, or None.
+      replay: a recorded run to repeat, or None.
       seed: of every draw.
       clock: virtual or wall time.
-      bodies: runs what has started.
+      bodies: which run once a call has started.
       hang_after: seconds of real time after which a body on the wall clock is given up on.
     """
 
@@ -67,8 +67,8 @@ class Lifecycle:
         self._rows = self.trace.newest
         self._bodies = bodies
         self._hang_after = hang_after
-        self._expected: deque[Call] = deque()  # calls that arrive at an instant to come, in order of their arrival
-        self._invoked = 0
+        self._expected: deque[Call] = deque()  # calls submitted for an instant to come, in the order of these instants
+        self._invoked = 0  # calls, which are numbered in the order of their submission
         self._courses = Courses(deployment.faults, replay, seed)
         self.fleet = Fleet(
             self.pools,
@@ -101,11 +101,11 @@ class Lifecycle:
         attempt: int = 1,
         key: int | None = None,
     ) -> Call:
-        """A new call, which looks for a container now, or arrives at an instant to come."""
+        """Submits a call, now or for an instant to come."""
         number = self._invoked
         now = self.clock.now
         if args:
-            self.transfers.pin(args, number)  # before all else: if it raises, nothing has happened
+            self.transfers.pin(args, number)  # first, because it may raise, and nothing must have happened then
         self._invoked += 1
         key = number if key is None else key
         submitted = now if at is None else at
@@ -121,8 +121,9 @@ class Lifecycle:
     def _expect(self, call: Call) -> None:
         """Has a call arrive at an instant to come.
 
-        Calls that are submitted in order of their arrival, as those of a workload that is known beforehand are, stand
-        in line, and only the first has an event. So the agenda stays short, however many there are.
+        Calls are often submitted in the order in which they arrive, a whole workload at a time. They stand in line, and
+        only the first has an event in the agenda, which so stays short. A call that arrives before the last of the line
+        has an event of its own.
         """
         line = self._expected
         if not line or call.submitted >= line[-1].submitted:
@@ -132,24 +133,24 @@ class Lifecycle:
         self.agenda.add(call.submitted, ACQUIRE, call.number, self._arrive, call)
 
     def _arrive(self, call: Call, now: float) -> Call | None:
-        """A call's instant has come."""
+        """A call arrives: from now on it is part of the record."""
         line = self._expected
         if line and line[0] is call:
             line.popleft()
-            if line:  # before all else, also if the call was cancelled: the next may arrive at this very instant
+            if line:  # first, and also if this call was cancelled, because the next may arrive at this very instant
                 following = line[0]
                 self.agenda.add(following.submitted, ACQUIRE, following.number, self._arrive, following)
         if call.number not in self.departures.pending:
-            return None  # cancelled before
+            return None  # it was cancelled before
         looks = self._arrived(call, now)
         if looks == now:
-            # At once, as the event would: it has the same time, phase and number as this one.
+            # Without an event, which would be the next in any case: it has this one's time, phase and number.
             return self._acquire(call, now)
         self.agenda.add(looks, ACQUIRE, call.number, self._acquire, call)
         return None
 
     def _arrived(self, call: Call, now: float) -> float:
-        """Records that a call is submitted; returns when it looks for a container, or is refused."""
+        """Records a call's submission; returns when it looks for a container, or is refused."""
         call.arrived = True
         self._rows.append((now, "submitted", call.function, call.number, -1, call.key))
         drawn: float = now + call.pool.queueing.draw()
@@ -158,9 +159,10 @@ class Lifecycle:
     # ---- acquired -------------------------------------------------------------------------------------------------
 
     def _acquire(self, call: Call, now: float) -> Call | None:
-        """Finds a container, or waits for one; or is rejected, or throttled by a fault."""
+        """Finds a container for a call, or queues it; a call that is rejected, or throttled by a fault, ends."""
         if call.number not in self.departures.pending:
-            return None  # cancelled before
+            return None  # it was cancelled before
+        # The fault comes first: a request that is refused does not get as far as the queue.
         throttled = call.course is not None and call.course.throttled
         if throttled or not self.admission.admit(call, now):
             self.departures.end(call, "throttled", now)
@@ -168,7 +170,7 @@ class Lifecycle:
         return None
 
     def _take(self, call: Call, container: Container, wait: float, now: float) -> None:
-        """Has a call start once its container is there."""
+        """Has a call start when its container is ready."""
         call.container = container
         self._rows.append((now, "acquired", call.function, call.number, container.number, call.cold))
         start = now + wait
@@ -176,17 +178,21 @@ class Lifecycle:
             start = call.course.starts_at(now, start)
             ending = call.course.ends_before_start()
             if ending is not None:
-                # The end is put down first: of two events at one instant it comes first, and nothing starts.
+                # Its phase comes before that of the start at the same instant, so the call ends without having started.
                 self.departures.end_at(start, call, ending)
         self.agenda.add(start, START, call.number, self._start, call)
 
     # ---- started --------------------------------------------------------------------------------------------------
 
     def _start(self, call: Call, now: float) -> None:
-        """Snapshots the arguments, settles how long it will take, and sends the body off."""
+        """Resolves a call's arguments, settles how long it takes, and has its body run.
+
+        The order is that of a real call: it occupies its GPU, its container may crash, it fetches its arguments, and it
+        computes. What comes later draws nothing if the call ends earlier.
+        """
         container = call.container
         if call.number not in self.departures.pending:
-            return  # cancelled, or its container lost, before it started
+            return  # it was cancelled, or its container was lost
         assert container is not None
         spec = call.pool.spec
         course = call.course
@@ -203,14 +209,17 @@ class Lifecycle:
                 transfer = self.transfers.fetch(call, now)
         except (LookupError, StoreRefusedError) as error:
             call.error = error
-            # A version that is not there will not be there later; a store that refuses will answer again.
+            # A version that is not there will not come back: the call fails for good. A store that refuses will answer.
             self.departures.end_at(now, call, "failed" if isinstance(error, LookupError) else "crashed")
             return
         if course is None:
+            # Like `course.end_of`, written out because on most platforms every call passes here.
             seconds = self._seconds(call, spec, transfer, slow_down)
-            due, ending = now + seconds, "completed"
+            due = now + seconds
+            ending = "completed"
             if spec.timeout is not None and seconds > spec.timeout:
-                due, ending = now + spec.timeout, "timed_out"
+                due = now + spec.timeout
+                ending = "timed_out"
         else:
             due, ending = course.ends(
                 now, lambda factor: self._seconds(call, spec, transfer, slow_down * factor), spec.timeout
@@ -218,37 +227,40 @@ class Lifecycle:
         if ending == "completed":
             self._run(call, spec, due, now)
         else:
-            # It will be killed: what it would have computed is never seen, so it is not computed.
+            # It will be killed, and nobody will see what it would have computed, so its body does not run.
             call.task = None
             self.departures.end_at(due, call, ending)
 
     def _seconds(self, call: Call, spec: FunctionSpec, transfer: float, slow_down: float) -> float:
-        """How long a call takes from its start to its end, if nothing goes wrong."""
+        """Seconds from a call's start to its end, if nothing goes wrong."""
         if not isinstance(spec.compute, Measured):
             seconds: float = transfer + call.work * call.pool.compute.draw() * slow_down
             return seconds
         if self.clock.virtual:
             return transfer + spec.compute.factor * call.work * self._bodies.measure(call) * slow_down
-        return transfer  # and then as long as it takes
+        return transfer  # on the wall clock the body's own time is added when it has returned: see `take_note`
 
     def _run(self, call: Call, spec: FunctionSpec, due: float, now: float) -> None:
-        """Sends a body off that is to complete."""
-        call.finished = due  # on the wall clock its body may take longer
+        """Has the body of a call run that is to complete."""
+        call.finished = due  # on the wall clock later, if its body takes longer
         if self.clock.virtual:
             if call.task is None:  # it has not been measured
                 self._bodies.start(call, trusted=spec.timeout is None)
             self.agenda.add(due, END, call.number, self.departures.complete, call)
         else:
             self._bodies.start(call, trusted=False, on_done=lambda: self.returned.put(call))
-            limit, ending = (self._hang_after, "hung") if spec.timeout is None else (spec.timeout, "timed_out")
-            self.departures.end_at(max(now + limit, due), call, ending)
+            # The call completes when its body has returned. This event ends it if the body never does.
+            if spec.timeout is None:
+                self.departures.end_at(max(now + self._hang_after, due), call, "hung")
+            else:
+                self.departures.end_at(max(now + spec.timeout, due), call, "timed_out")
 
     def take_note(self, call: Call) -> None:
-        """On the wall clock a body has returned: its call ends when its delay is over, too."""
+        """On the wall clock a body has returned: its call completes now, or when its drawn duration is over."""
         container = call.container
         if call.number not in self.departures.pending:
             if container is not None and container.occupied:
-                self.fleet.vacate(container)  # it was killed before, and has ended only now
+                self.fleet.vacate(container)  # the call was killed before, and its body returns only now
             return
         assert call.finished is not None
         due = call.finished
@@ -260,13 +272,13 @@ class Lifecycle:
     # ---- besides --------------------------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Runs the bodies that have started to their end."""
+        """Runs every body that has started to its end, and keeps the outcomes until their calls are due."""
         for call in self.departures.pending.values():
             if call.task is not None:
                 self._bodies.settle(call)
 
     def end_all(self) -> None:
-        """The platform closes: what is pending is cancelled, and containers end."""
+        """Cancels what is pending and ends the containers, in this order: no call outlives its container."""
         now = self.clock.now
         self.departures.cancel_all(now)
         self.fleet.end_all(now)

@@ -1,4 +1,4 @@
-"""The simulated serverless platform: the contract's methods, over a life of calls and a driver of time."""
+"""The simulated serverless platform: the contract's methods, over the life of calls and a driver of time."""
 
 import math
 import os
@@ -25,7 +25,7 @@ from stellaris.runtime.store import Store
 from stellaris.runtime.trace import Trace
 from stellaris.saved import part
 
-#: Seconds that closing waits for bodies that run, once an exception has ended the `with` block: somebody waits.
+#: Seconds to wait for running bodies when an exception has ended the `with` block, because the user waits to see it.
 _PATIENCE = 2.0
 
 
@@ -46,28 +46,29 @@ _PATIENCE = 2.0
 class SimulatedPlatform(Platform):
     """Runs functions as a serverless platform would, in virtual or in wall time.
 
-    In virtual time everything that costs time is drawn from the functions' delays, bodies run on a pool of threads, and
-    completions are handed out in the order `(time, phase, invocation number)`: the same seed gives the same run, bit
-    for bit, whatever the threads or the machine's load. On the wall clock the same delays are really waited for.
+    In virtual time all durations are drawn from the functions' delays, bodies run on a pool of threads, and completions
+    are handed out in the order `(time, phase, invocation number)`: the same seed gives the same run, bit for bit,
+    whatever the number of threads or the load of the machine. On the wall clock the same delays are really waited for.
 
     Args:
       functions: the deployment, by name.
       clock: `"virtual"` or `"wall"`.
       seed: of every draw; each function and purpose has a stream of its own.
-      threads: that run bodies in virtual time; by default as many as there are processors. A body that has shown to
-        take less than a hand-over between threads runs on the calling thread, unless its function has a time-out. On
-        the wall clock every body that has started has a thread of its own: waiting for one must not look like running.
-      keep_versions: how many of the newest versions of a name the store keeps beside those that are held.
-      store_capacity: bytes that the store holds at most.
-      nodes: machines that containers are placed on; without any there is room for everything.
+      threads: how many bodies run at once in virtual time; by default as many as there are processors. A body whose
+        earlier runs took less time than a hand-over between threads runs on the calling thread, unless its function has
+        a time-out. On the wall clock every body has a thread of its own, because to wait for a thread would take time
+        that no delay accounts for.
+      keep_versions: how many of the newest versions of a name the store keeps, beside those that invocations hold.
+      store_capacity: the most bytes that the store holds.
+      nodes: machines on which containers are placed; without any there is room for everything.
       placement: which of the nodes with room gets a container, the first (`"pack"`) or the emptiest (`"spread"`).
-      max_concurrency: invocations at once at most, of all functions together; None for no limit.
+      max_concurrency: the most invocations at once, of all functions together; None for no limit.
       faults: what goes wrong, by function.
       store_faults: what goes wrong with the store.
-      replay: a recorded run, whose delays and faults its invocations meet instead.
+      replay: a recorded run, whose delays and endings its invocations repeat.
       hang_after: seconds of real time after which a body that has not returned is given up on. Its invocation then ends
-        by its time-out, or as `hung` if it has none.
-      on_event: called with the platform after every event, to look and not to touch.
+        at its time-out, or as `hung` if it has none.
+      on_event: called with the platform after every event; it may look at everything, but change nothing.
 
     Raises:
       LookupError: if there are faults for a function that is not deployed.
@@ -162,7 +163,7 @@ class SimulatedPlatform(Platform):
 
     @property
     def deployment(self) -> Deployment:
-        """What is deployed, where, and what goes wrong."""
+        """What is deployed, on which machines, and with which faults."""
         return self._deployment
 
     @property

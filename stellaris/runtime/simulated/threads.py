@@ -1,4 +1,4 @@
-"""Threads that run tasks in order, and never keep the interpreter from ending."""
+"""Threads that start tasks in order, and never keep the interpreter from exiting."""
 
 import threading
 import time
@@ -19,18 +19,20 @@ class Settled(NamedTuple):
 
 
 class Task:
-    """The bodies of one call on a thread: one invocation's, or those of a batch."""
+    """Work for a thread: the body of one invocation, or those of a batch."""
 
     __slots__ = ("abandoned", "finished", "on_done", "outcomes", "seconds", "size", "work")
 
     def __init__(
         self, work: Callable[[], Sequence[Outcome]], on_done: Callable[[], None] | None = None, *, size: int = 1
     ) -> None:
-        self.work: Callable[[], Sequence[Outcome]] | None = work
-        self.on_done, self.size = on_done, size
+        self.work: Callable[[], Sequence[Outcome]] | None = work  #: None once it is done, to free what it refers to.
+        self.on_done = on_done
+        self.size = size
         self.outcomes: Sequence[Outcome] = ()
-        self.seconds, self.abandoned = 0.0, False
-        self.finished = threading.Lock()
+        self.seconds = 0.0  #: of real time that it took.
+        self.abandoned = False  #: whether it was given up on.
+        self.finished = threading.Lock()  #: released when it is done.
         self.finished.acquire()
 
     def run(self) -> None:
@@ -39,11 +41,11 @@ class Task:
         began = time.perf_counter()
         try:
             self.outcomes = self.work()
-        except BaseException as error:  # SystemExit, for one: it ends the body, not the thread
+        except BaseException as error:  # also SystemExit, which is to end the body and not the thread
             self.outcomes = [(None, error)] * self.size
         self.seconds = time.perf_counter() - began
         self.work = None
-        self.finished.release()
+        self.finished.release()  # before `on_done`: who is told of the end must find the outcomes
         if self.on_done is not None:
             self.on_done()
 
@@ -57,21 +59,21 @@ class Task:
 
 
 class Threads:
-    """Threads that run tasks in order, and never keep the interpreter from ending, as those of `concurrent.futures` do.
+    """Threads that start tasks in order. Unlike those of `concurrent.futures` they do not keep Python from exiting.
 
     Args:
-      count: how many run at once; one that is given up on is replaced. None for a thread of its own for every task.
+      count: how many tasks run at once; a task that is given up on does not count. None for a new thread per task.
     """
 
     def __init__(self, count: int | None) -> None:
         self._count = count
         self._threads: list[threading.Thread] = []
         self._tasks: SimpleQueue[Task | None] = SimpleQueue()
-        # The threads refer to the queue alone: a platform that nobody closes is collected, and its threads then end.
+        # The threads refer to the queue only, so that a platform that nobody closes is collected and its threads end.
         weakref.finalize(self, _dismiss, self._tasks, self._threads).atexit = False
 
     def submit(self, task: Task) -> None:
-        """Runs a task as soon as a thread is free."""
+        """Runs a task when a thread is free, after those submitted before."""
         if self._count is None:
             threading.Thread(target=task.run, name="stellaris", daemon=True).start()
             return
@@ -80,13 +82,13 @@ class Threads:
         self._tasks.put(task)
 
     def start(self) -> None:
-        """One thread more."""
+        """Adds a thread."""
         thread = threading.Thread(target=_serve, args=(self._tasks,), name="stellaris", daemon=True)
         self._threads.append(thread)
         thread.start()
 
     def close(self, patience: float) -> None:
-        """Ends the threads; what has not begun is not run, and what runs is waited for for so many seconds."""
+        """Ends the threads: tasks that have not begun are dropped, and running ones are waited for, for so long."""
         try:
             while True:
                 self._tasks.get_nowait()
@@ -94,12 +96,12 @@ class Threads:
             _dismiss(self._tasks, self._threads)
         until = time.monotonic() + patience
         for thread in self._threads:
-            if thread.is_alive():  # an interruption may have come while it was started
+            if thread.is_alive():  # it is not if an interruption came while it was being started
                 thread.join(max(until - time.monotonic(), 0.0))
 
 
 def _dismiss(tasks: "SimpleQueue[Task | None]", threads: Sequence[threading.Thread]) -> None:
-    """Has as many threads end as there are, each once it has nothing to do."""
+    """Has every thread end when it has nothing else to do."""
     for _ in threads:
         tasks.put(None)
 
@@ -107,4 +109,4 @@ def _dismiss(tasks: "SimpleQueue[Task | None]", threads: Sequence[threading.Thre
 def _serve(tasks: "SimpleQueue[Task | None]") -> None:
     while (task := tasks.get()) is not None:
         task.run()
-        del task  # nothing is held while waiting
+        del task  # so that nothing it refers to is kept while the thread waits

@@ -1,4 +1,4 @@
-"""What calls fetch from the store and send back, and how long that takes; stores may be slow, or refuse."""
+"""What calls fetch from the store and send back, how long that takes, and the store's faults."""
 
 import math
 
@@ -14,13 +14,13 @@ from stellaris.saved import part
 
 @part("_referring", rebuilt=("_clock", "_rows", "store", "_slow", "_slow_factor", "_refusing"))
 class Transfers:
-    """The store of one platform, as its calls see it.
+    """The store of one platform, and the transfers between it and calls.
 
     Args:
       deployment: what the store keeps, and its faults.
-      seed: of those.
-      clock: when something is published.
-      trace: where it is recorded.
+      seed: of the faults.
+      clock: which says when something is published.
+      trace: the record.
     """
 
     def __init__(self, deployment: Deployment, seed: int, clock: Clock, trace: Trace) -> None:
@@ -34,10 +34,10 @@ class Transfers:
         self._refusing = None if faults is None else OutageClock(faults.refuse, seed, "store/refuse")
 
     def pin(self, args: tuple[object, ...], number: int) -> None:
-        """Keeps the fixed versions among a call's arguments until it ends.
+        """Keeps the fixed versions and objects among a call's arguments until it ends.
 
         Raises:
-          LookupError: if one is kept no longer.
+          LookupError: if one of them is no longer kept.
         """
         if has_references(args):
             self.store.pin(args, invocation=number)
@@ -48,7 +48,7 @@ class Transfers:
 
         Raises:
           LookupError: if a version that they refer to is not there.
-          StoreRefusedError: if the store refuses.
+          StoreRefusedError: if the store does not answer.
         """
         args = call.args or ()
         transfer = call.pool.spec.transfer
@@ -72,7 +72,7 @@ class Transfers:
         return seconds
 
     def release(self, number: int) -> None:
-        """Lets go of what a call held."""
+        """Ends a call's hold on versions and objects."""
         if number in self._referring:
             self._referring.discard(number)
             self.store.release(number)
