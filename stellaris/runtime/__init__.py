@@ -25,7 +25,7 @@ from stellaris.runtime.simulated.faults import StoreRefusedError as StoreRefused
 from stellaris.runtime.simulated.platform import SimulatedPlatform as SimulatedPlatform
 from stellaris.runtime.simulated.recorded import Recording as Recording
 from stellaris.runtime.store import Store as Store
-from stellaris.runtime.store import StoreFullError as StoreFullError
 from stellaris.runtime.trace import Trace as Trace
 from stellaris.runtime.usage import Split as Split
+from stellaris.runtime.versions import StoreFullError as StoreFullError
 from stellaris.types import Versioned as Versioned

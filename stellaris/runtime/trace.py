@@ -1,6 +1,5 @@
 """The platform's event log: the single record that histories, bills, histograms and timelines are views of."""
 
-import math
 import os
 import struct
 from array import array
@@ -10,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stellaris.runtime import timeline
-from stellaris.runtime.endings import ENDINGS
 from stellaris.runtime.files import atomic_path, atomic_write
-from stellaris.runtime.views import Events, Invocations
+from stellaris.runtime.views import Events, Invocations, invocations_of
 from stellaris.types import NDArray
 
 if TYPE_CHECKING:
@@ -137,56 +135,11 @@ class Trace:
         Until a row is added, every call returns the same table; its arrays cannot be written to.
         """
         if self._table is None or self._table[0] != len(self):
-            self._table = len(self), self._invocations()
+            columns = {name: self._array(i) for i, name in enumerate(_TYPES)}
+            self._table = len(self), invocations_of(columns, self._codes, self.functions())
             for column in self._table[1][:-1]:
                 column.flags.writeable = False
         return self._table[1]
-
-    def _invocations(self) -> Invocations:
-        names = self.functions()
-        event, number = self._array(1), self._array(3)
-        n = int(number.max(initial=-1)) + 1
-        columns = {name: np.full(n, math.nan) for name in ("submitted", "acquired", "started", "ended")}
-        key = np.arange(n)
-        container = np.full(n, -1)
-        function = np.full(n, -1, np.int16)
-        cold = np.zeros(n, bool)
-        ending = np.full(n, -1, np.int8)
-        places = np.full(len(self._names) + 1, -1, np.int16)
-        places[[self._codes[name] for name in names]] = np.arange(len(names))
-
-        def rows(name: str) -> NDArray:
-            return np.flatnonzero((event == self._codes.get(name, -1)) & (number >= 0))
-
-        for name in ("submitted", "acquired", "started"):
-            at = rows(name)
-            which = number[at]
-            columns[name][which] = self._array(0)[at]
-            function[which] = places[self._array(2)[at]]
-            if name == "submitted":
-                key[which] = self._array(5)[at]
-            elif name == "acquired":
-                cold[which] = self._array(5)[at] > 0
-            if name != "submitted":
-                container[which] = self._array(4)[at]
-        for code, name in enumerate(ENDINGS):
-            at = rows(name)
-            columns["ended"][number[at]] = self._array(0)[at]
-            ending[number[at]] = code
-        there = np.flatnonzero(function >= 0)
-        return Invocations(
-            number=there,
-            function=function[there],
-            key=key[there],
-            submitted=columns["submitted"][there],
-            acquired=columns["acquired"][there],
-            cold=cold[there],
-            started=columns["started"][there],
-            ended=columns["ended"][there],
-            ending=ending[there],
-            container=container[there],
-            names=names,
-        )
 
     # ---- other forms --------------------------------------------------------------------------------------------
 
