@@ -105,7 +105,8 @@ class Trace:
     def rows(self, start: int = 0) -> Iterator[tuple[float, str, str, int, int, float]]:
         """Every row from `start` on: `(time, event, function, invocation, container, value)`."""
         self.settle()
-        names, columns = self._names, (column[start:] for column in self._columns)
+        names = self._names
+        columns = [column[start:] for column in self._columns]
         for time, event, function, invocation, container, value in zip(*columns, strict=True):
             yield time, names[event], names[function], invocation, container, value
 
@@ -114,14 +115,13 @@ class Trace:
         rows = start + np.flatnonzero(self._array(1)[start:] == self._codes.get(event, -1))
         if function is not None:
             rows = rows[self._array(2)[rows] == self._codes.get(function, -1)]
-        return Events(*(self._array(column)[rows] for column in (0, 3, 5)))
+        return Events(time=self._array(0)[rows], invocation=self._array(3)[rows], value=self._array(5)[rows])
 
     def containers(self, event: str, function: str) -> dict[int, float]:
         """When an event last happened to each of a function's containers, by the container's number."""
         rows = self._array(1) == self._codes.get(event, -1)
         rows &= self._array(2) == self._codes.get(function, -1)
-        numbers, times = self._array(4)[rows], self._array(0)[rows]
-        return dict(zip(numbers.tolist(), times.tolist(), strict=True))
+        return dict(zip(self._array(4)[rows].tolist(), self._array(0)[rows].tolist(), strict=True))
 
     def functions(self) -> tuple[str, ...]:
         """Names of the functions that were invoked, in order of first appearance."""
