@@ -25,8 +25,8 @@ from stellaris.runtime.simulated.platform import SimulatedPlatform as SimulatedP
 from stellaris.runtime.simulated.recorded import Recording as Recording
 from stellaris.runtime.snapshots import CheckpointError as CheckpointError
 from stellaris.runtime.store import Store as Store
-from stellaris.runtime.store import StoreFullError as StoreFullError
 from stellaris.runtime.trace import Trace as Trace
 from stellaris.runtime.usage import Split as Split
+from stellaris.runtime.versions import StoreFullError as StoreFullError
 from stellaris.saved import saved as saved
 from stellaris.types import Versioned as Versioned

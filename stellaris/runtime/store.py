@@ -1,26 +1,16 @@
-"""The versioned parameter store."""
+"""The versioned parameter store: what is published and put there, and what references to it stand for."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from stellaris.runtime.leases import Entry, Lease, Leases
-from stellaris.runtime.references import At, Held, Lagged, Latest, Object, size
-from stellaris.saved import part, saved
+from stellaris.runtime.references import At, Held, Lagged, Latest, Object
+from stellaris.runtime.versions import OBJECTS, Versions
+from stellaris.saved import part
 from stellaris.types import Tree, Versioned
 
-#: The name under which objects are kept, a version each.
-_OBJECTS = "(objects)"
 
-
-@saved
-class StoreFullError(RuntimeError):
-    """What was to be stored does not fit into the store's capacity."""
-
-
-@part(
-    *("_keep", "_values", "_sizes", "_newest", "_owned", "nbytes"),
-    rebuilt=("_default_keep", "_capacity", "_on_stored", "_leases"),
-)
+@part("_owned", rebuilt=("_on_stored", "_leases", "_versions"))
 class Store:
     """Published versions of named values, and objects.
 
@@ -54,16 +44,15 @@ class Store:
             raise ValueError(f"keep={keep} is below 1: the newest version must stay")
         if not capacity > 0:
             raise ValueError(f"capacity={capacity} is not positive: bytes, or math.inf")
-        self._default_keep = keep
-        self._capacity = capacity
         self._on_stored = on_stored
-        self._keep: dict[str, int] = {_OBJECTS: 0}  # where it is not the default: an object stays while it is held
-        self._values: dict[str, dict[int, Tree]] = {}
-        self._sizes: dict[Entry, int] = {}  # bytes
-        self._newest: dict[str, int] = {}
         self._owned: set[int] = set()  # objects that have not been dropped
         self._leases = Leases()
-        self.nbytes = 0  #: bytes that it holds now.
+        self._versions = Versions(keep, capacity, self._leases.is_held)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it holds now."""
+        return self._versions.nbytes
 
     def publish(self, name: str, tree: Tree) -> int:
         """Makes `tree` the newest version of `name`.
@@ -80,10 +69,9 @@ class Store:
           TypeError: if the size of a leaf is not known.
           ValueError: if the name is the store's own.
         """
-        if name == _OBJECTS:
+        if name == OBJECTS:
             raise ValueError(f"name={name!r} is the store's own")
-        version = self._newest.get(name, -1) + 1
-        nbytes = self._add(name, version, tree)
+        version, nbytes = self._versions.add(name, tree)
         self._on_stored(name, version, nbytes)
         return version
 
@@ -106,9 +94,8 @@ class Store:
           >>> store.resolve((reference,), invocation=0, function="learner")
           ([1, 2],)
         """
-        number = self._newest.get(_OBJECTS, -1) + 1
-        nbytes = self._add(_OBJECTS, number, tree)
-        self._leases.hold((_OBJECTS, number))  # its owner does, until it is dropped
+        number, nbytes = self._versions.add(OBJECTS, tree)
+        self._leases.hold((OBJECTS, number))  # its owner does, until it is dropped
         self._owned.add(number)
         self._on_stored("", number, nbytes)
         return Object(number)
@@ -122,7 +109,7 @@ class Store:
         if reference.number not in self._owned:
             raise LookupError(f"{reference} is not in the store, or was dropped before")
         self._owned.discard(reference.number)
-        self._evict(self._leases.let_go([(_OBJECTS, reference.number)]))
+        self._versions.evict(self._leases.let_go([(OBJECTS, reference.number)]))
 
     def latest(self, name: str) -> Latest:
         """A reference to the newest version at the time when the body starts."""
@@ -134,7 +121,7 @@ class Store:
         Raises:
           LookupError: if it has not been published, or is no longer kept.
         """
-        self._get(name, version)
+        self._versions.get(name, version)
         return At(name, version)
 
     def lagged(self, name: str, lag: int) -> Lagged:
@@ -145,7 +132,7 @@ class Store:
         """
         if lag < 0:
             raise ValueError(f"lag={lag} is negative: no version is newer than the newest")
-        self._keep[name] = max(self._keep.get(name, self._default_keep), lag + 1)
+        self._versions.keep(name, lag + 1)
         return Lagged(name, lag)
 
     def held(self, name: str, *, slots: int) -> Held:
@@ -165,7 +152,7 @@ class Store:
 
     def newest(self, name: str) -> int:
         """The newest version of `name`, or -1 before the first."""
-        return self._newest.get(name, -1)
+        return self._versions.newest(name)
 
     def value(self, name: str) -> Tree:
         """The newest version's value.
@@ -173,7 +160,7 @@ class Store:
         Raises:
           LookupError: if `name` was never published.
         """
-        return self._get(name, self.newest(name))
+        return self._versions.get(name, self.newest(name))
 
     def pin(self, arguments: tuple[object, ...], *, invocation: int) -> None:
         """Keeps the fixed versions and objects among `arguments` for an invocation that has yet to start.
@@ -183,7 +170,7 @@ class Store:
         """
         fixed = [_fixed(argument) for argument in arguments if isinstance(argument, At | Object)]
         for name, version in fixed:
-            self._get(name, version)
+            self._versions.get(name, version)
         if fixed:
             self._leases.pin(fixed, invocation=invocation)
 
@@ -209,31 +196,31 @@ class Store:
                     resolved[i] = self._held(argument, lease)
         finally:
             # Last, because the pinned versions may be those that were just resolved: removed in between, they are gone.
-            self._evict(self._leases.let_go(pinned))
+            self._versions.evict(self._leases.let_go(pinned))
         return tuple(resolved)
 
     def fetched(self, invocation: int) -> int:
         """Bytes that an invocation fetched when it started: each version and object that it refers to counts once."""
         lease = self._leases.get(invocation)
-        return sum(self._sizes[version] for version in lease.fetched) if lease else 0
+        return sum(map(self._versions.size, lease.fetched)) if lease else 0
 
     def release(self, invocation: int) -> None:
         """Ends an invocation's hold on versions and objects."""
-        self._evict(self._leases.end(invocation))
+        self._versions.evict(self._leases.end(invocation))
 
     def versions(self, name: str) -> tuple[int, ...]:
         """The versions of `name` that are kept now, oldest first."""
-        return tuple(sorted(self._values.get(name, ())))
+        return self._versions.of(name)
 
     def _resolved(self, argument: object, lease: Lease) -> object:
         """The value that an argument stands for now, added to the lease; `Held` references stay as they are."""
         if isinstance(argument, Object):
-            value = self._get(_OBJECTS, argument.number)
-            self._leases.fetch(lease, (_OBJECTS, argument.number))
+            value = self._versions.get(OBJECTS, argument.number)
+            self._leases.fetch(lease, (OBJECTS, argument.number))
             return value
         version = self._version(argument)
         if isinstance(argument, Latest | At | Lagged) and version is not None:
-            versioned = Versioned(version, self._get(argument.name, version))
+            versioned = Versioned(version, self._versions.get(argument.name, version))
             self._leases.fetch(lease, (argument.name, version))
             self._leases.work_on(lease, argument.name, version)
             return versioned
@@ -242,11 +229,11 @@ class Store:
     def _version(self, argument: object) -> int | None:
         match argument:
             case Latest(name):
-                return self._newest.get(name, 0)
+                return max(self.newest(name), 0)
             case At(_, version):
                 return version
             case Lagged(name, lag):
-                return max(self._newest.get(name, 0) - lag, 0)
+                return max(self.newest(name) - lag, 0)
         return None
 
     def _held(self, reference: Held, lease: Lease) -> tuple[Versioned, ...]:
@@ -259,50 +246,8 @@ class Store:
         versions = [own, *others][: reference.slots]
         lease.fetched.update((name, version) for version in versions)
         versions += [own] * (reference.slots - len(versions))
-        return tuple(Versioned(version, self._get(name, version)) for version in versions)
-
-    def _get(self, name: str, version: int) -> Tree:
-        values = self._values.get(name)
-        if values is None:
-            known = sorted(self._values.keys() - {_OBJECTS})
-            raise LookupError(f"{name!r} was never published: the store knows {known}")
-        if version not in values:
-            raise LookupError(f"{name!r} version {version} is not in the store, which keeps {self.versions(name)}")
-        return values[version]
-
-    def _add(self, name: str, version: int, tree: Tree) -> int:
-        """Stores a value, and removes the versions that it makes unneeded; returns its bytes."""
-        # Checked before anything changes, so that a value that does not fit leaves the store as it was.
-        nbytes = size(tree)
-        goes = self._unneeded(name, newest=version)
-        after = self.nbytes + nbytes - sum(self._sizes[name, old] for old in goes)
-        if after > self._capacity:
-            kept = {name: sorted(values) for name, values in self._values.items() if values}
-            raise StoreFullError(
-                f"{name!r} version {version}: its {nbytes:,} bytes do not fit into capacity={self._capacity:,}: the "
-                f"store holds {self.nbytes:,} bytes, of the versions {kept}, which are new or held by invocations"
-            )
-        self._newest[name] = version
-        self._values.setdefault(name, {})[version] = tree
-        self._sizes[name, version] = nbytes
-        self.nbytes += nbytes
-        self._remove(name, goes)
-        return nbytes
-
-    def _unneeded(self, name: str, *, newest: int) -> list[int]:
-        oldest = newest - self._keep.get(name, self._default_keep)
-        return [v for v in self._values.get(name, ()) if v <= oldest and not self._leases.is_held((name, v))]
-
-    def _evict(self, freed: Iterable[Entry]) -> None:
-        """Removes versions that are no longer needed, of the names among entries that were just freed."""
-        for name in dict.fromkeys(name for name, _ in freed):
-            self._remove(name, self._unneeded(name, newest=self._newest[name]))
-
-    def _remove(self, name: str, versions: list[int]) -> None:
-        for version in versions:
-            del self._values[name][version]
-            self.nbytes -= self._sizes.pop((name, version))
+        return tuple(Versioned(version, self._versions.get(name, version)) for version in versions)
 
 
 def _fixed(reference: At | Object) -> Entry:
-    return (_OBJECTS, reference.number) if isinstance(reference, Object) else (reference.name, reference.version)
+    return (OBJECTS, reference.number) if isinstance(reference, Object) else (reference.name, reference.version)

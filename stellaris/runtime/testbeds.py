@@ -73,14 +73,17 @@ _SIZES = {
 
 
 def _testbed(provider: str, kinds: Sequence[tuple[str, int]], source: str) -> Testbed:
-    nodes, machines = [], {}
+    nodes: list[Node] = []
+    machines: dict[str, Machine] = {}
     for kind, count in kinds:
         memory, vcpus, gpus = _SIZES[kind]
         nodes += [
             Node(f"{kind}-{i}", memory, vcpus, gpus, slots_per_gpu=LEARNERS_PER_GPU, gpu_sharing=GPU_SHARING)
             for i in range(count)
         ]
-        runs, places = (("learner",), gpus * LEARNERS_PER_GPU) if gpus else (("actor",), vcpus)
-        one = machine(provider, kind, runs=runs, places=places)
-        machines[kind] = replace(one, per_second=count * one.per_second, places=count * places)
+        if gpus:
+            one = machine(provider, kind, runs=("learner",), places=gpus * LEARNERS_PER_GPU)
+        else:
+            one = machine(provider, kind, runs=("actor",), places=vcpus)
+        machines[kind] = replace(one, per_second=count * one.per_second, places=count * one.places)
     return Testbed(tuple(nodes), machines, source)

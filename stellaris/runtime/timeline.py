@@ -26,8 +26,17 @@ def events(table: Invocations, counted: Mapping[str, Events]) -> Iterator[str]:
             {ending: json.dumps(name if ending == "completed" else f"{name} ({ending})") for ending in ENDINGS}
         )
     shown = np.flatnonzero(~np.isnan(table.started) & (table.ending >= 0))
-    columns = (table.number, table.function, table.container, table.acquired, table.cold, table.started)
-    rows = zip(*(column[shown].tolist() for column in (*columns, table.ended, table.ending)), strict=True)
+    rows = zip(
+        table.number[shown].tolist(),
+        table.function[shown].tolist(),
+        table.container[shown].tolist(),
+        table.acquired[shown].tolist(),
+        table.cold[shown].tolist(),
+        table.started[shown].tolist(),
+        table.ended[shown].tolist(),
+        table.ending[shown].tolist(),
+        strict=True,
+    )
     for number, function, container, acquired, cold, started, ended, ending in rows:
         where = f'"pid":{function + 1},"tid":{container},"args":{{"invocation":{number}}}}}'
         if cold and started > acquired:

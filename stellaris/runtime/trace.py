@@ -1,6 +1,5 @@
 """The platform's event log: the single record that histories, bills, histograms and timelines are views of."""
 
-import math
 import os
 import struct
 from array import array
@@ -10,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stellaris.runtime import timeline
-from stellaris.runtime.endings import ENDINGS
 from stellaris.runtime.files import atomic_path, atomic_write
-from stellaris.runtime.views import Events, Invocations
+from stellaris.runtime.views import Events, Invocations, invocations_of
 from stellaris.saved import part
 from stellaris.types import NDArray
 
@@ -133,7 +131,8 @@ class Trace:
     def rows(self, start: int = 0) -> Iterator[tuple[float, str, str, int, int, float]]:
         """Every row from `start` on: `(time, event, function, invocation, container, value)`."""
         self.settle()
-        names, columns = self._names, (column[start:] for column in self._columns)
+        names = self._names
+        columns = [column[start:] for column in self._columns]
         for time, event, function, invocation, container, value in zip(*columns, strict=True):
             yield time, names[event], names[function], invocation, container, value
 
@@ -142,14 +141,13 @@ class Trace:
         rows = start + np.flatnonzero(self._array(1)[start:] == self._codes.get(event, -1))
         if function is not None:
             rows = rows[self._array(2)[rows] == self._codes.get(function, -1)]
-        return Events(*(self._array(column)[rows] for column in (0, 3, 5)))
+        return Events(time=self._array(0)[rows], invocation=self._array(3)[rows], value=self._array(5)[rows])
 
     def containers(self, event: str, function: str) -> dict[int, float]:
         """When an event last happened to each of a function's containers, by the container's number."""
         rows = self._array(1) == self._codes.get(event, -1)
         rows &= self._array(2) == self._codes.get(function, -1)
-        numbers, times = self._array(4)[rows], self._array(0)[rows]
-        return dict(zip(numbers.tolist(), times.tolist(), strict=True))
+        return dict(zip(self._array(4)[rows].tolist(), self._array(0)[rows].tolist(), strict=True))
 
     def functions(self) -> tuple[str, ...]:
         """Names of the functions that were invoked, in order of first appearance."""
@@ -163,56 +161,11 @@ class Trace:
         Until a row is added, every call returns the same table; its arrays cannot be written to.
         """
         if self._table is None or self._table[0] != len(self):
-            self._table = len(self), self._invocations()
+            columns = {name: self._array(i) for i, name in enumerate(_TYPES)}
+            self._table = len(self), invocations_of(columns, self._codes, self.functions())
             for column in self._table[1][:-1]:
                 column.flags.writeable = False
         return self._table[1]
-
-    def _invocations(self) -> Invocations:
-        names = self.functions()
-        event, number = self._array(1), self._array(3)
-        n = int(number.max(initial=-1)) + 1
-        columns = {name: np.full(n, math.nan) for name in ("submitted", "acquired", "started", "ended")}
-        key = np.arange(n)
-        container = np.full(n, -1)
-        function = np.full(n, -1, np.int16)
-        cold = np.zeros(n, bool)
-        ending = np.full(n, -1, np.int8)
-        places = np.full(len(self._names) + 1, -1, np.int16)
-        places[[self._codes[name] for name in names]] = np.arange(len(names))
-
-        def rows(name: str) -> NDArray:
-            return np.flatnonzero((event == self._codes.get(name, -1)) & (number >= 0))
-
-        for name in ("submitted", "acquired", "started"):
-            at = rows(name)
-            which = number[at]
-            columns[name][which] = self._array(0)[at]
-            function[which] = places[self._array(2)[at]]
-            if name == "submitted":
-                key[which] = self._array(5)[at]
-            elif name == "acquired":
-                cold[which] = self._array(5)[at] > 0
-            if name != "submitted":
-                container[which] = self._array(4)[at]
-        for code, name in enumerate(ENDINGS):
-            at = rows(name)
-            columns["ended"][number[at]] = self._array(0)[at]
-            ending[number[at]] = code
-        there = np.flatnonzero(function >= 0)
-        return Invocations(
-            number=there,
-            function=function[there],
-            key=key[there],
-            submitted=columns["submitted"][there],
-            acquired=columns["acquired"][there],
-            cold=cold[there],
-            started=columns["started"][there],
-            ended=columns["ended"][there],
-            ending=ending[there],
-            container=container[there],
-            names=names,
-        )
 
     # ---- other forms --------------------------------------------------------------------------------------------
 

@@ -145,7 +145,8 @@ def _add(parts: list[float], number: float) -> None:
     """Adds a number to a sum kept in parts: the rounding error of each addition becomes a part of its own."""
     kept = 0
     for part in parts:
-        large, small = (number, part) if abs(number) >= abs(part) else (part, number)
+        large = number if abs(number) >= abs(part) else part
+        small = part if abs(number) >= abs(part) else number
         number = large + small
         lost = small - (number - large)
         if lost:

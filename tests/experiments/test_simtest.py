@@ -83,7 +83,7 @@ def a_learner_gets_an_old_version(patch: pytest.MonkeyPatch) -> None:
 
     def older(self: Any, argument: Any) -> Any:
         version = newest(self, argument)
-        if isinstance(argument, store.Latest) and version and version - 1 in self._values[argument.name]:
+        if isinstance(argument, store.Latest) and version and version - 1 in self.versions(argument.name):
             return version - 1
         return version
 

@@ -69,7 +69,8 @@ class Bodies:
             return
         runs, average = self._pace.get(_code(program), (0, 0.0))
         if not (trusted and runs >= _TRUSTED_AFTER and average < _HAND_OVER):
-            context, arguments = self._context(call), call.resolved or ()
+            context = self._context(call)
+            arguments = call.resolved or ()
             task = Task(lambda: [_run(program, context, arguments)], on_done)
             call.task = (task, 0)
             self._threads.submit(task)
@@ -102,7 +103,9 @@ class Bodies:
 
     def measure(self, call: Call) -> float:
         """Runs a body now and alone; returns its real seconds, until the arrays that it returns are computed."""
-        program, context, arguments = call.program, self._context(call), call.resolved or ()
+        program = call.program
+        context = self._context(call)
+        arguments = call.resolved or ()
 
         def work() -> Sequence[Outcome]:
             value, error = _run(program, context, arguments)
