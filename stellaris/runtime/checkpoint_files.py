@@ -1,6 +1,6 @@
 """A checkpoint on the disk: a folder that appears once it is whole, and is looked at before anything in it is believed.
 
-It holds `state.json` (a snapshot's tree), `arrays/` (its arrays by name, which orbax reads alone), `origin.json` (what
+It holds `state.json` (a snapshot's tree), `arrays/` (its arrays, which orbax reads by their names), `origin.json` (what
 saved it), and `SHA256SUMS`, which `sha256sum -c` checks, too.
 """
 

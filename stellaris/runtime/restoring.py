@@ -250,7 +250,7 @@ _READERS: dict[frozenset[str], Callable[[_Reader, Mapping[str, Any]], Any]] = {
     frozenset({"scalar", "dtype"}): lambda reader, node: arrays.read_scalar(
         reader._items(node["scalar"]), node["dtype"]
     ),
-    frozenset({"array", "dtype", "shape", "on"}): lambda reader, node: arrays.read(node, reader._arrays),
+    **dict.fromkeys(arrays.NODES, lambda reader, node: arrays.read(node, reader._arrays)),
     frozenset({"key", "data"}): lambda reader, node: arrays.read_key(node, reader._arrays),
     frozenset({"generator", "state"}): _Reader._generator,
     frozenset({"dtype"}): lambda reader, node: arrays.dtype_named(node["dtype"]),

@@ -46,7 +46,7 @@ class Snapshot(NamedTuple):
     """What was saved."""
 
     tree: Any  #: plain data, which JSON can say.
-    arrays: dict[str, NDArray]  #: by name; none is empty.
+    arrays: dict[str, NDArray]  #: the larger ones, by name.
 
 
 def take(

@@ -44,7 +44,7 @@ def saved(tmp_path: Path) -> Iterator[Checkpoints]:
     with platform() as p:
         folder = Checkpoints(tmp_path / "run")
         for step in (3, 4):
-            folder.save(step, p, {"step": step, "array": np.arange(50)}, externals=GIVEN)
+            folder.save(step, p, {"step": step, "array": np.arange(1000)}, externals=GIVEN)
         yield folder
 
 
@@ -88,7 +88,7 @@ def test_what_is_in_a_checkpoint(saved: Checkpoints) -> None:
     assert state["configurations"]["platform"]["functions"]["f"]["compute"] == {"type": "Constant", "seconds": 1.0}
     script = "import orbax.checkpoint as o, sys; print(o.PyTreeCheckpointer().restore(sys.argv[1])['state.array'][-1])"
     command = [sys.executable, "-W", "ignore", "-c", script, str(folder / "arrays")]
-    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "49\n"
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "999\n"
     subprocess.run(["sha256sum", "--check", "--strict", "--quiet", "SHA256SUMS"], cwd=folder, check=True)
 
 
@@ -273,7 +273,7 @@ class Payload:
         ({"step": "close", "of": "platform"}, r"'close' is no step of a \S+\.SimulatedPlatform"),
         ({"step": "end_all", "of": "platform.life"}, r"'end_all' is no step"),
         ({"external": "os"}, r"externals lacks 'os'"),
-        ({"array": "state.array", "dtype": "O", "shape": [50], "on": "host"}, r"dtype 'O' is none of numbers"),
+        ({"array": "state.array", "dtype": "O", "shape": [1000], "on": "host"}, r"dtype 'O' is none of numbers"),
     ],
 )
 def test_a_stranger_names_code(node: Any, message: str, saved: Checkpoints, tmp_path: Path, monkeypatch: Any) -> None:
@@ -318,11 +318,10 @@ def test_a_stranger_saves_an_array_of_objects(saved: Checkpoints) -> None:
     shutil.rmtree(arrays)
     ocp = checkpoint_files.orbax()
     with ocp.Checkpointer(ocp.PyTreeCheckpointHandler(use_ocdbt=False)) as checkpointer:
-        checkpointer.save(arrays, args=ocp.args.PyTreeSave({"state.array": np.arange(50)}))
+        checkpointer.save(arrays, args=ocp.args.PyTreeSave({"state.array": np.arange(1000)}))
     rewrite(newest(saved) / "state.json", lambda state: state.update(arrays=["state.array"]))
-    with pytest.raises(CheckpointError, match=r"there is no array 'platform\.life\.trace"):
-        load(saved)  # so far it is one that orbax reads
-    (arrays / "state.array" / "0").write_bytes(pickle.dumps(np.array([Payload()] * 50, object)))
+    assert load(saved) == 4  # so far it is one that orbax reads
+    (arrays / "state.array" / "0").write_bytes(pickle.dumps(np.array([Payload()] * 1000, object)))
     kind = arrays / "state.array" / ".zarray"
     kind.write_text(json.dumps(json.loads(kind.read_text()) | {"dtype": "|O", "compressor": None}))
     sign(newest(saved))
@@ -333,7 +332,7 @@ def test_a_stranger_saves_an_array_of_objects(saved: Checkpoints) -> None:
 
 def test_a_stranger_claims_other_arrays(saved: Checkpoints) -> None:
     """More than there are, fewer, or what are no names."""
-    for names in (["state.array", "more"], ["state.array"], "state.array", [["state.array"]], None):
+    for names in (["state.array", "more"], ["more"], "state.array", [["state.array"]], None):
         rewrite(newest(saved) / "state.json", lambda state, names=names: state.update(arrays=names))
         with pytest.warns(UserWarning, match=r"4 is no checkpoint"):
             assert load(saved) == 3

@@ -114,6 +114,7 @@ class Payload:
 
 
 X = {"array": "x", "dtype": "float32", "shape": [2], "on": "host"}
+N = {"numbers": "AAAAAAAAAAA=", "dtype": "float32", "shape": [2], "on": "host"}
 FINE = np.zeros(2, np.float32)
 PICKLE = pickle.dumps(Payload())
 
@@ -182,6 +183,12 @@ PICKLE = pickle.dumps(Payload())
         (X | {"shape": 2}, r"TypeError"),
         (X | {"array": "y"}, r"there is no array 'y'"),
         (X | {"array": None}, r"there is no array None"),
+        (X | {"numbers": ""}, r"says nothing"),
+        (N | {"numbers": "AAAA"}, r"buffer size must be a multiple of element size"),
+        (N | {"numbers": "AAAAAAAAAAAAAAAA"}, r"cannot reshape"),
+        (N | {"numbers": "not base 64"}, r"base64"),
+        (N | {"numbers": "", "shape": [2]}, r"cannot reshape array of size 0"),
+        (N | {"dtype": "object"}, r"dtype 'object' is none of numbers"),
         (X | {"on": "disk"}, r"'disk' is no place of an array"),
         (X | {"array": "objects"}, r"its array is of object"),
         ({"dtype": "O"}, r"dtype 'O' is none of numbers"),
@@ -251,6 +258,7 @@ SOUND = take(
         "rng": np.random.default_rng(0),
         "key": jax.random.key(1),
         "array": jnp.arange(3.0),
+        "larger": np.arange(3000.0),
         "empty": np.zeros((0, 2)),
         "watched": Watched(1, [2]),
         "error": KeyError("x"),

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from stellaris import softsync, staleness_aware
-from stellaris.runtime.arrays import DTYPES
+from stellaris.runtime.arrays import DTYPES, FEW
 from stellaris.runtime.restoring import restore
 from stellaris.runtime.snapshots import CheckpointError, SavedError, Snapshot, path, take
 from stellaris.saved import part, saved
@@ -144,11 +144,12 @@ def test_what_is_one_object_is_one_again(value: Any, salt: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
-@pytest.mark.parametrize("shape", [(), (3,), (0, 2), (2, 3)])
+@pytest.mark.parametrize("shape", [(), (3,), (0, 2), (2, 3), (3, 2000)])
 def test_arrays_of_every_type(dtype: Any, shape: tuple[int, ...]) -> None:
     """On the host and on a device, and as scalars, with their shapes."""
     host = np.arange(math.prod(shape)).reshape(shape).astype(dtype)
     assert same(again(host), host)
+    assert len(take(host).arrays) == (host.nbytes > FEW)
     with jax.enable_x64(True):
         device = jnp.asarray(host)
         assert device.dtype == dtype
@@ -164,6 +165,18 @@ def test_arrays_that_lie_in_memory_differently() -> None:
         loaded = again(array)
         assert same(loaded, np.array(array))
         loaded[0] = 7
+
+
+def test_larger_arrays_have_names() -> None:
+    """Those of the places where they are met first."""
+    large, more = np.arange(1000.0), jnp.arange(2000)
+    snapshot = take({"a": [large, {"b/c": more}], "d": large, "b|c": np.arange(3)})
+    assert {name: array.shape for name, array in snapshot.arrays.items()} == {
+        "state.a[0]": (1000,),
+        "state.a[1].b|c": (2000,),
+    }
+    state = take([{"x/y": large, "x|y": more}]).arrays
+    assert [*state] == ["state[0].x|y", "state[0].x|y'"]
 
 
 def test_weak_types_come_back() -> None:
