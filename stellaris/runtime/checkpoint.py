@@ -26,9 +26,9 @@ class Checkpoints:
     """A folder of checkpoints, each a folder of its number, written whole or not at all.
 
     Each is plain data (`state.json`), and the larger arrays, which orbax reads by their names; see `snapshots` for what
-    can be saved. It has hashes of all its files, and says which stellaris saved it: the version, and a hash of its sources.
-    They are looked at before anything is loaded. No code is in it, and none is run that it names: a stranger's
-    checkpoint may be nonsense, and is then refused, but it can do no harm.
+    can be saved. It has hashes of all its files, and says which stellaris saved it: the version, and a hash of its
+    sources. They are checked before anything is loaded. A checkpoint holds no code, and none is run that it names: a
+    stranger's may be nonsense, and is then refused, but it can do no harm.
 
     Args:
       folder: a local one, made if it is missing.
