@@ -1,0 +1,54 @@
+"""The protocol of algorithms: what keeps it, and what a system says of what does not."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from stellaris import IMPACT, IMPALA, PPO
+from stellaris.algorithms import Algorithm
+from stellaris.algorithms.algorithm import check_algorithm
+
+
+@pytest.mark.parametrize("algorithm", [PPO(), IMPALA(), IMPACT()])
+def test_ours_keep_it(algorithm: Any) -> None:
+    """And are values."""
+    check_algorithm(algorithm)
+    assert isinstance(algorithm, Algorithm)
+    assert algorithm == type(algorithm)()
+    assert hash(algorithm) == hash(type(algorithm)())
+
+
+@dataclass(frozen=True)
+class Half:
+    """Only a loss."""
+
+    def loss(self) -> None:
+        """Of nothing."""
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "message"),
+    [
+        ("ppo", r"algorithm='ppo' is no algorithm \(it has no optimizer, prepare, minibatches, select, loss\)"),
+        (Half(), r"is no algorithm \(it has no optimizer, prepare, minibatches, select\): pass PPO"),
+        (PPO, r"is no algorithm \(that is a class\)"),
+    ],
+)
+def test_what_does_not_is_told_what_it_lacks(algorithm: Any, message: str) -> None:
+    """By name."""
+    with pytest.raises(TypeError, match=message):
+        check_algorithm(algorithm)
+
+
+def test_what_cannot_be_hashed() -> None:
+    """A system compiles once for equal algorithms."""
+
+    class Listed(Half):
+        """Which can be compared, and not hashed."""
+
+        optimizer = prepare = minibatches = select = Half.loss
+        __hash__ = None  # type: ignore[assignment]
+
+    with pytest.raises(TypeError, match=r"cannot be hashed .*make it a frozen dataclass of numbers"):
+        check_algorithm(Listed())

@@ -1,0 +1,67 @@
+"""Workloads and budgets: values, and bad ones are refused at once."""
+
+import math
+from typing import Any
+
+import pytest
+
+from stellaris.acting import ActorCritic, EnvSpec, Policy
+from stellaris.systems import Budget, Workload
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Workload("CartPole-v1", actors=0), r"actors=0"),
+        (lambda: Workload("CartPole-v1", fragment=0), r"fragment=0"),
+        (lambda: Budget(), r"a limit of steps, seconds or cost"),
+        (lambda: Budget(seconds=0.0), r"seconds=0\.0"),
+        (lambda: Budget(steps=1, target_return=math.nan), r"target_return=nan is never reached"),
+        (lambda: Budget(cost=-1.0), r"cost=-1\.0 is not positive"),
+        (lambda: Budget(target_return=5.0), r"a target alone may never be reached"),
+    ],
+)
+def test_values_out_of_range(make: Any, message: str) -> None:
+    """Each error names the argument and its value."""
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Workload(_Thing()), r"environment=<.*_Thing object.*>: expected a name, what makes one environment"),
+        (lambda: Workload("CartPole-v1", actors=2.0), r"actors=2\.0 is not a whole number: pass an int"),
+        (lambda: Workload("CartPole-v1", fragment="16"), r"fragment='16' is not a whole number"),
+        (lambda: Workload("CartPole-v1", policy=(8,)), r"policy=\(8,\) is not a function of the EnvSpec"),
+        (lambda: Budget(seconds="3"), r"seconds='3' is not a number"),
+        (lambda: Budget(steps=None), r"steps=None is not a number"),
+    ],
+)
+def test_values_of_another_type(make: Any, message: str, unchecked: None) -> None:
+    """By name, not from deep within."""
+    with pytest.raises(TypeError, match=message):
+        make()
+
+
+class _Thing:
+    """No environment, and nothing that makes one."""
+
+
+def test_they_are_values() -> None:
+    """Compared, hashed and printed by what they hold."""
+    one, other = (Workload("CartPole-v1", policy=ActorCritic(hidden=(8,)), actors=2) for _ in range(2))
+    assert one == other
+    assert hash(one) == hash(other)
+    assert repr(one) == ("Workload(environment='CartPole-v1', policy=ActorCritic(hidden=(8,)), actors=2, fragment=256)")
+    assert one != Workload("CartPole-v1", policy=ActorCritic(hidden=(9,)), actors=2)
+    assert Budget(seconds=1) == Budget(seconds=1.0)
+
+
+def test_the_policy_is_made_for_the_environment() -> None:
+    """By whatever makes one; what is made is looked at."""
+    spec = EnvSpec("Own-v0", (3,), actions=2, discrete=True)
+    assert isinstance(Workload("Own-v0").make_policy(spec), Policy)
+    wrong: Any = lambda spec: "a policy"  # noqa: E731
+    with pytest.raises(TypeError, match=r"returned 'a policy' for Own-v0: expected a Policy"):
+        Workload("Own-v0", policy=wrong).make_policy(spec)
