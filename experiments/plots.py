@@ -1,9 +1,9 @@
 """Pictures that read well in print: distinct without colour, labelled in units."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib
 import numpy as np
@@ -12,16 +12,12 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
+from experiments.presets import Contender
 from stellaris.runtime import Trace
 from stellaris.runtime.files import atomic_path
-from stellaris.systems.training import Row
+from stellaris.systems import Row
 
-#: Colours that stay apart for the colour-blind (Okabe & Ito 2008) and line styles that stay apart in grey.
-_STYLES: Mapping[str, dict[str, Any]] = {
-    "stellaris": {"color": "#0072B2", "linestyle": "-"},
-    "synchronous": {"color": "#D55E00", "linestyle": "--"},
-}
-#: Further lines of one picture, likewise.
+#: Lines of one picture: colours that stay apart for the colour-blind (Okabe & Ito 2008), lines that do in grey.
 LINES: Sequence[dict[str, Any]] = (
     {"color": "#0072B2", "linestyle": "-"},
     {"color": "#D55E00", "linestyle": "--"},
@@ -41,64 +37,77 @@ _SETTINGS = {
 }
 _RETURN = "mean return of the\nlast 50 training episodes"
 
-Histories = Mapping[str, Sequence[Sequence[Row]]]
+
+class Runs(NamedTuple):
+    """The runs of one system, over several seeds."""
+
+    contender: Contender
+    histories: Sequence[Sequence[Row]]
+    traces: Sequence[Trace]
 
 
-def reward_vs_time(histories: Histories, path: Path, *, title: str, target: float | None) -> None:
+def reward_vs_time(systems: Sequence[Runs], path: Path, *, title: str, target: float | None) -> None:
     """Return against virtual seconds, by system."""
-    with figure(path, _title(title, histories), columns=1) as (axes,):
-        _curves(axes, histories, "seconds", target)
+    with figure(path, _title(title, systems), columns=1) as (axes,):
+        _curves(axes, systems, "seconds", target)
         axes.set(xlabel="virtual time (s)", ylabel=_RETURN)
         _legend(axes)
 
 
-def reward_vs_cost(histories: Histories, path: Path, *, title: str, target: float | None) -> None:
+def reward_vs_cost(systems: Sequence[Runs], path: Path, *, title: str, target: float | None) -> None:
     """Return against cost, under both bills."""
-    with figure(path, _title(title, histories), columns=2) as panels:
-        for axes, column, name in zip(
-            panels, ("cost_demo", "cost_pay_per_use"), ("demo's bill", "pay per use"), strict=True
-        ):
-            _curves(axes, histories, column, target)
+    with figure(path, _title(title, systems), columns=2) as panels:
+        bills = (("cost_demo", "demo's bill"), ("cost_pay_per_use", "pay per use"))
+        for axes, (column, name) in zip(panels, bills, strict=True):
+            _curves(axes, systems, column, target)
             axes.set(xlabel=f"training cost, {name} (USD)")
         panels[0].set(ylabel=_RETURN)
         _legend(panels[0])
 
 
-def staleness(traces: Sequence[Trace], histories: Sequence[Sequence[Row]], path: Path, *, title: str) -> None:
-    """How stale applied gradients were: the distribution, and its mean over time."""
-    values = np.concatenate([trace.select("staleness").value for trace in traces]).astype(int)
-    with figure(path, f"{title}, stellaris", columns=2) as (distribution, over_time):
+def staleness(system: Runs, path: Path, *, title: str) -> None:
+    """How stale a system's applied gradients were: the distribution, and its mean over time."""
+    values = np.concatenate([trace.select("staleness").value for trace in system.traces]).astype(int)
+    colour = system.contender.colour
+    with figure(path, f"{title}, {system.contender.name}", columns=2) as (distribution, over_time):
         if len(values):
             shares = np.bincount(values) / len(values)
-            distribution.bar(np.arange(len(shares)), 100 * shares, width=0.8, color="#0072B2")
+            distribution.bar(np.arange(len(shares)), 100 * shares, width=0.8, color=colour)
             distribution.axvline(values.mean(), color="black", linestyle=":", label=f"mean {values.mean():.2f}")
             distribution.legend()
         distribution.set(xlabel="staleness of an applied gradient (versions)", ylabel="share of gradients (%)")
         distribution.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(integer=True))
-        for history in histories:
+        for history in system.histories:
             seconds = [row["seconds"] for row in history]
             means = [row["staleness_mean"] for row in history]
-            over_time.plot(seconds, means, color="#0072B2", linewidth=1, alpha=0.8)
+            over_time.plot(seconds, means, color=colour, linewidth=1, alpha=0.8)
         over_time.set(xlabel="virtual time (s)", ylabel="mean of the round (versions)", ylim=(0, None))
 
 
-def _curves(axes: Axes, histories: Histories, column: str, target: float | None) -> None:
-    """A line a system; over several seeds their mean, with the range as a band."""
-    for name, runs in histories.items():
+def _curves(axes: Axes, systems: Sequence[Runs], column: str, target: float | None) -> None:
+    """A line a system; over several seeds their mean, with the range as a band, as far as all of them went."""
+    for contender, runs, _ in systems:
         end = min(run[-1][column] for run in runs)
         grid = np.linspace(0.0, end, 200)
         curves = np.array([_interpolate(grid, run, column) for run in runs])
-        axes.plot(grid, curves.mean(axis=0), label=name, linewidth=1.5, **_STYLES[name])
+        axes.plot(
+            grid,
+            curves.mean(axis=0),
+            label=contender.name,
+            linewidth=1.5,
+            color=contender.colour,
+            linestyle=contender.line,
+        )
         if len(runs) > 1:
-            axes.fill_between(grid, curves.min(axis=0), curves.max(axis=0), color=_STYLES[name]["color"], alpha=0.15)
+            axes.fill_between(grid, curves.min(axis=0), curves.max(axis=0), color=contender.colour, alpha=0.15)
     if target is not None:
         axes.axhline(target, color="black", linestyle=":", linewidth=0.8, label=f"target {target:g}")
     axes.set_xlim(left=0)
     axes.margins(y=0.08)
 
 
-def _title(title: str, histories: Histories) -> str:
-    seeds = max(len(runs) for runs in histories.values())
+def _title(title: str, systems: Sequence[Runs]) -> str:
+    seeds = max(len(runs.histories) for runs in systems)
     return title if seeds == 1 else f"{title} (mean and range of {seeds} seeds)"
 
 

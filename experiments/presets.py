@@ -1,38 +1,43 @@
-"""What each system runs with: the authors' demo's own settings, and ours."""
+"""What each system runs with: the authors' demo's own settings, and ours. A system is one row: a `Contender`."""
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from experiments import testbed
 from stellaris import PPO, staleness_aware
-from stellaris.systems import Budget, Stellaris, Synchronous, Workload
-from stellaris.systems.training import System
+from stellaris.configuration import described
+from stellaris.runtime import FunctionSpec, PriceSheet
+from stellaris.systems import Budget, Stellaris, Synchronous, System, Workload
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A system as an experiment runs it: a column of its table, and a line of its pictures."""
+
+    name: str
+    system: System
+    functions: Mapping[str, FunctionSpec]  #: the deployment.
+    prices: Sequence[PriceSheet]  #: the demo's bill, and the bill by use.
+    colour: str  #: these stay apart for the colour-blind (Okabe & Ito 2008),
+    line: str  #: and these in grey.
 
 
 @dataclass(frozen=True)
 class Preset:
-    """A workload, the two systems that learn it, and the budget of the first; the second gets the same seconds."""
+    """A workload, the systems that learn it, and when a run ends."""
 
     name: str
     summary: str
     workload: Workload
-    stellaris: Stellaris
-    aggregation: Mapping[str, Any]  #: arguments of `staleness_aware`, for the record.
-    synchronous: Synchronous
+    contenders: Sequence[Contender]
     budget: Budget
-
-    def systems(self) -> dict[str, System]:
-        """By name, in the order in which they run."""
-        return {"stellaris": self.stellaris, "synchronous": self.synchronous}
 
     def settings(self) -> dict[str, Any]:
         """Everything that was chosen, for a record of the run."""
-        own = {name: getattr(self.stellaris, name) for name in ("learners", "rho", "round_based")}
-        return {
-            "workload": asdict(self.workload),
-            "stellaris": {**own, "aggregation": dict(self.aggregation), "ppo": asdict(self.stellaris.algorithm)},
-            "synchronous": {"ppo": asdict(self.synchronous.algorithm)},
-        }
+        systems = {contender.name: described(contender) for contender in self.contenders}
+        return {"workload": described(self.workload), "budget": described(self.budget), "systems": systems}
 
 
 LEARNERS = 4
@@ -43,6 +48,19 @@ ACTORS, FRAGMENT = 16, 256
 TARGETS = {"Hopper-v4": 600.0, "Humanoid-v4": 1000.0, "Walker2d-v4": 1000.0, "CartPole-v1": 450.0}
 
 
+def serverless(name: str, system: System, *, colour: str = "#0072B2", line: str = "-") -> Contender:
+    """A system whose functions start on demand, and are billed by use."""
+    functions = testbed.serverless(actors=ACTORS, learners=LEARNERS)
+    prices = testbed.serverless_prices(actors=ACTORS, learners=LEARNERS)
+    return Contender(name, system, functions, prices, colour, line)
+
+
+def reserved(name: str, system: System, *, colour: str = "#D55E00", line: str = "--") -> Contender:
+    """A system on machines that are reserved, and billed by the clock."""
+    functions = testbed.reserved(actors=ACTORS)
+    return Contender(name, system, functions, testbed.reserved_prices(actors=ACTORS), colour, line)
+
+
 def paper(environment: str) -> Preset:
     """The demo's own settings: 20 rounds of 16 x 256 steps, full batches, 10 iterations; learners take a quarter each.
 
@@ -50,7 +68,6 @@ def paper(environment: str) -> Preset:
     coefficient are RLlib's defaults.
     """
     rounds = 20
-    aggregation: dict[str, Any] = {"decay": 0.9, "smoothness": 3.0, "combine": "sequential", "threshold": "integer"}
     batch = ACTORS * FRAGMENT
 
     def ppo(minibatch_size: int) -> PPO:
@@ -68,16 +85,20 @@ def paper(environment: str) -> Preset:
     return Preset(
         name="paper",
         summary=f"the authors' demo: {rounds} rounds, learning rate 5e-5, full batches, round-based actors",
-        workload=Workload(environment, ACTORS, FRAGMENT),
-        stellaris=Stellaris(
-            ppo(batch // LEARNERS),
-            learners=LEARNERS,
-            aggregator=staleness_aware(LEARNERS, **aggregation),
-            rho=1.0,
-            round_based=True,
+        workload=Workload(environment, actors=ACTORS, fragment=FRAGMENT),
+        contenders=(
+            serverless(
+                "stellaris",
+                Stellaris(
+                    ppo(batch // LEARNERS),
+                    learners=LEARNERS,
+                    aggregator=staleness_aware(LEARNERS, decay=0.9, combine="sequential", threshold="integer"),
+                    rho=1.0,
+                    round_based=True,
+                ),
+            ),
+            reserved("synchronous", Synchronous(ppo(batch))),
         ),
-        aggregation=aggregation,
-        synchronous=Synchronous(ppo(batch)),
         budget=Budget(steps=rounds * batch),
     )
 
@@ -88,22 +109,20 @@ def tuned(environment: str) -> Preset:
     Against the paper's defaults, the cap is looser (at rho = 1 few samples whose probability has risen are learned
     from, and the policy's entropy hardly falls), and the threshold stays where it was measured instead of decaying.
     """
-    aggregation: dict[str, Any] = {"decay": 1.0, "smoothness": 3.0}
     easy = environment == "CartPole-v1"
     ppo = PPO(learning_rate=5e-4 if easy else 3e-4, epochs=5 if easy else 10, minibatch_size=512)
     return Preset(
         name="tuned",
         summary=f"ours: learning rate {ppo.learning_rate:g}, {ppo.epochs} epochs of 512, free-running actors",
-        workload=Workload(environment, ACTORS, FRAGMENT),
-        stellaris=Stellaris(
-            ppo,
-            learners=LEARNERS,
-            aggregator=staleness_aware(LEARNERS, **aggregation),
-            rho=2.0,
+        workload=Workload(environment, actors=ACTORS, fragment=FRAGMENT),
+        contenders=(
+            serverless(
+                "stellaris",
+                Stellaris(ppo, learners=LEARNERS, aggregator=staleness_aware(LEARNERS, decay=1.0), rho=2.0),
+            ),
+            reserved("synchronous", Synchronous(ppo)),
         ),
-        aggregation=aggregation,
-        synchronous=Synchronous(ppo),
-        budget=Budget(seconds=24.0 if easy else 100.0),
+        budget=Budget(seconds=24.0 if easy else 100.0, target_return=TARGETS.get(environment, math.inf)),
     )
 
 

@@ -6,7 +6,6 @@ import json
 import math
 import platform as machine
 import statistics
-import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,31 +16,29 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from experiments import options, plots, shell, testbed
+from experiments import options, plots, progress, shell, testbed
 from experiments.output import one_run
-from experiments.presets import PRESETS, TARGETS, Preset
-from stellaris import envs
+from experiments.presets import PRESETS, TARGETS, Contender, Preset
+from stellaris.acting import envs
 from stellaris.runtime import FunctionError, SimulatedPlatform, Trace
 from stellaris.runtime.files import atomic_write
-from stellaris.systems import Budget, train
-from stellaris.systems.training import Row
+from stellaris.systems import Budget, Row, train
 
 DESCRIPTION = "learn an environment twice, by Stellaris and by a synchronous baseline, and compare them"
 
-#: Seconds of real time between two lines of progress.
-_PROGRESS_EVERY = 2.0
 
-
-@dataclass
-class Outcome:
+@dataclass(kw_only=True)
+class Outcome(progress.Run):
     """One run of one system: what it has done so far."""
 
-    system: str
+    contender: Contender
     seed: int
-    history: list[Row] = field(default_factory=list)
     trace: Trace = field(default_factory=Trace)
-    wall_seconds: float = 0.0
-    status: str = "running"
+
+    @property
+    def name(self) -> str:
+        """As in the names of its files."""
+        return f"{self.contender.name}_{self.seed}"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,7 +48,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=options.whole(0), default=0, help="first; of parameters, environments, delays")
     parser.add_argument("--seeds", type=options.whole(1), default=1, help="how many seeds to run, one after the other")
     parser.add_argument(
-        "--seconds", type=options.seconds, help="virtual seconds per run, instead of the preset's budget"
+        "--seconds",
+        type=options.seconds,
+        help="virtual seconds of every run, to their end; by default a run ends when it has reached the target return, "
+        "and at the latest when the preset's budget is used up",
     )
     parser.add_argument(
         "--threads", type=options.whole(1), default=2, help="threads of bodies and environments; results are alike"
@@ -75,14 +75,18 @@ def main(arguments: argparse.Namespace) -> int:
     outcomes: list[Outcome] = []
 
     def learn() -> None:
-        for seed in seeds:
-            seconds = arguments.seconds
-            for name in preset.systems():
-                outcome = Outcome(name, seed)
-                outcomes.append(outcome)
-                _run(preset, outcome, seconds=seconds, threads=arguments.threads, console=console)
-                # Whatever ends the first system, the second gets the same virtual seconds.
-                seconds = outcome.history[-1]["seconds"]
+        with progress.Display(console) as display:
+            for seed in seeds:
+                budget = preset.budget if arguments.seconds is None else Budget(seconds=arguments.seconds)
+                for contender in preset.contenders:
+                    label = f"{contender.name} seed {seed}"
+                    outcome = Outcome(
+                        label=label, budget=budget, colour=contender.colour, contender=contender, seed=seed
+                    )
+                    outcomes.append(outcome)
+                    _run(preset, outcome, threads=arguments.threads, display=display)
+                    if math.isinf(budget.seconds):  # whatever ends the first system, the others get as many seconds
+                        budget = Budget(seconds=outcome.history[-1]["seconds"])
 
     status = 0
     try:
@@ -113,41 +117,33 @@ def _try_environment(name: str) -> None:
         raise shell.UsageError(f"--env {name}: {error}") from error
 
 
-def _run(preset: Preset, outcome: Outcome, *, seconds: float | None, threads: int, console: Console) -> None:
+def _run(preset: Preset, outcome: Outcome, *, threads: int, display: progress.Display) -> None:
     """One run; `outcome` is filled as it goes, so that an interruption loses nothing."""
-    serverless = outcome.system == "stellaris"
-    actors, learners = preset.workload.actors, preset.stellaris.learners
-    deployment = testbed.serverless(actors=actors, learners=learners) if serverless else testbed.reserved(actors=actors)
-    prices = (
-        testbed.serverless_prices(actors=actors, learners=learners)
-        if serverless
-        else testbed.reserved_prices(actors=actors)
-    )
-    # Between two events an interruption finds the trace whole.
+    contender = outcome.contender
     platform = SimulatedPlatform(
-        deployment, seed=outcome.seed, threads=threads, on_event=lambda platform: shell.check()
+        contender.functions,
+        seed=outcome.seed,
+        threads=threads,
+        on_event=lambda platform: shell.check(),  # between two events an interruption finds the trace whole
     )
     outcome.trace = platform.trace
-    began = said = time.perf_counter()
+    outcome.begin()
+    display.begin(outcome)
 
-    def progress(row: Row) -> None:
-        nonlocal said
-        outcome.history.append(row)
-        outcome.wall_seconds = time.perf_counter() - began
-        if time.perf_counter() - said > _PROGRESS_EVERY:
-            said = time.perf_counter()
-            console.print(_line(outcome, row))
+    def on_progress(row: Row) -> None:
+        outcome.add(row)
+        display.row(outcome)
 
     try:
         train(
-            preset.systems()[outcome.system],
+            contender.system,
             preset.workload,
             platform=platform,
-            budget=preset.budget if seconds is None else Budget(seconds=seconds),
-            prices=prices,
+            budget=outcome.budget,
+            prices=contender.prices,
             seed=outcome.seed,
             threads=threads,
-            on_progress=progress,
+            on_progress=on_progress,
         )
         outcome.status = "done"
     except KeyboardInterrupt:
@@ -157,16 +153,7 @@ def _run(preset: Preset, outcome: Outcome, *, seconds: float | None, threads: in
         outcome.status = "failed"
         raise
     finally:
-        if outcome.history:
-            console.print(_line(outcome, outcome.history[-1]) + f"  [bold]{outcome.status}[/bold]")
-
-
-def _line(outcome: Outcome, row: Row) -> str:
-    return (
-        f"{outcome.system:<12} seed {outcome.seed}  {row['seconds']:7.1f} virtual s  {row['steps']:>8,.0f} steps  "
-        f"return {row['episode_return']:7.1f}  ${row['cost_demo']:.4f} demo  ${row['cost_pay_per_use']:.4f} by use  "
-        f"staleness {_number(row['staleness_mean'], '.2f')}  {outcome.wall_seconds:5.1f} s"
-    )
+        display.end(outcome)
 
 
 # ---- results ----------------------------------------------------------------------------------------------------
@@ -178,7 +165,7 @@ def summarise(outcome: Outcome, target: float | None) -> dict[str, Any]:
     staleness = trace.select("staleness").value
     reached = [row["seconds"] for row in outcome.history if target and row["episode_return"] >= target]
     return {
-        "system": outcome.system,
+        "system": outcome.contender.name,
         "seed": outcome.seed,
         "status": outcome.status,
         "final_return": last["episode_return"],
@@ -229,12 +216,17 @@ def _write(
     """Prints the table, and writes the files: what could not be computed again first, and what takes least room."""
     target = TARGETS.get(arguments.env)
     summaries = [summarise(outcome, target) for outcome in outcomes]
-    histories = {name: [o.history for o in outcomes if o.system == name] for name in preset.systems()}
-    histories = {name: runs for name, runs in histories.items() if runs}
-    console.print(_table(summaries, list(histories), arguments.env, target))
+    systems = [
+        plots.Runs(contender, [o.history for o in of], [o.trace for o in of])
+        for contender in preset.contenders
+        if (of := [outcome for outcome in outcomes if outcome.contender is contender])
+    ]
+    console.print(_table(summaries, [runs.contender.name for runs in systems], arguments.env, target))
     for outcome in outcomes:
-        with atomic_write(out / f"history_{outcome.system}_{outcome.seed}.csv") as file:
-            writer = csv.DictWriter(file, fieldnames=list(outcome.history[0]), lineterminator="\n")
+        with atomic_write(out / f"history_{outcome.name}.csv") as file:
+            # What nobody reported in a round, its row does not have.
+            columns = dict.fromkeys(name for row in outcome.history for name in row)
+            writer = csv.DictWriter(file, fieldnames=list(columns), lineterminator="\n")
             writer.writeheader()
             writer.writerows(outcome.history)
     record = {
@@ -252,12 +244,11 @@ def _write(
         json.dump(_finite(record), file, indent=2)
         file.write("\n")
     for outcome in outcomes:
-        outcome.trace.to_chrome(out / f"trace_{outcome.system}_{outcome.seed}.json")
+        outcome.trace.to_chrome(out / f"trace_{outcome.name}.json")
     over_time, over_cost, stale = _PICTURES
-    plots.reward_vs_time(histories, out / over_time, title=arguments.env, target=target)
-    plots.reward_vs_cost(histories, out / over_cost, title=arguments.env, target=target)
-    traces = [o.trace for o in outcomes if o.system == "stellaris"]
-    plots.staleness(traces, histories["stellaris"], out / stale, title=arguments.env)
+    plots.reward_vs_time(systems, out / over_time, title=arguments.env, target=target)
+    plots.reward_vs_cost(systems, out / over_cost, title=arguments.env, target=target)
+    plots.staleness(systems[0], out / stale, title=arguments.env)
 
 
 def _table(summaries: Sequence[dict[str, Any]], systems: Sequence[str], env: str, target: float | None) -> Table:
@@ -292,12 +283,10 @@ def _spread(values: Sequence[float | None], form: str) -> str:
     known = [math.inf if value is None else value for value in values]
     middle = statistics.median_low(known)
     if len(known) == 1:
-        return _number(middle, form)
-    return f"{_number(middle, form)} ({_number(min(known), form)} to {_number(max(known), form)})"
-
-
-def _number(value: float, form: str) -> str:
-    return format(value, form) if math.isfinite(value) else "-"
+        return progress.number(middle, form)
+    return (
+        f"{progress.number(middle, form)} ({progress.number(min(known), form)} to {progress.number(max(known), form)})"
+    )
 
 
 def _finite(record: Any) -> Any:

@@ -1,8 +1,7 @@
-"""Errors of the pure functions, raised while they are traced: which argument, what it is, what was expected.
+"""Checks of arguments, which also run while a function is traced. Errors name the argument, its value and the remedy.
 
-None stands for an array that was left out, and passes every check of arrays; among numbers `given` leaves it out. A
-number that is itself traced, such as a setting that `vmap` sweeps, passes every check: its value is unknown while
-tracing.
+None stands for an omitted array and passes `floats` and `same_shape`; `given` drops omitted numbers. A traced number,
+such as a setting that `vmap` sweeps, passes every check, because its value is unknown while tracing.
 """
 
 import math
@@ -62,12 +61,12 @@ def same_structure(first: Tree, of: str, **trees: Tree) -> None:
 
 
 def given(**settings: Any) -> dict[str, Any]:
-    """The settings that were not left out."""
+    """The settings that are not None."""
     return {name: x for name, x in settings.items() if x is not None}
 
 
 def known(**settings: Any) -> Iterator[tuple[str, Any]]:
-    """The numbers whose value is known, because they are not traced.
+    """Yields the settings whose values are known: those that are not traced.
 
     Raises:
       TypeError: if a setting is not one number.
@@ -80,6 +79,12 @@ def known(**settings: Any) -> Iterator[tuple[str, Any]]:
             raise TypeError(f"{name} has shape {np.shape(setting)}: expected one number")
         if not isinstance(x, jax.core.Tracer):
             yield name, x
+
+
+def plain(x: Any) -> Any:
+    """A number as Python's own, so that settings compare and hash by value; a traced number stays as it is."""
+    concrete = isinstance(x, jax.Array | np.ndarray | np.generic) and not isinstance(x, jax.core.Tracer)
+    return x.item() if concrete else x
 
 
 def positive(**settings: Any) -> None:
@@ -111,7 +116,7 @@ def between_zero_and_one(**settings: Any) -> None:
 
 
 def whole(*, at_least: int, **settings: Any) -> None:
-    """Raises a TypeError unless every number is of a whole type, and a ValueError unless it is at least so much."""
+    """Raises a TypeError unless every number is an integer, and a ValueError unless it is at least `at_least`."""
     for name, number in settings.items():
         try:
             operator.index(number)
@@ -121,8 +126,15 @@ def whole(*, at_least: int, **settings: Any) -> None:
             raise ValueError(f"{name}={number} is below {at_least}")
 
 
+def counts(**numbers: Any) -> None:
+    """Raises a ValueError unless every number is whole and at least 1."""
+    for name, number in numbers.items():
+        if not isinstance(number, int | np.integer) or number < 1:
+            raise ValueError(f"{name}={number!r} is not a positive whole number")
+
+
 def seed(**seeds: Any) -> None:
-    """Raises unless every seed is whole and in [0, 2**31): what all libraries beneath take."""
+    """Raises unless every seed is an integer in [0, 2**31), the range that all underlying libraries accept."""
     whole(at_least=0, **seeds)
     for name, number in seeds.items():
         if number >= 2**31:

@@ -1,4 +1,4 @@
-"""Delay compensation: a stale gradient, moved to where the parameters are now."""
+"""Delay compensation: a first-order correction of a stale gradient."""
 
 from typing import Any
 
@@ -11,14 +11,14 @@ from stellaris.types import Tree
 
 
 def delay_compensate(gradient: Tree, params_now: Tree, params_then: Tree, strength: float) -> Tree:
-    """A first-order guess of the gradient at today's parameters: `g + strength * g * g * (now - then)`, elementwise.
+    """Estimates the gradient at the newest parameters: `g + strength * g * g * (now - then)`, elementwise.
 
-    `g * g` stands for the diagonal of the Hessian, which for a log-likelihood it is in expectation.
+    `g * g` approximates the diagonal of the Hessian; for a log-likelihood the two are equal in expectation.
 
     Args:
       gradient: computed at `params_then`, a tree of arrays.
       params_now: the newest parameters, a tree of the same structure and shapes.
-      params_then: those that the gradient was computed at.
+      params_then: the parameters at which the gradient was computed.
       strength: lambda, at least 0; 0 gives the gradient back.
 
     Returns:
@@ -43,7 +43,7 @@ def delay_compensate(gradient: Tree, params_now: Tree, params_then: Tree, streng
         name = jax.tree_util.keystr(path)
         checks.floats(**{f"gradient{name}": g})
         checks.same_shape(g, f"gradient{name}", **{f"params_now{name}": now, f"params_then{name}": then})
-        # In this order a zero stays a zero, however large the gradient.
+        # In this order parameters that have not moved add zero, even if g * g overflows.
         return g + (strength * (now - then) * g * g).astype(jnp.result_type(g))
 
     return jax.tree_util.tree_map_with_path(compensate, gradient, params_now, params_then)
@@ -56,8 +56,8 @@ def add_delay_compensation(strength: float) -> optax.GradientTransformationExtra
       strength: lambda, at least 0.
 
     Returns:
-      A transformation whose `update(updates, state, params, params_then=...)` takes the newest parameters and those
-      that the gradient was computed at.
+      A transformation with `update(updates, state, params, params_then=...)`: the newest parameters, and those at which
+      the gradient was computed.
 
     Raises:
       ValueError: if `strength` is negative; at an update, if `params` is missing or a tree does not fit the gradient's.

@@ -4,6 +4,7 @@ import dataclasses
 import enum
 import functools
 import hashlib
+import json
 import math
 import re
 import types
@@ -36,6 +37,22 @@ def described(value: Any) -> Any:
       {'compute': {'type': 'LogNormal', 'mean': 0.5, 'cv': 0.1}, 'timeout': 'inf'}
     """
     return _described(value, ())
+
+
+def digest(value: Any) -> str:
+    """A short name of a configuration: the SHA-256 of its description, 16 digits of it.
+
+    Equal configurations have equal ones, in any process; so it is a hash for those that hold mappings, and a name for
+    what was computed under a configuration.
+
+    Args:
+      value: any tree of settings.
+
+    Example:
+      >>> digest({"a": 1, "b": 2}) == digest({"b": 2, "a": 1})
+      True
+    """
+    return hashlib.sha256(json.dumps(described(value), sort_keys=True).encode()).hexdigest()[:16]
 
 
 def differences(one: Any, other: Any, name: str = "") -> Iterator[tuple[str, Any, Any]]:

@@ -1,7 +1,8 @@
-"""What staleness does to a learner, seen from inside: by policy lag, by trajectory, and between gradients.
+"""Diagnostics of staleness: by policy lag, by trajectory, and between gradients.
 
-*Data lag* is the version that learns minus the version that chose an action; *gradient lag*, or staleness, is the clock
-at which a gradient is applied minus the version it was computed on. They add up, and are kept apart.
+*Data lag* is the learning policy's version minus the version that chose an action. *Gradient lag*, or staleness, is the
+clock at which a gradient is applied minus the version on which it was computed. Their sum is the age of the data when
+it takes effect; the library reports them separately.
 """
 
 from typing import NamedTuple
@@ -17,9 +18,9 @@ from stellaris.types import Array, Tree, at_least_float32
 
 
 class LagReport(NamedTuple):
-    """Sums over a batch's samples by policy lag; index `k` holds lag `k`, the last one that and more.
+    """Sums over a batch's samples by policy lag: index `k` holds lag `k`, the last index also all larger lags.
 
-    Reports of several batches, or devices, add up: `jax.tree.map(jnp.add, first, second)`.
+    Add the reports of several batches or devices by `jax.tree.map(jnp.add, first, second)`.
 
     Example:
       >>> import jax.numpy as jnp
@@ -42,17 +43,17 @@ class LagReport(NamedTuple):
 
     @property
     def clip_fraction(self) -> Float[Array, "lags"]:
-        """Part of the samples outside the trust region."""
+        """Fraction of the samples outside the trust region."""
         return self.clipped / jnp.maximum(self.count, 1)
 
     @property
     def truncation_fraction(self) -> Float[Array, "lags"]:
-        """Part of the samples above their cap."""
+        """Fraction of the samples above their cap."""
         return self.truncated / jnp.maximum(self.count, 1)
 
     @property
     def effective_sample_size(self) -> Float[jax.Array, "lags"]:
-        """`(sum w)^2 / sum w^2`: how many samples of weight 1 these are worth, between 1 and `count`."""
+        """`(sum w)^2 / sum w^2`: the equivalent number of samples of equal weight, between 1 and `count`."""
         return jnp.square(self.weight_sum) / jnp.where(self.weight_square_sum > 0, self.weight_square_sum, 1.0)
 
 
@@ -68,12 +69,12 @@ def lag_report(
     """Counts, divergence, clipping, truncation and effective sample size of a batch, by policy lag.
 
     Args:
-      lag: `[...]` versions between the policy that learns and the one that chose the action.
+      lag: `[...]`, the learning policy's version minus that of the policy that chose the action.
       log_ratio: `[...]` log-probability under the policy that learns minus that under the behaviour policy.
       valid: `[...]`, False for samples that do not count.
       clipped: `[...]` whether a sample is outside the trust region; none by default.
       truncated: `[...]` whether a sample is above its cap; none by default.
-      lags: how many lags are told apart, at least 1; those beyond count as the last.
+      lags: the number of lags to distinguish, at least 1; larger lags count as the last.
 
     Returns:
       A `LagReport` of arrays `[lags]`.
@@ -97,7 +98,7 @@ def lag_report(
     if lags < 1:
         raise ValueError(f"lags={lags} is below 1")
     bucket = jnp.clip(lag, 0, lags - 1).ravel()
-    # Wide, because narrow types cannot count far, and squares of their ratios overflow.
+    # In float32 at least: narrower types cannot count far, and squares of ratios overflow in them.
     log_ratio = jnp.asarray(log_ratio, at_least_float32(jnp.result_type(log_ratio)))
     log_ratio = jnp.where(valid, log_ratio, 0.0)
     ratio = importance_ratio(log_ratio)
@@ -115,7 +116,7 @@ def lag_report(
 
 
 class VersionSpan(NamedTuple):
-    """The versions that a trajectory's actions come from; see `version_span`.
+    """The versions that chose a trajectory's actions; see `version_span`.
 
     Example:
       >>> VersionSpan(mean=jnp.array([1.5]), oldest=jnp.array([1])).oldest.tolist()
@@ -131,10 +132,11 @@ def version_span(version: Int[Array, "T *batch"], valid: Bool[Array, "T *batch"]
 
     Args:
       version: `[T, ...]` of the behaviour policy at every step.
-      valid: `[T, ...]`, False for steps that are no transition.
+      valid: `[T, ...]`, False for steps that are not transitions.
 
     Returns:
-      `VersionSpan(mean, oldest)`, each `[...]`; of a trajectory without a valid step 0, and the largest int32.
+      `VersionSpan(mean, oldest)`, each `[...]`. A trajectory without a valid step has the mean 0 and the largest int32
+      as its oldest version.
 
     Raises:
       ValueError: if the shapes differ.
@@ -162,14 +164,15 @@ def gradient_cosine(first: Tree, second: Tree) -> Float[jax.Array, ""]:
       second: one of the same structure, such as the gradient that fresh parameters give on the same samples.
 
     Returns:
-      A scalar in [-1, 1]: 1 if they agree, 0 if they have nothing to do with each other, or if one vanishes.
+      A scalar in [-1, 1]: 1 for the same direction, 0 for orthogonal gradients or if one is zero.
 
     Raises:
       TypeError: if a leaf holds integers.
       ValueError: if the trees differ in structure or shape.
 
     Source:
-      Zheng et al. 2017, Asynchronous Stochastic Gradient Descent with Delay Compensation, for the question it answers.
+      Zheng et al. 2017, Asynchronous Stochastic Gradient Descent with Delay Compensation, for the question how far a
+      stale gradient is from a fresh one.
 
     Example:
       >>> import jax.numpy as jnp
@@ -181,7 +184,7 @@ def gradient_cosine(first: Tree, second: Tree) -> Float[jax.Array, ""]:
         name = jax.tree_util.keystr(path)
         checks.floats(**{f"first{name}": a, f"second{name}": b})
         checks.same_shape(a, f"first{name}", **{f"second{name}": b})
-    # Scaled to their largest element first, so that no square under- or overflows.
+    # Scaled by their largest elements first, so that squares neither underflow nor overflow.
     a, b = _scaled(first), _scaled(second)
     norms = jnp.sqrt(_dot(a, a) * _dot(b, b))
     return _dot(a, b) / jnp.where(norms > 0, norms, 1.0)

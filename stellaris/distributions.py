@@ -1,7 +1,7 @@
 """Action distributions: diagonal Gaussian and categorical, as trees that sample from given noise.
 
-Noise is drawn apart from the parameters, so that a whole fragment's noise comes from one call with the actor's own key,
-and an actor's actions do not depend on which other actors happen to share its batch.
+Noise is drawn separately from the parameters. An actor can so draw a whole fragment's noise in one call with its own
+key, and its actions do not depend on the other actors in its batch.
 """
 
 from collections.abc import Sequence
@@ -53,7 +53,7 @@ class DiagonalGaussian(NamedTuple):
         return self.mean + self._of_each(jnp.exp(self.log_std)) * noise
 
     def _of_each(self, shared: Any) -> jax.Array:
-        """What `log_std` is for every action, where one is shared by all rows of a batch."""
+        """A function of `log_std`, broadcast to the mean's shape: the rows of a batch may share one."""
         mean, log_std = jnp.shape(self.mean), jnp.shape(self.log_std)
         fits = zip(reversed(log_std), reversed(mean), strict=False)
         if not mean or len(log_std) > len(mean) or any(x not in (1, y) for x, y in fits):
@@ -112,11 +112,11 @@ class Categorical(NamedTuple):
 
 
 def as_distribution(parameters: Any) -> Distribution:
-    """The distribution over actions that a network's output stands for.
+    """The action distribution that a network's output parameterises.
 
     Args:
-      parameters: logits `[..., n]` of a categorical one; a pair `(mean, log_std)` of a diagonal Gaussian one; or any
-        object with `log_prob` and `entropy`, such as distrax's, which is returned as it is.
+      parameters: logits `[..., n]` of a categorical distribution; a pair `(mean, log_std)` of a diagonal Gaussian; or
+        any object with `log_prob` and `entropy`, such as a distribution of distrax, which is returned unchanged.
 
     Returns:
       A distribution.

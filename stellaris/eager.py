@@ -1,4 +1,4 @@
-"""Calls outside of `jit` that are given functions: compiled once for each function, instead of at every call."""
+"""Compiles calls with function arguments once per function, instead of at every call outside of `jit`."""
 
 import functools
 import numbers
@@ -9,31 +9,31 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-#: Functions whose compiled programs are kept: those used last.
+#: The number of compiled programs that are kept, by most recent use.
 KEPT = 32
 
 
 def call(function: Callable[..., Any], static: tuple[Any, ...], *arrays: Any) -> Any:
     """`function(*static, *arrays)`, compiled if it is called outside of `jit`.
 
-    It is compiled once for each `static` and for the shapes and types of the arrays. Inside of a transformation the
-    function is simply called, so that it becomes a part of the caller's program. It is also simply called if `static`
-    is not hashable or an argument is not an array.
+    It is compiled once per value of `static` and per shapes and dtypes of the arrays. Within a transformation the
+    function is called directly and becomes a part of the caller's program. It is also called directly if `static` is
+    not hashable or an argument is not an array.
 
     Args:
-      function: of the module's, so that it is the same at every call.
-      static: what is compared by equality, functions by identity. Whatever they close over is a constant of the
-        compiled program.
-      *arrays: trees.
+      function: defined at module level, so that it is the same object at every call.
+      static: arguments compared by equality; functions compare by identity. Arrays that they close over are constants
+        of the compiled program.
+      *arrays: trees of arrays.
     """
-    # Within a `jit` even constants are traced. What is static may then close over traced arrays, and must not be kept.
+    # Within a `jit` even constants are traced. Static functions may then close over traced arrays: do not keep them.
     leaves = [jnp.zeros(()), *jax.tree.leaves(arrays)]
     if _hashable(static) and all(map(_concrete, leaves)):
         return _compiled(function, *static)(*arrays)
     return function(*static, *arrays)
 
 
-# Typed, because optax's transformations with and without extra arguments are equal as tuples.
+# Typed, because optax's two kinds of transformation, with and without extra arguments, are equal as tuples.
 @functools.lru_cache(maxsize=KEPT, typed=True)
 def _compiled(function: Callable[..., Any], *static: Any) -> Callable[..., Any]:
     return jax.jit(functools.partial(function, *static))

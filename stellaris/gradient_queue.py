@@ -1,7 +1,7 @@
 """The queue of gradients that every aggregator keeps: a ring of static capacity, as pure functions over its state.
 
-A gradient is one row: its leaves behind each other. A push then writes one array in place instead of one for each leaf,
-which is what a queue of small layers would spend its time on.
+Each gradient is one row: its leaves, flattened and concatenated. A push writes one array in place, not one per leaf;
+with many small leaves those writes would take most of the time.
 """
 
 import functools
@@ -16,22 +16,24 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from stellaris import checks
+from stellaris.saved import saved
 from stellaris.types import Tree, at_least_float32
 
-#: Rows start at multiples of so many elements, so that the processor can load several at once.
+#: Rows start at multiples of so many elements, for aligned vector loads.
 ALIGNMENT = 64
 
 
+@saved
 @jax.tree_util.register_static
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """How a gradient's leaves lie in a row: static, part of the state's structure."""
+    """Where a gradient's leaves lie in a row. It is static: a part of the state's structure, not a leaf."""
 
     structure: Any
     shapes: tuple[tuple[int, ...], ...]
     dtypes: tuple[np.dtype[Any], ...]
 
-    # Compared at every call of a compiled function: a look at the identity is usually enough.
+    # JAX compares layouts at every call of a compiled function; usually they are the same object.
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, Layout) and self._parts == other._parts)
 
@@ -54,17 +56,17 @@ class Layout:
 
     @property
     def dtype(self) -> Any:
-        """The narrowest that holds every leaf without loss."""
+        """The narrowest dtype that holds every leaf without loss."""
         with jax.numpy_dtype_promotion("standard"):
             return jnp.result_type(*self.dtypes) if self.dtypes else jnp.float32
 
     @property
     def offsets(self) -> tuple[int, ...]:
-        """Where each leaf starts, and where the last ends."""
+        """The start of each leaf, and the end of the last."""
         return tuple(np.cumsum([0, *map(math.prod, self.shapes)]).tolist())
 
     def tree(self, rows: jax.Array) -> Tree:
-        """The gradients that some rows `[..., P]` hold."""
+        """The gradients in rows `[..., P]`, as one tree with the rows' leading axes."""
         lead, bounds = rows.shape[:-1], zip(self.offsets, self.offsets[1:], strict=False)
         parts = [rows[..., begin:end] for begin, end in bounds]
         leaves = zip(parts, self.shapes, self.dtypes, strict=True)
@@ -72,7 +74,7 @@ class Layout:
 
 
 class AggregatorState(NamedTuple):
-    """The queue of gradients, oldest first from `head`, and what an aggregator remembers besides.
+    """A queue of gradients, oldest first from `head`, and the memory of its aggregator.
 
     Example:
       >>> state = push(empty(jnp.zeros(3), 4, memory=()), jnp.ones(3), version=7)
@@ -82,11 +84,11 @@ class AggregatorState(NamedTuple):
 
     rows: Float[jax.Array, "capacity P"]  #: a ring of gradients, each one row of `layout`.
     layout: Layout
-    version: Int[jax.Array, "capacity"]  #: the version each gradient was computed on.
+    version: Int[jax.Array, "capacity"]  #: on which each gradient was computed.
     head: Int[jax.Array, ""]  #: the slot of the oldest gradient.
     count: Int[jax.Array, ""]  # type: ignore[assignment]  #: how many are queued.
-    overflow: Bool[jax.Array, ""]  #: whether a gradient was ever pushed into a full queue, and so lost.
-    memory: Tree  #: the aggregator's own.
+    overflow: Bool[jax.Array, ""]  #: whether a gradient was ever lost, because it was pushed into a full queue.
+    memory: Tree  #: for the aggregator's use.
 
     @property
     def capacity(self) -> int:
@@ -112,8 +114,22 @@ class Update(NamedTuple):
     staleness: Int[jax.Array, "capacity"]  #: of each, oldest first; -1 beyond `count`.
 
 
+def capacity_for(name: str, group: int, capacity: int | None) -> int:
+    """The capacity of a queue out of which groups of this size are taken: as given, or twice the size.
+
+    Raises:
+      ValueError: unless both are positive whole numbers, and a group fits; it calls the size by this name.
+    """
+    checks.counts(**{name: group})
+    capacity = 2 * group if capacity is None else capacity
+    checks.counts(capacity=capacity)
+    if capacity < group:
+        raise ValueError(f"capacity={capacity} is below {name}={group}: the queue could never fill")
+    return capacity
+
+
 def empty(like: Tree, capacity: int, memory: Tree) -> AggregatorState:
-    """A queue without gradients, for gradients of this structure.
+    """An empty queue for gradients of this structure.
 
     Raises:
       TypeError: if a leaf holds integers.
@@ -133,12 +149,11 @@ def empty(like: Tree, capacity: int, memory: Tree) -> AggregatorState:
 
 
 def push(state: AggregatorState, gradient: Tree, version: Any, *, learner: Any = 0) -> AggregatorState:
-    """Appends a gradient; if the queue is full it is lost, `overflow` is set, and nothing else changes.
+    """Appends a gradient. If the queue is full, the gradient is lost, `overflow` is set, and nothing else changes.
 
     Raises:
       TypeError: if the version is not a whole number.
-      ValueError: if the version is negative, or the gradient's structure or a leaf's shape is not what `empty` was
-        given.
+      ValueError: if the version is negative, or the gradient differs in structure or shape from that given to `empty`.
     """
     del learner
     _check_like(gradient, state.layout)
@@ -157,9 +172,9 @@ def queued(state: AggregatorState) -> Bool[jax.Array, "capacity"]:
 def take(
     state: AggregatorState, n: Any, clock: Any, weigh: Callable[[jax.Array], jax.Array], combine: str
 ) -> tuple[Update, AggregatorState]:
-    """Takes the oldest `n` gradients, at most those there are, weighed by their staleness; the rest stay in order."""
+    """Takes the oldest `n` gradients, or all if there are fewer, weighted by staleness; the others stay in order."""
     n, staleness = _oldest(state, n, clock)
-    # Outside of our own `jit`: a weight of the caller's may close over traced numbers.
+    # Not behind this module's `jit`, because a caller's weight may close over traced numbers.
     weight = weigh(staleness)
     gradient, scale, state = _taken(state, n, weight, combine)
     return Update(gradient, scale, n, staleness), state
@@ -190,7 +205,7 @@ def _appended(state: AggregatorState, gradient: Tree, version: Any) -> Aggregato
 
 @functools.partial(jax.jit, inline=True)
 def _oldest(state: AggregatorState, n: Any, clock: Any) -> tuple[jax.Array, jax.Array]:
-    """How many gradients are taken, and the staleness of each, oldest first; -1 beyond them."""
+    """The number of gradients to take, and the staleness of each, oldest first; -1 beyond them."""
     n = jnp.minimum(state.count, n).astype(jnp.int32)
     staleness = jnp.where(jnp.arange(state.capacity) < n, clock - state.version[_order(state)], -1)
     return n, staleness.astype(jnp.int32)
@@ -207,21 +222,21 @@ def _taken(state: AggregatorState, n: Any, weight: Any, combine: str) -> tuple[T
         rows = _stacked(state.rows, _order(state), n)
         scale = weight
     left = state.count - n
-    # An empty queue starts from its first slot again, whose memory is still in the cache.
+    # An empty queue restarts from its first slot, which is still in the processor's cache.
     head = jnp.where(left > 0, (state.head + n) % state.capacity, 0)
     return state.layout.tree(rows), scale, state._replace(head=head, count=left)
 
 
 def _order(state: AggregatorState) -> jax.Array:
-    """The slots of the ring, that of the oldest gradient first."""
+    """The slots of the ring, beginning with the oldest gradient's."""
     return (state.head + jnp.arange(state.capacity)) % state.capacity
 
 
-# Both loop over what is taken: the other slots may hold anything, and cost nothing.
+# Both loop over the gradients that are taken: the other slots cost nothing, and their contents do not matter.
 
 
 def _mean(rows: jax.Array, order: jax.Array, weight: jax.Array, n: jax.Array) -> jax.Array:
-    """`sum(w g) / sum(w)`, in float32 at least; zero where every weight has underflowed, as the scale then is."""
+    """`sum(w g) / sum(w)`, in float32 at least; zero, like the scale, if every weight has underflowed."""
     total = jnp.sum(weight)
     wide = at_least_float32(rows.dtype)
     share = (weight / jnp.where(total > 0, total, 1.0)).astype(wide)

@@ -1,7 +1,7 @@
-"""Losses, per sample and unreduced: masking, weighting and averaging are the caller's.
+"""Losses, per sample and unreduced: masking, weighting and averaging are left to the caller.
 
-All take log-ratios relative to the *behaviour* policy, the one that chose the actions. Advantages and targets are
-constants of a loss: pass them without a gradient. An entropy bonus is `-coefficient * distribution.entropy()`, of
+Log-ratios are relative to the *behaviour* policy, which chose the actions. Advantages and targets are constants of a
+loss: pass them without a gradient. An entropy bonus is `-coefficient * distribution.entropy()`, of
 `stellaris.Categorical(logits)` or `stellaris.DiagonalGaussian(mean, log_std)`.
 """
 
@@ -16,7 +16,7 @@ from stellaris import checks
 from stellaris.truncation import ROOM, check_cap, check_rho, importance_ratio, saturated, truncate_ratio
 from stellaris.types import Array, Scalar, largest
 
-#: Log-probabilities and log-ratios count as no lower: times an advantage of 1e8 it is still finite in float32.
+#: Lower bound of log-probabilities and log-ratios: times an advantage of 1e8 it is still finite in float32.
 MIN_LOG_PROB = -1e6
 
 
@@ -27,7 +27,7 @@ def ppo_loss(
     clip: Scalar = 0.2,
     ratio_cap: Float[Array, "*batch"] | Scalar | None = None,
 ) -> Float[Array, "*batch"]:
-    """PPO's clipped surrogate with Stellaris' global truncation, negated to be minimised.
+    """PPO's clipped surrogate with Stellaris' global truncation, negated for minimisation.
 
     `-min(r' A, clip(r', 1 - clip, 1 + clip) A)` with `r' = min(exp(log_ratio), cap)`.
 
@@ -35,12 +35,12 @@ def ppo_loss(
       log_ratio: `[...]` log-probability under the policy that learns minus that under the behaviour policy.
       advantage: `[...]`.
       clip: half-width of the trust region, positive.
-      ratio_cap: `[...]` from `global_ratio_cap`, or a constant; none by default, which is plain PPO.
+      ratio_cap: `[...]` from `global_ratio_cap`, or a constant; without it this is plain PPO.
 
     Returns:
-      The loss `[...]`. It has no gradient where the ratio is above its cap, not even where the advantage is negative
-      and plain PPO pulls the ratio back: a cap of 1 takes this pull-back away from every ratio above 1. A constant cap
-      of at least `1 + clip` acts on negative advantages only: it is dual-clip PPO.
+      The loss `[...]`. It has no gradient where the ratio is above its cap. That includes negative advantages, where
+      plain PPO pulls the ratio back: under a cap of 1 no ratio above 1 is pulled back. A constant cap of at least
+      `1 + clip` acts on negative advantages only, which is dual-clip PPO.
 
     Raises:
       TypeError: if an array holds integers, or a setting is not a number.
@@ -80,7 +80,7 @@ def ppo_penalty_loss(
       advantage: `[...]`.
       kl: `[...]` divergence `KL(mu || pi)` at each sample's state, with its gradient: exact, or `approximate_kl`.
       coefficient: beta, from `adapt_kl_coefficient`.
-      clip: half-width of a trust region besides; none by default. RLlib, and so the workloads of MinionsRL, use both.
+      clip: half-width of an additional trust region; none by default. RLlib and the workloads of MinionsRL use both.
       ratio_cap: `[...]` from `global_ratio_cap`, or a constant; it bounds the ratio, not the penalty.
 
     Returns:
@@ -115,16 +115,16 @@ def adapt_kl_coefficient(
     increase: Scalar = 2.0,
     decrease: Scalar = 0.5,
 ) -> Float[jax.Array, ""]:
-    """The penalty's coefficient for the next batch: larger after too large a step, smaller after too small a one.
+    """The penalty's coefficient for the next batch: increased after too large a step, decreased after too small a step.
 
     `coefficient * increase` if `kl > target * tolerance`, `coefficient * decrease` if `kl < target / tolerance`.
 
     Args:
       coefficient: beta, a scalar.
-      kl: mean divergence of the policy from the behaviour policy after the batch was learned from.
-      target: of the divergence, in nats.
-      tolerance: factor around the target within which nothing changes, at least 1. The defaults are the paper's;
-        RLlib's, which MinionsRL's workloads use, are `tolerance=2.0, increase=1.5, decrease=0.5`.
+      kl: mean divergence from the behaviour policy after learning from the batch.
+      target: the desired divergence, in nats.
+      tolerance: factor around the target within which nothing changes, at least 1. The defaults are the paper's. Those
+        of RLlib, used by MinionsRL's workloads, are `tolerance=2.0, increase=1.5, decrease=0.5`.
       increase: factor, at least 1.
       decrease: factor in (0, 1].
 
@@ -159,8 +159,8 @@ def approximate_kl(log_ratio: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
       log_ratio: `[...]` of actions that the behaviour policy `mu` chose.
 
     Returns:
-      The estimates `[...]`, whose gradient is unbiased, too. `r` saturates as in `importance_ratio`; an action of
-      probability zero under `pi`, where the divergence is infinite, counts 1e6.
+      The estimates `[...]`; their gradient is unbiased as well. `r` saturates as in `importance_ratio`. For an action
+      of probability zero under `pi`, where the divergence is infinite, the estimate is 1e6.
 
     Raises:
       TypeError: if `log_ratio` holds integers.
@@ -174,7 +174,7 @@ def approximate_kl(log_ratio: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
       [0.     0.3069]
     """
     checks.floats(log_ratio=log_ratio)
-    # expm1 keeps the digits of ratios near 1, where most are.
+    # Most ratios are near 1, where expm1 is more accurate than exp(x) - 1.
     ratio_minus_one = jnp.expm1(saturated(log_ratio))
     least = min_log_prob(log_ratio)
     return ratio_minus_one - jnp.clip(log_ratio, least, -least)
@@ -183,16 +183,16 @@ def approximate_kl(log_ratio: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
 def impala_loss(log_prob: Float[Array, "*batch"], advantage: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
     """The policy gradient as a loss: `-log_prob * A`, with the advantages of `vtrace`.
 
-    There is no cap to pass: it acts in `vtrace`, on the ratio that the advantage carries. There it is inert under the
-    default clips of 1; Stellaris' IMPALA puts it in the place of `rho_clip` and `pg_rho_clip`.
+    Pass the cap to `vtrace`: it bounds the ratio within the advantage. It is inert under `vtrace`'s default clips of 1;
+    Stellaris' IMPALA uses it instead of `rho_clip` and `pg_rho_clip`.
 
     Args:
       log_prob: `[...]` log-probability under the policy that learns.
-      advantage: `[...]` from `vtrace`, weighted by the truncated ratio already.
+      advantage: `[...]` from `vtrace`, which has weighted it by the truncated ratio.
 
     Returns:
-      The loss `[...]`. An action of probability zero, whose loss is infinite, counts as a log-probability of -1e6 and
-      has no gradient.
+      The loss `[...]`. An action of probability zero, whose loss would be infinite, is given the log-probability -1e6
+      and has no gradient.
 
     Raises:
       TypeError: if an array holds integers.
@@ -220,8 +220,8 @@ def truncated_policy_gradient_loss(
 ) -> Float[Array, "*batch"]:
     """The importance-weighted policy gradient with truncated weights: `-min(r, cap) * log_prob * A`.
 
-    The weight is a constant: a truncated sample keeps the gradient `cap * A * grad log pi`, whereas in `ppo_loss` it
-    has none. Below the cap both have the same gradient, `r A grad log pi`.
+    The weight is a constant: a truncated sample has the gradient `cap * A * grad log pi`, but none in `ppo_loss`. Below
+    the cap both losses have the same gradient, `r A grad log pi`.
 
     Args:
       log_prob: `[...]` log-probability under the policy that learns, with its gradient.
@@ -265,11 +265,11 @@ def impact_loss(
 
     Args:
       log_ratio: `[...]` log-probability under the policy that learns minus that under the behaviour policy.
-      target_log_ratio: `[...]` the same for the target policy; a constant. Zeros (a target that is the behaviour
-        policy) give `ppo_loss`.
-      advantage: `[...]` under the target policy, not weighed by a ratio, as `IMPACT.prepare` makes it: from the targets
-        of `vtrace` with `target_log_ratio`, `reward + discount V'_{t+1} - V_t`. The advantage that `vtrace` returns is
-        weighed by its truncated ratio already, and here it would be weighed twice.
+      target_log_ratio: `[...]` the same for the target policy; a constant. Zeros, for a target equal to the behaviour
+        policy, give `ppo_loss`.
+      advantage: `[...]` under the target policy and not weighted by a ratio: `reward + discount V'_{t+1} - V_t`, with
+        the targets `V'` of `vtrace` at `target_log_ratio`, as `IMPACT.prepare` computes it. The advantage that `vtrace`
+        returns is already weighted by its truncated ratio; here it would be weighted twice.
       clip: half-width of the trust region around the target, positive.
       rho: truncates `behaviour / target`, at least 1.
       ratio_cap: `[...]` from `global_ratio_cap`, or a constant; bounds `pi / behaviour`.
@@ -313,8 +313,8 @@ def decoupled_ppo_loss(
 
     Args:
       log_ratio: `[...]` log-probability under the policy that learns minus that under the behaviour policy.
-      proximal_log_ratio: `[...]` the same for the proximal policy; a constant. Zeros (a proximal policy that is the
-        behaviour policy) give `ppo_loss`.
+      proximal_log_ratio: `[...]` the same for the proximal policy; a constant. Zeros, for a proximal policy equal to
+        the behaviour policy, give `ppo_loss`.
       advantage: `[...]`.
       clip: half-width of the trust region around the proximal policy, positive.
       ratio_cap: `[...]` from `global_ratio_cap`, or a constant; bounds `pi / behaviour`.
@@ -350,10 +350,10 @@ def value_loss(
     loss_clip: Scalar | None = None,
     huber: Scalar | None = None,
 ) -> Float[Array, "*batch"]:
-    """Squared or Huber error of a value, with either of the two clippings in use.
+    """Squared or Huber error of a value, with the two common kinds of clipping.
 
     `max(e(V - G), e(V_old + clip(V - V_old, ±clip) - G))`, at most `loss_clip`, where `e(x) = x^2`, or with `huber`
-    `x^2` up to `|x| = huber` and `2 huber |x| - huber^2` beyond. Plain `(V - G)^2` without any of them.
+    `x^2` up to `|x| = huber` and `2 huber |x| - huber^2` beyond. By default it is plain `(V - G)^2`.
 
     Args:
       value: `[...]` with its gradient.
@@ -372,9 +372,9 @@ def value_loss(
       ValueError: if the shapes differ, a bound is not positive, or `clip` is given without `old_value`.
 
     Source:
-      Engstrom et al. 2020, Implementation Matters in Deep Policy Gradients, Section 2, for `clip`: the paper prints a
-      minimum of the two errors, the code that it describes takes their maximum, and so does this; Huber 1964, Robust
-      Estimation of a Location Parameter, for `huber`.
+      Engstrom et al. 2020, Implementation Matters in Deep Policy Gradients, Section 2, for `clip`. The paper prints the
+      minimum of the two errors; the code it describes takes the maximum, as here. Huber 1964, Robust Estimation of a
+      Location Parameter, for `huber`.
 
     Example:
       >>> import jax.numpy as jnp
@@ -404,7 +404,7 @@ def value_loss(
 
 
 def min_log_prob(log_prob: Array) -> float:
-    """As what a log-probability of minus infinity counts: in float16 as -3261, so that a loss is finite there, too."""
+    """The lower bound of log-probabilities in this dtype: a loss must stay finite. In float16 it is -3261."""
     return max(MIN_LOG_PROB, -largest(jnp.result_type(log_prob)) / math.exp(ROOM))
 
 

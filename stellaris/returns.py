@@ -1,10 +1,23 @@
 """Advantages and value targets of trajectories: pure, time-major.
 
-Both are one backward recurrence, `x_t = b_t + c_t x_{t+1}`. On a CPU it runs as one loop whose terms are computed row
-by row as they are needed, so that every array is read once; elsewhere as an associative scan, of logarithmic depth.
+Both solve one backward recurrence, `x_t = b_t + c_t x_{t+1}` from `x_T = 0`. For `gae` it is
 
-The arguments are checked at every call. What is computed sits behind `jax.jit`, so that a call outside of `jit` is
-compiled once for its shapes and types; within a caller's `jit` it is inlined.
+    x = jnp.zeros_like(reward[0])
+    for t in reversed(range(len(reward))):
+        b = reward[t] + discount[t] * value[t + 1] - value[t]
+        c = lambda_ * discount[t]
+        x = b + c * x
+        advantage[t] = x
+
+and for `vtrace` the same with truncated ratios in `b` and `c`. At steps that are not valid, `b` and `c` are zero.
+
+On a CPU this runs as a loop that computes `b` and `c` row by row, so that every array is read once. On other devices it
+runs as an associative scan, of logarithmic depth, which needs `b` and `c` of all steps. To serve both, `b` and `c` are
+written once, as functions of a *row reader*: `row(x)` is `x[t]` in the loop and `x[:T]` in the scan, `row(x, 1)` is
+`x[t + 1]` and `x[1:T + 1]`.
+
+Arguments are checked at every call. The computation is behind `jax.jit`: outside of a caller's `jit` it is compiled
+once for its shapes and types, within one it is inlined.
 """
 
 import functools
@@ -19,10 +32,12 @@ from stellaris import checks
 from stellaris.truncation import check_cap, importance_ratio
 from stellaris.types import Array, Scalar, at_least_float32
 
-#: Elements of a row, and of all rows, from which it pays on a CPU to unroll a loop by two: backwards with one result,
-#: forwards with two. As measured by `python -m experiments.benchmarks losses`.
-WIDE, LARGE = 64, 8192
-#: `row(x)` is `x_t`, and `row(x, 1)` is `x_{t+1}`: one row in a loop, all of them in a scan.
+#: On a CPU the recurrence's loop is unrolled by two if a row has at least so many elements; measured by
+#: `python -m experiments.benchmarks losses`.
+WIDE = 64
+#: The same for the loop of the gradient, by the elements of all rows.
+LARGE = 8192
+#: Reads `x[t]`, or `x[t + 1]` as `row(x, 1)`: one row in a loop, all rows in a scan.
 _Row: TypeAlias = Callable[..., jax.Array]
 
 
@@ -41,14 +56,14 @@ def gae(
     Args:
       reward: `[T, ...]`.
       discount: `[T, ...]`, `gamma * (1 - terminated)`: zero where the next state has no value, `gamma` at a truncation.
-      value: `[T + 1, ...]`, the last row bootstraps.
-      lambda_: in [0, 1]: 0 gives one-step temporal differences, 1 Monte-Carlo returns minus the value. A number, or a
+      value: `[T + 1, ...]`; the last row bootstraps.
+      lambda_: in [0, 1]. 0 gives one-step temporal differences, 1 Monte-Carlo returns minus the value. A number, or a
         traced scalar that `vmap` sweeps.
-      valid: `[T, ...]`, False for steps that are no transition (an environment's reset): their advantage is zero, and
-        no trace crosses them. All steps are transitions by default.
+      valid: `[T, ...]`, False for steps that are not transitions (an environment's reset). Their advantage is zero, and
+        no trace crosses them. By default all steps are transitions.
 
     Returns:
-      The advantages `[T, ...]`, in the inputs' type: of several, the one that they promote to. The value target is
+      The advantages `[T, ...]`, of the dtype to which the inputs promote. The value target is
       `advantage + value[:-1]`. Gradients flow to reward, discount, value and `lambda_`, in reverse mode.
 
     Raises:
@@ -101,39 +116,39 @@ def vtrace(
     ratio_cap: Float[Array, "T *batch"] | Scalar | None = None,
     valid: Bool[Array, "T *batch"] | None = None,
 ) -> VTrace:
-    """V-trace: off-policy value targets, and the advantages that go with them.
+    """V-trace: off-policy value targets and advantages.
 
     With `r_t = exp(log_ratio_t)`, `rho_t = min(r_t, rho_clip, cap_t)` and `c_t = lambda * min(r_t, c_clip)`:
 
     `target_t = V_t + sum_{k >= t} (prod_{t <= i < k} discount_i c_i) rho_k (r_k + discount_k V_{k+1} - V_k)`,
 
     `advantage_t = min(r_t, pg_rho_clip, cap_t) (reward_t + discount_t V'_{t+1} - V_t)`, where
-    `V' = lambda target + (1 - lambda) V`, so that on-policy the advantage is that of `gae` at the same lambda; with
+    `V' = lambda target + (1 - lambda) V`. On-policy this is the advantage of `gae` at the same lambda; with
     `lambda = 1` it is the paper's.
 
     Args:
       reward: `[T, ...]`.
       discount: `[T, ...]`, `gamma * (1 - terminated)`.
-      value: `[T + 1, ...]`, the last row bootstraps.
-      log_ratio: `[T, ...]` log-probability under the policy that learns minus that under the behaviour policy.
+      value: `[T + 1, ...]`; the last row bootstraps.
+      log_ratio: `[T, ...]`, the log-probability under the learning policy minus that under the behaviour policy.
       lambda_: in [0, 1].
-      rho_clip: truncates the ratios that weigh temporal differences; it sets the fixed point. `math.inf` for none.
-      c_clip: truncates the ratios that carry traces; at most `max(1, rho_clip)` for the operator to contract. Above 1
+      rho_clip: bound on the ratios that weigh temporal differences; it sets the fixed point. `math.inf` for no bound.
+      c_clip: bound on the ratios that carry traces; at most `max(1, rho_clip)` for the operator to contract. Above 1
         the traces of long trajectories may overflow.
-      pg_rho_clip: truncates the ratios that weigh the policy gradient.
-      ratio_cap: `[T, ...]` from `global_ratio_cap`, or a constant; an upper bound on rho and on the policy gradient's
-        rho. It is *inert* where the clips are below it: with the defaults, always, since `cap >= rho >= 1 = clip`.
-        Stellaris' IMPALA puts it in their place, `rho_clip = pg_rho_clip = math.inf`.
-      valid: `[T, ...]`, False for steps that are no transition: their target is their value, their advantage zero, and
-        no trace crosses them.
+      pg_rho_clip: bound on the ratios that weigh the policy gradient.
+      ratio_cap: `[T, ...]` from `global_ratio_cap`, or a constant; a further bound on both rho. It is *inert*
+        where it is not below the clips; with the default clips of 1 always, since `cap >= rho >= 1`. Stellaris' IMPALA
+        uses the cap instead of the clips: `rho_clip = pg_rho_clip = math.inf`.
+      valid: `[T, ...]`, False for steps that are not transitions. Their target is their value, their advantage is zero,
+        and no trace crosses them.
 
     Returns:
-      `VTrace(target, advantage)`, each `[T, ...]` in the inputs' type: of several, the one that they promote to. They
-      are constants, through which no gradient flows.
+      `VTrace(target, advantage)`, each `[T, ...]`, of the dtype to which the inputs promote. Both are constants:
+      no gradient flows through them.
 
     Raises:
-      TypeError: if an array that should hold floats holds integers, or a setting is not a number: no clip is
-        `math.inf`, not None.
+      TypeError: if an array that should hold floats holds integers, or a setting is not a number. (To lift a clip use
+        `math.inf`, not None.)
       ValueError: if the shapes do not fit, `lambda_` lies outside [0, 1], or a clip is negative.
 
     Source:
@@ -163,7 +178,12 @@ def vtrace(
 
 
 def _recurrence(terms: Callable[[_Row], tuple[jax.Array, ...]], out: jax.Array) -> jax.Array:
-    """`x_t = b_t + c_t x_{t+1}` with `x_T = 0` and `(b_t, c_t) = terms(row)`; `out` is zeros of its shape and type."""
+    """Solves `x_t = b_t + c_t x_{t+1}` from `x_T = 0`.
+
+    Args:
+      terms: `(row reader) -> (b, c)`, of one step or of all; the module's docstring says why.
+      out: zeros of the solution's shape and dtype.
+    """
     if not out.size:
         return out
 
@@ -185,7 +205,7 @@ def _recurrence(terms: Callable[[_Row], tuple[jax.Array, ...]], out: jax.Array) 
 
 
 def _compose(b: jax.Array, c: jax.Array, *, reverse: bool = False) -> jax.Array:
-    """`x_t = b_t + c_t x_{t-1}`, or `x_{t+1}` in reverse, by composing affine maps in pairs."""
+    """Solves `x_t = b_t + c_t x_{t-1}`, in reverse with `x_{t+1}`, by composing affine maps in pairs."""
 
     def compose(first: tuple[jax.Array, jax.Array], then: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         return then[0] + then[1] * first[0], then[1] * first[1]
@@ -220,7 +240,7 @@ def _next(x: jax.Array) -> jax.Array:
 
 
 def _masked(row: _Row, valid: Array | None, *terms: jax.Array) -> tuple[jax.Array, ...]:
-    """Zeros where a step is no transition, whatever its terms are."""
+    """The terms, with zeros for steps that are not transitions."""
     return terms if valid is None else tuple(jnp.where(row(valid), term, 0.0) for term in terms)
 
 
@@ -274,7 +294,7 @@ def _gae_forward(reward: Any, discount: Any, value: Any, valid: Any, lambda_: An
     return advantage, (discount, value, valid, lambda_, advantage)
 
 
-# Behind a `jit` of its own, because outside of the caller's it is called on its own.
+# With its own `jit`, because JAX calls it directly when the caller differentiates outside of `jit`.
 @functools.partial(jax.jit, inline=True)
 def _gae_backward(residuals: Any, cotangent: jax.Array) -> tuple[Any, ...]:
     """The adjoint runs forward in time: `u_t = g_t + lambda discount_{t-1} u_{t-1}`, the reward's cotangent.

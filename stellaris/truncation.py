@@ -1,4 +1,4 @@
-"""Importance ratios and Stellaris' global truncation: pure, per sample."""
+"""Importance ratios and Stellaris' global truncation, per sample."""
 
 import functools
 import math
@@ -13,7 +13,8 @@ from stellaris.types import Array, Scalar, largest
 
 #: Log-ratios saturate here: `exp(30) = 1e13` times an advantage of 1e8 is still finite in float32.
 MAX_LOG_RATIO = 30.0
-#: In a type that holds no such numbers, ratios times an advantage of `exp(3) = 20` are still finite.
+#: In a narrower dtype log-ratios saturate at the logarithm of its largest number less this: a ratio times an advantage
+#: of `exp(3) = 20` is still finite.
 ROOM = 3.0
 
 
@@ -26,8 +27,8 @@ def importance_ratio(log_ratio: Float[Array, "*batch"]) -> Float[Array, "*batch"
       log_ratio: `[...]` log-probability under the policy minus that under the behaviour policy.
 
     Returns:
-      The ratios `[...]`; beyond saturation they are constant and carry no gradient. An action of probability zero under
-      the policy (a log-ratio of minus infinity) thus has the ratio `exp(-30)`, 1e-13.
+      The ratios `[...]`. Saturated ratios are constant and have no gradient. An action of probability zero under the
+      policy (a log-ratio of minus infinity) has the ratio `exp(-30)`, 1e-13.
 
     Raises:
       TypeError: if `log_ratio` holds integers.
@@ -45,20 +46,20 @@ def importance_ratio(log_ratio: Float[Array, "*batch"]) -> Float[Array, "*batch"
 
 
 def saturated(log_ratio: Array) -> jax.Array:
-    """Log-ratios whose ratio, times an advantage, is finite."""
+    """Log-ratios clipped so that the ratio times an advantage is finite."""
     most = math.log(largest(jnp.result_type(log_ratio))) - ROOM
     return jnp.clip(log_ratio, -MAX_LOG_RATIO, min(MAX_LOG_RATIO, most))
 
 
 def global_ratio_cap(log_ratios: Float[Array, "V *batch"], *, rho: Scalar = 1.0) -> Float[Array, "*batch"]:
-    """The truncation level that all concurrently held policies agree on, sample by sample.
+    """The truncation level of each sample, from all policies that learners hold at the same time.
 
-    `cap = max(min_j r_j, rho)` with `r_j = pi_j(a|s) / mu(a|s)` over the `V` policies that learners hold now.
+    `cap = max(min_j r_j, rho)` with `r_j = pi_j(a|s) / mu(a|s)` over the `V` held policies.
 
     Args:
-      log_ratios: `[V, ...]` of `log(pi_j / mu)`; the learner's own policy is one of them.
-      rho: truncation level, at least 1; `math.inf` truncates nothing. With one policy held (`V = 1`) nothing is
-        truncated either.
+      log_ratios: `[V, ...]` of `log(pi_j / mu)`, including the learner's own policy.
+      rho: truncation level, at least 1; `math.inf` truncates nothing. With one held policy (`V = 1`) nothing is
+        truncated, either.
 
     Returns:
       The caps `[...]`, at least `rho`. No gradient flows through them.
@@ -71,8 +72,8 @@ def global_ratio_cap(log_ratios: Float[Array, "V *batch"], *, rho: Scalar = 1.0)
       Stellaris (SC 2024), global importance-sampling truncation.
 
     Example:
-      Three policies, two samples. All three moved towards the first sample's action, so it is allowed up to the
-      least of their ratios; they disagree on the second, so it is truncated to rho:
+      Three policies, two samples. All three made the first sample's action more likely, so the cap is the smallest of
+      their ratios. They disagree on the second, so the cap is rho:
 
       >>> import jax.numpy as jnp
       >>> log_ratios = jnp.log(jnp.array([[1.5, 0.5], [2.0, 3.0], [4.0, 2.0]]))
@@ -83,26 +84,26 @@ def global_ratio_cap(log_ratios: Float[Array, "V *batch"], *, rho: Scalar = 1.0)
     checks.floats(log_ratios=log_ratios)
     if log_ratios.ndim < 1 or log_ratios.shape[0] < 1:
         raise ValueError(f"log_ratios has shape {log_ratios.shape}: expected [V, ...] with V >= 1 held policies")
-    # Policy by policy, not as a reduction over their axis: so it fuses with the loss, and passes over them once.
+    # A chain of minima, not a reduction over the policies' axis: XLA fuses it with the loss and reads each array once.
     least = importance_ratio(functools.reduce(jnp.minimum, list(jnp.asarray(log_ratios))))
     return jax.lax.stop_gradient(jnp.maximum(least, jnp.asarray(rho, least.dtype)))
 
 
 def truncate_ratio(ratio: Float[Array, "*batch"], cap: Float[Array, "*batch"] | Scalar) -> Float[Array, "*batch"]:
-    """`min(ratio, cap)`: a sample above the cap is truncated, not rescaled, and has no gradient.
+    """`min(ratio, cap)`; a ratio above the cap has no gradient.
 
     Args:
       ratio: `[...]` importance ratios, with their gradient.
-      cap: `[...]` from `global_ratio_cap`; or one number for all samples, which may be a traced scalar that `vmap`
-        sweeps: the truncation of single policies that the papers ablate the global view against.
+      cap: `[...]` from `global_ratio_cap`, or one number for all samples: the per-policy truncation of the papers'
+        ablations. `vmap` can sweep the number.
 
     Returns:
-      The truncated ratios `[...]`. Where `ratio == cap` the gradient is whole, so that a policy which sets the cap
-      itself learns as if there were none.
+      The truncated ratios `[...]`. Where `ratio == cap` the full gradient flows, so that a policy whose own ratio is
+      the cap learns as without truncation.
 
     Raises:
       TypeError: if an array holds integers.
-      ValueError: if the shapes differ, or a cap that is one number is not positive.
+      ValueError: if the shapes differ, or a constant cap is not positive.
 
     Source:
       Stellaris (SC 2024) for the global cap; Ionides 2008, Truncated Importance Sampling, for a constant.
@@ -126,7 +127,7 @@ def _truncate(ratio: jax.Array, cap: jax.Array) -> jax.Array:
 
 @_truncate.defjvp
 def _truncate_tangent(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
-    # A minimum would share the gradient between the two where they are equal.
+    # At equality the derivative of `jnp.minimum` is one half.
     (ratio, cap), (tangent, _) = primals, tangents
     return _truncate(ratio, cap), jnp.where(ratio > cap, 0.0, tangent)
 

@@ -1,7 +1,7 @@
 """The array vocabulary that every module shares.
 
 Arrays are time-major: `T` steps, then `B` environments (or any other batch shape), then features. Versions are int32
-and count published policies from 0. `value` and `observation` have one row more than `reward`: the last bootstraps.
+and count published policies from 0. `value` and `observation` have one row more than `reward`, for bootstrapping.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,27 +14,32 @@ from jaxtyping import Float
 
 #: An array on the host.
 NDArray: TypeAlias = np.ndarray[Any, np.dtype[Any]]
-#: An array that a public function accepts: on a device, or on the host.
+#: An array argument of a public function: on a device or on the host.
 Array: TypeAlias = jax.Array | NDArray
-#: A setting: a number, or a traced one that `vmap` sweeps or `jit` is given.
+#: A setting: a number, possibly traced, such as one that `vmap` sweeps.
 Scalar: TypeAlias = Float[Array, ""] | float
 #: Any tree of arrays: parameters, gradients, optimizer states.
 Tree: TypeAlias = Any
 
 
 def at_least_float32(dtype: Any) -> Any:
-    """The type in which long sums of this float type are taken, so that they keep their digits."""
+    """The dtype for long sums of this float dtype, which would lose digits in a narrower one."""
     return dtype if np.dtype(dtype).itemsize >= 4 else np.dtype(np.float32)
 
 
+def default_float(x: Any) -> jax.Array:
+    """In JAX's default float type: float32, or float64 where it is enabled."""
+    return jnp.asarray(x).astype(float)
+
+
 def largest(dtype: Any) -> float:
-    """The largest finite number of a float type."""
+    """The largest finite number of a float dtype."""
     return float(jnp.finfo(dtype).max)  # type: ignore[no-untyped-call]
 
 
 @runtime_checkable
 class Distribution(Protocol):
-    """What an algorithm asks of the action distribution that a policy returns; distrax's distributions comply."""
+    """An action distribution, as far as algorithms need it; those of distrax comply."""
 
     def log_prob(self, value: Any, /) -> Any:
         """Log-probability (density) of actions `[..., *action]` -> `[...]`."""
@@ -58,11 +63,13 @@ class Versioned(NamedTuple):
 class Trajectory(NamedTuple):
     """`T` consecutive steps of `B` environments, tagged with the policy that chose every action.
 
-    A step that only resets its environment (the one after an episode's end) is no transition: `valid` is False there.
-    The observation before it is the episode's last, so the value there bootstraps a truncated episode correctly.
+    A step that only resets its environment (the step after an episode's end) is not a transition: `valid` is False
+    there. The observation before it is the episode's last, so its value bootstraps a truncated episode correctly.
     """
 
-    observation: Array  #: `[T + 1, B, *obs]` as the environment gave them (raw, not normalised).
+    observation: (
+        Tree  #: `[T + 1, B, *obs]`, an array or a tree of arrays, as the environment gave them (not normalised).
+    )
     action: Array  #: `[T, B, *action]` as sampled, before any clipping to the environment's bounds.
     reward: Array  #: `[T, B]` float.
     terminated: Array  #: `[T, B]` bool: the episode ended in a state of value zero. Truncation does not count.
@@ -82,7 +89,7 @@ def concatenate(trajectories: Sequence[Trajectory]) -> Trajectory:
       One trajectory `[T, sum(B_i), ...]`.
 
     Raises:
-      ValueError: if there is none, or if their lengths differ.
+      ValueError: if `trajectories` is empty, or their lengths differ.
 
     Example:
       >>> import numpy as np
@@ -97,5 +104,5 @@ def concatenate(trajectories: Sequence[Trajectory]) -> Trajectory:
     lengths = {t.reward.shape[0] for t in trajectories}
     if len(lengths) > 1:
         raise ValueError(f"trajectories have different lengths {sorted(lengths)}: they must share T")
-    columns = zip(*trajectories, strict=True)
-    return Trajectory(*(np.concatenate([np.asarray(part) for part in column], axis=1) for column in columns))
+    joined: Trajectory = jax.tree.map(lambda *parts: np.concatenate([*map(np.asarray, parts)], axis=1), *trajectories)
+    return joined

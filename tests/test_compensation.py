@@ -5,7 +5,6 @@ import math
 
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import numpy as np
 import optax
 import pytest
@@ -150,15 +149,9 @@ def test_under_vmap():
     close(got, np.array([2.0, 3.0, 6.0]))
 
 
-@pytest.fixture
-def no_hook(monkeypatch):
-    """Without the run-time type checks, as a user calls it."""
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
-
-
 @pytest.mark.parametrize("run", [lambda f: f, jax.jit], ids=["eager", "jit"])
 @pytest.mark.parametrize("which", ["params_now", "params_then"])
-@pytest.mark.usefixtures("no_hook")
+@pytest.mark.usefixtures("unchecked")
 def test_trees_that_do_not_fit(which, run):
     """Another structure or shape names the tree, the leaf, what it is and what is expected."""
     function = run(functools.partial(delay_compensate, strength=0.5))
@@ -173,7 +166,7 @@ def test_trees_that_do_not_fit(which, run):
             function(**good | {which: bad})
 
 
-@pytest.mark.usefixtures("no_hook")
+@pytest.mark.usefixtures("unchecked")
 def test_a_gradient_of_integers():
     """The leaf is named, with its type."""
     for leaf, dtype in ((np.arange(3, dtype=np.int32), "int32"), (np.ones(3, bool), "bool")):
@@ -182,7 +175,7 @@ def test_a_gradient_of_integers():
 
 
 @pytest.mark.parametrize("strength", [-0.5, math.nan])
-@pytest.mark.usefixtures("no_hook")
+@pytest.mark.usefixtures("unchecked")
 def test_a_strength_out_of_its_range(strength):
     """Found when the transformation is made, not when it is first used."""
     for function in (functools.partial(delay_compensate, GRADIENT, NOW, THEN), add_delay_compensation):
@@ -190,7 +183,7 @@ def test_a_strength_out_of_its_range(strength):
             function(strength)
 
 
-@pytest.mark.usefixtures("no_hook")
+@pytest.mark.usefixtures("unchecked")
 def test_params_that_are_missing():
     """optax lets a caller leave the parameters out; here they are needed."""
     chain = optax.chain(add_delay_compensation(0.5), optax.sgd(0.1))

@@ -10,10 +10,11 @@ import numpy as np
 import optax
 import pytest
 
-from stellaris import IMPALA, PPO
-from stellaris.configuration import described, differences
-from stellaris.networks import ActorCritic
-from stellaris.runtime import Deployment, FunctionSpec, delays
+from stellaris import IMPALA, PPO, softsync, staleness_aware
+from stellaris.acting.networks import Towers
+from stellaris.configuration import described, differences, digest
+from stellaris.runtime import Deployment, Faults, FunctionSpec, Machine, PriceSheet, Rate, delays
+from stellaris.systems import Stellaris, Workload
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ def _scaled(factor: float) -> Any:
     [
         _Outer(),
         PPO(learning_rate=optax.linear_schedule(1e-3, 0.0, 100)),
-        ActorCritic(3, True),
+        Towers(3, True),
         Deployment({"f": FunctionSpec(delays.Empirical(list(np.arange(1.0, 200.0))))}),
         {"seed": np.int32(3), "array": np.arange(3.0), "function": math.sqrt, "own": _scaled(2.0), "class": PPO},
         functools.partial(optax.adam, 1e-3),
@@ -99,6 +100,34 @@ def test_a_nested_difference_has_the_name_of_the_whole() -> None:
     specs = {"f": FunctionSpec(delays.Constant(1.0))}
     other = {"f": replace(specs["f"], timeout=3.0)}
     assert list(differences(described(specs), described(other), "functions")) == [("functions.f.timeout", None, 3.0)]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Faults(crash_during=0.1, at={3: ("lose",), 4: ("duplicate",)}),
+        lambda: Deployment({"f": FunctionSpec(delays.Constant(1.0))}, faults={"f": Faults()}),
+        lambda: PriceSheet("p", {"f": Rate(per_second=1.0)}, {"vm": Machine(2.0)}),
+        lambda: Stellaris(PPO(clip=0.1), aggregator=staleness_aware(4, decay=0.9)),
+        lambda: Stellaris(IMPALA(), aggregator=softsync(4)),
+        lambda: Workload("CartPole-v1", actors=3),
+    ],
+)
+def test_configurations_are_values(make: Any) -> None:
+    """They are compared, hashed and printed by what they hold."""
+    one, other = make(), make()
+    assert one is not other
+    assert one == other
+    assert hash(one) == hash(other)
+    assert repr(one) == repr(other)
+    assert "0x" not in repr(one)
+
+
+def test_what_differs_has_another_digest() -> None:
+    """And equal ones the same one, whatever the order of their mappings."""
+    one = Faults(at={3: ("lose",), 4: ("duplicate",)})
+    assert digest(one) == digest(Faults(at={4: ("duplicate",), 3: ("lose",)}))
+    assert digest(one) != digest(Faults(at={3: ("lose",)}))
 
 
 def test_what_holds_itself_ends() -> None:

@@ -1,5 +1,7 @@
 """Action distributions, against scipy."""
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 import jaxtyping
@@ -8,7 +10,10 @@ import pytest
 import scipy.special
 import scipy.stats
 
+from stellaris import PPO
 from stellaris.distributions import Categorical, DiagonalGaussian, as_distribution
+from tests.algorithms import problems
+from tests.algorithms.test_impala import sample_trajectory
 
 BATCHES = [(), (4, 3), (0,)]
 LOGITS = np.log([0.5, 0.25, 0.25])
@@ -267,3 +272,101 @@ def test_noise_that_does_not_fit(policy, monkeypatch):
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
     with pytest.raises(ValueError, match=r"noise has shape \(2,\): expected (mean|logits)'s \(3, 2\)"):
         policy.sample(jnp.zeros(2))
+
+
+# ---- what a network may return: of any library ----------------------------------------------------------------------
+
+
+class Normal:
+    """A distribution of the user's own: no tree, and no class of ours."""
+
+    def __init__(self, mean, log_std):
+        self.mean, self.log_std = mean, log_std
+
+    def log_prob(self, value):
+        return jax.scipy.stats.norm.logpdf(value, self.mean, jnp.exp(self.log_std)).sum(-1)
+
+    def entropy(self):
+        each = 0.5 * jnp.log(2 * jnp.pi * jnp.e) + self.log_std
+        return jnp.broadcast_to(each, self.mean.shape).sum(-1)
+
+
+class Discrete:
+    """The same, of actions that are numbers."""
+
+    def __init__(self, logits):
+        self.log_probs = logits - jax.scipy.special.logsumexp(logits, axis=-1, keepdims=True)
+
+    def log_prob(self, value):
+        return jnp.sum(self.log_probs * jax.nn.one_hot(value, problems.ACTIONS), axis=-1)
+
+    def entropy(self):
+        return -jnp.sum(jnp.exp(self.log_probs) * self.log_probs, axis=-1)
+
+
+class Pair(NamedTuple):
+    """A pair with names."""
+
+    mean: jax.Array
+    log_std: jax.Array
+
+
+def test_logits_are_categorical():
+    """Of JAX and of NumPy, traced or not."""
+    logits = np.array([[0.0, 1.0, 2.0]], np.float32)
+    for parameters in (jnp.asarray(logits), logits):
+        got = as_distribution(parameters)
+        assert isinstance(got, Categorical)
+        problems.equal(got.logits, logits)
+    action = jnp.array([2])
+    expected = Categorical(jnp.asarray(logits)).log_prob(action)
+    problems.close(jax.jit(lambda x: as_distribution(x).log_prob(action))(logits), expected)
+    problems.close(jax.vmap(lambda x: as_distribution(x).log_prob(action[0]))(logits), expected)
+
+
+@pytest.mark.parametrize("make", [tuple, lambda x: Pair(*x)])
+def test_a_pair_is_gaussian(make):
+    """A mean and a logarithm of a deviation, in that order."""
+    got = as_distribution(make((jnp.array([[1.0, 2.0]]), jnp.array([0.5, -0.5]))))
+    assert isinstance(got, DiagonalGaussian)
+    problems.equal((got.mean, got.log_std), (np.array([[1.0, 2.0]]), np.array([0.5, -0.5])))
+
+
+def test_a_distribution_is_itself():
+    """Ours, which are tuples, too, and the user's."""
+    mean = jnp.zeros(2)
+    for distribution in (Categorical(mean), DiagonalGaussian(mean, mean), Normal(mean, mean), Discrete(mean)):
+        assert as_distribution(distribution) is distribution
+
+
+class Half:
+    """No distribution: it has no entropy."""
+
+    def log_prob(self, value):
+        return value
+
+
+@pytest.mark.parametrize(
+    ("parameters", "name"),
+    [
+        (None, "NoneType"),
+        (1.0, "float"),
+        ("logits", "str"),
+        ({"logits": jnp.zeros(2)}, "dict"),
+        ([jnp.zeros(2)] * 3, "list"),
+        ((jnp.zeros(2),), "tuple"),
+        ((jnp.zeros(2),) * 3, "tuple"),
+        (Half(), "Half"),
+    ],
+)
+def test_anything_else_is_an_error(parameters, name):
+    """It says what came and what is expected."""
+    message = (
+        f"apply_fn returned a {name} .* expected logits, .*mean, log_std.*, or an object with log_prob and entropy"
+    )
+    with pytest.raises(TypeError, match=message):
+        as_distribution(parameters)
+    apply_fn = lambda params, observation: (parameters, jnp.zeros(3))  # noqa: E731
+    batch = PPO().prepare(sample_trajectory(problems.gaussian))
+    with pytest.raises(TypeError, match=message):
+        PPO().loss(apply_fn, {}, batch)

@@ -9,13 +9,16 @@ import stellaris
 import stellaris.algorithms
 
 LAYERS = (
-    "returns truncation losses staleness aggregation compensation diagnostics algorithms gradient_queue distributions"
+    "returns truncation losses staleness thresholds gradient_queue aggregation synchronisation updates compensation "
+    "diagnostics algorithms distributions"
 )
 PURE = re.compile(rf"stellaris\.({'|'.join(LAYERS.split())})(\.\w+)*")
 
+#: Of the algorithms' functions those that are not exported at the top.
+LEARNING = {"gradient": stellaris.algorithms.gradient, "update": stellaris.algorithms.update}
 PUBLIC = {
     name: value
-    for name, value in (vars(stellaris) | {"gradient": stellaris.algorithms.gradient}).items()
+    for name, value in (vars(stellaris) | LEARNING).items()
     if PURE.fullmatch(getattr(value, "__module__", ""))
 }
 FUNCTIONS = {name: value for name, value in PUBLIC.items() if inspect.isfunction(value)}

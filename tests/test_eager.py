@@ -14,8 +14,9 @@ import optax
 import pytest
 
 import stellaris
-from stellaris import IMPACT, IMPALA, PPO, Aggregator, Categorical, DiagonalGaussian, Trajectory, Update, eager
+from stellaris import IMPACT, IMPALA, PPO, Categorical, DiagonalGaussian, Trajectory, Update, eager
 from stellaris.algorithms import gradient
+from stellaris.algorithms import update as learn
 from tests.test_docstrings import FUNCTIONS, METHODS
 
 T, B = 5, 2
@@ -73,7 +74,7 @@ def batch(n):
 
 
 def target_batch(n):
-    return impact.prepare(apply_fn, params(n), trajectory(n))
+    return impact.prepare(trajectory(n), apply_fn, params(n))
 
 
 def update(n, combine="mean"):
@@ -148,16 +149,21 @@ CALLS = {
     "gradient, IMPALA": lambda n: gradient(impala, apply_fn, params(n), trajectory(n), peers(n), version=n),
     "PPO.optimizer": lambda n: linked(ppo.optimizer(), n),
     "PPO.prepare": lambda n: ppo.prepare(trajectory(n)),
-    "PPO.minibatches": lambda n: ppo.minibatches(jax.random.key(n), T * B),
+    "PPO.minibatches": lambda n: ppo.minibatches(jax.random.key(n), batch(n)),
+    "PPO.select": lambda n: ppo.select(batch(n), jnp.arange(3)),
     "PPO.loss": lambda n: ppo.loss(apply_fn, params(n), batch(n), peers(n), version=n),
-    "PPO.update": lambda n: ppo.update(
-        apply_fn, params(n), optimizer.init(params(n)), batch(n), ppo.minibatches(jax.random.key(n), T * B)
+    "update": lambda n: learn(
+        ppo, apply_fn, params(n), optimizer.init(params(n)), batch(n), ppo.minibatches(jax.random.key(n), batch(n))
     ),
+    "IMPALA.prepare": lambda n: impala.prepare(trajectory(n)),
+    "IMPALA.minibatches": lambda n: impala.minibatches(jax.random.key(n), trajectory(n)),
+    "IMPALA.select": lambda n: impala.select(trajectory(n), jnp.arange(2)),
     "IMPALA.optimizer": lambda n: linked(impala.optimizer(), n),
     "IMPALA.loss": lambda n: impala.loss(apply_fn, params(n), trajectory(n), peers(n), version=n),
     "IMPACT.optimizer": lambda n: linked(impact.optimizer(), n),
     "IMPACT.prepare": lambda n: target_batch(n),
-    "IMPACT.minibatches": lambda n: impact.minibatches(jax.random.key(n), T * B),
+    "IMPACT.minibatches": lambda n: impact.minibatches(jax.random.key(n), target_batch(n)),
+    "IMPACT.select": lambda n: impact.select(target_batch(n), jnp.arange(3)),
     "IMPACT.loss": lambda n: impact.loss(apply_fn, params(n), target_batch(n), peers(n), version=n),
     "DiagonalGaussian.log_prob": lambda n: gaussian.log_prob(x(n, B, 3)),
     "DiagonalGaussian.entropy": lambda n: gaussian.entropy(),
@@ -166,15 +172,15 @@ CALLS = {
     "Categorical.entropy": lambda n: categorical.entropy(),
     "Categorical.sample": lambda n: categorical.sample(x(n, B, 3)),
 }
-for name, (init, push, ready, pop, admit) in AGGREGATORS.items():
+for name, aggregator in AGGREGATORS.items():
     maker, _, form = name.partition(", ")
     suffix = f", {form}" if form else ""
     CALLS |= {
-        f"{maker}.init{suffix}": lambda n, init=init: init(tree(n)),
-        f"{maker}.push{suffix}": lambda n, push=push, q=queues[name]: push(q, tree(n), n, learner=n % 3),
-        f"{maker}.ready{suffix}": lambda n, ready=ready, q=queues[name]: ready(q, n, n),
-        f"{maker}.pop{suffix}": lambda n, pop=pop, q=queues[name]: pop(q, n, n),
-        f"{maker}.admit{suffix}": lambda n, admit=admit, q=queues[name]: admit(q, n % 3, n),
+        f"{maker}.init{suffix}": lambda n, a=aggregator: a.init(tree(n)),
+        f"{maker}.push{suffix}": lambda n, a=aggregator, q=queues[name]: a.push(q, tree(n), n, learner=n % 3),
+        f"{maker}.ready{suffix}": lambda n, a=aggregator, q=queues[name]: a.ready(q, n, n),
+        f"{maker}.pop{suffix}": lambda n, a=aggregator, q=queues[name]: a.pop(q, n, n),
+        f"{maker}.admit{suffix}": lambda n, a=aggregator, q=queues[name]: a.admit(q, n % 3, n),
     }
 #: Calls of optax's alone: its Adam raises a float to an integer's power.
 NOT_STRICT = {"PPO.optimizer", "IMPACT.optimizer"}
@@ -189,10 +195,13 @@ def called(name, n):
 
 def test_the_table_holds_every_public_function():
     """A new function, aggregator or method must be added above."""
-    makers = {name for name, f in FUNCTIONS.items() if inspect.signature(f).return_annotation is Aggregator}
+    protocol = {name for name in METHODS if name.startswith("Aggregator.")}
+    methods = {name.partition(".")[2] for name in protocol}
+    assert methods == {"init", "push", "ready", "pop", "admit"}
+    makers = {name for name, f in FUNCTIONS.items() if methods <= set(dir(inspect.signature(f).return_annotation))}
     assert makers >= {"staleness_aware", "softsync", "synchronous"}
-    expected = (set(FUNCTIONS) - makers) | set(METHODS)
-    expected |= {f"{maker}.{function}" for maker in makers for function in Aggregator._fields}
+    expected = (set(FUNCTIONS) - makers) | (set(METHODS) - protocol)
+    expected |= {f"{maker}.{method}" for maker in makers for method in methods}
     assert {name.partition(", ")[0] for name in CALLS} == expected
 
 
@@ -266,25 +275,25 @@ def test_what_can_not_be_compared_is_called_as_it_is():
         def __call__(self, params, observation):
             return apply_fn(params, observation)
 
-    arguments = params(0), optimizer.init(params(0)), batch(0), ppo.minibatches(jax.random.key(0), T * B)
+    arguments = params(0), optimizer.init(params(0)), batch(0), ppo.minibatches(jax.random.key(0), batch(0))
     kept = eager._compiled.cache_info().currsize
-    got = ppo.update(Network(), *arguments)
+    got = learn(ppo, Network(), *arguments)
     assert eager._compiled.cache_info().currsize == kept
-    expected = ppo.update(apply_fn, *arguments)
+    expected = learn(ppo, apply_fn, *arguments)
     chex.assert_trees_all_close(got, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_functions_that_close_over_traced_arrays_leave_none_behind():
     """Within a `jit`, a network of the caller's may hold what is being traced; it is not kept."""
-    arguments = params(0), optimizer.init(params(0)), batch(0), ppo.minibatches(jax.random.key(0), T * B)
+    arguments = params(0), optimizer.init(params(0)), batch(0), ppo.minibatches(jax.random.key(0), batch(0))
 
     @jax.jit
     def within(scale, arguments):
-        return ppo.update(lambda p, o: apply_fn(p, o * scale), *arguments)[0]
+        return learn(ppo, lambda p, o: apply_fn(p, o * scale), *arguments)[0]
 
-    constants = jax.jit(lambda scale: ppo.update(lambda p, o: apply_fn(p, o * scale), *arguments)[0])
+    constants = jax.jit(lambda scale: learn(ppo, lambda p, o: apply_fn(p, o * scale), *arguments)[0])
     with jax.checking_leaks():
         got = within(jnp.float32(0.5), arguments)
         chex.assert_trees_all_close(constants(jnp.float32(0.5)), got, rtol=1e-5)
-    expected = ppo.update(lambda p, o: apply_fn(p, o * 0.5), *arguments)[0]
+    expected = learn(ppo, lambda p, o: apply_fn(p, o * 0.5), *arguments)[0]
     chex.assert_trees_all_close(got, expected, rtol=1e-5, atol=1e-6)

@@ -1,4 +1,4 @@
-"""Staleness weights, thresholds, and the transformation that applies them to a step."""
+"""Staleness weights, and the transformation that applies them to a step."""
 
 import functools
 import math
@@ -6,7 +6,6 @@ import math
 import chex
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import numpy as np
 import optax
 import pytest
@@ -16,10 +15,8 @@ from hypothesis import strategies as st
 from stellaris import (
     exponential_weight,
     hinge_weight,
-    integer_threshold,
     polynomial_weight,
     scale_by_staleness,
-    staleness_threshold,
     staleness_weight,
 )
 
@@ -145,80 +142,6 @@ def test_no_weight_is_not_a_number():
             np.testing.assert_array_equal(weight(large), [1.0, last])
 
 
-@pytest.mark.parametrize(
-    ("round", "max_staleness", "decay", "threshold"),
-    [
-        (0, 4, 0.5, 4.0),
-        (1, 4, 0.5, 2.0),
-        (3, 4, 0.5, 0.5),
-        (10, 6.0, 0.9, 6.0 * 0.9**10),
-        (100, 6.0, 1, 6.0),  # constant
-        (5, 0, 0.5, 0.0),  # only fresh gradients
-        (10**6, 4, 0.5, 0.0),
-        (10**6, math.inf, 0.5, math.inf),  # no threshold stays none, though 0.5^k has become 0
-    ],
-)
-def test_threshold_by_hand(round, max_staleness, decay, threshold):
-    """`max_staleness * decay ** round`, of Python's numbers and of arrays, with and without jit."""
-    jitted = jax.jit(lambda k, m: staleness_threshold(k, max_staleness=m, decay=decay))
-    for got in (
-        staleness_threshold(round, max_staleness=max_staleness, decay=decay),
-        staleness_threshold(jnp.int32(round), max_staleness=jnp.asarray(max_staleness), decay=decay),
-        jitted(round, max_staleness),
-    ):
-        assert (got.shape, got.dtype) == ((), jnp.float32)
-        np.testing.assert_allclose(got, threshold, rtol=1e-6)
-
-
-def demo(max_staleness, decay, k):
-    """The authors' demo in Python's floats: `clip(int(max * d ** (k - 1)) + 1, 1, max)`."""
-    return min(max(int(max_staleness * decay ** (k - 1)) + 1, 1), max_staleness)
-
-
-@pytest.mark.parametrize("x64", [False, True])
-@pytest.mark.parametrize("decay", [0.3, 0.5, 0.9, 0.99, 1.0])
-def test_integer_threshold_is_the_demos(decay, x64):
-    """Every maximum to 30 and round to 60, also where the product is whole and float32 would round it down."""
-    expected = [[demo(m, decay, k) for k in range(61)] for m in range(1, 31)]
-    with jax.enable_x64(x64):
-        one = functools.partial(integer_threshold, decay=decay)
-        row = jax.vmap(lambda m, k: one(k, max_staleness=m), in_axes=(None, 0))
-        got = jax.jit(jax.vmap(row, in_axes=(0, None)))(jnp.arange(1, 31), jnp.arange(61))
-        assert got.dtype == (jnp.float64 if x64 else jnp.float32)
-    np.testing.assert_array_equal(got, expected)
-
-
-@pytest.mark.parametrize(
-    ("round", "max_staleness", "decay", "threshold"),
-    [
-        (0, 4, 0.5, 4.0),  # int(8) + 1, clipped
-        (1, 4, 0.5, 4.0),  # int(4) + 1, clipped
-        (2, 4, 0.5, 3.0),
-        (3, 4, 0.5, 2.0),
-        (4, 4, 0.5, 1.0),  # int(0.5) + 1
-        (10**6, 4, 0.5, 1.0),  # never below 1
-        (7, 4, 1.0, 4.0),  # constant
-        (2, 10.0, 0.9, 10.0),  # int(9.0) + 1
-        (3, 10.0, 0.9, 9.0),  # int(8.1) + 1
-        (3, 100, 0.9, 82.0),  # 81 + 1, though float32 makes it 80.99999
-        (4, 1000, 0.9, 730.0),  # 729 + 1
-        (5, 1, 0.5, 1.0),
-        (0, math.inf, 0.5, math.inf),
-        (10**6, math.inf, 0.5, math.inf),  # no threshold stays none
-    ],
-)
-def test_integer_threshold_by_hand(round, max_staleness, decay, threshold):
-    """Of Python's numbers and of arrays, with and without jit."""
-    jitted = jax.jit(lambda k, m: integer_threshold(k, max_staleness=m, decay=decay))
-    for got in (
-        integer_threshold(round, max_staleness=max_staleness, decay=decay),
-        integer_threshold(jnp.int32(round), max_staleness=jnp.asarray(max_staleness), decay=decay),
-        jitted(round, max_staleness),
-    ):
-        assert (got.shape, got.dtype) == ((), jnp.float32)
-        np.testing.assert_array_equal(got, threshold)
-
-
 PARAMS = {"w": jnp.array([1.0, -2.0]), "b": jnp.float32(3.0)}
 GRADIENT = {"w": jnp.array([0.3, -4.0]), "b": jnp.float32(0.01)}
 
@@ -303,15 +226,9 @@ def test_transformation_keeps_dtypes_and_passes_over_other_extras():
         transform.update({}, state)
 
 
-@pytest.fixture
-def no_hook(monkeypatch):
-    """Without the run-time type checks, as a user calls it."""
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
-
-
 @pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["eager", "jit"])
 @pytest.mark.parametrize("weight", [weight for weight, _ in WEIGHTS.values()], ids=WEIGHTS)
-@pytest.mark.usefixtures("no_hook")
+@pytest.mark.usefixtures("unchecked")
 def test_staleness_that_is_not_whole(weight, wrap):
     """Half a version is a mistake, and so is a truth value; also in the transformation, where it is traced."""
     transform = scale_by_staleness(weight=weight)
@@ -335,7 +252,7 @@ def test_staleness_that_is_not_whole(weight, wrap):
         (staleness_weight, {"smoothness": 0}, "smoothness=0 is not positive"),
     ],
 )
-@pytest.mark.usefixtures("no_hook")
+@pytest.mark.usefixtures("unchecked")
 def test_weights_out_of_their_range(function, arguments, message):
     """The argument is named, with its value; under jit too."""
     for run in (function, jax.jit(functools.partial(function, **arguments))):
@@ -349,22 +266,6 @@ def test_smoothness_that_is_not_positive(smoothness):
     for function in (lambda s: staleness_weight(1, smoothness=s), scale_by_staleness):
         with pytest.raises(ValueError, match=f"smoothness={smoothness} is not positive"):
             function(smoothness)
-
-
-@pytest.mark.parametrize("decay", [0.0, -0.5, 1.01, math.nan])
-def test_decay_outside_its_range(decay):
-    """Zero is no decay, and above 1 the threshold would grow."""
-    for threshold in (staleness_threshold, integer_threshold):
-        with pytest.raises(ValueError, match=rf"decay={decay} lies outside \(0, 1\]"):
-            threshold(0, max_staleness=4, decay=decay)
-
-
-@pytest.mark.parametrize("max_staleness", [-1, -0.5, math.nan])
-def test_thresholds_are_not_negative(max_staleness):
-    """A negative one would let nothing pass, and NaN everything wait."""
-    for threshold in (staleness_threshold, integer_threshold):
-        with pytest.raises(ValueError, match=f"max_staleness={max_staleness} is negative or not a number"):
-            threshold(0, max_staleness=max_staleness, decay=0.9)
 
 
 def test_one_negative_staleness():
@@ -383,14 +284,12 @@ def test_the_step_of_a_group_is_scaled_by_its_mean_weight():
         np.testing.assert_allclose(got, [36.0 * factor], rtol=1e-6)
 
 
-@pytest.mark.usefixtures("no_hook")
+@pytest.mark.usefixtures("unchecked")
 def test_settings_that_are_no_numbers():
     """The error names the setting."""
     for name, call in {
         "smoothness='3'": lambda: scale_by_staleness("3"),
         "power=None": lambda: polynomial_weight(1, power=None),
-        "decay='0.9'": lambda: staleness_threshold(1, max_staleness=4, decay="0.9"),
-        "max_staleness='4'": lambda: integer_threshold(1, max_staleness="4", decay=0.9),
         "weight=0.5": lambda: scale_by_staleness(weight=0.5),
     }.items():
         with pytest.raises(TypeError, match=f"^{name} is not a"):

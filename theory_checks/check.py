@@ -1,10 +1,11 @@
 """What a check is: instances of a theorem, both sides of its claims, and an adversary that looks for the worst case.
 
-A claim says `left <= right` (or, as an equality, `left = right`) for every instance. It is looked at for random
-instances, or for all that there are, and then where a gradient ascent on `left / right` leads from the worst of them.
-`kappa`, the largest ratio met, is the smallest multiplier of a right side above zero with which the claim would still
-have held: at most 1 for a bound that holds, and as far below as it is loose; for an equality, 1 plus the largest
-relative gap. A control is a claim that is false, and has to be found so: a check that cannot fail shows nothing.
+A claim says `left <= right` (or, as an equality, `left = right`) for every instance. It is tested on random instances,
+or on all of them, and then on those that gradient ascent on `left / right` finds, starting from the worst.
+
+`kappa` is the largest ratio `left / right` that was met. A bound that holds has a kappa of at most 1: with a kappa of
+0.8, the right side could be multiplied by 0.8, and would still have held. For an equality, kappa is 1 plus the largest
+relative gap. A control is a claim that is false, and must be found to be: a check that cannot fail shows nothing.
 """
 
 import functools
@@ -396,8 +397,13 @@ def _witnesses(theorem: Theorem, family: str, looks: Looks, indices: NDArray, se
     indices = np.broadcast_to(indices, looks.broken.shape)
     return [
         Witness(
-            *(theorem.name, family, int(indices[row, i]), theorem.claims[i].name, searched),
-            *(float(looks.left[row, i]), float(looks.right[row, i])),
+            theorem=theorem.name,
+            family=family,
+            index=int(indices[row, i]),
+            claim=theorem.claims[i].name,
+            searched=searched,
+            left=float(looks.left[row, i]),
+            right=float(looks.right[row, i]),
         )
         for row, i in np.argwhere(looks.broken)
     ]

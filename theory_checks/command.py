@@ -185,10 +185,15 @@ def _print(console: Console, rows: Iterable[Row], findings: Mapping[str, Mapping
     for _, theorem, outcome in rows:
         claim, verdict = outcome.claim, _VERDICTS[outcome.claim.control, outcome.as_it_should]
         table.add_row(
-            *("" if theorem == last else escape(theorem), escape("control: " * claim.control + claim.name)),
-            *(escape(claim.statement), _both(outcome.instances, outcome.searched)),
-            *(_both(outcome.violations, outcome.found), f"{outcome.slack:.2g}"),
-            *(_number(outcome.tightness), _number(outcome.kappa), verdict),
+            "" if theorem == last else escape(theorem),
+            escape("control: " * claim.control + claim.name),
+            escape(claim.statement),
+            _both(outcome.instances, outcome.searched),
+            _both(outcome.violations, outcome.found),
+            f"{outcome.slack:.2g}",
+            _number(outcome.tightness),
+            _number(outcome.kappa),
+            verdict,
             style=None if outcome.as_it_should else "bold red",
         )
         last = theorem

@@ -187,7 +187,10 @@ def _play_rounds(drawn: Rounds) -> _PlayedRounds:
             totals.append(platform.bill(sheet).total)
         bill = platform.bill(sheet)
         return _PlayedRounds(
-            *(np.diff(clock), platform.now, np.diff(totals), bill.total),
+            lengths=np.diff(clock),
+            clock=platform.now,
+            costs=np.diff(totals),
+            total=bill.total,
             parts=np.array([bill.parts[name] for name in names]),
             seconds=np.array([bill.seconds[name] for name in names]),
             with_idle=platform.bill(idle).total,
@@ -212,7 +215,9 @@ def _draw_rounds(*, started: bool, cold: bool, kept: bool = True, extras: bool =
         return Instance(
             (),
             Rounds(
-                *(actor * launched, learner, launched & (rng.random(shape) < 0.2)),
+                actor=actor * launched,
+                learner=learner,
+                fails=launched & (rng.random(shape) < 0.2),
                 start=rng.uniform(0.2, 2.0, 2) * started,
                 kept=kept,
                 resources=resources,
@@ -365,8 +370,11 @@ def _play_asynchronous(drawn: Asynchronous, until: float) -> _PlayedAsynchronous
         demo, by_use = map(platform.bill, testbed.serverless_prices(actors=limits[0], learners=limits[1]))
         reserved = platform.bill(testbed.reserved_prices(actors=limits[0])[0])
         return _PlayedAsynchronous(
-            *(platform.now, by_use.total, np.array([by_use.parts[name] for name in _FUNCTIONS])),
-            *(demo.total, reserved.total),
+            clock=platform.now,
+            use=by_use.total,
+            use_parts=np.array([by_use.parts[name] for name in _FUNCTIONS]),
+            demo=demo.total,
+            reserved=reserved.total,
             seconds=np.array([by_use.seconds[name] for name in _FUNCTIONS]),
             machines=np.array([demo.split["learner machines"], demo.split["actor machine"]]),
         )
@@ -382,7 +390,9 @@ def _draw_asynchronous(*, started: bool, stopped: bool = False) -> Family:
         return Instance(
             (),
             Asynchronous(
-                *(rng.uniform(0.1, 2.0, shape), rng.uniform(0.1, 3.0, n), rng.uniform(0.05, 0.5, n)),
+                actor=rng.uniform(0.1, 2.0, shape),
+                learner=rng.uniform(0.1, 3.0, n),
+                parameter=rng.uniform(0.05, 0.5, n),
                 fails=rng.random(n) < 0.2,
                 start=rng.uniform(0.2, 2.0, 3) * started,
                 learners=int(rng.integers(1, 5)),

@@ -82,7 +82,6 @@ def descend(
       The last params, and the trace.
     """
     state = aggregator.init(params)
-    push, ready, take = _jitted(aggregator)
     wide = jnp.zeros(()).dtype == jnp.float64
 
     def learn(context: Any, params: Versioned, number: int) -> tuple[Tree, int]:
@@ -98,17 +97,22 @@ def descend(
         for number in range(learners, learners + arrivals):
             done = platform.next_completion()
             assert done is not None
-            state = push(state, *done.result(), learner=done.tag)
-            if ready(state, clock, 0):
-                params, state = take(state, clock, params, step)
+            state = _push(aggregator, state, *done.result(), done.tag)
+            if _ready(aggregator, state, clock):
+                params, state = _take_jitted(aggregator, state, clock, params, step)
                 clock = platform.store.publish("params", params)
             platform.invoke("learner", learn, newest, number, tag=done.tag)
         return params, platform.trace
 
 
-@functools.lru_cache(maxsize=16)
-def _jitted(aggregator: Aggregator) -> tuple[Callable[..., Any], ...]:
-    return jax.jit(aggregator.push), jax.jit(aggregator.ready), jax.jit(functools.partial(_take, aggregator))
+@functools.partial(jax.jit, static_argnums=0)
+def _push(aggregator: Aggregator, state: Any, gradient: Tree, version: Any, learner: Any) -> Any:
+    return aggregator.push(state, gradient, version, learner=learner)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _ready(aggregator: Aggregator, state: Any, clock: Any) -> Any:
+    return aggregator.ready(state, clock, 0)
 
 
 def _take(aggregator: Aggregator, state: Any, clock: Any, params: Tree, step: Any) -> tuple[Tree, Any]:
@@ -119,6 +123,9 @@ def _take(aggregator: Aggregator, state: Any, clock: Any, params: Tree, step: An
         optimizer, update._replace(scale=step * update.scale), params, optimizer.init(params)
     )
     return params, state
+
+
+_take_jitted = jax.jit(_take, static_argnums=0)
 
 
 def schedule(trace: Trace, arrivals: int) -> Schedule:
@@ -205,13 +212,12 @@ def mixture(aggregator: Aggregator, recorded: Schedule, *, oldest: int) -> Mixtu
     arrivals = len(recorded.version)
     with jax.enable_x64(True):
         members = jnp.eye(arrivals)
-        push, ready, take = _jitted(aggregator)
         state, lags, noise = aggregator.init(members[0]), list[Any](), list[Any]()
         for number, version in enumerate(np.asarray(recorded.version).tolist()):
             clock = len(lags)
-            state = push(state, members[number], version)
-            if ready(state, clock, 0):
-                taken, state = take(state, clock, jnp.zeros(arrivals), -1.0)
+            state = _push(aggregator, state, members[number], version, 0)
+            if _ready(aggregator, state, clock):
+                taken, state = _take_jitted(aggregator, state, clock, jnp.zeros(arrivals), -1.0)
                 weights = np.asarray(taken)
                 lag = clock - np.asarray(recorded.version)
                 lags.append(np.bincount(lag[weights > 0], weights[weights > 0], minlength=oldest + 1))

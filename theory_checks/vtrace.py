@@ -138,7 +138,9 @@ def trajectory_sides(instance: Instance) -> Mapping[str, Sides]:
         here = states[:-1]
         chance = (mu[here, _ACTIONS] * process.transition[here, _ACTIONS, _NEXT]).prod(0)
         target = stellaris.vtrace(
-            *(process.reward[here, _ACTIONS], jnp.full(_NEXT.shape, process.discount), value[states]),
+            process.reward[here, _ACTIONS],
+            jnp.full(_NEXT.shape, process.discount),
+            value[states],
             jnp.log(pi / mu)[here, _ACTIONS],
             rho_clip=rho,
             c_clip=c,

@@ -25,8 +25,8 @@ from stellaris import (
     truncated_policy_gradient_loss,
     vtrace,
 )
+from stellaris.acting.policies import ActorCritic
 from stellaris.aggregation import Aggregator
-from stellaris.policies import actor_critic
 
 DESCRIPTION = "gae, vtrace, the cap and the aggregator, against rlax and against one pass over their arguments"
 
@@ -160,10 +160,10 @@ def _aggregator() -> Comparison:
 
 def _network() -> Any:
     """The parameters of the papers' network for Hopper."""
-    from stellaris.envs import EnvSpec
+    from stellaris.acting.envs import EnvSpec
 
-    spec = EnvSpec("Hopper-v4", observation_shape=(11,), actions=3, discrete=False)
-    return actor_critic(spec).init(jax.random.key(0))
+    spec = EnvSpec("Hopper-v4", np.zeros(11), actions=3, discrete=False)
+    return ActorCritic()(spec).init(jax.random.key(0))
 
 
 def _agree_up_to_weights(got: Any, aggregator: Aggregator, like: Any, gradients: Any) -> None:

@@ -14,11 +14,12 @@ import numpy as np
 import psutil
 
 from experiments.benchmarks.measuring import Comparison
-from stellaris import PPO, envs
+from stellaris import PPO
+from stellaris.acting import envs
+from stellaris.acting.normalisation import Normaliser
+from stellaris.acting.policies import ActorCritic, Policy, PolicyVersion
 from stellaris.algorithms import gradient
 from stellaris.algorithms.batch import Batch, take
-from stellaris.normalisation import Normaliser
-from stellaris.policies import Policy, PolicyVersion, actor_critic
 from stellaris.runtime import Function, FunctionSpec, SimulatedPlatform, Trace
 from stellaris.runtime.delays import Constant, Exponential, LogNormal, Uniform
 from stellaris.systems import programs
@@ -173,7 +174,7 @@ def _follow(platform: SimulatedPlatform, invocations: int) -> None:
 
 def _learners() -> Comparison:
     spec = envs.make(ENVIRONMENT, slots=1).spec
-    policy, length = actor_critic(spec), spec.observation_shape[0]
+    policy, length = ActorCritic()(spec), spec.observation_shape[0]
     normaliser = Normaliser(np.zeros(length, np.float32), np.ones(length, np.float32))
     params = policy.init(jax.random.key(0))
     batch = _batch(policy, PolicyVersion(params, normaliser), length)
@@ -248,13 +249,13 @@ def _batch(policy: Policy, version: PolicyVersion, length: int) -> Batch:
     """Samples whose actions the policy chose."""
     rng, n = np.random.default_rng(0), LEARNERS * SAMPLES
     observation = rng.standard_normal((n, length)).astype(np.float32)
-    distribution, value = policy.apply(version, observation)
-    action = distribution.sample(policy.noise(jax.random.key(1), n))
+    value = policy.apply(version, observation)[1]
+    action, log_prob = policy.act(version, observation, policy.noise(jax.random.key(1), n))
     numbers = rng.standard_normal((2, n)).astype(np.float32)
     columns = {
         "observation": observation,
         "action": np.asarray(action),
-        "log_prob": np.asarray(distribution.log_prob(action)),
+        "log_prob": np.asarray(log_prob),
         "value": np.asarray(value),
         "advantage": numbers[0],
         "target": numbers[1],
@@ -266,7 +267,7 @@ def _batch(policy: Policy, version: PolicyVersion, length: int) -> Batch:
 
 def _actors() -> Comparison:
     env = envs.make(ENVIRONMENT, slots=ACTORS)
-    policy = actor_critic(env.spec)
+    policy = ActorCritic()(env.spec)
     batched = programs.actor(policy, env, FRAGMENT)
     separate = Function(batched.body, init=batched.init)
     length = env.spec.observation_shape[0]

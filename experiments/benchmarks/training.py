@@ -19,15 +19,15 @@ import psutil
 
 from experiments import testbed
 from experiments.benchmarks.measuring import Comparison
-from stellaris import PPO, envs, staleness_aware
+from stellaris import PPO, staleness_aware
+from stellaris.acting import envs
+from stellaris.acting.policies import ActorCritic, PolicyVersion
+from stellaris.acting.rollout import Actors, start
+from stellaris.algorithms import update as learn
 from stellaris.algorithms.batch import take
-from stellaris.normalisation import Statistics
-from stellaris.policies import PolicyVersion, actor_critic
-from stellaris.rollout import Actors, start
 from stellaris.runtime import SimulatedPlatform
-from stellaris.systems import Budget, Result, Stellaris, Synchronous, Workload, train
-from stellaris.systems.programs import Batches
-from stellaris.systems.training import System
+from stellaris.systems import Budget, Result, Stellaris, Synchronous, System, Workload, train
+from stellaris.systems.batches import Data, batch_of
 from stellaris.types import Versioned
 
 DESCRIPTION = "what the systems, the platform and the import cost beside the work itself"
@@ -122,7 +122,7 @@ def _round_times(system: System, deployment: Any) -> tuple[list[float], Result, 
 
     result = train(
         system,
-        Workload(ENVIRONMENT, ACTORS, FRAGMENT),
+        Workload(ENVIRONMENT, actors=ACTORS, fragment=FRAGMENT),
         platform=SimulatedPlatform(deployment, threads=THREADS),
         budget=Budget(steps=(WARM_UP + ROUNDS + 1) * STEPS),
         prices=testbed.reserved_prices(actors=ACTORS),
@@ -137,20 +137,25 @@ class _Work:
 
     def __init__(self) -> None:
         self.env = envs.make(ENVIRONMENT, slots=ACTORS, threads=THREADS)
-        self.policy = actor_critic(self.env.spec)
-        shape = self.env.spec.observation_shape
+        self.policy = ActorCritic()(self.env.spec)
         params = self.policy.init(jax.random.key(0))
-        self.version = PolicyVersion(params, Statistics.empty(shape).normaliser())
+        self.version = PolicyVersion(params, self.policy.statistics().normaliser())
         self.opt_state = ALGORITHM.optimizer().init(params)
         self.actors = Actors(self.policy, self.env, FRAGMENT)
         self.states = [start(self.env, slot) for slot in range(ACTORS)]
         self.keys = list(jax.random.split(jax.random.key(1), ACTORS))
-        self.batches = Batches(ALGORITHM, jax.random.key(2))
+        self.batches = 0  # made so far
 
     def rollout(self) -> Any:
         versions = [Versioned(0, self.version)] * ACTORS
         fragments, self.states = self.actors.rollout(versions, range(ACTORS), self.states, self.keys)
         return fragments
+
+    def batch(self) -> Data:
+        """Of a rollout, prepared and shuffled as the systems do."""
+        self.batches += 1
+        key = jax.random.fold_in(jax.random.key(2), self.batches)
+        return batch_of(self.rollout(), algorithm=ALGORITHM, policy=self.policy, target=self.version, key=key)
 
 
 class _SerialLimit(_Work):
@@ -165,22 +170,18 @@ class _SerialLimit(_Work):
         self.observations = rng.standard_normal((FRAGMENT, ACTORS, *spec.observation_shape))
         self.noise = rng.standard_normal((FRAGMENT, ACTORS, spec.actions)).astype(np.float32)
         policy, version = self.policy, self.version
-        self.batch = self.batches.make(self.rollout())
-
-        @jax.jit
-        def infer(version: PolicyVersion, observation: Any, noise: Any) -> Any:
-            distribution, value = policy.apply(version, observation)
-            action = distribution.sample(noise)
-            return action, distribution.log_prob(action), value
+        self.data = self.batch()
 
         @jax.jit
         def update(params: Any, opt_state: Any, batch: Any, indices: Any) -> Any:
             def apply(params: Any, observation: Any) -> Any:
                 return policy.apply(version._replace(params=params), observation)
 
-            return ALGORITHM.update(apply, params, opt_state, batch, indices)
+            return learn(ALGORITHM, apply, params, opt_state, batch, indices)
 
-        self.infer, self.update = infer, update
+        self.act = jax.jit(policy.act)
+        self.value = jax.jit(lambda version, observation: policy.apply(version, observation)[1])
+        self.update = update
         self.measure()
 
     def measure(self) -> float:
@@ -192,9 +193,10 @@ class _SerialLimit(_Work):
         for action in self.actions:
             self.env.step(self.slots, action)
         for observation, noise in zip(self.observations, self.noise, strict=True):
-            for output in self.infer(self.version, observation, noise):
+            for output in self.act(self.version, observation, noise):
                 np.asarray(output)
-        arguments = (self.version.params, self.opt_state, self.batch.batch, self.batch.indices)
+        np.asarray(self.value(self.version, self.observations))
+        arguments = (self.version.params, self.opt_state, self.data.batch, self.data.indices)
         jax.block_until_ready(self.update(*arguments))  # type: ignore[no-untyped-call]
         return time.perf_counter() - began
 
@@ -231,7 +233,7 @@ class _PlainLoop(_Work):
         params, opt_state, done, applied = self.version.params, self.opt_state, 0, 0
         peers = (jax.tree.map(jnp.copy, params),) * (LEARNERS - 1)
         for i in range(rounds):
-            data = self.batches.make(self.rollout())
+            data = self.batch()
             due = gradients * (i + 1) // rounds
             while done < due:
                 g, _ = self.gradient(params, peers, data.batch, data.indices[done % len(data.indices)])

@@ -5,6 +5,7 @@ from collections import defaultdict
 from typing import Any
 
 from experiments.simtest.scenarios import NOTICED_WITHIN, PRICES, RETRIED_WITHIN, Scenario
+from stellaris.aggregation import StalenessAware
 from stellaris.runtime import Bill, FunctionSpec, PriceSheet, Rate, SimulatedPlatform
 from stellaris.runtime.endings import ENDINGS
 from stellaris.runtime.trace import Trace
@@ -24,9 +25,15 @@ class Call:
     __slots__ = ("acquired", "container", "ended", "ending", "function", "key", "started", "submitted", "version")
 
     def __init__(self, function: str, submitted: float, key: int) -> None:
-        self.function, self.submitted, self.key = function, submitted, key
-        self.acquired = self.started = self.ended = math.nan
-        self.container, self.ending, self.version = -1, "", -1
+        self.function = function
+        self.submitted = submitted
+        self.key = key
+        self.acquired = math.nan
+        self.started = math.nan
+        self.ended = math.nan
+        self.container = -1
+        self.ending = ""
+        self.version = -1
 
 
 class Box:
@@ -35,8 +42,13 @@ class Box:
     __slots__ = ("busy_with", "created", "ended", "function", "idle_since", "ready", "slot")
 
     def __init__(self, function: str, created: float, slot: int) -> None:
-        self.function, self.created, self.slot = function, created, slot
-        self.busy_with, self.idle_since, self.ready, self.ended = -1, math.nan, math.nan, math.nan
+        self.function = function
+        self.created = created
+        self.slot = slot
+        self.busy_with = -1
+        self.idle_since = math.nan
+        self.ready = math.nan
+        self.ended = math.nan
 
 
 class Checker:
@@ -54,13 +66,15 @@ class Checker:
         self.busy: dict[str, int] = defaultdict(int)
         self.dying: list[int] = []  # containers that must not survive the instant
         self.open_learners = 0
-        self.version, self.now = -1, 0.0
+        self.version = -1
+        self.now = 0.0
         self.pushed: dict[int, int] = {}  # keys of queued gradients, by invocation
         self.applied: set[int] = set()  # keys
         self.group: list[tuple[int, float]] = []  # of the update under way: invocations and staleness
         self.delivered: set[int] = set()  # keys of fragments
         self.came_again: set[int] = set()  # keys of what was delivered twice
-        self.rounds, self._seen = 0, 0
+        self.rounds = 0
+        self._seen = 0  # rows of the trace
 
     def __call__(self, platform: SimulatedPlatform) -> None:
         """Looks at what has happened since it was last called."""
@@ -173,15 +187,15 @@ class Checker:
 
     def _close_group(self) -> None:
         """A group is applied only if it is fresh enough, or full, or nothing more can come."""
-        threshold, staleness = self.scenario.threshold, [value for _, value in self.group]
-        if threshold is not None:
-            beta = threshold.max_staleness * threshold.decay**self.rounds
+        aggregator, staleness = getattr(self.scenario.system, "aggregator", None), [value for _, value in self.group]
+        if isinstance(aggregator, StalenessAware):
+            beta = aggregator.max_staleness * aggregator.decay**self.rounds
             fresh = sum(staleness) / len(staleness) <= beta + 1e-6
-            allowed = fresh or len(staleness) >= threshold.full or self.open_learners == 0
+            allowed = fresh or len(staleness) >= aggregator.full or self.open_learners == 0
             self._require(
                 allowed,
                 f"a group of staleness {staleness} was applied in round {self.rounds}: the threshold is {beta:.3g}, "
-                f"full are {threshold.full}, and {self.open_learners} learners run",
+                f"{aggregator.full} gradients are a full group, and {self.open_learners} learners run",
             )
             self._require(not self.pushed, f"the queue was left with {len(self.pushed)} gradients")
         self.group = []

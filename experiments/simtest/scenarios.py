@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from stellaris import PPO, Aggregator, fully_asynchronous, softsync, stale_synchronous, staleness_aware, synchronous
+from stellaris.acting import ActorCritic
 from stellaris.runtime import (
     Faults,
     FunctionSpec,
@@ -22,10 +23,9 @@ from stellaris.runtime import (
     Transfer,
 )
 from stellaris.runtime.delays import Constant, Delay, Exponential, Gamma, LogNormal, Mixture, Uniform
-from stellaris.systems import Budget, Stellaris, Synchronous, Workload
-from stellaris.systems.training import System
+from stellaris.systems import Budget, Stellaris, Synchronous, System, Workload
 
-WORKLOAD = Workload("CartPole-v1", actors=2, fragment=16, hidden=(8,))
+WORKLOAD = Workload("CartPole-v1", policy=ActorCritic(hidden=(8,)), actors=2, fragment=16)
 ALGORITHM = PPO(learning_rate=1e-2, epochs=2, minibatch_size=8)
 #: Gradients that a whole round of the synchronous system computes in one invocation.
 _GRADIENTS_A_ROUND = 2 * 4
@@ -47,21 +47,11 @@ NOTICED_WITHIN, RETRIED_WITHIN = 2.0, 1.0
 
 
 @dataclass(frozen=True)
-class Threshold:
-    """What `staleness_aware` was made with, for the invariants to know."""
-
-    full: int
-    max_staleness: float
-    decay: float
-
-
-@dataclass(frozen=True)
 class Scenario:
     """Everything that a seed decides."""
 
     seed: int
     system: System
-    threshold: Threshold | None  #: of a staleness-aware aggregator.
     functions: dict[str, FunctionSpec]
     options: dict[str, Any]  #: of the platform.
     budget: Budget
@@ -71,19 +61,19 @@ class Scenario:
         return SimulatedPlatform(self.functions, seed=self.seed, threads=1, **self.options, **more)
 
 
-def _aggregators(learners: int) -> list[tuple[Aggregator, Threshold | None]]:
+def _aggregators(learners: int) -> list[Aggregator]:
     """Few, so that each queue is compiled once."""
-    aware = [Threshold(learners, 1.0, 0.5), Threshold(learners, 0.0, 0.9), Threshold(learners, math.inf, 1.0)]
-    return [
-        *(
-            (staleness_aware(t.full, decay=t.decay, max_staleness=t.max_staleness, smoothness=3.0), t)
-            for t in aware[: 2 if learners == 1 else 3]
-        ),
-        (fully_asynchronous(capacity=2 * learners), None),
-        (synchronous(learners), None),
-        (stale_synchronous(1, learners), None),
-        (softsync(2), None),
+    aggregators: list[Aggregator] = [
+        staleness_aware(learners, decay=0.5, max_staleness=1.0),
+        staleness_aware(learners, decay=0.9, max_staleness=0.0),
     ]
+    if learners > 1:
+        aggregators.append(staleness_aware(learners, decay=1.0, max_staleness=math.inf))
+    aggregators.append(fully_asynchronous(capacity=2 * learners))
+    aggregators.append(synchronous(learners))
+    aggregators.append(stale_synchronous(1, learners))
+    aggregators.append(softsync(2))
+    return aggregators
 
 
 AGGREGATORS = {learners: _aggregators(learners) for learners in (1, 3)}
@@ -102,7 +92,7 @@ def scenario(seed: int) -> Scenario:
     """
     rng = np.random.default_rng([seed, 4])
     learners = int(rng.choice([1, 3]))
-    aggregator, threshold = AGGREGATORS[learners][rng.integers(len(AGGREGATORS[learners]))]
+    aggregator = AGGREGATORS[learners][rng.integers(len(AGGREGATORS[learners]))]
     system: System = Stellaris(
         ALGORITHM,
         learners=learners,
@@ -111,7 +101,7 @@ def scenario(seed: int) -> Scenario:
         round_based=bool(rng.random() < 0.4),
     )
     if rng.random() < 0.15:
-        system, threshold = Synchronous(ALGORITHM), None
+        system = Synchronous(ALGORITHM)
     gradients = _GRADIENTS_A_ROUND if isinstance(system, Synchronous) else 1
     nodes = _nodes(rng, learners) if rng.random() < 0.4 else ()
     functions = {
@@ -132,7 +122,7 @@ def scenario(seed: int) -> Scenario:
         "keep_versions": int(rng.integers(1, 4)),
     }
     budget = Budget(steps=int(rng.integers(1, 160)), seconds=float(rng.choice([math.inf, rng.uniform(5.0, 90.0)])))
-    return Scenario(seed, system, threshold, functions, options, budget)
+    return Scenario(seed, system, functions, options, budget)
 
 
 def _delay(rng: np.random.Generator, mean: float) -> Delay:

@@ -1,7 +1,9 @@
-"""Algorithms: each a frozen configuration and one loss over `(apply_fn, params, batch, peers)`."""
+"""Algorithms: each a frozen configuration with the methods of `Algorithm`, over any network."""
 
+from stellaris.algorithms.algorithm import Algorithm as Algorithm
 from stellaris.algorithms.batch import Batch as Batch
 from stellaris.algorithms.gradients import gradient as gradient
+from stellaris.algorithms.gradients import update as update
 from stellaris.algorithms.impact import IMPACT as IMPACT
 from stellaris.algorithms.impact import TargetBatch as TargetBatch
 from stellaris.algorithms.impala import IMPALA as IMPALA

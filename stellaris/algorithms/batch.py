@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Bool, Float, Int
 
-from stellaris.types import Array
+from stellaris.types import Array, Tree
 
 
 class Batch(NamedTuple):
@@ -20,7 +20,7 @@ class Batch(NamedTuple):
       ((4, 2), (4,))
     """
 
-    observation: Array  #: `[N, *obs]` raw.
+    observation: Tree  #: `[N, *obs]` raw, an array or a tree of them.
     action: Array  #: `[N, *action]`.
     log_prob: Float[Array, "N"]  #: of the action under the behaviour policy.
     value: Float[Array, "N"]  #: the behaviour policy's.
@@ -30,9 +30,19 @@ class Batch(NamedTuple):
     valid: Bool[Array, "N"]  #: False for a sample that is no transition, and weighs nothing.
 
 
-def take(batch: Any, indices: Int[Array, "n"]) -> Any:
-    """The samples at `indices`; an index beyond the batch gives zeros, which are not valid and weigh nothing."""
-    return jax.tree.map(lambda x: jnp.take(jnp.asarray(x), indices, axis=0, mode="fill", fill_value=0), batch)
+def take(batch: Any, indices: Int[Array, "n"], *, axis: int = 0) -> Any:
+    """The items at `indices` along an axis; an index beyond gives zeros, which are not valid and weigh nothing."""
+    return jax.tree.map(lambda x: jnp.take(jnp.asarray(x), indices, axis=axis, mode="fill", fill_value=0), batch)
+
+
+def before_the_last(observation: Any) -> Any:
+    """Of observations `[T + 1, ...]` the first `T`, which actions were chosen on."""
+    return jax.tree.map(lambda x: x[:-1], observation)
+
+
+def the_last(observation: Any) -> Any:
+    """Of observations `[T + 1, ...]` the last one, `[1, ...]`, whose value bootstraps."""
+    return jax.tree.map(lambda x: x[-1:], observation)
 
 
 def flatten(batch: Any, axes: int) -> Any:
@@ -46,6 +56,15 @@ def minibatches(
     """Indices of every minibatch of every epoch: each epoch is one permutation, cut into pieces of equal length.
 
     If they do not come out even, the last is filled up with `size`, an index beyond the batch.
+
+    Args:
+      key: of the shuffles; each epoch has its own.
+      size: items in the batch.
+      epochs: how often each item is learned from.
+      minibatch_size: items of a minibatch, at most.
+
+    Returns:
+      int32 `[epochs * ceil(size / minibatch_size), m]`.
 
     Raises:
       ValueError: if `size` is below 1.

@@ -1,13 +1,17 @@
-"""The gradient of an algorithm's loss, with what it reports; and how it compares with a fresh one."""
+"""The gradient of an algorithm's loss with its metrics; and whole batches learned from, one step after the other."""
 
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import optax
+from jaxtyping import Int
 
-from stellaris.algorithms.common import Metrics
-from stellaris.diagnostics import gradient_cosine
-from stellaris.types import ApplyFn, Tree
+from stellaris import eager
+from stellaris.algorithms.actor_critic import Metrics
+from stellaris.algorithms.algorithm import Algorithm
+from stellaris.diagnostics import LagReport, gradient_cosine
+from stellaris.types import ApplyFn, Array, Tree
 
 
 def gradient(
@@ -63,6 +67,85 @@ def gradient(
     if fresh is not None:
         metrics["fresh_cosine"] = gradient_cosine(grads, jax.grad(loss, has_aux=True)(fresh)[0])
     return grads, metrics
+
+
+def update(
+    algorithm: Algorithm,
+    apply_fn: ApplyFn,
+    params: Tree,
+    opt_state: Tree,
+    batch: Any,
+    indices: Int[Array, "gradients m"],
+    **options: Any,
+) -> tuple[Tree, Tree, Metrics]:
+    """Learns from a batch: one step of `algorithm.optimizer()` for each row of `indices`, in order, as one scan.
+
+    With PPO this is plain PPO. Outside of `jit` it is compiled once for each algorithm and `apply_fn`, as by `jax.jit`:
+    what `apply_fn` closes over is a constant, so make it once and let whatever changes be among its parameters. The
+    programs of the last 32 are kept.
+
+    Args:
+      algorithm: PPO, IMPALA, IMPACT, or another with such methods.
+      apply_fn: `(params, observation) -> (distribution parameters, value)`.
+      params: of the policy.
+      opt_state: of `algorithm.optimizer()`.
+      batch: from `algorithm.prepare`.
+      indices: from `algorithm.minibatches`.
+      **options: of the algorithm's loss that are arrays, such as `version`.
+
+    Returns:
+      `(params, opt_state, metrics)`, the metrics of all gradients in one: means; of those whose name ends in `_max` the
+      greatest; of a `LagReport` the sum; and `finite`, whether all of the parameters are.
+
+    Raises:
+      ValueError: whatever the loss raises.
+
+    Source:
+      Schulman et al. 2017, Proximal Policy Optimization Algorithms, Algorithm 1.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from stellaris import PPO, Batch
+      >>> def apply_fn(params, observation):  # any network: here, logits and a value, both linear
+      ...     return observation @ params["policy"], observation @ params["value"]
+      >>> params = {"policy": jnp.zeros((2, 3)), "value": jnp.zeros(2)}
+      >>> one = jnp.ones(4)
+      >>> batch = Batch(jnp.ones((4, 2)), jnp.arange(4) % 3, -1.1 * one, one, one, one, jnp.int32(one), one > 0)
+      >>> ppo = PPO(epochs=3, minibatch_size=2)
+      >>> opt_state, indices = ppo.optimizer().init(params), ppo.minibatches(jax.random.key(0), batch)
+      >>> params, opt_state, metrics = update(ppo, apply_fn, params, opt_state, batch, indices)
+      >>> print(indices.shape, f"{metrics['value_loss']:.3f}")  # the value, 0 at first, comes near its target of 1
+      (6, 2) 0.997
+    """
+    learned: tuple[Tree, Tree, Metrics] = eager.call(
+        _update, (algorithm, apply_fn), params, opt_state, batch, indices, options
+    )
+    return learned
+
+
+def _update(
+    algorithm: Algorithm, apply_fn: ApplyFn, params: Tree, opt_state: Tree, batch: Any, indices: Array, options: Any
+) -> tuple[Tree, Tree, Metrics]:
+    optimizer = algorithm.optimizer()
+
+    def step(carry: tuple[Tree, Tree], row: Any) -> tuple[tuple[Tree, Tree], Metrics]:
+        params, opt_state = carry
+        minibatch = algorithm.select(batch, row)
+        grads, metrics = jax.grad(lambda p: algorithm.loss(apply_fn, p, minibatch, **options), has_aux=True)(params)
+        with jax.numpy_dtype_promotion("standard"):  # optax's Adam is not strict about types
+            updates, opt_state = optimizer.update(grads, opt_state, params)
+        return (optax.apply_updates(params, updates), opt_state), metrics
+
+    (params, opt_state), metrics = jax.lax.scan(step, (params, opt_state), indices)
+    in_one = {name: _in_one(name, values) for name, values in metrics.items()}
+    return params, opt_state, in_one | {"finite": all_finite(params)}
+
+
+def _in_one(name: str, values: Any) -> Any:
+    """A metric of several gradients, stacked, as one."""
+    if isinstance(values, LagReport):
+        return jax.tree.map(lambda x: jnp.sum(x, axis=0), values)
+    return jnp.max(values, axis=0) if name.endswith("_max") else jnp.mean(values, axis=0)
 
 
 def all_finite(tree: Tree) -> jax.Array:

@@ -6,12 +6,21 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from stellaris import checks
-from stellaris.algorithms import common
-from stellaris.algorithms.batch import Batch, cleaned, flatten, minibatches, standardized
-from stellaris.algorithms.common import Metrics
+from stellaris.algorithms import actor_critic
+from stellaris.algorithms.actor_critic import Metrics
+from stellaris.algorithms.batch import (
+    Batch,
+    before_the_last,
+    cleaned,
+    flatten,
+    minibatches,
+    standardized,
+    take,
+    the_last,
+)
 from stellaris.losses import MIN_LOG_PROB, impact_loss, value_loss
 from stellaris.returns import vtrace
 from stellaris.truncation import check_rho
@@ -30,6 +39,11 @@ class TargetBatch(NamedTuple):
 
     samples: Batch  #: values, advantages and value targets are the target policy's.
     target_log_ratio: Float[Array, "N"]  #: log-probability under the target policy minus the behaviour policy's.
+
+    @property
+    def valid(self) -> Bool[Array, "N"]:
+        """False for a sample that is no transition, and weighs nothing."""
+        return self.samples.valid
 
 
 @dataclass(frozen=True)
@@ -54,7 +68,7 @@ class IMPACT:
       ...     terminated=jnp.zeros((T, B), bool), valid=jnp.ones((T, B), bool), log_prob=jnp.full((T, B), -1.1),
       ...     value=jnp.zeros((T + 1, B)), version=jnp.zeros((T, B), jnp.int32))
       >>> impact = IMPACT()
-      >>> batch = impact.prepare(apply_fn, params, trajectory)  # the target: a copy of the parameters
+      >>> batch = impact.prepare(trajectory, apply_fn, params)  # the target: a copy of the parameters
       >>> loss, metrics = impact.loss(apply_fn, params, batch)
       >>> batch.target_log_ratio.shape, sorted(metrics)[:3]
       ((6,), ['clip_fraction', 'entropy', 'kl'])
@@ -75,7 +89,7 @@ class IMPACT:
     max_gradient_norm: float | None = 0.5
 
     def __post_init__(self) -> None:
-        common.check_learning_rate(self.learning_rate)
+        actor_critic.check_learning_rate(self.learning_rate)
         checks.positive(clip=self.clip, epochs=self.epochs, minibatch_size=self.minibatch_size)
         checks.positive(**checks.given(max_gradient_norm=self.max_gradient_norm))
         checks.not_negative(rho_clip=self.rho_clip, c_clip=self.c_clip, value_coefficient=self.value_coefficient)
@@ -87,23 +101,24 @@ class IMPACT:
 
     def optimizer(self) -> optax.GradientTransformation:
         """Adam (epsilon 1e-5) behind a bound on the gradient's global norm."""
-        return common.norm_clipped(optax.adam(self.learning_rate, eps=1e-5), self.max_gradient_norm)
+        return actor_critic.norm_clipped(optax.adam(self.learning_rate, eps=1e-5), self.max_gradient_norm)
 
-    def prepare(self, apply_fn: ApplyFn, target: Tree, trajectory: Trajectory) -> TargetBatch:
+    def prepare(self, trajectory: Trajectory, apply_fn: ApplyFn, target: Tree) -> TargetBatch:
         """Advantages and value targets by V-trace under the target policy; then flattened to `N = T * B` samples.
 
         Args:
+          trajectory: `[T, B, ...]` of any behaviour policies, as for `PPO.prepare`; its values are not used.
           apply_fn: `(params, observation) -> (distribution parameters, value)`.
           target: parameters of the target policy.
-          trajectory: `[T, B, ...]` of any behaviour policies, as for `PPO.prepare`; its values are not used.
 
         Returns:
           A `TargetBatch`; sample `t * B + b` is step `t` of environment `b`.
         """
-        observation, valid = trajectory.observation[:-1], jnp.asarray(trajectory.valid)
-        policy = common.evaluate(apply_fn, target, observation, cleaned(trajectory, "action").action)
-        value = jnp.concatenate([policy.value, apply_fn(target, trajectory.observation[-1:])[1]])
-        log_ratio = common.log_ratio(policy.log_prob, trajectory.log_prob, valid)
+        observation = before_the_last(trajectory.observation)
+        valid = jnp.asarray(trajectory.valid)
+        policy = actor_critic.evaluate(apply_fn, target, observation, cleaned(trajectory, "action").action)
+        value = jnp.concatenate([policy.value, apply_fn(target, the_last(trajectory.observation))[1]])
+        log_ratio = actor_critic.log_ratio(policy.log_prob, trajectory.log_prob, valid)
         reward = jnp.asarray(trajectory.reward)
         discount = self.discount * (1.0 - jnp.asarray(trajectory.terminated, reward.dtype))
         estimate = vtrace(
@@ -136,9 +151,14 @@ class IMPACT:
         flat: TargetBatch = flatten(jax.lax.stop_gradient(batch), valid.ndim)
         return flat
 
-    def minibatches(self, key: jax.Array, size: int) -> Int[jax.Array, "gradients minibatch"]:
+    def minibatches(self, key: jax.Array, batch: TargetBatch) -> Int[jax.Array, "gradients minibatch"]:
         """Indices of every minibatch of every epoch, as `PPO.minibatches`."""
-        return minibatches(key, size, epochs=self.epochs, minibatch_size=self.minibatch_size)
+        return minibatches(key, len(batch.valid), epochs=self.epochs, minibatch_size=self.minibatch_size)
+
+    def select(self, batch: TargetBatch, indices: Int[Array, "m"]) -> TargetBatch:
+        """The samples at `indices`; one beyond the batch is not valid, and weighs nothing."""
+        chosen: TargetBatch = take(batch, indices)
+        return chosen
 
     def loss(
         self,
@@ -160,7 +180,7 @@ class IMPACT:
           peers: parameters of the policies that other learners hold now (one's own among them changes nothing). With
             any, ratios to the behaviour policy are truncated to `global_ratio_cap` over them and one's own.
           rho: truncation level of the cap, at least 1; not IMPACT's own, which is `target_rho`.
-          version: of the policy that learns; with it, the metrics have `by_lag`.
+          version: of the policy that learns; with it, the metrics tell of policy lags.
           lags: how many policy lags `by_lag` tells apart.
 
         Returns:
@@ -172,10 +192,11 @@ class IMPACT:
         """
         check_rho(rho)
         samples: Batch = cleaned(batch.samples, "action", "log_prob", "advantage", "target")
-        policy = common.evaluate(apply_fn, params, samples.observation, samples.action)
-        log_ratio = common.log_ratio(policy.log_prob, samples.log_prob, samples.valid)
-        cap = common.held_cap(apply_fn, peers, samples.observation, samples, policy.log_prob, rho)
-        metrics = common.report(
+        policy = actor_critic.evaluate(apply_fn, params, samples.observation, samples.action)
+        log_ratio = actor_critic.log_ratio(policy.log_prob, samples.log_prob, samples.valid)
+        cap = actor_critic.held_cap(apply_fn, peers, samples.observation, samples, policy.log_prob, rho)
+        total, metrics = actor_critic.loss(
+            self,
             samples,
             log_ratio,
             policy_loss=impact_loss(
@@ -188,13 +209,10 @@ class IMPACT:
             ),
             value_loss=value_loss(policy.value, samples.target),
             entropy=policy.entropy,
-            clipped=common.outside(_finite(log_ratio) - _finite(batch.target_log_ratio), self.clip),
+            clipped=actor_critic.outside(_finite(log_ratio) - _finite(batch.target_log_ratio), self.clip),
             cap=cap,
             version=version,
             lags=lags,
-        )
-        total = common.total(
-            metrics, value_coefficient=self.value_coefficient, entropy_coefficient=self.entropy_coefficient
         )
         return total, metrics
 

@@ -9,9 +9,9 @@ import optax
 from jaxtyping import Float, Int
 
 from stellaris import checks
-from stellaris.algorithms import common
-from stellaris.algorithms.batch import cleaned
-from stellaris.algorithms.common import Metrics
+from stellaris.algorithms import actor_critic
+from stellaris.algorithms.actor_critic import Metrics
+from stellaris.algorithms.batch import before_the_last, cleaned, minibatches, take, the_last
 from stellaris.losses import impala_loss, value_loss
 from stellaris.returns import vtrace
 from stellaris.truncation import check_rho, importance_ratio
@@ -53,9 +53,12 @@ class IMPALA:
     decay: float = 0.99  #: of RMSProp.
     epsilon: float = 0.01  #: of RMSProp.
     max_gradient_norm: float | None = 40.0
+    epochs: int = 1
+    minibatch_size: int = 32  #: trajectories, at most; a batch is split into minibatches of equal size.
 
     def __post_init__(self) -> None:
-        common.check_learning_rate(self.learning_rate)
+        actor_critic.check_learning_rate(self.learning_rate)
+        checks.positive(epochs=self.epochs, minibatch_size=self.minibatch_size)
         checks.positive(epsilon=self.epsilon, **checks.given(max_gradient_norm=self.max_gradient_norm))
         checks.not_negative(rho_clip=self.rho_clip, c_clip=self.c_clip, pg_rho_clip=self.pg_rho_clip)
         checks.not_negative(value_coefficient=self.value_coefficient)
@@ -64,7 +67,40 @@ class IMPALA:
 
     def optimizer(self) -> optax.GradientTransformation:
         """RMSProp without momentum, behind a bound on the gradient's global norm."""
-        return common.norm_clipped(optax.rmsprop(self.learning_rate, self.decay, self.epsilon), self.max_gradient_norm)
+        return actor_critic.norm_clipped(
+            optax.rmsprop(self.learning_rate, self.decay, self.epsilon), self.max_gradient_norm
+        )
+
+    def prepare(self, trajectory: Trajectory, apply_fn: ApplyFn | None = None, target: Tree = None) -> Trajectory:
+        """The trajectory itself: V-trace needs the policy that learns, and is computed by the loss.
+
+        Args:
+          trajectory: `[T, B, ...]` of any behaviour policies.
+          apply_fn: not needed; other algorithms do.
+          target: likewise.
+        """
+        del apply_fn, target
+        return trajectory
+
+    def minibatches(self, key: jax.Array, batch: Trajectory) -> Int[jax.Array, "gradients minibatch"]:
+        """Indices of the trajectories of every minibatch of every epoch, as `PPO.minibatches` of samples.
+
+        Args:
+          key: of the shuffles; each epoch has its own.
+          batch: `[T, B, ...]`; only its shape matters.
+
+        Returns:
+          int32 `[epochs * ceil(B / minibatch_size), ...]`.
+
+        Raises:
+          ValueError: if the batch is empty.
+        """
+        return minibatches(key, batch.valid.shape[1], epochs=self.epochs, minibatch_size=self.minibatch_size)
+
+    def select(self, batch: Trajectory, indices: Int[Array, "m"]) -> Trajectory:
+        """The trajectories at `indices`; one beyond the batch is not valid, and weighs nothing."""
+        chosen: Trajectory = take(batch, indices, axis=1)
+        return chosen
 
     def loss(
         self,
@@ -88,7 +124,7 @@ class IMPALA:
             `rho_clip` and `pg_rho_clip`: besides them it would be inert, since it is never below `rho >= 1`. With none,
             or `rho` infinite, this is plain IMPALA. Where all peers are one's own policy the cap truncates nothing.
           rho: truncation level of the cap, at least 1.
-          version: of the policy that learns; with it, the metrics have `by_lag`.
+          version: of the policy that learns; with it, the metrics tell of policy lags.
           lags: how many policy lags `by_lag` tells apart.
 
         Returns:
@@ -100,12 +136,12 @@ class IMPALA:
         """
         check_rho(rho)
         batch = cleaned(batch, "action", "log_prob")
-        observation = batch.observation[:-1]
-        policy = common.evaluate(apply_fn, params, observation, batch.action)
-        last = apply_fn(params, batch.observation[-1:])[1]
-        log_ratio = common.log_ratio(policy.log_prob, batch.log_prob, batch.valid)
-        others = () if common.is_infinite(rho) else peers
-        cap = common.held_cap(apply_fn, others, observation, batch, policy.log_prob, rho)
+        observation = before_the_last(batch.observation)
+        policy = actor_critic.evaluate(apply_fn, params, observation, batch.action)
+        last = apply_fn(params, the_last(batch.observation))[1]
+        log_ratio = actor_critic.log_ratio(policy.log_prob, batch.log_prob, batch.valid)
+        others = () if actor_critic.is_infinite(rho) else peers
+        cap = actor_critic.held_cap(apply_fn, others, observation, batch, policy.log_prob, rho)
         rho_clip, pg_rho_clip = (self.rho_clip, self.pg_rho_clip) if cap is None else (math.inf, math.inf)
         reward = jnp.asarray(batch.reward)
         target, advantage = vtrace(
@@ -120,7 +156,8 @@ class IMPALA:
             ratio_cap=cap,
             valid=batch.valid,
         )
-        metrics = common.report(
+        total, metrics = actor_critic.loss(
+            self,
             batch,
             log_ratio,
             policy_loss=impala_loss(jnp.where(batch.valid, policy.log_prob, 0.0), advantage),
@@ -130,8 +167,5 @@ class IMPALA:
             cap=cap,
             version=version,
             lags=lags,
-        )
-        total = common.total(
-            metrics, value_coefficient=self.value_coefficient, entropy_coefficient=self.entropy_coefficient
         )
         return total, metrics

@@ -1,17 +1,16 @@
 """Proximal policy optimisation: a configuration, and its loss over any network."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
 from jaxtyping import Float, Int
 
-from stellaris import checks, eager
-from stellaris.algorithms import common
-from stellaris.algorithms.batch import Batch, cleaned, flatten, minibatches, standardized, take
-from stellaris.algorithms.common import Metrics
+from stellaris import checks
+from stellaris.algorithms import actor_critic
+from stellaris.algorithms.actor_critic import Metrics
+from stellaris.algorithms.batch import Batch, before_the_last, cleaned, flatten, minibatches, standardized, take
 from stellaris.losses import ppo_loss, value_loss
 from stellaris.returns import gae
 from stellaris.truncation import check_rho
@@ -29,6 +28,7 @@ class PPO:
 
     Example:
       >>> import jax, jax.numpy as jnp
+      >>> from stellaris.algorithms import update
       >>> from stellaris.distributions import Categorical
       >>> def apply_fn(params, observation):  # any network: here, one logit and one value for each feature
       ...     return Categorical(observation * params["policy"]), observation @ params["value"]
@@ -41,12 +41,12 @@ class PPO:
       ...     value=jnp.zeros((T + 1, B)), version=jnp.zeros((T, B), jnp.int32))
       >>> batch = ppo.prepare(trajectory)
       >>> optimizer = ppo.optimizer()
-      >>> indices = ppo.minibatches(jax.random.key(0), size=T * B)
+      >>> indices = ppo.minibatches(jax.random.key(0), batch)
       >>> indices.shape  # 10 epochs of 2 minibatches of 3 samples
       (20, 3)
-      >>> params, _, metrics = ppo.update(apply_fn, params, optimizer.init(params), batch, indices)
-      >>> sorted(metrics)[:6]
-      ['clip_fraction', 'entropy', 'kl', 'policy_loss', 'truncation_fraction', 'value_loss']
+      >>> params, _, metrics = update(ppo, apply_fn, params, optimizer.init(params), batch, indices)
+      >>> sorted(metrics)[:4]
+      ['clip_fraction', 'entropy', 'finite', 'kl']
     """
 
     learning_rate: float | optax.Schedule = 3e-4
@@ -64,7 +64,7 @@ class PPO:
     max_gradient_norm: float | None = 0.5
 
     def __post_init__(self) -> None:
-        common.check_learning_rate(self.learning_rate)
+        actor_critic.check_learning_rate(self.learning_rate)
         checks.positive(clip=self.clip, epochs=self.epochs, minibatch_size=self.minibatch_size)
         optional = ("value_clip", "value_loss_clip", "max_gradient_norm")
         checks.positive(**checks.given(**{name: getattr(self, name) for name in optional}))
@@ -74,22 +74,25 @@ class PPO:
 
     def optimizer(self) -> optax.GradientTransformation:
         """Adam (epsilon 1e-5) behind a bound on the gradient's global norm."""
-        return common.norm_clipped(optax.adam(self.learning_rate, eps=1e-5), self.max_gradient_norm)
+        return actor_critic.norm_clipped(optax.adam(self.learning_rate, eps=1e-5), self.max_gradient_norm)
 
-    def prepare(self, trajectory: Trajectory) -> Batch:
+    def prepare(self, trajectory: Trajectory, apply_fn: ApplyFn | None = None, target: Tree = None) -> Batch:
         """Advantages and value targets from the behaviour policy, once; then flattened to `N = T * B` samples.
 
         Args:
           trajectory: `[T, B, ...]` of any behaviour policies; `[T, ...]` and several batch axes do as well.
+          apply_fn: not needed; other algorithms do.
+          target: likewise.
 
         Returns:
           A `Batch`; sample `t * B + b` is step `t` of environment `b`.
         """
+        del apply_fn, target
         reward, value, valid = (jnp.asarray(x) for x in (trajectory.reward, trajectory.value, trajectory.valid))
         discount = self.discount * (1.0 - jnp.asarray(trajectory.terminated, reward.dtype))
         advantage = gae(reward, discount, value, lambda_=self.lambda_, valid=valid)
         batch = Batch(
-            observation=trajectory.observation[:-1],
+            observation=before_the_last(trajectory.observation),
             action=trajectory.action,
             log_prob=trajectory.log_prob,
             value=value[:-1],
@@ -101,22 +104,26 @@ class PPO:
         flat: Batch = flatten(batch, valid.ndim)
         return flat
 
-    def minibatches(self, key: jax.Array, size: int) -> Int[jax.Array, "gradients minibatch"]:
+    def minibatches(self, key: jax.Array, batch: Batch) -> Int[jax.Array, "gradients minibatch"]:
         """Indices of every minibatch of every epoch, in the order in which plain PPO takes them.
 
         Args:
           key: of the shuffles; each epoch has its own.
-          size: samples in the batch, at least 1.
+          batch: from `prepare`, of `N` samples; only its shape matters.
 
         Returns:
-          int32 `[epochs * ceil(size / minibatch_size), ...]`: each epoch is one permutation, cut into minibatches of
-          equal size. If they do not come out even, the last is filled up with `size`, an index beyond the batch, which
-          `loss` sees as a sample that weighs nothing.
+          int32 `[epochs * ceil(N / minibatch_size), ...]`: each epoch is one permutation, cut into minibatches of equal
+          size. If they do not come out even, the last is filled up with `N`, an index beyond the batch.
 
         Raises:
-          ValueError: if `size` is below 1.
+          ValueError: if the batch is empty.
         """
-        return minibatches(key, size, epochs=self.epochs, minibatch_size=self.minibatch_size)
+        return minibatches(key, len(batch.valid), epochs=self.epochs, minibatch_size=self.minibatch_size)
+
+    def select(self, batch: Batch, indices: Int[Array, "m"]) -> Batch:
+        """The samples at `indices`; one beyond the batch is not valid, and weighs nothing."""
+        chosen: Batch = take(batch, indices)
+        return chosen
 
     def loss(
         self,
@@ -140,23 +147,25 @@ class PPO:
             any, ratios are truncated to `global_ratio_cap` over them and one's own; with none this is plain PPO.
           rho: truncation level of the cap, at least 1.
           kl_coefficient: of the divergence penalty, in place of the configuration's: from `adapt_kl_coefficient`.
-          version: of the policy that learns; with it, the metrics have `by_lag`.
+          version: of the policy that learns; with it, the metrics tell of policy lags.
           lags: how many policy lags `by_lag` tells apart.
 
         Returns:
           The scalar loss, and the metrics `policy_loss`, `value_loss`, `entropy`, `kl` (to the behaviour policy, by
           `approximate_kl`), `clip_fraction`, `truncation_fraction`, and the `version_mean` and `version_oldest` that
-          chose the actions; `by_lag` is a `LagReport`.
+          chose the actions. With `version` also `data_lag_mean` and `data_lag_max`, the versions between those and the
+          policy that learns, and `by_lag`, a `LagReport`.
 
         Raises:
           ValueError: if `rho` is below 1.
         """
         check_rho(rho)
         batch = cleaned(batch, "action", "log_prob", "value", "advantage", "target")
-        policy = common.evaluate(apply_fn, params, batch.observation, batch.action)
-        log_ratio = common.log_ratio(policy.log_prob, batch.log_prob, batch.valid)
-        cap = common.held_cap(apply_fn, peers, batch.observation, batch, policy.log_prob, rho)
-        metrics = common.report(
+        policy = actor_critic.evaluate(apply_fn, params, batch.observation, batch.action)
+        log_ratio = actor_critic.log_ratio(policy.log_prob, batch.log_prob, batch.valid)
+        cap = actor_critic.held_cap(apply_fn, peers, batch.observation, batch, policy.log_prob, rho)
+        total, metrics = actor_critic.loss(
+            self,
             batch,
             log_ratio,
             policy_loss=ppo_loss(log_ratio, batch.advantage, clip=self.clip, ratio_cap=cap),
@@ -164,57 +173,11 @@ class PPO:
                 policy.value, batch.target, old_value=batch.value, clip=self.value_clip, loss_clip=self.value_loss_clip
             ),
             entropy=policy.entropy,
-            clipped=common.outside(log_ratio, self.clip),
+            clipped=actor_critic.outside(log_ratio, self.clip),
             cap=cap,
             version=version,
             lags=lags,
         )
-        total = common.total(
-            metrics, value_coefficient=self.value_coefficient, entropy_coefficient=self.entropy_coefficient
-        )
         if kl_coefficient is not None or self.kl_coefficient:
             total += (self.kl_coefficient if kl_coefficient is None else kl_coefficient) * metrics["kl"]
         return total, metrics
-
-    def update(
-        self,
-        apply_fn: ApplyFn,
-        params: Tree,
-        opt_state: Tree,
-        batch: Batch,
-        indices: Int[Array, "gradients minibatch"],
-    ) -> tuple[Tree, Tree, Metrics]:
-        """Plain PPO: one optimizer step for each row of `indices`, in order, as one scan.
-
-        Outside of `jit` it is compiled once for each configuration and `apply_fn`, as by `jax.jit`: what `apply_fn`
-        closes over is a constant, so make it once and let whatever changes be among its parameters. The programs used
-        last are kept, 32 of them.
-
-        Args:
-          apply_fn: `(params, observation) -> (distribution parameters, value)`.
-          params: of the policy.
-          opt_state: of `optimizer()`.
-          batch: from `prepare`.
-          indices: from `minibatches`.
-
-        Returns:
-          `(params, opt_state, metrics)`, the metrics averaged over the gradients.
-        """
-        updated: tuple[Tree, Tree, Metrics] = eager.call(_update, (self, apply_fn), params, opt_state, batch, indices)
-        return updated
-
-
-def _update(
-    ppo: PPO, apply_fn: ApplyFn, params: Tree, opt_state: Tree, batch: Batch, indices: Array
-) -> tuple[Tree, Tree, Metrics]:
-    optimizer = ppo.optimizer()
-
-    def step(carry: tuple[Tree, Tree], row: Any) -> tuple[tuple[Tree, Tree], Metrics]:
-        params, opt_state = carry
-        gradient, metrics = jax.grad(lambda p: ppo.loss(apply_fn, p, take(batch, row)), has_aux=True)(params)
-        with jax.numpy_dtype_promotion("standard"):  # optax's Adam is not strict about types
-            updates, opt_state = optimizer.update(gradient, opt_state, params)
-        return (optax.apply_updates(params, updates), opt_state), metrics
-
-    (params, opt_state), metrics = jax.lax.scan(step, (params, opt_state), indices)
-    return params, opt_state, jax.tree.map(jnp.mean, metrics)

@@ -2,7 +2,6 @@
 
 from stellaris.runtime import delays as delays
 from stellaris.runtime.billing import Bill as Bill
-from stellaris.runtime.checkpoint import CheckpointError as CheckpointError
 from stellaris.runtime.checkpoint import Checkpoints as Checkpoints
 from stellaris.runtime.contract import Platform as Platform
 from stellaris.runtime.functions import Context as Context
@@ -24,8 +23,10 @@ from stellaris.runtime.simulated.faults import StoreFaults as StoreFaults
 from stellaris.runtime.simulated.faults import StoreRefusedError as StoreRefusedError
 from stellaris.runtime.simulated.platform import SimulatedPlatform as SimulatedPlatform
 from stellaris.runtime.simulated.recorded import Recording as Recording
+from stellaris.runtime.snapshots import CheckpointError as CheckpointError
 from stellaris.runtime.store import Store as Store
 from stellaris.runtime.trace import Trace as Trace
 from stellaris.runtime.usage import Split as Split
 from stellaris.runtime.versions import StoreFullError as StoreFullError
+from stellaris.saved import saved as saved
 from stellaris.types import Versioned as Versioned

@@ -9,6 +9,7 @@ from stellaris.runtime.price_sheets import Machine, PriceSheet, Rate
 from stellaris.runtime.resources import Resources
 from stellaris.runtime.trace import Trace
 from stellaris.runtime.usage import USE_EVENTS, Split, Use
+from stellaris.saved import part
 
 #: Price sheets whose meters are kept.
 _METERS = 16
@@ -56,41 +57,48 @@ def bill(
       >>> bill(trace, sheet, until=10.0).parts
       {'actor': 1.0, 'server': 1.0}
     """
-    return Meter(trace, prices, functions=functions).bill(until=until)
+    meter = Meter(prices, functions=functions)
+    meter.read(trace.rows())
+    return meter.bill(until=until)
 
 
 class Meter:
-    """The bill of a trace that grows: reads every row once, however often the bill is asked for.
+    """The bill of a trace that grows: it is given every row once, however often the bill is asked for.
 
     Spans of time that have ended are in exact sums, so the bill equals one over the whole trace to the last bit. Spans
     that go on are kept apart, and are billed up to the time at which the bill is asked for.
 
     Args:
-      trace: of the run.
       prices: the sheet.
       functions: the deployment, for resources and provisioned containers; without it there are none.
 
     Example:
       >>> trace = Trace()
-      >>> meter = Meter(trace, PriceSheet("demo", {"actor": Rate(per_second=0.5)}))
+      >>> meter = Meter(PriceSheet("demo", {"actor": Rate(per_second=0.5)}))
       >>> trace.append(1.0, "started", function="actor", invocation=0)
+      >>> meter.read(trace.rows())
       >>> meter.bill(until=2.0).total
       0.5
       >>> trace.append(3.0, "completed", function="actor", invocation=0)
+      >>> meter.read(trace.rows(meter.rows_read))
       >>> meter.bill(until=9.0).total
       1.0
     """
 
-    def __init__(
-        self, trace: Trace, prices: PriceSheet, *, functions: Mapping[str, FunctionSpec] | None = None
-    ) -> None:
-        self._trace = trace
+    def __init__(self, prices: PriceSheet, *, functions: Mapping[str, FunctionSpec] | None = None) -> None:
+        self.rows_read = 0  #: of the trace.
         self._prices = prices
         self._deployed = dict(functions or {})
-        self._rows = 0  # of the trace that were read
         self._uses: dict[str, Use] = {}
         for name in (*prices.functions, *self._deployed):
             self._use(name)
+
+    def read(self, rows: Iterable[tuple[float, str, str, int, int, float]]) -> None:
+        """Reads rows of the trace, from `rows_read` on."""
+        for time, event, function, invocation, container, _ in rows:
+            self.rows_read += 1
+            if event in USE_EVENTS:
+                self._use(function).take_in(time, event, invocation, container)
 
     def bill(self, *, until: float) -> Bill:
         """The bill so far.
@@ -98,7 +106,6 @@ class Meter:
         Args:
           until: the end in seconds; what still runs is billed up to here.
         """
-        self._read()
         seconds = {name: use.seconds(until) for name, use in sorted(self._uses.items())}
         split: dict[str, Split] = {}
         requests: dict[str, float] = {}
@@ -109,13 +116,6 @@ class Meter:
             split[name] = _by_the_clock(machine, [seconds[run] for run in machine.runs if run in seconds], until)
         return Bill(self._prices.name, split, requests, seconds)
 
-    def _read(self) -> None:
-        """Reads the rows that were added since."""
-        for time, event, function, invocation, container, _ in self._trace.rows(self._rows):
-            self._rows += 1
-            if event in USE_EVENTS:
-                self._use(function).take_in(time, event, invocation, container)
-
     def _use(self, name: str) -> Use:
         use = self._uses.get(name)
         if use is None:
@@ -124,6 +124,7 @@ class Meter:
         return use
 
 
+@part()
 class Meters:
     """A platform's meters, by price sheet: a bill that is asked for after every round reads only what is new.
 
@@ -138,14 +139,27 @@ class Meters:
         # By the sheet's identity, which no other sheet can get meanwhile, because the meter holds on to its sheet.
         self._meters: dict[int, Meter] = {}
 
-    def of(self, prices: PriceSheet) -> Meter:
-        """The meter of a sheet."""
+    def save_state(self) -> None:
+        """Nothing: what was billed is in the trace."""
+
+    def restore_state(self, state: None) -> None:
+        """Forgets what was read: the trace is another."""
+        self._meters.clear()
+
+    def bill(self, prices: PriceSheet, *, until: float) -> Bill:
+        """What the run has cost under a sheet.
+
+        Args:
+          prices: the sheet.
+          until: the end in seconds; what still runs is billed up to here.
+        """
         meter = self._meters.get(id(prices))
         if meter is None:
             if len(self._meters) >= _METERS:
                 self._meters.clear()
-            meter = self._meters[id(prices)] = Meter(self._trace, prices, functions=self._functions)
-        return meter
+            meter = self._meters[id(prices)] = Meter(prices, functions=self._functions)
+        meter.read(self._trace.rows(meter.rows_read))
+        return meter.bill(until=until)
 
 
 def _by_use(rate: Rate, use: Use, spec: FunctionSpec | None, until: float) -> Split:

@@ -1,57 +1,34 @@
 """Runs that are saved while they run, and resumed."""
 
-import contextlib
-import functools
-import hashlib
-import io
-import json
 import os
-import pickle
 import re
-import types
 import warnings
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
-
-import jax
-import jax.numpy as jnp
-import numpy as np
+from typing import Any
 
 from stellaris import checks
+from stellaris.configuration import differences
+from stellaris.runtime import checkpoint_files
+from stellaris.runtime.contract import Resumable
 from stellaris.runtime.functions import Function
-from stellaris.types import NDArray
+from stellaris.runtime.restoring import restore
+from stellaris.runtime.snapshots import CheckpointError as CheckpointError
+from stellaris.runtime.snapshots import take
 
-#: A checkpoint's file: a line of JSON that says what saved it, a pickle, and the SHA-256 of both.
-_FORMAT = 2
-_SUFFIX = ".checkpoint"
-_DRAFT = f".draft{_SUFFIX}"
-_DIGEST = hashlib.sha256().digest_size
-
-
-@runtime_checkable
-class Resumable(Protocol):
-    """A platform, as far as checkpoints go."""
-
-    def save_state(self, *, known: Set[int] = ...) -> dict[str, Any]:
-        """What it needs to go on; objects of these identities need not be saved."""
-
-    def restore_state(self, state: Mapping[str, Any]) -> None:
-        """Goes on from there."""
-
-
-class CheckpointError(RuntimeError):
-    """Something cannot be saved, or does not fit what was saved."""
+#: What the names of checkpoints ended in when they were files.
+_OLD_SUFFIX = ".checkpoint"
 
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """A folder of checkpoints, one file each, written whole or not at all.
+    """A folder of checkpoints, each a folder of its number, written whole or not at all.
 
-    Each holds a hash of its content, and which stellaris saved it: the version, and a hash of its sources. Both are
-    looked at before anything is loaded. **Load only what you saved yourself**: a pickle can run anything.
+    Each is plain data (`state.json`) and arrays, which orbax reads by their names; see `snapshots` for what can be
+    saved. It has hashes of all its files, and says which stellaris saved it: the version, and a hash of its sources.
+    They are looked at before anything is loaded. No code is in it, and none is run that it names: a stranger's
+    checkpoint may be nonsense, and is then refused, but it can do no harm.
 
     Args:
       folder: a local one, made if it is missing.
@@ -70,9 +47,9 @@ class Checkpoints:
       ...     saved = Checkpoints(folder)
       ...     with SimulatedPlatform(deployment) as platform:
       ...         _ = platform.invoke("f", bool)
-      ...         saved.save(0, platform, {"invoked": 1})
+      ...         saved.save(0, platform, {"invoked": 1}, externals={"program": bool})
       ...     with SimulatedPlatform(deployment) as platform:
-      ...         state = saved.load(platform)
+      ...         state = saved.load(platform, externals={"program": bool})
       ...         done = platform.next_completion()  # what was pending
       ...         print(state, platform.now, done.result())
       {'invoked': 1} 1.0 True
@@ -101,11 +78,10 @@ class Checkpoints:
         """Makes the folder and tries to write there, so that a run that could not be saved does not begin.
 
         Raises:
-          CheckpointError: if nothing can be written there.
+          CheckpointError: if nothing can be written there, or orbax is missing.
         """
-        _origin()  # now, before the sources of what runs are edited
-        self._write(_DRAFT, b"")
-        (Path(self.folder) / _DRAFT).unlink()
+        checkpoint_files.origin()  # now, before the sources of what runs are edited
+        checkpoint_files.try_writing(Path(self.folder))
 
     def save(
         self,
@@ -114,6 +90,8 @@ class Checkpoints:
         state: Any,
         *,
         externals: Mapping[str, Any] | None = None,
+        like: Mapping[str, Any] | None = None,
+        configuration: Any = None,
     ) -> None:
         """Saves a platform and what its user works with.
 
@@ -123,56 +101,59 @@ class Checkpoints:
         Args:
           step: number of the checkpoint, larger than those before.
           platform: in virtual time.
-          state: any tree of picklable objects and arrays.
-          externals: objects that are not saved, but given again to `load` under the same names: environments,
-            compiled functions, programs.
+          state: any tree of plain values, arrays, and objects of registered classes: see `stellaris.runtime.saved`.
+          externals: objects that are not saved, but given again to `load` under the same names: programs, or the
+            functions that they are made of.
+          like: trees such as a network's parameters, if their classes are a library's: of trees that have the structure
+            of one, or of a part of it, the leaves are saved.
+          configuration: of what is run on the platform, as `stellaris.configuration.described`.
 
         Raises:
-          CheckpointError: if a pending invocation's program is a closure and no external, something else cannot be
-            saved, or the file cannot be written; names it. What was saved before stays.
+          CheckpointError: if something cannot be saved, such as a program that is no external, or the files cannot be
+            written; names it. What was saved before stays.
           ValueError: if `step` is not larger than the newest checkpoint's.
         """
         checks.whole(at_least=0, step=step)
         newest = self.newest()
         if newest is not None and step <= newest:
             raise ValueError(f"step={step} is not larger than {newest}, the newest in {os.fspath(self.folder)!r}")
-        externals = _with_parts({"platform": platform, **(externals or {})})
-        saved = platform.save_state(known={id(external) for external in externals.values()})
-        file = io.BytesIO()
-        file.write(json.dumps(_origin()).encode() + b"\n")
-        try:
-            _Pickler(file, externals).dump({"platform": saved, "state": state})
-        except CheckpointError:
-            raise
-        except Exception as error:
-            raise CheckpointError(f"the run cannot be saved: {type(error).__name__}: {error}") from error
-        file.write(hashlib.sha256(file.getbuffer()).digest())
-        self._write(f"{step}{_SUFFIX}", file.getbuffer())
-        files = [path for _, path in self._saved() if path.is_file()]
-        for old in files[: -self.keep]:
-            with contextlib.suppress(OSError):  # one too many does no harm
-                old.unlink()
+        platform.settle()
+        snapshot = take(state, parts={"platform": platform}, externals=_with_parts(externals or {}), like=like)
+        configurations = {"platform": platform.configuration, "run": configuration}
+        checkpoint_files.write(Path(self.folder), str(step), snapshot, configurations)
+        kept = [path for _, path in self._saved() if checkpoint_files.is_one(path)]
+        for old in kept[: -self.keep]:
+            checkpoint_files.remove(old)
 
-    def load(self, platform: Resumable, *, externals: Mapping[str, Any] | None = None) -> Any:
+    def load(
+        self,
+        platform: Resumable,
+        *,
+        externals: Mapping[str, Any] | None = None,
+        like: Mapping[str, Any] | None = None,
+        configuration: Any = None,
+    ) -> Any:
         """Makes a fresh platform go on where the newest checkpoint was taken that is whole and of this stellaris.
 
         What is skipped is named in a warning.
 
         Args:
-          platform: with the same functions.
+          platform: of the same configuration.
           externals: as in `save`.
+          like: as in `save`.
+          configuration: as in `save`; it must be what it was.
 
         Returns:
           The state that was saved beside it.
 
         Raises:
-          CheckpointError: if there is no checkpoint that can be loaded, an external is missing, or the platform
-            differs.
+          CheckpointError: if there is no checkpoint that can be loaded, an external is missing, or the platform or the
+            configuration differs; says in what.
         """
         skipped: list[str] = []
         for _, path in reversed(self._saved()):
             try:
-                pickled = _verified(path)
+                configurations, snapshot = checkpoint_files.read(path)
                 break
             except CheckpointError as error:
                 skipped.append(str(error))
@@ -181,72 +162,21 @@ class Checkpoints:
             raise CheckpointError(f"folder={os.fspath(self.folder)!r} holds no checkpoint{why}")
         if skipped:
             warnings.warn(f"{path} is the newest checkpoint that can be loaded: {'; '.join(skipped)}", stacklevel=2)
-        externals = _with_parts({"platform": platform, **(externals or {})})
+        for name, own, other in differences(configuration, configurations["run"]):
+            raise CheckpointError(f"{name}: this run has {own}, but {self} holds a run of {other}")
+        for name, own, other in differences(platform.configuration, configurations["platform"]):
+            raise CheckpointError(f"{name}: the platform has {own}, the checkpoint {other}")
         try:
-            loaded = _Unpickler(io.BytesIO(pickled), externals).load()
-        except CheckpointError:
-            raise
-        except Exception as error:
-            raise CheckpointError(f"{path} cannot be loaded: {type(error).__name__}: {error}") from error
-        platform.restore_state(loaded["platform"])
-        return loaded["state"]
+            return restore(snapshot, parts={"platform": platform}, externals=_with_parts(externals or {}), like=like)
+        except CheckpointError as error:
+            raise CheckpointError(f"{path} cannot be loaded: {error}") from error
 
     def _saved(self) -> list[tuple[int, Path]]:
-        """What is in the folder, whole or not, by number; in the first format a checkpoint was a folder."""
+        """What is in the folder, whole or not, by number; what is of an older format counts as well."""
         folder = Path(self.folder)
         there = folder.iterdir() if folder.is_dir() else ()
-        numbered = (path for path in there if path.stem.isdecimal() and path.suffix in ("", _SUFFIX))
+        numbered = (path for path in there if path.stem.isdecimal() and path.suffix in ("", _OLD_SUFFIX))
         return sorted((int(path.stem), path) for path in numbered)
-
-    def _write(self, name: str, content: bytes | memoryview) -> None:
-        """Writes a file, which appears under its name only once it is whole and on the disk."""
-        folder = Path(self.folder)
-        draft = folder / _DRAFT  # always the same: what a killed process leaves is written over
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            try:
-                with draft.open("wb") as file:
-                    file.write(content)
-                    file.flush()
-                    os.fsync(file.fileno())
-            except BaseException:
-                draft.unlink(missing_ok=True)
-                raise
-            draft.replace(folder / name)
-        except OSError as error:
-            raise CheckpointError(f"{folder / name} cannot be written: {error}; what was saved before stays") from error
-
-
-@functools.cache
-def _origin() -> dict[str, Any]:
-    """What saves checkpoints: they hold its inner state, which means something else to another."""
-    try:
-        version = metadata.version("stellaris")
-    except metadata.PackageNotFoundError:
-        version = "not installed"
-    root, sources = Path(__file__).parents[1], hashlib.sha256()
-    for path in sorted(root.rglob("*.py")):
-        sources.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
-    return {"format": _FORMAT, "stellaris": version, "sources": sources.hexdigest()[:16]}
-
-
-def _verified(path: Path) -> memoryview:
-    """The pickle in a checkpoint's file that is whole and of this stellaris.
-
-    Raises:
-      CheckpointError: if it is not, and why.
-    """
-    try:
-        content = memoryview(path.read_bytes())
-    except OSError as error:
-        raise CheckpointError(f"{path.name} cannot be read ({error.strerror})") from error
-    if hashlib.sha256(content[:-_DIGEST]).digest() != content[-_DIGEST:]:
-        raise CheckpointError(f"{path.name} is damaged or no checkpoint (its hash does not fit its content)")
-    line = bytes(content[:1024]).partition(b"\n")[0]
-    origin = json.loads(line)
-    if origin != _origin():
-        raise CheckpointError(f"{path.name} was saved by another stellaris ({origin}, and this is {_origin()})")
-    return content[len(line) + 1 : -_DIGEST]
 
 
 def _with_parts(externals: Mapping[str, Any]) -> dict[str, Any]:
@@ -257,51 +187,4 @@ def _with_parts(externals: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(external, Function)
         for part in ("body", "init", "batched", "upload")
     }
-    return {name: part for name, part in parts.items() if part is not None} | dict(externals)
-
-
-def closure_name(function: Any) -> str | None:
-    """The full name of a function that cannot be imported under it; None for anything else."""
-    if isinstance(function, types.FunctionType) and not {"<locals>", "<lambda>"}.isdisjoint(
-        function.__qualname__.split(".")
-    ):
-        return f"{function.__module__}.{function.__qualname__}"
-    return None
-
-
-class _Pickler(pickle.Pickler):
-    """Takes externals out of a pickle."""
-
-    def __init__(self, file: io.BytesIO, externals: Mapping[str, Any]) -> None:
-        super().__init__(file, protocol=5)
-        self._names = {id(external): name for name, external in externals.items()}
-
-    def persistent_id(self, obj: Any) -> str | None:
-        return self._names.get(id(obj))
-
-    def reducer_override(self, obj: Any) -> Any:
-        name = closure_name(obj)
-        if name is not None:
-            raise CheckpointError(f"{name} is a closure and cannot be saved: make it a function of a module")
-        if isinstance(obj, jax.Array) and jnp.issubdtype(obj.dtype, jax.dtypes.prng_key):
-            return _key, (np.asarray(jax.random.key_data(obj)), str(jax.random.key_impl(obj)))
-        return NotImplemented
-
-
-class _Unpickler(pickle.Unpickler):
-    """Puts externals back."""
-
-    def __init__(self, file: io.BytesIO, externals: Mapping[str, Any]) -> None:
-        super().__init__(file)
-        self._externals = externals
-
-    def persistent_load(self, pid: str) -> Any:
-        if pid not in self._externals:
-            raise CheckpointError(f"externals lacks {pid!r}, which was one when the checkpoint was saved")
-        return self._externals[pid]
-
-
-def _key(data: NDArray, impl: str) -> jax.Array:
-    """A random key, which JAX itself does not pickle."""
-    key: jax.Array = jax.random.wrap_key_data(jnp.asarray(data), impl=impl)
-    return key
+    return {name: part for name, part in parts.items() if callable(part)} | dict(externals)

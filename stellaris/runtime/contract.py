@@ -5,11 +5,11 @@ simulated delays, of drawn faults or of who moves the clock. What a body may ask
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 from stellaris.runtime.billing import Bill
-from stellaris.runtime.functions import Function, Invocation
+from stellaris.runtime.functions import Function, FunctionSpec, Invocation
 from stellaris.runtime.price_sheets import PriceSheet
 from stellaris.runtime.store import Store
 from stellaris.runtime.trace import Trace
@@ -22,6 +22,10 @@ class Platform(Protocol):
     @property
     def now(self) -> float:
         """Seconds since the start."""
+
+    @property
+    def functions(self) -> Mapping[str, FunctionSpec]:
+        """What is deployed, by name."""
 
     @property
     def store(self) -> Store:
@@ -152,3 +156,24 @@ class Platform(Protocol):
           patience: seconds of real time to wait for bodies that still run in virtual time, at most `hang_after`. A
             `with` block that an exception ends waits for two.
         """
+
+    def __enter__(self) -> Any:
+        """A platform is used in a `with` block, which closes it."""
+
+    def __exit__(self, kind: type[BaseException] | None, *details: object) -> None:
+        """Closes the platform; after an exception it waits for running bodies a short time only."""
+
+
+@runtime_checkable
+class Resumable(Platform, Protocol):
+    """A platform that can be saved, and go on in another process: its class says what its state is (`saved.part`)."""
+
+    @property
+    def configuration(self) -> Mapping[str, Any]:
+        """All that decides what happens on it, as plain data: where this is another, a run cannot go on."""
+
+    def settle(self) -> None:
+        """Finishes what is under way in this process, so that its state can be saved."""
+
+    def reinitialise(self, name: str) -> None:
+        """Has every container of a function make its state anew before its next body, as if it were a new one."""

@@ -10,6 +10,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
+from stellaris.saved import part
 from stellaris.types import NDArray
 
 #: Durations that a stream draws at a time: a call of NumPy's generator costs as much as drawing some fifty numbers.
@@ -204,6 +205,7 @@ class Measured:
         raise TypeError("Measured is only a compute time: it is known once the body has run, and cannot be drawn")
 
 
+@part("_rng", "_ahead", rebuilt=("_delay", "_name"))
 class Stream:
     """The draws of one purpose, from a random stream of its own, so that no purpose's draws depend on another's number.
 

@@ -5,10 +5,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from stellaris.saved import part, saved
+
 #: A name and one of its versions; for an object, the store's own name for objects and the object's number.
 Entry: TypeAlias = tuple[str, int]
 
 
+@saved
 @dataclass
 class Lease:
     """What one invocation holds."""
@@ -19,6 +22,7 @@ class Lease:
     fetched: set[Entry] = field(default_factory=set)  #: what its arguments were resolved to, each once.
 
 
+@part("_holders", "_leases", "_worked_on")
 class Leases:
     """The leases of pending and running invocations, and how many holders each entry has.
 

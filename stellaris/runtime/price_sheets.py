@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
+from stellaris.configuration import digest
 from stellaris.runtime.resources import Resources
 
 
@@ -111,6 +112,9 @@ class PriceSheet:
     machines: Mapping[str, Machine] = field(default_factory=dict)
     source: str = ""
     date: str = ""
+
+    def __hash__(self) -> int:
+        return hash(digest(self))
 
     def __post_init__(self) -> None:
         for kind, priced in ((Rate, self.functions), (Machine, self.machines)):

@@ -5,7 +5,10 @@ from typing import Any, TypeAlias
 
 import jax
 
+from stellaris.saved import saved
 
+
+@saved
 @dataclass(frozen=True)
 class Latest:
     """The newest version when the body starts."""
@@ -13,6 +16,7 @@ class Latest:
     name: str
 
 
+@saved
 @dataclass(frozen=True)
 class At:
     """One given version."""
@@ -21,6 +25,7 @@ class At:
     version: int
 
 
+@saved
 @dataclass(frozen=True)
 class Lagged:
     """The version `lag` before the newest when the body starts (the first, while there are fewer)."""
@@ -29,6 +34,7 @@ class Lagged:
     lag: int
 
 
+@saved
 @dataclass(frozen=True)
 class Held:
     """The versions that the running invocations of the same function work on, as a tuple of length `slots`."""
@@ -37,6 +43,7 @@ class Held:
     slots: int
 
 
+@saved
 @dataclass(frozen=True)
 class Object:
     """A value without a name or versions."""

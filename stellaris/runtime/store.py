@@ -6,9 +6,11 @@ from collections.abc import Callable
 from stellaris.runtime.leases import Entry, Lease, Leases
 from stellaris.runtime.references import At, Held, Lagged, Latest, Object
 from stellaris.runtime.versions import OBJECTS, Versions
+from stellaris.saved import part
 from stellaris.types import Tree, Versioned
 
 
+@part("_owned", rebuilt=("_on_stored", "_leases", "_versions"))
 class Store:
     """Published versions of named values, and objects.
 

@@ -11,6 +11,7 @@ import numpy as np
 from stellaris.runtime import timeline
 from stellaris.runtime.files import atomic_path, atomic_write
 from stellaris.runtime.views import Events, Invocations, invocations_of
+from stellaris.saved import part
 from stellaris.types import NDArray
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 _TYPES = {"time": "d", "event": "h", "function": "h", "invocation": "i", "container": "i", "value": "d"}
 
 
+@part()
 class Trace:
     """An append-only, columnar log of `(time, event, function, invocation, container, value)`.
 
@@ -50,10 +52,6 @@ class Trace:
 
     def __len__(self) -> int:
         return len(self._columns[0]) + len(self.newest)
-
-    def __reduce__(self) -> Any:
-        self.settle()
-        return _restored, (self._columns, self._names, self.newest)
 
     def append(
         self,
@@ -99,6 +97,34 @@ class Trace:
     def _array(self, column: int) -> NDArray:
         self.settle()
         return np.asarray(self._columns[column])
+
+    # ---- snapshots ----------------------------------------------------------------------------------------------
+
+    def save_state(self) -> dict[str, Any]:
+        """Its rows as columns, for a snapshot."""
+        self.settle()
+        return {"names": list(self._names), "columns": [np.array(column) for column in self._columns]}
+
+    def restore_state(self, state: dict[str, Any]) -> None:
+        """Has the rows of a snapshot in the place of its own.
+
+        Raises:
+          ValueError: if they are no columns of a trace.
+        """
+        names: list[str] = list(state["names"])
+        columns = state["columns"]
+        kinds = [(np.dtype(kept.typecode), columns[0].shape) for kept in self._columns]
+        if [(column.dtype, column.shape) for column in columns] != kinds or columns[0].ndim != 1:
+            raise ValueError("these are no columns of a trace")
+        if any(len(codes) and not 0 <= codes.min() <= codes.max() < len(names) for codes in columns[1:3]):
+            raise ValueError("there are rows of events, or of functions, without a name")
+        self._columns = tuple(
+            array(kept.typecode, new.tobytes()) for kept, new in zip(self._columns, columns, strict=True)
+        )
+        self._names = names
+        self._codes = {name: code for code, name in enumerate(names)}
+        self._table = None
+        self.newest.clear()  # the same list: the platform holds on to it
 
     # ---- views --------------------------------------------------------------------------------------------------
 
@@ -238,13 +264,6 @@ class Trace:
             code = self._codes[name] = len(self._names)
             self._names.append(name)
         return code
-
-
-def _restored(columns: tuple["array[Any]", ...], names: list[str], newest: list[Any]) -> Trace:
-    trace = Trace()
-    trace._columns, trace._names, trace.newest = columns, names, newest
-    trace._codes = {name: code for code, name in enumerate(names)}
-    return trace
 
 
 def _kind(path: str | os.PathLike[str]) -> str:

@@ -4,16 +4,19 @@ from collections.abc import Callable, Iterable
 
 from stellaris.runtime.leases import Entry
 from stellaris.runtime.references import size
+from stellaris.saved import part, saved
 from stellaris.types import Tree
 
 #: The name under which objects are kept: each object is a version of it.
 OBJECTS = "(objects)"
 
 
+@saved
 class StoreFullError(RuntimeError):
     """What was to be stored does not fit into the store's capacity."""
 
 
+@part("_keep", "_values", "_sizes", "_newest", "nbytes", rebuilt=("_default_keep", "_capacity", "_is_held"))
 class Versions:
     """Values by name and version: the newest of each name, and all that somebody holds. Objects stay only while held.
 

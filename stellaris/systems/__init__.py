@@ -1,8 +1,13 @@
-"""Actor-learner architectures, each an event loop over a platform."""
+"""Actor-learner architectures, each an event loop over a platform; and what an event loop works with."""
 
+from stellaris.systems.deliveries import Deliveries as Deliveries
+from stellaris.systems.history import Row as Row
+from stellaris.systems.history import history as history
+from stellaris.systems.session import Session as Session
 from stellaris.systems.stellaris import Stellaris as Stellaris
 from stellaris.systems.synchronous import Synchronous as Synchronous
 from stellaris.systems.training import Result as Result
+from stellaris.systems.training import System as System
 from stellaris.systems.training import train as train
 from stellaris.systems.workload import Budget as Budget
 from stellaris.systems.workload import Workload as Workload

@@ -4,18 +4,23 @@ import functools
 import math
 from collections import deque
 from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
 
 from stellaris import checks
+from stellaris.acting.rollout import Fragment
 from stellaris.aggregation import Aggregator, staleness_aware
-from stellaris.algorithms import PPO
-from stellaris.gradient_queue import AggregatorState
-from stellaris.rollout import Fragment
+from stellaris.algorithms import PPO, Algorithm
+from stellaris.algorithms.algorithm import check_algorithm
+from stellaris.gradient_queue import AggregatorState, Update
+from stellaris.saved import saved
 from stellaris.systems import programs
-from stellaris.systems.programs import Learned, Work
-from stellaris.systems.training import Run
+from stellaris.systems.batches import Work, unlearned
+from stellaris.systems.programs import Learned
+from stellaris.systems.record import POLICY
+from stellaris.systems.session import Session
 from stellaris.truncation import check_rho
 from stellaris.types import Tree
 
@@ -37,93 +42,106 @@ class Stellaris:
 
     Raises:
       IndexError: if the aggregator is one of fewer learners.
-      TypeError: if the algorithm is not PPO, the aggregator is none, or `learners` is not whole.
+      TypeError: if the algorithm or the aggregator is none, or `learners` is not whole.
       ValueError: if `learners` is below 1 or above the capacity of the aggregator's queue, or `rho` below 1.
 
     Source:
       Stellaris (SC 2024).
     """
 
-    algorithm: PPO = PPO()
+    functions: ClassVar[tuple[str, ...]] = ("actor", "learner", "parameter")
+
+    algorithm: Algorithm = PPO()
     learners: int = 4
     aggregator: Aggregator | None = None
     rho: float = 1.0
     round_based: bool = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.algorithm, PPO):
-            raise TypeError(f"algorithm={self.algorithm!r}: the system learns with PPO(...)")
+        check_algorithm(self.algorithm)
         checks.whole(at_least=1, learners=self.learners)
         check_rho(self.rho)
         if self.aggregator is not None:
             _check_aggregator(self.aggregator, self.learners)
 
-    def run(self, run: Run) -> None:
+    def run(self, session: Session) -> None:
         """The event loop."""
-        platform, store, actors = run.platform, run.platform.store, run.workload.actors
-        act = run.program("act", programs.actor(run.policy, run.env, run.workload.fragment))
-        learn = run.program("learn", programs.learner(self.algorithm, run.policy, self.rho))
-        update_policy = run.program("update_policy", programs.parameter(self.algorithm))
-        newest = store.latest("policy")
+        platform, store = session.platform, session.platform.store
+        actors, fragment_length = session.workload.actors, session.workload.fragment
+        act = session.program("act", programs.actor(session.policy, session.env, fragment_length))
+        learn = session.program("learn", programs.learner(self.algorithm, session.policy, self.rho))
+        update_policy = session.program("update_policy", programs.parameter(self.algorithm))
+        newest = store.latest(POLICY)
         # Without a cap nobody looks at the others' policies, and nobody fetches them.
-        held = () if math.isinf(self.rho) else store.held("policy", slots=self.learners)
-        init, push, ready, pop, admit = _jitted(self.aggregator or _default(self.learners))
+        held = () if math.isinf(self.rho) else store.held(POLICY, slots=self.learners)
+        aggregator = self.aggregator or staleness_aware(self.learners, decay=0.9)
 
         def first() -> _Loop:
-            params = run.first_params
+            params = session.first_params
             return _Loop(
-                *(params, self.algorithm.optimizer().init(params), run.publish(params), init(params)),
-                batches=programs.Batches(self.algorithm, run.key),
+                params=params,
+                opt_state=self.algorithm.optimizer().init(params),
+                clock=session.publish(params),
+                queue=aggregator.init(params),
                 parked=list(range(actors)),
                 free=list(range(self.learners)),
             )
 
-        s = run.begin(first)
+        loop = session.begin(first)
         while True:
-            round_over = len(s.parked) == actors and not (s.work or s.running or s.queued or s.updating)
-            while s.parked and (round_over if self.round_based else len(s.work) <= s.backlog):
-                platform.invoke("actor", act, newest, work=run.workload.fragment, tag=s.parked.pop(0))
-            room = s.queue.capacity - len(s.queued) - len(s.running)
-            for i in s.startable[: min(len(s.work), room)]:
-                s.free.remove(i)
-                s.running[i] = s.work.popleft()
-                platform.invoke("learner", learn, newest, held, s.running[i], tag=i)
-            s.startable = []
+            idle = not (loop.work or loop.running or loop.queued or loop.updating)
+            may_sample = len(loop.parked) == actors and idle if self.round_based else len(loop.work) <= loop.backlog
+            while loop.parked and may_sample:
+                platform.invoke("actor", act, newest, work=fragment_length, tag=loop.parked.pop(0))
+            room = loop.queue.capacity - len(loop.queued) - len(loop.running)
+            for i in loop.startable[: min(len(loop.work), room)]:
+                loop.free.remove(i)
+                loop.running[i] = loop.work.popleft()
+                platform.invoke("learner", learn, newest, held, loop.running[i], tag=i)
+            loop.startable = []
 
-            if (done := run.next_completion(s)) is None:
+            if (done := session.next_completion(loop)) is None:
                 break
             match done.function:
                 case "actor":
-                    s.fragments.append(run.deliver(done))
-                    s.parked.append(done.tag)
-                    if len(s.fragments) == actors:
-                        data = s.batches.make(s.fragments)
-                        s.work.extend(Work(data, minibatch) for minibatch in data.indices)
-                        s.fragments, s.backlog = [], len(data.indices)
+                    loop.fragments.append(session.deliver(done))
+                    loop.parked.append(done.tag)
+                    if len(loop.fragments) == actors:
+                        data = session.batch(self.algorithm, loop.fragments, loop.params)
+                        loop.work.extend(data.minibatches)
+                        loop.backlog = len(data.indices)
+                        loop.fragments = []
+                        session.round_over()
                 case "learner":
                     learned: Learned = done.result()
-                    s.queue = push(s.queue, learned.gradient, learned.version, learner=done.tag)
-                    s.queued.append((done.number, s.running.pop(done.tag)))
-                    s.free.append(done.tag)
-                    run.pushed(done, learned.metrics)
+                    loop.queue = _push(aggregator, loop.queue, learned.gradient, learned.version, done.tag)
+                    loop.queued.append((done.number, loop.running.pop(done.tag)))
+                    loop.free.append(done.tag)
+                    session.record.queued(done)
+                    session.record.metrics(done, learned.metrics)
                 case "parameter":
-                    s.params, s.opt_state = done.result()
-                    s.clock, s.updating = run.publish(s.params), False
+                    loop.params, loop.opt_state = done.result()
+                    loop.clock = session.publish(loop.params)
+                    loop.updating = False
 
-            s.startable = [i for i in s.free if admit(s.queue, i, s.clock)] if s.work else []
-            stalled = not (s.running or s.startable)
-            if s.queued and not s.updating and (stalled or ready(s.queue, s.clock, run.round)):
-                update, s.queue = pop(s.queue, s.clock, run.round)
+            loop.startable = [i for i in loop.free if aggregator.admit(loop.queue, i, loop.clock)] if loop.work else []
+            stalled = not (loop.running or loop.startable)
+            # Before freed learners restart: the update decides which version they work on.
+            may_update = loop.queued and not loop.updating
+            if may_update and (stalled or _ready(aggregator, loop.queue, loop.clock, session.round)):
+                update, loop.queue = _pop(aggregator, loop.queue, loop.clock, session.round)
                 for staleness in update.staleness[: int(update.count)].tolist():
-                    run.applied(staleness, *s.queued.popleft())
-                group = programs.Group.of(update, s.params)
-                platform.invoke("parameter", update_policy, group, s.params, s.opt_state)
-                s.updating = True
+                    _apply(session, loop, staleness)
+                group = programs.Group.of(update, loop.params)
+                platform.invoke("parameter", update_policy, group, loop.params, loop.opt_state)
+                loop.updating = True
 
-        unapplied = [*s.work, *(work for _, work in s.queued), *s.running.values()]
-        run.left(queued=len(s.queued), fragments=s.fragments, data=[work.data for work in unapplied])
+        unapplied = [*loop.work, *(work for _, work in loop.queued), *loop.running.values()]
+        steps = unlearned(loop.fragments, [work.data for work in unapplied])
+        session.record.unused(gradients=len(loop.queued), steps=steps)
 
 
+@saved
 @dataclass
 class _Loop:
     """Where the event loop stands between two events: what a checkpoint saves of it."""
@@ -132,7 +150,6 @@ class _Loop:
     opt_state: Tree
     clock: int  #: the newest version.
     queue: AggregatorState
-    batches: programs.Batches
     parked: list[int]  #: actors that do not run.
     free: list[int]  #: learners that do not run.
     fragments: list[Fragment] = field(default_factory=list)  #: of the next batch.
@@ -144,29 +161,45 @@ class _Loop:
     backlog: int = 0
 
 
+def _apply(session: Session, loop: _Loop, staleness: int) -> None:
+    """The oldest gradient was taken out of the queue, to be applied."""
+    learner, work = loop.queued.popleft()
+    session.record.applied(learner, staleness=staleness, steps=work.data.learn(work.indices))
+    if not work.data.left:
+        session.learned_from(work.data.statistics)
+
+
 def _check_aggregator(aggregator: Aggregator, learners: int) -> None:
     """Raises unless it can serve so many learners."""
     if not isinstance(aggregator, Aggregator):
         raise TypeError(f"aggregator={aggregator!r} is none: make one, such as softsync(2)")
+    try:
+        hash(aggregator)
+    except TypeError as error:
+        raise TypeError(f"aggregator={aggregator!r} has no hash ({error}): make it a frozen dataclass") from None
     empty = jax.eval_shape(aggregator.init, np.float32(0))
     if empty.capacity < learners:
         raise ValueError(
             f"learners={learners}: the aggregator's queue holds {empty.capacity} gradients, and no more learners would "
             "ever run at once: raise its capacity"
         )
-    jax.eval_shape(lambda state: aggregator.admit(state, learners - 1, 0), empty)  # looks at the learner's number
+    jax.eval_shape(lambda state: aggregator.admit(state, learners - 1, 0), empty)  # checks the learner's number
 
 
-@functools.cache
-def _default(learners: int) -> Aggregator:
-    return staleness_aware(learners, decay=0.9)
+# Compiled once for each aggregator, by value. The queue is updated in place: it is the largest thing that changes with
+# every gradient.
 
 
-@functools.lru_cache(maxsize=64)
-def _jitted(aggregator: Aggregator) -> Aggregator:
-    """The queue is updated in place: it is the largest thing that changes with every gradient."""
-    return aggregator._replace(
-        push=jax.jit(aggregator.push, donate_argnums=0),
-        ready=jax.jit(aggregator.ready),
-        pop=jax.jit(aggregator.pop, donate_argnums=0),
-    )
+@functools.partial(jax.jit, static_argnums=0, donate_argnums=1)
+def _push(aggregator: Aggregator, queue: AggregatorState, gradient: Tree, version: Any, learner: Any) -> Any:
+    return aggregator.push(queue, gradient, version, learner=learner)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _ready(aggregator: Aggregator, queue: AggregatorState, clock: Any, round: Any) -> Any:
+    return aggregator.ready(queue, clock, round)
+
+
+@functools.partial(jax.jit, static_argnums=0, donate_argnums=1)
+def _pop(aggregator: Aggregator, queue: AggregatorState, clock: Any, round: Any) -> tuple[Update, AggregatorState]:
+    return aggregator.pop(queue, clock, round)

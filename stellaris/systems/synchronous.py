@@ -1,17 +1,22 @@
 """The synchronous baseline: a barrier of actors, then one learner, on reserved machines."""
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
-from stellaris.algorithms import PPO
-from stellaris.rollout import Fragment
+from stellaris.acting.rollout import Fragment
+from stellaris.algorithms import PPO, Algorithm
+from stellaris.algorithms.algorithm import check_algorithm
+from stellaris.saved import saved
 from stellaris.systems import programs
-from stellaris.systems.training import Run
+from stellaris.systems.batches import Data, unlearned
+from stellaris.systems.record import POLICY
+from stellaris.systems.session import Session
 from stellaris.types import Tree
 
 
 @dataclass(frozen=True)
 class Synchronous:
-    """Distributed synchronous PPO, as RLlib's: all actors sample, one learner takes every epoch, and so on.
+    """Distributed synchronous training, as RLlib's PPO: all actors sample, one learner takes every epoch, and so on.
 
     It needs the functions `actor` and `learner` on its platform. Compute times are per environment step and per
     gradient, as for `Stellaris`.
@@ -20,55 +25,61 @@ class Synchronous:
       algorithm: whose loss, minibatches and epochs.
 
     Raises:
-      TypeError: if the algorithm is not PPO.
+      TypeError: if that is no algorithm.
     """
 
-    algorithm: PPO = PPO()
+    functions: ClassVar[tuple[str, ...]] = ("actor", "learner")
+
+    algorithm: Algorithm = PPO()
 
     def __post_init__(self) -> None:
-        if not isinstance(self.algorithm, PPO):
-            raise TypeError(f"algorithm={self.algorithm!r}: the system learns with PPO(...)")
+        check_algorithm(self.algorithm)
 
-    def run(self, run: Run) -> None:
+    def run(self, session: Session) -> None:
         """The event loop."""
-        platform, newest = run.platform, run.platform.store.latest("policy")
-        act = run.program("act", programs.actor(run.policy, run.env, run.workload.fragment))
-        learn = run.program("learn", programs.whole_round(self.algorithm, run.policy))
+        platform, workload = session.platform, session.workload
+        newest = platform.store.latest(POLICY)
+        act = session.program("act", programs.actor(session.policy, session.env, workload.fragment))
+        learn = session.program("learn", programs.whole_batch(self.algorithm, session.policy))
 
         def sample() -> None:
-            for actor in range(run.workload.actors):
-                platform.invoke("actor", act, newest, work=run.workload.fragment, tag=actor)
+            for actor in range(workload.actors):
+                platform.invoke("actor", act, newest, work=workload.fragment, tag=actor)
 
         def first() -> _Loop:
-            run.publish(run.first_params)
+            session.publish(session.first_params)
             sample()
-            opt_state = self.algorithm.optimizer().init(run.first_params)
-            return _Loop(opt_state, programs.Batches(self.algorithm, run.key))
+            return _Loop(session.first_params, self.algorithm.optimizer().init(session.first_params))
 
-        s = run.begin(first)
-        while done := run.next_completion(s):
+        loop = session.begin(first)
+        while done := session.next_completion(loop):
             if done.function == "actor":
-                s.fragments.append(run.deliver(done))
-                if len(s.fragments) == run.workload.actors:
-                    data = s.batches.make(s.fragments)
-                    s.fragments, s.in_flight = [], [data]
-                    platform.invoke("learner", learn, newest, s.opt_state, data, work=len(data.indices), tag=data)
+                loop.fragments.append(session.deliver(done))
+                if len(loop.fragments) == workload.actors:
+                    data = session.batch(self.algorithm, loop.fragments, loop.params)
+                    loop.fragments = []
+                    loop.learning = data
+                    platform.invoke("learner", learn, newest, loop.opt_state, data, work=len(data.indices), tag=data)
+                    session.round_over()
             else:
-                params, s.opt_state, metrics = done.result()
-                run.metrics(done, metrics)
-                for minibatch in done.tag.indices:
-                    run.applied(0, done.number, programs.Work(done.tag, minibatch))
-                s.in_flight = []
-                run.publish(params)
+                data = done.tag
+                loop.params, loop.opt_state, metrics = done.result()
+                session.record.metrics(done, metrics)
+                for minibatch in data.indices:
+                    session.record.applied(done.number, staleness=0, steps=data.learn(minibatch))
+                session.learned_from(data.statistics)
+                loop.learning = None
+                session.publish(loop.params)
                 sample()
-        run.left(queued=0, fragments=s.fragments, data=s.in_flight)
+        session.record.unused(gradients=0, steps=unlearned(loop.fragments, [loop.learning] if loop.learning else []))
 
 
+@saved
 @dataclass
 class _Loop:
     """Where the event loop stands between two events: what a checkpoint saves of it."""
 
+    params: Tree
     opt_state: Tree
-    batches: programs.Batches
     fragments: list[Fragment] = field(default_factory=list)  #: of the next batch.
-    in_flight: list[programs.Data] = field(default_factory=list)  #: what the learner works on.
+    learning: Data | None = None  #: what the learner works on.

@@ -1,41 +1,61 @@
 """What is to be learned, and until when."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Real
 
 from stellaris import checks
+from stellaris.acting import envs
+from stellaris.acting.envs import Environment, EnvSpec
+from stellaris.acting.policies import ActorCritic, Policy
 
 
 @dataclass(frozen=True)
 class Workload:
-    """An environment, the network that learns it, and how it is sampled.
+    """An environment, the policy that learns it, and how it is sampled.
 
     Args:
-      environment: a name that `envs.make` knows.
+      environment: a name such as `"Hopper-v4"`; a class, function or `functools.partial` that makes one
+        `gymnasium.Env`; or `acting.Vectorised`, a vector environment of one's own.
+      policy: makes the policy for the environment: `ActorCritic` for vectors, `Pixels` for images, or any function of
+        the `EnvSpec` that returns a `Policy` with a network of one's own.
       actors: actor functions, each with one environment.
       fragment: steps that an actor samples before it delivers.
-      hidden: widths of the network's hidden layers.
 
     Raises:
-      TypeError: if the environment is not a name, a number is not whole, or `hidden` is not a tuple.
+      TypeError: if the environment is neither a name nor makes one, the policy cannot be called, or a number is not
+        whole.
       ValueError: if a number is below 1.
+
+    Example:
+      >>> Workload("CartPole-v1", policy=ActorCritic(hidden=(64, 64)), actors=4)
+      Workload(environment='CartPole-v1', policy=ActorCritic(hidden=(64, 64)), actors=4, fragment=256)
     """
 
-    environment: str
+    environment: Environment
+    policy: Callable[[EnvSpec], Policy] = ActorCritic()
     actors: int = 16
     fragment: int = 256
-    hidden: tuple[int, ...] = (256, 256)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.environment, str):
+        envs.check(self.environment)
+        if not callable(self.policy):
             raise TypeError(
-                f"environment={self.environment!r} is not a name: register it with gymnasium.register, and name it"
+                f"policy={self.policy!r} is not a function of the EnvSpec that returns a Policy, such as ActorCritic()"
             )
         checks.whole(at_least=1, actors=self.actors, fragment=self.fragment)
-        if not isinstance(self.hidden, tuple):
-            raise TypeError(f"hidden={self.hidden!r} is not a tuple of widths, such as (256, 256)")
-        checks.whole(at_least=1, **{f"hidden[{i}]": width for i, width in enumerate(self.hidden)})
+
+    def make_policy(self, spec: EnvSpec) -> Policy:
+        """The policy for the environment of this specification.
+
+        Raises:
+          TypeError: if what `policy` returns is not a `Policy`.
+        """
+        policy = self.policy(spec)
+        if not isinstance(policy, Policy):
+            raise TypeError(f"policy={self.policy!r} returned {policy!r} for {spec.name}: expected a Policy")
+        return policy
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,13 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from stellaris import IMPACT, IMPALA, PPO, fully_asynchronous, gradient_cosine
-from stellaris.algorithms import gradient
+from stellaris.algorithms import Batch, gradient, update
+from tests.algorithms.problems import ActorCritic, close, compiled, equal, gaussian, parameters, sample_batch
 from tests.algorithms.test_impala import sample_trajectory
-from tests.algorithms.test_ppo import close, equal, gaussian, parameters
 from tests.test_diagnostics import loop
 
 VERSION, LAGS = 9, 4
@@ -21,7 +22,7 @@ def sampled(algorithm, seed=0):
     """What an algorithm learns from; the behaviour policy's versions are 2 to 8."""
     trajectory = sample_trajectory(gaussian, seed=seed)
     if isinstance(algorithm, IMPACT):
-        return algorithm.prepare(gaussian, parameters(4, like=0), trajectory)
+        return algorithm.prepare(trajectory, gaussian, parameters(4, like=0))
     return algorithm.prepare(trajectory) if isinstance(algorithm, PPO) else trajectory
 
 
@@ -59,7 +60,7 @@ def test_gradient_is_that_of_the_loss(learned):
     (value, plain), expected = jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
     close(got, expected, 1e-6)
     close({name: metrics[name] for name in plain} | {"loss": metrics["loss"]}, plain | {"loss": value}, 1e-6)
-    assert set(metrics) == {*plain, "loss", "finite", "fresh_cosine", "by_lag"}
+    assert set(metrics) == {*plain, "loss", "finite", "fresh_cosine", "by_lag", "data_lag_mean", "data_lag_max"}
     assert metrics["finite"].dtype == bool
     assert metrics["finite"]
 
@@ -183,3 +184,30 @@ def test_data_lag_and_gradient_lag_add_up(clock):
     assert update.staleness[0] == clock - 5
     data_lag = np.flatnonzero(metrics["by_lag"].count)[0]
     assert data_lag + update.staleness[0] == clock - 3
+
+
+# ---- whole batches --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("network", "size"), [("bare", 5), ("flax", 6)])
+def test_update_is_a_loop_of_optimizer_steps(network, size):
+    """One Adam step for each row, in order, the second row of five samples padded; metrics are the rows' means."""
+    ppo = PPO(learning_rate=0.01, epochs=2, minibatch_size=3, entropy_coefficient=0.01)
+    batch = sample_batch(gaussian, size)
+    apply_fn, params = gaussian, parameters(1, like=0)
+    if network == "flax":
+        apply_fn = ActorCritic().apply
+        params = jax.jit(ActorCritic().init)(jax.random.key(0), batch.observation)
+    optimizer, indices = ppo.optimizer(), ppo.minibatches(jax.random.key(1), batch)
+    got = jax.jit(update, static_argnums=(0, 1))(ppo, apply_fn, params, optimizer.init(params), batch, indices)
+
+    step, opt_state, metrics = jax.jit(optimizer.update), optimizer.init(params), []
+    for row in np.asarray(indices):
+        rows = row[row < size]
+        (_, row_metrics), gradient = compiled(ppo, apply_fn, params, Batch(*(x[rows] for x in batch)))
+        updates, opt_state = step(gradient, opt_state, params)
+        params = optax.apply_updates(params, updates)
+        metrics.append(row_metrics)
+    assert len(metrics) == 4
+    means = jax.tree.map(lambda *m: np.mean(m), *metrics)
+    close(got, (params, opt_state, means | {"finite": True}), 1e-4)

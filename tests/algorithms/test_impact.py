@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stellaris import IMPACT, PPO
+from stellaris import IMPACT, PPO, Batch, TargetBatch
+from tests.algorithms.problems import by_scipy, categorical, close, equal, gaussian, parameters
 from tests.algorithms.test_impala import (
     B,
     T,
@@ -19,9 +20,14 @@ from tests.algorithms.test_impala import (
     sample_trajectory,
     targets_by_hand,
 )
-from tests.algorithms.test_ppo import by_scipy, categorical, close, equal, gaussian, parameters
 
-prepared = jax.jit(IMPACT.prepare, static_argnums=(0, 1))
+
+def prepared(impact, apply_fn, target, trajectory):
+    """`IMPACT.prepare`, compiled once for each network."""
+    return _prepared(impact, trajectory, apply_fn, target)
+
+
+_prepared = jax.jit(IMPACT.prepare, static_argnums=(0, 2))
 
 
 def numpy(tree):
@@ -176,7 +182,7 @@ def test_no_gradient_to_the_target_or_the_peers(on):
     target = parameters(4, like=0)
 
     def loss(target, peer):
-        return IMPACT().loss(apply_fn, params, IMPACT().prepare(apply_fn, target, trajectory), (peer,))[0]
+        return IMPACT().loss(apply_fn, params, IMPACT().prepare(trajectory, apply_fn, target), (peer,))[0]
 
     value, gradient = jax.jit(jax.value_and_grad(loss, argnums=(0, 1)))(target, peer)
     equal(gradient, jax.tree.map(jnp.zeros_like, (target, peer)))
@@ -277,9 +283,11 @@ def test_one_step_of_one_environment():
 def test_minibatches_are_ppos():
     """The same shuffles for the same key."""
     same = {"epochs": 3, "minibatch_size": 4}
-    equal(IMPACT(**same).minibatches(jax.random.key(0), 10), PPO(**same).minibatches(jax.random.key(0), 10))
+    samples, none = (Batch(*[jnp.zeros(n, bool)] * len(Batch._fields)) for n in (10, 0))
+    batch = TargetBatch(samples, target_log_ratio=jnp.zeros(10))
+    equal(IMPACT(**same).minibatches(jax.random.key(0), batch), PPO(**same).minibatches(jax.random.key(0), samples))
     with pytest.raises(ValueError, match="size=0 is below 1"):
-        IMPACT().minibatches(jax.random.key(0), 0)
+        IMPACT().minibatches(jax.random.key(0), TargetBatch(none, target_log_ratio=jnp.zeros(0)))
 
 
 def test_optimizer_is_ppos():

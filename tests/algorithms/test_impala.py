@@ -10,7 +10,7 @@ import optax
 import pytest
 
 from stellaris import IMPALA, Trajectory, vtrace
-from tests.algorithms.test_ppo import ACTIONS, FEATURES, by_scipy, categorical, close, equal, gaussian, parameters
+from tests.algorithms.problems import ACTIONS, FEATURES, by_scipy, categorical, close, equal, gaussian, parameters
 
 T, B = 6, 3
 

@@ -16,7 +16,7 @@ import pytest
 
 from experiments import quickstart as module
 from experiments.__main__ import main
-from stellaris import envs
+from stellaris.acting import envs
 from stellaris.runtime import SimulatedPlatform
 
 ROOT = Path(__file__).parent.parent.parent
@@ -86,8 +86,9 @@ def test_the_paper_preset(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert quickstart(tmp_path, "--preset", "paper", "--seeds", "1") == 0
     assert "preset paper" in capsys.readouterr().out
     settings = json.loads((tmp_path / "summary.json").read_text())["settings"]
-    assert settings["stellaris"]["round_based"] is True
-    assert settings["stellaris"]["aggregation"]["combine"] == "sequential"
+    system = settings["systems"]["stellaris"]["system"]
+    assert system["round_based"] is True
+    assert system["aggregator"]["combine"] == "sequential"
 
 
 @pytest.mark.parametrize(
@@ -149,7 +150,7 @@ def test_a_failing_body_keeps_what_was_done(
     """The second system's learner raises: the first system's results and the second's rows so far are written."""
     from stellaris.systems import programs
 
-    make, calls = programs.whole_round, iter(range(100))
+    make, calls = programs.whole_batch, iter(range(100))
 
     def broken(*args: Any) -> programs.Function:
         program = make(*args)
@@ -161,7 +162,7 @@ def test_a_failing_body_keeps_what_was_done(
 
         return programs.Function(body, upload=program.upload)
 
-    monkeypatch.setattr(programs, "whole_round", broken)
+    monkeypatch.setattr(programs, "whole_batch", broken)
     assert quickstart(tmp_path) == 1
     assert "function 'learner', invocation" in capsys.readouterr().err
     summary = json.loads((tmp_path / "summary.json").read_text())

@@ -11,8 +11,8 @@ from experiments.simtest import command, runs
 from experiments.simtest.invariants import ViolationError
 from stellaris.runtime import store, usage
 from stellaris.runtime.simulated import admission, departures, fleet, transfers
+from stellaris.systems import session
 from stellaris.systems import stellaris as loop
-from stellaris.systems import training
 
 SEEDS, BLOCK = 200, 25
 
@@ -35,19 +35,19 @@ def test_the_same_seed_is_the_same_run() -> None:
 
 def a_retried_gradient_is_applied_twice(patch: pytest.MonkeyPatch) -> None:
     """The keys of learners' invocations are forgotten, so that a second delivery passes for a first."""
-    run = training.Run.next_completion
+    run = session.Session.next_completion
 
     def forgetting(self: Any, loop: Any) -> Any:
         done = run(self, loop)
         if done is not None and done.function == "learner":
-            handled = self._handled
+            handled = self._deliveries.handled
             handled.above.update(range(done.key + 1, handled.floor))
             handled.above.discard(done.key)
             handled.floor = min(handled.floor, done.key)
             loop.running.setdefault(done.tag, next(iter(loop.running.values()), None))
         return done
 
-    patch.setattr(training.Run, "next_completion", forgetting)
+    patch.setattr(session.Session, "next_completion", forgetting)
 
 
 def a_container_is_reused_after_expiry(patch: pytest.MonkeyPatch) -> None:
@@ -68,13 +68,13 @@ def a_lost_completion_is_never_retried(patch: pytest.MonkeyPatch) -> None:
 
 def a_gradient_is_lost(patch: pytest.MonkeyPatch) -> None:
     """A learner's completion is dropped as if it had been seen."""
-    run = training.Run.next_completion
+    run = session.Session.next_completion
 
     def dropping(self: Any, loop: Any) -> Any:
         done = run(self, loop)
         return run(self, loop) if done is not None and done.function == "learner" and done.number % 5 == 0 else done
 
-    patch.setattr(training.Run, "next_completion", dropping)
+    patch.setattr(session.Session, "next_completion", dropping)
 
 
 def a_learner_gets_an_old_version(patch: pytest.MonkeyPatch) -> None:
@@ -98,13 +98,7 @@ def the_version_clock_stands_still(patch: pytest.MonkeyPatch) -> None:
 
 def the_threshold_is_ignored(patch: pytest.MonkeyPatch) -> None:
     """A queue with anything in it is applied."""
-    jitted = loop._jitted
-
-    def eager(aggregator: Any) -> Any:
-        made = jitted(aggregator)
-        return made._replace(ready=lambda state, clock, round: np.asarray(state.count) > 0)
-
-    patch.setattr(loop, "_jitted", eager)
+    patch.setattr(loop, "_ready", lambda aggregator, queue, clock, round: np.asarray(queue.count) > 0)
 
 
 def a_limit_is_ignored(patch: pytest.MonkeyPatch) -> None:

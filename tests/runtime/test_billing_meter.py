@@ -75,7 +75,7 @@ def test_a_bill_in_between_is_the_bill_of_everything(seed: int) -> None:
     rng, order = np.random.default_rng(seed), np.random.default_rng([seed, 1])
     instants = order.uniform(0.0, 25.0, order.integers(0, 12)).tolist()
     with SimulatedPlatform(SPECS, seed=seed, threads=1, faults=FAULTS, max_concurrency=6) as platform:
-        meters = [Meter(platform.trace, sheet, functions=platform.functions) for sheet in SHEETS]
+        meters = [Meter(sheet, functions=platform.functions) for sheet in SHEETS]
         for _ in range(40):
             program = programs()[rng.choice(3, p=[0.45, 0.45, 0.1])]
             platform.invoke(str(rng.choice(list(SPECS))), program, at=float(rng.uniform(0, 15)))
@@ -91,6 +91,7 @@ def test_a_bill_in_between_is_the_bill_of_everything(seed: int) -> None:
 def _agree(meters, platform: SimulatedPlatform, order: np.random.Generator, *, everybody: bool = False) -> None:
     for meter, sheet in zip(meters, SHEETS, strict=True):
         if everybody or order.random() < 0.1:
+            meter.read(platform.trace.rows(meter.rows_read))
             got = meter.bill(until=platform.now)
             assert repr(got) == repr(platform.bill(sheet))  # which looks at every row anew
             assert repr(got) == repr(by_table(platform.trace, sheet, platform.now, SPECS))
@@ -111,7 +112,7 @@ def test_the_work_does_not_grow(monkeypatch) -> None:
     for view in ("invocations", "containers", "select", "functions"):
         monkeypatch.setattr(Trace, view, lambda *args, **options: pytest.fail("a view of the whole trace"))
     trace = Trace()
-    meter = Meter(trace, PriceSheet("p", {"f": Rate(per_second=1.0, granularity=0.3)}))
+    meter = Meter(PriceSheet("p", {"f": Rate(per_second=1.0, granularity=0.3)}))
     sizes, held = [], []
     for i in range(2000):
         trace.append(i, "container_created", function="f", container=i)
@@ -120,6 +121,7 @@ def test_the_work_does_not_grow(monkeypatch) -> None:
         trace.append(i + 0.37, "completed", function="f", invocation=i, container=i)
         trace.append(i + 0.9, "container_ended", function="f", container=i)
         before = looked_at
+        meter.read(trace.rows(meter.rows_read))
         meter.bill(until=i + 1.0)
         assert looked_at - before == 5
         held.append(_held(meter))
@@ -159,16 +161,21 @@ def test_sums_are_exact(seed: int) -> None:
 def test_by_hand() -> None:
     """A call that waits, runs and ends, asked for at each stage; and a container that nobody asks for."""
     trace = Trace()
-    meter = Meter(trace, PriceSheet("p", {"f": Rate(per_second=1.0, cold=True, granularity=1.0)}))
+
+    def asked(*, until: float) -> Bill:
+        meter.read(trace.rows(meter.rows_read))
+        return meter.bill(until=until)
+
+    meter = Meter(PriceSheet("p", {"f": Rate(per_second=1.0, cold=True, granularity=1.0)}))
     trace.append(0.0, "container_created", function="f", container=0)
     trace.append(0.0, "acquired", function="f", invocation=0, container=0, value=1)
     trace.append(0.5, "container_created", function="f", container=1)
-    assert meter.bill(until=1.0).seconds["f"] == Split(0.0, 0.0, 1.0 + 0.5, 0.0)
+    assert asked(until=1.0).seconds["f"] == Split(0.0, 0.0, 1.0 + 0.5, 0.0)
     trace.append(1.5, "started", function="f", invocation=0, container=0)
-    assert meter.bill(until=2.0).seconds["f"] == Split(0.5, 0.0, 1.5 + 1.5, 0.0)
-    assert meter.bill(until=2.25).split["f"] == Split(1.0, 0.0, 2.0 + 2.0, 0.0)
+    assert asked(until=2.0).seconds["f"] == Split(0.5, 0.0, 1.5 + 1.5, 0.0)
+    assert asked(until=2.25).split["f"] == Split(1.0, 0.0, 2.0 + 2.0, 0.0)
     trace.append(2.5, "container_ready", function="f", container=1)
     trace.append(3.0, "crashed", function="f", invocation=0, container=0)
     trace.append(3.0, "container_ended", function="f", container=0)
-    assert meter.bill(until=4.0).seconds["f"] == Split(0.0, 1.5, 1.5 + 2.0, 1.5)
-    assert meter.bill(until=4.0) == bill(trace, PriceSheet("p", meter._prices.functions), until=4.0)
+    assert asked(until=4.0).seconds["f"] == Split(0.0, 1.5, 1.5 + 2.0, 1.5)
+    assert asked(until=4.0) == bill(trace, PriceSheet("p", meter._prices.functions), until=4.0)

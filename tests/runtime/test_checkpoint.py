@@ -1,19 +1,28 @@
-"""Checkpoints that are damaged, foreign, or cannot be written: never loaded in silence, never in the way."""
+"""A folder of checkpoints: what it is called, which is the newest, how many stay."""
 
-import hashlib
 import json
 import os
-import pickle
-import resource
-import shutil
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stellaris.runtime import CheckpointError, Checkpoints, FunctionSpec, SimulatedPlatform, checkpoint
-from stellaris.runtime.delays import Constant
+from stellaris.runtime import (
+    CheckpointError,
+    Checkpoints,
+    Function,
+    FunctionError,
+    FunctionSpec,
+    SimulatedPlatform,
+    Versioned,
+    saved,
+)
+from stellaris.runtime.delays import Constant, Exponential
 
 
 def platform() -> SimulatedPlatform:
@@ -23,215 +32,44 @@ def platform() -> SimulatedPlatform:
     return fresh
 
 
+GIVEN = {"program": bool}
+
+
 @pytest.fixture
-def saved(tmp_path: Path) -> Iterator[Checkpoints]:
+def two(tmp_path: Path) -> Iterator[Checkpoints]:
     """A folder with two checkpoints."""
     with platform() as p:
         folder = Checkpoints(tmp_path / "run")
-        folder.save(3, p, {"step": 3, "array": np.arange(50)})
-        folder.save(4, p, {"step": 4, "array": np.arange(50)})
+        for step in (3, 4):
+            folder.save(step, p, {"step": step, "array": np.arange(50)}, externals=GIVEN)
         yield folder
-
-
-@pytest.fixture
-def unpickled(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """Everything that is unpickled during a test."""
-    seen: list[bytes] = []
-
-    class Watched(checkpoint._Unpickler):
-        """Takes note."""
-
-        def __init__(self, file, externals):
-            seen.append(file.getvalue())
-            super().__init__(file, externals)
-
-    monkeypatch.setattr(checkpoint, "_Unpickler", Watched)
-    return seen
-
-
-def newest(of: Checkpoints) -> Path:
-    """Its file."""
-    return Path(of.folder) / f"{of.newest()}.checkpoint"
 
 
 def load(of: Checkpoints) -> int:
     """The step that is loaded into a fresh platform."""
     with SimulatedPlatform({"f": FunctionSpec(Constant(1.0))}, threads=1) as fresh:
-        step: int = of.load(fresh)["step"]
+        step: int = of.load(fresh, externals=GIVEN)["step"]
         return step
 
 
-def test_whole_ones_are_loaded_without_a_word(saved: Checkpoints) -> None:
+def test_whole_ones_are_loaded_without_a_word(two: Checkpoints) -> None:
     """The newest; warnings are errors here."""
-    assert load(saved) == saved.newest() == 4
-
-
-# ---- damaged --------------------------------------------------------------------------------------------------------
-
-DAMAGES = {
-    "empty": lambda path: path.write_bytes(b""),
-    "one byte": lambda path: path.write_bytes(b"{"),
-    "half": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
-    "a byte short": lambda path: path.write_bytes(path.read_bytes()[:-1]),
-    "a byte long": lambda path: path.write_bytes(path.read_bytes() + b"\0"),
-    "no first line": lambda path: path.write_bytes(path.read_bytes().partition(b"\n")[2]),
-    "a bare pickle": lambda path: path.write_bytes(pickle.dumps({"platform": {}, "state": {"step": 4}})),
-    "zeros": lambda path: path.write_bytes(bytes(path.stat().st_size)),
-    "an empty folder": lambda path: (path.unlink(), path.mkdir()),
-    "another format's": lambda path: (path.unlink(), path.with_suffix("").mkdir()),
-    "a dead link": lambda path: (path.unlink(), path.symlink_to("nowhere")),
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
-def test_what_is_damaged_is_skipped(damage, saved: Checkpoints, unpickled: list[bytes]) -> None:
-    """The one before is loaded, and a warning says what was skipped, and why."""
-    damage(newest(saved))
-    with pytest.warns(
-        UserWarning, match=r"3\.checkpoint is the newest checkpoint that can be loaded: 4(\.checkpoint)? "
-    ) as w:
-        assert load(saved) == 3
-    assert len(w) == len(unpickled) == 1
-    assert saved.newest() == 4  # it still stands there, and is not written over
-    with platform() as p:
-        saved.save(5, p, {"step": 5})
-    assert load(saved) == 5
-
-
-def test_a_newest_that_was_deleted(saved: Checkpoints) -> None:
-    """Was never there."""
-    newest(saved).unlink()
-    assert load(saved) == saved.newest() == 3
-
-
-def test_no_whole_one_is_an_error(saved: Checkpoints, unpickled: list[bytes]) -> None:
-    """It names the folder, and what is wrong with each."""
-    newest(saved).write_bytes(b"")
-    (Path(saved.folder) / "3.checkpoint").unlink()
-    (Path(saved.folder) / "3.checkpoint").mkdir()
-    with pytest.raises(CheckpointError) as error:
-        load(saved)
-    assert str(error.value) == (
-        f"folder={os.fspath(saved.folder)!r} holds no checkpoint that can be loaded: 4.checkpoint is damaged or no "
-        "checkpoint (its hash does not fit its content); 3.checkpoint cannot be read (Is a directory)"
-    )
-    assert not unpickled
-
-
-def test_no_flipped_bit_gets_through(saved: Checkpoints, unpickled: list[bytes]) -> None:
-    """Every bit of the first line and of the hash, and a thousand others: refused before anything is unpickled."""
-    (Path(saved.folder) / "3.checkpoint").unlink()
-    path, content = newest(saved), newest(saved).read_bytes()
-    first, size = content.index(b"\n") + 1, len(content)
-    within = np.random.default_rng(0).integers(8 * first, 8 * (size - 32), 1000).tolist()
-    with platform() as p:
-        for bit in [*range(8 * first), *within, *range(8 * (size - 32), 8 * size)]:
-            flipped = bytearray(content)
-            flipped[bit // 8] ^= 1 << bit % 8
-            path.write_bytes(flipped)
-            with pytest.raises(CheckpointError, match=r"4\.checkpoint is damaged"):
-                saved.load(p)
-    assert not unpickled
-    path.write_bytes(content)
-    assert load(saved) == 4
-
-
-# ---- foreign --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("what", ["format", "stellaris", "sources"])
-def test_another_stellaris_is_refused(what: str, saved: Checkpoints, unpickled: list[bytes]) -> None:
-    """Another format, version, or the same version with other sources: whole, but it may mean something else."""
-    path = newest(saved)
-    line, _, rest = path.read_bytes()[:-32].partition(b"\n")
-    assert json.loads(line).keys() == {"format", "stellaris", "sources"}
-    other = json.dumps(json.loads(line) | {what: "other"}).encode() + b"\n" + rest
-    path.write_bytes(other + hashlib.sha256(other).digest())
-    with pytest.warns(
-        UserWarning, match=rf"4\.checkpoint was saved by another stellaris \(.*'{what}': 'other'.*this is"
-    ):
-        assert load(saved) == 3
-    (Path(saved.folder) / "3.checkpoint").unlink()
-    with pytest.raises(CheckpointError, match=r"holds no checkpoint that can be loaded: 4\.checkpoint was saved by"):
-        load(saved)
-    assert len(unpickled) == 1
-
-
-def test_other_sources_are_another_stellaris(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A module that changes, comes or goes."""
-    package = Path(checkpoint.__file__).parents[1]
-    copy = Path(shutil.copytree(package, tmp_path / "stellaris"))
-    monkeypatch.setattr(checkpoint, "__file__", str(copy / "runtime" / "checkpoint.py"))
-
-    def sources() -> str:
-        checkpoint._origin.cache_clear()
-        return str(checkpoint._origin()["sources"])
-
-    try:
-        seen = [sources()]
-        (copy / "more.py").write_text("")
-        seen.append(sources())
-        (copy / "more.py").write_text("x = 1\n")
-        seen.append(sources())
-        assert len(set(seen)) == 3
-        (copy / "more.py").unlink()
-        assert sources() == seen[0]
-    finally:
-        checkpoint._origin.cache_clear()
-
-
-class Vanishing:
-    """A class that a pickle names."""
-
-
-def test_what_cannot_be_unpickled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A class of the user's that is gone is no damage: the file is named."""
-    saved = Checkpoints(tmp_path)
-    with platform() as p:
-        saved.save(0, p, Vanishing())
-        monkeypatch.delattr(f"{__name__}.Vanishing")
-        with pytest.raises(CheckpointError, match=r"0\.checkpoint cannot be loaded: AttributeError: .*Vanishing"):
-            saved.load(p)
+    assert load(two) == two.newest() == 4
 
 
 # ---- saving ---------------------------------------------------------------------------------------------------------
 
 
-def test_steps_go_up(saved: Checkpoints) -> None:
+def test_steps_go_up(two: Checkpoints) -> None:
     """One that is not larger would not be the newest."""
     with platform() as p:
         for step in (4, 3, 0):
             with pytest.raises(ValueError, match=rf"step={step} is not larger than 4, the newest in '.*run'"):
-                saved.save(step, p, None)
+                two.save(step, p, None)
         with pytest.raises(ValueError, match="step=-1 is below 0"):
-            saved.save(-1, p, None)
-        saved.save(10, p, None)
-    assert sorted(os.listdir(saved.folder)) == ["10.checkpoint", "4.checkpoint"]  # 10 is above 4, and keep=2
-
-
-def test_a_full_disk(saved: Checkpoints) -> None:
-    """Is a CheckpointError; what was saved stays, and nothing else is left."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    with platform() as p:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
-        try:
-            with pytest.raises(CheckpointError, match=r"run/5\.checkpoint cannot be written: .*what was saved before"):
-                saved.save(5, p, np.zeros(10_000))
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        assert sorted(os.listdir(saved.folder)) == ["3.checkpoint", "4.checkpoint"]
-        assert load(saved) == 4
-        saved.save(5, p, np.zeros(10_000))
-
-
-def test_what_a_killed_process_left(saved: Checkpoints) -> None:
-    """Half a draft is no checkpoint, and does not stay."""
-    draft = Path(saved.folder) / checkpoint._DRAFT
-    draft.write_bytes(b"half")
-    assert load(saved) == 4
-    with platform() as p:
-        saved.save(5, p, None)
-    assert not draft.exists()
+            two.save(-1, p, None)
+        two.save(10, p, None, externals=GIVEN)
+    assert sorted(os.listdir(two.folder)) == ["10", "4"]  # 10 is above 4, and keep=2
 
 
 # ---- folders --------------------------------------------------------------------------------------------------------
@@ -261,7 +99,7 @@ def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
     """`prepare` makes it, leaves nothing, and says so if it cannot."""
     Checkpoints(tmp_path / "a" / "b").prepare()
     assert os.listdir(tmp_path / "a" / "b") == []
-    with pytest.raises(CheckpointError, match=r"/proc/nowhere/.* cannot be written: "):
+    with pytest.raises(CheckpointError, match=r"/proc/nowhere cannot be written to: "):
         Checkpoints("/proc/nowhere").prepare()
 
 
@@ -271,3 +109,191 @@ def test_numbers(name: str, number: int, tmp_path: Path) -> None:
     """At least one."""
     with pytest.raises(ValueError, match=f"{name}={number} is below 1"):
         Checkpoints(tmp_path, **{name: number})
+
+
+# ---- what is saved of a platform -------------------------------------------------------------------------------------
+
+
+def double(context: Any, version: Versioned, x: Any) -> Any:
+    """A body that can be imported."""
+    context.state = (context.state or 0) + 1
+    return context.state, version.version, 2 * x["value"][:600] + version.value
+
+
+def cold(**options: Any) -> SimulatedPlatform:
+    """One function that starts cold."""
+    return SimulatedPlatform({"f": FunctionSpec(Exponential(1.0), cold_start=Exponential(0.5))}, threads=1, **options)
+
+
+def finish(of: SimulatedPlatform) -> list[Any]:
+    """All that is left, and when."""
+    return [(d.number, of.now, d.cold, repr(d.result())) for d in iter(of.next_completion, None)]
+
+
+@pytest.mark.parametrize("until", [0.0, 0.4, 1.0, 2.5, 30.0])
+def test_pending_invocations_are_saved(until: float, tmp_path: Path) -> None:
+    """What waits, starts and runs goes on with the same arguments, versions, containers and draws."""
+
+    def begin() -> SimulatedPlatform:
+        p = cold()
+        p.store.publish("p", np.full(600, 1.0))
+        shared = {"value": jnp.arange(2000)}
+        for i in range(12):
+            p.invoke("f", double, p.store.latest("p"), shared, at=0.25 * i)
+        p.next_completion(until=until)
+        p.store.publish("p", np.full(600, 2.0))
+        return p
+
+    folder, given = Checkpoints(tmp_path), {"double": double}
+    with begin() as p:
+        folder.save(0, p, None, externals=given)
+        expected, rows = finish(p), list(p.trace.rows())
+    with cold() as q:
+        assert folder.load(q, externals=given) is None
+        assert finish(q) == expected
+        assert list(q.trace.rows()) == rows
+
+
+def test_state_of_every_kind(tmp_path: Path) -> None:
+    """Arrays of any type and size, keys, what is shared, and objects; to the last bit."""
+    big = np.random.default_rng(0).standard_normal(5000)
+    state = {
+        "host": big,
+        "same": big,
+        "integers": np.arange(9000),
+        "flags": np.arange(5000) % 3 == 0,
+        "empty": np.zeros((0, 3), np.float32),
+        "device": jnp.arange(3000.0),
+        "small": jnp.array(1, jnp.int8),
+        "key": jax.random.split(jax.random.key(3), 2000),
+        "strings": ["a", None, (1, {"b": 2.5})],
+    }
+    with cold() as p:
+        Checkpoints(tmp_path).save(3, p, state)
+    with cold() as q:
+        loaded = Checkpoints(tmp_path).load(q)
+    for name in ("host", "integers", "flags", "empty", "device", "small"):
+        assert type(loaded[name]) is type(state[name])
+        assert loaded[name].dtype == state[name].dtype  # type: ignore[attr-defined]
+        np.testing.assert_array_equal(loaded[name], state[name])  # type: ignore[arg-type]
+    assert loaded["host"] is loaded["same"]
+    loaded["host"][0] = 7.0  # what could be written to still can
+    np.testing.assert_array_equal(jax.random.key_data(loaded["key"]), jax.random.key_data(state["key"]))  # type: ignore[arg-type]
+    assert loaded["strings"] == state["strings"]
+
+
+def test_programs_are_given_again(tmp_path: Path) -> None:
+    """By name, whole or what they are made of; one that is not is named before anything is written."""
+
+    def closure(context: Any) -> int:
+        return context.number
+
+    program = Function(closure)
+    with cold() as p:
+        p.invoke("f", program)
+        message = r"pending\[0\]\.program\.body: \S+test_programs_are_given_again\.<locals>\.closure is code, which is"
+        with pytest.raises(CheckpointError, match=message):
+            Checkpoints(tmp_path).save(0, p, None)
+        with pytest.raises(CheckpointError, match=r"state: \S+<locals>\.<lambda> is code, which is not saved"):
+            Checkpoints(tmp_path).save(0, p, lambda: None, externals={"program": program})
+        assert Checkpoints(tmp_path).newest() is None
+        Checkpoints(tmp_path).save(0, p, None, externals={"program": program})
+        Checkpoints(tmp_path).save(1, p, None, externals={"closure": closure})
+    for given in ({}, {"program": program}, {"closed": closure}):
+        with cold() as q, pytest.raises(CheckpointError, match=r"tmp.*/1 cannot be loaded: .*lacks 'closure'"):
+            Checkpoints(tmp_path).load(q, externals=given)
+    with cold() as q:
+        Checkpoints(tmp_path).load(q, externals={"closure": closure})
+        assert q.next_completion().result() == 0  # type: ignore[union-attr]
+
+
+@dataclass
+class Mine:
+    """A class that nobody registered."""
+
+    x: int = 0
+
+
+@saved
+@dataclass
+class Ours:
+    """A class that somebody did."""
+
+    x: int = 0
+
+
+def remember(context: Any, own: Any) -> Any:
+    """A body whose container keeps what it is given."""
+    context.state = own
+    return own
+
+
+def test_what_users_bring_is_registered(tmp_path: Path) -> None:
+    """A container's state, a tag, an argument or a result of a class of their own: named where it is, or saved."""
+    given = {"remember": remember}
+    for place, own in (
+        (r"state\.mine", lambda p: {"mine": Mine()}),
+        (r"state", lambda p: p.invoke("f", remember, 1, tag=Mine()).tag),
+        (r"platform\.life\.departures\.pending\[1\]\.tag", lambda p: p.invoke("f", remember, 1, tag=Mine()) and None),
+        (r"platform\.life\.departures\.pending\[1\]\.args\[0\]", lambda p: p.invoke("f", remember, Mine()) and None),
+        (r"platform\.life\.pools\.f\.live\[1\]\.state", lambda p: [p.invoke("f", remember, Mine()), finish(p)][2:]),
+    ):
+        with cold() as p:
+            p.invoke("f", remember, 0)
+            state = own(p)
+            with pytest.raises(CheckpointError, match=rf"^{place}: a \S+\.Mine cannot be saved: .*register its class"):
+                Checkpoints(tmp_path / "mine").save(0, p, state, externals=given)
+    with cold() as p:
+        p.invoke("f", remember, Ours(1), tag=Ours(2))
+        p.next_completion()
+        p.invoke("f", remember, Ours(3), tag=Ours(4))
+        Checkpoints(tmp_path / "ours").save(0, p, Ours(5), externals=given)
+    with cold() as q:
+        assert Checkpoints(tmp_path / "ours").load(q, externals=given) == Ours(5)
+        done = q.next_completion()
+        assert done is not None
+        assert (done.result(), done.tag, done.cold) == (Ours(3), Ours(4), False)
+
+
+def test_what_cannot_be_saved(tmp_path: Path) -> None:
+    """An open file, a wall clock, nothing at all: said so; what was saved before stays."""
+    folder = Checkpoints(tmp_path, keep=1)
+    with cold() as p:
+        with pytest.raises(CheckpointError, match="holds no checkpoint"):
+            folder.load(p)
+        folder.save(0, p, "good")
+        with (
+            open(__file__) as file,
+            pytest.raises(CheckpointError, match=r"state: a _io\.TextIOWrapper cannot be saved"),
+        ):
+            folder.save(1, p, file)
+        with (
+            cold(seed=1) as other,
+            pytest.raises(CheckpointError, match=r"seed: the platform has 1, the .* 0"),
+        ):
+            folder.load(other)
+        assert folder.load(p) == "good"
+    with cold(clock="wall") as real:
+        with pytest.raises(CheckpointError, match="clock='wall'"):
+            folder.save(2, real, None)
+        with pytest.raises(CheckpointError, match="clock: the platform has wall, the checkpoint virtual"):
+            folder.load(real)
+
+
+def test_a_body_that_failed_is_saved_as_failed(tmp_path: Path) -> None:
+    """The error comes when the invocation would have ended."""
+    for body, why in ((int, "ValueError: invalid literal"), (json.loads, "SavedError: JSONDecodeError: Expecting")):
+        folder = Checkpoints(tmp_path / body.__name__)
+        program = Function(lambda context, text, body=body: body(text))  # type: ignore[misc]
+        with cold() as p:
+            call = p.invoke("f", program, "no number")
+            p.next_completion(until=1.0)
+            assert call.status == "running"
+            folder.save(0, p, None, externals={"body": program})
+        with cold() as q:
+            folder.load(q, externals={"body": program})
+            done = q.next_completion()
+            assert done is not None
+            assert done.status == "failed"
+            with pytest.raises(FunctionError, match=why):
+                done.result()

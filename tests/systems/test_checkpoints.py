@@ -1,12 +1,12 @@
 """Checkpoints: a run that was broken off and resumed is the run that was not; none is ever left unreadable."""
 
 import os
-import pickle
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -17,12 +17,11 @@ import numpy as np
 import pytest
 
 from stellaris import softsync
+from stellaris.acting import ActorCritic, Policy
 from stellaris.runtime import (
     CheckpointError,
     Checkpoints,
     Faults,
-    Function,
-    FunctionSpec,
     Machine,
     Node,
     PriceSheet,
@@ -31,9 +30,7 @@ from stellaris.runtime import (
     StoreFaults,
 )
 from stellaris.runtime.delays import Exponential, Gamma, LogNormal
-from stellaris.systems import Budget, Result, Stellaris, Synchronous, Workload, train
-from stellaris.systems.training import System
-from stellaris.types import Versioned
+from stellaris.systems import Budget, Result, Stellaris, Synchronous, System, Workload, train
 from tests.systems import tiny
 
 DEPLOYMENT = tiny.deployment(
@@ -61,15 +58,15 @@ def run(
 ) -> Result:
     """A run on a faulty platform, saved every other round."""
     made = {"functions": DEPLOYMENT, "threads": 1, "faults": dict.fromkeys(DEPLOYMENT, FAULTS)} | dict(platform)
-    saved = None if folder is None else Checkpoints(folder, every=every)
+    folder_of = None if folder is None else Checkpoints(folder, every=every)
     options = {"prices": tiny.PRICES} | options
-    return train(system, workload, platform=SimulatedPlatform(**made), budget=budget, checkpoints=saved, **options)
+    return train(system, workload, platform=SimulatedPlatform(**made), budget=budget, checkpoints=folder_of, **options)
 
 
 def assert_same(one: Result, other: Result) -> None:
     """History, parameters, trace and bills, bit for bit."""
     assert repr(one.history) == repr(other.history)
-    for a, b in zip(jax.tree.leaves(one.params), jax.tree.leaves(other.params), strict=True):
+    for a, b in zip(jax.tree.leaves(one.policy), jax.tree.leaves(other.policy), strict=True):
         assert np.asarray(a).tobytes() == np.asarray(b).tobytes()
     assert list(one.trace.rows()) == list(other.trace.rows())
     assert one.bill == other.bill
@@ -93,9 +90,9 @@ def test_a_damaged_checkpoint_costs_a_few_rounds(tmp_path: Path) -> None:
     """The run goes on from the one before, and ends as the unbroken one does; what is saved next is the newest."""
     whole = run(SYSTEMS["stellaris"], tmp_path / "whole")
     run(SYSTEMS["stellaris"], tmp_path / "broken", budget=Budget(steps=32 * 6 + 16))
-    newest = tmp_path / "broken" / "3.checkpoint"
-    newest.write_bytes(newest.read_bytes()[:-100])
-    with pytest.warns(UserWarning, match=r"2\.checkpoint is the newest .* 3\.checkpoint is damaged"):
+    state = tmp_path / "broken" / "3" / "state.json"
+    state.write_bytes(state.read_bytes()[:-100])
+    with pytest.warns(UserWarning, match=r"broken/2 is the newest .* 3 is damaged: its hashes do not fit state\.json"):
         assert_same(run(SYSTEMS["stellaris"], tmp_path / "broken", resume=True), whole)
     assert Checkpoints(tmp_path / "broken").newest() == 5
 
@@ -103,8 +100,8 @@ def test_a_damaged_checkpoint_costs_a_few_rounds(tmp_path: Path) -> None:
 def test_a_folder_of_damaged_ones_is_not_begun_anew(tmp_path: Path) -> None:
     """There is a run; somebody must decide what to do about it."""
     run(SYSTEMS["synchronous"], tmp_path, budget=Budget(steps=32 * 3))
-    (tmp_path / "1.checkpoint").write_bytes(b"")
-    with pytest.raises(CheckpointError, match=r"holds no checkpoint that can be loaded: 1\.checkpoint is damaged"):
+    (tmp_path / "1" / "SHA256SUMS").write_bytes(b"")
+    with pytest.raises(CheckpointError, match=r"holds no checkpoint that can be loaded: 1 is damaged"):
         run(SYSTEMS["synchronous"], tmp_path, resume=True)
     with pytest.raises(ValueError, match=r"holds a run already"):
         run(SYSTEMS["synchronous"], tmp_path)
@@ -138,14 +135,14 @@ def test_a_folder_with_a_run_is_not_overwritten(tmp_path: Path) -> None:
 def test_another_run_is_refused(tmp_path: Path) -> None:
     """Another workload or seed: the error names what differs."""
     run(SYSTEMS["synchronous"], tmp_path, budget=Budget(steps=32 * 3))
-    with pytest.raises(CheckpointError, match=r"seed=1, but .* holds a run of 0"):
+    with pytest.raises(CheckpointError, match=r"seed: this run has 1, but .* holds a run of 0"):
         run(SYSTEMS["synchronous"], tmp_path, resume=True, seed=1)
-    with pytest.raises(CheckpointError, match=r"workload=.*actors=3"):
+    with pytest.raises(CheckpointError, match=r"workload\.actors: this run has 3, but .* a run of 2"):
         run(
             SYSTEMS["synchronous"],
             tmp_path,
             resume=True,
-            workload=Workload("CartPole-v1", actors=3, fragment=16, hidden=(8,)),
+            workload=Workload("CartPole-v1", policy=ActorCritic(hidden=(8,)), actors=3, fragment=16),
         )
 
 
@@ -166,139 +163,86 @@ def test_another_run_is_refused(tmp_path: Path) -> None:
 def test_another_deployment_is_refused(other: dict[str, Any], tmp_path: Path) -> None:
     """What costs time or goes wrong is as it was, or the error names what differs."""
     run(SYSTEMS["synchronous"], tmp_path, budget=Budget(steps=32 * 3))
-    with pytest.raises(CheckpointError, match=rf"{next(iter(other))}: the platform has"):
+    with pytest.raises(CheckpointError, match=rf"{next(iter(other))}[\w.\[\]]*: the platform has"):
         run(SYSTEMS["synchronous"], tmp_path, resume=True, platform=other)
+
+
+@pytest.mark.parametrize(
+    ("other", "name"),
+    [
+        (Stellaris(tiny.PPO_CONFIG, learners=3, rho=2.0), r"system\.rho: this run has 2\.0"),
+        (Stellaris(tiny.PPO_CONFIG, learners=2), r"system\.learners: this run has 2"),
+        (Stellaris(tiny.PPO_CONFIG, learners=3, round_based=True), r"system\.round_based: this run has True"),
+        (Stellaris(tiny.PPO_CONFIG, learners=3, aggregator=softsync(3)), r"system\.aggregator[^:]*: this run has .*"),
+        (Stellaris(replace(tiny.PPO_CONFIG, clip=0.3), learners=3), r"system\.algorithm\.clip: this run has 0\.3"),
+        (
+            Stellaris(replace(tiny.PPO_CONFIG, max_gradient_norm=None), learners=3),
+            r"algorithm\.max_gradient_norm: this run has None",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_another_system_is_refused(other: System, name: str, tmp_path: Path) -> None:
+    """To the field: otherwise the run that goes on would be a mixture of both."""
+    run(SYSTEMS["stellaris"], tmp_path, budget=Budget(steps=32 * 3))
+    with pytest.raises(CheckpointError, match=rf"{name}, but .* holds a run of"):
+        run(other, tmp_path, resume=True)
 
 
 @pytest.mark.parametrize("sheets", [(), tiny.PRICES[:1], tiny.PRICES[::-1], (*tiny.PRICES, DEAR)])
 def test_other_prices_are_refused(sheets: tuple[PriceSheet, ...], tmp_path: Path) -> None:
     """Dropped, in another order, or added: the rows before the checkpoint are of the prices then."""
     run(SYSTEMS["synchronous"], tmp_path, budget=Budget(steps=32 * 3))
-    with pytest.raises(CheckpointError, match=r"prices=.*, but .* holds a run of \(PriceSheet\(name='demo'"):
+    with pytest.raises(CheckpointError, match=r"prices\S*: this run has .*, but .* holds a run of "):
         run(SYSTEMS["synchronous"], tmp_path, resume=True, prices=sheets)
 
 
-# ---- a platform alone -----------------------------------------------------------------------------------------------
+# ---- networks of one's own -------------------------------------------------------------------------------------------
 
 
-def double(context: Any, version: Versioned, x: Any) -> Any:
-    """A body that can be imported."""
-    context.state = (context.state or 0) + 1
-    return context.state, version.version, 2 * x["value"][:600] + version.value
+@jax.tree_util.register_pytree_node_class
+class Layer:
+    """A layer as some libraries have it: a class of the library's, which holds code beside the arrays."""
+
+    def __init__(self, weight: Any, activation: Any) -> None:
+        self.weight = weight
+        self.activation = activation
+
+    def tree_flatten(self) -> Any:
+        """As JAX asks for it."""
+        return (self.weight,), self.activation
+
+    @classmethod
+    def tree_unflatten(cls, activation: Any, leaves: Any) -> Any:
+        """As JAX asks for it."""
+        return cls(*leaves, activation)
 
 
-def platform(**options: Any) -> SimulatedPlatform:
-    """One function that starts cold."""
-    return SimulatedPlatform({"f": FunctionSpec(Exponential(1.0), cold_start=Exponential(0.5))}, threads=1, **options)
+@dataclass(frozen=True)
+class Linear:
+    """A network of such a library."""
+
+    actions: int
+
+    def init(self, key: jax.Array, observation: Any) -> Any:
+        """Two layers."""
+        sizes = (self.actions, 1)
+        return [Layer(0.1 * jax.random.normal(key, (observation.shape[-1], size)), jnp.tanh) for size in sizes]
+
+    def apply(self, params: Any, observation: Any) -> Any:
+        """Logits and value."""
+        logits, value = (layer.activation(observation @ layer.weight) for layer in params)
+        return logits, value[..., 0]
 
 
-def finish(of: SimulatedPlatform) -> list[Any]:
-    """All that is left, and when."""
-    return [(d.number, of.now, d.cold, repr(d.result())) for d in iter(of.next_completion, None)]
-
-
-@pytest.mark.parametrize("until", [0.0, 0.4, 1.0, 2.5, 30.0])
-def test_pending_invocations_are_saved(until: float, tmp_path: Path) -> None:
-    """What waits, starts and runs goes on with the same arguments, versions, containers and draws."""
-
-    def begin() -> SimulatedPlatform:
-        p = platform()
-        p.store.publish("p", np.full(600, 1.0))
-        shared = {"value": jnp.arange(2000)}
-        for i in range(12):
-            p.invoke("f", double, p.store.latest("p"), shared, at=0.25 * i)
-        p.next_completion(until=until)
-        p.store.publish("p", np.full(600, 2.0))
-        return p
-
-    saved = Checkpoints(tmp_path)
-    with begin() as p:
-        saved.save(0, p, None)
-        expected, rows = finish(p), list(p.trace.rows())
-    with platform() as q:
-        assert saved.load(q) is None
-        assert finish(q) == expected
-        assert list(q.trace.rows()) == rows
-
-
-def test_state_of_every_kind(tmp_path: Path) -> None:
-    """Arrays of any type and size, keys, what is shared, and objects; to the last bit."""
-    big = np.random.default_rng(0).standard_normal(5000)
-    state = {
-        "host": big,
-        "same": big,
-        "integers": np.arange(9000),
-        "flags": np.arange(5000) % 3 == 0,
-        "empty": np.zeros((0, 3), np.float32),
-        "device": jnp.arange(3000.0),
-        "small": jnp.array(1, jnp.int8),
-        "key": jax.random.split(jax.random.key(3), 2000),
-        "strings": ["a", None, (1, {"b": 2.5})],
-    }
-    with platform() as p:
-        Checkpoints(tmp_path).save(3, p, state)
-    with platform() as q:
-        loaded = Checkpoints(tmp_path).load(q)
-    for name in ("host", "integers", "flags", "empty", "device", "small"):
-        assert type(loaded[name]) is type(state[name])
-        assert loaded[name].dtype == state[name].dtype  # type: ignore[attr-defined]
-        np.testing.assert_array_equal(loaded[name], state[name])  # type: ignore[arg-type]
-    assert loaded["host"] is loaded["same"]
-    loaded["host"][0] = 7.0  # what could be written to still can
-    np.testing.assert_array_equal(jax.random.key_data(loaded["key"]), jax.random.key_data(state["key"]))  # type: ignore[arg-type]
-    assert loaded["strings"] == state["strings"]
-
-
-def test_a_closure_is_named(tmp_path: Path) -> None:
-    """By the function, the invocation and the closure, before anything is written; an external need not be saved."""
-
-    def closure(context: Any) -> int:
-        return context.number
-
-    program = Function(closure)
-    with platform() as p:
-        p.invoke("f", program)
-        message = r"function 'f', invocation 0: its body .*test_a_closure_is_named\.<locals>\.closure is a closure"
-        with pytest.raises(CheckpointError, match=message):
-            Checkpoints(tmp_path).save(0, p, None)
-        with pytest.raises(CheckpointError, match=r"<locals>\.<lambda> is a closure and cannot be saved"):
-            Checkpoints(tmp_path).save(0, p, lambda: None, externals={"program": program})
-        assert Checkpoints(tmp_path).newest() is None
-        Checkpoints(tmp_path).save(0, p, None, externals={"program": program})
-    with platform() as q, pytest.raises(CheckpointError, match=r"externals lacks 'program"):
-        Checkpoints(tmp_path).load(q)
-    with platform() as q:
-        Checkpoints(tmp_path).load(q, externals={"program": program})
-        assert q.next_completion().result() == 0  # type: ignore[union-attr]
-
-
-def test_what_cannot_be_saved(tmp_path: Path) -> None:
-    """An open file, a wall clock, nothing at all: said so; what was saved before stays."""
-    saved = Checkpoints(tmp_path, keep=1)
-    with platform() as p:
-        with pytest.raises(CheckpointError, match="holds no checkpoint"):
-            saved.load(p)
-        saved.save(0, p, "good")
-        with open(__file__) as file, pytest.raises(CheckpointError, match=r"cannot be saved: TypeError.*TextIOWrapper"):
-            saved.save(1, p, file)
-        with pytest.raises(CheckpointError, match="seed: the platform has 1"):
-            saved.load(platform(seed=1))
-        assert saved.load(p) == "good"
-    with pytest.raises(CheckpointError, match="clock='wall'"):
-        saved.save(2, platform(clock="wall"), None)
-
-
-def test_a_body_that_failed_is_saved_as_failed(tmp_path: Path) -> None:
-    """The error comes when the invocation would have ended."""
-    with platform() as p:
-        p.invoke("f", pickle.loads, b"no pickle")
-        p.next_completion(until=0.5)
-        Checkpoints(tmp_path).save(0, p, None)
-    with platform() as q:
-        Checkpoints(tmp_path).load(q)
-        done = q.next_completion()
-        assert done is not None
-        assert done.status == "failed"
+@pytest.mark.parametrize("name", ["stellaris", "synchronous"])
+def test_networks_of_a_librarys_classes_are_resumed(name: str, tmp_path: Path) -> None:
+    """Their structure is what `init` gives; parameters, moments and queued gradients are saved leaf by leaf."""
+    own = replace(tiny.WORKLOAD, policy=lambda spec: Policy(spec, Linear(spec.actions)))
+    whole = run(SYSTEMS[name], tmp_path / "whole", workload=own)
+    run(SYSTEMS[name], tmp_path / "broken", workload=own, budget=Budget(steps=32 * 5))
+    assert_same(run(SYSTEMS[name], tmp_path / "broken", workload=own, resume=True), whole)
+    assert type(whole.policy.params[0]) is Layer
 
 
 # ---- kill -9 --------------------------------------------------------------------------------------------------------

@@ -7,9 +7,10 @@ import jax
 import numpy as np
 import pytest
 
-from stellaris import PPO, envs, staleness_aware
-from stellaris.normalisation import Statistics
-from stellaris.policies import PolicyVersion, actor_critic
+from stellaris import PPO, staleness_aware
+from stellaris.acting import envs
+from stellaris.acting.policies import ActorCritic, PolicyVersion
+from stellaris.acting.rollout import fragment_bytes
 from stellaris.runtime import Faults, FunctionSpec, Retry, SimulatedPlatform, Transfer
 from stellaris.runtime.delays import Constant
 from stellaris.runtime.endings import ENDINGS
@@ -17,16 +18,16 @@ from stellaris.runtime.references import size
 from stellaris.systems import Budget, Stellaris, Synchronous, Workload, programs, train
 
 ALGORITHM = PPO(epochs=2, minibatch_size=24)
-WORKLOAD = Workload("CartPole-v1", actors=3, fragment=16, hidden=(8,))
+WORKLOAD = Workload("CartPole-v1", policy=ActorCritic(hidden=(8,)), actors=3, fragment=16)
 
 
 @pytest.mark.parametrize("name", ["CartPole-v1", "Hopper-v4"])
 def test_a_fragments_declared_size_is_its_own(name):
     """Discrete and continuous actions; the returns of episodes, which go to the record, are not counted."""
     env = envs.make(name, slots=1)
-    policy = actor_critic(env.spec, hidden=(8,))
+    policy = ActorCritic(hidden=(8,))(env.spec)
     act = programs.actor(policy, env, 40)
-    version = PolicyVersion(policy.init(jax.random.key(0)), Statistics.empty(env.spec.observation_shape).normaliser())
+    version = PolicyVersion(policy.init(jax.random.key(0)), policy.statistics().normaliser())
     with SimulatedPlatform({"actor": FunctionSpec(Constant(1.0))}) as platform:
         platform.store.publish("policy", version)
         platform.invoke("actor", act, platform.store.latest("policy"))
@@ -53,13 +54,13 @@ def carried(system, *functions) -> tuple[dict[str, list[int]], Any]:
 def test_what_the_synchronous_learner_carries():
     """The policy, the optimizer's state and the whole batch; back go parameters and state."""
     nbytes, result = carried(Synchronous(ALGORITHM), "actor", "learner")
-    params = result.params.params
+    params = result.policy.params
     state = size(ALGORITHM.optimizer().init(params))
-    assert set(nbytes["learner"]) == {size(result.params) + state + 48 * SAMPLE + size(params) + state}
+    assert set(nbytes["learner"]) == {size(result.policy) + state + 48 * SAMPLE + size(params) + state}
     assert len(nbytes["learner"]) >= 4
     env = envs.make("CartPole-v1", slots=1)
-    fragment = programs.fragment_bytes(actor_critic(env.spec, hidden=(8,)), env.spec, 16)
-    assert set(nbytes["actor"]) == {size(result.params) + fragment}
+    fragment = fragment_bytes(ActorCritic(hidden=(8,))(env.spec), 16)
+    assert set(nbytes["actor"]) == {size(result.policy) + fragment}
 
 
 @pytest.mark.parametrize(("rho", "most"), [(1.0, 3), (math.inf, 1)])
@@ -72,11 +73,11 @@ def test_what_stellaris_functions_carry(rho, most, combine):
     aggregator = staleness_aware(3, decay=0.9, combine=combine)
     system = Stellaris(ALGORITHM, learners=3, aggregator=aggregator, rho=rho)
     nbytes, result = carried(system, "actor", "learner", "parameter")
-    params = size(result.params.params)
-    policies = {(n - 24 * SAMPLE - params) / size(result.params) for n in nbytes["learner"]}
+    params = size(result.policy.params)
+    policies = {(n - 24 * SAMPLE - params) / size(result.policy) for n in nbytes["learner"]}
     assert policies <= set(range(1, most + 1))
     assert len(policies) > 1 or most == 1
-    both = params + size(ALGORITHM.optimizer().init(result.params.params))
+    both = params + size(ALGORITHM.optimizer().init(result.policy.params))
     groups = [(n - 2 * both) / params for n in nbytes["parameter"]]
     assert set(groups) <= {1, 2, 3, 4, 5, 6}
     applied = len(result.trace.select("staleness").value)

@@ -11,10 +11,12 @@ import optax
 import pytest
 
 from stellaris import fully_asynchronous, staleness_aware
+from stellaris.acting import PolicyVersion, envs
+from stellaris.algorithms import update
 from stellaris.algorithms.batch import take
-from stellaris.policies import PolicyVersion
 from stellaris.runtime.delays import Constant, Uniform
 from stellaris.systems import Stellaris, Synchronous, programs
+from stellaris.systems.batches import Work
 from tests.systems import tiny
 
 PPO = tiny.PPO_CONFIG
@@ -22,15 +24,15 @@ NO_THRESHOLD = {"decay": 1.0, "max_staleness": math.inf}
 
 
 @pytest.fixture
-def learned(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, programs.Work, PolicyVersion]]:
+def learned(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, Work, PolicyVersion]]:
     """What every learner invocation computed: number, work and the version that it computed on."""
-    seen: list[tuple[int, programs.Work, PolicyVersion]] = []
+    seen: list[tuple[int, Work, PolicyVersion]] = []
     make = programs.learner
 
     def spying(*args: Any) -> programs.Function:
         program = make(*args)
 
-        def body(context: Any, version: Any, held: Any, work: programs.Work) -> programs.Learned:
+        def body(context: Any, version: Any, held: Any, work: Work) -> programs.Learned:
             seen.append((context.number, work, version))
             return program.body(context, version, held, work)
 
@@ -62,9 +64,9 @@ def test_one_learner_without_delays_is_plain_ppo(learned: list[Any]) -> None:
         def apply(p: Any, observation: Any, start: PolicyVersion = start) -> Any:
             return policy.apply(start._replace(params=p), observation)
 
-        params, opt_state, _ = PPO.update(apply, params, opt_state, data.batch, data.indices)
+        params, opt_state, _ = update(PPO, apply, params, opt_state, data.batch, data.indices)
     if len(complete) == len(rounds):
-        assert_same(result.params.params, params, rtol=2e-5)
+        assert_same(result.policy.params, params, rtol=2e-5)
 
 
 def test_first_round_equals_the_synchronous_system() -> None:
@@ -74,7 +76,7 @@ def test_first_round_equals_the_synchronous_system() -> None:
     asynchronous = tiny.run(system, tiny.deployment(Constant(0.01), Constant(0), Constant(0)), **one_round)
     synchronous = tiny.run(Synchronous(PPO), tiny.deployment(), **one_round)
     assert asynchronous.history[-1]["gradients"] == synchronous.history[-1]["gradients"] == tiny.GRADIENTS_A_ROUND
-    assert_same(asynchronous.params, synchronous.params, rtol=2e-5)
+    assert_same(asynchronous.policy, synchronous.policy, rtol=2e-5)
 
 
 def test_without_cap_weights_and_threshold_it_is_fully_asynchronous_ppo(learned: list[Any]) -> None:
@@ -87,7 +89,7 @@ def test_without_cap_weights_and_threshold_it_is_fully_asynchronous_ppo(learned:
 
     held = {number: (work, version) for number, work, version in learned}
     twin = tiny.run(Stellaris(PPO, learners=3, aggregator=fully_asynchronous(capacity=6), rho=math.inf), delays)
-    assert_same(result.params, twin.params)
+    assert_same(result.policy, twin.policy)
 
     policy, optimizer = programs_policy(), PPO.optimizer()
     pushed = result.trace.select("pushed").invocation.tolist()
@@ -105,16 +107,12 @@ def test_without_cap_weights_and_threshold_it_is_fully_asynchronous_ppo(learned:
         updates, opt_state = optimizer.update(gradient, opt_state, params)
         params = optax.apply_updates(params, updates)
         versions[clock + 1] = PolicyVersion(params, None)
-    assert_same(result.params.params, params, rtol=2e-4)
+    assert_same(result.policy.params, params, rtol=2e-4)
 
 
 def programs_policy() -> Any:
     """The tiny problem's policy."""
-    from stellaris import envs
-    from stellaris.policies import actor_critic
-
-    spec = envs.make(tiny.WORKLOAD.environment, slots=1).spec
-    return actor_critic(spec, hidden=tiny.WORKLOAD.hidden)
+    return tiny.WORKLOAD.make_policy(envs.make(tiny.WORKLOAD.environment, slots=1).spec)
 
 
 def test_the_cap_and_the_weights_do_something() -> None:
@@ -125,7 +123,7 @@ def test_the_cap_and_the_weights_do_something() -> None:
         smoothness = options.pop("smoothness", math.inf)
         aggregator = staleness_aware(3, smoothness=smoothness, **NO_THRESHOLD)
         result = tiny.run(Stellaris(PPO, learners=3, aggregator=aggregator, **options), delays)
-        return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(result.params.params)])
+        return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(result.policy.params)])
 
     plain = params(rho=math.inf)
     assert np.abs(params(rho=1.0) - plain).max() > 1e-4

@@ -3,12 +3,12 @@
 from typing import Any
 
 from stellaris import PPO
+from stellaris.acting import ActorCritic
 from stellaris.runtime import FunctionSpec, Machine, PriceSheet, Rate, SimulatedPlatform
 from stellaris.runtime.delays import Constant, Delay
-from stellaris.systems import Budget, Result, Workload, train
-from stellaris.systems.training import System
+from stellaris.systems import Budget, Result, System, Workload, train
 
-WORKLOAD = Workload("CartPole-v1", actors=2, fragment=16, hidden=(8,))
+WORKLOAD = Workload("CartPole-v1", policy=ActorCritic(hidden=(8,)), actors=2, fragment=16)
 PPO_CONFIG = PPO(learning_rate=1e-2, epochs=2, minibatch_size=8)
 GRADIENTS_A_ROUND = 2 * 4
 ACTOR, LEARNER, PARAMETER = Constant(0.01), Constant(0.1), Constant(0.05)

@@ -7,8 +7,10 @@ from stellaris.runtime.simulated.agenda import ACQUIRE, Agenda
 from stellaris.runtime.simulated.calls import Call, Container
 from stellaris.runtime.simulated.containers import Pool
 from stellaris.runtime.simulated.fleet import Fleet
+from stellaris.saved import part
 
 
+@part("waiting", "_serving", rebuilt=("_pools", "_fleet", "_agenda", "_on_found"), steps=("_serve",))
 class Admission:
     """The queues of calls that wait for room.
 

@@ -5,6 +5,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from stellaris.saved import part
+
 #: Phases of an instant, in order:
 #:
 #: * END: calls end, messages arrive, and containers that were made ahead are ready. First, so that a container that is
@@ -18,6 +20,7 @@ from typing import Any
 END, ACQUIRE, START, EXPIRE = range(4)
 
 
+@part("_heap", "_newest", "_serial")
 class Agenda:
     """Events, handed out in the order `(time, phase, number)`.
 

@@ -9,7 +9,7 @@ import jax
 
 from stellaris.runtime.functions import Function
 from stellaris.runtime.simulated.calls import BodyContext, Call
-from stellaris.runtime.simulated.threads import Outcome, Task, Threads
+from stellaris.runtime.simulated.threads import Outcome, Settled, Task, Threads
 
 #: Seconds that a hand-over to another thread and back costs, roughly: quicker bodies are not handed over.
 _HAND_OVER = 100e-6
@@ -79,6 +79,9 @@ class Bodies:
 
     def finish(self, call: Call) -> Outcome | None:
         """What a body returned and raised, waiting for it; None if it hangs."""
+        settled: Any = call.task
+        if isinstance(settled, Settled):
+            return settled
         program = call.program
         if self._open and call.task is _LATER and call in self._open.get(program, ()):
             self._run_open(program)
@@ -123,7 +126,7 @@ class Bodies:
         outcome = self.finish(call)
         if outcome is None:
             raise RuntimeError(f"function {call.function!r}, invocation {call.number} hangs")
-        call.task = (Task.settled(outcome), 0)
+        call.task = Settled(*outcome)
 
     def drop(self, call: Call) -> bool:
         """A call was killed: its body is not run if it has not begun.
@@ -138,7 +141,7 @@ class Bodies:
         if call in group:
             group.remove(call)
             return True
-        if call.task is None or call.task is _LATER:
+        if call.task is None or call.task is _LATER or isinstance(call.task, Settled):
             return True
         task: Task = call.task[0]
         if task.abandoned:

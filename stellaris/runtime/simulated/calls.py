@@ -8,8 +8,10 @@ import jax
 from stellaris.runtime.functions import Function, Invocation
 from stellaris.runtime.simulated.course import Course
 from stellaris.runtime.simulated.placement import NOWHERE, Place
+from stellaris.saved import saved
 
 
+@saved
 @dataclass(eq=False, slots=True)
 class Container:
     """A warm place to run: it has a slot and, from its first body on, a state."""
@@ -29,6 +31,7 @@ class Container:
     call: "Call | None" = None  #: the call that it runs.
 
 
+@saved
 @dataclass(eq=False, slots=True)
 class Call(Invocation):
     """An invocation, and what else the platform needs to know of it."""

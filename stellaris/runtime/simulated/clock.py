@@ -5,6 +5,8 @@ import time
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol, runtime_checkable
 
+from stellaris.saved import part
+
 
 @runtime_checkable
 class Clock(Protocol):
@@ -17,6 +19,7 @@ class Clock(Protocol):
         """The current instant."""
 
 
+@part("now")
 class VirtualClock:
     """Time that its driver sets."""
 

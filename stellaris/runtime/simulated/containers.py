@@ -6,13 +6,29 @@ from typing import Any
 from stellaris.runtime.delays import Constant, Stream, Uniform
 from stellaris.runtime.functions import Function, FunctionSpec
 from stellaris.runtime.simulated.calls import Call, Container
+from stellaris.saved import part
 
 #: Subtracted from the turn of provisioned containers, which are reused first: they never expire, but the others can.
 _FIRST = 1 << 60
+#: Stands for the `init` of containers that no program has used yet.
+_ANYBODY = "anybody"
 #: So few entries of ended containers are not worth removing.
 _ENDED_AT_LEAST = 64
 
 
+@part(
+    "live",
+    "idle",
+    "busy",
+    "waiting",
+    "slots",
+    "occupied",
+    "prewarmed",
+    "_warm",
+    "_ended",
+    "_turns",
+    rebuilt=("name", "spec", "queueing", "cold_start", "initialisation", "compute", "latency", "jitter"),
+)
 class Pool:
     """The containers of one function."""
 
@@ -107,10 +123,6 @@ class Pool:
                 turn = self._turns
         heap = self._warm.setdefault(_whose(container), [])
         heapq.heappush(heap, (turn - _FIRST if container.provisioned else turn, container))
-
-
-def _ANYBODY() -> None:
-    """Stands for the `init` of containers that no program has used yet; a function, so that checkpoints can name it."""
 
 
 def _whose(container: Container) -> Any:

@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from stellaris.runtime.simulated.faults import FaultDraws, Faults
 from stellaris.runtime.simulated.recorded import RecordedCall, Recording
+from stellaris.saved import part, saved
 
 
 class End(NamedTuple):
@@ -57,6 +58,7 @@ def end_of(started: float, seconds: float, ending: str, timeout: float | None) -
     return End(started + seconds, ending)
 
 
+@saved
 class Drawn:
     """A call that meets faults, by chance or as scheduled.
 
@@ -109,6 +111,7 @@ class Drawn:
         return noticed, again
 
 
+@saved
 class Repeated:
     """A call that repeats what happened to its counterpart in a recorded run.
 
@@ -177,6 +180,7 @@ def _unless_nan(time: float) -> float | None:
     return None if math.isnan(time) else time
 
 
+@part("_submitted", rebuilt=("any", "_draws", "_replay"))
 class Courses:
     """Gives every call its course at its submission, so that a function's n-th call meets the n-th draws in any case.
 

@@ -4,7 +4,6 @@ The second half of a call's life; `lifecycle` is the first.
 """
 
 import copy
-from typing import Any
 
 from stellaris.runtime.endings import ENDINGS_BY_NAME
 from stellaris.runtime.simulated.agenda import END, Agenda
@@ -13,8 +12,15 @@ from stellaris.runtime.simulated.calls import Call
 from stellaris.runtime.simulated.fleet import Fleet
 from stellaris.runtime.simulated.transfers import Transfers
 from stellaris.runtime.trace import Trace
+from stellaris.saved import part
 
 
+@part(
+    "pending",
+    "undelivered",
+    rebuilt=("_agenda", "_fleet", "_transfers", "_rows", "_bodies"),
+    steps=("complete", "_end_if_pending", "_deliver"),
+)
 class Departures:
     """Ends calls, frees their containers, and hands them out.
 
@@ -23,26 +29,18 @@ class Departures:
       fleet: of the containers.
       transfers: which hold the versions and objects that calls refer to.
       trace: the record.
+      bodies: what the calls compute.
     """
 
-    _bodies: Bodies  # set by `attach`
-
-    def __init__(self, agenda: Agenda, fleet: Fleet, transfers: Transfers, trace: Trace) -> None:
+    def __init__(self, agenda: Agenda, fleet: Fleet, transfers: Transfers, trace: Trace, bodies: Bodies) -> None:
         self._agenda = agenda
         self._fleet = fleet
         self._transfers = transfers
         self._rows = trace.newest
+        self._bodies = bodies
         self.pending: dict[int, Call] = {}  #: calls that have not ended, by number.
         self.undelivered = 0  #: messages under way whose call has ended.
         fleet.on_lost = self._crash
-
-    def attach(self, bodies: Bodies) -> None:
-        """Sets the threads, which belong to this process and to no checkpoint."""
-        self._bodies = bodies
-
-    def __getstate__(self) -> dict[str, Any]:
-        """What a checkpoint holds: all but what `attach` gives."""
-        return {name: value for name, value in vars(self).items() if name != "_bodies"}
 
     # ---- ended ----------------------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from stellaris.configuration import digest
 from stellaris.runtime.functions import FunctionSpec
 from stellaris.runtime.resources import Node
 from stellaris.runtime.simulated.faults import Faults, StoreFaults
@@ -34,6 +35,9 @@ class Deployment:
     store_capacity: float = math.inf
     faults: Mapping[str, Faults] = field(default_factory=dict)
     store_faults: StoreFaults | None = None
+
+    def __hash__(self) -> int:
+        return hash(digest(self))
 
     def __post_init__(self) -> None:
         for name, spec in self.functions.items():

@@ -4,7 +4,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from stellaris.configuration import digest
 from stellaris.runtime.delays import Constant, Delay, Stream, Uniform, check_drawn
+from stellaris.saved import part, saved
 
 #: The faults that one attempt can meet. Each has a random stream of its own, so their order decides nothing.
 KINDS = ("throttle", "crash_before", "crash_during", "crash_after", "lose", "duplicate", "straggle")
@@ -55,6 +57,9 @@ class Faults:
     at: Mapping[int, Sequence[str]] = field(default_factory=dict)
     lose_containers_at: Sequence[float] = ()
 
+    def __hash__(self) -> int:
+        return hash(digest(self))
+
     def __post_init__(self) -> None:
         check_drawn(
             notice_after=self.notice_after,
@@ -74,6 +79,7 @@ class Faults:
             raise ValueError(f"lose_containers_at={self.lose_containers_at} has an instant that never comes")
 
 
+@part("_attempts", rebuilt=("_faults", "_chances", "_moment", "_factor", "_notice", "_again"))
 class FaultDraws:
     """Draws the faults of a function's attempts.
 
@@ -172,10 +178,12 @@ class StoreFaults:
             raise ValueError(f"slow_factor={self.slow_factor} is below 1 or not finite")
 
 
+@saved
 class StoreRefusedError(RuntimeError):
     """The store did not answer an invocation."""
 
 
+@part("_begin", "_end", rebuilt=("_scheduled", "_gaps", "_lengths"))
 class OutageClock:
     """Says whether there is an outage; it may only be asked about later and later times.
 

@@ -10,8 +10,15 @@ from stellaris.runtime.simulated.calls import Call, Container
 from stellaris.runtime.simulated.containers import Pool
 from stellaris.runtime.simulated.placement import NOWHERE, Cluster
 from stellaris.runtime.trace import Trace
+from stellaris.saved import part
 
 
+@part(
+    "_shared_busy",
+    "_made",
+    rebuilt=("_pools", "_cluster", "_agenda", "_rows", "on_room", "on_lost", "_shared", "_lifetimes"),
+    steps=("_warm", "lose", "lose_newest", "_ready", "_expire", "_replace"),
+)
 class Fleet:
     """All containers of a platform.
 

@@ -25,8 +25,30 @@ from stellaris.runtime.simulated.placement import NOWHERE, Cluster
 from stellaris.runtime.simulated.recorded import Recording
 from stellaris.runtime.simulated.transfers import Transfers
 from stellaris.runtime.trace import Trace
+from stellaris.saved import part
 
 
+@part(
+    "_expected",
+    "_invoked",
+    rebuilt=(
+        # First, so that a snapshot names what is in a call by where it is pending, which is by its number.
+        "departures",
+        "clock",
+        "agenda",
+        "trace",
+        "transfers",
+        "pools",
+        "fleet",
+        "admission",
+        "returned",
+        "_rows",
+        "_courses",
+        "_bodies",
+        "_hang_after",
+    ),
+    steps=("_arrive", "_acquire", "_start"),
+)
 class Lifecycle:
     """Calls, containers, the store and the trace of one platform.
 
@@ -53,7 +75,10 @@ class Lifecycle:
         self.trace = Trace()
         self.transfers = Transfers(deployment, seed, clock, self.trace)
         self.pools = {name: Pool(name, spec, seed) for name, spec in deployment.functions.items()}
+        self.returned: SimpleQueue[Call] = SimpleQueue()  #: calls whose body has returned, on the wall clock.
         self._rows = self.trace.newest
+        self._bodies = bodies
+        self._hang_after = hang_after
         self._expected: deque[Call] = deque()  # calls submitted for an instant to come, in the order of these instants
         self._invoked = 0  # calls, which are numbered in the order of their submission
         self._courses = Courses(deployment.faults, replay, seed)
@@ -66,25 +91,12 @@ class Lifecycle:
             seed=seed,
             lifetimes={name: f.lifetime for name, f in deployment.faults.items() if f.lifetime is not None},
         )
-        self.departures = Departures(self.agenda, self.fleet, self.transfers, self.trace)
+        self.departures = Departures(self.agenda, self.fleet, self.transfers, self.trace, bodies)
         self.admission = Admission(self.pools, self.fleet, self.agenda, self._take)
         for name, fault in deployment.faults.items():
             for instant in fault.lose_containers_at:
                 self.agenda.add(instant, EXPIRE, -1, self.fleet.lose_newest, name)
-        self.attach(bodies, hang_after)
         self.fleet.provision(clock.now)
-
-    def attach(self, bodies: Bodies, hang_after: float) -> None:
-        """Sets what belongs to this process and to no checkpoint: threads, and the queue of what they have done."""
-        self._bodies = bodies
-        self.departures.attach(bodies)
-        self._hang_after = hang_after
-        self.returned: SimpleQueue[Call] = SimpleQueue()  #: calls whose body has returned, on the wall clock.
-
-    def __getstate__(self) -> dict[str, Any]:
-        """What a checkpoint holds: all but what `attach` gives."""
-        process = ("_bodies", "_hang_after", "returned")
-        return {name: value for name, value in vars(self).items() if name not in process}
 
     # ---- submitted ------------------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
 from stellaris.runtime.resources import Node, Resources
+from stellaris.saved import part
 
 #: Which of the nodes with room gets a container: the first, so that the others stay free, or the emptiest.
 Placement: TypeAlias = Literal["pack", "spread"]
@@ -23,6 +24,7 @@ NOWHERE = Place(-1, -1)
 _ROUNDING = 1e-9
 
 
+@part("_memory", "_vcpus", "_slots", "_running", rebuilt=("nodes", "_spread"))
 class Cluster:
     """The free memory, processors and GPU slots of nodes; without nodes there is room for everything.
 

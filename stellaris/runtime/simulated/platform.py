@@ -2,11 +2,11 @@
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from stellaris.configuration import described
 from stellaris.runtime.billing import Bill, Meters
-from stellaris.runtime.checkpoint import CheckpointError, closure_name
 from stellaris.runtime.contract import Platform
 from stellaris.runtime.functions import Function, FunctionSpec, Invocation
 from stellaris.runtime.price_sheets import PriceSheet
@@ -20,13 +20,29 @@ from stellaris.runtime.simulated.faults import Faults, StoreFaults
 from stellaris.runtime.simulated.lifecycle import Lifecycle
 from stellaris.runtime.simulated.placement import Placement
 from stellaris.runtime.simulated.recorded import Recording
+from stellaris.runtime.snapshots import CheckpointError
 from stellaris.runtime.store import Store
 from stellaris.runtime.trace import Trace
+from stellaris.saved import part
 
 #: Seconds to wait for running bodies when an exception has ended the `with` block, because the user waits to see it.
 _PATIENCE = 2.0
 
 
+@part(
+    rebuilt=(
+        "_deployment",
+        "_seed",
+        "_replay",
+        "_programs",
+        "_closed",
+        "_bodies",
+        "_clock",
+        "_life",
+        "_meters",
+        "_time",
+    )
+)
 class SimulatedPlatform(Platform):
     """Runs functions as a serverless platform would, in virtual or in wall time.
 
@@ -110,27 +126,23 @@ class SimulatedPlatform(Platform):
             faulty=bool(faults or store_faults),
         )
         self._seed = seed
-        self._hang_after = hang_after
-        self._on_event = None if on_event is None else lambda: on_event(self)
+        self._replay = replay
         self._programs = arguments.Programs()
         self._closed = False
         virtual = clock == "virtual"
         count = (threads or os.cpu_count() or 1) if virtual else None
         self._bodies = Bodies(count, seed, batching=virtual, hang_after=hang_after)
         self._clock: Clock = VirtualClock() if virtual else WallClock()
-        self._adopt(Lifecycle(self._deployment, replay, seed, self._clock, self._bodies, hang_after))
+        self._life = Lifecycle(self._deployment, replay, seed, self._clock, self._bodies, hang_after)
+        self._meters = Meters(self._life.trace, self._deployment.functions)
+        self._time = self._driver(None if on_event is None else lambda: on_event(self))
 
-    def _adopt(self, life: Lifecycle) -> None:
-        """Takes up a life of calls: a new one, or one that was saved."""
-        self._life = life
-        self._meters = Meters(life.trace, self._deployment.functions)
-        clock = self._clock = life.clock
-        self._time: VirtualTime | WallTime
-        if isinstance(clock, VirtualClock):
-            self._time = VirtualTime(life, clock, self._on_event)
-        else:
-            assert isinstance(clock, WallClock)
-            self._time = WallTime(life, clock, self._on_event)
+    def _driver(self, on_event: Callable[[], None] | None) -> VirtualTime | WallTime:
+        """Who moves the clock."""
+        if isinstance(self._clock, VirtualClock):
+            return VirtualTime(self._life, self._clock, on_event)
+        assert isinstance(self._clock, WallClock)
+        return WallTime(self._life, self._clock, on_event)
 
     # ---- what a system calls ------------------------------------------------------------------------------------
 
@@ -226,7 +238,7 @@ class SimulatedPlatform(Platform):
         return self._time.next(until)
 
     def bill(self, prices: PriceSheet) -> Bill:
-        return self._meters.of(prices).bill(until=self.now)
+        return self._meters.bill(prices, until=self.now)
 
     def close(self, *, patience: float = math.inf) -> None:
         if self._closed:
@@ -254,43 +266,22 @@ class SimulatedPlatform(Platform):
             container.state = None
             container.initialised = False
 
-    def save_state(self, *, known: Set[int] = frozenset()) -> dict[str, Any]:
-        """What `restore_state` needs to make another platform go on from here; see `checkpoint.Checkpoints`.
+    @property
+    def configuration(self) -> Mapping[str, Any]:
+        """All that decides what happens on it, as plain data: where this is another, a run cannot go on."""
+        configuration: dict[str, Any] = described(self._deployment)
+        return configuration | {
+            "clock": "virtual" if self._clock.virtual else "wall",
+            "seed": self._seed,
+            "replay": None if self._replay is None else self._replay.digest,
+        }
 
-        Bodies that have started are run to their end.
-
-        Args:
-          known: identities of programs that need not be saved.
+    def settle(self) -> None:
+        """Runs bodies that have started to their end, so that what they will deliver can be saved.
 
         Raises:
-          CheckpointError: if the clock is the wall, or a pending invocation's program is a closure.
+          CheckpointError: if the clock is the wall.
         """
         if not self._clock.virtual:
             raise CheckpointError("clock='wall': only a run in virtual time can go on where it was saved")
-        for invocation in self._life.departures.pending.values():
-            program = invocation.program
-            for part in ("body", "init", "batched", "upload"):
-                closure = closure_name(getattr(program, part))
-                if closure is not None and id(program) not in known:
-                    raise CheckpointError(
-                        f"function {invocation.function!r}, invocation {invocation.number}: its {part} {closure} is a "
-                        "closure and cannot be saved: make it a function of a module, or its program an external"
-                    )
         self._life.settle()
-        self.trace.settle()
-        return {"deployment": self._deployment, "seed": self._seed, "life": self._life}
-
-    def restore_state(self, state: Mapping[str, Any]) -> None:
-        """Goes on where a platform was when it was saved.
-
-        Raises:
-          CheckpointError: if it had another seed, or another deployment; says in which arguments.
-        """
-        if state["seed"] != self._seed:
-            raise CheckpointError(f"seed: the platform has {self._seed}, the checkpoint {state['seed']}")
-        saved: Deployment = state["deployment"]
-        for name in saved.differences(self._deployment):
-            own, other = getattr(self._deployment, name), getattr(saved, name)
-            raise CheckpointError(f"{name}: the platform has {own}, the checkpoint {other}")
-        state["life"].attach(self._bodies, self._hang_after)
-        self._adopt(state["life"])

@@ -1,5 +1,7 @@
 """A recorded run as a schedule, so that another algorithm meets exactly the same delays."""
 
+import functools
+import hashlib
 import math
 from typing import NamedTuple
 
@@ -92,6 +94,11 @@ class Recording:
                 redelivered=redelivered.get(number, math.nan),
             )
             self._calls[table.names[function]].append(call)
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """A hash of everything that it says."""
+        return hashlib.sha256(repr(sorted(self._calls.items())).encode()).hexdigest()[:16]
 
     def get(self, function: str, n: int) -> RecordedCall | None:
         """The n-th invocation of a function, from 0; None if there was none, or if it had not ended."""

@@ -5,10 +5,17 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 #: What a body returned, and what it raised.
 Outcome: TypeAlias = tuple[Any, BaseException | None]
+
+
+class Settled(NamedTuple):
+    """An outcome that no task is needed for any more, so that it can be saved."""
+
+    value: Any
+    error: BaseException | None
 
 
 class Task:
@@ -41,19 +48,6 @@ class Task:
         self.finished.release()  # before `on_done`: who is told of the end must find the outcomes
         if self.on_done is not None:
             self.on_done()
-
-    @classmethod
-    def settled(cls, outcome: Outcome) -> "Task":
-        """A task that is done already."""
-        task = cls(lambda: [outcome])
-        task.outcomes = [outcome]
-        task.work = None
-        task.finished.release()
-        return task
-
-    def __reduce__(self) -> Any:
-        # Only settled tasks are ever pickled.
-        return Task.settled, (self.outcomes[0],)
 
     def wait(self, seconds: float) -> bool:
         """Whether it finishes within so many seconds of real time."""

@@ -9,8 +9,10 @@ from stellaris.runtime.simulated.deployment import Deployment
 from stellaris.runtime.simulated.faults import OutageClock, StoreRefusedError
 from stellaris.runtime.store import Store
 from stellaris.runtime.trace import Trace
+from stellaris.saved import part
 
 
+@part("_referring", rebuilt=("_clock", "_rows", "store", "_slow", "_slow_factor", "_refusing"))
 class Transfers:
     """The store of one platform, and the transfers between it and calls.
 

@@ -1,0 +1,11 @@
+"""The acting side: environments, policies and their networks, normalisation, and an actor's work."""
+
+from stellaris.acting.envs import Vectorised as Vectorised
+from stellaris.acting.policies import ActorCritic as ActorCritic
+from stellaris.acting.policies import Network as Network
+from stellaris.acting.policies import Pixels as Pixels
+from stellaris.acting.policies import Policy as Policy
+from stellaris.acting.policies import PolicyVersion as PolicyVersion
+from stellaris.acting.vector import EnvSpec as EnvSpec
+from stellaris.acting.vector import Step as Step
+from stellaris.acting.vector import VectorEnv as VectorEnv

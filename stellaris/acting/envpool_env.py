@@ -1,0 +1,55 @@
+"""EnvPool's environments as a vector environment."""
+
+import threading
+import warnings
+from typing import Any
+
+from stellaris.acting.spaces import spec_of, translation
+from stellaris.acting.vector import Step, checked_slots
+from stellaris.types import NDArray, Tree
+
+
+class EnvPoolEnv:
+    """EnvPool's environments, stepped in C++ threads.
+
+    Args:
+      name: one of `envpool.list_all_envs()`.
+      slots: number of environments.
+      seed: of slot 0; slot `i` is seeded with `seed + i`.
+      threads: that step them. Results do not depend on them.
+
+    Raises:
+      ValueError: if a space is not supported.
+    """
+
+    def __init__(self, name: str, *, slots: int, seed: int = 0, threads: int = 1) -> None:
+        import envpool
+
+        with warnings.catch_warnings():
+            # Gymnasium remarks on the float32 bounds of every space that EnvPool declares.
+            warnings.filterwarnings("ignore", message=".*precision lowered by casting.*")
+            self._pool: Any = envpool.make_gymnasium(name, num_envs=slots, seed=seed, num_threads=min(threads, slots))
+            self.spec = spec_of(name, self._pool.observation_space, self._pool.action_space)
+        self._own_actions = translation(self.spec, self._pool.action_space.dtype)
+        # EnvPool is not reentrant: what one caller sends another could receive.
+        self._lock = threading.Lock()
+        self._slots = slots
+
+    def reset(self, slots: NDArray) -> Tree:
+        """Starts new episodes in `[n]` slots; returns observations `[n, *obs]`."""
+        slots = checked_slots(slots, self._slots, self.spec)
+        with self._lock:
+            return self._pool.reset(slots)[0]
+
+    def step(self, slots: NDArray, action: NDArray) -> Step:
+        """Steps `[n]` slots with `[n]` discrete actions or `[n, actions]` continuous ones."""
+        slots = checked_slots(slots, self._slots, self.spec)
+        action = self._own_actions(action)
+        with self._lock:
+            observation, reward, terminated, truncated, _ = self._pool.step(action, slots)
+        return Step(observation, reward, terminated, truncated)
+
+    def close(self) -> None:
+        """Ends the environments and the threads that step them. Closing twice does nothing."""
+        self._slots = 0
+        self._pool = None  # its threads end with the last call that still holds it

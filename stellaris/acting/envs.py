@@ -1,0 +1,151 @@
+"""Environments by name, by what makes one, or a user's own vector environment: all behind one contract."""
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from stellaris import checks
+from stellaris.acting.envpool_env import EnvPoolEnv as EnvPoolEnv
+from stellaris.acting.gymnasium_env import GymnasiumEnv as GymnasiumEnv
+from stellaris.acting.vector import EnvSpec as EnvSpec
+from stellaris.acting.vector import Step as Step
+from stellaris.acting.vector import VectorEnv as VectorEnv
+
+
+@dataclass(frozen=True)
+class Vectorised:
+    """A vector environment of one's own.
+
+    Args:
+      make: `(slots, seed) -> VectorEnv`, with so many slots. Slot `i` is to be seeded with `seed + i`.
+
+    Example:
+      >>> def two_armed(slots, seed):
+      ...     return GymnasiumEnv("two-armed", TwoArmed, slots=slots, seed=seed)  # or any `VectorEnv`
+      >>> environment = Vectorised(two_armed)
+    """
+
+    make: Callable[[int, int], Any]
+
+    def __call__(self, slots: int, seed: int) -> VectorEnv:
+        """The environment with so many slots.
+
+        Raises:
+          TypeError: if what is made is not a `VectorEnv`.
+        """
+        env = self.make(slots, seed)
+        lacks = [part for part in ("spec", "reset", "step", "close") if not hasattr(env, part)]
+        if lacks:
+            raise TypeError(f"{self} made {env!r}, which lacks {', '.join(lacks)}: expected a stellaris VectorEnv")
+        if not isinstance(env.spec, EnvSpec):
+            raise TypeError(f"{self} made {env!r} with spec={env.spec!r}: expected a stellaris EnvSpec")
+        return env  # type: ignore[no-any-return]
+
+
+#: A name; what makes one `gymnasium.Env`, called without arguments; or a vector environment of one's own.
+Environment: TypeAlias = str | Callable[[], Any] | Vectorised
+
+
+def make(environment: Environment, *, slots: int, seed: int = 0, threads: int = 1) -> VectorEnv:
+    """A vector environment.
+
+    A name is EnvPool's where it has one, and Gymnasium's otherwise; what was registered with Gymnasium and is not
+    Gymnasium's own, by the module of its entry point, comes before EnvPool's of the same name.
+
+    Args:
+      environment: a name such as `"Hopper-v4"`, or `"module:Name-v0"` for one that importing a module registers; or a
+        class, function or `functools.partial` that makes one `gymnasium.Env`; or `Vectorised`.
+      slots: number of environments, at least 1.
+      seed: of slot 0; slot `i` is seeded with `seed + i`.
+      threads: that step EnvPool's environments. Results do not depend on them.
+
+    Returns:
+      The environment; its slots must be reset before they are stepped.
+
+    Raises:
+      TypeError: if the environment is neither a name nor something to call, what it makes is no environment, or a
+        number is not whole.
+      ValueError: if neither library knows the name, what it needs is not installed, its observations are not arrays of
+        numbers, its actions are neither discrete nor a box of floats, or a number is out of its range.
+
+    Example:
+      >>> import numpy as np
+      >>> env = make("CartPole-v1", slots=3)
+      >>> env.reset(np.arange(3)).shape
+      (3, 4)
+      >>> env.step(np.array([2, 0]), np.array([1, 1])).reward.tolist()
+      [1.0, 1.0]
+    """
+    check(environment)
+    checks.whole(at_least=1, slots=slots, threads=threads)
+    checks.seed(seed=seed)
+    match environment:
+        case str():
+            return _named(environment, slots=slots, seed=seed, threads=threads)
+        case Vectorised():
+            return environment(slots, seed)
+        case _:
+            return GymnasiumEnv(_name(environment), environment, slots=slots, seed=seed)
+
+
+def check(environment: Any) -> None:
+    """Raises unless `make` takes this for an environment.
+
+    Raises:
+      TypeError: if it is neither a name nor something that can be called without arguments, nor `Vectorised`.
+    """
+    if isinstance(environment, str | Vectorised):
+        return
+    if not callable(environment):
+        one = ", which is a single environment" if hasattr(environment, "step") else ""
+        raise TypeError(
+            f"environment={environment!r}{one}: expected a name, what makes one environment (a class, a function, a "
+            "functools.partial), or envs.Vectorised"
+        )
+    try:
+        inspect.signature(environment).bind()
+    except ValueError:
+        return  # written in C: what it takes is unknown
+    except TypeError as error:
+        raise TypeError(
+            f"environment={environment!r} cannot be called without arguments ({error}): give them by functools.partial"
+        ) from None
+
+
+def _name(environment: Callable[[], Any]) -> str:
+    if isinstance(environment, functools.partial):
+        return _name(environment.func)
+    return str(getattr(environment, "__qualname__", type(environment).__qualname__))
+
+
+def _named(name: str, *, slots: int, seed: int, threads: int) -> VectorEnv:
+    import envpool
+    import gymnasium
+
+    pools = envpool.list_all_envs()
+    try:
+        if name in pools and not _is_own(gymnasium.registry.get(name)):
+            return EnvPoolEnv(name, slots=slots, seed=seed, threads=threads)
+        if name in gymnasium.registry or ":" in name:
+            return GymnasiumEnv(name, functools.partial(gymnasium.make, name), slots=slots, seed=seed)
+    except (ImportError, gymnasium.error.Error) as error:
+        raise ValueError(f"environment {name!r} cannot be made: {error} ({_suggest(name, pools)})") from error
+    raise ValueError(f"unknown environment {name!r}: {_suggest(name, [*pools, *gymnasium.registry])}")
+
+
+def _is_own(registered: Any) -> bool:
+    """Whether an entry of Gymnasium's registry is not one that Gymnasium itself makes."""
+    if registered is None:
+        return False
+    entry = registered.entry_point
+    module = entry.partition(":")[0] if isinstance(entry, str) else getattr(entry, "__module__", "")
+    return str(module).partition(".")[0] != "gymnasium"
+
+
+def _suggest(name: str, known: list[str]) -> str:
+    import difflib
+
+    close = difflib.get_close_matches(name, sorted(set(known)), n=3)
+    return f"did you mean {' or '.join(close)}?" if close else "see envpool.list_all_envs() and gymnasium.registry"

@@ -1,0 +1,117 @@
+"""Gymnasium's environments, and a user's own, as a vector environment."""
+
+import threading
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from stellaris.acting.spaces import arranged, spec_of, translation
+from stellaris.acting.vector import Step, checked_slots
+from stellaris.types import NDArray, Tree
+
+#: Seconds that `close` waits for a call that is under way; a body that hangs would be waited for without end.
+_PATIENCE = 1.0
+
+
+class GymnasiumEnv:
+    """Single environments, stepped one by one, with EnvPool's convention of resetting on the step after an end.
+
+    Args:
+      name: of the environment, for messages.
+      new: makes one environment; called once for each slot.
+      slots: number of environments.
+      seed: of slot 0; slot `i` is seeded with `seed + i`.
+
+    Raises:
+      TypeError: if what `new` makes is not a `gymnasium.Env`, by its methods and spaces.
+      ValueError: if a space is not supported, or `new` gives the same environment twice.
+    """
+
+    def __init__(self, name: str, new: Callable[[], Any], *, slots: int, seed: int = 0) -> None:
+        self._lock = threading.Lock()
+        self._envs: list[Any] = []
+        self._seeds: list[int | None] = [seed + i for i in range(slots)]
+        self._ended = [False] * slots
+        try:
+            for _ in range(slots):
+                self._envs.append(self._checked(name, new()))
+            action_space = self._envs[0].action_space
+            self.spec = spec_of(name, self._envs[0].observation_space, action_space)
+        except BaseException:
+            self.close()
+            raise
+        self._own_actions = translation(self.spec, action_space.dtype)
+
+    def reset(self, slots: NDArray) -> Tree:
+        """Starts new episodes in `[n]` slots; returns observations `[n, *obs]`."""
+        slots = checked_slots(slots, len(self._envs), self.spec)
+        with self._lock:
+            return self._batched([self._reset(int(slot)) for slot in slots])
+
+    def step(self, slots: NDArray, action: NDArray) -> Step:
+        """Steps `[n]` slots with `[n]` discrete actions or `[n, actions]` continuous ones."""
+        slots = checked_slots(slots, len(self._envs), self.spec)
+        action = self._own_actions(action)
+        with self._lock:
+            steps = [self._step(int(slot), act) for slot, act in zip(slots, action, strict=True)]
+        observation, reward, terminated, truncated = zip(*steps, strict=True)
+        return Step(
+            self._batched(list(observation)), np.array(reward, np.float32), np.array(terminated), np.array(truncated)
+        )
+
+    def close(self) -> None:
+        """Ends the environments. Closing twice does nothing; what fails to close is warned of, and left."""
+        if not self._lock.acquire(timeout=_PATIENCE):
+            return  # a body that hangs is in one of them
+        try:
+            while self._envs:
+                try:
+                    self._envs.pop().close()
+                except Exception as error:
+                    warnings.warn(f"an environment failed to close: {type(error).__name__}: {error}", stacklevel=2)
+        finally:
+            self._lock.release()
+
+    def _checked(self, name: str, env: Any) -> Any:
+        """This environment, if it is one of Gymnasium's kind that no other slot has."""
+        lacks = [part for part in ("reset", "step", "action_space", "observation_space") if not hasattr(env, part)]
+        if lacks:
+            raise TypeError(
+                f"environment {name} made {env!r}, which lacks {', '.join(lacks)}: expected a gymnasium.Env"
+            )
+        if hasattr(env, "single_observation_space"):
+            raise TypeError(
+                f"environment {name} made a vector environment, {env!r}: expected a single gymnasium.Env, or "
+                "envs.Vectorised"
+            )
+        if any(env is other for other in self._envs):
+            raise ValueError(
+                f"environment {name} gives the same environment every time: each slot needs one of its own, so pass "
+                "what makes them, such as their class"
+            )
+        return env
+
+    def _batched(self, observations: list[Tree]) -> Tree:
+        return jax.tree.map(lambda *arrays: np.stack(arrays), *observations)
+
+    def _observed(self, observation: Any) -> Tree:
+        """What an environment gave, in the structure that its space has."""
+        tree = arranged(self.spec.observation, observation)
+        self.spec.check(tree)
+        return tree
+
+    def _reset(self, slot: int) -> Tree:
+        # The first reset seeds the slot; later episodes go on from there.
+        observation = self._envs[slot].reset(seed=self._seeds[slot])[0]
+        self._seeds[slot], self._ended[slot] = None, False
+        return self._observed(observation)
+
+    def _step(self, slot: int, action: Any) -> tuple[Tree, float, bool, bool]:
+        if self._ended[slot]:
+            return self._reset(slot), 0.0, False, False
+        observation, reward, terminated, truncated, _ = self._envs[slot].step(action)
+        self._ended[slot] = bool(terminated or truncated)
+        return self._observed(observation), float(reward), bool(terminated), bool(truncated)

@@ -1,0 +1,106 @@
+"""The papers' networks (flax)."""
+
+from collections.abc import Callable
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from stellaris.distributions import Categorical, DiagonalGaussian
+
+#: A standard deviation of 0.6 keeps most first actions within bounds of [-1, 1].
+INITIAL_LOG_STD = -0.5
+#: A small last layer starts the policy near uniform, whatever the observations' scale.
+POLICY_GAIN = 0.01
+
+
+class Towers(nn.Module):
+    """Two separate towers of the same shape, for the policy and for the value, on vectors `[..., obs]`.
+
+    Source:
+      MinionsRL (AAAI 2024): two hidden layers of 256 tanh units, critic of the same shape.
+    """
+
+    actions: int
+    discrete: bool
+    hidden: tuple[int, ...] = (256, 256)
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> tuple[Categorical | DiagonalGaussian, jax.Array]:
+        x = as_floats(x)
+        output = _Tower(self.hidden, self.actions, POLICY_GAIN, name="policy")(x)
+        value = _Tower(self.hidden, 1, 1.0, name="value")(x)[..., 0]
+        return _distribution(self, output), value
+
+
+class NatureCNN(nn.Module):
+    """Three convolutions and a layer of 512, all relu, shared by policy and value, on images `[..., *shape]`.
+
+    The channels are the smaller of the first and the last axis of an image; `[height, width]` is one channel.
+
+    Source:
+      Mnih et al. 2015, Human-level control through deep reinforcement learning.
+    """
+
+    shape: tuple[int, ...]
+    actions: int
+    discrete: bool
+
+    @nn.compact
+    def __call__(self, images: jax.Array) -> tuple[Categorical | DiagonalGaussian, jax.Array]:
+        x = channels_last(as_floats(images), self.shape)
+        for features, size, stride in ((32, 8, 4), (64, 4, 2), (64, 3, 1)):
+            convolution = nn.Conv(
+                features, (size, size), strides=stride, padding="VALID", kernel_init=_orthogonal(2**0.5)
+            )
+            x = nn.relu(convolution(x))
+        x = x.reshape(*x.shape[:-3], -1)
+        x = nn.relu(nn.Dense(512, kernel_init=_orthogonal(2**0.5))(x))
+        output = nn.Dense(self.actions, kernel_init=_orthogonal(POLICY_GAIN), name="policy")(x)
+        value = nn.Dense(1, kernel_init=_orthogonal(1.0), name="value")(x)[..., 0]
+        return _distribution(self, output), value
+
+
+def as_floats(x: jax.Array) -> jax.Array:
+    """Numbers that a network can compute with: bytes become fractions of 255."""
+    return x / jnp.float32(255) if x.dtype == jnp.uint8 else x.astype(jnp.float32)
+
+
+def channels_last(images: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """Images `[..., *shape]` as `[..., height, width, channels]`.
+
+    Example:
+      >>> channels_last(jnp.zeros((7, 4, 84, 84)), (4, 84, 84)).shape
+      (7, 84, 84, 4)
+      >>> channels_last(jnp.zeros((7, 84, 84)), (84, 84)).shape
+      (7, 84, 84, 1)
+    """
+    if len(shape) == 2:
+        return images[..., None]
+    return jnp.moveaxis(images, -3, -1) if shape[0] < shape[-1] else images
+
+
+class _Tower(nn.Module):
+    """Hidden tanh layers and a linear output, orthogonally initialised."""
+
+    hidden: tuple[int, ...]
+    outputs: int
+    output_gain: float
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        for width in self.hidden:
+            x = nn.tanh(nn.Dense(width, kernel_init=_orthogonal(2**0.5))(x))
+        return nn.Dense(self.outputs, kernel_init=_orthogonal(self.output_gain))(x)
+
+
+def _distribution(module: Towers | NatureCNN, output: jax.Array) -> Categorical | DiagonalGaussian:
+    """Of discrete actions by their logits; of continuous ones by their mean, and deviations that are parameters."""
+    if module.discrete:
+        return Categorical(output)
+    log_std = module.param("log_std", nn.initializers.constant(INITIAL_LOG_STD), (module.actions,))
+    return DiagonalGaussian(output, jnp.broadcast_to(log_std, output.shape))
+
+
+def _orthogonal(gain: float) -> Callable[..., jax.Array]:
+    return nn.initializers.orthogonal(gain)

@@ -1,0 +1,96 @@
+"""Running statistics of observations: increments on the actors, merged once when a version is published.
+
+Observations are trees. Their arrays of floats are normalised, each number by itself; integers (categories, pixels) are
+left as they are, and stand as None among the statistics.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from stellaris.types import Tree
+
+
+class Statistics(NamedTuple):
+    """Count, mean and sum of squared deviations of observations; float64 on the host.
+
+    Source:
+      Chan, Golub & LeVeque 1983, Algorithms for Computing the Sample Variance, for the merge.
+
+    Example:
+      >>> a, b = Statistics.of(np.array([[1.0], [3.0]])), Statistics.of(np.array([[8.0]]))
+      >>> merged = a.merge(b)
+      >>> float(merged.count), merged.mean.tolist(), merged.m2.tolist()
+      (3.0, [4.0], [26.0])
+    """
+
+    count: Any
+    mean: Tree  #: of each array of floats; None for others.
+    m2: Tree  #: likewise.
+
+    @staticmethod
+    def empty(observation: Tree) -> "Statistics":
+        """Of no observation.
+
+        Args:
+          observation: a tree of anything with a shape and a dtype, as `EnvSpec.observation`.
+        """
+        zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape) if _is_float(leaf) else None, observation)
+        return Statistics(np.float64(0), zeros, zeros)
+
+    @staticmethod
+    def of(observation: Tree) -> "Statistics":
+        """Of `[n, *obs]` observations."""
+        count = len(jax.tree.leaves(observation)[0])
+        mean = jax.tree.map(lambda x: x.mean(axis=0, dtype=np.float64) if _is_float(x) else None, observation)
+        m2 = jax.tree.map(lambda x, mean: None if mean is None else np.square(x - mean).sum(axis=0), observation, mean)
+        return Statistics(np.float64(count), mean, m2)
+
+    def merge(self, other: "Statistics") -> "Statistics":
+        """Of the observations of both."""
+        count = self.count + other.count
+        if count == 0:
+            return self
+        share = other.count / count
+        delta = jax.tree.map(lambda one, two: two - one, self.mean, other.mean)
+        mean = jax.tree.map(lambda one, d: one + d * share, self.mean, delta)
+        m2 = jax.tree.map(lambda one, two, d: one + two + np.square(d) * (self.count * share), self.m2, other.m2, delta)
+        return Statistics(count, mean, m2)
+
+    def normaliser(self) -> "Normaliser":
+        """The affine map to zero mean and unit variance; the identity before two observations."""
+        if self.count < 2:
+            mean = jax.tree.map(lambda leaf: np.zeros_like(leaf, np.float32), self.mean)
+            return Normaliser(mean, jax.tree.map(np.ones_like, mean))
+        scale = jax.tree.map(lambda m2: np.asarray(1.0 / np.sqrt(m2 / self.count + 1e-8), np.float32), self.m2)
+        return Normaliser(jax.tree.map(lambda mean: np.asarray(mean, np.float32), self.mean), scale)
+
+
+class Normaliser(NamedTuple):
+    """`clip((x - mean) * scale, ±10)` of each array that has a mean; an array that has none stays as it is.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> print(Normaliser(mean=jnp.array([1.0]), scale=jnp.array([2.0]))(jnp.array([[1.5], [99.0]])))
+      [[ 1.]
+       [10.]]
+    """
+
+    mean: Tree  #: of each array of floats, float32 `[*obs]`; None for others.
+    scale: Tree  #: likewise.
+
+    def __call__(self, observation: Tree) -> Tree:
+        """Normalises observations `[..., *obs]`; what is normalised is float32."""
+
+        def normalised(x: Any, mean: Any, scale: Any) -> Any:
+            if mean is None:
+                return jnp.asarray(x)
+            return jnp.clip((jnp.asarray(x, jnp.float32) - mean) * scale, -10.0, 10.0)
+
+        return jax.tree.map(normalised, observation, self.mean, self.scale)
+
+
+def _is_float(leaf: Any) -> bool:
+    return np.issubdtype(leaf.dtype, np.floating)

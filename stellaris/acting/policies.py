@@ -1,0 +1,287 @@
+"""Policies: a network on an environment as pure functions, what a published version holds, and the papers' policies."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+
+from stellaris import checks
+from stellaris.acting.normalisation import Normaliser, Statistics
+from stellaris.acting.vector import EnvSpec, array
+from stellaris.distributions import Categorical, DiagonalGaussian, as_distribution
+from stellaris.types import Distribution, Tree
+
+
+@runtime_checkable
+class Network(Protocol):
+    """A network from any library: a value that can be hashed, whose parameters are apart from it.
+
+    A flax module is one as it is. A frozen dataclass with these two methods makes one of bare arrays or of an Equinox
+    model. Equal networks are compiled once.
+    """
+
+    def init(self, key: jax.Array, observation: Tree, /) -> Tree:
+        """First parameters, from a key and observations `[1, *obs]`."""
+
+    def apply(self, params: Tree, observation: Tree, /) -> tuple[Any, Any]:
+        """Acts and values observations `[..., *obs]`, with any batch axes.
+
+        Arrays of floats come normalised (if the policy normalises), integers as the environment gave them.
+
+        Returns:
+          A pair. First the action distribution: logits `[..., actions]` for discrete actions, `(mean, log_std)`
+          `[..., actions]` for continuous ones, or an object with `log_prob`, `entropy` and `sample(noise)`, where the
+          noise `[..., actions]` is standard Gumbel for discrete actions and standard normal for continuous ones. Then
+          the value `[...]`.
+        """
+
+
+class PolicyVersion(NamedTuple):
+    """One published version: parameters, and the statistics that normalise for them."""
+
+    params: Tree
+    normaliser: Normaliser
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A network that acts in an environment; its methods are pure functions over a `PolicyVersion`.
+
+    Args:
+      spec: of the environment.
+      network: any `Network`.
+      normalise: whether observations of floats are normalised by running statistics before the network sees them.
+
+    Raises:
+      TypeError: if the network lacks a method, or cannot be hashed.
+
+    Example:
+      >>> import numpy as np
+      >>> spec = EnvSpec("CartPole-v1", np.zeros(4), actions=2, discrete=True)
+      >>> policy = ActorCritic(hidden=(8,))(spec)
+      >>> version = PolicyVersion(policy.init(jax.random.key(0)), policy.statistics().normaliser())
+      >>> distribution, value = policy.apply(version, np.zeros((3, 4)))
+      >>> distribution.logits.shape, value.shape
+      ((3, 2), (3,))
+    """
+
+    spec: EnvSpec
+    network: Network
+    normalise: bool = True
+
+    def __post_init__(self) -> None:
+        for method in ("init", "apply"):
+            if not callable(getattr(self.network, method, None)):
+                raise TypeError(f"network={self.network!r} has no method {method}: expected init and apply")
+        try:
+            hash(self.network)
+        except TypeError as error:
+            raise TypeError(
+                f"network={self.network!r} cannot be hashed ({error}): make it a frozen dataclass of its settings, and "
+                "let init return its arrays"
+            ) from None
+
+    def init(self, key: jax.Array) -> Tree:
+        """First parameters."""
+        nothing = jax.tree.map(lambda leaf: jnp.zeros((1, *leaf.shape), leaf.dtype), self.spec.observation)
+        return self.network.init(key, self._seen(self.statistics().normaliser(), nothing))
+
+    def apply(self, version: PolicyVersion, observation: Tree) -> tuple[Distribution, jax.Array]:
+        """Acts and values.
+
+        Args:
+          version: parameters and normaliser.
+          observation: raw, `[..., *obs]`.
+
+        Returns:
+          The distribution of actions, and the values `[...]`.
+
+        Raises:
+          TypeError: if what the network returns is no distribution, or one of the other kind of actions.
+          ValueError: if what it returns has another shape than `Network.apply` says.
+        """
+        output = self.network.apply(version.params, self._seen(version.normaliser, observation))
+        if not isinstance(output, tuple) or len(output) != 2:
+            raise TypeError(
+                f"{self._name}: the network returned a {type(output).__name__}: expected a pair, the distribution and "
+                "the value"
+            )
+        parameters, value = output
+        distribution = as_distribution(parameters)
+        self._check(distribution, jnp.shape(value), self._batch(observation))
+        return distribution, jnp.asarray(value)
+
+    def act(self, version: PolicyVersion, observation: Tree, noise: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Samples actions, with their log-probabilities `[...]`; the value is not needed, and compiles to nothing.
+
+        Args:
+          version: parameters and normaliser.
+          observation: raw, `[..., *obs]`.
+          noise: `[..., actions]`, from `noise`.
+
+        Raises:
+          TypeError: as `apply`; or if the distribution is one that cannot be sampled.
+          ValueError: as `apply`; or if actions have another shape than the environment's.
+        """
+        distribution, _ = self.apply(version, observation)
+        if not hasattr(distribution, "sample"):
+            raise TypeError(f"{self._name}: a {type(distribution).__name__} has no method sample(noise)")
+        action = distribution.sample(noise)
+        expected = self._batch(observation) + (() if self.spec.discrete else (self.spec.actions,))
+        if jnp.shape(action) != expected:
+            raise ValueError(f"{self._name}: sampled actions have shape {jnp.shape(action)}: expected {expected}")
+        return action, distribution.log_prob(action)
+
+    def noise(self, key: jax.Array, n: int) -> jax.Array:
+        """What `n` actions are sampled from, `[n, actions]`: Gumbel noise for discrete ones, normal for continuous."""
+        kind = Categorical if self.spec.discrete else DiagonalGaussian
+        return kind.noise(key, (n, self.spec.actions))
+
+    def statistics(self) -> Statistics:
+        """Of no observation yet: of those that this policy normalises."""
+        return Statistics.empty(self.spec.observation if self.normalise else ())
+
+    @property
+    def action(self) -> jax.ShapeDtypeStruct:
+        """Shape and type of one action; nothing is computed, but what the network returns is checked.
+
+        Raises:
+          TypeError: as `act`.
+          ValueError: as `act`.
+        """
+
+        def act(key: jax.Array) -> jax.Array:
+            version = PolicyVersion(self.init(key), self.statistics().normaliser())
+            one = jax.tree.map(lambda leaf: jnp.zeros((1, *leaf.shape), leaf.dtype), self.spec.observation)
+            return self.act(version, one, self.noise(key, 1))[0]
+
+        action = jax.eval_shape(act, jax.random.key(0))
+        return array(action.shape[1:], action.dtype)
+
+    @property
+    def _name(self) -> str:
+        return f"{type(self.network).__name__} on {self.spec.name}"
+
+    def _seen(self, normaliser: Normaliser, observation: Tree) -> Tree:
+        """What the network sees of raw observations."""
+        return normaliser(observation) if self.normalise else jax.tree.map(jnp.asarray, observation)
+
+    def _batch(self, observation: Tree) -> tuple[int, ...]:
+        """The batch axes of observations."""
+        first, one = jax.tree.leaves(observation)[0], jax.tree.leaves(self.spec.observation)[0]
+        shape = jnp.shape(first)
+        return shape[: len(shape) - len(one.shape)]
+
+    def _check(self, distribution: Distribution, value: tuple[int, ...], batch: tuple[int, ...]) -> None:
+        """Raises unless the distribution and the shape of the values are as `Network.apply` says."""
+        if value != batch:
+            raise ValueError(
+                f"{self._name}: values have shape {value}: expected {batch}, a number for each observation"
+            )
+        match distribution:
+            case Categorical(numbers):
+                discrete = True
+            case DiagonalGaussian(numbers):
+                discrete = False
+            case _:
+                return  # the user's own, which knows its actions
+        if discrete != self.spec.discrete:
+            kind = "discrete" if self.spec.discrete else "continuous"
+            raise TypeError(
+                f"{self._name}: the network returned a {type(distribution).__name__}, but actions are {kind}: return "
+                "logits for discrete actions, (mean, log_std) for continuous ones"
+            )
+        if jnp.shape(numbers) != (*batch, self.spec.actions):
+            raise ValueError(
+                f"{self._name}: the network's {'logits' if discrete else 'means'} have shape {jnp.shape(numbers)}: "
+                f"expected {(*batch, self.spec.actions)}"
+            )
+
+
+@dataclass(frozen=True)
+class ActorCritic:
+    """Makes the papers' policy for observations that are vectors: two separate tanh towers, for policy and value.
+
+    Actions are categorical where they are discrete, and else Gaussian, with deviations that are parameters.
+
+    Args:
+      hidden: widths of the hidden layers of each tower.
+
+    Raises:
+      TypeError: if `hidden` is not a tuple of whole numbers.
+      ValueError: if a width is below 1.
+
+    Example:
+      >>> import numpy as np
+      >>> policy = ActorCritic(hidden=(64, 64))(EnvSpec("CartPole-v1", np.zeros(4), actions=2, discrete=True))
+      >>> policy.network.hidden
+      (64, 64)
+    """
+
+    hidden: tuple[int, ...] = (256, 256)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.hidden, tuple):
+            raise TypeError(f"hidden={self.hidden!r} is not a tuple of widths, such as (256, 256)")
+        checks.whole(at_least=1, **{f"hidden[{i}]": width for i, width in enumerate(self.hidden)})
+
+    def __call__(self, spec: EnvSpec) -> Policy:
+        """The policy for an environment.
+
+        Raises:
+          ValueError: if observations are not vectors; says which policy to use.
+        """
+        from stellaris.acting.networks import Towers  # here, so that importing stellaris does not import flax
+
+        if len(_array_shape(spec)) != 1:
+            pixels = "policy=Pixels() for images, or " if _is_image(spec) else ""
+            raise ValueError(
+                f"{spec.name}: ActorCritic is for vectors, but an observation is {spec.observation}: pass {pixels}"
+                "policy=lambda spec: Policy(spec, network) with a network of your own"
+            )
+        return Policy(spec, Towers(spec.actions, spec.discrete, self.hidden))
+
+
+@dataclass(frozen=True)
+class Pixels:
+    """Makes a policy for observations that are images: the Nature CNN, shared by policy and value.
+
+    Bytes are scaled to [0, 1]; there are no running statistics. The channels are the smaller of the first and the last
+    axis, as in EnvPool's `[4, 84, 84]` and Gymnasium's `[84, 84, 3]`; `[84, 84]` is one channel.
+
+    Source:
+      Mnih et al. 2015, Human-level control through deep reinforcement learning, for the layers.
+
+    Example:
+      >>> import numpy as np
+      >>> policy = Pixels()(EnvSpec("Pong-v5", np.zeros((4, 84, 84), np.uint8), actions=6, discrete=True))
+      >>> policy.normalise
+      False
+    """
+
+    def __call__(self, spec: EnvSpec) -> Policy:
+        """The policy for an environment.
+
+        Raises:
+          ValueError: if observations are not images of at least 36x36, which the convolutions need.
+        """
+        from stellaris.acting.networks import NatureCNN
+
+        if not _is_image(spec):
+            raise ValueError(
+                f"{spec.name}: Pixels is for images of at least 36x36, but an observation is {spec.observation}: pass "
+                "policy=lambda spec: Policy(spec, network) with a network of your own"
+            )
+        return Policy(spec, NatureCNN(_array_shape(spec), spec.actions, spec.discrete), normalise=False)
+
+
+def _array_shape(spec: EnvSpec) -> tuple[int, ...]:
+    """The shape of an observation that is one array; empty if it is a tree of several."""
+    return spec.observation_shape if isinstance(spec.observation, jax.ShapeDtypeStruct) else ()
+
+
+def _is_image(spec: EnvSpec) -> bool:
+    """Whether an observation is an image of at least 36x36, with channels or without."""
+    shape = _array_shape(spec)
+    return len(shape) in (2, 3) and sorted(shape)[-2] >= 36

@@ -1,0 +1,294 @@
+"""An actor's work: step an environment with a policy version, and tag every step with it."""
+
+import functools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from stellaris.acting.normalisation import Statistics
+from stellaris.acting.policies import Policy
+from stellaris.acting.vector import VectorEnv
+from stellaris.types import NDArray, Trajectory, Tree, Versioned
+
+#: Bytes of observations that are valued in one call, at the end of a fragment: of most environments, all.
+_AT_ONCE = 1 << 24
+
+
+class ActorState(NamedTuple):
+    """Where an actor's environment stands between two fragments: what its container keeps."""
+
+    observation: Tree  #: `[*obs]`, the newest.
+    ended: bool  #: whether the last step ended the episode, so that the next one only resets.
+    episode_return: float  #: of the episode so far.
+    episode_length: int
+
+
+class Episode(NamedTuple):
+    """An episode that ended within a fragment."""
+
+    episode_return: float
+    length: int
+
+
+class Fragment(NamedTuple):
+    """What an actor delivers."""
+
+    trajectory: Trajectory  #: `[T, 1, ...]`, with raw observations.
+    statistics: Statistics  #: of its observations: an increment to be merged.
+    episodes: tuple[Episode, ...]
+
+    @property
+    def steps(self) -> int:
+        """Environment steps, those that only reset included."""
+        return self.trajectory.reward.shape[0]
+
+    @property
+    def resets(self) -> int:
+        """Steps that only reset the environment."""
+        return self.steps - int(np.sum(self.trajectory.valid))
+
+
+def start(env: VectorEnv, slot: int) -> ActorState:
+    """Resets a slot, and begins an episode there.
+
+    Raises:
+      ValueError: if the observation is not as the environment's specification says.
+    """
+    observation = jax.tree.map(lambda rows: rows[0], env.reset(np.array([slot])))
+    env.spec.check(observation)
+    return ActorState(observation, ended=False, episode_return=0.0, episode_length=0)
+
+
+def fragment_bytes(policy: Policy, length: int) -> int:
+    """Bytes of what an actor delivers for training: its trajectory, and the statistics of its observations.
+
+    Args:
+      policy: that acts.
+      length: steps of a fragment.
+
+    Raises:
+      TypeError: if the policy's network does not fit its environment, as `Policy.act` says.
+      ValueError: likewise.
+    """
+    observation = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(policy.spec.observation))
+    action = policy.action
+    step = action.size * action.dtype.itemsize + 4 + 1 + 1 + 4 + 4  # reward, terminated, valid, log_prob, version
+    statistics = sum(leaf.nbytes for leaf in jax.tree.leaves(policy.statistics()))
+    # Of observations and values there is one more, which bootstraps.
+    return int((length + 1) * (observation + 4) + length * step + statistics)
+
+
+class Actors:
+    """Rolls out many actors at once, each with a policy version, a slot and a random key of its own.
+
+    One jitted call a step chooses the actions of all: actors are grouped by version, versions are stacked, and both are
+    padded to powers of two so that few shapes are ever compiled. Values are not needed to act: those of a whole
+    fragment are computed together, at its end.
+
+    Args:
+      policy: whose versions act.
+      env: with a slot for every actor.
+      length: steps of a fragment.
+
+    Raises:
+      ValueError: if `length` is below 1.
+    """
+
+    def __init__(self, policy: Policy, env: VectorEnv, length: int) -> None:
+        if length < 1:
+            raise ValueError(f"length={length} is below 1: a fragment has at least one step")
+        self._policy = policy
+        self._env = env
+        self._length = length
+
+    def rollout(
+        self,
+        versions: Sequence[Versioned],
+        slots: Sequence[int],
+        states: Sequence[ActorState],
+        keys: Sequence[jax.Array],
+    ) -> tuple[list[Fragment], list[ActorState]]:
+        """Steps every actor's environment for one fragment.
+
+        Args:
+          versions: `PolicyVersion`s to act with.
+          slots: of the actors, all different.
+          states: where their environments stand.
+          keys: of their action noise. An actor's actions do not depend on who shares the call, up to rounding.
+
+        Returns:
+          The actors' fragments, and their new states.
+        """
+        n, length, policy = len(slots), self._length, self._policy
+        groups = _Groups.of(versions)
+        noise = _noise(policy, length, jax.numpy.stack([*keys])[groups.rows])
+        where = np.array(slots, np.int32)
+
+        ended = np.array([state.ended for state in states])
+        running_return = np.array([state.episode_return for state in states])
+        running_length = np.array([state.episode_length for state in states])
+        episodes: list[list[Episode]] = [[] for _ in range(n)]
+        record = _Record(policy, length, [state.observation for state in states])
+        log_probs = []  # on the device until the end, so that no step waits for them
+
+        for t in range(length):
+            observation = jax.tree.map(lambda column, t=t: column[t, groups.rows], record.observation)
+            chosen, log_prob = _act(policy, groups.versions, observation, noise, t)
+            log_probs.append(log_prob)
+            action = groups.apart(chosen)
+            step = self._env.step(where, action)
+            valid = ~ended
+            record.add(t, step.observation, action, step.reward, step.terminated, valid)
+            running_return += step.reward * valid
+            running_length += valid
+            ended = step.terminated | step.truncated
+            for i in np.flatnonzero(ended):
+                episodes[i].append(Episode(float(running_return[i]), int(running_length[i])))
+                running_return[i], running_length[i] = 0.0, 0
+        record.log_prob = np.array([groups.apart(log_prob) for log_prob in log_probs])
+        record.value = self._values(groups, record.observation)
+
+        fragments = [
+            Fragment(record.trajectory(i, versions[i].version), record.statistics(i), tuple(episodes[i]))
+            for i in range(n)
+        ]
+        moved = [
+            ActorState(record.newest(i), bool(ended[i]), float(running_return[i]), int(running_length[i]))
+            for i in range(n)
+        ]
+        return fragments, moved
+
+    def _values(self, groups: "_Groups", observation: Tree) -> NDArray:
+        """Values `[T + 1, n]` of observations `[T + 1, n, *obs]`, as many steps at once as memory allows."""
+        nbytes = sum(column[0].nbytes for column in jax.tree.leaves(observation))
+        steps = max(1, _AT_ONCE // nbytes)
+        values = []
+        for t in range(0, self._length + 1, steps):
+            part = jax.tree.map(lambda column, t=t: groups.together(column[t : t + steps]), observation)
+            values.append(groups.each_step(_value(self._policy, groups.versions, part)))
+        return np.concatenate(values)
+
+
+# Compiled once for equal policies, whichever actors they are.
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _act(policy: Policy, versions: Any, observation: Any, noise: Any, t: Any) -> tuple[jax.Array, jax.Array]:
+    """Actions and log-probabilities `[U, m, ...]` of `U` versions for observations `[U, m, *obs]` at step `t`."""
+    return jax.vmap(policy.act)(versions, observation, noise[t])
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _value(policy: Policy, versions: Any, observation: Any) -> jax.Array:
+    """Values `[U, m]` of `U` versions for observations `[U, m, *obs]`."""
+    return jax.vmap(lambda version, one: policy.apply(version, one)[1])(versions, observation)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _noise(policy: Policy, length: int, keys: jax.Array) -> jax.Array:
+    """The noise `[T, U, m, ...]` of a fragment for keys `[U, m]`, each actor's from its own key alone."""
+    noise = jax.vmap(jax.vmap(lambda key: policy.noise(key, length)))(keys)
+    return jax.numpy.moveaxis(noise, 2, 0)
+
+
+class _Record:
+    """Columns of a rollout, filled step by step."""
+
+    def __init__(self, policy: Policy, length: int, observations: Sequence[Tree]) -> None:
+        self._policy = policy
+        self._length = length
+        self._columns: tuple[NDArray, ...] = ()  # `[T, n, ...]`: action, reward, terminated, valid
+        self.observation = jax.tree.map(  # `[T + 1, n, *obs]`, in the types of the specification
+            lambda leaf: np.empty((length + 1, len(observations), *leaf.shape), leaf.dtype), policy.spec.observation
+        )
+        self.log_prob: Any = None  # `[T, n]`
+        self.value: Any = None  # `[T + 1, n]`
+        self._observe(0, jax.tree.map(lambda *rows: np.stack(rows), *observations))
+
+    def add(self, t: int, observation: Tree, *columns: NDArray) -> None:
+        """Records what was done at a step, and the observation that came of it."""
+        if not self._columns:
+            self._columns = tuple(np.empty((self._length, *column.shape), column.dtype) for column in columns)
+        for column, row in zip(self._columns, columns, strict=True):
+            column[t] = row
+        self._observe(t + 1, observation)
+
+    def trajectory(self, i: int, version: int) -> Trajectory:
+        """An actor's part."""
+        own = slice(i, i + 1)
+        action, reward, terminated, valid = (column[:, own] for column in self._columns)
+        return Trajectory(
+            observation=jax.tree.map(lambda column: column[:, own], self.observation),
+            action=action,
+            reward=reward,
+            terminated=terminated,
+            valid=valid,
+            log_prob=self.log_prob[:, own],
+            value=self.value[:, own],
+            version=np.full((self._length, 1), version, np.int32),
+        )
+
+    def statistics(self, i: int) -> Statistics:
+        """Of what an actor acted on."""
+        if not self._policy.normalise:
+            return self._policy.statistics()
+        return Statistics.of(jax.tree.map(lambda column: column[:-1, i], self.observation))
+
+    def newest(self, i: int) -> Tree:
+        """An actor's last observation; a copy, so that it does not keep the record in memory."""
+        return jax.tree.map(lambda column: column[-1, i].copy(), self.observation)
+
+    def _observe(self, t: int, observation: Tree) -> None:
+        def copy(column: NDArray, x: NDArray) -> None:
+            if x.shape != column.shape[1:]:  # else NumPy might stretch it
+                raise ValueError(
+                    f"{self._policy.spec.name}: observations have shape {x.shape}: expected {column.shape[1:]}"
+                )
+            np.copyto(column[t], x, casting="same_kind")
+
+        jax.tree.map(copy, self.observation, observation)
+
+
+class _Groups(NamedTuple):
+    """Actors grouped by version: `U` versions with `m` places each, some of them padding."""
+
+    versions: Any  #: stacked `[U, ...]`.
+    rows: NDArray  #: `[U, m]`, the actor at each place; padding repeats actor 0.
+    places: NDArray  #: `[n]`, each actor's place in the flattened rows.
+
+    @staticmethod
+    def of(versions: Sequence[Versioned]) -> "_Groups":
+        """The groups of actors that act with these versions."""
+        distinct = {version.version: version.value for version in versions}
+        members = {number: [i for i, v in enumerate(versions) if v.version == number] for number in distinct}
+        width = _power_of_two(max(len(group) for group in members.values()))
+        height = _power_of_two(len(distinct))
+        rows = np.zeros((height, width), np.int64)
+        places = np.empty(len(versions), np.int64)
+        for u, group in enumerate(members.values()):
+            rows[u, : len(group)] = group
+            places[group] = u * width + np.arange(len(group))
+        values = list(distinct.values())
+        values += [values[0]] * (height - len(values))
+        return _Groups(jax.tree.map(lambda *leaves: jax.numpy.stack(leaves), *values), rows, places)
+
+    def together(self, column: NDArray) -> NDArray:
+        """Of steps and actors `[s, n, ...]`, each group's: `[U, s * m, ...]`."""
+        grouped = np.moveaxis(column[:, self.rows], 0, 1)
+        return grouped.reshape(len(self.rows), -1, *column.shape[2:])
+
+    def apart(self, x: jax.Array) -> NDArray:
+        """Of places `[U, m, ...]`, each actor's: `[n, ...]`."""
+        return np.asarray(x).reshape(self.rows.size, *x.shape[2:])[self.places]
+
+    def each_step(self, x: jax.Array) -> NDArray:
+        """Of groups `[U, s * m]`, each step's and actor's: `[s, n]`."""
+        height, width = self.rows.shape
+        steps = np.moveaxis(np.asarray(x).reshape(height, -1, width), 0, 1)
+        return steps.reshape(len(steps), -1)[:, self.places]
+
+
+def _power_of_two(n: int) -> int:
+    return 1 << (n - 1).bit_length()

@@ -1,0 +1,146 @@
+"""What a vector environment is: what is known of it, what a step gives, and what it must do.
+
+A vector environment has a slot for every actor; any subset of slots can be stepped. An episode's end resets the slot on
+the *next* step, whose action is ignored and whose reward is zero: that step is no transition.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import jax
+import numpy as np
+
+from stellaris.types import NDArray, Tree
+
+
+@dataclass(frozen=True)
+class EnvSpec:
+    """What a policy must know of an environment; two of the same fields are equal and hash alike.
+
+    A policy's discrete actions count from 0, its continuous ones are vectors; `step` makes them the environment's own.
+
+    Args:
+      name: of the environment, for messages.
+      observation: a tree (one array, or dictionaries and tuples of arrays) of anything with a shape and a dtype, such
+        as `jax.ShapeDtypeStruct`. It is kept as `jax.ShapeDtypeStruct`, in the types in which observations are
+        recorded: at most 32 bits for a number.
+      actions: dimensions of a continuous action, or number of discrete ones.
+      discrete: whether actions are discrete.
+      low: bounds of a continuous action by dimension, to which it is clipped.
+      high: likewise.
+      start: the first of the environment's discrete actions.
+      action_shape: of the environment's continuous actions.
+
+    Raises:
+      TypeError: if a leaf of `observation` has no shape or no dtype of numbers, or there is none.
+
+    Example:
+      >>> spec = EnvSpec("Maze-v0", {"map": np.zeros((8, 8), np.uint8), "position": np.zeros(2)}, 4, discrete=True)
+      >>> spec.observation["position"]
+      ShapeDtypeStruct(shape=(2,), dtype=float32)
+    """
+
+    name: str
+    observation: Tree
+    actions: int
+    discrete: bool
+    low: tuple[float, ...] = ()
+    high: tuple[float, ...] = ()
+    start: int = 0
+    action_shape: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        leaves = jax.tree.map(self._recorded, self.observation)
+        if not jax.tree.leaves(leaves):
+            raise TypeError(f"{self.name}: observation={self.observation!r} holds no array")
+        object.__setattr__(self, "observation", leaves)
+
+    def __hash__(self) -> int:
+        # The generated method would hash the dictionaries of the tree, which cannot be hashed.
+        leaves, structure = jax.tree.flatten(self.observation)
+        return hash((self.name, *leaves, structure, self.actions, self.discrete, self.start, self.action_shape))
+
+    @property
+    def observation_shape(self) -> tuple[int, ...]:
+        """The shape of an observation that is one array.
+
+        Raises:
+          ValueError: if it is a tree of several.
+        """
+        if not isinstance(self.observation, jax.ShapeDtypeStruct):
+            raise ValueError(f"{self.name}: an observation is not one array: {self.observation}")
+        return tuple(self.observation.shape)
+
+    def check(self, observation: Tree) -> None:
+        """Raises unless this is one observation of the environment, without a batch axis.
+
+        Raises:
+          ValueError: if its structure or an array's shape or type is another; the message names the environment.
+        """
+        expected: Any
+        found: Any
+        leaves, expected = jax.tree.flatten(self.observation)
+        arrays, found = jax.tree.flatten(observation)
+        if found != expected:
+            raise ValueError(f"{self.name}: an observation has the structure {found}: its space says {expected}")
+        for i, (leaf, x) in enumerate(zip(leaves, arrays, strict=True)):
+            if np.shape(x) != leaf.shape or not np.can_cast(x.dtype, leaf.dtype, "same_kind"):
+                path = jax.tree_util.keystr(jax.tree.leaves_with_path(self.observation)[i][0])
+                raise ValueError(
+                    f"{self.name}: observation{path} has shape {np.shape(x)} and type {x.dtype}: its space "
+                    f"says {leaf.shape} and {leaf.dtype}"
+                )
+
+    def _recorded(self, leaf: Any) -> jax.ShapeDtypeStruct:
+        """An array of this shape as it is recorded: 32 bits are enough for a network."""
+        shape = getattr(leaf, "shape", None)
+        dtype = np.dtype(leaf.dtype) if getattr(leaf, "dtype", None) is not None else None
+        if shape is None or dtype is None or dtype.kind not in "fiub":
+            raise TypeError(f"{self.name}: observation has a leaf {leaf!r}: expected a shape and a dtype of numbers")
+        if dtype.kind in "fiu" and dtype.itemsize > 4:
+            dtype = np.dtype(f"{dtype.kind}4")
+        return array(shape, dtype)
+
+
+def array(shape: Sequence[int], dtype: Any) -> jax.ShapeDtypeStruct:
+    """What is known of an array that is not there yet."""
+    return jax.ShapeDtypeStruct(tuple(shape), dtype)  # type: ignore[no-untyped-call]
+
+
+class Step(NamedTuple):
+    """What one step of `n` slots gave."""
+
+    observation: Tree  #: `[n, *obs]`, a tree as the specification says; at an episode's end, its last.
+    reward: NDArray  #: `[n]` float32; zero where the slot was reset.
+    terminated: NDArray  #: `[n]` bool: the episode ended in a state of value zero.
+    truncated: NDArray  #: `[n]` bool: the episode was cut off, by a time limit for instance.
+
+
+@runtime_checkable
+class VectorEnv(Protocol):
+    """Environments in slots; a call may come from any thread."""
+
+    spec: EnvSpec
+
+    def reset(self, slots: NDArray) -> Tree:
+        """Starts new episodes in `[n]` slots; returns observations `[n, *obs]`."""
+
+    def step(self, slots: NDArray, action: NDArray) -> Step:
+        """Steps `[n]` slots with `[n]` discrete actions or `[n, actions]` continuous ones."""
+
+    def close(self) -> None:
+        """Ends the environments. Closing twice does nothing."""
+
+
+def checked_slots(slots: NDArray, count: int, spec: EnvSpec) -> NDArray:
+    """The slots as int32, if all of them exist: EnvPool does not check, and crashes the process.
+
+    Raises:
+      IndexError: if one is not in [0, count); a count of 0 means that the environments are closed.
+    """
+    slots = np.asarray(slots, np.int32)
+    if len(slots) and not 0 <= slots.min() <= slots.max() < count:
+        why = f"was made with slots={count}" if count else "is closed"
+        raise IndexError(f"slots={slots.tolist()}: {spec.name} {why}")
+    return slots

@@ -1,0 +1,105 @@
+"""Batches that fragments become, the gradients to be computed on them, and which transitions were learned from."""
+
+import functools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from stellaris.acting.normalisation import Statistics
+from stellaris.acting.policies import Policy, PolicyVersion
+from stellaris.acting.rollout import Fragment
+from stellaris.algorithms import Algorithm
+from stellaris.runtime.references import size
+from stellaris.saved import saved
+from stellaris.types import NDArray, concatenate
+
+
+@saved
+@dataclass(eq=False)
+class Data:
+    """A batch on the device, and what has been learned from it."""
+
+    batch: Any  #: what the algorithm made of the fragments.
+    indices: NDArray  #: `[gradients, m]` int32: the items of its minibatches, in the order of plain training.
+    statistics: Statistics  #: of its observations.
+    unseen: NDArray  #: `[items]` int32: how many transitions of each item no applied gradient has seen yet.
+    left: int  #: gradients that are still to be applied.
+
+    @property
+    def nbytes(self) -> int:
+        """What a learner of the whole batch fetches."""
+        return size(self.batch)
+
+    @property
+    def minibatches(self) -> list["Work"]:
+        """The gradients to be computed, in order."""
+        return [Work(self, row) for row in self.indices]
+
+    def learn(self, indices: NDArray) -> int:
+        """Notes that a gradient of these items was applied; returns how many transitions it was the first to see."""
+        items = indices[indices < len(self.unseen)]
+        first_seen = int(self.unseen[items].sum())
+        self.unseen[items] = 0
+        self.left -= 1
+        return first_seen
+
+
+@saved
+@dataclass(frozen=True, eq=False)
+class Work:
+    """One gradient to be computed: a minibatch of a batch."""
+
+    data: Data
+    indices: NDArray  #: `[m]` int32.
+
+    @property
+    def nbytes(self) -> int:
+        """What a learner of this minibatch fetches: its share of the batch."""
+        return self.data.nbytes * len(self.indices) // len(self.data.unseen)
+
+
+def batch_of(
+    fragments: Sequence[Fragment], *, algorithm: Algorithm, policy: Policy, target: PolicyVersion, key: jax.Array
+) -> Data:
+    """The batch that fragments become.
+
+    Args:
+      fragments: of equal length.
+      algorithm: which prepares them.
+      policy: whose versions chose the actions.
+      target: the newest version, for algorithms that need a policy beside the behaviour policy.
+      key: of the shuffles.
+    """
+    trajectory = concatenate([fragment.trajectory for fragment in fragments])
+    batch = _prepared(trajectory, target, algorithm=algorithm, policy=policy)
+    indices = np.asarray(_shuffled(key, batch, algorithm=algorithm))
+    unseen = _transitions(batch, algorithm=algorithm, items=int(indices.max()) + 1)
+    statistics = functools.reduce(Statistics.merge, (fragment.statistics for fragment in fragments))
+    # A copy of what is unseen: what a device array shows as NumPy is not to be written to.
+    return Data(batch, indices, statistics, np.array(unseen), left=len(indices))
+
+
+def unlearned(fragments: Iterable[Fragment], batches: Iterable[Data]) -> int:
+    """Transitions of fragments, and of batches (each counted once), that no applied gradient has seen."""
+    of_batches = {id(data): int(data.unseen.sum()) for data in batches}
+    return sum(fragment.steps - fragment.resets for fragment in fragments) + sum(of_batches.values())
+
+
+@functools.partial(jax.jit, static_argnames=("algorithm", "policy"))
+def _prepared(trajectory: Any, target: PolicyVersion, *, algorithm: Algorithm, policy: Policy) -> Any:
+    return algorithm.prepare(trajectory, policy.apply, target)
+
+
+@functools.partial(jax.jit, static_argnames="algorithm")
+def _shuffled(key: jax.Array, batch: Any, *, algorithm: Algorithm) -> Any:
+    return algorithm.minibatches(key, batch)
+
+
+@functools.partial(jax.jit, static_argnames=("algorithm", "items"))
+def _transitions(batch: Any, *, algorithm: Algorithm, items: int) -> jax.Array:
+    """How many transitions each item of a batch has: the algorithm alone knows what its items are."""
+    return jax.vmap(lambda item: jnp.sum(algorithm.select(batch, item[None]).valid))(jnp.arange(items))

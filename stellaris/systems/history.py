@@ -1,0 +1,153 @@
+"""The history of a run: a row a round, read off its trace."""
+
+import math
+from collections import defaultdict, deque
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeAlias
+
+import numpy as np
+
+from stellaris.diagnostics import LagReport
+from stellaris.runtime.billing import Meter
+from stellaris.runtime.functions import FunctionSpec
+from stellaris.runtime.price_sheets import PriceSheet
+from stellaris.runtime.trace import Trace
+from stellaris.systems.record import LAG, METRIC, POLICY
+
+#: What was reached by the end of a round, by column.
+Row: TypeAlias = Mapping[str, float]
+#: Episodes whose mean return is reported.
+WINDOW = 50
+#: Events that a row of the history tells of.
+_NEWS = frozenset(("sampled", "episode", "published", "staleness"))
+#: Of a `LagReport`, what the history shows.
+_BY_LAG = ("kl", "clip_fraction", "truncation_fraction", "effective_sample_size")
+
+
+def history(
+    trace: Trace, *, prices: Sequence[PriceSheet] = (), functions: Mapping[str, FunctionSpec] | None = None
+) -> list[Row]:
+    """The history that a trace tells: `train` returns the same.
+
+    A row has the columns `round`, `seconds`, `steps` (delivered), `version` (the newest), `episodes` (that ended),
+    `episode_return` (mean of the last 50 episodes), `gradients` (applied), `staleness_mean` and `staleness_max` (of
+    the round's applied gradients, in versions), and `cost_NAME` in USD for each price sheet. Then what the learners
+    reported in the round: the mean of each metric, or the greatest if its name ends in `_max`; and for each policy lag
+    of which there were samples `lagK_samples`, `lagK_kl`, `lagK_clip_fraction`, `lagK_truncation_fraction` and
+    `lagK_effective_sample_size`. What nobody reported in a round, its row does not have.
+
+    Args:
+      trace: of a run.
+      prices: sheets under which it is billed.
+      functions: the deployment, for bills by resources.
+
+    Returns:
+      A row for each round, and one for what came after the last.
+
+    Example:
+      >>> trace = Trace()
+      >>> trace.append(1.0, "sampled", value=256)
+      >>> trace.append(1.0, "episode", value=20.0)
+      >>> trace.append(2.0, "round", value=1)
+      >>> row = history(trace)[0]
+      >>> row["seconds"], row["steps"], row["episode_return"]
+      (2.0, 256, 20.0)
+    """
+    reader = Reader(prices, functions or {})
+    return list(reader.read(trace.rows()))
+
+
+class Reader:
+    """Reads a history off a trace that grows: every row of the trace is looked at once.
+
+    Args:
+      prices: sheets under which the run is billed.
+      functions: the deployment.
+    """
+
+    def __init__(self, prices: Sequence[PriceSheet], functions: Mapping[str, FunctionSpec]) -> None:
+        self._meters = {sheet.name: Meter(sheet, functions=functions) for sheet in prices}
+        self._recent: deque[float] = deque(maxlen=WINDOW)
+        self._steps = 0
+        self._version = -1
+        self._episodes = 0
+        self._gradients = 0
+        self._round: dict[str, list[float]] = defaultdict(list)  # what the round's events carry, by event
+        self.rows_read = 0  #: of the trace.
+        self.anything_new = True  #: whether there is anything to tell since the last row.
+
+    def read(self, rows: Iterable[tuple[float, str, str, int, int, float]]) -> Iterable[Row]:
+        """Goes on reading.
+
+        Args:
+          rows: of the trace, from `rows_read` on.
+
+        Yields:
+          The row of every round that is over.
+        """
+        for row in rows:
+            time, event, name, _, _, value = row
+            self.rows_read += 1
+            for meter in self._meters.values():
+                meter.read((row,))
+            if event == "round":
+                yield self._row(int(value), time)
+                self._round.clear()
+                self.anything_new = False
+                continue
+            self.anything_new |= event in _NEWS or event.startswith((METRIC, LAG))
+            if event == "sampled":
+                self._steps += int(value)
+            elif event == "published" and name == POLICY:
+                self._version = int(value)
+            elif event == "episode":
+                self._episodes += 1
+                self._recent.append(value)
+            elif event == "staleness":
+                self._gradients += 1
+                self._round[event].append(value)
+            elif event.startswith((METRIC, LAG)):
+                self._round[event].append(value)
+
+    @property
+    def full_window(self) -> bool:
+        """Whether there have been as many episodes as the mean return is taken over."""
+        return len(self._recent) == WINDOW
+
+    def _row(self, number: int, time: float) -> Row:
+        staleness = self._round["staleness"]
+        row: dict[str, float] = {
+            "round": number,
+            "seconds": time,
+            "steps": self._steps,
+            "version": self._version,
+            "episodes": self._episodes,
+            "episode_return": _mean(self._recent),
+            "gradients": self._gradients,
+            "staleness_mean": _mean(staleness),
+            "staleness_max": max(staleness, default=0.0),
+        }
+        row |= {f"cost_{name}": meter.bill(until=time).total for name, meter in self._meters.items()}
+        for event, values in self._round.items():
+            if event.startswith(METRIC):
+                name = event.removeprefix(METRIC)
+                row[name] = max(values) if name.endswith("_max") else _mean(values)
+        return row | self._by_lag()
+
+    def _by_lag(self) -> dict[str, float]:
+        """What the `LagReport`s of a round say together; only lags of which there were samples are in the trace."""
+        sums: dict[int, dict[str, float]] = defaultdict(dict)
+        for event, values in self._round.items():
+            if event.startswith(LAG):
+                _, lag, name = event.split(":")
+                sums[int(lag)][name] = math.fsum(values)
+        if not sums:
+            return {}
+        lags = sorted(sums)
+        report = LagReport(*(np.array([sums[lag][name] for lag in lags]) for name in LagReport._fields))
+        shown = {"samples": report.count} | {name: getattr(report, name) for name in _BY_LAG}
+        return {f"lag{lag}_{name}": float(shown[name][i]) for i, lag in enumerate(lags) for name in shown}
+
+
+def _mean(values: Sequence[float] | deque[float]) -> float:
+    return sum(values) / len(values) if values else math.nan

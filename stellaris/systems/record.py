@@ -1,0 +1,100 @@
+"""What a system notes in the trace of what it does. It only writes: nothing that is noted changes what is learned."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from stellaris.acting.rollout import Fragment
+from stellaris.diagnostics import LagReport
+from stellaris.runtime.contract import Platform
+from stellaris.runtime.functions import Invocation
+
+#: The name under which a run's policy is published.
+POLICY = "policy"
+#: Before the name of a metric in the trace, so that no metric is taken for another event.
+METRIC = "metric:"
+#: Before a field of a `LagReport`: `lag:3:kl_sum` is that of lag 3.
+LAG = "lag:"
+
+
+@dataclass(frozen=True)
+class Record:
+    """Writes what a system does into its platform's trace, from which the history is read.
+
+    Args:
+      platform: whose trace and clock.
+    """
+
+    platform: Platform
+
+    def sampled(self, done: Invocation, fragment: Fragment) -> None:
+        """Notes a fragment that was delivered: its steps, and the episodes that ended in it."""
+        self._write("sampled", fragment.steps, done)
+        self._write("reset", fragment.resets, done)
+        for episode in fragment.episodes:
+            self._write("episode", episode.episode_return, done)
+            self._write("episode_length", episode.length, done)
+
+    def queued(self, done: Invocation) -> None:
+        """Notes that a learner's gradient was put into the queue."""
+        self._write("pushed", 1, done)
+
+    def metrics(self, done: Invocation, metrics: Mapping[str, Any]) -> None:
+        """Notes what a learner reported, by name: numbers, and `LagReport`s lag by lag."""
+        for name, value in scalars(metrics):
+            self._write(name, value, done)
+
+    def applied(self, learner: int, *, staleness: int, steps: int) -> None:
+        """Notes that a gradient was taken to be applied.
+
+        Args:
+          learner: the number of the invocation that computed it.
+          staleness: in versions.
+          steps: how many transitions no applied gradient had seen before.
+        """
+        for event, value in (("staleness", staleness), ("learned", steps)):
+            self.platform.trace.append(
+                self.platform.now, event, function="learner", invocation=learner, value=float(value)
+            )
+
+    def unused(self, *, gradients: int, steps: int) -> None:
+        """Notes what the end of a run leaves: gradients in the queue, and transitions that were not learned from."""
+        self._write("queued", gradients)
+        self._write("waiting", steps)
+
+    def round_over(self, number: int) -> None:
+        """Notes that a round is over, or the run: up to here goes a row of the history."""
+        self._write("round", number)
+
+    def _write(self, event: str, value: float, done: Invocation | None = None) -> None:
+        platform = self.platform
+        if done is None:
+            platform.trace.append(platform.now, event, value=value)
+        else:
+            platform.trace.append(platform.now, event, function=done.function, invocation=done.number, value=value)
+
+
+def scalars(metrics: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    """Metrics as events of a trace; of a `LagReport` the lags that there were samples of.
+
+    Raises:
+      ValueError: if one is neither a number nor a `LagReport`; names it.
+
+    Example:
+      >>> report = LagReport(*np.array([[0.0, 2.0], [0.0, 0.5], [0.0, 1.0], [0.0, 0.0], [0.0, 2.0], [0.0, 2.5]]))
+      >>> dict(scalars({"kl": np.float32(0.25), "by_lag": report}))["lag:1:kl_sum"]
+      0.5
+    """
+    for name, value in metrics.items():
+        if isinstance(value, LagReport):
+            for lag in np.flatnonzero(np.asarray(value.count)).tolist():
+                for field, sums in value._asdict().items():
+                    yield f"{LAG}{lag}:{field}", float(sums[lag])
+        elif np.ndim(value) == 0:
+            yield f"{METRIC}{name}", float(value)
+        else:
+            raise ValueError(
+                f"metric {name!r} has shape {np.shape(value)}: a loss reports scalars, or a LagReport by policy lag"
+            )

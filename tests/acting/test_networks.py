@@ -1,0 +1,189 @@
+"""The papers' networks, against passes in NumPy."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from stellaris.acting.networks import NatureCNN, Towers, as_floats, channels_last
+from stellaris.distributions import Categorical, DiagonalGaussian
+
+#: Narrow towers compile faster.
+HIDDEN = (16, 8)
+FEATURES, ACTIONS = 5, 3
+both = pytest.mark.parametrize("discrete", [True, False], ids=["discrete", "continuous"])
+
+
+def initial(network, observation, seed=0):
+    """Fresh parameters."""
+    return jax.jit(network.init)(jax.random.key(seed), observation)
+
+
+def vectors(*shape) -> jax.Array:
+    """Observations of order one."""
+    return jnp.asarray(np.random.default_rng(0).standard_normal((*shape, FEATURES)), jnp.float32)
+
+
+def images(*shape) -> jax.Array:
+    """Noise."""
+    return jnp.asarray(np.random.default_rng(0).integers(0, 256, shape, np.uint8))
+
+
+def dense(layer, x) -> np.ndarray:
+    """A linear layer in NumPy's float64."""
+    return x @ np.float64(layer["kernel"]) + np.float64(layer["bias"])
+
+
+# ---- towers ---------------------------------------------------------------------------------------------------------
+
+
+def tower(params, x) -> np.ndarray:
+    """The oracle: tanh layers and a linear one."""
+    layers = [params[name] for name in sorted(params)]
+    for layer in layers[:-1]:
+        x = np.tanh(dense(layer, x))
+    return dense(layers[-1], x)
+
+
+@pytest.mark.parametrize(
+    ("network", "features", "count"),
+    [
+        # policy 11·256+256 + 256·256+256 + 256·3+3, and 3 log std; value 3072 + 65792 + 256+1
+        (Towers(3, False), 11, 3072 + 65792 + 771 + 3 + 3072 + 65792 + 257),
+        # policy 4·256+256 + 65792 + 256·2+2; value 1280 + 65792 + 257
+        (Towers(2, True), 4, 1280 + 65792 + 514 + 1280 + 65792 + 257),
+    ],
+    ids=["Hopper", "CartPole"],
+)
+def test_number_of_parameters(network, features, count):
+    """Two towers of 2x256, counted by hand; all float32."""
+    leaves = jax.tree.leaves(jax.eval_shape(network.init, jax.random.key(0), jnp.zeros((1, features))))
+    assert sum(leaf.size for leaf in leaves) == count
+    assert {leaf.dtype for leaf in leaves} == {jnp.dtype("float32")}
+
+
+@both
+def test_towers_against_numpy(discrete):
+    """Each head from its own tower of tanh layers, with any batch axes."""
+    network, x = Towers(ACTIONS, discrete, HIDDEN), vectors(6, 2)
+    params = initial(network, x)
+    distribution, value = network.apply(params, x)
+    output = distribution.logits if discrete else distribution.mean
+    np.testing.assert_allclose(output, tower(params["params"]["policy"], x), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(value, tower(params["params"]["value"], x)[..., 0], rtol=1e-4, atol=1e-5)
+    assert value.shape == (6, 2)
+    assert output.shape == (6, 2, ACTIONS)
+
+
+@both
+def test_towers_are_separate(discrete):
+    """No parameter serves both heads."""
+    network, x = Towers(ACTIONS, discrete, HIDDEN), vectors(4)
+    params = initial(network, x)
+
+    def total(params, head):
+        distribution, value = network.apply(params, x)
+        return jnp.sum(value) if head == "value" else jnp.sum(jnp.square(distribution[0]))
+
+    for head, other in [("value", "policy"), ("policy", "value")]:
+        gradient = jax.grad(total)(params, head)["params"]
+        assert all(bool(jnp.any(leaf != 0)) for leaf in jax.tree.leaves(gradient[head]))
+        assert not any(bool(jnp.any(leaf != 0)) for leaf in jax.tree.leaves(gradient[other]))
+
+
+@both
+def test_initialisation_of_towers(discrete):
+    """Near uniform whatever the observations; values of order one; seeds decide, and differ; biases are zero."""
+    network, x = Towers(ACTIONS, discrete, HIDDEN), vectors(200)
+    distribution, value = network.apply(initial(network, x), x)
+    assert np.max(np.abs(distribution[0])) < 0.1
+    assert 0.1 < np.std(value) < 10
+    first, same, other = (initial(network, x, seed)["params"] for seed in (0, 0, 1))
+    jax.tree.map(np.testing.assert_array_equal, first, same)
+    for name in ("policy", "value"):
+        for layer, (mine, others) in enumerate(zip(same[name].values(), other[name].values(), strict=True)):
+            assert not np.array_equal(mine["kernel"], others["kernel"])
+            np.testing.assert_array_equal(mine["bias"], 0.0)
+            gain = [2**0.5, 2**0.5, 0.01 if name == "policy" else 1.0][layer]
+            np.testing.assert_allclose(np.linalg.svd(mine["kernel"])[1], gain, rtol=1e-3)  # orthogonal
+
+
+def test_heads():
+    """Categorical for discrete actions; for continuous ones a Gaussian whose deviation is a parameter of its own."""
+    for discrete, kind in [(False, DiagonalGaussian), (True, Categorical)]:
+        for network, x in [
+            (Towers(ACTIONS, discrete, HIDDEN), vectors(5)),
+            (NatureCNN((36, 36), ACTIONS, discrete), images(5, 36, 36)),
+        ]:
+            params = initial(network, x)
+            distribution, _ = network.apply(params, x)
+            assert isinstance(distribution, kind)
+            assert distribution.entropy().shape == (5,)
+            assert ("log_std" in params["params"]) != discrete
+            if not discrete:
+                assert len(np.unique(params["params"]["log_std"])) == 1
+                log_std = jnp.array([0.0, 1.0, -2.0])
+                distribution, _ = network.apply({"params": {**params["params"], "log_std": log_std}}, x)
+                np.testing.assert_array_equal(distribution.log_std, np.tile(log_std, (5, 1)))
+
+
+# ---- the Nature CNN -------------------------------------------------------------------------------------------------
+
+
+def convolution(layer, x, stride) -> np.ndarray:
+    """A convolution of `[n, height, width, channels]` without padding, patch by patch, and relu."""
+    kernel, bias = np.float64(layer["kernel"]), np.float64(layer["bias"])
+    size = kernel.shape[0]
+    steps = range(0, x.shape[1] - size + 1, stride), range(0, x.shape[2] - size + 1, stride)
+    patches = np.array([[x[:, i : i + size, j : j + size] for j in steps[1]] for i in steps[0]])
+    return np.maximum(np.einsum("ijnabc,abcd->nijd", patches, kernel) + bias, 0.0)
+
+
+def test_number_of_parameters_of_the_cnn():
+    """For Atari's four frames of 84x84, counted by hand: 84 -> 20 -> 9 -> 7."""
+    network = NatureCNN((4, 84, 84), 6, True)
+    leaves = jax.tree.leaves(jax.eval_shape(network.init, jax.random.key(0), jnp.zeros((1, 4, 84, 84), jnp.uint8)))
+    convolutions = (8 * 8 * 4 * 32 + 32) + (4 * 4 * 32 * 64 + 64) + (3 * 3 * 64 * 64 + 64)
+    assert sum(leaf.size for leaf in leaves) == convolutions + (7 * 7 * 64 * 512 + 512) + (512 * 6 + 6) + (512 + 1)
+
+
+@pytest.mark.parametrize("shape", [(3, 44, 36), (44, 36, 3), (44, 36)])
+def test_the_cnn_against_numpy(shape):
+    """Bytes as fractions of 255, three convolutions, one layer, two heads; channels first, last, or none."""
+    network, x = NatureCNN(shape, ACTIONS, True), images(2, *shape)
+    params = initial(network, x)
+    distribution, value = jax.jit(network.apply)(params, x)
+    layers = params["params"]
+    y = np.float64(x) / 255
+    y = y[..., None] if len(shape) == 2 else np.moveaxis(y, 1, -1) if shape[0] == 3 else y
+    for i, stride in enumerate((4, 2, 1)):
+        y = convolution(layers[f"Conv_{i}"], y, stride)
+    y = np.maximum(dense(layers["Dense_0"], y.reshape(2, -1)), 0.0)
+    np.testing.assert_allclose(distribution.logits, dense(layers["policy"], y), rtol=1e-3, atol=1e-6)
+    np.testing.assert_allclose(value, dense(layers["value"], y)[:, 0], rtol=1e-3, atol=1e-5)
+    more = jax.jit(network.apply)(params, jnp.stack([x] * 3))[1]  # any batch axes
+    np.testing.assert_allclose(more, np.tile(value, (3, 1)), rtol=1e-4, atol=1e-6)
+
+
+# ---- parts ----------------------------------------------------------------------------------------------------------
+
+
+def test_numbers_to_compute_with():
+    """Bytes become fractions of 255; other numbers become float32 as they are."""
+    np.testing.assert_allclose(as_floats(jnp.array([0, 51, 255], jnp.uint8)), [0.0, 0.2, 1.0], rtol=1e-6)
+    for dtype in (jnp.int32, jnp.int8, jnp.float16, bool):
+        got = as_floats(jnp.array([0, 1], dtype))
+        assert got.dtype == jnp.float32
+        assert got.tolist() == [0.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [((4, 84, 84), (84, 84, 4)), ((84, 84, 3), (84, 84, 3)), ((50, 40), (50, 40, 1)), ((36, 36, 36), (36, 36, 36))],
+)
+def test_channels_last(shape, expected):
+    """The smaller of the first and the last axis; of equal ones the last."""
+    x = np.arange(np.prod(shape)).reshape(1, *shape)
+    got = channels_last(jnp.asarray(x), shape)
+    assert got.shape == (1, *expected)
+    assert got[0, 2, 1, 0] == (x[0, 0, 2, 1] if expected[-1] == 4 else np.ravel(x[0, 2, 1])[0])

@@ -1,0 +1,168 @@
+"""What the losses share: any network, ratios, the cap over held policies, and settings that are checked."""
+
+import functools
+import math
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from stellaris import IMPACT, IMPALA, PPO
+from stellaris.acting.networks import Towers
+from stellaris.algorithms import actor_critic, gradient
+from tests.algorithms.problems import ACTIONS, FEATURES, categorical, close, equal, gaussian
+from tests.algorithms.test_impala import sample_trajectory
+from tests.test_distributions import Discrete, Normal
+
+
+def bare(params, observation, discrete):
+    """The parameters of flax's network, as plain matrices: the heads' output and the value."""
+    params = params["params"]
+
+    def tower(layers):
+        hidden = jnp.tanh(observation @ layers["Dense_0"]["kernel"] + layers["Dense_0"]["bias"])
+        return hidden @ layers["Dense_1"]["kernel"] + layers["Dense_1"]["bias"]
+
+    policy, value = tower(params["policy"]), tower(params["value"])[..., 0]
+    return (policy if discrete else (policy, params["log_std"])), value
+
+
+@functools.lru_cache
+def networks(discrete):
+    """flax's network, parameters for it, and functions of the same parameters that return other things."""
+    network = Towers(ACTIONS, discrete, (8,))
+    params = jax.jit(network.init)(jax.random.key(0), jnp.zeros((1, FEATURES)))
+
+    def own(params, observation):
+        parameters, value = bare(params, observation, discrete)
+        return (Discrete(parameters) if discrete else Normal(*parameters)), value
+
+    return params, {"flax": network.apply, "bare": functools.partial(bare, discrete=discrete), "own": own}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "discrete"),
+    [
+        (PPO(entropy_coefficient=0.1), False),
+        (PPO(entropy_coefficient=0.1), True),
+        (IMPALA(), True),
+        (IMPACT(entropy_coefficient=0.1), False),
+    ],
+)
+def test_the_network_is_the_users(algorithm, discrete):
+    """flax, bare arrays and a distribution of one's own, all of the same function: loss, metrics and gradient."""
+    trajectory = sample_trajectory(categorical if discrete else gaussian)
+    params, functions = networks(discrete)
+    peer = jax.tree.map(lambda p: 0.9 * p, params)
+    target = jax.tree.map(lambda p: 1.1 * p, params)
+
+    def learn(apply_fn):
+        batch = algorithm.prepare(trajectory, apply_fn, target)
+        return gradient(algorithm, apply_fn, params, batch, (peer,))
+
+    learned = {name: jax.jit(functools.partial(learn, apply_fn))() for name, apply_fn in functions.items()}
+    assert max(float(jnp.abs(x).max()) for x in jax.tree.leaves(learned["flax"][0])) > 1e-3
+    for name in ("bare", "own"):
+        close(learned[name], learned["flax"], 1e-4)
+
+
+@pytest.mark.parametrize("where", ["parameters", "peer"])
+def test_numpy_parameters(where):
+    """Parameters on the host, and a trajectory on the host: a bare network's logits are NumPy's, and as good."""
+    trajectory = jax.tree.map(np.asarray, sample_trajectory(categorical))
+    apply_fn = lambda p, observation: (observation @ p["policy"], observation @ p["value"])  # noqa: E731
+    host = {
+        "policy": np.linspace(-1, 1, FEATURES * ACTIONS, dtype=np.float32).reshape(FEATURES, ACTIONS),
+        "value": np.ones(FEATURES, np.float32),
+    }
+    device = jax.tree.map(jnp.asarray, host)
+    params, peer = (host, device) if where == "parameters" else (device, host)
+    got = IMPALA().loss(apply_fn, params, trajectory, (peer,))
+    close(got, IMPALA().loss(apply_fn, device, trajectory, (device,)))
+
+
+# ---- ratios and the cap ---------------------------------------------------------------------------------------------
+
+
+def test_log_ratio_by_hand():
+    """The difference of log-probabilities; 0 where a sample is invalid, whatever it holds, and no gradient either."""
+    valid = jnp.array([True, True, False, False])
+    log_prob, behaviour = jnp.array([-1.0, -2.0, jnp.nan, -1.0]), jnp.array([-1.5, -1.0, -1.0, -jnp.inf])
+    equal(actor_critic.log_ratio(log_prob, behaviour, valid), [0.5, -1.0, 0.0, 0.0])
+    slope = jax.grad(lambda x: jnp.sum(actor_critic.log_ratio(x, behaviour, valid)))(log_prob)
+    equal(slope, [1.0, 1.0, 0.0, 0.0])
+
+
+def logits(params, observation):
+    """A policy of two actions whose logits are its parameters, at every observation."""
+    return jnp.broadcast_to(params, (len(observation), 2)), jnp.zeros(len(observation))
+
+
+def test_the_cap_by_hand():
+    """Action 0 has probability 1/2 under the behaviour policy, 3/4 under the learner's and 2/3 and 1/4 under peers'."""
+    odds = {name: jnp.log(jnp.array([p, 1 - p])) for name, p in {"own": 3 / 4, "near": 2 / 3, "far": 1 / 4}.items()}
+    observation = jnp.zeros((2, 1))
+    action = jnp.array([0, 1])
+    batch = SimpleNamespace(action=action, log_prob=jnp.log(jnp.array([0.5, 0.5])))
+    own = actor_critic.evaluate(logits, odds["own"], observation, action).log_prob
+    close(jnp.exp(own), [3 / 4, 1 / 4])
+
+    def cap(*peers, rho=1.0):
+        return actor_critic.held_cap(logits, tuple(odds[peer] for peer in peers), observation, batch, own, rho)
+
+    assert cap() is None
+    # Ratios of action 0: own 3/2, near 4/3, far 1/2. Of action 1: own 1/2, near 2/3, far 3/2: no peer is below it.
+    close(cap("near"), [4 / 3, jnp.inf])
+    close(cap("near", "far"), [1.0, jnp.inf])
+    close(cap("near", "far", rho=1.2), [1.2, jnp.inf])
+    close(cap("own"), [jnp.inf, jnp.inf])
+
+
+def test_the_cap_forgives_rounding():
+    """A peer that differs by one rounding of its parameters truncates nothing; one that differs by more does."""
+    observation, action = jnp.zeros((1, 1)), jnp.array([0])
+    batch = SimpleNamespace(action=action, log_prob=jnp.log(jnp.array([0.1])))
+    params = jnp.array([1.0, 0.5])
+    own = actor_critic.evaluate(logits, params, observation, action).log_prob
+    for step, truncates in ((1e-6, False), (1e-3, True)):
+        cap = actor_critic.held_cap(logits, (params - jnp.array([step, 0.0]),), observation, batch, own, 1.0)
+        assert bool(jnp.isfinite(cap[0])) is truncates
+
+
+def test_outside_the_trust_region_by_hand():
+    """Ratios 1, 1.1, 1.3 and 0.7 at a clip of 0.2."""
+    ratio = jnp.array([1.0, 1.1, 1.3, 0.7])
+    equal(actor_critic.outside(jnp.log(ratio), 0.2), [False, False, True, True])
+
+
+# ---- settings -------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_infinite():
+    """Numbers of Python's and NumPy's; a traced number is not known to be."""
+    assert [actor_critic.is_infinite(rho) for rho in (math.inf, np.float64(math.inf), np.float32(math.inf))] == [
+        True
+    ] * 3
+    assert [actor_critic.is_infinite(rho) for rho in (1.0, 2, jnp.float32(math.inf))] == [False] * 3
+
+
+def test_learning_rates():
+    """Positive numbers and schedules."""
+    for rate in (1e-3, 1, optax.constant_schedule(0.1)):
+        actor_critic.check_learning_rate(rate)
+    with pytest.raises(ValueError, match=r"learning_rate=0\.0 is not positive"):
+        actor_critic.check_learning_rate(0.0)
+    with pytest.raises(TypeError, match="learning_rate='fast' is not a number"):
+        actor_critic.check_learning_rate("fast")
+
+
+def test_a_bound_on_the_gradients_norm():
+    """(3, 4) has norm 5: cut to 1 it is (0.6, 0.8); without a bound it is the optimizer itself."""
+    sgd, gradient = optax.sgd(1.0), jnp.array([3.0, 4.0])
+    assert actor_critic.norm_clipped(sgd, None) is sgd
+    for most, expected in ((1.0, [-0.6, -0.8]), (9.0, [-3.0, -4.0])):
+        optimizer = actor_critic.norm_clipped(sgd, most)
+        close(optimizer.update(gradient, optimizer.init(gradient))[0], expected)

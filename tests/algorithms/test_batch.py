@@ -1,0 +1,101 @@
+"""Batches: minibatches that cover each epoch once, and means over valid samples."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from stellaris import PPO
+from stellaris.algorithms import Batch
+from stellaris.algorithms.batch import before_the_last, cleaned, flatten, masked_mean, standardized, take, the_last
+from tests.algorithms.problems import close, equal
+
+
+def samples(n):
+    """A batch of which only the size matters."""
+    return Batch(*[jnp.zeros(n)] * len(Batch._fields))
+
+
+def test_minibatches_of_nothing():
+    """There is no batch without a sample."""
+    with pytest.raises(ValueError, match="size=0 is below 1"):
+        PPO().minibatches(jax.random.key(0), samples(0))
+
+
+@pytest.mark.parametrize(
+    ("size", "minibatch_size", "shape"),
+    [
+        (8, 4, (6, 4)),  # even
+        (6, 4, (6, 3)),  # two of three rather than four and two
+        (10, 4, (9, 4)),  # two indices of padding
+        (5, 100, (3, 5)),  # full batch
+        (1, 1, (3, 1)),
+    ],
+)
+def test_minibatches_cover_each_epoch_once(size, minibatch_size, shape):
+    """Every index exactly once an epoch, then the padding, which fills no minibatch."""
+    indices = PPO(epochs=3, minibatch_size=minibatch_size).minibatches(jax.random.key(0), samples(size))
+    assert (indices.shape, indices.dtype) == (shape, jnp.int32)
+    epochs = np.asarray(indices).reshape(3, -1)
+    for epoch in epochs:
+        assert sorted(epoch[:size]) == list(range(size))
+        assert (epoch[size:] == size).all()
+    assert (np.asarray(indices)[:, 0] < size).all()
+
+
+def test_minibatches_are_shuffled_anew():
+    """Epochs differ from each other and from the order of the batch, and keys from each other; a key repeats itself."""
+    ppo = PPO(epochs=2, minibatch_size=50)
+    first, second = ppo.minibatches(jax.random.key(0), samples(50))
+    orders = [first, second, ppo.minibatches(jax.random.key(1), samples(50))[0], jnp.arange(50)]
+    assert len({tuple(order.tolist()) for order in orders}) == 4
+    jitted = jax.jit(PPO.minibatches, static_argnums=0)
+    equal(jitted(ppo, jax.random.key(0), samples(50)), jnp.stack([first, second]))
+
+
+# ---- samples that are not valid -------------------------------------------------------------------------------------
+
+
+def test_an_index_beyond_a_batch_is_not_valid():
+    """Zeros and False in its place, along either axis; the types stay."""
+    batch = {"x": jnp.arange(6.0).reshape(3, 2), "valid": jnp.ones((3, 2), bool)}
+    got = take(batch, jnp.array([2, 3, 0]))
+    equal(got, {"x": [[4.0, 5.0], [0.0, 0.0], [0.0, 1.0]], "valid": [[True] * 2, [False] * 2, [True] * 2]})
+    got = take(batch, jnp.array([1, 2]), axis=1)
+    equal(got, {"x": [[1.0, 0.0], [3.0, 0.0], [5.0, 0.0]], "valid": [[True, False]] * 3})
+
+
+def test_flattening_by_hand():
+    """Sample `t * B + b` is step t of environment b; what follows the axes stays."""
+    got = flatten({"x": np.arange(12).reshape(2, 3, 2), "y": np.arange(6).reshape(2, 3)}, 2)
+    equal(got, {"x": np.arange(12).reshape(6, 2), "y": np.arange(6)})
+
+
+def test_observations_before_the_last_and_the_last():
+    """Of a tree, too."""
+    observation = {"image": np.arange(4), "speed": np.arange(8).reshape(4, 2)}
+    equal(before_the_last(observation), {"image": [0, 1, 2], "speed": [[0, 1], [2, 3], [4, 5]]})
+    equal(the_last(observation), {"image": [3], "speed": [[6, 7]]})
+
+
+def test_means_by_hand():
+    """Over valid samples, though others hold NaN; of truth values a fraction; of none zero."""
+    valid = jnp.array([True, False, True, True])
+    assert masked_mean(jnp.array([1.0, jnp.nan, 3.0, 5.0]), valid) == 3.0
+    assert masked_mean(jnp.array([True, True, False, False]), valid) == jnp.float32(1 / 3)
+    assert masked_mean(jnp.full(4, jnp.nan), jnp.zeros(4, bool)) == 0.0
+    close(standardized(jnp.array([1.0, 99.0, 3.0, 5.0]), valid), np.array([-1.0, 0.0, 0.0, 1.0]) * np.sqrt(1.5))
+
+
+def test_cleaned_fields_are_zero_where_not_valid():
+    """Those named, whatever they held and however many axes they have; the others are left alone."""
+    batch = samples(2)._replace(
+        observation=jnp.full((2, 3), jnp.nan),
+        action=jnp.array([[1.0, 2.0], [jnp.nan, jnp.inf]]),
+        advantage=jnp.array([3.0, jnp.nan]),
+        valid=jnp.array([True, False]),
+    )
+    got = cleaned(batch, "action", "advantage")
+    equal(got.action, [[1.0, 2.0], [0.0, 0.0]])
+    equal(got.advantage, [3.0, 0.0])
+    equal(got.observation, batch.observation)

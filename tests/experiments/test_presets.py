@@ -1,0 +1,61 @@
+"""Presets: a system is a row, and nothing differs between systems but what belongs to them."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from experiments.presets import ACTORS, LEARNERS, PRESETS, Contender, serverless
+from stellaris.configuration import described, differences
+from stellaris.systems import Stellaris, Synchronous
+
+
+@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("environment", ["Hopper-v4", "CartPole-v1", "Own-v0"])
+def test_every_system_has_the_functions_that_it_needs(name: str, environment: str) -> None:
+    """Deployed, and priced by both bills; with a colour and a line of its own."""
+    preset = PRESETS[name](environment)
+    for contender in preset.contenders:
+        assert set(contender.system.functions) <= contender.functions.keys()
+        assert [sheet.name for sheet in contender.prices] == ["demo", "pay_per_use"]
+    assert len({contender.colour for contender in preset.contenders}) == len(preset.contenders)
+    assert len({contender.line for contender in preset.contenders}) == len(preset.contenders)
+    assert len({contender.name for contender in preset.contenders}) == len(preset.contenders)
+
+
+def algorithm(contender: Contender) -> object:
+    """What it learns with."""
+    assert isinstance(contender.system, Stellaris | Synchronous)
+    return contender.system.algorithm
+
+
+def test_the_tuned_preset_learns_with_one_algorithm() -> None:
+    """To the last setting."""
+    one, other = map(algorithm, PRESETS["tuned"]("Hopper-v4").contenders)
+    assert one == other
+
+
+def test_the_papers_systems_differ_in_their_minibatches() -> None:
+    """Each learner takes its part of a batch, and the central one all of it; nothing else."""
+    one, other = map(algorithm, PRESETS["paper"]("Hopper-v4").contenders)
+    assert list(differences(described(one), described(other))) == [
+        ("minibatch_size", ACTORS * 256 // LEARNERS, ACTORS * 256)
+    ]
+
+
+def test_settings_are_recorded_as_they_are() -> None:
+    """Another setting is another record; JSON can hold it."""
+    preset = PRESETS["tuned"]("Hopper-v4")
+    record = json.dumps(preset.settings(), allow_nan=False)
+    assert json.loads(record)["systems"]["stellaris"]["system"]["rho"] == 2.0
+    first, *rest = preset.contenders
+    assert isinstance(first.system, Stellaris)
+    other = replace(preset, contenders=(replace(first, system=replace(first.system, rho=3.0)), *rest))
+    assert [name for name, _, _ in differences(preset.settings(), other.settings())] == ["systems.stellaris.system.rho"]
+
+
+def test_a_third_system_is_a_line() -> None:
+    """Its name, system, colour and line; deployment and prices come with where it runs."""
+    third = serverless("no cap", Stellaris(rho=float("inf")), colour="#009E73", line="-.")
+    preset = replace(PRESETS["tuned"]("Hopper-v4"), contenders=(*PRESETS["tuned"]("Hopper-v4").contenders, third))
+    assert list(preset.settings()["systems"]) == ["stellaris", "synchronous", "no cap"]

@@ -1,0 +1,127 @@
+"""The history is a view of the trace: the one that `train` returns, at any time, from any copy of the trace."""
+
+import math
+from pathlib import Path
+
+import pytest
+
+from stellaris import Trace
+from stellaris.runtime import PriceSheet, Rate
+from stellaris.runtime.delays import Gamma, LogNormal
+from stellaris.systems import Budget, Stellaris, Synchronous, history
+from stellaris.systems.history import WINDOW, Reader
+from tests.systems import tiny
+from tests.systems.test_record import lag_report, scalars
+
+JITTERY = tiny.deployment(LogNormal(0.01, 0.5), Gamma(0.1, 1.0), LogNormal(0.02, 0.5), cold_start=LogNormal(0.3, 0.5))
+
+
+@pytest.mark.parametrize(
+    "system", [Stellaris(tiny.PPO_CONFIG, learners=3), Synchronous(tiny.PPO_CONFIG)], ids=["stellaris", "synchronous"]
+)
+def test_it_is_what_train_returns(system: Stellaris | Synchronous, tmp_path: Path) -> None:
+    """From the trace in memory, and from one that was saved; costs to the last bit."""
+    result = tiny.run(system, JITTERY, budget=Budget(steps=32 * 12))
+    result.trace.save(tmp_path / "trace.parquet")
+    for trace in (result.trace, Trace.load(tmp_path / "trace.parquet")):
+        assert repr(history(trace, prices=tiny.PRICES, functions=JITTERY)) == repr(list(result.history))
+
+
+def test_a_row_by_hand() -> None:
+    """Two rounds: sums go on, means begin anew."""
+    trace = Trace()
+
+    def note(time: float, event: str, value: float, function: str = "") -> None:
+        trace.append(time, event, function=function, value=value)
+
+    note(0.0, "published", 0, "policy")
+    trace.append(0.0, "started", function="actor", invocation=0)
+    for value in (10.0, 20.0):
+        note(1.0, "sampled", 16, "actor")
+        note(1.0, "episode", value, "actor")
+    note(1.5, "published", 7, "something else")
+    note(2.0, "round", 1)
+    note(2.5, "staleness", 3, "learner")
+    note(2.5, "staleness", 0, "learner")
+    note(2.5, "metric:kl", 0.5)
+    note(2.5, "metric:kl", 1.5)
+    note(2.5, "metric:data_lag_max", 2)
+    note(2.5, "metric:data_lag_max", 5)
+    note(2.5, "published", 1, "policy")
+    note(3.0, "sampled", 16, "actor")
+    note(3.0, "episode", 60.0, "actor")
+    note(4.0, "round", 2)
+    note(5.0, "episode", 1000.0, "actor")  # nobody has declared the round over that it is in
+    prices = PriceSheet("p", {"actor": Rate(per_second=0.5)})
+    first, second = history(trace, prices=[prices])
+    assert math.isnan(first.pop("staleness_mean"))  # type: ignore[attr-defined]
+    assert first == {
+        "round": 1,
+        "seconds": 2.0,
+        "steps": 32,
+        "version": 0,
+        "episodes": 2,
+        "episode_return": 15.0,
+        "gradients": 0,
+        "staleness_max": 0.0,
+        "cost_p": 1.0,
+    }
+    assert second == {
+        "round": 2,
+        "seconds": 4.0,
+        "steps": 48,
+        "version": 1,
+        "episodes": 3,
+        "episode_return": 30.0,
+        "gradients": 2,
+        "staleness_mean": 1.5,
+        "staleness_max": 3.0,
+        "cost_p": 2.0,
+        "kl": 1.0,
+        "data_lag_max": 5.0,
+    }
+
+
+def test_what_is_reported_by_lag() -> None:
+    """Reports of a round add up: means are over samples, not over gradients."""
+    trace = Trace()
+    for report in (lag_report(0.0, 8.0), lag_report(2.0, 24.0)):
+        for name, value in scalars({"by_lag": report}):
+            trace.append(0.0, name, value=value)
+    trace.append(0.0, "lag:1:kl_sum", value=32.0)
+    trace.append(1.0, "round", value=1)
+    (row,) = history(trace)
+    assert [name for name in row if name.startswith("lag")] == [
+        f"lag{lag}_{name}"
+        for lag in (0, 1)
+        for name in ("samples", "kl", "clip_fraction", "truncation_fraction", "effective_sample_size")
+    ]
+    assert (row["lag0_samples"], row["lag1_samples"]) == (2.0, 32.0)
+    assert (row["lag0_kl"], row["lag1_kl"]) == (0.5, 1.5)
+    assert row["lag1_clip_fraction"] == 0.5
+    assert row["lag1_effective_sample_size"] == pytest.approx(64.0**2 / 128.0)
+
+
+def test_the_return_is_of_the_last_episodes() -> None:
+    """Fifty of them, and from then on the window is full."""
+    trace, reader = Trace(), Reader((), {})
+    for i in range(WINDOW + 10):
+        trace.append(float(i), "episode", value=float(i))
+        assert reader.full_window == (i >= WINDOW)
+        list(reader.read(trace.rows(reader.rows_read)))
+    trace.append(99.0, "round", value=1)
+    (row,) = reader.read(trace.rows(reader.rows_read))
+    assert row["episode_return"] == sum(range(10, WINDOW + 10)) / WINDOW
+    assert reader.rows_read == len(trace)
+
+
+def test_policy_lags_are_in_the_history_of_a_run() -> None:
+    """Of every learner, for whatever lags there were; the samples are those of the gradients."""
+    result = tiny.run(Stellaris(tiny.PPO_CONFIG, learners=3), JITTERY, budget=Budget(steps=32 * 8))
+    last = result.history[-1]
+    lags = [int(name[3]) for name in last if name.endswith("_samples")]
+    assert max(lags) >= 1
+    assert any(last[f"lag{lag}_kl"] > 0 for lag in lags)
+    counts = [value for _, event, _, _, _, value in result.trace.rows() if event.endswith(":count")]
+    pushed = len(result.trace.select("pushed").time)
+    assert pushed * 0.7 * 8 <= sum(counts) <= pushed * 8  # minibatches of 8, less the steps that only reset

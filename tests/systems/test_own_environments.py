@@ -1,0 +1,113 @@
+"""Environments of a stranger's own, of any kind, are learned by both systems."""
+
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import pytest
+
+from stellaris import ActorCritic, EnvSpec, Pixels, Policy
+from stellaris.acting import Vectorised
+from stellaris.acting.envs import GymnasiumEnv
+from stellaris.runtime import Checkpoints
+from tests.systems.bandits import Bandit, Picture, Sensors, both, learned
+
+SMALL = ActorCritic(hidden=(16,))
+
+
+@both
+def test_a_class(system: str) -> None:
+    """An environment that is registered nowhere."""
+    first, last = learned(system, Bandit, SMALL)
+    assert first < 0.7
+    assert last > 0.9
+
+
+def vectorised(slots: int, seed: int) -> GymnasiumEnv:
+    """A vector environment of one's own."""
+    return GymnasiumEnv("Bandit", Bandit, slots=slots, seed=seed)
+
+
+def test_a_vector_environment() -> None:
+    """The same environments in a vector: the same run, to the bit."""
+    assert learned("stellaris", Vectorised(vectorised), SMALL) == learned("stellaris", Bandit, SMALL)
+
+
+class TinyCNN(nn.Module):
+    """One convolution, for images that are too small for the Nature CNN."""
+
+    @nn.compact
+    def __call__(self, image: jax.Array) -> tuple[jax.Array, jax.Array]:
+        x = nn.relu(nn.Conv(8, (3, 3), strides=3)(image / 255))
+        x = x.reshape(*x.shape[:-3], -1)
+        return nn.Dense(2)(x), nn.Dense(1)(x)[..., 0]
+
+
+@both
+def test_images(system: str) -> None:
+    """Of bytes, by a network of one's own."""
+    first, last = learned(system, functools.partial(Picture, 6), lambda spec: Policy(spec, TinyCNN(), normalise=False))
+    assert first < 0.7
+    assert last > 0.9
+
+
+def test_pixels() -> None:
+    """The Nature CNN on the smallest images that it can see."""
+    first, last = learned("stellaris", functools.partial(Picture, 36), Pixels(), learning_rate=1e-3, rounds=20)
+    assert first < 0.7
+    assert last > 0.9
+
+
+@dataclass(frozen=True)
+class Trusting:
+    """A network on dictionaries, of bare arrays: a linear one for each sensor that may be trusted."""
+
+    def init(self, key: jax.Array, observation: Any) -> Any:
+        assert observation["decoration"][0].dtype == jnp.uint8
+        assert observation["trusted"].dtype == jnp.int32
+        sensors = observation["sensors"].shape[-1]
+        return {"policy": 0.1 * jax.random.normal(key, (2, sensors, 2)), "value": jnp.zeros((2, sensors))}
+
+    def apply(self, params: Any, observation: Any) -> tuple[jax.Array, jax.Array]:
+        trusted = jax.nn.one_hot(observation["trusted"], 2)
+        logits = jnp.einsum("...s,...t,tsa->...a", observation["sensors"], trusted, params["policy"])
+        return logits, jnp.einsum("...s,...t,ts->...", observation["sensors"], trusted, params["value"])
+
+
+def trusting(spec: EnvSpec) -> Policy:
+    """The policy with this network."""
+    return Policy(spec, Trusting())
+
+
+@both
+def test_dictionaries(system: str) -> None:
+    """Of floats, which are normalised, of categories, and of what is of no use."""
+    first, last = learned(system, Sensors, trusting, learning_rate=5e-2, rounds=35)
+    assert first < 0.7
+    assert last > 0.9
+
+
+def test_a_run_that_is_resumed(tmp_path: Path) -> None:
+    """What actors keep of dictionaries, and their statistics, are saved: it goes on as if nothing had happened."""
+    learn = functools.partial(learned, "stellaris", Sensors, trusting)
+    whole = learn(rounds=6, checkpoints=Checkpoints(tmp_path / "whole", every=2))
+    learn(rounds=3, checkpoints=Checkpoints(tmp_path / "parts", every=2))
+    assert learn(rounds=6, checkpoints=Checkpoints(tmp_path / "parts", every=2), resume=True) == whole
+
+
+@pytest.mark.parametrize(
+    ("environment", "policy", "message"),
+    [
+        (Sensors, SMALL, r"Sensors: ActorCritic is for vectors, but an observation is {.*}: pass policy=lambda spec:"),
+        (functools.partial(Picture, 36), SMALL, r"Picture: ActorCritic is for vectors, .*: pass policy=Pixels\(\)"),
+        (functools.partial(Picture, 6), Pixels(), r"Picture: Pixels is for images of at least 36x36, but"),
+    ],
+)
+def test_policies_that_do_not_fit(environment: Any, policy: Any, message: str) -> None:
+    """Said before anything runs, with what to pass instead."""
+    with pytest.raises(ValueError, match=message):
+        learned("stellaris", environment, policy)

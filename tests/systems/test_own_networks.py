@@ -1,0 +1,142 @@
+"""Networks of a stranger's own, from any library, learn in both systems."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import equinox as eqx
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import pytest
+
+from stellaris import EnvSpec, Policy
+from tests.systems.bandits import Aim, Bandit, both, learned
+
+
+class Flax(nn.Module):
+    """A flax module is a network as it is: here, one with a torso that both heads share."""
+
+    actions: int
+
+    @nn.compact
+    def __call__(self, observation: jax.Array) -> tuple[jax.Array, jax.Array]:
+        torso = nn.relu(nn.Dense(16)(observation))
+        return nn.Dense(self.actions)(torso), nn.Dense(1)(torso)[..., 0]
+
+
+class Model(eqx.Module):
+    """An Equinox model of one observation, with all that it is."""
+
+    policy: eqx.nn.MLP
+    value: eqx.nn.MLP
+
+    def __init__(self, key: jax.Array, observation: int, actions: int) -> None:
+        keys = jax.random.split(key)
+        self.policy = eqx.nn.MLP(observation, actions, 16, 1, key=keys[0])
+        self.value = eqx.nn.MLP(observation, "scalar", 16, 1, key=keys[1])
+
+    def __call__(self, observation: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return self.policy(observation), self.value(observation)
+
+
+@dataclass(frozen=True)
+class Equinox:
+    """A model's arrays, as a list, are the parameters; the rest is made from the settings, which are hashed."""
+
+    observation: int
+    actions: int
+
+    def init(self, key: jax.Array, observation: jax.Array) -> Any:
+        return jax.tree.leaves(eqx.filter(Model(key, self.observation, self.actions), eqx.is_array))
+
+    def apply(self, params: Any, observation: jax.Array) -> tuple[jax.Array, jax.Array]:
+        template = Model(jax.random.key(0), self.observation, self.actions)  # its arrays are never computed
+        arrays, rest = eqx.partition(template, eqx.is_array)
+        model = eqx.combine(jax.tree.unflatten(jax.tree.structure(arrays), params), rest)
+        acts: Any = jnp.vectorize(model, signature="(o)->(a),()")  # over any batch axes
+        return acts(observation)
+
+
+@dataclass(frozen=True)
+class Bare:
+    """Bare arrays, for discrete actions or continuous ones."""
+
+    actions: int
+    discrete: bool
+
+    def init(self, key: jax.Array, observation: jax.Array) -> Any:
+        features = observation.shape[-1]
+        params = {"policy": 0.1 * jax.random.normal(key, (features, self.actions)), "value": jnp.zeros(features)}
+        return params if self.discrete else params | {"log_std": jnp.full(self.actions, -0.5)}
+
+    def apply(self, params: Any, observation: jax.Array) -> tuple[Any, jax.Array]:
+        output = observation @ params["policy"]
+        return output if self.discrete else (output, params["log_std"]), observation @ params["value"]
+
+
+def flax(spec: EnvSpec) -> Policy:
+    """A policy."""
+    return Policy(spec, Flax(spec.actions))
+
+
+def equinox(spec: EnvSpec) -> Policy:
+    """A policy."""
+    return Policy(spec, Equinox(spec.observation_shape[0], spec.actions))
+
+
+def bare(spec: EnvSpec) -> Policy:
+    """A policy."""
+    return Policy(spec, Bare(spec.actions, spec.discrete))
+
+
+@both
+@pytest.mark.parametrize("policy", [flax, equinox, bare], ids=lambda policy: policy.__name__)
+def test_networks(policy: Any, system: str) -> None:
+    """From two libraries, and from none."""
+    first, last = learned(system, Bandit, policy)
+    assert first < 0.7
+    assert last > 0.9
+
+
+@both
+def test_continuous_actions(system: str) -> None:
+    """Bare arrays again: a mean, and a deviation that is a parameter."""
+    first, last = learned(system, Aim, bare, learning_rate=3e-2)
+    assert first < 0.55
+    assert last > 0.7
+
+
+@dataclass(frozen=True)
+class Column(Bare):
+    """A common slip: the value has an axis of length one, which would be stretched over the batch."""
+
+    def apply(self, params: Any, observation: jax.Array) -> tuple[Any, jax.Array]:
+        output, value = super().apply(params, observation)
+        return output, value[..., None]
+
+
+@pytest.mark.parametrize(
+    ("policy", "error", "message"),
+    [
+        (
+            lambda spec: Policy(spec, Column(2, True)),
+            ValueError,
+            r"Column on Bandit: values have shape \(1, 1\)",
+        ),
+        (lambda spec: Policy(spec, Flax(3)), ValueError, r"Flax on Bandit: the network's logits have shape \(1, 3\)"),
+        (
+            lambda spec: Policy(spec, Bare(2, False)),
+            TypeError,
+            r"returned a DiagonalGaussian, but actions are discrete",
+        ),
+        (
+            lambda spec: Flax(spec.actions),
+            TypeError,
+            r"policy=<function .* returned Flax.* for Bandit: expected a",
+        ),
+    ],
+)
+def test_networks_that_do_not_fit(policy: Any, error: Any, message: str) -> None:
+    """Said before anything runs."""
+    with pytest.raises(error, match=f"(?s){message}"):
+        learned("stellaris", Bandit, policy)
