@@ -22,7 +22,7 @@ from experiments.presets import PRESETS, TARGETS, Contender, Preset
 from stellaris.acting import envs
 from stellaris.runtime import FunctionError, SimulatedPlatform, Trace
 from stellaris.runtime.files import atomic_write
-from stellaris.systems import Budget, Row, train
+from stellaris.systems import Budget, Row, Workload, train
 
 DESCRIPTION = "learn an environment twice, by Stellaris and by a synchronous baseline, and compare them"
 
@@ -67,10 +67,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     """Runs both systems for every seed, and writes what they did; also when it is interrupted."""
     seeds = options.seeds("--seed", arguments.seed, arguments.seeds)
-    _try_environment(arguments.env)
+    preset = PRESETS[arguments.preset](arguments.env)
+    _try(preset.workload)
     console = Console(highlight=False, soft_wrap=True)
     console.width = max(console.width, 100)  # where the output is no terminal, rich assumes 80 columns
-    preset = PRESETS[arguments.preset](arguments.env)
     console.print(f"{arguments.env}, preset [bold]{preset.name}[/bold]: {preset.summary}")
     outcomes: list[Outcome] = []
 
@@ -107,14 +107,14 @@ def main(arguments: argparse.Namespace) -> int:
     return status
 
 
-def _try_environment(name: str) -> None:
-    """Makes it once, before anything else: what it raises, if it cannot be had or learned, is its author's choice."""
+def _try(workload: Workload) -> None:
+    """Makes environment and policy once, before anything else: what they raise is their author's choice."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # they come again with the run
-            envs.make(name, slots=1)
+            workload.make_policy(envs.make(workload.environment, slots=1).spec)
     except Exception as error:
-        raise shell.UsageError(f"--env {name}: {error}") from error
+        raise shell.UsageError(f"--env {workload.environment}: {error}") from error
 
 
 def _run(preset: Preset, outcome: Outcome, *, threads: int, display: progress.Display) -> None:

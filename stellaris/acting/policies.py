@@ -237,7 +237,7 @@ class ActorCritic:
         if len(_array_shape(spec)) != 1:
             pixels = "policy=Pixels() for images, or " if _is_image(spec) else ""
             raise ValueError(
-                f"{spec.name}: ActorCritic is for vectors, but an observation is {spec.observation}: pass {pixels}"
+                f"{spec.name}: ActorCritic is for vectors, but an observation is {_types(spec)}: pass {pixels}"
                 "policy=lambda spec: Policy(spec, network) with a network of your own"
             )
         return Policy(spec, Towers(spec.actions, spec.discrete, self.hidden))
@@ -270,7 +270,7 @@ class Pixels:
 
         if not _is_image(spec):
             raise ValueError(
-                f"{spec.name}: Pixels is for images of at least 36x36, but an observation is {spec.observation}: pass "
+                f"{spec.name}: Pixels is for images of at least 36x36, but an observation is {_types(spec)}: pass "
                 "policy=lambda spec: Policy(spec, network) with a network of your own"
             )
         return Policy(spec, NatureCNN(_array_shape(spec), spec.actions, spec.discrete), normalise=False)
@@ -279,6 +279,12 @@ class Pixels:
 def _array_shape(spec: EnvSpec) -> tuple[int, ...]:
     """The shape of an observation that is one array; empty if it is a tree of several."""
     return spec.observation_shape if isinstance(spec.observation, jax.ShapeDtypeStruct) else ()
+
+
+def _types(spec: EnvSpec) -> str:
+    """Types and shapes of an observation, in brief."""
+    brief = jax.tree.map(lambda leaf: f"{leaf.dtype}{list(leaf.shape)}", spec.observation)
+    return str(brief).replace("'", "")
 
 
 def _is_image(spec: EnvSpec) -> bool:

@@ -309,7 +309,7 @@ def test_pixels():
         ),
         (array(), r"ActorCritic is for vectors, .*: pass policy=lambda spec: Policy\(spec, network\)"),
         (array(5, 5), r"ActorCritic is for vectors, .*: pass policy=lambda"),  # too small for Pixels
-        ({"a": array(3)}, r"ActorCritic is for vectors, but an observation is {'a': .*: pass policy=lambda"),
+        ({"a": array(3)}, r"ActorCritic is for vectors, but an observation is {a: float32\[3\]}: pass policy=lambda"),
     ],
 )
 def test_observations_that_are_no_vectors(observation, message):

@@ -96,6 +96,7 @@ def test_the_paper_preset(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     [
         (["--env", "Hoper-v4"], "--env Hoper-v4: unknown environment 'Hoper-v4': did you mean Hopper-v4"),
         (["--env", "Hopper-v2"], "--env Hopper-v2: "),
+        (["--env", "Parking-v0"], "--env Parking-v0: Parking-v0: ActorCritic is for vectors, but an observation is {"),
         (["--seeds", "0"], "--seeds: 0 is not a whole number from 1"),
         (["--seeds", "nan"], "--seeds: nan is not a whole number from 1"),
         (["--threads", "-1"], "--threads: -1 is not a whole number from 1"),

@@ -20,8 +20,11 @@ from experiments import shell
 ROOT = Path(__file__).parent.parent.parent
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-# A test that runs in the background inherits an ignored SIGINT; a user at a terminal does not.
-HEARING = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+# A test in the background, or under nohup, inherits signals that are ignored; a user at a terminal does not.
+HEARING = (
+    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    "signal.signal(signal.SIGHUP, signal.SIG_DFL)"
+)
 #: Says where it is, waits for a line, and goes on; what it computes are numbers, which it writes in two steps.
 COMMAND = """
 import os, pathlib, sys, time

@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,14 +16,28 @@ import pytest
 from stellaris.runtime import (
     CheckpointError,
     Checkpoints,
+    Faults,
     Function,
     FunctionError,
     FunctionSpec,
+    Node,
+    Outages,
+    PriceSheet,
+    Rate,
+    Recording,
+    Resources,
+    Retry,
     SimulatedPlatform,
+    StoreFaults,
+    Transfer,
     Versioned,
     saved,
 )
-from stellaris.runtime.delays import Constant, Exponential
+from stellaris.runtime.delays import Constant, Exponential, Gamma
+from stellaris.runtime.endings import RETRIABLE
+from stellaris.saved import part_of, parts_within
+
+SHEET = PriceSheet("demo", {"f": Rate(per_second=0.1, cold=True), "g": Rate(per_request=0.2)})
 
 
 def platform() -> SimulatedPlatform:
@@ -152,6 +167,170 @@ def test_pending_invocations_are_saved(until: float, tmp_path: Path) -> None:
         assert folder.load(q, externals=given) is None
         assert finish(q) == expected
         assert list(q.trace.rows()) == rows
+
+
+# A platform with everything: what a part of it forgot to save would show.
+EVERYTHING: dict[str, Any] = {
+    "functions": {
+        "f": FunctionSpec(
+            Exponential(1.0),
+            cold_start=Exponential(0.5),
+            initialisation=Exponential(0.2),
+            keep_alive=2.0,
+            max_concurrency=4,
+            timeout=3.0,
+            queueing=Exponential(0.1),
+            transfer=Transfer(Exponential(0.1), bandwidth=1e5),
+            resources=Resources(memory=1.0, vcpus=1.0, gpu_slots=1),
+            provisioned=1,
+            retry=Retry(limit=99, first=0.1, jitter=0.5),
+        ),
+        "g": FunctionSpec(
+            Gamma(0.5, 1.0), reuse="least_recent", reserved_concurrency=2, resources=Resources(memory=2.0)
+        ),
+    },
+    "nodes": (Node("gpus", memory=8.0, vcpus=8.0, gpus=1, slots_per_gpu=4, gpu_sharing=0.5), Node("large", memory=9.0)),
+    "placement": "spread",
+    "max_concurrency": 5,
+    "keep_versions": 3,
+    "threads": 1,
+}
+GOES_WRONG: dict[str, Any] = {
+    "faults": {
+        "f": Faults(
+            *(0.1, 0.1, 0.1, 0.1, 0.1),
+            notice_after=Exponential(0.3),
+            duplicate=0.2,
+            straggle=0.2,
+            lifetime=Exponential(4.0),
+            at={3: ("lose", "duplicate")},
+            lose_containers_at=(2.0, 7.0),
+        )
+    },
+    "store_faults": StoreFaults(slow=Outages(every=Exponential(1.0)), refuse=Outages(at=((1.0, 1.5), (6.0, 6.2)))),
+}
+
+
+def learn(context: Any, version: Versioned, held: tuple[Versioned, ...], extra: Any) -> Any:
+    """A body that keeps a state, and draws."""
+    context.state = [*(context.state or ()), context.number][-3:]
+    drawn = float(jax.random.uniform(context.key))
+    return [*context.state, version.version, *(other.version for other in held), float(np.sum(extra)), drawn]
+
+
+def seen(context: Any, version: Versioned) -> int:
+    """A body of calls that are batched."""
+    return version.version + context.slot
+
+
+FULL = {
+    "learn": Function(learn, init=lambda slot, key: [slot], upload=lambda *arguments: 4000),
+    "seen": Function(seen, batched=lambda contexts, of: [seen(c, *a) for c, a in zip(contexts, of, strict=True)]),
+}
+
+
+def submit(p: SimulatedPlatform) -> None:
+    """Calls of both functions: now, later, ahead; of versions that are newest, fixed, lagged or held; of objects."""
+    store = p.store
+    for i in range(3):
+        store.publish("p", np.full(500, float(i)))
+    thing = store.put(np.arange(300))
+    references = (store.latest("p"), store.at("p", 1), store.lagged("p", 1), store.latest("p"))
+    for i in range(24):
+        extra = thing if i % 3 else np.full(50, i)
+        p.invoke("f", FULL["learn"], references[i % 4], store.held("p", slots=3), extra, at=0.3 * i, tag={"i": i})
+        p.invoke("g", FULL["seen"], store.latest("p"), work=1.0 + i % 2)
+    store.drop(thing)
+    store.put(np.zeros(3))  # which nobody drops
+    p.prewarm("f", 2, at=5.0)
+
+
+def go_on(p: SimulatedPlatform, loop: dict[str, Any], *, until: float) -> None:
+    """Handles what ends: tries again what can be, publishes and cancels now and then."""
+    while (done := p.next_completion(until=until)) is not None:
+        loop["seen"].append((done.number, done.key, p.now, done.status, repr(done.value)))
+        if done.status in RETRIABLE and done.key not in loop["retries"]:
+            loop["retries"][done.key] = p.retry(done)
+        elif done.status == "completed" and done.number % 5 == 0:
+            p.store.publish("p", np.full(500, p.now))
+            for again in list(loop["retries"].values())[-1:]:
+                p.cancel(again)
+
+
+def everything(seed: int, replay: Recording | None) -> SimulatedPlatform:
+    """A platform with everything; faults are drawn, or those of a recorded run."""
+    faults = GOES_WRONG if replay is None else {"replay": replay}
+    return SimulatedPlatform(**EVERYTHING, **faults, seed=seed)
+
+
+@pytest.mark.parametrize("replayed", [False, True])
+@pytest.mark.parametrize("until", [0.0, 1.2, 3.7, 6.1, 9.0])
+def test_a_platform_with_everything_goes_on(until: float, replayed: bool, tmp_path: Path) -> None:
+    """Saved at any instant, in the state that its user works with, it ends as the one that was never saved."""
+    recording = None
+    if replayed:
+        with everything(7, None) as recorded:
+            submit(recorded)
+            go_on(recorded, {"seen": [], "retries": {}}, until=30.0)
+            recording = Recording(recorded.trace)
+    with everything(0, recording) as p:
+        submit(p)
+        whole: dict[str, Any] = {"seen": [], "retries": {}}
+        go_on(p, whole, until=30.0)
+        rows = list(p.trace.rows())
+    assert len({row[1] for row in rows}) >= 15  # kinds of events
+    with everything(0, recording) as p:
+        submit(p)
+        loop: dict[str, Any] = {"seen": [], "retries": {}}
+        go_on(p, loop, until=until)
+        Checkpoints(tmp_path).save(0, p, loop, externals=FULL)
+        go_on(p, loop, until=30.0)  # who was saved goes on likewise
+        assert loop["seen"] == whole["seen"]
+    with everything(0, recording) as q:
+        q.invoke("g", FULL["seen"], 0)  # whatever it did before
+        q.bill(SHEET)
+        loop = Checkpoints(tmp_path).load(q, externals=FULL)
+        go_on(q, loop, until=30.0)
+        assert loop["seen"] == whole["seen"]
+        assert list(q.trace.rows()) == rows
+        assert q.bill(SHEET) == p.bill(SHEET)
+    other = everything(0, None if replayed else Recording(p.trace))
+    with other, pytest.raises(CheckpointError, match=r"faults\S*: the platform has|replay: the platform has"):
+        Checkpoints(tmp_path).load(other, externals=FULL)
+
+
+def fingerprint(value: Any) -> Any:
+    """What tells whether data has changed; None for objects, which are parts or belong to the process."""
+    if isinstance(value, bool | int | float | str | list | dict | set | deque | tuple):
+        return repr(value)
+    return repr(value.bit_generator.state) if isinstance(value, np.random.Generator) else None
+
+
+def test_what_is_not_saved_never_changes() -> None:
+    """What a part declares as rebuilt is as it was made, after every event: whatever changes is saved."""
+    changed: dict[str, Any] = {}
+    state = set()
+
+    def rebuilt(p: SimulatedPlatform) -> dict[str, Any]:
+        declared = {name: (value, part_of(type(value))) for name, value in parts_within({"platform": p}).items()}
+        state.update(f"{type(value).__name__}.{name}" for value, of in declared.values() for name in of.state)  # type: ignore[union-attr]
+        return {
+            f"{name}.{attribute}": fingerprint(getattr(value, attribute))
+            for name, (value, of) in declared.items()
+            for attribute in of.rebuilt  # type: ignore[union-attr]
+            if attribute not in ("_rows", "_pools", "pools")  # the trace's newest rows; and parts, by name
+        }
+
+    def look(p: SimulatedPlatform) -> None:
+        changed.update({name: now for name, now in rebuilt(p).items() if now != first[name]})
+
+    with SimulatedPlatform(**EVERYTHING, **GOES_WRONG, on_event=look) as p:
+        first = rebuilt(p)
+        submit(p)
+        look(p)
+        go_on(p, {"seen": [], "retries": {}}, until=30.0)
+    assert changed == {}
+    assert len(state) >= 40
 
 
 def test_state_of_every_kind(tmp_path: Path) -> None:

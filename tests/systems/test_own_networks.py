@@ -1,6 +1,8 @@
 """Networks of a stranger's own, from any library, learn in both systems."""
 
+import functools
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import equinox as eqx
@@ -10,6 +12,7 @@ import jax.numpy as jnp
 import pytest
 
 from stellaris import EnvSpec, Policy
+from stellaris.runtime import Checkpoints
 from tests.systems.bandits import Aim, Bandit, both, learned
 
 
@@ -41,18 +44,17 @@ class Model(eqx.Module):
 
 @dataclass(frozen=True)
 class Equinox:
-    """A model's arrays, as a list, are the parameters; the rest is made from the settings, which are hashed."""
+    """A model's arrays are the parameters; the rest is made anew from the settings, which are hashed."""
 
     observation: int
     actions: int
 
     def init(self, key: jax.Array, observation: jax.Array) -> Any:
-        return jax.tree.leaves(eqx.filter(Model(key, self.observation, self.actions), eqx.is_array))
+        return eqx.filter(Model(key, self.observation, self.actions), eqx.is_array)
 
     def apply(self, params: Any, observation: jax.Array) -> tuple[jax.Array, jax.Array]:
-        template = Model(jax.random.key(0), self.observation, self.actions)  # its arrays are never computed
-        arrays, rest = eqx.partition(template, eqx.is_array)
-        model = eqx.combine(jax.tree.unflatten(jax.tree.structure(arrays), params), rest)
+        template = Model(jax.random.key(0), self.observation, self.actions)  # its own arrays are never computed
+        model = eqx.combine(params, eqx.filter(template, eqx.is_array, inverse=True))
         acts: Any = jnp.vectorize(model, signature="(o)->(a),()")  # over any batch axes
         return acts(observation)
 
@@ -104,6 +106,14 @@ def test_continuous_actions(system: str) -> None:
     first, last = learned(system, Aim, bare, learning_rate=3e-2)
     assert first < 0.55
     assert last > 0.7
+
+
+def test_an_equinox_network_is_resumed(tmp_path: Path) -> None:
+    """Its parameters are of the library's class: their arrays are saved."""
+    learn = functools.partial(learned, "stellaris", Bandit, equinox)
+    whole = learn(rounds=6, checkpoints=Checkpoints(tmp_path / "whole", every=2))
+    learn(rounds=3, checkpoints=Checkpoints(tmp_path / "parts", every=2))
+    assert learn(rounds=6, checkpoints=Checkpoints(tmp_path / "parts", every=2), resume=True) == whole
 
 
 @dataclass(frozen=True)
