@@ -1,11 +1,12 @@
-"""Distributions of durations."""
+"""Delays: their moments, files of them, and streams that do not depend on one another."""
 
 import math
+import zlib
 
 import numpy as np
 import pytest
 
-from stellaris.runtime import Faults, FunctionSpec, Outages, Transfer
+from stellaris.runtime import Faults, FunctionSpec, Outages, SimulatedPlatform, Transfer
 from stellaris.runtime.delays import (
     Constant,
     Delay,
@@ -15,8 +16,82 @@ from stellaris.runtime.delays import (
     LogNormal,
     Measured,
     Mixture,
+    Stream,
     Uniform,
 )
+from tests.runtime.helpers import deploy, drain, nothing
+
+
+def test_a_delay_that_draws_no_duration():
+    """A distribution of one's own is checked when it is drawn from."""
+
+    class Broken:
+        def sample(self, rng, n):
+            return np.full(n, -1.0)
+
+    with deploy(Broken()) as platform:
+        platform.invoke("f", nothing)
+        with pytest.raises(ValueError, match=r"function 'f': its compute .* drew -1.0, which is no duration"):
+            platform.next_completion()
+
+
+def durations(*, seed: int = 0, **changes) -> dict:
+    """Open-loop arrivals of two functions: `{function: [(queued, cold start, computed) of each invocation]}`."""
+    specs = {
+        name: {"compute": Exponential(1.0), "cold_start": Exponential(1.0), "queueing": Exponential(1.0)}
+        for name in "ab"
+    }
+    for place, delay in changes.items():
+        function, purpose = place.split("_", 1)
+        specs[function][purpose] = delay
+    with SimulatedPlatform({name: FunctionSpec(**spec) for name, spec in specs.items()}, seed=seed) as platform:
+        submitted = [platform.invoke("ab"[i % 2], nothing) for i in range(60)]
+        drain(platform)
+        acquired = dict(zip(*platform.trace.select("acquired")[1::-1], strict=True))
+    return {
+        name: [
+            (acquired[i.number] - i.submitted, i.started - acquired[i.number], i.finished - i.started)
+            for i in submitted
+            if i.function == name
+        ]
+        for name in "ab"
+    }
+
+
+@pytest.mark.parametrize("purpose", ["compute", "cold_start", "queueing"])
+@pytest.mark.parametrize(
+    "delay", [Constant(0.5), Gamma(1.0, 0.3), Mixture((Exponential(1.0),) * 2, (0.5, 0.5))], ids=str
+)
+def test_every_distribution_has_a_stream_of_its_own(purpose, delay):
+    """Changing one of `a` leaves b's draws as they were, to the last bit."""
+    before, after = durations(), durations(**{f"a_{purpose}": delay})
+    assert after["b"] == before["b"]
+    assert after["a"] != before["a"]
+
+
+def test_purposes_have_streams_of_their_own():
+    """A function's other draws stay the same set when one of its distributions changes."""
+    before = durations()["a"]
+    after = durations(a_queueing=Constant(0.0), a_cold_start=Constant(0.0))["a"]
+    np.testing.assert_allclose(*(sorted(computed for *_, computed in d) for d in (before, after)), rtol=1e-9)
+
+
+def test_streams_differ():
+    """Functions, purposes and seeds draw different numbers from equal distributions."""
+    columns = [
+        column for seed in (0, 1) for calls in durations(seed=seed).values() for column in zip(*calls, strict=True)
+    ]
+    # Cold starts are mostly zero: containers are reused. Compare what was queued and computed.
+    drawn = [sorted(column) for i, column in enumerate(columns) if i % 3 != 1]
+    assert len({round(column[-1], 9) for column in drawn}) == len(drawn) == 8
+
+
+def test_draws_are_the_same_in_every_process():
+    """Numbers of a run that was once made: seeds, names and purposes alone decide."""
+    first = {name: calls[0] for name, calls in durations(seed=5).items()}
+    np.testing.assert_allclose(first["a"], [0.28630940456771564, 0.5382696394426987, 1.6559866963609475], rtol=1e-9)
+    np.testing.assert_allclose(first["b"], [0.9899695848214382, 1.3518789557214284, 0.9424255677061386], rtol=1e-9)
+
 
 DRAWS = 20_000
 
@@ -150,3 +225,159 @@ def test_what_cannot_be_drawn(make):
     """Only a compute time can be measured."""
     with pytest.raises(ValueError, match=r"=Measured\(\): only a compute time"):
         make()
+
+
+def test_durations_from_a_file(tmp_path):
+    """Those of the one column, in order, to the last bit; quotes, blanks and other columns do not matter."""
+    path = tmp_path / "measured.csv"
+    path.write_text('name,"cold start, s",seconds\na,0.25,7\n"b\nc", 1e-3,x\nd,"0",\ne,0.1,9\n')
+    assert Empirical.from_csv(path, "cold start, s") == Empirical((0.25, 0.001, 0.0, 0.1))
+    assert Empirical.from_csv(str(path), "cold start, s").samples == (0.25, 0.001, 0.0, 0.1)
+
+
+def test_durations_from_a_file_are_drawn(tmp_path):
+    """Each about as often as it is in the file."""
+    path = tmp_path / "measured.csv"
+    path.write_text("s\n1\n2\n2\n2\n")
+    drawn = Empirical.from_csv(path, "s").sample(np.random.default_rng(0), 4000)
+    assert set(drawn) == {1.0, 2.0}
+    assert abs((drawn == 2.0).mean() - 0.75) < 0.03
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a,b\n1,2\n", r"column='s': .*measured.csv has the columns \['a', 'b'\]"),
+        ("", r"column='s': .*measured.csv has the columns None"),
+        ("s\n0.5\nfast\n", r"measured.csv, line 3: s='fast' is no duration in seconds"),
+        ("a,s\n1,0.5\n2,0.5\n3,\n", r"measured.csv, line 4: s='' is no duration in seconds"),
+        ("a,s\n1,0.5\n2\n", r"measured.csv, line 3: s=None is no duration in seconds"),
+        ("s\n", r"Empirical\(samples\) is empty"),
+    ],
+)
+def test_files_that_have_no_durations(tmp_path, text, message):
+    """The message says which column there is, or which line is wrong."""
+    path = tmp_path / "measured.csv"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=message):
+        Empirical.from_csv(path, "s")
+
+
+@pytest.mark.parametrize("bad", ["-0.5", "nan", "inf"])
+def test_numbers_in_a_file_that_are_no_durations(tmp_path, bad):
+    """Are found when it is read, not when they are drawn; the message names the line, as for what is no number."""
+    path = tmp_path / "measured.csv"
+    path.write_text(f"s\n0.5\n{bad}\n")
+    with pytest.raises(ValueError, match=r"measured.csv, line 3: s="):
+        Empirical.from_csv(path, "s")
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    """Is the error of the file system."""
+    with pytest.raises(FileNotFoundError):
+        Empirical.from_csv(tmp_path / "absent.csv", "s")
+
+
+DELAYS = [
+    Constant(0.3),
+    Exponential(2.0),
+    Uniform(1.0, 3.0),
+    LogNormal(2.0, 0.5),
+    Gamma(2.0, 0.5),
+    Empirical((0.1, 0.2, 0.7)),
+    Mixture((Constant(0.0), Exponential(1.0)), (0.5, 0.5)),
+]
+
+
+class Spy:
+    """A distribution that says how it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    def sample(self, rng, n):
+        """Consecutive numbers."""
+        begin = sum(self.asked)
+        self.asked.append(n)
+        return np.arange(begin, begin + n, dtype=float)
+
+
+def test_draws_are_the_samples_in_order():
+    """One after another, across the blocks in which they are drawn; and drawn in blocks they are."""
+    spy = Spy()
+    stream = Stream(spy, 0, "f/compute")
+    assert spy.asked == []
+    assert [stream.draw() for _ in range(1000)] == [float(i) for i in range(1000)]
+    assert sum(spy.asked) >= 1000
+    assert len(spy.asked) < 20
+
+
+@pytest.mark.parametrize("delay", DELAYS)
+def test_draws_are_those_of_the_distribution(delay):
+    """From a generator that the seed and the name alone determine."""
+    stream = Stream(delay, 7, "f/compute")
+    rng = np.random.default_rng([7, zlib.crc32(b"f/compute")])
+    expected = np.concatenate([delay.sample(rng, 256) for _ in range(3)])
+    assert [stream.draw() for _ in range(600)] == expected[:600].tolist()
+
+
+def test_streams_do_not_depend_on_one_another():
+    """Drawn alternately, or one after the other: the same numbers; and different ones for other names and seeds."""
+    one, two = (Stream(Exponential(1.0), 0, name) for name in ("f/compute", "g/compute"))
+    alternately = [(one.draw(), two.draw()) for _ in range(300)]
+    one, two = (Stream(Exponential(1.0), 0, name) for name in ("f/compute", "g/compute"))
+    assert [one.draw() for _ in range(300)] == [a for a, _ in alternately]
+    assert [two.draw() for _ in range(300)] == [b for _, b in alternately]
+    firsts = {
+        Stream(Exponential(1.0), seed, name).draw() for seed in range(3) for name in ("f/compute", "f/retry", "g/x")
+    }
+    assert len(firsts) == 9
+
+
+def test_a_functions_draws_do_not_depend_on_other_functions():
+    """Nor on how many containers there are: the durations of a's calls are the same with and without b's."""
+
+    def durations(calls: str) -> list[float]:
+        specs = {name: FunctionSpec(Exponential(1.0), Exponential(1.0), queueing=Exponential(0.1)) for name in "ab"}
+        with SimulatedPlatform(specs, seed=5) as platform:
+            for i, name in enumerate(calls):
+                platform.invoke(name, lambda context: None, at=100.0 * i)
+            done = list(iter(platform.next_completion, None))
+        return [i.finished - i.started for i in done if i.function == "a"]
+
+    assert durations("abbabba") == pytest.approx(durations("aaa"))
+
+
+def run_once(platform: SimulatedPlatform) -> None:
+    """One call, to its end."""
+    platform.invoke("f", lambda context: None)
+    platform.next_completion()
+
+
+@pytest.mark.parametrize(
+    ("drawn", "what"),
+    [
+        (lambda n: np.full(n, np.nan), "nan, which is no duration"),
+        (lambda n: np.array([*[1.0] * (n - 1), -2.0]), "-2.0, which is no duration"),
+        (lambda n: np.full(n, np.inf), "inf, which is no duration"),
+        (lambda n: np.ones(n + 1), r"the shape \(257,\)"),
+        (lambda n: np.ones((n, 1)), r"the shape \(256, 1\)"),
+        (lambda n: 1.0, r"the shape \(\)"),
+    ],
+)
+def test_a_broken_distribution_is_named(drawn, what):
+    """With the function, the purpose, and what it drew, the first time that it is drawn from."""
+
+    class Broken:
+        def __repr__(self):
+            return "Broken()"
+
+        def sample(self, rng, n):
+            return drawn(n)
+
+    with pytest.raises(ValueError, match=rf"^function 'a/b': its cold_start Broken\(\) drew {what}$"):
+        Stream(Broken(), 0, "a/b/cold_start").draw()
+    for purpose in ("compute", "cold_start", "initialisation", "queueing"):
+        spec = FunctionSpec(**({"compute": Constant(1.0)} | {purpose: Broken()}))
+        with SimulatedPlatform({"f": spec}) as platform, pytest.raises(ValueError, match=f"'f': its {purpose} Broken"):
+            run_once(platform)

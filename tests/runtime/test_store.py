@@ -1,26 +1,10 @@
-"""Versions, references, and what is kept for whom."""
-
-import gc
-import weakref
+"""The store: versions, objects and the references to them."""
 
 import numpy as np
 import pytest
 
-from stellaris.runtime import FunctionError, FunctionSpec, SimulatedPlatform, Store, Versioned
-from stellaris.runtime.delays import Constant
-
-
-def filled(versions: int, **options) -> Store:
-    """A store whose `p` has `versions` versions, version `v` of value `10 v`."""
-    store = Store(**options)
-    for version in range(versions):
-        assert store.publish("p", 10 * version) == version
-    return store
-
-
-def start(store: Store, *arguments, invocation: int = 0, function: str = "f") -> tuple:
-    """What an invocation that starts now is given."""
-    return store.resolve(arguments, invocation=invocation, function=function)
+from stellaris.runtime import SimulatedPlatform, Store, Versioned
+from tests.runtime.stores import bytes_of, filled, gone, start
 
 
 def test_versions_count_from_zero_name_by_name():
@@ -31,20 +15,6 @@ def test_versions_count_from_zero_name_by_name():
     assert [store.publish(name, name) for name in "aabab"] == [0, 1, 0, 2, 1]
     assert seen == [("a", 0), ("a", 1), ("b", 0), ("a", 2), ("b", 1)]
     assert (store.newest("a"), store.newest("b"), store.value("b")) == (2, 1, "b")
-
-
-@pytest.mark.parametrize("keep", [1, 2, 5])
-def test_the_newest_few_stay(keep):
-    """Of ten versions, the last `keep`; the values that are let go of are freed."""
-    store, gone = Store(keep=keep), []
-    for version in range(10):
-        value = np.full(3, version)
-        gone.append(weakref.ref(value))
-        store.publish("p", value)
-        assert store.versions("p") == tuple(range(max(version + 1 - keep, 0), version + 1))
-    del value
-    gc.collect()
-    assert [reference() is not None for reference in gone] == [False] * (10 - keep) + [True] * keep
 
 
 def test_references_stand_for_versions():
@@ -72,39 +42,6 @@ def test_lagged_starts_at_the_first_version_and_is_kept():
     store.lagged("p", 1)  # a smaller lag does not shorten what a larger one needs
     store.publish("p", 7)
     assert start(store, lagged)[0] == Versioned(4, 4)
-
-
-def test_what_an_invocation_holds_stays_until_it_ends():
-    """A version goes when the last of its holders does, and only if it is old."""
-    store = filled(1, keep=2)
-    for invocation in (0, 1):
-        start(store, store.latest("p"), store.latest("p"), invocation=invocation)
-    for version in range(1, 5):
-        store.publish("p", version)
-    assert store.versions("p") == (0, 3, 4)
-    store.release(0)
-    assert store.versions("p") == (0, 3, 4)
-    store.release(0)  # once is enough
-    assert store.versions("p") == (0, 3, 4)
-    store.release(1)
-    assert store.versions("p") == (3, 4)
-    start(store, store.latest("p"), invocation=2)
-    store.release(2)
-    assert store.versions("p") == (3, 4)
-
-
-def test_pinned_versions_survive_until_their_invocation_starts():
-    """A fixed version that a pending invocation refers to is there when it starts, and goes when it ends."""
-    store = filled(1, keep=1)
-    reference = store.at("p", 0)
-    store.pin((reference, "value", store.latest("p")), invocation=7)
-    store.publish("p", 10)
-    store.publish("p", 20)
-    assert store.versions("p") == (0, 2)
-    assert start(store, reference, invocation=7) == (Versioned(0, 0),)
-    assert store.versions("p") == (0, 2)
-    store.release(7)
-    assert store.versions("p") == (2,)
 
 
 @pytest.mark.parametrize(
@@ -172,126 +109,47 @@ def test_arguments_out_of_range(make, message):
         make()
 
 
-# ---- on the platform ------------------------------------------------------------------------------------------------
+def test_an_object_is_there_until_it_is_dropped():
+    """However many come after it, and however many versions of names; its bytes count as long."""
+    store = Store(keep=1)
+    first, *others = [store.put(bytes_of(n)) for n in (100, 20, 3)]
+    for _ in range(5):
+        store.publish("p", bytes_of(1000))
+    assert store.nbytes == 1123
+    (value,) = store.resolve((first,), invocation=0, function="f")
+    assert value.nbytes == 100  # the value itself, and no `Versioned`
+    store.release(0)
+    assert not gone(store, first)
+    store.drop(first)
+    assert gone(store, first)
+    assert (store.nbytes, [gone(store, other) for other in others]) == (1023, [False, False])
 
 
-def held_platform(**spec) -> SimulatedPlatform:
-    """A platform whose `f` takes a second, and whose store keeps only the newest version."""
-    return SimulatedPlatform({"f": FunctionSpec(Constant(1.0), **spec)}, keep_versions=1)
+def test_references_tell_objects_apart():
+    """They are numbered through, whatever has been dropped; equal ones stand for the same object."""
+    store = Store()
+    a, b = store.put("a"), store.put("b")
+    store.drop(a)
+    store.drop(b)
+    c = store.put("c")
+    assert len({a, b, c}) == 3
+    assert store.resolve((c, c), invocation=0, function="f") == ("c", "c")
 
 
-def given(context, *arguments):
-    """A body that returns what it was given."""
-    del context
-    return arguments
+def test_dropping_what_is_not_there():
+    """It never was, or has been dropped."""
+    store = Store()
+    reference = Store().put(1)
+    with pytest.raises(LookupError):
+        store.drop(reference)
+    store.drop(store.put(1))
+    with pytest.raises(LookupError):
+        store.drop(reference)
 
 
-def publish_at(platform: SimulatedPlatform, instants) -> None:
-    """Publishes the present instant as a new version of `p` at each of the instants."""
-    for instant in instants:
-        assert platform.next_completion(until=instant) is None
-        platform.store.publish("p", platform.now)
-
-
-@pytest.mark.parametrize("wait", [{"queueing": Constant(2.0)}, {"cold_start": Constant(2.0)}])
-def test_references_are_resolved_when_the_body_starts(wait):
-    """Neither at submission nor when the container is acquired, and not later: 2 s after it was asked for."""
-    with held_platform(**wait) as platform:
-        store = platform.store
-        store.publish("p", 0.0)
-        platform.invoke("f", given, store.latest("p"), store.lagged("p", 1))
-        publish_at(platform, [0.5, 1.5, 2.5, 2.75])
-        assert platform.next_completion().result() == (Versioned(2, 1.5), Versioned(1, 0.5))
-
-
-def test_references_are_resolved_after_waiting_for_a_place():
-    """The second of two waits a second for the only container, and sees what was published meanwhile."""
-    with held_platform(max_concurrency=1) as platform:
-        platform.store.publish("p", 0.0)
-        for _ in range(2):
-            platform.invoke("f", given, platform.store.latest("p"))
-        publish_at(platform, [0.5])
-        assert [platform.next_completion().result()[0].version for _ in range(2)] == [0, 1]
-
-
-def test_fixed_versions_are_kept_for_a_pending_invocation():
-    """A version that an invocation names is there when it starts, however much is published before."""
-    with held_platform(queueing=Constant(2.0)) as platform:
-        platform.store.publish("p", 0.0)
-        pending = platform.invoke("f", given, platform.store.at("p", 0))
-        publish_at(platform, [0.5, 1.0, 1.5, 2.5])
-        assert platform.store.versions("p") == (0, 4)
-        assert platform.next_completion() is pending
-        assert pending.result() == (Versioned(0, 0.0),)
-        assert platform.store.versions("p") == (4,)
-
-
-def test_an_invocation_that_fails_at_its_start_holds_nothing():
-    """What was kept for it goes with it."""
-    with held_platform() as platform:
-        platform.store.publish("p", 0.0)
-        platform.invoke("f", given, platform.store.at("p", 0), platform.store.latest("nothing"), at=1.0)
-        publish_at(platform, [0.5])
-        assert platform.store.versions("p") == (0, 1)
-        assert platform.next_completion().status == "failed"
-        assert platform.store.versions("p") == (1,)
-
-
-def test_running_invocations_hold_what_they_were_given():
-    """From the start to the end; however they end."""
-    for body, timeout in ((given, None), (lambda context, version: 1 / 0, None), (given, 0.75)):
-        with held_platform(timeout=timeout) as platform:
-            platform.store.publish("p", 0.0)
-            platform.invoke("f", body, platform.store.latest("p"))
-            publish_at(platform, [0.25, 0.5])
-            assert platform.store.versions("p") == (0, 2)
-            platform.next_completion()
-            assert platform.store.versions("p") == (2,)
-    with held_platform() as platform:
-        platform.store.publish("p", 0.0)
-        platform.invoke("f", given, platform.store.latest("p"))
-        publish_at(platform, [0.25])
-    assert platform.store.versions("p") == (1,)  # closed
-
-
-def test_a_version_that_is_gone_is_an_error_when_it_is_asked_for():
-    """An old reference is refused at submission."""
-    with held_platform() as platform:
-        platform.store.publish("p", 0)
-        old = platform.store.at("p", 0)
-        platform.store.publish("p", 1)
-        with pytest.raises(LookupError, match=r"'p' version 0 is not in the store, which keeps \(1,\)"):
-            platform.invoke("f", given, old)
-        assert platform.next_completion() is None
-
-
-def test_a_name_that_is_not_published_when_the_body_starts():
-    """The invocation fails at its start, costs no compute time, and frees its container."""
-    with held_platform(cold_start=Constant(0.5)) as platform:
-        platform.invoke("f", given, platform.store.latest("nothing"))
-        done = platform.next_completion()
-        assert (done.status, done.started, done.finished) == ("failed", 0.5, 0.5)
-        with pytest.raises(FunctionError, match=r"invocation 0 .* failed at 0.5 s: LookupError: 'nothing' was never"):
-            done.result()
-        assert isinstance(done.error, LookupError)
-        platform.invoke("f", given)
-        assert not platform.next_completion().cold
-
-
-def test_held_on_the_platform():
-    """At its start each learner sees what the learners that run hold; actors, and learners that ended, do not count."""
-    specs = {"learner": FunctionSpec(Constant(2.0)), "actor": FunctionSpec(Constant(9.0))}
-    with SimulatedPlatform(specs, keep_versions=1) as platform:
-        latest, held = platform.store.latest("p"), platform.store.held("p", slots=3)
-        seen = []
-        for second in range(5):
-            platform.store.publish("p", second)
-            if second == 1:
-                platform.invoke("actor", given, latest)
-            else:
-                platform.invoke("learner", given, latest, held)
-            while (done := platform.next_completion(until=second + 1.0)) is not None:
-                seen.append([peer.version for peer in done.result()[1]])
-        # Learners start at 0, 2, 3 and 4; the first ends at 2, before the second starts, that one before the last.
-        assert seen == [[0, 0, 0], [2, 2, 2], [3, 2, 3]]
-        assert [peer.version for peer in platform.next_completion().result()[1]] == [4, 3, 4]
+def test_objects_are_no_names():
+    """Errors about names do not speak of them."""
+    store = Store()
+    store.put(1)
+    with pytest.raises(LookupError, match=r"'p' was never published: the store knows \[\]"):
+        store.value("p")

@@ -1,48 +1,18 @@
-"""The event log and its views."""
+"""The trace: rows, selections, and files that are read again bit for bit."""
 
-import json
+import gzip
+import math
+import struct
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from stellaris.runtime import FunctionSpec, SimulatedPlatform, Trace, timeline
-from stellaris.runtime.delays import Constant
+from stellaris.runtime import Faults, FunctionSpec, SimulatedPlatform, Trace
+from stellaris.runtime.delays import Constant, Exponential
 from stellaris.runtime.endings import ENDINGS
-from stellaris.runtime.files import atomic_write
-
-
-def by_hand() -> Trace:
-    """Six rows of two functions, and one of none."""
-    trace = Trace()
-    trace.append(0.0, "submitted", function="b", invocation=0)
-    trace.append(0.5, "started", function="b", invocation=0, container=3)
-    trace.append(1.0, "started", function="a", invocation=1, container=4)
-    trace.append(1.5, "episode", value=-2.5)
-    trace.append(2.5, "completed", function="b", invocation=0, container=3)
-    trace.append(3.0, "started", function="b", invocation=2, container=3)
-    return trace
-
-
-def small_run() -> SimulatedPlatform:
-    """A run with cold and warm starts, a failure, a time-out, publications, and calls that its end cancels."""
-    platform = SimulatedPlatform(
-        {
-            "a": FunctionSpec(Constant(1.0), cold_start=Constant(0.5), timeout=2.0, max_concurrency=1),
-            "b": FunctionSpec(Constant(4.0)),
-        }
-    )
-    with platform:
-        platform.invoke("a", lambda context: None)  # cold, runs 0.5 - 1.5
-        platform.invoke("a", lambda context: 1 / 0)  # warm, runs 1.5 - 2.5
-        platform.invoke("a", lambda context: None, work=3.0)  # warm, runs 2.5 - 4.5, killed
-        platform.invoke("a", lambda context: None)  # cold again, runs 5 - 6
-        platform.invoke("b", lambda context: None, at=2.0)  # runs 2 - 6
-        platform.invoke("b", lambda context: None, at=5.0)  # runs 5 - 7, cancelled
-        platform.invoke("a", lambda context: None, at=9.0)  # never starts
-        platform.store.publish("policy", 0)
-        while platform.next_completion(until=7.0):
-            platform.store.publish("policy", 0)
-    return platform
+from tests.runtime.helpers import nothing
+from tests.runtime.traces import by_hand, recorded_run, small_run
 
 
 def test_select():
@@ -55,8 +25,8 @@ def test_select():
     assert trace.select("started", start=2).invocation.tolist() == [1, 2]
     assert trace.select("started", function="b", start=2).invocation.tolist() == [2]
     assert trace.select("episode").value.tolist() == [-2.5]
-    for nothing in (trace.select("failed"), trace.select("started", function="c"), trace.select("started", start=6)):
-        assert [len(column) for column in nothing] == [0, 0, 0]
+    for empty in (trace.select("failed"), trace.select("started", function="c"), trace.select("started", start=6)):
+        assert [len(column) for column in empty] == [0, 0, 0]
 
 
 def test_what_was_selected_does_not_change():
@@ -121,85 +91,11 @@ def test_the_log_of_a_small_run():
     ]
 
 
-def test_to_chrome(tmp_path):
-    """Valid JSON; a slice for every call that ran and every cold start, in microseconds, on its container's track."""
-    trace = small_run().trace
-    trace.append(7.0, "staleness", value=3.0)
-    trace.to_chrome(tmp_path / "deep" / "trace.json")
-    events = json.loads((tmp_path / "deep" / "trace.json").read_text())["traceEvents"]
-    processes = {e["pid"]: e["args"]["name"] for e in events if e["ph"] == "M"}
-    slices = [
-        (processes[e["pid"]], e["name"], e["tid"], e["args"]["invocation"], e["ts"], e["dur"])
-        for e in events
-        if e["ph"] == "X"
-    ]
-    assert sorted(slices, key=lambda entry: (entry[3], entry[4])) == [
-        ("a", "cold start", 0, 0, 0.0, 0.5e6),
-        ("a", "a", 0, 0, 0.5e6, 1e6),
-        ("a", "a (failed)", 0, 1, 1.5e6, 1e6),
-        ("a", "a (timed_out)", 0, 2, 2.5e6, 2e6),
-        ("a", "cold start", 2, 3, 4.5e6, 0.5e6),
-        ("a", "a", 2, 3, 5e6, 1e6),
-        ("b", "b", 1, 4, 2e6, 4e6),
-        ("b", "b (cancelled)", 3, 5, 5e6, 2e6),
-    ]
-    counters = [(e["name"], e["ts"], e["args"]) for e in events if e["ph"] == "C"]
-    instants = [0.0, 1.5, 2.5, 4.5, 6.0, 6.0]
-    assert counters[:-1] == [("version", 1e6 * t, {"version": v}) for v, t in enumerate(instants)]
-    assert counters[-1] == ("staleness", 7e6, {"staleness": 3.0})
-
-
 def test_endings():
     """The small run's; the call that was to be submitted after its end is in no log."""
     trace = small_run().trace
     counts = {ending: len(trace.select(ending).time) for ending in ENDINGS}
     assert counts == dict.fromkeys(ENDINGS, 0) | {"completed": 3, "failed": 1, "timed_out": 1, "cancelled": 1}
-
-
-@pytest.mark.parametrize("old", [None, "old\n"])
-def test_an_interrupted_write_leaves_nothing(tmp_path, old):
-    """Neither half a file nor a draft; what was there before stays as it was."""
-    path = tmp_path / "file.txt"
-    if old is not None:
-        path.write_text(old)
-
-    def interrupted():
-        with atomic_write(path) as file:
-            file.write("half")
-            file.flush()
-            assert (path.read_text() if path.exists() else None) == old  # not seen while it is written, either
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        interrupted()
-    assert {p.name: p.read_text() for p in tmp_path.iterdir()} == ({} if old is None else {"file.txt": old})
-
-
-def test_a_whole_write(tmp_path):
-    """Appears under its name, in folders that are made, and replaces what was there."""
-    path = tmp_path / "new" / "folder" / "file.txt"
-    for text in ("one\n", "two\r\nand more\n"):
-        with atomic_write(str(path)) as file:
-            file.write(text)
-        assert path.read_bytes() == text.encode()
-        assert [p.name for p in path.parent.iterdir()] == ["file.txt"]
-
-
-def test_an_interrupted_export_keeps_the_old_one(tmp_path, monkeypatch):
-    """A timeline is written whole or not at all."""
-    path = tmp_path / "trace.json"
-    small_run().trace.to_chrome(path)
-    before = path.read_bytes()
-
-    def broken(*arguments):
-        yield "half"
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(timeline, "events", broken)
-    with pytest.raises(KeyboardInterrupt):
-        Trace().to_chrome(path)
-    assert path.read_bytes() == before
-    assert [p.name for p in tmp_path.iterdir()] == ["trace.json"]
 
 
 def test_many_rows_keep_their_order():
@@ -209,3 +105,188 @@ def test_many_rows_keep_their_order():
         trace.append(time, "even" if i % 2 == 0 else "odd", invocation=i)
     np.testing.assert_array_equal(trace.select("odd").time, times[1::2])
     np.testing.assert_array_equal(trace.select("even", start=1001).invocation, np.arange(1002, 5000, 2))
+
+
+SUFFIXES = [".csv", ".csv.gz", ".parquet"]
+
+
+@pytest.fixture(params=SUFFIXES)
+def path(request, tmp_path):
+    """Of a file of every kind."""
+    if request.param == ".parquet":
+        pytest.importorskip("pyarrow")
+    return tmp_path / f"trace{request.param}"
+
+
+def columns(trace: Trace) -> list:
+    """All of a trace; numbers as their bits."""
+    frame = trace.to_dataframe()
+    return [
+        frame["event"].astype(str).tolist(),
+        frame["function"].astype(str).tolist(),
+        *[(frame[name].dtype, frame[name].to_numpy().tobytes()) for name in ("time", "value")],
+        *[(frame[name].dtype, frame[name].tolist()) for name in ("invocation", "container")],
+    ]
+
+
+def test_a_trace_is_read_again_bit_for_bit(path):
+    """Numbers of all kinds, no number, rows of no function, of no invocation and of no container."""
+    trace = Trace()
+    numbers = [
+        0.1,
+        1 / 3,
+        math.pi * 1e-300,
+        5e-324,
+        -0.0,
+        1.7976931348623157e308,
+        math.inf,
+        -math.inf,
+        math.nan,
+        2.0**53 + 2,
+    ]
+    for i, value in enumerate(numbers):
+        trace.append(i / 7, "episode", value=value)
+        trace.append(i / 7 + 1e-9, "started", function="f", invocation=i, container=-1, value=-i / 3)
+        trace.append(i / 7 + 1e-9, "container_created", function="g", container=2**31 - 1 - i)
+    trace.save(path)
+    again = Trace.load(path)
+    assert columns(again) == columns(trace)
+    assert len(again) == 3 * len(numbers)
+    assert again.functions() == ("f",)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", "NA", "nan", "None", "null", "a,b", 'say "hi"', "two\nlines", " spaces ", "é", "1", "01", "1e3", "True"],
+)
+@pytest.mark.parametrize("beside", [None, "f"])
+def test_every_name_is_read_again(path, name, beside):
+    """Also one that looks like a missing value or a number, and where no other row has a name."""
+    trace = Trace()
+    trace.append(0.0, "started", function=name, invocation=0)
+    if beside is not None:
+        trace.append(1.0, name or "event", function=beside, invocation=1)
+    trace.save(path)
+    assert columns(Trace.load(path)) == columns(trace)
+
+
+def test_an_empty_trace_is_read_again(path):
+    """It has no rows, and goes on from there."""
+    Trace().save(path)
+    trace = Trace.load(path)
+    assert len(trace) == 0
+    trace.append(1.0, "started", function="f", invocation=0)
+    assert trace.select("started").time.tolist() == [1.0]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_runs_trace_is_read_again(path, seed):
+    """All views of it are the same."""
+    specs = {name: FunctionSpec(Exponential(1.0), Exponential(0.5), keep_alive=1.0, timeout=2.0) for name in "ab"}
+    faults = {"a": Faults(crash_during=0.2, lose=0.2, duplicate=0.2)}
+    with SimulatedPlatform(specs, seed=seed, faults=faults) as platform:
+        for i in range(40):
+            platform.invoke("ab"[i % 2], nothing, at=i / 8)
+            platform.store.publish("p", np.zeros(i))
+        for _ in range(30):
+            platform.next_completion()
+    trace = platform.trace
+    trace.save(path)
+    again = Trace.load(str(path))
+    assert columns(again) == columns(trace)
+    assert again.functions() == trace.functions()
+    for ours, theirs in zip(trace.invocations(), again.invocations(), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    trace.append(9.0, "published", function="new", value=1.0)
+    again.append(9.0, "published", function="new", value=1.0)
+    assert columns(again) == columns(trace)
+
+
+def test_a_csv_file_has_a_row_an_event(tmp_path):
+    """Under the names of the columns; the compressed one is the same."""
+    trace = Trace()
+    trace.append(0.5, "started", function="f", invocation=3, container=2)
+    trace.append(1.5, "episode", value=-2.25)
+    for name in ("t.csv", "t.csv.gz"):
+        trace.save(tmp_path / name)
+    expected = 'time,event,function,invocation,container,value\n0.5,started,f,3,2,0.0\n1.5,episode,"",-1,-1,-2.25\n'
+    text = (tmp_path / "t.csv").read_bytes().decode().replace("\r\n", "\n")
+    assert text.replace("episode,,", 'episode,"",') == expected
+    assert gzip.decompress((tmp_path / "t.csv.gz").read_bytes()) == (tmp_path / "t.csv").read_bytes()
+
+
+@pytest.mark.parametrize("name", ["trace.json", "trace", "csv", "trace.csv.zip", "trace.parquet.gz"])
+def test_other_suffixes_are_refused(tmp_path, name):
+    """When saving, before anything is written, and when loading."""
+    for call in (Trace().save, Trace.load):
+        with pytest.raises(ValueError, match=f"{name}': a trace is a .parquet, .csv or .csv.gz file"):
+            call(tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_is_no_trace(tmp_path):
+    """Is named, with what it lacks."""
+    path = tmp_path / "other.csv"
+    path.write_text("time,event,function,value\n1,a,b,2\n")
+    with pytest.raises(ValueError, match=r"other.csv is no trace: it has no column invocation, container$"):
+        Trace.load(path)
+    path.write_text("")
+    with pytest.raises(ValueError):  # noqa: PT011 - pandas' own
+        Trace.load(path)
+    with pytest.raises(FileNotFoundError):
+        Trace.load(tmp_path / "absent.csv")
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_a_crashed_write_leaves_nothing(tmp_path, monkeypatch, old):
+    """Neither half a file nor a draft; what was there stays."""
+    path = tmp_path / "folder" / "trace.csv"
+    trace = recorded_run()
+    if old:
+        trace.save(path)
+        before = path.read_bytes()
+
+    def broken(self, target, **arguments):
+        target.write_text("half")
+        assert target.parent == path.parent  # on the same disk, where replacing is one step
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pd.DataFrame, "to_csv", broken)
+    with pytest.raises(KeyboardInterrupt):
+        Trace().save(path)
+    assert [p.name for p in path.parent.iterdir()] == (["trace.csv"] if old else [])
+    assert not old or path.read_bytes() == before
+
+
+def test_saving_replaces_and_makes_folders(tmp_path):
+    """The new trace is there instead of the old one."""
+    path = tmp_path / "new" / "folder" / "trace.csv"
+    recorded_run().save(path)
+    Trace().save(path)
+    assert len(Trace.load(path)) == 0
+    assert [p.name for p in path.parent.iterdir()] == ["trace.csv"]
+
+
+def test_a_file_that_was_cut_off(tmp_path):
+    """Whatever the place: what is left of the last row is no number, and the file is named."""
+    path = tmp_path / "run.csv"
+    recorded_run().save(path)
+    text = path.read_text()
+    cut = text.rindex(",", 0, text.rindex(",", 0, text.rindex(","))) + 1  # within the last row
+    path.write_text(text[:cut])
+    with pytest.raises(ValueError, match=r"run.csv is damaged or cut off: column (invocation|container)"):
+        Trace.load(path)
+
+
+def test_a_row_that_is_none_leaves_the_columns_as_they_were():
+    """All of them, or no two would fit each other."""
+    trace = Trace()
+    trace.append(1.0, "good", value=2.0)
+    assert len(list(trace.rows())) == 1
+    trace.newest.append((2.0, "bad", "", -1, -1, "no number"))
+    for _ in range(2):
+        with pytest.raises(struct.error):
+            trace.settle()
+    trace.newest.clear()
+    assert list(trace.rows()) == [(1.0, "good", "", -1, -1, 2.0)]
+    assert len({len(column) for column in trace._columns}) == 1

@@ -9,6 +9,7 @@ import jax
 
 from stellaris.runtime.functions import Function
 from stellaris.runtime.simulated.calls import BodyContext, Call
+from stellaris.runtime.simulated.execution import run_batch, run_body
 from stellaris.runtime.simulated.threads import Outcome, Settled, Task, Threads
 
 #: Seconds that a hand-over to another thread and back costs, roughly: quicker bodies are not handed over.
@@ -19,8 +20,6 @@ _TRUSTED_AFTER = 8
 _REMEMBERED = 256
 #: Of the runs on the calling thread, one in so many is timed, so that a body that has become slow is noticed.
 _TIMED = 16
-#: The keys of containers are folded from this number, which no invocation has.
-_CONTAINERS = 2**32 - 1
 
 #: The task of a body that has been put off until its result is needed.
 _LATER = "later"
@@ -71,7 +70,7 @@ class Bodies:
         if not (trusted and runs >= _TRUSTED_AFTER and average < _HAND_OVER):
             context = self._context(call)
             arguments = call.resolved or ()
-            task = Task(lambda: [_run(program, context, arguments)], on_done)
+            task = Task(lambda: [run_body(program, context, arguments)], on_done)
             call.task = (task, 0)
             self._threads.submit(task)
         else:
@@ -87,9 +86,9 @@ class Bodies:
             self._run_open(program)
         if call.task is _LATER:
             if call.number % _TIMED:
-                return _run(program, self._context(call), call.resolved or ())
+                return run_body(program, self._context(call), call.resolved or ())
             began = time.perf_counter()
-            outcome = _run(program, self._context(call), call.resolved or ())
+            outcome = run_body(program, self._context(call), call.resolved or ())
             self._note(program, time.perf_counter() - began)
             return outcome
         task: Task = call.task[0]
@@ -108,7 +107,7 @@ class Bodies:
         arguments = call.resolved or ()
 
         def work() -> Sequence[Outcome]:
-            value, error = _run(program, context, arguments)
+            value, error = run_body(program, context, arguments)
             return [(jax.block_until_ready(value), error)]  # type: ignore[no-untyped-call]
 
         task = Task(work)
@@ -172,7 +171,7 @@ class Bodies:
         group = self._open.pop(program)
         contexts = [self._context(call) for call in group]
         arguments = [call.resolved or () for call in group]
-        task = Task(lambda: _run_batched(program, contexts, arguments), size=len(group))
+        task = Task(lambda: run_batch(program, contexts, arguments), size=len(group))
         for place, call in enumerate(group):
             call.task = (task, place)
         self._threads.submit(task)
@@ -197,45 +196,3 @@ class Bodies:
 def _code(program: Function) -> Any:
     """By what a body's average time is kept: its code, which lambdas that are made anew in a loop have in common."""
     return getattr(program.body, "__code__", program.body)
-
-
-def _run(program: Function, context: BodyContext, arguments: tuple[Any, ...]) -> Outcome:
-    try:
-        if not context.container.initialised:
-            _initialise(program, context)
-        return program.body(context, *arguments), None
-    except Exception as error:
-        return None, error
-
-
-def _run_batched(program: Function, contexts: list[BodyContext], arguments: list[tuple[Any, ...]]) -> list[Outcome]:
-    assert program.batched is not None
-    outcomes: list[Outcome] = [(None, None)] * len(contexts)
-    ready = []
-    for i, context in enumerate(contexts):
-        try:
-            _initialise(program, context)
-            ready.append(i)
-        except Exception as error:
-            outcomes[i] = None, error
-    if not ready:
-        return outcomes
-    try:
-        results = program.batched([contexts[i] for i in ready], [arguments[i] for i in ready])
-        if len(results) != len(ready):
-            raise ValueError(f"batched returned {len(results)} results for {len(ready)} invocations")
-    except Exception as error:
-        results = [error] * len(ready)
-    for i, result in zip(ready, results, strict=True):
-        outcomes[i] = (None, result) if isinstance(result, BaseException) else (result, None)
-    return outcomes
-
-
-def _initialise(program: Function, context: BodyContext) -> None:
-    container = context.container
-    if not container.initialised:
-        if program.init is not None:
-            # A key of its own, so that the first body does not draw what `init` drew.
-            keys = jax.random.fold_in(context.root_key, _CONTAINERS)
-            container.state = program.init(container.slot, jax.random.fold_in(keys, container.number))
-        container.initialised = True

@@ -17,7 +17,16 @@ _ENDED_AT_LEAST = 64
 
 
 @part(
-    *("live", "idle", "busy", "waiting", "slots", "occupied", "prewarmed", "_warm", "_ended", "_turns"),
+    "live",
+    "idle",
+    "busy",
+    "waiting",
+    "slots",
+    "occupied",
+    "prewarmed",
+    "_warm",
+    "_ended",
+    "_turns",
     rebuilt=("name", "spec", "queueing", "cold_start", "initialisation", "compute", "latency", "jitter"),
 )
 class Pool:

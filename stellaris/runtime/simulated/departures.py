@@ -16,7 +16,8 @@ from stellaris.saved import part
 
 
 @part(
-    *("pending", "undelivered"),
+    "pending",
+    "undelivered",
     rebuilt=("_agenda", "_fleet", "_transfers", "_rows", "_bodies"),
     steps=("complete", "_end_if_pending", "_deliver"),
 )

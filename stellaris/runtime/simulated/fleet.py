@@ -14,7 +14,8 @@ from stellaris.saved import part
 
 
 @part(
-    *("_shared_busy", "_made"),
+    "_shared_busy",
+    "_made",
     rebuilt=("_pools", "_cluster", "_agenda", "_rows", "on_room", "on_lost", "_shared", "_lifetimes"),
     steps=("_warm", "lose", "lose_newest", "_ready", "_expire", "_replace"),
 )

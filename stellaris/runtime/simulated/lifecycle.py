@@ -29,11 +29,23 @@ from stellaris.saved import part
 
 
 @part(
-    *("_expected", "_invoked"),
+    "_expected",
+    "_invoked",
     rebuilt=(
-        # Calls are found first where they are pending, by their numbers: that is a good name of a place.
-        *("departures", "clock", "agenda", "trace", "transfers", "pools", "fleet", "admission", "returned"),
-        *("_rows", "_courses", "_bodies", "_hang_after"),
+        # First, so that a snapshot names what is in a call by where it is pending, which is by its number.
+        "departures",
+        "clock",
+        "agenda",
+        "trace",
+        "transfers",
+        "pools",
+        "fleet",
+        "admission",
+        "returned",
+        "_rows",
+        "_courses",
+        "_bodies",
+        "_hang_after",
     ),
     steps=("_arrive", "_acquire", "_start"),
 )

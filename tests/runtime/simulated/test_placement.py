@@ -11,15 +11,7 @@ from stellaris.runtime import Faults, Function, FunctionSpec, Node, Resources, S
 from stellaris.runtime.delays import Constant
 from stellaris.runtime.simulated import placement
 from stellaris.runtime.simulated.placement import NOWHERE, Cluster, Place
-
-
-def drain(platform: SimulatedPlatform) -> list:
-    """Every invocation that is left, in the order in which they are handed out."""
-    return list(iter(platform.next_completion, None))
-
-
-def nothing(context, *arguments):
-    """A body that does nothing."""
+from tests.runtime.helpers import drain, nothing
 
 
 def spec(compute=1.0, *, memory=0.0, vcpus=0.0, gpu_slots=0, cold_start=0.0, **others) -> FunctionSpec:
@@ -34,8 +26,6 @@ def ended(platform: SimulatedPlatform) -> list[tuple[float, str, int]]:
     log = log[log["event"] == "container_ended"]
     return list(log[["time", "function", "container"]].itertuples(index=False, name=None))
 
-
-# ---- a cluster by itself --------------------------------------------------------------------------------------------
 
 TWO = (Node("a", memory=4.0, vcpus=2.0), Node("b", memory=8.0, vcpus=8.0))
 
@@ -166,28 +156,6 @@ def test_no_node_is_ever_overfull(placement, seed):
             assert placement == "spread" or place.node == possible[0].node
             held.append((place, need))
     assert refused > 10
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: Resources(memory=-1.0), "memory=-1.0 is negative"),
-        (lambda: Resources(vcpus=math.nan), "vcpus=nan is negative"),
-        (lambda: Resources(gpu_slots=-1), "gpu_slots=-1 is negative"),
-        (lambda: Node("n", memory=-1.0), "node 'n': memory=-1.0 is negative"),
-        (lambda: Node("n", gpus=-1), "node 'n': gpus=-1 is negative"),
-        (lambda: Node("n", slots_per_gpu=0), "node 'n': slots_per_gpu=0 is below 1"),
-        (lambda: Node("n", gpu_sharing=1.5), "node 'n': gpu_sharing=1.5 is above 1"),
-        (lambda: Node("n", gpu_sharing=-0.5), "node 'n': gpu_sharing=-0.5 is negative"),
-    ],
-)
-def test_machines_that_there_are_none_of(make, message):
-    """Are refused."""
-    with pytest.raises(ValueError, match=message):
-        make()
-
-
-# ---- on a platform --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -13,14 +13,14 @@ from stellaris.runtime import (
     Outages,
     PriceSheet,
     Rate,
-    Retry,
     SimulatedPlatform,
     StoreFaults,
     StoreRefusedError,
     Transfer,
 )
-from stellaris.runtime.delays import Constant, Exponential, Uniform
+from stellaris.runtime.delays import Constant, Exponential
 from stellaris.runtime.simulated.faults import KINDS
+from tests.runtime.helpers import drain, handed_out
 
 PRICES = PriceSheet("p", {"f": Rate(per_second=1.0)})
 
@@ -30,16 +30,6 @@ def deploy(faults: Faults | None = None, store=None, seed=0, **spec) -> Simulate
     given = {"compute": Constant(2.0), "cold_start": Constant(0.5)} | spec
     options = {"faults": {"f": faults}} if faults else {}
     return SimulatedPlatform({"f": FunctionSpec(**given)}, seed=seed, store_faults=store, **options)
-
-
-def drain(platform):
-    """Every completion that is left."""
-    return list(iter(platform.next_completion, None))
-
-
-def handed_out(platform):
-    """`(number, status, now)` of all that is left."""
-    return [(done.number, done.status, platform.now) for done in iter(platform.next_completion, None)]
 
 
 @pytest.mark.parametrize(
@@ -205,78 +195,6 @@ def test_random_outages():
     assert len(spells) == pytest.approx(2000 / 4 * math.exp(-0.0), rel=0.25)
 
 
-# ---- again ----------------------------------------------------------------------------------------------------------
-
-
-def test_retries_back_off():
-    """The waits double up to a maximum; the key stays; the limit ends it."""
-    retry = Retry(limit=5, first=1.0, factor=2.0, maximum=3.0)
-    with deploy(Faults(crash_before=1.0), retry=retry, cold_start=Constant(0.0)) as platform:
-        done = platform.invoke("f", lambda context: None)
-        seen = []
-        while True:
-            assert platform.next_completion() is done
-            seen.append((done.attempt, done.number, done.key, platform.now))
-            try:
-                done = platform.retry(done)
-            except FunctionError as error:
-                assert "(attempt 5) crashed" in str(error)  # noqa: PT017
-                break
-    assert seen == [(1, 0, 0, 0.0), (2, 1, 0, 1.0), (3, 2, 0, 3.0), (4, 3, 0, 6.0), (5, 4, 0, 9.0)]
-
-
-def test_jitter():
-    """The share of the wait that is random, and from the seed."""
-
-    def waits(jitter, seed=0):
-        retry = Retry(limit=99, first=2.0, factor=1.0, jitter=jitter)
-        with deploy(Faults(crash_before=1.0), retry=retry, cold_start=Constant(0.0), seed=seed) as platform:
-            done, times = platform.invoke("f", lambda context: None), [0.0]
-            for _ in range(50):
-                platform.next_completion()
-                times.append(platform.now)
-                done = platform.retry(done)
-        return np.diff(times)[1:]
-
-    assert waits(0.0).tolist() == [2.0] * 49
-    half = waits(0.5)
-    assert 1.0 <= half.min() < 1.1 < 1.9 < half.max() <= 2.0
-    assert waits(1.0).min() < 0.2
-    np.testing.assert_array_equal(waits(1.0, seed=3), waits(1.0, seed=3))
-    assert waits(1.0, seed=3).tolist() != waits(1.0, seed=4).tolist()
-
-
-def test_cancel():
-    """What waits, starts or runs ends with its container, and is not handed out; what has ended is left alone."""
-    with deploy(max_concurrency=2) as platform:
-        running, other, waiting = (platform.invoke("f", lambda context: "value") for _ in range(3))
-        later = platform.invoke("f", lambda context: None, at=50.0)
-        platform.next_completion(until=1.0)
-        for invocation in (running, later):
-            platform.cancel(invocation)
-        assert (running.status, running.finished) == ("cancelled", 1.0)
-        assert [(d.number, d.status, d.started) for d in drain(platform)] == [
-            (1, "completed", 0.5),
-            (2, "completed", 1.5),  # in a new container, at once
-        ]
-        platform.cancel(other)
-        assert (other.status, other.result(), waiting.result()) == ("completed", "value", "value")
-        assert platform.trace.select("cancelled").invocation.tolist() == [0]  # 3 was never submitted
-
-
-def test_who_waited_is_cancelled():
-    """The next in line gets the place."""
-    with deploy(max_concurrency=1, cold_start=Constant(0.0)) as platform:
-        _, gone, last = (platform.invoke("f", lambda context: None) for _ in range(3))
-        platform.next_completion(until=1.0)
-        platform.cancel(gone)
-        assert handed_out(platform) == [(0, "completed", 2.0), (2, "completed", 4.0)]
-        assert last.cold is False
-
-
-# ---- chance ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_probabilities(kind):
     """A kind happens as often as its probability says."""
@@ -321,10 +239,6 @@ def test_every_kind_has_a_stream_of_its_own():
         (lambda: Faults(lose_containers_at=(-1.0,)), r"lose_containers_at=\(-1\.0,\)"),
         (lambda: Outages(at=((2.0, 1.0),)), r"at=\(\(2\.0, 1\.0\),\): an outage begins"),
         (lambda: StoreFaults(slow_factor=0.5), r"slow_factor=0\.5"),
-        (lambda: Retry(limit=0), r"limit=0"),
-        (lambda: Retry(first=-1.0), r"first=-1\.0"),
-        (lambda: Retry(factor=0.5), r"factor=0\.5"),
-        (lambda: Retry(jitter=2.0), r"jitter=2\.0"),
     ],
 )
 def test_faults_that_are_none(make, message):
@@ -333,29 +247,10 @@ def test_faults_that_are_none(make, message):
         make()
 
 
-def test_faults_of_a_function_that_is_not_deployed():
-    """A misspelt name would go unnoticed."""
-    with pytest.raises(LookupError, match=r"faults=\['g'\]: no such function is deployed"):
-        SimulatedPlatform({"f": FunctionSpec(Constant(1.0))}, faults={"g": Faults()})
-
-
 def test_outages_that_never_pass():
     """Time would stand still."""
     store = StoreFaults(refuse=Outages(every=Constant(0.0), lasting=Constant(0.0)))
     with deploy(store=store) as platform:
         platform.invoke("f", lambda context, x: None, platform.store.put(1))
         with pytest.raises(ValueError, match="time stands still"):
-            platform.next_completion()
-
-
-@pytest.mark.parametrize("clock", ["virtual", "wall"])
-def test_a_deadlock_is_an_error(clock):
-    """Nothing can ever end that would make room: said so, not waited for."""
-    specs = {name: FunctionSpec(Uniform(0.0, 0.01), max_concurrency=1) for name in "ab"}
-    with SimulatedPlatform(specs, clock=clock, hang_after=0.2) as platform:
-        platform.invoke("a", lambda context: None)
-        platform._life.admission._serving = True  # as if nobody were ever woken
-        platform.invoke("a", lambda context: None)
-        assert platform.next_completion().number == 0
-        with pytest.raises(RuntimeError, match=r"invocations of \{'a': 1\} wait for room that nothing will ever free"):
             platform.next_completion()

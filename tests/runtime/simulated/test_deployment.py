@@ -1,4 +1,4 @@
-"""A deployment is a value: two of them are compared, and named where they differ."""
+"""Deployments: compared, and refused if something in them cannot be."""
 
 import dataclasses
 import math
@@ -10,7 +10,16 @@ from stellaris.runtime import Faults, FunctionSpec, Node, SimulatedPlatform, Sto
 from stellaris.runtime.delays import Constant
 from stellaris.runtime.simulated.deployment import Deployment
 
+
+def test_faults_of_a_function_that_is_not_deployed():
+    """A misspelt name would go unnoticed."""
+    with pytest.raises(LookupError, match=r"faults=\['g'\]: no such function is deployed"):
+        SimulatedPlatform({"f": FunctionSpec(Constant(1.0))}, faults={"g": Faults()})
+
+
 FUNCTIONS = {"f": FunctionSpec(Constant(1.0))}
+
+
 OTHERS: dict[str, Any] = {
     "functions": {"f": FunctionSpec(Constant(2.0))},
     "nodes": (Node("one", memory=8.0, vcpus=8.0),),

@@ -7,13 +7,13 @@ import sys
 
 import pytest
 
-from tests.runtime.open_loop import ARRIVALS, ERLANG, SERVICES, SIMFAAS, Compared, Observed
+from tests.runtime.simulated.open_loop import ARRIVALS, ERLANG, SERVICES, SIMFAAS, Compared, Observed
 
 
 @pytest.fixture(scope="module")
 def observed() -> dict[str, list]:
     """All runs' results by name."""
-    command = [sys.executable, "-m", "tests.runtime.open_loop"]
+    command = [sys.executable, "-m", "tests.runtime.simulated.open_loop"]
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 

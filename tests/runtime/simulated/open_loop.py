@@ -1,4 +1,4 @@
-"""Long open-loop runs, in a process of their own: `python -m tests.runtime.open_loop` prints what they gave.
+"""Long open-loop runs, in a process of their own: `python -m tests.runtime.simulated.open_loop` prints what they gave.
 
 Under the tests' type checks of every call they would take ten times as long.
 """

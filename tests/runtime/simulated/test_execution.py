@@ -1,0 +1,256 @@
+"""Execution: the state of containers, and bodies and batches that raise."""
+
+import traceback
+
+import jax
+import pytest
+
+from stellaris.runtime import Function, FunctionError, FunctionSpec, SimulatedPlatform
+from stellaris.runtime.delays import Constant
+from tests.runtime.helpers import deploy, drain, nothing
+
+
+def test_container_state():
+    """`init` runs once a container, with its slot and a key; the state goes from one of its calls to the next."""
+    made, keys = [], []
+
+    def init(slot, key):
+        made.append(slot)
+        keys.append(jax.random.key_data(key).tolist())
+        return [f"slot {slot}"]
+
+    def body(context, x):
+        context.state = [*context.state, x]
+        return context.state
+
+    function = Function(body, init=init)
+    with deploy(1.0) as platform:
+        for x in (0, 1):
+            platform.invoke("f", function, x)
+        drain(platform)
+        for x in (2, 3):
+            platform.invoke("f", function, x)
+        results = [i.result() for i in drain(platform)]
+        assert results == [["slot 1", 1, 2], ["slot 0", 0, 3]]  # the newest container first
+        assert sorted(made) == [0, 1]
+        assert keys[0] != keys[1]
+        container = platform.invoke("f", function, 4)
+        drain(platform)
+    assert container.container.state is None  # let go of when it ended
+
+
+def test_a_new_container_starts_anew():
+    """State ends with its container: after it expired, and after it was killed."""
+    function = Function(lambda context: context.state.append(context.number) or list(context.state), init=lambda *_: [])
+    with deploy(1.0, keep_alive=1.0, timeout=2.0) as platform:
+        for at, work in [(0.0, 1.0), (1.5, 1.0), (9.0, 1.0), (10.0, 5.0), (20.0, 1.0)]:
+            platform.invoke("f", function, at=at, work=work)
+        done = drain(platform)
+        assert [i.status for i in done] == [*["completed"] * 3, "timed_out", "completed"]
+        assert [i.result() for i in done if i.status == "completed"] == [[0], [0, 1], [2], [4]]
+
+
+def test_an_init_that_raises():
+    """The invocation fails with its error, and the container's next one tries again."""
+    attempts = []
+
+    def init(slot, key):
+        attempts.append(slot)
+        if len(attempts) == 1:
+            raise OSError("out of luck")
+        return "made"
+
+    function = Function(lambda context: context.state, init=init)
+    with deploy(1.0, max_concurrency=1) as platform:
+        for _ in range(3):
+            platform.invoke("f", function)
+        first, *rest = drain(platform)
+        assert (first.status, str(first.error)) == ("failed", "out of luck")
+        assert [i.result() for i in rest] == ["made", "made"]
+    assert attempts == [0, 0]
+
+
+def test_batched_state():
+    """Containers of a batch are initialised once and keep their own state."""
+
+    def body(context, x):
+        context.state += x
+        return context.state, context.slot, context.attempt, context.now
+
+    def batched(contexts, arguments):
+        return [body(context, *args) for context, args in zip(contexts, arguments, strict=True)]
+
+    function = Function(body, init=lambda slot, key: 100 * (slot + 1), batched=batched)
+    with deploy(1.0) as platform:
+        for x in (1, 2):
+            platform.invoke("f", function, x, at=x / 4)
+        drain(platform)
+        for x in (10, 20):
+            platform.invoke("f", function, x)
+        assert [i.result() for i in drain(platform)] == [(212, 1, 1, 1.5), (121, 0, 1, 1.5)]
+
+
+@pytest.mark.parametrize(
+    ("batched", "message"),
+    [
+        (lambda contexts, arguments: [1 / 0 for _ in contexts], "ZeroDivisionError"),
+        (lambda contexts, arguments: [0], "ValueError: batched returned 1 results for 2 invocations"),
+    ],
+)
+def test_a_batch_that_fails(batched, message):
+    """All of its invocations fail with its error."""
+    with deploy(1.0) as platform:
+        for _ in range(2):
+            platform.invoke("f", Function(nothing, batched=batched))
+        function = Function(nothing, batched=batched)
+        for _ in range(2):
+            platform.invoke("f", function)
+        done = drain(platform)[2:]
+        assert [i.status for i in done] == ["failed", "failed"]
+        for invocation in done:
+            with pytest.raises(FunctionError, match=f"invocation {invocation.number} .*{message}"):
+                invocation.result()
+
+
+def test_results_that_are_exceptions_fail_alone():
+    """Each with its own; the others of the batch complete, and the containers live on."""
+
+    def batched(contexts, arguments):
+        return [ValueError(f"bad {x}") if x % 2 else 10 * x for (x,) in arguments]
+
+    function = Function(lambda context, x: None, batched=batched)
+    with deploy(1.0) as platform:
+        for x in range(5):
+            platform.invoke("f", function, x)
+        done = drain(platform)
+        assert [i.status for i in done] == ["completed", "failed", "completed", "failed", "completed"]
+        assert [i.result() for i in done if i.status == "completed"] == [0, 20, 40]
+        assert [str(i.error) for i in done if i.status == "failed"] == ["bad 1", "bad 3"]
+        with pytest.raises(FunctionError, match="failed at 1 s: ValueError: bad 3") as error:
+            done[3].result()
+        assert error.value.__cause__ is done[3].error
+        assert platform.trace.select("container_ended").time.tolist() == []
+
+
+def test_an_init_that_raises_in_a_batch_fails_its_own_invocation():
+    """The others are handed to the batch, in order, with their own arguments; the container tries again later."""
+    tried, calls = [], []
+
+    def init(slot, key):
+        tried.append(slot)
+        if slot == 1 and tried.count(1) == 1:
+            raise OSError("out of luck")
+        return f"slot {slot}"
+
+    def batched(contexts, arguments):
+        calls.append([(context.state, x) for context, (x,) in zip(contexts, arguments, strict=True)])
+        return [f"{context.state}: {x}" for context, (x,) in zip(contexts, arguments, strict=True)]
+
+    function = Function(lambda context, x: None, init=init, batched=batched)
+    with deploy(1.0) as platform:
+        for x in "abc":
+            platform.invoke("f", function, x)
+        first, second, third = drain(platform)
+        assert (first.result(), second.status, third.result()) == ("slot 0: a", "failed", "slot 2: c")
+        assert (type(second.error), str(second.error)) == (OSError, "out of luck")
+        assert calls == [[("slot 0", "a"), ("slot 2", "c")]]
+        for x in "def":
+            platform.invoke("f", function, x)
+        assert sorted(i.result() for i in drain(platform)) == ["slot 0: f", "slot 1: e", "slot 2: d"]
+        assert sorted(tried) == [0, 1, 1, 2]
+
+
+def test_a_batch_of_which_no_container_could_be_made():
+    """Is not called at all."""
+    calls = []
+
+    def init(slot, key):
+        raise OSError(f"slot {slot}")
+
+    function = Function(lambda context: None, init=init, batched=lambda *arguments: calls.append(arguments))
+    with deploy(1.0) as platform:
+        for _ in range(2):
+            platform.invoke("f", function)
+        assert [str(i.error) for i in drain(platform)] == ["slot 0", "slot 1"]
+    assert calls == []
+
+
+@pytest.mark.parametrize("runs", [1, 40])
+@pytest.mark.parametrize("clock", ["virtual", "wall"])
+def test_exceptions_keep_their_traceback(runs, clock):
+    """On a thread of the platform's, and on the calling one."""
+
+    def deep_inside():
+        raise KeyError("the reason")
+
+    def faulty(context, last):
+        if last:
+            deep_inside()
+
+    with deploy(0.001, clock=clock) as platform:
+        for run in range(runs):
+            platform.invoke("f", faulty, run == runs - 1)
+            failed = platform.next_completion()
+        assert failed.status == "failed"
+        frames = [frame.name for frame in traceback.extract_tb(failed.error.__traceback__)]
+        assert frames[-2:] == ["faulty", "deep_inside"]
+        with pytest.raises(FunctionError, match="KeyError: 'the reason'") as error:
+            failed.result()
+        assert error.value.__cause__ is failed.error
+
+
+def test_an_exception_of_a_batch_keeps_its_traceback():
+    """It fails all of the batch."""
+
+    def batched(contexts, arguments):
+        raise KeyError("the reason")
+
+    with deploy(1.0) as platform:
+        for _ in range(2):
+            platform.invoke("f", Function(lambda context: None, batched=batched))
+        for failed in drain(platform):
+            assert [frame.name for frame in traceback.extract_tb(failed.error.__traceback__)][-1] == "batched"
+
+
+@pytest.mark.parametrize("batch", [False, True])
+def test_init_has_a_key_of_its_own(batch):
+    """No container's is that of an invocation, or of another container; they depend on the seed, and on it alone."""
+
+    def init(slot, key):
+        return tuple(jax.random.key_data(key).tolist())
+
+    def body(context):
+        return context.state, tuple(jax.random.key_data(context.key).tolist())
+
+    def batched(contexts, arguments):
+        return [body(context) for context in contexts]
+
+    def keys(seed: int) -> list:
+        with deploy(1.0, seed=seed, keep_alive=0.0) as platform:
+            function = Function(body, init=init, batched=batched if batch else None)
+            for at in (0.0, 0.0, 5.0, 5.0):
+                platform.invoke("f", function, at=at)
+            return [i.result() for i in drain(platform)]
+
+    drawn = keys(0)
+    assert len({key for pair in drawn for key in pair}) == 8
+    assert keys(0) == drawn
+    assert not {key for pair in keys(1) for key in pair} & {key for pair in drawn for key in pair}
+
+
+def test_a_containers_key_does_not_depend_on_its_first_invocation():
+    """The state of container 0 is the same whichever call comes first to it."""
+
+    def init(slot, key):
+        return jax.random.key_data(key).tolist()
+
+    function = Function(lambda context: context.state, init=init)
+    states = []
+    for before in (0, 1):
+        with SimulatedPlatform({"f": FunctionSpec(Constant(1.0)), "g": FunctionSpec(Constant(1.0))}) as platform:
+            for _ in range(before):
+                platform.invoke("g", lambda context: None, at=5.0)
+            states.append(platform.invoke("f", function))
+            drain(platform)
+    assert states[0].number != states[1].number
+    assert states[0].result() == states[1].result()

@@ -1,0 +1,34 @@
+"""References among arguments, and the sizes of values."""
+
+import jax
+import numpy as np
+import pytest
+
+from stellaris.runtime import Store, Versioned
+from stellaris.runtime.references import size
+
+
+def test_references_among_values():
+    """Objects and versions take their places; everything else stays where it is."""
+    store = Store()
+    store.publish("p", "policy")
+    reference = store.put("object")
+    got = store.resolve((1, reference, store.latest("p"), "x"), invocation=0, function="f")
+    assert got == (1, "object", Versioned(0, "policy"), "x")
+
+
+class Parcel:
+    """Says how large it is."""
+
+    nbytes = 33
+
+
+def test_size():
+    """Of every leaf; what is of unknown size is an error, and no 0."""
+    tree = {"a": [np.zeros(5, np.float32), jax.numpy.zeros(3, jax.numpy.int8)], "b": (True, 2, 3.0, "größe", b"ab")}
+    assert size(tree) == 20 + 3 + 3 * 8 + 7 + 2
+    assert size(None) == size(()) == 0
+    assert size([Parcel(), np.float64(1)]) == 41
+    for unknown in (object(), {1, 2}, [1, lambda: None]):
+        with pytest.raises(TypeError, match=r"is of unknown size: make it a tree of arrays, or give it an attribute"):
+            size(unknown)
