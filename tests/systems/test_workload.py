@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 
 from stellaris.acting import ActorCritic, EnvSpec, Policy
@@ -60,7 +61,7 @@ def test_they_are_values() -> None:
 
 def test_the_policy_is_made_for_the_environment() -> None:
     """By whatever makes one; what is made is looked at."""
-    spec = EnvSpec("Own-v0", (3,), actions=2, discrete=True)
+    spec = EnvSpec("Own-v0", np.zeros(3), actions=2, discrete=True)
     assert isinstance(Workload("Own-v0").make_policy(spec), Policy)
     wrong: Any = lambda spec: "a policy"  # noqa: E731
     with pytest.raises(TypeError, match=r"returned 'a policy' for Own-v0: expected a Policy"):
