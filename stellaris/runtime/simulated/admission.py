@@ -66,7 +66,7 @@ class Admission:
         If a function's oldest call does not fit, its later ones wait, too (head-of-line blocking): they need the same
         resources, and would otherwise overtake it. Other functions, which may need less, are still served.
         """
-        self._serving = False  # first, because giving a container may evict another, which frees room once more
+        self._serving = False  # room that is freed from here on needs another event
         waiting = [pool for pool in self._pools.values() if pool.waiting]
         while waiting:
             # Across functions the oldest call comes first, too, so that no function starves another of shared room.

@@ -88,7 +88,7 @@ class Departures:
         if dies and container is not None and call.status == "running":
             # First, because freeing the container gives its slot away, in which no killed body may still run.
             container.occupied = not self._bodies.drop(call)
-        # In the trace a call ends before its container does, and before another call can have that.
+        # Before the container: in the trace a call ends before its container does, or before another call gets it.
         self._mark_ended(call, status, now)
         if container is not None:
             self._fleet.release(container, now, started=call.started is not None, dies=dies)
