@@ -219,8 +219,8 @@ class _Reader:
     # ---- numbers ------------------------------------------------------------------------------------------------
 
     def _float(self, node: Mapping[str, Any]) -> float:
-        if node["float"] not in ("inf", "-inf", "nan"):
-            raise ValueError(f"{_short(node['float'])} is none of inf, -inf and nan")
+        if node["float"] not in ("inf", "-inf", "nan", "-nan"):
+            raise ValueError(f"{_short(node['float'])} is none of inf, -inf, nan and -nan")
         return float(node["float"])
 
     def _generator(self, node: Mapping[str, Any]) -> Any:

@@ -155,7 +155,10 @@ class _Writer:
         if kind in PLAIN:
             return value
         if kind is float:
-            return value if math.isfinite(value) else {"float": str(value)}
+            if math.isfinite(value):
+                return value
+            sign = "-" if math.copysign(1, value) < 0 else ""  # of NaN too, whose sign str() forgets and float() takes
+            return {"float": sign + str(abs(value))}
         number = id(value)
         if number in self._externals:
             return {"external": self._externals[number]}

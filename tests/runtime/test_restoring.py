@@ -164,7 +164,7 @@ PICKLE = pickle.dumps(Payload())
         ({"map": [[{"list": []}, 1]]}, r"TypeError: unhashable type: 'list'"),
         ({"set": [{"dict": {}}]}, r"TypeError: unhashable type"),
         ({"deque": [], "maxlen": -1}, r"maxlen must be non-negative"),
-        ({"float": "1e400"}, r"'1e400' is none of inf, -inf and nan"),
+        ({"float": "1e400"}, r"'1e400' is none of inf, -inf, nan and -nan"),
         ({"bytes": "not base 64"}, r"base64"),
         ({"bytes": 3}, r"TypeError"),
         # References.

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -127,6 +127,8 @@ values = st.recursive(
 
 
 @given(values)
+@example(-math.nan)
+@example([math.nan, -math.inf, -0.0])
 @settings(max_examples=300, deadline=None)
 def test_any_value_comes_back(value: Any) -> None:
     """Any nesting of what can be said."""
