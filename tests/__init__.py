@@ -1,4 +1,4 @@
-"""The run-time type checker of the tests: every shape and type in `stellaris`' signatures holds in every test."""
+"""The run-time type checker of the tests: every shape in a signature holds in every test."""
 
 from beartype import BeartypeConf, beartype
 

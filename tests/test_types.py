@@ -1,11 +1,27 @@
 """Joining trajectories."""
 
+import re
+import tomllib
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from stellaris.types import Trajectory, concatenate
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_shapes_are_checked_wherever_they_are_said():
+    """Every module whose signatures say shapes is among those that these tests check as they run."""
+    addopts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]["addopts"]
+    checked = re.search(r"--jaxtyping-packages=(\S+)", addopts).group(1).split(",")
+    for path in (ROOT / "stellaris").rglob("*.py"):
+        if "jaxtyping" in path.read_text():
+            module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+            assert any(module == name or module.startswith(f"{name}.") for name in checked), module
 
 
 def fragment(batch: int, start: int = 0, length: int = 3) -> Trajectory:

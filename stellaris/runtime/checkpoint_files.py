@@ -119,6 +119,8 @@ def _read(path: Path) -> tuple[dict[str, Any], Snapshot]:
     configurations, names = tree.pop("configurations"), tree.pop("arrays")
     if type(configurations) is not dict or configurations.keys() != {"platform", "run"}:
         raise ValueError("it does not say of which configurations it is")
+    if type(names) is not list or any(type(name) is not str for name in names):
+        raise ValueError("it does not say which arrays it has")
     return configurations, Snapshot(tree, _read_arrays(path / _ARRAYS, names))
 
 

@@ -17,6 +17,7 @@ from tests.acting.environments import Sensors, same
 
 LENGTH = 64
 both = pytest.mark.parametrize("name", ["CartPole-v1", "Hopper-v4"])
+initialised = jax.jit(Policy.init, static_argnums=0)  # compiled once for equal policies
 
 
 class Stage:
@@ -31,7 +32,7 @@ class Stage:
 
     def version(self, number: int) -> Versioned:
         """Parameters and statistics that depend on the number."""
-        params = jax.tree.map(lambda leaf: leaf * (1.0 + number), jax.jit(self.policy.init)(jax.random.key(number)))
+        params = jax.tree.map(lambda leaf: leaf * (1.0 + number), initialised(self.policy, jax.random.key(number)))
         if not self.env.spec.discrete:
             params["params"]["log_std"] = 0.3 * number + jax.numpy.zeros(self.env.spec.actions)
         shape = self.env.spec.observation_shape
@@ -165,7 +166,8 @@ def test_actions_come_from_the_keys(name):
 def test_fragments_continue_one_another(name):
     """Each starts where the last one stopped: 120 of a single step, some of which only reset."""
     stage = Stage(name, length=1)
-    fragments = [stage.roll([stage.version(1)], seed=seed)[0] for seed in range(120)]
+    version = stage.version(1)
+    fragments = [stage.roll([version], seed=seed)[0] for seed in range(120)]
     actions = np.concatenate([f.trajectory.action[:, 0] for f in fragments])
     seen, reward, terminated, truncated = replay(name, 0, 1, actions)
     ended = terminated | truncated

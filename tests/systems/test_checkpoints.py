@@ -1,12 +1,13 @@
 """Checkpoints: a run that was broken off and resumed is the run that was not; none is ever left unreadable."""
 
+import contextlib
+import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -247,20 +248,20 @@ def test_networks_of_a_librarys_classes_are_resumed(name: str, tmp_path: Path) -
 
 # ---- kill -9 --------------------------------------------------------------------------------------------------------
 
-CHILD = """
-import sys
-from pathlib import Path
-import tests.systems.test_checkpoints as t
 
-print("ready", flush=True)
-t.run(
-    t.SYSTEMS["synchronous"],
-    Path(sys.argv[1]),
-    every=1,
-    resume=True,
-    on_progress=lambda row: print(row["round"], flush=True),
-)
-"""
+def go_on(folder: Path, reports: Connection) -> None:
+    """A process of its own that runs, or goes on with the run in a folder, and reports every round."""
+    reports.send("ready")
+    run(SYSTEMS["synchronous"], folder, every=1, resume=True, on_progress=lambda row: reports.send(row["round"]))
+
+
+def received(reports: Connection) -> list[Any]:
+    """What a process that has ended had reported; the last of it may be cut off."""
+    seen = []
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            seen.append(reports.recv())
+    return seen
 
 
 def test_killed_at_random_moments(tmp_path: Path) -> None:
@@ -268,14 +269,21 @@ def test_killed_at_random_moments(tmp_path: Path) -> None:
     whole = run(SYSTEMS["synchronous"], tmp_path / "whole", every=1)
     folder, moments = tmp_path / "killed", np.random.default_rng(0).uniform(0.0, 1.2, size=20)
     reached, kills = [], 0
+    # A server that has imported everything, and started nothing yet, forks each of them.
+    processes = multiprocessing.get_context("forkserver")
+    processes.set_forkserver_preload([__name__])
     for moment in moments:
-        child = subprocess.Popen([sys.executable, "-c", CHILD, str(folder)], stdout=subprocess.PIPE, text=True)
-        assert child.stdout is not None
-        assert child.stdout.readline() == "ready\n"
+        ours, theirs = processes.Pipe(duplex=False)
+        child = processes.Process(target=go_on, args=(folder, theirs))
+        child.start()
+        theirs.close()
+        assert ours.recv() == "ready"
         time.sleep(moment)
-        child.send_signal(signal.SIGKILL)
-        seen = [int(float(line)) for line in child.communicate()[0].split()]
-        kills += child.returncode == -signal.SIGKILL
+        child.kill()
+        child.join()
+        seen = received(ours)
+        ours.close()
+        kills += child.exitcode == -signal.SIGKILL
         newest = Checkpoints(folder).newest() if os.path.exists(folder) else None
         # At most the round under way is lost, and what was saved of it may just not have been reported.
         assert (newest or 0) >= max(seen, default=0) - 1

@@ -449,15 +449,13 @@ def test_what_a_run_holds_does_not_grow_with_it(system: Any, monkeypatch: pytest
 
 
 def test_learns_cartpole() -> None:
-    """One real run: within 80 rounds of 512 steps the return grows sixfold.
-
-    Its best is looked at: how a run goes on after that differs between processors, which round differently.
-    """
+    """One real run: the return grows sixfold within 80 rounds of 512 steps, usually within 40."""
     workload = Workload("CartPole-v1", policy=ActorCritic(hidden=(64, 64)), actors=8, fragment=64)
     ppo = PPO(learning_rate=2e-3, epochs=8, minibatch_size=128)
     system = Stellaris(ppo, learners=4, aggregator=staleness_aware(4, decay=0.95))
-    rows = tiny.run(system, tiny.deployment(LogNormal(0.001, 0.2), LogNormal(0.01, 0.2), Constant(0.005)),
-                    workload=workload, budget=Budget(steps=80 * 512), threads=2).history  # fmt: skip
+    functions = tiny.deployment(LogNormal(0.001, 0.2), LogNormal(0.01, 0.2), Constant(0.005))
+    budget = Budget(steps=80 * 512, target_return=150.0)
+    rows = tiny.run(system, functions, workload=workload, budget=budget, threads=2).history
     early = next(row["episode_return"] for row in rows if row["episodes"] >= 50)
-    assert early < 40
-    assert max(row["episode_return"] for row in rows if row["episodes"] >= 50) > 6 * early
+    assert early < 25
+    assert rows[-1]["episode_return"] >= 150
