@@ -93,7 +93,7 @@ def paper(environment: str) -> Preset:
                     learners=LEARNERS,
                     aggregator=staleness_aware(LEARNERS, decay=0.9, combine="sequential", threshold="integer"),
                     rho=1.0,
-                    round_based=True,
+                    control=StalenessControl(pace=0),
                 ),
             ),
             reserved("synchronous", Synchronous(ppo(batch))),

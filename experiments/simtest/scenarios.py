@@ -98,7 +98,7 @@ def scenario(seed: int) -> Scenario:
         learners=learners,
         aggregator=aggregator,
         rho=float(rng.choice([1.0, math.inf])),
-        round_based=bool(rng.random() < 0.4),
+        control=_control(rng),
     )
     if rng.random() < 0.15:
         system = Synchronous(ALGORITHM)

@@ -1,6 +1,7 @@
 """An actor's work: step an environment with a policy version, and tag every step with it."""
 
 import functools
+import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -23,6 +24,7 @@ class ActorState(NamedTuple):
     ended: bool  #: whether the last step ended the episode, so that the next one only resets.
     episode_return: float  #: of the episode so far.
     episode_length: int
+    steps: int = 0  #: since the environment was started.
 
 
 class Episode(NamedTuple):
@@ -38,6 +40,9 @@ class Fragment(NamedTuple):
     trajectory: Trajectory  #: `[T, 1, ...]`, with raw observations.
     statistics: Statistics  #: of its observations: an increment to be merged.
     episodes: tuple[Episode, ...]
+    slot: int = 0  #: of the environment.
+    first: int = 0  #: the number of its first step since the environment was started.
+    unfinished: int = 0  #: steps of the episode that goes on after it.
 
     @property
     def steps(self) -> int:
@@ -48,6 +53,36 @@ class Fragment(NamedTuple):
     def resets(self) -> int:
         """Steps that only reset the environment."""
         return self.steps - int(np.sum(self.trajectory.valid))
+
+
+def join(pieces: Sequence[Fragment]) -> Fragment:
+    """One fragment of pieces that follow one another in one environment, each acted by a policy version of its own.
+
+    Raises:
+      ValueError: if they do not follow one another; says where.
+    """
+    for one, following in itertools.pairwise(pieces):
+        if (following.slot, following.first) != (one.slot, one.first + one.steps):
+            raise ValueError(
+                f"slot {one.slot}, step {one.first + one.steps} is due, not slot {following.slot}, step "
+                f"{following.first}: these pieces do not follow one another"
+            )
+    last, trajectories = pieces[-1], [piece.trajectory for piece in pieces]
+    # Of observations and values a piece has one more, to bootstrap from: the next one begins with it.
+    inner = [
+        trajectory._replace(
+            observation=jax.tree.map(lambda column: column[:-1], trajectory.observation), value=trajectory.value[:-1]
+        )
+        for trajectory in trajectories[:-1]
+    ]
+    return Fragment(
+        trajectory=jax.tree.map(lambda *columns: np.concatenate(columns), *inner, trajectories[-1]),
+        statistics=functools.reduce(Statistics.merge, (piece.statistics for piece in pieces)),
+        episodes=tuple(episode for piece in pieces for episode in piece.episodes),
+        slot=last.slot,
+        first=pieces[0].first,
+        unfinished=last.unfinished,
+    )
 
 
 def start(env: VectorEnv, slot: int) -> ActorState:
@@ -108,7 +143,7 @@ class Actors:
         versions: Sequence[Versioned],
         slots: Sequence[int],
         states: Sequence[ActorState],
-        keys: Sequence[jax.Array],
+        keys: jax.Array,
     ) -> tuple[list[Fragment], list[ActorState]]:
         """Steps every actor's environment for one fragment.
 
@@ -116,14 +151,14 @@ class Actors:
           versions: `PolicyVersion`s to act with.
           slots: of the actors, all different.
           states: where their environments stand.
-          keys: of their action noise. An actor's actions do not depend on who shares the call, up to rounding.
+          keys: `[n]`, of their action noise. An actor's actions do not depend on who shares the call, up to rounding.
 
         Returns:
           The actors' fragments, and their new states.
         """
         n, length, policy = len(slots), self._length, self._policy
         groups = _Groups.of(versions)
-        noise = _noise(policy, length, jax.numpy.stack([*keys])[groups.rows])
+        noise = _noise(policy, length, keys, groups.rows)
         where = np.array(slots, np.int32)
 
         ended = np.array([state.ended for state in states])
@@ -151,11 +186,24 @@ class Actors:
         record.value = self._values(groups, record.observation)
 
         fragments = [
-            Fragment(record.trajectory(i, versions[i].version), record.statistics(i), tuple(episodes[i]))
+            Fragment(
+                record.trajectory(i, versions[i].version),
+                record.statistics(i),
+                tuple(episodes[i]),
+                slot=slots[i],
+                first=states[i].steps,
+                unfinished=int(running_length[i]),
+            )
             for i in range(n)
         ]
         moved = [
-            ActorState(record.newest(i), bool(ended[i]), float(running_return[i]), int(running_length[i]))
+            ActorState(
+                record.newest(i),
+                bool(ended[i]),
+                float(running_return[i]),
+                int(running_length[i]),
+                states[i].steps + length,
+            )
             for i in range(n)
         ]
         return fragments, moved
@@ -187,9 +235,9 @@ def _value(policy: Policy, versions: Any, observation: Any) -> jax.Array:
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def _noise(policy: Policy, length: int, keys: jax.Array) -> jax.Array:
-    """The noise `[T, U, m, ...]` of a fragment for keys `[U, m]`, each actor's from its own key alone."""
-    noise = jax.vmap(jax.vmap(lambda key: policy.noise(key, length)))(keys)
+def _noise(policy: Policy, length: int, keys: jax.Array, rows: NDArray) -> jax.Array:
+    """The noise `[T, U, m, ...]` of a fragment for the keys `[n]` of actors `[U, m]`, each from its own key alone."""
+    noise = jax.vmap(jax.vmap(lambda key: policy.noise(key, length)))(keys[rows])
     return jax.numpy.moveaxis(noise, 2, 0)
 
 

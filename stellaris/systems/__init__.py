@@ -1,11 +1,16 @@
 """Actor-learner architectures, each an event loop over a platform; and what an event loop works with."""
 
+from stellaris.systems.central_inference import CentralInference as CentralInference
+from stellaris.systems.central_learner import AsynchronousActors as AsynchronousActors
+from stellaris.systems.central_learner import Synchronous as Synchronous
+from stellaris.systems.data_parallel import DataParallel as DataParallel
 from stellaris.systems.deliveries import Deliveries as Deliveries
 from stellaris.systems.history import Row as Row
 from stellaris.systems.history import history as history
+from stellaris.systems.impact import Impact as Impact
 from stellaris.systems.session import Session as Session
+from stellaris.systems.staleness_control import StalenessControl as StalenessControl
 from stellaris.systems.stellaris import Stellaris as Stellaris
-from stellaris.systems.synchronous import Synchronous as Synchronous
 from stellaris.systems.training import Result as Result
 from stellaris.systems.training import System as System
 from stellaris.systems.training import train as train

@@ -83,10 +83,9 @@ def batch_of(
     return Data(batch, indices, statistics, np.array(unseen), left=len(indices))
 
 
-def unlearned(fragments: Iterable[Fragment], batches: Iterable[Data]) -> int:
-    """Transitions of fragments, and of batches (each counted once), that no applied gradient has seen."""
-    of_batches = {id(data): int(data.unseen.sum()) for data in batches}
-    return sum(fragment.steps - fragment.resets for fragment in fragments) + sum(of_batches.values())
+def unlearned(batches: Iterable[Data]) -> int:
+    """Transitions of batches, each counted once, that no applied gradient has seen."""
+    return sum({id(data): int(data.unseen.sum()) for data in batches}.values())
 
 
 @functools.partial(jax.jit, static_argnames=("algorithm", "policy"))

@@ -12,7 +12,7 @@ from stellaris.runtime.billing import Meter
 from stellaris.runtime.functions import FunctionSpec
 from stellaris.runtime.price_sheets import PriceSheet
 from stellaris.runtime.trace import Trace
-from stellaris.systems.record import LAG, METRIC, POLICY
+from stellaris.systems.record import AGE, LAG, METRIC, POLICY
 
 #: What was reached by the end of a round, by column.
 Row: TypeAlias = Mapping[str, float]
@@ -20,6 +20,19 @@ Row: TypeAlias = Mapping[str, float]
 WINDOW = 50
 #: Events that a row of the history tells of.
 _NEWS = frozenset(("sampled", "episode", "published", "staleness"))
+#: Events whose mean over a round is a column of the same name, or of another.
+_MEANS = {
+    "episode_length": "sampled_length",
+    "trained_episode": "trained_length",
+    "evaluated": "evaluation_return",
+    f"{AGE}in_flight": "lag_in_flight",
+    f"{AGE}in_queue": "lag_in_queue",
+    f"{AGE}mean": "lag_mean",
+}
+#: Events of which a round's greatest is a column.
+_MAXIMA = {f"{AGE}oldest": "lag_oldest", f"{AGE}span": "version_span"}
+#: Events whose sum since the start is a column, once there was any.
+_SUMS = {"discarded": "discarded", "lost_steps": "lost_steps", "lost_episode": "lost_episode_steps"}
 #: Of a `LagReport`, what the history shows.
 _BY_LAG = ("kl", "clip_fraction", "truncation_fraction", "effective_sample_size")
 
@@ -31,10 +44,20 @@ def history(
 
     A row has the columns `round`, `seconds`, `steps` (delivered), `version` (the newest), `episodes` (that ended),
     `episode_return` (mean of the last 50 episodes), `gradients` (applied), `staleness_mean` and `staleness_max` (of
-    the round's applied gradients, in versions), and `cost_NAME` in USD for each price sheet. Then what the learners
-    reported in the round: the mean of each metric, or the greatest if its name ends in `_max`; and for each policy lag
-    of which there were samples `lagK_samples`, `lagK_kl`, `lagK_clip_fraction`, `lagK_truncation_fraction` and
-    `lagK_effective_sample_size`. What nobody reported in a round, its row does not have.
+    the round's applied gradients, in versions), and `cost_NAME` in USD for each price sheet. What did not happen in a
+    round, its row does not have:
+
+    * of the fragments that became batches, in versions behind the newest: `lag_in_flight` (of the oldest step, when the
+      fragment was delivered) and `lag_in_queue` (since then), both means over fragments; `lag_mean` over steps; the
+      greatest `lag_oldest`, and the greatest `version_span` within a fragment;
+    * `sampled_length` and `trained_length`: the mean length of episodes that were sampled, and of those that became
+      part of a batch. Where fragments are thrown away the two differ;
+    * since the start, in steps: `discarded` (thrown away), `lost_steps` (of fragments that were not whole when their
+      environment was lost) and `lost_episode_steps` (of episodes that will not end);
+    * `evaluation_return`: the mean over the episodes of an evaluation;
+    * what the learners reported: the mean of each metric, or the greatest if its name ends in `_max`; and for each
+      policy lag of which there were samples `lagK_samples`, `lagK_kl`, `lagK_clip_fraction`, `lagK_truncation_fraction`
+      and `lagK_effective_sample_size`.
 
     Args:
       trace: of a run.
@@ -73,6 +96,7 @@ class Reader:
         self._episodes = 0
         self._gradients = 0
         self._round: dict[str, list[float]] = defaultdict(list)  # what the round's events carry, by event
+        self._sums: dict[str, float] = defaultdict(float)  # of events since the start
         self.rows_read = 0  #: of the trace.
         self.anything_new = True  #: whether there is anything to tell since the last row.
 
@@ -106,7 +130,9 @@ class Reader:
             elif event == "staleness":
                 self._gradients += 1
                 self._round[event].append(value)
-            elif event.startswith((METRIC, LAG)):
+            elif event in _SUMS:
+                self._sums[event] += value
+            elif event in _MEANS or event in _MAXIMA or event.startswith((METRIC, LAG)):
                 self._round[event].append(value)
 
     @property
@@ -128,6 +154,9 @@ class Reader:
             "staleness_max": max(staleness, default=0.0),
         }
         row |= {f"cost_{name}": meter.bill(until=time).total for name, meter in self._meters.items()}
+        row |= {name: _mean(self._round[event]) for event, name in _MEANS.items() if event in self._round}
+        row |= {name: max(self._round[event]) for event, name in _MAXIMA.items() if event in self._round}
+        row |= {name: self._sums[event] for event, name in _SUMS.items() if event in self._sums}
         for event, values in self._round.items():
             if event.startswith(METRIC):
                 name = event.removeprefix(METRIC)

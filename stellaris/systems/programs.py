@@ -3,7 +3,7 @@
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import jax
@@ -49,24 +49,45 @@ class Group:
         return Group(update, int(update.count) * size(params))
 
 
-def actor(policy: Policy, env: VectorEnv, length: int) -> Function:
-    """The actor function: `(Versioned) -> Fragment`. Its container keeps the environment's state."""
+def actor(policy: Policy, env: VectorEnv, length: int, key: jax.Array, *, restart: bool = False) -> Function:
+    """The actor function: `(Versioned, number) -> Fragment`, where the number says which noise its actions have.
+
+    Args:
+      policy: whose versions act.
+      env: with a slot for every container.
+      length: steps of a fragment.
+      key: of all noise: so what is sampled depends on no other invocations.
+      restart: whether every fragment begins with an episode of its own. Otherwise the container keeps the environment,
+        and the next fragment goes on there.
+    """
     actors = Actors(policy, env, length)
 
     def batched(contexts: Sequence[Context], arguments: Sequence[tuple[Any, ...]]) -> list[Fragment]:
-        versions = [version for (version,) in arguments]
+        versions, numbers = zip(*arguments, strict=True)
         slots = [context.slot for context in contexts]
-        states = [context.state for context in contexts]
-        fragments, states = actors.rollout(versions, slots, states, [context.key for context in contexts])
+        states = [start(env, context.slot) if restart else context.state for context in contexts]
+        fragments, states = actors.rollout(versions, slots, states, _keys(key, np.array(numbers, np.uint32)))
         for context, state in zip(contexts, states, strict=True):
             context.state = state
         return fragments
 
-    def body(context: Context, version: Versioned) -> Fragment:
-        return batched([context], [(version,)])[0]
+    def body(context: Context, version: Versioned, number: int) -> Fragment:
+        return batched([context], [(version, number)])[0]
 
     nbytes = fragment_bytes(policy, length)
-    return Function(body, init=lambda slot, key: start(env, slot), batched=batched, upload=nbytes)
+    init = None if restart else lambda slot, key: start(env, slot)
+    return Function(body, init=init, batched=batched, upload=nbytes)
+
+
+def for_one_actor(act: Function) -> Function:
+    """The same program with containers that serve it alone; it still runs in one call with the others."""
+    assert act.init is not None
+    return replace(act, init=functools.partial(act.init))
+
+
+@jax.jit
+def _keys(key: jax.Array, numbers: Any) -> jax.Array:
+    return jax.vmap(lambda number: jax.random.fold_in(key, number))(numbers)
 
 
 def learner(algorithm: Algorithm, policy: Policy, rho: float) -> Function:
@@ -79,7 +100,7 @@ def learner(algorithm: Algorithm, policy: Policy, rho: float) -> Function:
         grads, device_metrics = _gradient(
             version.value, number, peers, work.data.batch, work.indices, algorithm=algorithm, policy=policy, rho=rho
         )
-        return Learned(grads, version.version, _on_host(device_metrics, context, version))
+        return Learned(grads, version.version, on_host(device_metrics, context, version.version))
 
     # A gradient is of the parameters' size; what is reported beside it does not count.
     return Function(body, upload=lambda version, held, work: size(version.value.params))
@@ -117,7 +138,7 @@ def whole_batch(algorithm: Algorithm, policy: Policy) -> Function:
         params, opt_state, device_metrics = _learned(
             version.value, number, opt_state, data.batch, data.indices, algorithm=algorithm, policy=policy
         )
-        return params, opt_state, _on_host(device_metrics, context, version)
+        return params, opt_state, on_host(device_metrics, context, version.version)
 
     return Function(body, upload=lambda version, opt_state, data: size((version.value.params, opt_state)))
 
@@ -155,7 +176,7 @@ def _applied(update: Update, params: Tree, opt_state: Tree, *, algorithm: Algori
     return apply_update(algorithm.optimizer(), update, params, opt_state)
 
 
-def _on_host(metrics: Mapping[str, Any], context: Context, version: Versioned) -> dict[str, Any]:
+def on_host(metrics: Mapping[str, Any], context: Context, version: int) -> dict[str, Any]:
     """What a learner reports, as numbers.
 
     Raises:
@@ -165,6 +186,6 @@ def _on_host(metrics: Mapping[str, Any], context: Context, version: Versioned) -
     if not on_host.pop("finite"):
         numbers = {name: float(value) for name, value in on_host.items() if np.ndim(value) == 0}
         raise NonFiniteGradientError(
-            f"non-finite gradient in invocation {context.number} on version {version.version}: loss={numbers}"
+            f"non-finite gradient in invocation {context.number} on version {version}: loss={numbers}"
         )
     return on_host

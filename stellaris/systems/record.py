@@ -1,6 +1,6 @@
 """What a system notes in the trace of what it does. It only writes: nothing that is noted changes what is learned."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,7 @@ from stellaris.acting.rollout import Fragment
 from stellaris.diagnostics import LagReport
 from stellaris.runtime.contract import Platform
 from stellaris.runtime.functions import Invocation
+from stellaris.systems.rollouts import Waiting
 
 #: The name under which a run's policy is published.
 POLICY = "policy"
@@ -17,6 +18,8 @@ POLICY = "policy"
 METRIC = "metric:"
 #: Before a field of a `LagReport`: `lag:3:kl_sum` is that of lag 3.
 LAG = "lag:"
+#: Before a field of `rollouts.Lags`, of a fragment that becomes part of a batch.
+AGE = "age:"
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,25 @@ class Record:
         for episode in fragment.episodes:
             self._write("episode", episode.episode_return, done)
             self._write("episode_length", episode.length, done)
+
+    def lost(self, done: Invocation, *, steps: int, episode: int) -> None:
+        """Notes what was lost with an environment: steps of an unfinished fragment, and an unfinished episode."""
+        for event, value in (("lost_steps", steps), ("lost_episode", episode)):
+            if value:
+                self._write(event, value, done)
+
+    def discarded(self, fragments: Iterable[Fragment]) -> None:
+        """Notes fragments that are thrown away: their transitions."""
+        for fragment in fragments:
+            self._write("discarded", fragment.steps - fragment.resets)
+
+    def trained(self, fragments: Iterable[Waiting], version: int) -> None:
+        """Notes fragments that become a batch: how old they are under the newest version, and their episodes."""
+        for waiting in fragments:
+            for name, value in waiting.lags(version)._asdict().items():
+                self._write(f"{AGE}{name}", value)
+            for episode in waiting.fragment.episodes:
+                self._write("trained_episode", episode.length)
 
     def queued(self, done: Invocation) -> None:
         """Notes that a learner's gradient was put into the queue."""

@@ -1,11 +1,12 @@
 """A run as a system sees it: completions within the budget, rounds that it declares, versions that it publishes."""
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import jax
+import numpy as np
 
-from stellaris.acting.normalisation import Statistics
 from stellaris.acting.policies import Policy, PolicyVersion
 from stellaris.acting.rollout import Fragment
 from stellaris.algorithms import Algorithm
@@ -13,23 +14,29 @@ from stellaris.runtime.checkpoint import Checkpoints
 from stellaris.runtime.contract import Platform, Resumable
 from stellaris.runtime.functions import Function, Invocation
 from stellaris.runtime.price_sheets import PriceSheet
-from stellaris.systems.batches import Data, batch_of
+from stellaris.systems import programs
+from stellaris.systems.batches import Data, batch_of, unlearned
 from stellaris.systems.deliveries import Deliveries
 from stellaris.systems.environments import Environments
 from stellaris.systems.history import Reader, Row
 from stellaris.systems.record import POLICY, Record
+from stellaris.systems.rollouts import Rollouts, Waiting
+from stellaris.systems.staleness_control import StalenessControl
 from stellaris.systems.workload import Budget, Workload
-from stellaris.types import Tree
+from stellaris.types import NDArray, Tree
 
 T = TypeVar("T")
+
+#: The key of all action noise is folded from this number, which no batch has.
+_NOISE = 2**32 - 1
 
 
 class Session:
     """What an event loop works with, besides the platform.
 
-    A system's `run(session)` begins its loop with `begin`, takes `next_completion` until there is none, takes delivery
-    of fragments with `deliver`, publishes versions, and declares when a round is over. What else it does it notes in
-    `record`; the history is read off the platform's trace.
+    A system's `run(session)` begins its loop with `begin` and takes `next_completion` until there is none. In between
+    it has actors `sample`, takes what they `deliver`, learns from the `next_batch`, publishes versions, and declares
+    when a round is over. What else it does it notes in `record`; the history is read off the platform's trace.
 
     Args:
       workload: what is learned.
@@ -65,9 +72,11 @@ class Session:
         self.policy = policy
         self.env = env
         self.record = Record(platform)
+        self.rollouts = Rollouts(parked=list(range(workload.actors)), batch=workload.actors)
         self.round = 0  #: how many rounds are over.
         self.history: list[Row] = []
         init_key, self._key = jax.random.split(jax.random.key(seed))
+        self._noise_key = jax.random.fold_in(self._key, _NOISE)
         self.first_params: Tree = jax.jit(Policy.init, static_argnums=0)(
             policy, init_key
         )  # compiled once for equal ones
@@ -82,7 +91,10 @@ class Session:
         self._programs: dict[str, Function] = {}
         self._statistics = policy.statistics()  # of all observations learned from
         self._steps = 0  # that were delivered: what the budget limits
+        self.version = -1  #: the newest.
+        self._batches = 0  # that were made
         self._restarts = 0  # of the environments: one for each checkpoint
+        self._act = [self.program(*named) for named in _actors(workload, policy, env, self._noise_key)]
 
     def program(self, name: str, program: Function) -> Function:
         """Names a program of the system's. Checkpoints do not hold it: a run that is resumed brings it again."""
@@ -130,36 +142,93 @@ class Session:
             )
         return done
 
-    def deliver(self, done: Invocation) -> Fragment:
-        """Takes delivery of the fragment that an actor sampled."""
-        fragment: Fragment = done.result()
-        self._steps += fragment.steps
-        self.record.sampled(done, fragment)
-        return fragment
+    def sample(self, control: StalenessControl) -> None:
+        """Has actors begin fragments on the newest version, as far as the control admits."""
+        while (actor := self.rollouts.take_actor(control)) is not None:
+            self._invoke(actor)
 
-    def batch(self, algorithm: Algorithm, fragments: Sequence[Fragment], params: Tree) -> Data:
-        """The batch that fragments of equal length become, shuffled by this round's key.
+    def deliver(self, done: Invocation, fragment: Fragment | None = None) -> None:
+        """Takes delivery of what an actor sampled: a fragment, or a piece of one that it goes on with.
+
+        Args:
+          done: the actor's invocation, with the actor as its tag.
+          fragment: what was sampled, if that is not the invocation's result.
+        """
+        piece = done.result() if fragment is None else fragment
+        self._steps += piece.steps
+        self.record.sampled(done, piece)
+        lost = self.rollouts.add(done.tag, piece, self.workload.fragment, self.version)
+        self.record.lost(done, steps=lost.steps, episode=lost.episode)
+        if done.tag in self.rollouts.pieces:
+            self._invoke(done.tag)
+
+    def next_noise(self) -> NDArray:
+        """The action noise `[T, ...]` of the next fragment, as an actor would draw it that chooses its own actions."""
+        key = jax.random.fold_in(self._noise_key, self.rollouts.begun)
+        self.rollouts.begun += 1
+        return np.asarray(_noise(self.policy, self.workload.fragment, key))
+
+    def _invoke(self, actor: int) -> None:
+        """Has an actor sample once."""
+        steps, number = self.workload.steps_at_once, self.rollouts.begun
+        self.rollouts.begun += 1
+        act = self._act[actor % len(self._act)]
+        self.platform.invoke("actor", act, self.platform.store.latest(POLICY), number, work=steps, tag=actor)
+
+    def next_batch(self, algorithm: Algorithm, params: Tree, control: StalenessControl) -> Data | None:
+        """The batch of the oldest fragments that wait; None if too few do.
 
         Args:
           algorithm: which prepares it.
-          fragments: that actors delivered.
           params: the newest ones, for algorithms that need a policy beside the behaviour policy.
+          control: which fragments are thrown away first.
         """
+        fragments = self.next_fragments(control)
+        return None if fragments is None else self.batch(algorithm, fragments, self.versioned(params))
+
+    def next_fragments(self, control: StalenessControl) -> list[Waiting] | None:
+        """The oldest fragments that wait, as many as a batch has; None if there are fewer."""
+        self.discard(self.rollouts.discard(control, self.version))
+        taken = self.rollouts.take()
+        if taken is not None:
+            self.record.trained(taken, self.version)
+        return taken
+
+    def discard(self, fragments: Sequence[Waiting]) -> None:
+        """Throws fragments away: they will not be learned from, and others are sampled in their place."""
+        self.rollouts.accepted -= len(fragments)
+        self.record.discarded(waiting.fragment for waiting in fragments)
+
+    def batch(self, algorithm: Algorithm, fragments: Sequence[Waiting], target: PolicyVersion) -> Data:
+        """The batch that fragments become, shuffled by this round's key.
+
+        Args:
+          algorithm: which prepares it.
+          fragments: from `next_fragments`.
+          target: a version, for algorithms that need a policy beside the behaviour policy.
+        """
+        self._batches += 1
         return batch_of(
-            fragments,
+            [waiting.fragment for waiting in fragments],
             algorithm=algorithm,
             policy=self.policy,
-            target=self.versioned(params),
-            key=jax.random.fold_in(self._key, self.round),
+            target=target,
+            key=jax.random.fold_in(self._key, self._batches),
         )
 
-    def learned_from(self, statistics: Statistics) -> None:
-        """Adds a batch's observations to those that later versions normalise by.
+    def learned_from(self, data: Data) -> None:
+        """A batch has been learned from: its observations count among those that later versions normalise by.
 
         Once all of the batch was learned from, and not before: it is learned from under the normalisation that it was
         sampled under, as in plain PPO.
         """
-        self._statistics = self._statistics.merge(statistics)
+        self.rollouts.learned += 1
+        self._statistics = self._statistics.merge(data.statistics)
+
+    def unused(self, *, gradients: int = 0, batches: Sequence[Data] = (), fragments: Sequence[Waiting] = ()) -> None:
+        """Notes what the end of a run leaves: gradients in a queue, and what was taken but not wholly learned from."""
+        steps = unlearned(batches) + sum(waiting.transitions for waiting in fragments)
+        self.record.unused(gradients=gradients, steps=self.rollouts.unlearned + steps)
 
     def versioned(self, params: Tree) -> PolicyVersion:
         """Parameters, with the normalisation by all observations that were learned from so far."""
@@ -167,7 +236,8 @@ class Session:
 
     def publish(self, params: Tree) -> int:
         """Publishes the next version of the policy; returns its number."""
-        return self.platform.store.publish(POLICY, self.versioned(params))
+        self.version = self.platform.store.publish(POLICY, self.versioned(params))
+        return self.version
 
     def round_over(self) -> None:
         """Declares that a round is over: a row of the history follows."""
@@ -216,7 +286,10 @@ class Session:
         self.env.restart(self._restarts)
         state = {
             "loop": loop,
+            "rollouts": self.rollouts,
             "round": self.round,
+            "version": self.version,
+            "batches": self._batches,
             "steps": self._steps,
             "restarts": self._restarts,
             "statistics": self._statistics,
@@ -237,7 +310,10 @@ class Session:
         """Goes on where a run was saved; returns where its event loop stood."""
         assert isinstance(self.platform, Resumable)
         state = checkpoints.load(self.platform, **self._brought)
+        self.rollouts = state["rollouts"]
         self.round = state["round"]
+        self.version = state["version"]
+        self._batches = state["batches"]
         self._steps = state["steps"]
         self._restarts = state["restarts"]
         self._statistics = state["statistics"]
@@ -245,3 +321,20 @@ class Session:
         self.env.restart(self._restarts)
         self._read()
         return state["loop"]
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _noise(policy: Policy, length: int, key: jax.Array) -> jax.Array:
+    return policy.noise(key, length)
+
+
+def _actors(workload: Workload, policy: Policy, env: Environments, key: jax.Array) -> Sequence[tuple[str, Function]]:
+    """The programs of the actors, by name: one that all share, or one each.
+
+    An actor that samples its fragment in pieces has a program of its own, because containers serve only the program
+    that initialised them: so each piece goes on in the environment of the last.
+    """
+    act = programs.actor(policy, env, workload.steps_at_once, key, restart=workload.restart)
+    if workload.steps_at_once == workload.fragment:
+        return [("act", act)]
+    return [(f"act {i}", programs.for_one_actor(act)) for i in range(workload.actors)]

@@ -10,17 +10,17 @@ import jax
 import numpy as np
 
 from stellaris import checks
-from stellaris.acting.rollout import Fragment
 from stellaris.aggregation import Aggregator, staleness_aware
 from stellaris.algorithms import PPO, Algorithm
 from stellaris.algorithms.algorithm import check_algorithm
 from stellaris.gradient_queue import AggregatorState, Update
 from stellaris.saved import saved
 from stellaris.systems import programs
-from stellaris.systems.batches import Work, unlearned
+from stellaris.systems.batches import Data, Work
 from stellaris.systems.programs import Learned
 from stellaris.systems.record import POLICY
 from stellaris.systems.session import Session
+from stellaris.systems.staleness_control import StalenessControl, check_control
 from stellaris.truncation import check_rho
 from stellaris.types import Tree
 
@@ -37,12 +37,12 @@ class Stellaris:
       learners: learner functions that run at once, at most.
       aggregator: when and how queued gradients are applied; `staleness_aware(learners, decay=0.9)` by default.
       rho: truncation level of the global cap, at least 1; `math.inf` for no cap.
-      round_based: False for actors that run freely, restarting while at most one batch's gradients wait; True for
-        actors that start together, once all of a round's gradients have been applied (the authors' demo).
+      control: how far actors may be ahead, and what is too old to be learned from. `StalenessControl(pace=0)` has them
+        start together, once all gradients of a batch have been applied (the authors' demo).
 
     Raises:
       IndexError: if the aggregator is one of fewer learners.
-      TypeError: if the algorithm or the aggregator is none, or `learners` is not whole.
+      TypeError: if the algorithm, the aggregator or the control is none, or `learners` is not whole.
       ValueError: if `learners` is below 1 or above the capacity of the aggregator's queue, or `rho` below 1.
 
     Source:
@@ -50,25 +50,25 @@ class Stellaris:
     """
 
     functions: ClassVar[tuple[str, ...]] = ("actor", "learner", "parameter")
+    serverless: ClassVar[tuple[str, ...]] = functions
 
     algorithm: Algorithm = PPO()
     learners: int = 4
     aggregator: Aggregator | None = None
     rho: float = 1.0
-    round_based: bool = False
+    control: StalenessControl = StalenessControl(pace=1)
 
     def __post_init__(self) -> None:
         check_algorithm(self.algorithm)
         checks.whole(at_least=1, learners=self.learners)
         check_rho(self.rho)
+        check_control(self.control)
         if self.aggregator is not None:
             _check_aggregator(self.aggregator, self.learners)
 
     def run(self, session: Session) -> None:
         """The event loop."""
         platform, store = session.platform, session.platform.store
-        actors, fragment_length = session.workload.actors, session.workload.fragment
-        act = session.program("act", programs.actor(session.policy, session.env, fragment_length))
         learn = session.program("learn", programs.learner(self.algorithm, session.policy, self.rho))
         update_policy = session.program("update_policy", programs.parameter(self.algorithm))
         newest = store.latest(POLICY)
@@ -83,49 +83,18 @@ class Stellaris:
                 opt_state=self.algorithm.optimizer().init(params),
                 clock=session.publish(params),
                 queue=aggregator.init(params),
-                parked=list(range(actors)),
                 free=list(range(self.learners)),
             )
 
         loop = session.begin(first)
         while True:
-            idle = not (loop.work or loop.running or loop.queued or loop.updating)
-            may_sample = len(loop.parked) == actors and idle if self.round_based else len(loop.work) <= loop.backlog
-            while loop.parked and may_sample:
-                platform.invoke("actor", act, newest, work=fragment_length, tag=loop.parked.pop(0))
-            room = loop.queue.capacity - len(loop.queued) - len(loop.running)
-            for i in loop.startable[: min(len(loop.work), room)]:
-                loop.free.remove(i)
-                loop.running[i] = loop.work.popleft()
-                platform.invoke("learner", learn, newest, held, loop.running[i], tag=i)
-            loop.startable = []
+            session.sample(self.control)
+            if not loop.work and (data := session.next_batch(self.algorithm, loop.params, self.control)):
+                loop.work.extend(data.minibatches)
+                session.round_over()
 
-            if (done := session.next_completion(loop)) is None:
-                break
-            match done.function:
-                case "actor":
-                    loop.fragments.append(session.deliver(done))
-                    loop.parked.append(done.tag)
-                    if len(loop.fragments) == actors:
-                        data = session.batch(self.algorithm, loop.fragments, loop.params)
-                        loop.work.extend(data.minibatches)
-                        loop.backlog = len(data.indices)
-                        loop.fragments = []
-                        session.round_over()
-                case "learner":
-                    learned: Learned = done.result()
-                    loop.queue = _push(aggregator, loop.queue, learned.gradient, learned.version, done.tag)
-                    loop.queued.append((done.number, loop.running.pop(done.tag)))
-                    loop.free.append(done.tag)
-                    session.record.queued(done)
-                    session.record.metrics(done, learned.metrics)
-                case "parameter":
-                    loop.params, loop.opt_state = done.result()
-                    loop.clock = session.publish(loop.params)
-                    loop.updating = False
-
-            loop.startable = [i for i in loop.free if aggregator.admit(loop.queue, i, loop.clock)] if loop.work else []
-            stalled = not (loop.running or loop.startable)
+            startable = [i for i in loop.free if aggregator.admit(loop.queue, i, loop.clock)] if loop.work else []
+            stalled = not (loop.running or startable)
             # Before freed learners restart: the update decides which version they work on.
             may_update = loop.queued and not loop.updating
             if may_update and (stalled or _ready(aggregator, loop.queue, loop.clock, session.round)):
@@ -136,9 +105,34 @@ class Stellaris:
                 platform.invoke("parameter", update_policy, group, loop.params, loop.opt_state)
                 loop.updating = True
 
+            room = loop.queue.capacity - len(loop.queued) - len(loop.running)
+            for i in startable[: min(len(loop.work), room)]:
+                loop.free.remove(i)
+                loop.running[i] = loop.work.popleft()
+                platform.invoke("learner", learn, newest, held, loop.running[i], tag=i)
+
+            if (done := session.next_completion(loop)) is None:
+                break
+            match done.function:
+                case "actor":
+                    session.deliver(done)
+                case "learner":
+                    learned: Learned = done.result()
+                    loop.queue = _push(aggregator, loop.queue, learned.gradient, learned.version, done.tag)
+                    loop.queued.append((done.number, loop.running.pop(done.tag)))
+                    loop.free.append(done.tag)
+                    session.record.queued(done)
+                    session.record.metrics(done, learned.metrics)
+                case "parameter":
+                    loop.params, loop.opt_state = done.result()
+                    for data in loop.finished:
+                        session.learned_from(data)
+                    loop.finished = []
+                    loop.clock = session.publish(loop.params)
+                    loop.updating = False
+
         unapplied = [*loop.work, *(work for _, work in loop.queued), *loop.running.values()]
-        steps = unlearned(loop.fragments, [work.data for work in unapplied])
-        session.record.unused(gradients=len(loop.queued), steps=steps)
+        session.unused(gradients=len(loop.queued), batches=[work.data for work in unapplied])
 
 
 @saved
@@ -150,15 +144,12 @@ class _Loop:
     opt_state: Tree
     clock: int  #: the newest version.
     queue: AggregatorState
-    parked: list[int]  #: actors that do not run.
     free: list[int]  #: learners that do not run.
-    fragments: list[Fragment] = field(default_factory=list)  #: of the next batch.
     work: deque[Work] = field(default_factory=deque)  #: gradients to be computed.
     queued: deque[tuple[int, Work]] = field(default_factory=deque)  #: those in the queue, by invocation, oldest first.
     running: dict[int, Work] = field(default_factory=dict)  #: by learner.
-    startable: list[int] = field(default_factory=list)  #: free learners that may start.
+    finished: list[Data] = field(default_factory=list)  #: batches whose last gradient is in the update under way.
     updating: bool = False
-    backlog: int = 0
 
 
 def _apply(session: Session, loop: _Loop, staleness: int) -> None:
@@ -166,7 +157,7 @@ def _apply(session: Session, loop: _Loop, staleness: int) -> None:
     learner, work = loop.queued.popleft()
     session.record.applied(learner, staleness=staleness, steps=work.data.learn(work.indices))
     if not work.data.left:
-        session.learned_from(work.data.statistics)
+        loop.finished.append(work.data)
 
 
 def _check_aggregator(aggregator: Aggregator, learners: int) -> None:

@@ -22,21 +22,28 @@ class Workload:
         the `EnvSpec` that returns a `Policy` with a network of one's own.
       actors: actor functions, each with one environment.
       fragment: steps that an actor samples before it delivers.
+      refresh: steps after which an actor takes the newest version, within a fragment too; it divides `fragment`. None
+        to act on one version from a fragment's beginning to its end.
+      restart: whether every fragment begins with a new episode. Otherwise an actor's container keeps its environment,
+        and an episode goes on in the next fragment; when the container is lost, so is the episode.
 
     Raises:
       TypeError: if the environment is neither a name nor makes one, the policy cannot be called, or a number is not
         whole.
-      ValueError: if a number is below 1.
+      ValueError: if a number is below 1; if `refresh` does not divide `fragment`, or comes with `restart`.
 
     Example:
-      >>> Workload("CartPole-v1", policy=ActorCritic(hidden=(64, 64)), actors=4)
-      Workload(environment='CartPole-v1', policy=ActorCritic(hidden=(64, 64)), actors=4, fragment=256)
+      >>> workload = Workload("CartPole-v1", policy=ActorCritic(hidden=(64, 64)), actors=4)
+      >>> workload.fragment, workload.restart
+      (256, False)
     """
 
     environment: Environment
     policy: Callable[[EnvSpec], Policy] = ActorCritic()
     actors: int = 16
     fragment: int = 256
+    refresh: int | None = None
+    restart: bool = False
 
     def __post_init__(self) -> None:
         envs.check(self.environment)
@@ -45,6 +52,17 @@ class Workload:
                 f"policy={self.policy!r} is not a function of the EnvSpec that returns a Policy, such as ActorCritic()"
             )
         checks.whole(at_least=1, actors=self.actors, fragment=self.fragment)
+        if self.refresh is not None:
+            checks.whole(at_least=1, refresh=self.refresh)
+            if self.fragment % self.refresh:
+                raise ValueError(f"refresh={self.refresh} does not divide fragment={self.fragment}")
+            if self.restart and self.refresh < self.fragment:
+                raise ValueError(f"refresh={self.refresh}: with restart=True every piece would begin anew")
+
+    @property
+    def steps_at_once(self) -> int:
+        """Steps of one invocation of an actor."""
+        return self.refresh or self.fragment
 
     def make_policy(self, spec: EnvSpec) -> Policy:
         """The policy for the environment of this specification.

@@ -40,7 +40,7 @@ DEPLOYMENT = tiny.deployment(
 FAULTS = Faults(crash_during=0.1, lose=0.1, duplicate=0.1, notice_after=Exponential(0.3), lifetime=Exponential(5.0))
 SYSTEMS: dict[str, System] = {
     "stellaris": Stellaris(tiny.PPO_CONFIG, learners=3),
-    "softsync": Stellaris(tiny.PPO_CONFIG, learners=3, aggregator=softsync(2), round_based=True),
+    "softsync": Stellaris(tiny.PPO_CONFIG, learners=3, aggregator=softsync(2), control=StalenessControl(pace=0)),
     "synchronous": Synchronous(tiny.PPO_CONFIG),
 }
 WHOLE = Budget(steps=32 * 9)
@@ -173,7 +173,10 @@ def test_another_deployment_is_refused(other: dict[str, Any], tmp_path: Path) ->
     [
         (Stellaris(tiny.PPO_CONFIG, learners=3, rho=2.0), r"system\.rho: this run has 2\.0"),
         (Stellaris(tiny.PPO_CONFIG, learners=2), r"system\.learners: this run has 2"),
-        (Stellaris(tiny.PPO_CONFIG, learners=3, round_based=True), r"system\.round_based: this run has True"),
+        (
+            Stellaris(tiny.PPO_CONFIG, learners=3, control=StalenessControl(pace=0)),
+            r"system\.round_based: this run has True",
+        ),
         (Stellaris(tiny.PPO_CONFIG, learners=3, aggregator=softsync(3)), r"system\.aggregator[^:]*: this run has .*"),
         (Stellaris(replace(tiny.PPO_CONFIG, clip=0.3), learners=3), r"system\.algorithm\.clip: this run has 0\.3"),
         (

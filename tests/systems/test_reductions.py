@@ -49,7 +49,7 @@ def assert_same(one: Any, other: Any, rtol: float = 0.0) -> None:
 
 def test_one_learner_without_delays_is_plain_ppo(learned: list[Any]) -> None:
     """One learner, zero delays, no threshold: the updates are plain PPO's on the same data, over several rounds."""
-    system = Stellaris(PPO, learners=1, aggregator=staleness_aware(1, **NO_THRESHOLD), round_based=True)
+    system = Stellaris(PPO, learners=1, aggregator=staleness_aware(1, **NO_THRESHOLD), control=StalenessControl(pace=0))
     result = tiny.run(system, tiny.deployment(Constant(0), Constant(0), Constant(0)))
     policy = programs_policy()
     rounds = [learned[i : i + tiny.GRADIENTS_A_ROUND] for i in range(0, len(learned), tiny.GRADIENTS_A_ROUND)]
@@ -72,7 +72,7 @@ def test_one_learner_without_delays_is_plain_ppo(learned: list[Any]) -> None:
 def test_first_round_equals_the_synchronous_system() -> None:
     """The two event loops make the same first update of the same first data."""
     one_round = {"budget": tiny.Budget(steps=33, seconds=100.0)}  # ends in the second round: the first is learned
-    system = Stellaris(PPO, learners=1, aggregator=staleness_aware(1, **NO_THRESHOLD), round_based=True)
+    system = Stellaris(PPO, learners=1, aggregator=staleness_aware(1, **NO_THRESHOLD), control=StalenessControl(pace=0))
     asynchronous = tiny.run(system, tiny.deployment(Constant(0.01), Constant(0), Constant(0)), **one_round)
     synchronous = tiny.run(Synchronous(PPO), tiny.deployment(), **one_round)
     assert asynchronous.history[-1]["gradients"] == synchronous.history[-1]["gradients"] == tiny.GRADIENTS_A_ROUND

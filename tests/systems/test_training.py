@@ -123,7 +123,7 @@ def test_staleness_is_what_the_versions_say() -> None:
 
 def test_round_based_actors_wait_for_the_round() -> None:
     """No actor starts between a round's first delivery and its last update."""
-    system = Stellaris(tiny.PPO_CONFIG, learners=3, round_based=True)
+    system = Stellaris(tiny.PPO_CONFIG, learners=3, control=StalenessControl(pace=0))
     trace = tiny.run(system, JITTERY).trace
     starts = np.sort(trace.select("submitted", function="actor").time)
     assert len(np.unique(starts)) == len(starts) / tiny.WORKLOAD.actors

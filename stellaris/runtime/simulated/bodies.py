@@ -44,7 +44,7 @@ class Bodies:
         self._hang_after = hang_after
         self._root_key: jax.Array | None = None  # made for the first body
         self._hung = False  # whether a body was ever given up on
-        self._open: dict[Function, list[Call]] = {}  # batches that may still be joined
+        self._open: dict[Any, list[Call]] = {}  # batches that may still be joined, by the callable that runs them
         self._pace: dict[Any, tuple[int, float]] = {}  # number of runs, and average seconds, by code
 
     def start(self, call: Call, *, trusted: bool, on_done: Callable[[], None] | None = None) -> None:
@@ -58,7 +58,7 @@ class Bodies:
         """
         program = call.program
         if self._batching and program.batched is not None:
-            group = self._open.setdefault(program, [])
+            group = self._open.setdefault(program.batched, [])
             group.append(call)
             call.task = _LATER
             if len(group) >= program.max_batch:
@@ -82,7 +82,7 @@ class Bodies:
         if isinstance(settled, Settled):
             return settled
         program = call.program
-        if self._open and call.task is _LATER and call in self._open.get(program, ()):
+        if self._open and call.task is _LATER and call in self._open.get(program.batched, ()):
             self._run_open(program)
         if call.task is _LATER:
             if call.number % _TIMED:
@@ -136,7 +136,7 @@ class Bodies:
         Returns:
           Whether its body does not run any more. If it does, its slot must not be given away.
         """
-        group = self._open.get(call.program, [])
+        group = self._open.get(call.program.batched, [])
         if call in group:
             group.remove(call)
             return True
@@ -167,11 +167,12 @@ class Bodies:
         self._threads.close(min(patience, self._hang_after, threading.TIMEOUT_MAX) if waits else 0.0)
 
     def _run_open(self, program: Function) -> None:
-        """Runs a program's open batch on a thread."""
-        group = self._open.pop(program)
+        """Runs a program's open batch on a thread, with the calls of other programs that run in the same call."""
+        group = self._open.pop(program.batched)
         contexts = [self._context(call) for call in group]
         arguments = [call.resolved or () for call in group]
-        task = Task(lambda: run_batch(program, contexts, arguments), size=len(group))
+        programs = [call.program for call in group]
+        task = Task(lambda: run_batch(programs, contexts, arguments), size=len(group))
         for place, call in enumerate(group):
             call.task = (task, place)
         self._threads.submit(task)

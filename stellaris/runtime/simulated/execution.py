@@ -22,24 +22,25 @@ def run_body(program: Function, context: BodyContext, arguments: tuple[Any, ...]
         return None, error
 
 
-def run_batch(program: Function, contexts: list[BodyContext], arguments: list[tuple[Any, ...]]) -> list[Outcome]:
-    """Runs a batch in one call; returns the value or the error of each invocation.
+def run_batch(programs: list[Function], contexts: list[BodyContext], arguments: list[tuple[Any, ...]]) -> list[Outcome]:
+    """Runs a batch in the one call that its programs share; returns the value or the error of each invocation.
 
     An invocation whose container gets no state fails alone. An error of the call itself fails all others.
     """
-    assert program.batched is not None
+    batched = programs[0].batched
+    assert batched is not None
     outcomes: list[Outcome] = [(None, None)] * len(contexts)
     ready = []
     for i, context in enumerate(contexts):
         try:
-            _initialise(program, context)
+            _initialise(programs[i], context)
             ready.append(i)
         except Exception as error:
             outcomes[i] = None, error
     if not ready:
         return outcomes
     try:
-        results = program.batched([contexts[i] for i in ready], [arguments[i] for i in ready])
+        results = batched([contexts[i] for i in ready], [arguments[i] for i in ready])
         if len(results) != len(ready):
             raise ValueError(f"batched returned {len(results)} results for {len(ready)} invocations")
     except Exception as error:

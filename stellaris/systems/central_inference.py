@@ -1,0 +1,315 @@
+"""Central inference, as SEED RL: actors only step environments, and the learner's machine chooses every action."""
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import numpy as np
+
+from stellaris.acting.envs import Step, VectorEnv
+from stellaris.acting.normalisation import Statistics
+from stellaris.acting.policies import Policy
+from stellaris.acting.rollout import ActorState, Episode, Fragment, start
+from stellaris.algorithms import PPO, Algorithm
+from stellaris.algorithms.algorithm import check_algorithm
+from stellaris.runtime.functions import Context, Function, Invocation
+from stellaris.saved import saved
+from stellaris.systems import programs
+from stellaris.systems.batches import Data
+from stellaris.systems.central_learner import IN_STEP, take_learned
+from stellaris.systems.record import POLICY
+from stellaris.systems.session import Session
+from stellaris.types import NDArray, Trajectory, Tree, Versioned
+
+
+@dataclass(frozen=True)
+class CentralInference:
+    """Synchronous training whose actors send every observation to a central machine, and wait for the action.
+
+    Each step of an environment is an invocation of its actor, and each choice of actions one of the inference function,
+    for all observations that have arrived since its last: so an actor pays two messages a step, and waits for the
+    others that are served with it. When all actors have their fragments, one learner takes every epoch.
+
+    It needs the functions `actor` (compute time per environment step, without a network), `inference` (per batch of
+    observations) and `learner` (per gradient) on its platform. Each actor has a container of its own.
+
+    Args:
+      algorithm: whose loss, minibatches and epochs.
+
+    Raises:
+      TypeError: if that is no algorithm.
+      ValueError: in a run, if the workload restarts environments or refreshes policies: there are no policies to
+        refresh, and an environment stays with its actor.
+
+    Source:
+      Espeholt et al. 2020, SEED RL, for central inference. Its actors are synchronous here, as the slides of Stellaris
+      (SC 2024) have them.
+    """
+
+    functions: ClassVar[tuple[str, ...]] = ("actor", "inference", "learner")
+    serverless: ClassVar[tuple[str, ...]] = ()
+
+    algorithm: Algorithm = PPO()
+
+    def __post_init__(self) -> None:
+        check_algorithm(self.algorithm)
+
+    def run(self, session: Session) -> None:
+        """The event loop."""
+        platform, workload = session.platform, session.workload
+        if workload.restart or workload.refresh is not None:
+            raise ValueError(
+                f"restart={workload.restart}, refresh={workload.refresh}: with central inference an environment stays "
+                "with its actor, and no actor has a policy"
+            )
+        newest = platform.store.latest(POLICY)
+        step = _environment(session.env)
+        steps = [session.program(f"step {i}", programs.for_one_actor(step)) for i in range(workload.actors)]
+        infer = session.program("infer", _inference(session.policy))
+        learn = session.program("learn", programs.whole_batch(self.algorithm, session.policy))
+
+        def first() -> _Loop:
+            session.publish(session.first_params)
+            return _Loop(session.first_params, self.algorithm.optimizer().init(session.first_params))
+
+        loop = session.begin(first)
+        while True:
+            while (actor := session.rollouts.take_actor(IN_STEP)) is not None:
+                loop.sampling[actor] = _Rollout(session.next_noise())
+                _go_on(session, loop, actor, steps[actor])
+            if loop.asking and not loop.answering:
+                loop.answering = loop.asking
+                loop.asking = []
+                rows = [loop.sampling[actor].request for actor in loop.answering]
+                requests = _Requests(*jax.tree.map(lambda *leaves: np.stack(leaves), *rows))
+                platform.invoke("inference", infer, newest, requests)
+            if loop.learning is None and (data := session.next_batch(self.algorithm, loop.params, IN_STEP)):
+                loop.learning = data
+                platform.invoke("learner", learn, newest, loop.opt_state, data, work=len(data.indices))
+                session.round_over()
+            if (done := session.next_completion(loop)) is None:
+                break
+            match done.function:
+                case "actor":
+                    _observed(session, loop, done)
+                case "inference":
+                    answers: _Answers = done.result()
+                    for row, actor in enumerate(loop.answering):
+                        loop.sampling[actor].choose(answers, row)
+                        _go_on(session, loop, actor, steps[actor])
+                    loop.answering = []
+                case "learner":
+                    assert loop.learning is not None
+                    loop.params, loop.opt_state = take_learned(session, done, loop.learning)
+                    session.learned_from(loop.learning)
+                    loop.learning = None
+                    session.publish(loop.params)
+        session.unused(batches=[loop.learning] if loop.learning else [])
+
+
+@saved
+@dataclass
+class _Rollout:
+    """A fragment that is being sampled."""
+
+    noise: NDArray  #: `[T, ...]` of its actions.
+    observation: list[Tree] = field(default_factory=list)
+    action: list[NDArray] = field(default_factory=list)
+    log_prob: list[NDArray] = field(default_factory=list)
+    version: list[int] = field(default_factory=list)
+    outcome: list["_Outcome"] = field(default_factory=list)
+
+    @property
+    def request(self) -> tuple[Tree, NDArray]:
+        """What an action is chosen for: the newest observation, and the noise of this step."""
+        return self.observation[-1], self.noise[len(self.action)]
+
+    def choose(self, answers: "_Answers", row: int) -> None:
+        """Notes the action that was chosen."""
+        self.action.append(answers.action[row])
+        self.log_prob.append(answers.log_prob[row])
+        self.version.append(answers.version)
+
+
+@saved
+@dataclass
+class _Loop:
+    """Where the event loop stands between two events: what a checkpoint saves of it."""
+
+    params: Tree
+    opt_state: Tree
+    environments: dict[int, "_Outcome"] = field(default_factory=dict)  #: where each actor's stands.
+    sampling: dict[int, _Rollout] = field(default_factory=dict)  #: by actor.
+    asking: list[int] = field(default_factory=list)  #: actors whose observation has arrived,
+    answering: list[int] = field(default_factory=list)  #: and those whose actions are being chosen.
+    learning: Data | None = None
+
+
+def _go_on(session: Session, loop: _Loop, actor: int, step: Function) -> None:
+    """An actor's environment takes the chosen action; or, if none is chosen yet, its observation awaits one."""
+    rollout = loop.sampling[actor]
+    known = loop.environments.get(actor)
+    if len(rollout.action) > len(rollout.outcome):
+        assert known is not None
+        session.platform.invoke("actor", step, rollout.action[-1], known.state.steps, tag=actor)
+    elif known is None:
+        session.platform.invoke("actor", step, None, 0, work=0.0, tag=actor)
+    else:
+        rollout.observation.append(known.state.observation)
+        loop.asking.append(actor)
+
+
+def _observed(session: Session, loop: _Loop, done: Invocation) -> None:
+    """An actor sends where its environment stands."""
+    outcome: _Outcome = done.result()
+    actor, rollout = done.tag, loop.sampling[done.tag]
+    loop.environments[actor] = outcome
+    if not outcome.stepped:
+        # It has begun, or was lost and has begun anew, or has taken a step that nobody heard of: what was sampled of
+        # the fragment does not lead here.
+        loop.sampling[actor] = rollout = _Rollout(rollout.noise)
+    else:
+        rollout.outcome.append(outcome)
+    rollout.observation.append(outcome.state.observation)
+    if len(rollout.outcome) < session.workload.fragment:
+        loop.asking.append(actor)
+    else:
+        del loop.sampling[actor]
+        session.deliver(done, _fragment(session.policy, rollout, session.platform.store.value(POLICY)))
+
+
+def _fragment(policy: Policy, rollout: _Rollout, version: Any) -> Fragment:
+    """What an actor would have delivered, had it chosen its actions itself."""
+    observation = jax.tree.map(
+        lambda leaf, *rows: np.stack(rows).astype(leaf.dtype)[:, None], policy.spec.observation, *rollout.observation
+    )
+    outcomes = rollout.outcome
+    trajectory = Trajectory(
+        observation=observation,
+        action=np.stack(rollout.action)[:, None],
+        reward=np.array([[outcome.reward] for outcome in outcomes], np.float32),
+        terminated=np.array([[outcome.terminated] for outcome in outcomes]),
+        valid=np.array([[outcome.valid] for outcome in outcomes]),
+        log_prob=np.array(rollout.log_prob)[:, None],
+        value=np.asarray(_values(policy, version, observation)),
+        version=np.array(rollout.version, np.int32)[:, None],
+    )
+    statistics = policy.statistics()
+    if policy.normalise:
+        statistics = Statistics.of(jax.tree.map(lambda column: column[:-1, 0], observation))
+    last = outcomes[-1].state
+    return Fragment(
+        trajectory=trajectory,
+        statistics=statistics,
+        episodes=tuple(outcome.episode for outcome in outcomes if outcome.episode is not None),
+        slot=outcomes[-1].slot,
+        first=last.steps - len(outcomes),
+        unfinished=last.episode_length,
+    )
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _values(policy: Policy, version: Any, observation: Any) -> jax.Array:
+    return policy.apply(version, observation)[1]
+
+
+# ---- the programs ---------------------------------------------------------------------------------------------------
+
+
+class _Outcome(NamedTuple):
+    """Where an environment stands, and how it came there."""
+
+    slot: int
+    state: ActorState
+    stepped: bool  #: whether it took the step that it was asked for; the rest is of this step.
+    reward: float = 0.0
+    terminated: bool = False
+    valid: bool = False
+    episode: Episode | None = None  #: which the step has ended.
+
+
+def _environment(env: VectorEnv) -> Function:
+    """The actor function: `(action or None, steps so far) -> _Outcome`."""
+
+    def batched(contexts: Sequence[Context], arguments: Sequence[tuple[Any, ...]]) -> list[_Outcome]:
+        outcomes = [_Outcome(context.slot, context.state, stepped=False) for context in contexts]
+        asked = [
+            i for i, (action, steps) in enumerate(arguments) if action is not None and contexts[i].state.steps == steps
+        ]
+        if asked:
+            slots = np.array([contexts[i].slot for i in asked], np.int32)
+            step = env.step(slots, np.stack([arguments[i][0] for i in asked]))
+            for row, i in enumerate(asked):
+                outcomes[i] = _taken(contexts[i], step, row)
+        return outcomes
+
+    def body(context: Context, action: Any, steps: int) -> _Outcome:
+        return batched([context], [(action, steps)])[0]
+
+    nbytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(env.spec.observation)) + _FLAGS
+    return Function(body, init=lambda slot, key: start(env, slot), batched=batched, upload=nbytes)
+
+
+#: Bytes of a reward, and of what says whether the episode has ended.
+_FLAGS = 6
+
+
+def _taken(context: Context, step: Step, row: int) -> _Outcome:
+    """What an environment's step came to; its container keeps where it stands."""
+    before: ActorState = context.state
+    valid = not before.ended  # else the step only reset the environment
+    reward, terminated = step.reward[row], bool(step.terminated[row])
+    ended = terminated or bool(step.truncated[row])
+    total = before.episode_return + (float(reward) if valid else 0.0)
+    length = before.episode_length + valid
+    context.state = ActorState(
+        observation=jax.tree.map(lambda column: column[row].copy(), step.observation),
+        ended=ended,
+        episode_return=0.0 if ended else total,
+        episode_length=0 if ended else length,
+        steps=before.steps + 1,
+    )
+    episode = Episode(total, length) if ended else None
+    return _Outcome(context.slot, context.state, True, reward, terminated, valid, episode)
+
+
+class _Requests(NamedTuple):
+    """Observations for which actions are to be chosen."""
+
+    observation: Tree  #: `[n, *obs]`.
+    noise: NDArray  #: `[n, actions]`.
+
+
+class _Answers(NamedTuple):
+    """The actions that were chosen."""
+
+    action: NDArray  #: `[n, ...]`.
+    log_prob: NDArray  #: `[n]`.
+    version: int
+
+
+def _inference(policy: Policy) -> Function:
+    """The inference function: `(Versioned, _Requests) -> _Answers`."""
+
+    def body(context: Context, version: Versioned, requests: _Requests) -> _Answers:
+        del context
+        n = len(requests.noise)
+        padding = (1 << (n - 1).bit_length()) - n  # to powers of two, so that few shapes are ever compiled
+        padded = jax.tree.map(lambda rows: np.concatenate([rows, rows[:1].repeat(padding, axis=0)]), requests)
+        action, log_prob = jax.device_get(_chosen(policy, version.value, *padded))
+        return _Answers(action[:n], log_prob[:n], version.version)
+
+    action_bytes = int(policy.action.size * policy.action.dtype.itemsize)
+
+    def upload(version: Versioned, requests: _Requests) -> int:
+        del version
+        return len(requests.noise) * action_bytes
+
+    return Function(body, upload=upload)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _chosen(policy: Policy, version: Any, observation: Any, noise: Any) -> tuple[jax.Array, jax.Array]:
+    return policy.act(version, observation, noise)
