@@ -8,7 +8,7 @@ from experiments import testbed
 from stellaris import PPO, staleness_aware
 from stellaris.configuration import described
 from stellaris.runtime import FunctionSpec, PriceSheet
-from stellaris.systems import Budget, Stellaris, Synchronous, System, Workload
+from stellaris.systems import Budget, StalenessControl, Stellaris, Synchronous, System, Workload
 
 
 @dataclass(frozen=True)

@@ -268,7 +268,7 @@ def _batch(policy: Policy, version: PolicyVersion, length: int) -> Batch:
 def _actors() -> Comparison:
     env = envs.make(ENVIRONMENT, slots=ACTORS)
     policy = ActorCritic()(env.spec)
-    batched = programs.actor(policy, env, FRAGMENT)
+    batched = programs.actor(policy, env, FRAGMENT, jax.random.key(0))
     separate = Function(batched.body, init=batched.init)
     length = env.spec.observation_shape[0]
     normaliser = Normaliser(np.zeros(length, np.float32), np.ones(length, np.float32))

@@ -143,7 +143,7 @@ class _Work:
         self.opt_state = ALGORITHM.optimizer().init(params)
         self.actors = Actors(self.policy, self.env, FRAGMENT)
         self.states = [start(self.env, slot) for slot in range(ACTORS)]
-        self.keys = list(jax.random.split(jax.random.key(1), ACTORS))
+        self.keys = jax.random.split(jax.random.key(1), ACTORS)
         self.batches = 0  # made so far
 
     def rollout(self) -> Any:

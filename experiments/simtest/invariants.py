@@ -11,6 +11,8 @@ from stellaris.runtime.endings import ENDINGS
 from stellaris.runtime.trace import Trace
 from stellaris.systems import Stellaris
 
+#: What becomes of steps that were sampled.
+_FATES = ("learned", "waiting", "reset", "discarded", "lost_steps")
 #: After these the same piece of work is to be tried again.
 _TO_RETRY = ("timed_out", "crashed", "throttled", "lost")
 
@@ -73,6 +75,7 @@ class Checker:
         self.group: list[tuple[int, float]] = []  # of the update under way: invocations and staleness
         self.delivered: set[int] = set()  # keys of fragments
         self.came_again: set[int] = set()  # keys of what was delivered twice
+        self.taken = 0  # fragments, to be learned from
         self.rounds = 0
         self._seen = 0  # rows of the trace
 
@@ -162,7 +165,10 @@ class Checker:
             key = self.calls[invocation].key
             self._require(key not in self.delivered, f"fragment {key} was delivered twice")
             self.delivered.add(key)
-            self.rounds += len(self.delivered) % 2 == 0
+        elif event == "age:oldest":
+            self._require(value >= 0, f"a fragment's age is {value}")
+            self.taken += 1
+            self.rounds = self.taken // 2  # fragments make a batch
         elif event == "redelivered":
             self.came_again.add(self.calls[invocation].key)
         elif event == "pushed":
@@ -238,7 +244,7 @@ class Checker:
         queued = trace.select("queued").value.sum()
         if self._queues:
             self._require(len(self.pushed) == queued, f"{len(self.pushed)} gradients should be left, {queued:.0f} are")
-        spent = sum(trace.select(event).value.sum() for event in ("learned", "waiting", "reset"))
+        spent = sum(trace.select(event).value.sum() for event in _FATES)
         sampled = trace.select("sampled").value.sum()
         self._require(sampled == spent, f"{sampled:.0f} steps were sampled, and {spent:.0f} accounted for")
         queued_or_applied = {*self.applied, *self.pushed.values()}

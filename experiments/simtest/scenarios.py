@@ -23,7 +23,7 @@ from stellaris.runtime import (
     Transfer,
 )
 from stellaris.runtime.delays import Constant, Delay, Exponential, Gamma, LogNormal, Mixture, Uniform
-from stellaris.systems import Budget, Stellaris, Synchronous, System, Workload
+from stellaris.systems import Budget, StalenessControl, Stellaris, Synchronous, System, Workload
 
 WORKLOAD = Workload("CartPole-v1", policy=ActorCritic(hidden=(8,)), actors=2, fragment=16)
 ALGORITHM = PPO(learning_rate=1e-2, epochs=2, minibatch_size=8)
@@ -123,6 +123,17 @@ def scenario(seed: int) -> Scenario:
     }
     budget = Budget(steps=int(rng.integers(1, 160)), seconds=float(rng.choice([math.inf, rng.uniform(5.0, 90.0)])))
     return Scenario(seed, system, functions, options, budget)
+
+
+def _control(rng: np.random.Generator) -> StalenessControl:
+    """How stale data may be: in step, ahead by some batches, thrown away, or anything."""
+    controls = (
+        StalenessControl(pace=0),
+        StalenessControl(pace=1),
+        StalenessControl(pace=3, discard=4),
+        StalenessControl(pace=3, window=3),
+    )
+    return controls[rng.integers(len(controls))]
 
 
 def _delay(rng: np.random.Generator, mean: float) -> Delay:

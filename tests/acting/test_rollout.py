@@ -42,7 +42,7 @@ class Stage:
     def roll(self, versions, slots=None, seed=0):
         """One fragment for each of the slots, whose states go on; actor `i` has a key of its own."""
         slots = list(range(self.slots)) if slots is None else slots
-        keys = [jax.random.fold_in(jax.random.key(seed), slot) for slot in slots]
+        keys = jax.numpy.stack([jax.random.fold_in(jax.random.key(seed), slot) for slot in slots])
         fragments, states = self.actors.rollout(versions, slots, [self.states[slot] for slot in slots], keys)
         for slot, state in zip(slots, states, strict=True):
             self.states[slot] = state
@@ -271,7 +271,7 @@ def test_truncated_episodes_bootstrap():
     assert (state.ended, state.episode_return, state.episode_length) == (False, 0.0, 0)
     version = Versioned(4, PolicyVersion({}, Normaliser(np.zeros(4, np.float32), np.ones(4, np.float32))))
     actors = Actors(balance, env, 510)
-    (fragment,), (state,) = actors.rollout([version], [0], [state], [jax.random.key(0)])
+    (fragment,), (state,) = actors.rollout([version], [0], [state], jax.random.split(jax.random.key(0), 1))
     trajectory = fragment.trajectory
     assert not trajectory.terminated.any()
     assert np.flatnonzero(~trajectory.valid).tolist() == [500]
@@ -281,7 +281,7 @@ def test_truncated_episodes_bootstrap():
     assert (
         abs(trajectory.observation[500, 0, 0] - trajectory.observation[499, 0, 0]) < 0.05
     )  # the last, not the reset one
-    assert state == ActorState(state.observation, False, 9.0, 9)
+    assert state == ActorState(state.observation, False, 9.0, 9, 510)
 
 
 def test_a_length_below_one():
@@ -303,7 +303,7 @@ def roll_sensors(actors: int = 3, length: int = 20, *, normalise: bool = True):
         for i in range(actors)
     ]
     states = [start(env, slot) for slot in range(actors)]
-    keys = list(jax.random.split(jax.random.key(0), actors))
+    keys = jax.random.split(jax.random.key(0), actors)
     fragments, states = Actors(policy, env, length).rollout(versions, range(actors), states, keys)
     return policy, versions, fragments, states
 
@@ -392,4 +392,4 @@ def test_an_environment_that_is_not_as_it_says():
     version = Versioned(0, PolicyVersion(policy.init(jax.random.key(0)), policy.statistics().normaliser()))
     actors = Actors(policy, env, 4)
     with pytest.raises(ValueError, match=r"Own-v0: observations have shape \(1, 1\): expected \(1, 4\)"):
-        actors.rollout([version], [0], [start(env, 0)], [jax.random.key(0)])
+        actors.rollout([version], [0], [start(env, 0)], jax.random.split(jax.random.key(0), 1))

@@ -87,7 +87,7 @@ def test_the_paper_preset(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert "preset paper" in capsys.readouterr().out
     settings = json.loads((tmp_path / "summary.json").read_text())["settings"]
     system = settings["systems"]["stellaris"]["system"]
-    assert system["round_based"] is True
+    assert system["control"]["pace"] == 0
     assert system["aggregator"]["combine"] == "sequential"
 
 

@@ -120,8 +120,7 @@ def test_the_statistics_are_of_all_observations(tiny_session: Session) -> None:
 
 
 def test_what_was_not_learned_from(tiny_session: Session) -> None:
-    """Fragments that wait, and what is left of batches, each counted once."""
+    """What is left of batches, each counted once."""
     data = batch(PPO(epochs=1, minibatch_size=6), tiny_session)
     learned = data.learn(data.indices[0])
-    assert unlearned([], [data, data]) == ACTORS * (T - 1) - learned
-    assert unlearned([fragment(0)], []) == T - 1
+    assert unlearned([data, data]) == ACTORS * (T - 1) - learned

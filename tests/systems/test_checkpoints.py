@@ -31,7 +31,7 @@ from stellaris.runtime import (
     StoreFaults,
 )
 from stellaris.runtime.delays import Exponential, Gamma, LogNormal
-from stellaris.systems import Budget, Result, Stellaris, Synchronous, System, Workload, train
+from stellaris.systems import Budget, Result, StalenessControl, Stellaris, Synchronous, System, Workload, train
 from tests.systems import tiny
 
 DEPLOYMENT = tiny.deployment(
@@ -175,7 +175,7 @@ def test_another_deployment_is_refused(other: dict[str, Any], tmp_path: Path) ->
         (Stellaris(tiny.PPO_CONFIG, learners=2), r"system\.learners: this run has 2"),
         (
             Stellaris(tiny.PPO_CONFIG, learners=3, control=StalenessControl(pace=0)),
-            r"system\.round_based: this run has True",
+            r"system\.control\.pace: this run has 0",
         ),
         (Stellaris(tiny.PPO_CONFIG, learners=3, aggregator=softsync(3)), r"system\.aggregator[^:]*: this run has .*"),
         (Stellaris(replace(tiny.PPO_CONFIG, clip=0.3), learners=3), r"system\.algorithm\.clip: this run has 0\.3"),

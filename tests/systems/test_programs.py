@@ -26,11 +26,11 @@ def test_a_fragments_declared_size_is_its_own(name):
     """Discrete and continuous actions; the returns of episodes, which go to the record, are not counted."""
     env = envs.make(name, slots=1)
     policy = ActorCritic(hidden=(8,))(env.spec)
-    act = programs.actor(policy, env, 40)
+    act = programs.actor(policy, env, 40, jax.random.key(1))
     version = PolicyVersion(policy.init(jax.random.key(0)), policy.statistics().normaliser())
     with SimulatedPlatform({"actor": FunctionSpec(Constant(1.0))}) as platform:
         platform.store.publish("policy", version)
-        platform.invoke("actor", act, platform.store.latest("policy"))
+        platform.invoke("actor", act, platform.store.latest("policy"), 0)
         fragment = platform.next_completion().result()
     assert size((fragment.trajectory, fragment.statistics)) == act.upload
     assert len(fragment.episodes) > 0 or name == "Hopper-v4"
@@ -60,7 +60,7 @@ def test_what_the_synchronous_learner_carries():
     assert len(nbytes["learner"]) >= 4
     env = envs.make("CartPole-v1", slots=1)
     fragment = fragment_bytes(ActorCritic(hidden=(8,))(env.spec), 16)
-    assert set(nbytes["actor"]) == {size(result.policy) + fragment}
+    assert set(nbytes["actor"]) == {size(result.policy) + size(0) + fragment}  # with the number of its noise
 
 
 @pytest.mark.parametrize(("rho", "most"), [(1.0, 3), (math.inf, 1)])

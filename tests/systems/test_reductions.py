@@ -15,7 +15,7 @@ from stellaris.acting import PolicyVersion, envs
 from stellaris.algorithms import update
 from stellaris.algorithms.batch import take
 from stellaris.runtime.delays import Constant, Uniform
-from stellaris.systems import Stellaris, Synchronous, programs
+from stellaris.systems import StalenessControl, Stellaris, Synchronous, programs
 from stellaris.systems.batches import Work
 from tests.systems import tiny
 

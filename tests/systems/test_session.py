@@ -11,8 +11,11 @@ import pytest
 
 from stellaris.runtime import SimulatedPlatform
 from stellaris.runtime.delays import Constant
-from stellaris.systems import Budget, Result, Session, programs, train
+from stellaris.systems import Budget, Result, Session, StalenessControl, train
 from tests.systems import tiny
+
+
+FREE = StalenessControl()
 
 
 @dataclass
@@ -25,28 +28,27 @@ class Sampling:
 
     def run(self, session: Session) -> None:
         """The event loop."""
-        newest = session.platform.store.latest("policy")
-        act = session.program("act", programs.actor(session.policy, session.env, session.workload.fragment))
-
-        def sample() -> None:
-            session.platform.invoke("actor", act, newest, work=session.workload.fragment)
+        session.rollouts.parked = [0]
+        session.rollouts.batch = 1
 
         def first() -> list[int]:
             session.publish(session.first_params)
-            sample()
             return [0]
 
         loop = session.begin(first)
-        while done := session.next_completion(loop):
-            fragment = session.deliver(done)
+        while True:
+            session.sample(FREE)
+            if (done := session.next_completion(loop)) is None:
+                break
+            session.deliver(done)
+            batch = session.next_batch(tiny.PPO_CONFIG, session.first_params, FREE)
+            assert batch is not None
+            session.learned_from(batch)
             loop[0] += 1
-            session.learned_from(fragment.statistics)
             session.publish(session.first_params)
             self.versions.append(session.platform.store.value("policy"))
             if self.rounds(loop[0]):
                 session.round_over()
-            sample()
-        session.record.unused(gradients=0, steps=0)
 
 
 def sample(system: Any = None, **options: Any) -> Result:

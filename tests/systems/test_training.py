@@ -36,7 +36,7 @@ from stellaris.runtime import (
     Trace,
 )
 from stellaris.runtime.delays import Constant, Exponential, Gamma, LogNormal
-from stellaris.systems import Budget, Stellaris, Synchronous, Workload, programs, train
+from stellaris.systems import Budget, StalenessControl, Stellaris, Synchronous, Workload, programs, train
 from stellaris.systems.session import Session
 from tests.systems import tiny
 
@@ -288,8 +288,8 @@ def test_a_body_that_raises_ends_the_run_and_is_named(name: str, monkeypatch: py
     make = getattr(programs, name)
     calls = iter(range(10_000))
 
-    def broken(*args: Any) -> programs.Function:
-        program = make(*args)
+    def broken(*args: Any, **options: Any) -> programs.Function:
+        program = make(*args, **options)
 
         def body(*args: Any) -> Any:
             if next(calls) == 20:

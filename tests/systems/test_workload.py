@@ -54,7 +54,10 @@ def test_they_are_values() -> None:
     one, other = (Workload("CartPole-v1", policy=ActorCritic(hidden=(8,)), actors=2) for _ in range(2))
     assert one == other
     assert hash(one) == hash(other)
-    assert repr(one) == ("Workload(environment='CartPole-v1', policy=ActorCritic(hidden=(8,)), actors=2, fragment=256)")
+    assert repr(one) == (
+        "Workload(environment='CartPole-v1', policy=ActorCritic(hidden=(8,)), actors=2, fragment=256, refresh=None, "
+        "restart=False)"
+    )
     assert one != Workload("CartPole-v1", policy=ActorCritic(hidden=(9,)), actors=2)
     assert Budget(seconds=1) == Budget(seconds=1.0)
 
