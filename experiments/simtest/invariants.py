@@ -9,7 +9,7 @@ from stellaris.aggregation import StalenessAware
 from stellaris.runtime import Bill, FunctionSpec, PriceSheet, Rate, SimulatedPlatform
 from stellaris.runtime.endings import ENDINGS
 from stellaris.runtime.trace import Trace
-from stellaris.systems import Stellaris
+from stellaris.systems import CentralInference, Stellaris
 
 #: What becomes of steps that were sampled.
 _FATES = ("learned", "waiting", "reset", "discarded", "lost_steps")
@@ -249,8 +249,12 @@ class Checker:
         self._require(sampled == spent, f"{sampled:.0f} steps were sampled, and {spent:.0f} accounted for")
         queued_or_applied = {*self.applied, *self.pushed.values()}
         for number, call in self.calls.items():
+            if not self._queues:
+                queued_or_applied = {call.key}  # not one gradient an invocation
+            if isinstance(self.scenario.system, CentralInference):
+                self.delivered.add(call.key)  # nor one fragment
             there = {"actor": self.delivered, "learner": queued_or_applied}.get(call.function)
-            if call.ending == "completed" and there is not None and (self._queues or call.function == "actor"):
+            if call.ending == "completed" and there is not None:
                 self._require(call.key in there, f"what {call.function} {number} computed was lost")
         self._retried()
         for prices in PRICES:

@@ -3,7 +3,7 @@
 from collections import Counter
 
 from experiments.simtest.invariants import Checker
-from experiments.simtest.scenarios import PRICES, WORKLOAD, scenario
+from experiments.simtest.scenarios import PRICES, scenario
 from stellaris.systems import train
 from stellaris.systems.record import LAG, METRIC
 
@@ -23,7 +23,7 @@ def run(seed: int) -> Counter[str]:
     plan = scenario(seed)
     checker = Checker(plan)
     platform = plan.platform(on_event=checker)
-    result = train(plan.system, WORKLOAD, platform=platform, budget=plan.budget, prices=PRICES, seed=seed)
+    result = train(plan.system, plan.workload, platform=platform, budget=plan.budget, prices=PRICES, seed=seed)
     checker(platform)
     checker.finish(result.trace, dict(result.bill), result.history)
     events = (event for _, event, *_ in result.trace.rows())

@@ -6,7 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from stellaris import PPO, Aggregator, fully_asynchronous, softsync, stale_synchronous, staleness_aware, synchronous
+from stellaris import (
+    IMPACT,
+    PPO,
+    Aggregator,
+    fully_asynchronous,
+    softsync,
+    stale_synchronous,
+    staleness_aware,
+    synchronous,
+)
 from stellaris.acting import ActorCritic
 from stellaris.runtime import (
     Faults,
@@ -23,10 +32,24 @@ from stellaris.runtime import (
     Transfer,
 )
 from stellaris.runtime.delays import Constant, Delay, Exponential, Gamma, LogNormal, Mixture, Uniform
-from stellaris.systems import Budget, StalenessControl, Stellaris, Synchronous, System, Workload
+from stellaris.systems import (
+    AsynchronousActors,
+    Budget,
+    CentralInference,
+    DataParallel,
+    Impact,
+    StalenessControl,
+    Stellaris,
+    Synchronous,
+    System,
+    Workload,
+)
 
 WORKLOAD = Workload("CartPole-v1", policy=ActorCritic(hidden=(8,)), actors=2, fragment=16)
 ALGORITHM = PPO(learning_rate=1e-2, epochs=2, minibatch_size=8)
+TARGETED = IMPACT(learning_rate=1e-2, epochs=2, minibatch_size=8)
+#: What a workload says of its actors.
+WAYS_OF_ACTING: tuple[dict[str, Any], ...] = ({}, {}, {"refresh": 4}, {"restart": True})
 #: Gradients that a whole round of the synchronous system computes in one invocation.
 _GRADIENTS_A_ROUND = 2 * 4
 
@@ -52,6 +75,7 @@ class Scenario:
 
     seed: int
     system: System
+    workload: Workload
     functions: dict[str, FunctionSpec]
     options: dict[str, Any]  #: of the platform.
     budget: Budget
@@ -91,24 +115,13 @@ def scenario(seed: int) -> Scenario:
       store is slow or refuses.
     """
     rng = np.random.default_rng([seed, 4])
-    learners = int(rng.choice([1, 3]))
-    aggregator = AGGREGATORS[learners][rng.integers(len(AGGREGATORS[learners]))]
-    system: System = Stellaris(
-        ALGORITHM,
-        learners=learners,
-        aggregator=aggregator,
-        rho=float(rng.choice([1.0, math.inf])),
-        control=_control(rng),
-    )
-    if rng.random() < 0.15:
-        system = Synchronous(ALGORITHM)
-    gradients = _GRADIENTS_A_ROUND if isinstance(system, Synchronous) else 1
-    nodes = _nodes(rng, learners) if rng.random() < 0.4 else ()
-    functions = {
-        "actor": _function(rng, 1.0, WORKLOAD.fragment, WORKLOAD.actors, Resources(memory=1.0, vcpus=1.0)),
-        "learner": _function(rng, 0.3 * gradients, gradients, learners, Resources(memory=2.0, vcpus=1.0, gpu_slots=1)),
-        "parameter": _function(rng, 0.2, 1, 1, Resources(memory=1.0, vcpus=0.5)),
-    }
+    learners = int(rng.choice([1, 2, 3]))
+    system = _system(rng, learners)
+    central = isinstance(system, CentralInference)
+    workload = replace(WORKLOAD, **WAYS_OF_ACTING[0 if central else rng.integers(len(WAYS_OF_ACTING))])
+    own_containers = central or workload.refresh is not None
+    nodes = _nodes(rng, learners) if rng.random() < 0.4 and not own_containers else ()
+    functions = _functions(rng, system, learners, own_containers=own_containers)
     if nodes:  # there is room for one of each
         functions = {name: replace(spec, provisioned=min(spec.provisioned, 1)) for name, spec in functions.items()}
     reserved = sum(spec.reserved_concurrency or 0 for spec in functions.values())
@@ -121,8 +134,53 @@ def scenario(seed: int) -> Scenario:
         "store_faults": _store_faults(rng) if rng.random() < 0.25 else None,
         "keep_versions": int(rng.integers(1, 4)),
     }
-    budget = Budget(steps=int(rng.integers(1, 160)), seconds=float(rng.choice([math.inf, rng.uniform(5.0, 90.0)])))
-    return Scenario(seed, system, functions, options, budget)
+    seconds = float(rng.uniform(5.0, 90.0))
+    # A fragment that is lost again and again counts no steps.
+    budget = Budget(steps=int(rng.integers(1, 160)), seconds=seconds if central or rng.random() < 0.5 else math.inf)
+    return Scenario(seed, system, workload, functions, options, budget)
+
+
+def _system(rng: np.random.Generator, learners: int) -> System:
+    """Any of the architectures, Stellaris most often: it has the most parts."""
+    queues = 3 if learners == 2 else learners  # few, so that each is compiled once
+    aggregators = AGGREGATORS[queues]
+    aggregator = aggregators[rng.integers(len(aggregators))]
+    rho = float(rng.choice([1.0, math.inf]))
+    systems: tuple[System, ...] = (
+        Stellaris(ALGORITHM, learners=queues, aggregator=aggregator, rho=rho, control=_control(rng)),
+        Synchronous(ALGORITHM),
+        AsynchronousActors(ALGORITHM, control=_control(rng)),
+        Impact(TARGETED, buffer=2, passes=2, control=_control(rng)),
+        DataParallel(ALGORITHM, learners=min(learners, 2)),
+        CentralInference(ALGORITHM),
+    )
+    return systems[rng.choice(len(systems), p=[0.6, 0.08, 0.08, 0.08, 0.08, 0.08])]
+
+
+def _functions(
+    rng: np.random.Generator, system: System, learners: int, *, own_containers: bool
+) -> dict[str, FunctionSpec]:
+    """The functions of a system, by name: seconds of an invocation, its units of work, how many at once, resources."""
+    one_gradient = isinstance(system, Stellaris | DataParallel)
+    gradients = 1 if one_gradient else _GRADIENTS_A_ROUND
+    steps = 1 if isinstance(system, CentralInference) else WORKLOAD.fragment
+    small = Resources(memory=1.0, vcpus=0.5)
+    kinds = {
+        "actor": (steps / WORKLOAD.fragment, steps, WORKLOAD.actors, Resources(memory=1.0, vcpus=1.0)),
+        "learner": (0.3 * gradients, gradients, learners, Resources(memory=2.0, vcpus=1.0, gpu_slots=1)),
+        "parameter": (0.2, 1, 1, small),
+        "inference": (0.02, 1, 1, small),
+        "all_reduce": (0.05, 1000, 1, small),  # its work is in bytes
+    }
+    # PRICES know the first three, whoever needs them.
+    names = dict.fromkeys(("actor", "learner", "parameter", *system.functions))
+    functions = {name: _function(rng, *kinds[name]) for name in names}
+    if own_containers:
+        functions["actor"] = replace(functions["actor"], max_concurrency=None, reserved_concurrency=None)
+    if isinstance(system, CentralInference):
+        # Else environments are always lost before a fragment is whole.
+        functions["actor"] = replace(functions["actor"], keep_alive=math.inf, timeout=None)
+    return functions
 
 
 def _control(rng: np.random.Generator) -> StalenessControl:

@@ -41,7 +41,9 @@ class CentralInference:
     Raises:
       TypeError: if that is no algorithm.
       ValueError: in a run, if the workload restarts environments or refreshes policies: there are no policies to
-        refresh, and an environment stays with its actor.
+        refresh, and an environment stays with its actor. Or if there are fewer containers than actors.
+      RuntimeError: in a run, if an actor's fragment had to be begun anew a thousand times, because its environment was
+        lost on the way: then containers do not live as long as a fragment takes.
 
     Source:
       Espeholt et al. 2020, SEED RL, for central inference. Its actors are synchronous here, as the slides of Stellaris
@@ -64,6 +66,7 @@ class CentralInference:
                 f"restart={workload.restart}, refresh={workload.refresh}: with central inference an environment stays "
                 "with its actor, and no actor has a policy"
             )
+        session.check_containers()
         newest = platform.store.latest(POLICY)
         step = _environment(session.env)
         steps = [session.program(f"step {i}", programs.for_one_actor(step)) for i in range(workload.actors)]
@@ -109,12 +112,17 @@ class CentralInference:
         session.unused(batches=[loop.learning] if loop.learning else [])
 
 
+#: So often a fragment is begun before the run is given up.
+_TIMES = 1000
+
+
 @saved
 @dataclass
 class _Rollout:
     """A fragment that is being sampled."""
 
     noise: NDArray  #: `[T, ...]` of its actions.
+    begun: int = 1  #: how often.
     observation: list[Tree] = field(default_factory=list)
     action: list[NDArray] = field(default_factory=list)
     log_prob: list[NDArray] = field(default_factory=list)
@@ -169,7 +177,12 @@ def _observed(session: Session, loop: _Loop, done: Invocation) -> None:
     if not outcome.stepped:
         # It has begun, or was lost and has begun anew, or has taken a step that nobody heard of: what was sampled of
         # the fragment does not lead here.
-        loop.sampling[actor] = rollout = _Rollout(rollout.noise)
+        if rollout.begun == _TIMES:
+            raise RuntimeError(
+                f"actor {actor} has lost its environment {_TIMES} times before fragment={session.workload.fragment} "
+                "steps were sampled: containers do not live as long, so raise keep_alive, or lower the rate of faults"
+            )
+        loop.sampling[actor] = rollout = _Rollout(rollout.noise, rollout.begun + 1)
     else:
         rollout.outcome.append(outcome)
     rollout.observation.append(outcome.state.observation)

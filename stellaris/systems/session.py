@@ -95,11 +95,26 @@ class Session:
         self._batches = 0  # that were made
         self._restarts = 0  # of the environments: one for each checkpoint
         self._act = [self.program(*named) for named in _actors(workload, policy, env, self._noise_key)]
+        if len(self._act) > 1:
+            self.check_containers()
 
     def program(self, name: str, program: Function) -> Function:
         """Names a program of the system's. Checkpoints do not hold it: a run that is resumed brings it again."""
         self._programs[name] = program
         return program
+
+    def check_containers(self) -> None:
+        """For actors that keep a container each.
+
+        Raises:
+          ValueError: if there may be fewer containers than actors: they would end one another's.
+        """
+        most = self.platform.functions["actor"].max_concurrency
+        if most is not None and most < self.workload.actors:
+            raise ValueError(
+                f"max_concurrency={most} of 'actor' is below actors={self.workload.actors}, each of which needs a "
+                "container of its own, where its environment is: allow as many"
+            )
 
     def begin(self, first: Callable[[], T]) -> T:
         """Where the event loop stands at its beginning: what `first` makes, or what was saved of a run to be resumed.

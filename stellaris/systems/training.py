@@ -85,7 +85,7 @@ def train(
       TypeError: if `prices` is one sheet, `checkpoints` a folder's name, or the seed no whole number.
       ValueError: if the environment is unknown or unsupported, a budget of cost comes without prices, two price sheets
         have one name, one prices nothing that is deployed, the seed is out of [0, 2**31), or there are checkpoints of
-        a run that is not to be resumed.
+        a run that is not to be resumed; or there are fewer containers than actors that need one each.
     """
     with platform:
         checks.seed(seed=seed)

@@ -14,7 +14,6 @@ from stellaris.runtime.delays import Constant
 from stellaris.systems import Budget, Result, Session, StalenessControl, train
 from tests.systems import tiny
 
-
 FREE = StalenessControl()
 
 
