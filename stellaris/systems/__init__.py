@@ -15,4 +15,5 @@ from stellaris.systems.training import Result as Result
 from stellaris.systems.training import System as System
 from stellaris.systems.training import train as train
 from stellaris.systems.workload import Budget as Budget
+from stellaris.systems.workload import Evaluation as Evaluation
 from stellaris.systems.workload import Workload as Workload

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from stellaris.acting.rollout import Fragment
+from stellaris.acting.rollout import Episode, Fragment
 from stellaris.diagnostics import LagReport
 from stellaris.runtime.contract import Platform
 from stellaris.runtime.functions import Invocation
@@ -85,6 +85,11 @@ class Record:
         """Notes what the end of a run leaves: gradients in the queue, and transitions that were not learned from."""
         self._write("queued", gradients)
         self._write("waiting", steps)
+
+    def evaluated(self, episodes: Iterable[Episode]) -> None:
+        """Notes the returns of an evaluation's episodes."""
+        for episode in episodes:
+            self._write("evaluated", episode.episode_return)
 
     def round_over(self, number: int) -> None:
         """Notes that a round is over, or the run: up to here goes a row of the history."""

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
+from stellaris.acting.evaluation import evaluate
 from stellaris.acting.policies import Policy, PolicyVersion
 from stellaris.acting.rollout import Fragment
 from stellaris.algorithms import Algorithm
@@ -22,13 +23,15 @@ from stellaris.systems.history import Reader, Row
 from stellaris.systems.record import POLICY, Record
 from stellaris.systems.rollouts import Rollouts, Waiting
 from stellaris.systems.staleness_control import StalenessControl
-from stellaris.systems.workload import Budget, Workload
+from stellaris.systems.workload import Budget, Evaluation, Workload
 from stellaris.types import NDArray, Tree
 
 T = TypeVar("T")
 
 #: The key of all action noise is folded from this number, which no batch has.
 _NOISE = 2**32 - 1
+#: The seeds of evaluations are made with this number, and no others.
+_EVALUATION = 1
 
 
 class Session:
@@ -44,6 +47,7 @@ class Session:
       policy: whose versions are published.
       env: the environments that actors step.
       budget: when to stop.
+      evaluation: when versions are evaluated, or None.
       prices: sheets under which the history shows costs.
       seed: of parameters and shuffles.
       configuration: of the whole run, as `described`; a run that is resumed must have the same.
@@ -60,6 +64,7 @@ class Session:
         env: Environments,
         *,
         budget: Budget,
+        evaluation: Evaluation | None,
         prices: Sequence[PriceSheet],
         seed: int,
         configuration: Mapping[str, Any],
@@ -81,6 +86,8 @@ class Session:
             policy, init_key
         )  # compiled once for equal ones
         self._budget = budget
+        self._evaluation = evaluation
+        self._seed = seed
         self._prices = prices
         self._configuration = configuration
         self._checkpoints = checkpoints
@@ -278,6 +285,8 @@ class Session:
     # ---- the history ----------------------------------------------------------------------------------------------
 
     def _report(self) -> None:
+        if self._evaluation is not None and self.round % self._evaluation.every == 0:
+            self._evaluate(self._evaluation.episodes)
         self.record.round_over(self.round)
         for row in self._read():
             if self._on_progress is not None:
@@ -288,6 +297,12 @@ class Session:
         rows = list(self._reader.read(self.platform.trace.rows(self._reader.rows_read)))
         self.history += rows
         return rows
+
+    def _evaluate(self, episodes: int) -> None:
+        """Plays with the newest version: seeds follow from the round, so that nothing else has a part in them."""
+        seed = int(np.random.SeedSequence([self._seed, self.round, _EVALUATION]).generate_state(1)[0] >> 1)
+        version = self.platform.store.value(POLICY)
+        self.record.evaluated(evaluate(self.policy, version, self.workload.environment, episodes=episodes, seed=seed))
 
     # ---- checkpoints ----------------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from stellaris.systems.environments import Environments
 from stellaris.systems.history import Row
 from stellaris.systems.record import POLICY
 from stellaris.systems.session import Session
-from stellaris.systems.workload import Budget, Workload
+from stellaris.systems.workload import Budget, Evaluation, Workload
 
 
 class Result(NamedTuple):
@@ -49,6 +49,7 @@ def train(
     *,
     platform: Platform,
     budget: Budget,
+    evaluation: Evaluation | None = None,
     prices: Sequence[PriceSheet] = (),
     seed: int = 0,
     threads: int = 1,
@@ -63,6 +64,8 @@ def train(
       workload: what is to be learned.
       platform: a fresh one; it is closed at the end, whatever happens.
       budget: when to stop.
+      evaluation: when versions are evaluated; the history then has a column `evaluation_return`. None for never: the
+        training episodes' returns are in the history in any case.
       prices: sheets under which the run is billed; the first is the budget's.
       seed: of parameters, environments and shuffles. The platform has a seed of its own for actions and delays.
       threads: that step the environments; results do not depend on them.
@@ -102,9 +105,12 @@ def train(
                 policy,
                 env,
                 budget=budget,
+                evaluation=evaluation,
                 prices=tuple(prices),
                 seed=seed,
-                configuration=described({"system": system, "workload": workload, "prices": prices, "seed": seed}),
+                configuration=described(
+                    {"system": system, "workload": workload, "evaluation": evaluation, "prices": prices, "seed": seed}
+                ),
                 checkpoints=checkpoints,
                 resume=resume,
                 on_progress=on_progress,

@@ -77,6 +77,26 @@ class Workload:
 
 
 @dataclass(frozen=True)
+class Evaluation:
+    """How a run's versions are evaluated: on environments of their own, outside of its time, bills and random streams.
+
+    Args:
+      every: rounds between two evaluations.
+      episodes: of each.
+
+    Raises:
+      TypeError: if a number is not whole.
+      ValueError: if one is below 1.
+    """
+
+    every: int = 10
+    episodes: int = 10
+
+    def __post_init__(self) -> None:
+        checks.whole(at_least=1, every=self.every, episodes=self.episodes)
+
+
+@dataclass(frozen=True)
 class Budget:
     """When a run stops: whichever comes first.
 

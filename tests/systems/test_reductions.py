@@ -10,9 +10,9 @@ import numpy as np
 import optax
 import pytest
 
-from stellaris import fully_asynchronous, staleness_aware
+from stellaris import IMPACT, IMPALA, fully_asynchronous, staleness_aware
 from stellaris.acting import PolicyVersion, envs
-from stellaris.algorithms import update
+from stellaris.algorithms import Algorithm, update
 from stellaris.algorithms.batch import take
 from stellaris.runtime.delays import Constant, Uniform
 from stellaris.systems import StalenessControl, Stellaris, Synchronous, programs
@@ -77,6 +77,19 @@ def test_first_round_equals_the_synchronous_system() -> None:
     synchronous = tiny.run(Synchronous(PPO), tiny.deployment(), **one_round)
     assert asynchronous.history[-1]["gradients"] == synchronous.history[-1]["gradients"] == tiny.GRADIENTS_A_ROUND
     assert_same(asynchronous.policy, synchronous.policy, rtol=2e-5)
+
+
+@pytest.mark.parametrize("algorithm", [PPO, IMPACT(epochs=2, minibatch_size=8), IMPALA(epochs=2, minibatch_size=1)])
+def test_in_step_with_one_learner_it_is_the_synchronous_system(algorithm: Algorithm) -> None:
+    """Over several rounds without delays: to 1e-5, as a gradient is compiled alone here, and in a scan there."""
+    aggregator = staleness_aware(1, **NO_THRESHOLD)
+    system = Stellaris(algorithm, learners=1, aggregator=aggregator, control=StalenessControl(pace=0))
+    functions = tiny.deployment(Constant(0), Constant(0), Constant(0))
+    budget = {"budget": tiny.Budget(steps=32 * 4)}
+    asynchronous, synchronous = (tiny.run(s, functions, **budget) for s in (system, Synchronous(algorithm)))
+    assert asynchronous.history[-1]["gradients"] == synchronous.history[-1]["gradients"] > 3
+    assert asynchronous.history[-1]["episodes"] == synchronous.history[-1]["episodes"] > 0
+    assert_same(asynchronous.policy, synchronous.policy, rtol=1e-5)
 
 
 def test_without_cap_weights_and_threshold_it_is_fully_asynchronous_ppo(learned: list[Any]) -> None:

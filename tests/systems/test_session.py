@@ -3,15 +3,15 @@
 import itertools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from stellaris.runtime import SimulatedPlatform
-from stellaris.runtime.delays import Constant
-from stellaris.systems import Budget, Result, Session, StalenessControl, train
+from stellaris.runtime import Faults, SimulatedPlatform
+from stellaris.runtime.delays import Constant, Exponential
+from stellaris.systems import Budget, Result, Session, StalenessControl, Stellaris, Synchronous, train
 from tests.systems import tiny
 
 FREE = StalenessControl()
@@ -131,3 +131,66 @@ def test_time_is_the_platforms() -> None:
     functions = {"actor": tiny.deployment(Constant(0.5))["actor"]}
     result = train(Sampling(), tiny.WORKLOAD, platform=SimulatedPlatform(functions), budget=Budget(steps=64))
     assert [row["seconds"] for row in result.history] == [16.0, 32.0]
+
+
+# ---- actors ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_actor_refreshes_its_policy_inside_a_fragment() -> None:
+    """The tags say which step used which version, and a fragment's spans more than one."""
+    workload = replace(tiny.WORKLOAD, refresh=4)
+    functions = tiny.deployment(Constant(0.05), Constant(0.01))
+    system = Stellaris(tiny.PPO_CONFIG, learners=2, control=StalenessControl(pace=2))
+    fresh, whole = (
+        tiny.run(system, functions, workload=w, budget=Budget(steps=32 * 8)) for w in (workload, tiny.WORKLOAD)
+    )
+    assert set(fresh.trace.select("sampled").value) == {4}
+    assert max(row.get("version_span", 0) for row in fresh.history) >= 2
+    assert max(row.get("version_span", 0) for row in whole.history) == 0
+    assert mean(fresh, "lag_mean") < mean(whole, "lag_mean")
+    assert len(fresh.trace.select("age:oldest").value) == len(whole.trace.select("age:oldest").value)
+
+
+def mean(result: Result, column: str) -> float:
+    """Of a column, over the rounds that have it."""
+    return float(np.mean([row[column] for row in result.history if column in row]))
+
+
+def test_a_refreshed_fragment_is_one_trajectory() -> None:
+    """On the same version all along it is sampled in pieces, each with noise of its own, in one environment."""
+    workload = replace(tiny.WORKLOAD, refresh=4)
+    result = tiny.run(Synchronous(tiny.PPO_CONFIG), tiny.deployment(), workload=workload)
+    trace = result.trace
+    assert result.history[-1]["gradients"] == 3 * tiny.GRADIENTS_A_ROUND
+    np.testing.assert_array_equal(trace.select("episode").value, trace.select("episode_length").value)
+    assert not len(trace.select("lost_steps").value)
+
+
+def test_environments_restart_with_every_fragment() -> None:
+    """Then no episode is longer than a fragment, and what a fragment cuts off is counted as lost."""
+    restarted = tiny.run(Synchronous(tiny.PPO_CONFIG), tiny.deployment(), workload=replace(tiny.WORKLOAD, restart=True))
+    kept = tiny.run(Synchronous(tiny.PPO_CONFIG), tiny.deployment())
+    assert restarted.trace.select("episode_length").value.max() <= 16 < kept.trace.select("episode_length").value.max()
+    assert restarted.history[-1]["lost_episode_steps"] > 0
+    assert "lost_episode_steps" not in kept.history[-1]
+
+
+def test_episodes_are_lost_with_their_containers() -> None:
+    """And fragments that were not whole."""
+    functions = tiny.deployment()
+    faults = {"actor": Faults(lifetime=Exponential(0.4))}
+    platform = SimulatedPlatform(functions, faults=faults)
+    workload = replace(tiny.WORKLOAD, refresh=4)
+    result = train(Synchronous(tiny.PPO_CONFIG), workload, platform=platform, budget=Budget(steps=32 * 8))
+    last, trace = result.history[-1], result.trace
+    assert last["lost_episode_steps"] > 0
+    assert last["lost_steps"] > 0
+    spent = sum(trace.select(event).value.sum() for event in ("learned", "waiting", "reset", "lost_steps"))
+    assert abs(trace.select("sampled").value.sum() - spent) == 0
+
+
+def test_an_actor_that_keeps_a_container_needs_one() -> None:
+    """It is told at once if there are fewer."""
+    functions = tiny.deployment(max_concurrency=1)
+    with pytest.raises(ValueError, match="max_concurrency=1 of 'actor' is below actors=2"):
+        tiny.run(Synchronous(tiny.PPO_CONFIG), functions, workload=replace(tiny.WORKLOAD, refresh=8))

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import chex
 import jaxtyping
 import numpy as np
 import pytest
@@ -36,7 +37,7 @@ from stellaris.runtime import (
     Trace,
 )
 from stellaris.runtime.delays import Constant, Exponential, Gamma, LogNormal
-from stellaris.systems import Budget, StalenessControl, Stellaris, Synchronous, Workload, programs, train
+from stellaris.systems import Budget, Evaluation, StalenessControl, Stellaris, Synchronous, Workload, programs, train
 from stellaris.systems.session import Session
 from tests.systems import tiny
 
@@ -459,3 +460,17 @@ def test_learns_cartpole() -> None:
     early = next(row["episode_return"] for row in rows if row["episodes"] >= 50)
     assert early < 25
     assert rows[-1]["episode_return"] >= 150
+
+
+def test_evaluation_changes_nothing_else() -> None:
+    """Not the parameters, the time, the bills or any other column; it is of the newest version, every other round."""
+    options = {"budget": Budget(steps=32 * 6)}
+    plain = tiny.run(STELLARIS, JITTERY, **options)
+    looked_at = tiny.run(STELLARIS, JITTERY, evaluation=Evaluation(every=2, episodes=3), **options)
+    chex.assert_trees_all_equal(looked_at.policy, plain.policy)
+    assert looked_at.bill == plain.bill
+    rows = [{name: value for name, value in row.items() if name != "evaluation_return"} for row in looked_at.history]
+    assert repr(rows) == repr([dict(row) for row in plain.history])
+    rounds = [row["round"] for row in looked_at.history if "evaluation_return" in row]
+    assert set(rounds) == {row["round"] for row in plain.history if row["round"] % 2 == 0}
+    assert len(looked_at.trace.select("evaluated").value) == 3 * len(rounds)

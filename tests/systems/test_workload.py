@@ -49,6 +49,20 @@ class _Thing:
     """No environment, and nothing that makes one."""
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"refresh": 3}, "refresh=3 does not divide fragment=16"),
+        ({"refresh": 0}, "refresh=0 is below 1"),
+        ({"refresh": 4, "restart": True}, "refresh=4: with restart=True every piece would begin anew"),
+    ],
+)
+def test_actors_settings(changes: dict[str, Any], message: str) -> None:
+    """What does not go together is named."""
+    with pytest.raises(ValueError, match=message):
+        Workload("CartPole-v1", fragment=16, **changes)
+
+
 def test_they_are_values() -> None:
     """Compared, hashed and printed by what they hold."""
     one, other = (Workload("CartPole-v1", policy=ActorCritic(hidden=(8,)), actors=2) for _ in range(2))

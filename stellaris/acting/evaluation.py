@@ -1,0 +1,75 @@
+"""Evaluation: how good one version of a policy is, on environments of its own."""
+
+import jax
+import numpy as np
+
+from stellaris import checks
+from stellaris.acting import envs
+from stellaris.acting.envs import Environment
+from stellaris.acting.policies import Policy, PolicyVersion
+from stellaris.acting.rollout import Actors, Episode, start
+from stellaris.types import Versioned
+
+#: Steps between two looks at whether every episode has ended.
+_STEPS = 64
+#: Steps after which an episode that has not ended is taken as it is: Atari's usual limit, half an hour of play.
+_MOST_STEPS = 27_000
+
+
+def evaluate(
+    policy: Policy, version: PolicyVersion, environment: Environment, *, episodes: int = 10, seed: int, threads: int = 1
+) -> tuple[Episode, ...]:
+    """Plays whole episodes with one version, whose actions are sampled as in training.
+
+    Each episode has an environment of its own, of which only the first episode counts: so short episodes do not count
+    more often than long ones.
+
+    Args:
+      policy: whose version.
+      version: parameters and normaliser, which do not change.
+      environment: as a `Workload` has it; it is made anew, with seeds that follow from `seed`.
+      episodes: how many.
+      seed: of environments and actions.
+      threads: that step the environments.
+
+    Returns:
+      The episodes' returns and lengths.
+
+    Raises:
+      ValueError: if `episodes` is below 1, or the seed out of its range.
+
+    Example:
+      >>> from stellaris.acting import ActorCritic
+      >>> from stellaris.systems import Workload
+      >>> env = envs.make("CartPole-v1", slots=1)
+      >>> policy = ActorCritic(hidden=(8,))(env.spec)
+      >>> version = PolicyVersion(policy.init(jax.random.key(0)), policy.statistics().normaliser())
+      >>> played = evaluate(policy, version, "CartPole-v1", episodes=3, seed=0)
+      >>> [episode.length == episode.episode_return for episode in played]
+      [True, True, True]
+    """
+    checks.whole(at_least=1, episodes=episodes)
+    checks.seed(seed=seed)
+    env = envs.make(environment, slots=episodes, seed=seed, threads=threads)
+    try:
+        actors = Actors(policy, env, _STEPS)
+        states = [start(env, slot) for slot in range(episodes)]
+        played: dict[int, Episode] = {}
+        key = jax.random.key(seed)
+        for steps in range(_STEPS, _MOST_STEPS + _STEPS, _STEPS):
+            going_on = [slot for slot in range(episodes) if slot not in played]
+            keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.fold_in(key, steps), np.array(going_on))
+            fragments, after = actors.rollout(
+                [Versioned(0, version)] * len(going_on), going_on, [states[slot] for slot in going_on], keys
+            )
+            for slot, fragment, state in zip(going_on, fragments, after, strict=True):
+                states[slot] = state
+                if fragment.episodes:
+                    played[slot] = fragment.episodes[0]
+                elif steps >= _MOST_STEPS:
+                    played[slot] = Episode(state.episode_return, state.episode_length)
+            if len(played) == episodes:
+                break
+    finally:
+        env.close()
+    return tuple(played[slot] for slot in range(episodes))

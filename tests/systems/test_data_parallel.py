@@ -1,0 +1,85 @@
+"""Data-parallel learners: together they are one learner, and the all-reduce takes its time."""
+
+import chex
+import numpy as np
+import pytest
+
+from stellaris import IMPALA, PPO
+from stellaris.runtime import FunctionSpec, SimulatedPlatform
+from stellaris.runtime.delays import Constant, Delay, LogNormal
+from stellaris.runtime.functions import FunctionError
+from stellaris.runtime.references import size
+from stellaris.systems import Budget, DataParallel, Result, Synchronous, train
+from tests.systems import tiny
+
+LEARNER = Constant(0.1)
+
+
+def run(system: DataParallel, *, learner: Delay = LEARNER, per_byte: float = 0.0, steps: int = 32 * 4) -> Result:
+    """On the tiny problem."""
+    functions = tiny.deployment(Constant(0.01), learner)
+    del functions["parameter"]
+    functions["all_reduce"] = FunctionSpec(Constant(per_byte))
+    return train(system, tiny.WORKLOAD, platform=SimulatedPlatform(functions), budget=Budget(steps=steps))
+
+
+@pytest.mark.parametrize("learners", [1, 2, 4])
+@pytest.mark.parametrize("algorithm", [tiny.PPO_CONFIG, IMPALA(epochs=2, minibatch_size=4)], ids=["ppo", "impala"])
+def test_shards_are_one_learner_on_the_whole(learners: int, algorithm: PPO | IMPALA) -> None:
+    """To 1e-5 after several rounds, also where shards have different numbers of valid samples."""
+    if isinstance(algorithm, IMPALA):
+        learners = min(learners, 2)  # a batch has two trajectories
+    sharded = run(DataParallel(algorithm, learners))
+    functions = tiny.deployment(Constant(0.01), Constant(0.1))
+    whole = tiny.run(Synchronous(algorithm), functions, budget=Budget(steps=32 * 4))
+    assert sharded.history[-1]["gradients"] == whole.history[-1]["gradients"] > 0
+    chex.assert_trees_all_close(sharded.policy, whole.policy, rtol=1e-5, atol=1e-5)
+
+
+def test_the_slowest_learner_is_waited_for() -> None:
+    """At every gradient: none begins before all of the last are done."""
+    result = run(DataParallel(tiny.PPO_CONFIG, 4), learner=LogNormal(0.1, 1.0))
+    started = result.trace.select("started", function="learner").time
+    ended = result.trace.select("completed", function="learner").time
+    whole = len(ended) // 4 * 4
+    ends = ended[:whole].reshape(-1, 4).max(axis=1)
+    assert len(ends) > 20
+    assert all(started[4 * (i + 1)] >= end for i, end in enumerate(ends[:-1]) if 4 * (i + 1) < len(started))
+
+
+@pytest.mark.parametrize(("learners", "crossing"), [(1, 0.0), (2, 1.0), (4, 1.5)])
+def test_the_all_reduce_costs_time_by_bytes(learners: int, crossing: float) -> None:
+    """A ring's: 2 (N - 1) / N times the bytes of a gradient, over the bandwidth."""
+    bandwidth = 1e4
+    result = run(DataParallel(tiny.PPO_CONFIG, learners), per_byte=1 / bandwidth)
+    durations = [
+        end - start
+        for start, end in zip(
+            result.trace.select("started", function="all_reduce").time,
+            result.trace.select("completed", function="all_reduce").time,
+            strict=False,
+        )
+    ]
+    assert durations == pytest.approx([crossing * size(result.policy.params) / bandwidth] * len(durations))
+    assert len(durations) >= 2 * tiny.GRADIENTS_A_ROUND
+
+
+def test_nothing_is_stale() -> None:
+    """All learners hold the same parameters."""
+    result = run(DataParallel(tiny.PPO_CONFIG, 2))
+    assert not result.trace.select("staleness").value.any()
+    assert np.unique(result.trace.select("age:oldest").value).tolist() == [0.0]
+
+
+def test_a_minibatch_must_be_divisible() -> None:
+    """Named, with both numbers."""
+    with pytest.raises(ValueError, match="learners=3 do not divide a minibatch of 8"):
+        run(DataParallel(tiny.PPO_CONFIG, 3))
+    with pytest.raises(ValueError, match="learners=0 is below 1"):
+        DataParallel(learners=0)
+
+
+def test_a_gradient_that_is_not_finite_is_named() -> None:
+    """Where it was computed."""
+    with pytest.raises(FunctionError, match=r"function 'learner'.*non-finite gradient in invocation \d+ on version"):
+        run(DataParallel(PPO(learning_rate=1e38, minibatch_size=8, epochs=4, max_gradient_norm=None), 2))

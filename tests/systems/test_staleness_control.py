@@ -1,0 +1,65 @@
+"""How stale data may be: which rollouts start, and which fragments are kept."""
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stellaris.systems import AsynchronousActors, Stellaris
+from stellaris.systems.staleness_control import Age, StalenessControl
+
+
+@pytest.mark.parametrize(
+    ("pace", "learned", "admitted"),
+    [(0, 0, 4), (0, 1, 8), (1, 0, 8), (2, 3, 24), (math.inf, 0, 1000)],
+)
+def test_the_capacity_rule(pace: float, learned: int, admitted: int) -> None:
+    """By hand, for batches of four: (pace + learned + 1) * 4 may have been begun, however many of them have arrived."""
+    control = StalenessControl(pace=pace)
+    for accepted in (0, admitted // 2, admitted):
+        begun = accepted
+        while begun < 1000 and control.admits(accepted=accepted, running=begun - accepted, learned=learned, batch=4):
+            begun += 1
+        assert begun == admitted
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 9), st.integers(0, 99)), max_size=12),
+    st.integers(9, 12),
+    st.integers(0, 5) | st.just(math.inf),
+    st.integers(1, 5) | st.just(math.inf),
+)
+@settings(max_examples=200, deadline=None)
+def test_what_is_kept(ages: list[tuple[int, int]], version: int, discard: float, window: float) -> None:
+    """By their definition: not too old, and among the last to arrive."""
+    waiting = [Age(oldest, i) for i, (oldest, _) in enumerate(ages)]
+    kept = StalenessControl(discard=discard, window=window).kept(waiting, version)
+    assert kept == [
+        i for i, age in enumerate(waiting) if version - age.oldest <= discard and len(waiting) - i <= window
+    ]
+
+
+@pytest.mark.parametrize(
+    ("limits", "error", "message"),
+    [
+        ({"pace": -1}, ValueError, "pace=-1 is below 0"),
+        ({"pace": 0.5}, TypeError, r"pace=0\.5 is not a whole number"),
+        ({"discard": -1}, ValueError, "discard=-1 is below 0"),
+        ({"window": 0}, ValueError, "window=0 is below 1"),
+        ({"window": "all"}, TypeError, "window='all' is not a number: pass math.inf"),
+        ({"discard": math.nan}, TypeError, "discard=nan"),
+    ],
+)
+def test_errors(limits: dict[str, Any], error: type[Exception], message: str) -> None:
+    """The argument is named."""
+    with pytest.raises(error, match=message):
+        StalenessControl(**limits)
+
+
+@pytest.mark.parametrize("system", [Stellaris, AsynchronousActors])
+def test_systems_say_what_is_no_control(system: Any) -> None:
+    """Before a run begins."""
+    with pytest.raises(TypeError, match=r"control=3 is no StalenessControl: pass StalenessControl\(pace=1\)"):
+        system(control=3)
