@@ -35,7 +35,7 @@ _SETTINGS = {
     "savefig.dpi": 200,
     "figure.constrained_layout.use": True,
 }
-_RETURN = "mean return of the\nlast 50 training episodes"
+_RETURN = "mean return of the\nlast 100 training episodes"
 
 
 class Runs(NamedTuple):

@@ -1,14 +1,25 @@
 """What each system runs with: the authors' demo's own settings, and ours. A system is one row: a `Contender`."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from experiments import testbed
-from stellaris import PPO, staleness_aware
+from stellaris import IMPACT, IMPALA, PPO, staleness_aware
 from stellaris.configuration import described
 from stellaris.runtime import FunctionSpec, PriceSheet
-from stellaris.systems import Budget, StalenessControl, Stellaris, Synchronous, System, Workload
+from stellaris.systems import (
+    AsynchronousActors,
+    Budget,
+    CentralInference,
+    DataParallel,
+    Impact,
+    StalenessControl,
+    Stellaris,
+    Synchronous,
+    System,
+    Workload,
+)
 
 
 @dataclass(frozen=True)
@@ -47,17 +58,25 @@ ACTORS, FRAGMENT = 16, 256
 TARGETS = {"Hopper-v4": 600.0, "Humanoid-v4": 1000.0, "Walker2d-v4": 1000.0, "CartPole-v1": 450.0}
 
 
-def serverless(name: str, system: System, *, colour: str = "#0072B2", line: str = "-") -> Contender:
-    """A system whose functions start on demand, and are billed by use."""
-    functions = testbed.serverless(actors=ACTORS, learners=LEARNERS)
-    prices = testbed.serverless_prices(actors=ACTORS, learners=LEARNERS)
+def contender(name: str, system: System, *, colour: str, line: str = "-") -> Contender:
+    """A system on the testbed: what it calls serverless starts on demand, all else is reserved."""
+    learners = getattr(system, "learners", 1)
+    if getattr(system, "serverless", ()):
+        functions = testbed.serverless(actors=ACTORS, learners=learners)
+        prices = testbed.serverless_prices(actors=ACTORS, learners=learners)
+    else:
+        central_inference = "inference" in system.functions
+        functions = testbed.reserved(actors=ACTORS, learners=learners, central_inference=central_inference)
+        prices = testbed.reserved_prices(actors=ACTORS, learners=learners)
     return Contender(name, system, functions, prices, colour, line)
 
 
-def reserved(name: str, system: System, *, colour: str = "#D55E00", line: str = "--") -> Contender:
-    """A system on machines that are reserved, and billed by the clock."""
-    functions = testbed.reserved(actors=ACTORS)
-    return Contender(name, system, functions, testbed.reserved_prices(actors=ACTORS), colour, line)
+def _stellaris(system: Stellaris) -> Contender:
+    return contender("stellaris", system, colour="#0072B2")
+
+
+def _synchronous(system: Synchronous) -> Contender:
+    return contender("synchronous", system, colour="#D55E00", line="--")
 
 
 def paper(environment: str) -> Preset:
@@ -86,17 +105,16 @@ def paper(environment: str) -> Preset:
         summary=f"the authors' demo: {rounds} rounds, learning rate 5e-5, full batches, round-based actors",
         workload=Workload(environment, actors=ACTORS, fragment=FRAGMENT),
         contenders=(
-            serverless(
-                "stellaris",
+            _stellaris(
                 Stellaris(
                     ppo(batch // LEARNERS),
                     learners=LEARNERS,
                     aggregator=staleness_aware(LEARNERS, decay=0.9, combine="sequential", threshold="integer"),
                     rho=1.0,
                     control=StalenessControl(pace=0),
-                ),
+                )
             ),
-            reserved("synchronous", Synchronous(ppo(batch))),
+            _synchronous(Synchronous(ppo(batch))),
         ),
         budget=Budget(steps=rounds * batch),
     )
@@ -115,16 +133,39 @@ def tuned(environment: str) -> Preset:
         summary=f"ours: learning rate {ppo.learning_rate:g}, {ppo.epochs} epochs of 512, free-running actors",
         workload=Workload(environment, actors=ACTORS, fragment=FRAGMENT),
         contenders=(
-            serverless(
-                "stellaris",
-                Stellaris(ppo, learners=LEARNERS, aggregator=staleness_aware(LEARNERS, decay=1.0), rho=2.0),
-            ),
-            reserved("synchronous", Synchronous(ppo)),
+            _stellaris(Stellaris(ppo, learners=LEARNERS, aggregator=staleness_aware(LEARNERS, decay=1.0), rho=2.0)),
+            _synchronous(Synchronous(ppo)),
         ),
         # With a target a run ends when it is reached, and the limit is for those that never do.
         budget=Budget(seconds=50.0 if easy else 200.0, target_return=TARGETS[environment])
         if environment in TARGETS
         else Budget(seconds=100.0),
+    )
+
+
+def architectures(environment: str) -> Preset:
+    """Every architecture once, with the algorithm that it is known for; PPO's settings are those of `tuned`.
+
+    IMPALA's and IMPACT's learning rates and epochs were chosen on seed 0 of CartPole-v1, among a few of each.
+    """
+    pair = tuned(environment)
+    stellaris, synchronous = pair.contenders
+    ppo = synchronous.system.algorithm  # type: ignore[attr-defined]
+    impala = IMPALA(learning_rate=3e-3, epochs=4, minibatch_size=4)
+    impact = IMPACT(learning_rate=1e-3, epochs=1, minibatch_size=512)
+    return Preset(
+        name="architectures",
+        summary="every architecture, each with its own algorithm",
+        workload=pair.workload,
+        contenders=(
+            synchronous,
+            contender("central inference", CentralInference(ppo), colour="#E69F00", line="-."),
+            contender("data-parallel", DataParallel(ppo, learners=LEARNERS), colour="#CC79A7", line=":"),
+            contender("asynchronous actors", AsynchronousActors(impala), colour="#009E73", line="--"),
+            contender("IMPACT", Impact(impact), colour="#56B4E9", line="-."),
+            stellaris,
+        ),
+        budget=replace(pair.budget, seconds=400.0),  # where every step costs a round trip, time passes faster
     )
 
 

@@ -6,9 +6,7 @@ import json
 import math
 import platform as machine
 import statistics
-import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -16,29 +14,14 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from experiments import options, plots, progress, shell, testbed
+from experiments import options, plots, progress, runs, shell, testbed
 from experiments.output import one_run
-from experiments.presets import PRESETS, TARGETS, Contender, Preset
-from stellaris.acting import envs
-from stellaris.runtime import FunctionError, SimulatedPlatform, Trace
+from experiments.presets import PRESETS, TARGETS, Preset
+from stellaris.runtime import FunctionError
 from stellaris.runtime.files import atomic_write
-from stellaris.systems import Budget, Row, Workload, train
+from stellaris.systems import Budget
 
 DESCRIPTION = "learn an environment twice, by Stellaris and by a synchronous baseline, and compare them"
-
-
-@dataclass(kw_only=True)
-class Outcome(progress.Run):
-    """One run of one system: what it has done so far."""
-
-    contender: Contender
-    seed: int
-    trace: Trace = field(default_factory=Trace)
-
-    @property
-    def name(self) -> str:
-        """As in the names of its files."""
-        return f"{self.contender.name}_{self.seed}"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -68,11 +51,11 @@ def main(arguments: argparse.Namespace) -> int:
     """Runs both systems for every seed, and writes what they did; also when it is interrupted."""
     seeds = options.seeds("--seed", arguments.seed, arguments.seeds)
     preset = PRESETS[arguments.preset](arguments.env)
-    _try(preset.workload)
+    runs.check(preset.workload)
     console = Console(highlight=False, soft_wrap=True)
     console.width = max(console.width, 100)  # where the output is no terminal, rich assumes 80 columns
     console.print(f"{arguments.env}, preset [bold]{preset.name}[/bold]: {preset.summary}")
-    outcomes: list[Outcome] = []
+    outcomes: list[runs.Outcome] = []
 
     def learn() -> None:
         with progress.Display(console) as display:
@@ -80,11 +63,11 @@ def main(arguments: argparse.Namespace) -> int:
                 budget = preset.budget if arguments.seconds is None else Budget(seconds=arguments.seconds)
                 for contender in preset.contenders:
                     label = f"{contender.name} seed {seed}"
-                    outcome = Outcome(
+                    outcome = runs.Outcome(
                         label=label, budget=budget, colour=contender.colour, contender=contender, seed=seed
                     )
                     outcomes.append(outcome)
-                    _run(preset, outcome, threads=arguments.threads, display=display)
+                    runs.run(preset.workload, outcome, threads=arguments.threads, display=display)
                     if math.isinf(budget.seconds):  # whatever ends the first system, the others get as many seconds
                         budget = Budget(seconds=outcome.history[-1]["seconds"])
 
@@ -107,88 +90,7 @@ def main(arguments: argparse.Namespace) -> int:
     return status
 
 
-def _try(workload: Workload) -> None:
-    """Makes environment and policy once, before anything else: what they raise is their author's choice."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # they come again with the run
-            workload.make_policy(envs.make(workload.environment, slots=1).spec)
-    except Exception as error:
-        raise shell.UsageError(f"--env {workload.environment}: {error}") from error
-
-
-def _run(preset: Preset, outcome: Outcome, *, threads: int, display: progress.Display) -> None:
-    """One run; `outcome` is filled as it goes, so that an interruption loses nothing."""
-    contender = outcome.contender
-    platform = SimulatedPlatform(
-        contender.functions,
-        seed=outcome.seed,
-        threads=threads,
-        on_event=lambda platform: shell.check(),  # between two events an interruption finds the trace whole
-    )
-    outcome.trace = platform.trace
-    outcome.begin()
-    display.begin(outcome)
-
-    def on_progress(row: Row) -> None:
-        outcome.add(row)
-        display.row(outcome)
-
-    try:
-        train(
-            contender.system,
-            preset.workload,
-            platform=platform,
-            budget=outcome.budget,
-            prices=contender.prices,
-            seed=outcome.seed,
-            threads=threads,
-            on_progress=on_progress,
-        )
-        outcome.status = "done"
-    except KeyboardInterrupt:
-        outcome.status = "interrupted"
-        raise
-    except Exception:
-        outcome.status = "failed"
-        raise
-    finally:
-        display.end(outcome)
-
-
 # ---- results ----------------------------------------------------------------------------------------------------
-
-
-def summarise(outcome: Outcome, target: float | None) -> dict[str, Any]:
-    """One run in figures, all of them read off its history and its trace."""
-    last, trace = outcome.history[-1], outcome.trace
-    staleness = trace.select("staleness").value
-    reached = [row["seconds"] for row in outcome.history if target and row["episode_return"] >= target]
-    return {
-        "system": outcome.contender.name,
-        "seed": outcome.seed,
-        "status": outcome.status,
-        "final_return": last["episode_return"],
-        "seconds_to_target": reached[0] if reached else None,
-        "virtual_seconds": last["seconds"],
-        "steps": int(last["steps"]),
-        "versions": int(last["version"]),
-        "gradients": int(last["gradients"]),
-        "cost_demo": last["cost_demo"],
-        "cost_pay_per_use": last["cost_pay_per_use"],
-        "staleness_mean": float(staleness.mean()) if len(staleness) else None,
-        "staleness_max": int(staleness.max()) if len(staleness) else None,
-        "cold_starts": _cold_starts(trace),
-        "wall_seconds": outcome.wall_seconds,
-    }
-
-
-def _cold_starts(trace: Trace) -> int:
-    """Invocations that waited for a new container; a reserved machine is new once, but costs no wait."""
-    acquired, started = trace.select("acquired"), trace.select("started")
-    begun = dict(zip(started.invocation.tolist(), started.time.tolist(), strict=True))
-    rows = zip(*(column.tolist() for column in acquired), strict=True)
-    return sum(bool(cold) and begun.get(number, math.inf) > time for time, number, cold in rows)
 
 
 #: The file that tells of a run, and patterns of the names of the others.
@@ -208,14 +110,14 @@ def _files(record: Any) -> set[str]:
 def _write(
     arguments: argparse.Namespace,
     preset: Preset,
-    outcomes: Sequence[Outcome],
+    outcomes: Sequence[runs.Outcome],
     out: Path,
     console: Console,
     status: str,
 ) -> None:
     """Prints the table, and writes the files: what could not be computed again first, and what takes least room."""
     target = TARGETS.get(arguments.env)
-    summaries = [summarise(outcome, target) for outcome in outcomes]
+    summaries = [runs.summarise(outcome, target) for outcome in outcomes]
     systems = [
         plots.Runs(contender, [o.history for o in of], [o.trace for o in of])
         for contender in preset.contenders
@@ -254,7 +156,7 @@ def _write(
 def _table(summaries: Sequence[dict[str, Any]], systems: Sequence[str], env: str, target: float | None) -> Table:
     seeds = len({summary["seed"] for summary in summaries})
     rows = {
-        "final return (mean of the last 50 episodes)": ("final_return", ",.1f"),
+        "final return (mean of the last 100 episodes)": ("final_return", ",.1f"),
         f"virtual seconds to a return of {target:g}" if target else "": ("seconds_to_target", ",.1f"),
         "virtual seconds": ("virtual_seconds", ",.1f"),
         "environment steps": ("steps", ",.0f"),

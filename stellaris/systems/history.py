@@ -17,7 +17,7 @@ from stellaris.systems.record import AGE, LAG, METRIC, POLICY
 #: What was reached by the end of a round, by column.
 Row: TypeAlias = Mapping[str, float]
 #: Episodes whose mean return is reported.
-WINDOW = 50
+WINDOW = 100
 #: Events that a row of the history tells of.
 _NEWS = frozenset(("sampled", "episode", "published", "staleness"))
 #: Events whose mean over a round is a column of the same name, or of another.
@@ -43,7 +43,7 @@ def history(
     """The history that a trace tells: `train` returns the same.
 
     A row has the columns `round`, `seconds`, `steps` (delivered), `version` (the newest), `episodes` (that ended),
-    `episode_return` (mean of the last 50 episodes), `gradients` (applied), `staleness_mean` and `staleness_max` (of
+    `episode_return` (mean of the last 100 episodes), `gradients` (applied), `staleness_mean` and `staleness_max` (of
     the round's applied gradients, in versions), and `cost_NAME` in USD for each price sheet. What did not happen in a
     round, its row does not have:
 

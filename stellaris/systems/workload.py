@@ -104,7 +104,7 @@ class Budget:
       steps: environment steps delivered.
       seconds: of the platform's clock; the run ends exactly then.
       cost: USD under the first of the price sheets, looked at after every round.
-      target_return: mean return of the last 50 episodes, looked at after every round.
+      target_return: mean return of the last 100 episodes, looked at after every round.
 
     Raises:
       TypeError: if a limit is not a number.

@@ -5,8 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from experiments.presets import ACTORS, LEARNERS, PRESETS, Contender, serverless
+from experiments.presets import ACTORS, LEARNERS, PRESETS, Contender, architectures, contender
 from stellaris.configuration import described, differences
+from stellaris.runtime.delays import Constant
 from stellaris.systems import Stellaris, Synchronous
 
 
@@ -21,6 +22,19 @@ def test_every_system_has_the_functions_that_it_needs(name: str, environment: st
     assert len({contender.colour for contender in preset.contenders}) == len(preset.contenders)
     assert len({contender.line for contender in preset.contenders}) == len(preset.contenders)
     assert len({contender.name for contender in preset.contenders}) == len(preset.contenders)
+
+
+def test_every_architecture_has_the_functions_that_it_needs() -> None:
+    """And only those; what is serverless starts on demand, and what is reserved costs by the clock."""
+    preset = architectures("CartPole-v1")
+    assert len({contender.colour for contender in preset.contenders}) == len(preset.contenders) == 6
+    for row in preset.contenders:
+        assert set(row.system.functions) == set(row.functions)
+        on_demand = {name for name, spec in row.functions.items() if spec.cold_start != Constant(0.0)}
+        assert on_demand == set(row.system.serverless)  # type: ignore[attr-defined]
+        demo, by_use = row.prices
+        assert bool(by_use.functions) == bool(on_demand)
+        assert bool(demo.machines)
 
 
 def algorithm(contender: Contender) -> object:
@@ -56,6 +70,6 @@ def test_settings_are_recorded_as_they_are() -> None:
 
 def test_a_third_system_is_a_line() -> None:
     """Its name, system, colour and line; deployment and prices come with where it runs."""
-    third = serverless("no cap", Stellaris(rho=float("inf")), colour="#009E73", line="-.")
+    third = contender("no cap", Stellaris(rho=float("inf")), colour="#009E73", line="-.")
     preset = replace(PRESETS["tuned"]("Hopper-v4"), contenders=(*PRESETS["tuned"]("Hopper-v4").contenders, third))
     assert list(preset.settings()["systems"]) == ["stellaris", "synchronous", "no cap"]

@@ -28,3 +28,20 @@ def test_prices_are_those_of_the_price_list():
     assert pytest.approx(3.06 + beside) == testbed.SERVER_LEARNER * 3600
     assert pytest.approx(2.04 + beside) == testbed.SERVER_ACTORS * 3600
     assert testbed.ACTOR_FUNCTION == prices.rate("aws_lambda").per_gb_second == pytest.approx(1.67e-5, rel=3e-3)
+
+
+def test_data_parallel_learners_pay_for_their_machines_and_the_ring():
+    """Four GPUs; an all-reduce of 1.25 GB takes a second, and six messages of 50 us."""
+    functions = testbed.reserved(actors=16, learners=4)
+    assert functions["all_reduce"].compute.mean * 1.25e9 == pytest.approx(1.0)
+    assert functions["all_reduce"].queueing.mean == pytest.approx(6 * 50e-6)
+    demo, by_use = testbed.reserved_prices(actors=16, learners=4)
+    assert demo.machines == by_use.machines
+    assert demo.machines["learner machine"].per_second == pytest.approx(4 * testbed.SERVER_LEARNER)
+
+
+def test_central_inference_takes_the_network_out_of_the_actors_step():
+    """What is left is the environment's; what is taken out is a function of its own."""
+    central, local = (testbed.reserved(actors=16, central_inference=yes) for yes in (True, False))
+    assert central["actor"].compute.mean == pytest.approx(0.832 * local["actor"].compute.mean)
+    assert central.keys() - local.keys() == {"inference"}

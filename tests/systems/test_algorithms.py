@@ -112,13 +112,13 @@ def test_a_strangers_algorithm(system: str) -> None:
     ids=["impala", "impact", "synchronous impact"],
 )
 def test_learns_cartpole(system: System, steps: int) -> None:
-    """Real runs: within the budget the mean return of 50 episodes is thrice what guessing gives, which is 22."""
+    """Real runs: within the budget the mean return of 100 episodes is thrice what guessing gives, which is 22."""
     workload = tiny.Workload("CartPole-v1", actors=8, fragment=32, policy=ActorCritic(hidden=(32,)))
     functions = tiny.deployment(LogNormal(0.001, 0.2), LogNormal(0.01, 0.2), Constant(0.005))
     budget = Budget(steps=steps, target_return=66.0)
     rows = tiny.run(system, functions, workload=workload, budget=budget, threads=2, prices=()).history
     assert rows[-1]["episode_return"] >= 66
-    assert rows[-1]["episodes"] >= 50
+    assert rows[-1]["episodes"] >= 100
 
 
 def test_the_threshold_goes_by_the_declared_rounds() -> None:

@@ -1,0 +1,54 @@
+"""Every architecture in turn, on a problem that is learned in a moment."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from experiments import command, presets, systems
+from stellaris.acting import ActorCritic
+from stellaris.systems import Workload
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small network, and two of the architectures."""
+
+    def architectures(environment: str) -> Any:
+        preset = presets.architectures(environment)
+        workload = Workload(environment, policy=ActorCritic(hidden=(8,)), actors=16, fragment=64)
+        few = [contender for contender in preset.contenders if contender.name in ("synchronous", "stellaris")]
+        return replace(preset, workload=workload, contenders=tuple(few))
+
+    monkeypatch.setattr(systems, "architectures", architectures)
+
+
+def run(*options: str) -> int:
+    """The command."""
+    return command.main(["systems", "--env", "CartPole-v1", *options])
+
+
+@pytest.mark.usefixtures("tiny")
+def test_all_reach_the_target(capsys: pytest.CaptureFixture[str]) -> None:
+    """A return that guessing gives: the table says so, and the status is 0."""
+    assert run("--target", "10") == 0
+    printed = capsys.readouterr().out
+    assert "CartPole-v1, seed 0, to a return of 10" in printed
+    for name in ("synchronous", "stellaris"):
+        row = next(line for line in printed.splitlines() if line.startswith("\u2502") and name in line)
+        assert " yes " in row
+
+
+@pytest.mark.usefixtures("tiny")
+def test_one_that_does_not_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    """And the status is 1."""
+    assert run("--target", "501", "--seconds", "2", "--seed", "3") == 1
+    printed = capsys.readouterr()
+    assert "synchronous, stellaris: a return of 501 was not reached in 2 virtual seconds" in printed.err
+    assert "seed 3" in printed.out
+
+
+def test_a_target_is_needed(capsys: pytest.CaptureFixture[str]) -> None:
+    """Where the environment has none of its own."""
+    assert command.main(["systems", "--env", "Acrobot-v1"]) == 2
+    assert "--target: Acrobot-v1 has no target of its own" in capsys.readouterr().err
