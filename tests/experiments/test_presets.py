@@ -16,18 +16,17 @@ from stellaris.systems import Stellaris, Synchronous
 def test_every_system_has_the_functions_that_it_needs(name: str, environment: str) -> None:
     """Deployed, and priced by both bills; with a colour and a line of its own."""
     preset = PRESETS[name](environment)
-    for contender in preset.contenders:
-        assert set(contender.system.functions) <= contender.functions.keys()
-        assert [sheet.name for sheet in contender.prices] == ["demo", "pay_per_use"]
-    assert len({contender.colour for contender in preset.contenders}) == len(preset.contenders)
-    assert len({contender.line for contender in preset.contenders}) == len(preset.contenders)
-    assert len({contender.name for contender in preset.contenders}) == len(preset.contenders)
+    for row in preset.contenders:
+        assert set(row.system.functions) <= row.functions.keys()
+        assert [sheet.name for sheet in row.prices] == ["demo", "pay_per_use"]
+    for column in ("colour", "line", "name"):
+        assert len({getattr(row, column) for row in preset.contenders}) == len(preset.contenders)
 
 
 def test_every_architecture_has_the_functions_that_it_needs() -> None:
     """And only those; what is serverless starts on demand, and what is reserved costs by the clock."""
     preset = architectures("CartPole-v1")
-    assert len({contender.colour for contender in preset.contenders}) == len(preset.contenders) == 6
+    assert len({row.colour for row in preset.contenders}) == len(preset.contenders) == 6
     for row in preset.contenders:
         assert set(row.system.functions) == set(row.functions)
         on_demand = {name for name, spec in row.functions.items() if spec.cold_start != Constant(0.0)}
@@ -37,10 +36,10 @@ def test_every_architecture_has_the_functions_that_it_needs() -> None:
         assert bool(demo.machines)
 
 
-def algorithm(contender: Contender) -> object:
+def algorithm(row: Contender) -> object:
     """What it learns with."""
-    assert isinstance(contender.system, Stellaris | Synchronous)
-    return contender.system.algorithm
+    assert isinstance(row.system, Stellaris | Synchronous)
+    return row.system.algorithm
 
 
 def test_the_tuned_preset_learns_with_one_algorithm() -> None:
