@@ -12,9 +12,5 @@ def _float64() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _compiled_in_haste() -> Iterator[None]:
-    """With few instances, optimising a program takes longer than running it; the numbers are the same to rounding."""
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
+def _in_haste(compiled_in_haste: None) -> None:
+    """There are few instances of every theorem."""

@@ -1,10 +1,8 @@
-"""The benchmarks run, and compare what agrees; their figures are not judged here."""
-
-from types import SimpleNamespace
+"""The pure functions and their peers: what is timed agrees; the figures are not judged here."""
 
 import pytest
 
-from experiments.benchmarks import command, losses, measuring
+from experiments.benchmarks import losses, measuring
 
 
 @pytest.fixture(autouse=True)
@@ -30,35 +28,8 @@ def test_peers_that_differ_are_not_timed(monkeypatch):
         list(losses.measure(lambda line: None))
 
 
-def test_both_sides_are_called_alike():
-    """Each side as often as the other, in turn."""
-    calls = []
-    times = measuring.interleaved({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")})
-    assert calls[-2:] == ["a", "b"]
-    assert calls.count("a") == calls.count("b")
-    assert min(times.values()) >= 0
-
-
-@pytest.mark.parametrize(("error", "status"), [(None, 0), (KeyboardInterrupt, 130)])
-def test_the_command_prints_what_was_measured(monkeypatch, capsys, error, status):
-    """All of it, or what there is when it is interrupted."""
-
-    def measure(say):
-        say("at it ...")
-        yield measuring.Comparison("one thing", "1 s", "2 s", 0.5, "<= 1")
-        if error is not None:
-            raise error
-        yield measuring.Comparison("another", "1 s", "2 s", 0.5, "<= 1")
-
-    monkeypatch.setattr(command, "BENCHMARKS", {"it": SimpleNamespace(DESCRIPTION="what it costs", measure=measure)})
-    assert command.main(["it"]) == status
-    out, err = capsys.readouterr()
-    assert "one thing" in out
-    assert ("another" in out) == (status == 0)
-    assert err.count("\n") == (status == 130)
-
-
-def test_a_benchmark_that_is_not_there(capsys):
-    """One line."""
-    assert command.main(["nothing"]) == 2
-    assert "invalid choice: 'nothing'" in capsys.readouterr().err
+def test_memory_is_what_the_arguments_need():
+    """At least one read of the arguments and one write of the result: four bytes each, for every sample."""
+    assert losses._bytes(lambda x: x + 1.0, [(100,)]) == 2 * 400
+    row = losses._memory_row("it", [8.0, 4.0])
+    assert (row.measured, row.against, row.ratio) == ("8.0 B", "4.0 B", 2.0)
