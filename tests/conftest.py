@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+import jax
 import jaxtyping
 import pytest
 
@@ -12,3 +13,12 @@ def unchecked() -> Iterator[None]:
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture
+def compiled_in_haste() -> Iterator[None]:
+    """Programs are hardly optimised: for tests in which compiling takes longer than running, to the same numbers."""
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)

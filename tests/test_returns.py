@@ -155,3 +155,16 @@ def test_lambda_by_hand():
     reward, value = jnp.array([1.0, 2.0, 3.0]), jnp.array([2.0, 4.0, 8.0, 16.0])
     slope = jax.grad(lambda s: gae(reward, jnp.full(3, 0.5), value, lambda_=s)[0])
     assert [float(slope(s)) for s in (0.0, 0.5, 1.0)] == [1.0, 1.75, 2.5]
+
+
+@pytest.mark.parametrize(("platform", "loops"), [("cpu", True), ("cuda", False), ("tpu", False)])
+def test_the_platform_decides(platform, loops):
+    """What is compiled for a CPU loops over the steps, and for accelerators doesn't; the gradient, too."""
+    x, value = jax.ShapeDtypeStruct((8, 2), jnp.float32), jax.ShapeDtypeStruct((9, 2), jnp.float32)
+    for function, arguments in (
+        (lambda *a: gae(*a), (x, x, value)),
+        (jax.grad(lambda *a: jnp.sum(gae(*a))), (x, x, value)),
+        (lambda *a: vtrace(*a), (x, x, value, x)),
+    ):
+        text = jax.jit(function).trace(*arguments).lower(lowering_platforms=(platform,)).as_text()
+        assert ("stablehlo.while" in text) == loops

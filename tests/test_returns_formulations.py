@@ -12,18 +12,19 @@ from tests.test_returns import sample
 from tests.test_returns_vtrace import log_ratios, vtrace_definition
 
 
-@pytest.fixture(params=["loop", "scan"])
-def formulation(request, monkeypatch):
-    """Solves the recurrence in one of the two ways, wherever the test runs."""
+@pytest.fixture(scope="module", autouse=True, params=["loop", "scan"])
+def formulation(request):
+    """Solves the recurrence in one of the two ways, wherever a test of this module runs."""
     chosen = []
 
     def choose(*arguments, cpu, default):
         chosen.append(request.param)
         return (cpu if request.param == "loop" else default)(*arguments)
 
-    monkeypatch.setattr(jax.lax, "platform_dependent", choose)
-    jax.clear_caches()  # or what was traced for the other formulation would be used
-    yield request.param
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jax.lax, "platform_dependent", choose)
+        jax.clear_caches()  # or what was traced for the other formulation would be used
+        yield request.param
     jax.clear_caches()
     assert chosen
 
@@ -41,7 +42,7 @@ def unrolled(reward, discount, value, lambda_, valid):
 # The loop is unrolled by two where rows or arrays are large: there with an odd and an even number of steps.
 @pytest.mark.parametrize("shape", [(1, 3), (7, 3), (4, 2100), (5, 1700)])
 @pytest.mark.parametrize("masked", [False, True])
-def test_both_formulations(formulation, shape, masked):
+def test_both_formulations(shape, masked):
     """The loop and the scan give one value and one gradient."""
     reward, discount, value, valid = sample(shape, seed=3)
     log_ratio, weight = log_ratios((2, *shape))
@@ -62,44 +63,45 @@ def test_both_formulations(formulation, shape, masked):
         np.testing.assert_allclose(x, y, rtol=1e-12, atol=1e-12)
 
 
+VALID = np.array([True, False, False, True, True, False])[:, None] & np.ones((6, 2), bool)
+
+
+@jax.jit
+def values_and_gradients(reward, discount, value, log_ratio, cap):
+    advantage, pull = jax.vjp(lambda *a: gae(*a, lambda_=0.7, valid=VALID), reward, discount, value)
+
+    def total(*arrays):
+        found = vtrace(*arrays[:4], ratio_cap=arrays[4], rho_clip=9.0, valid=VALID)
+        return jnp.sum(jnp.where(VALID, found.target * found.advantage, 0.0)), found
+
+    gradients, found = jax.grad(total, argnums=(0, 1, 2, 3, 4), has_aux=True)(reward, discount, value, log_ratio, cap)
+    return advantage, pull(jnp.where(VALID, 1.5, 0.0)), gradients, found
+
+
 @pytest.mark.parametrize("garbage", [math.nan, math.inf, 1e30])
-def test_what_invalid_steps_hold_reaches_nothing(formulation, garbage):
+def test_what_invalid_steps_hold_reaches_nothing(garbage):
     """Neither values nor gradients see their reward, discount, ratio or cap, nor a value between two of them."""
     reward, discount, value, _ = (np.asarray(x, np.float32) for x in sample((6, 2)))
     log_ratio = np.asarray(log_ratios((6, 2)), np.float32)
-    valid = np.array([True, False, False, True, True, False])[:, None] & np.ones((6, 2), bool)
     between = np.array([False, False, True, False, False, False, True])[:, None]  # used by no transition
     cap = np.exp(log_ratio) + 0.5
 
-    @jax.jit
-    def everything(reward, discount, value, log_ratio, cap):
-        advantage, pull = jax.vjp(lambda *a: gae(*a, lambda_=0.7, valid=valid), reward, discount, value)
-
-        def total(*arrays):
-            found = vtrace(*arrays[:4], ratio_cap=arrays[4], rho_clip=9.0, valid=valid)
-            return jnp.sum(jnp.where(valid, found.target * found.advantage, 0.0)), found
-
-        gradients, found = jax.grad(total, argnums=(0, 1, 2, 3, 4), has_aux=True)(
-            reward, discount, value, log_ratio, cap
-        )
-        return advantage, pull(jnp.where(valid, 1.5, 0.0)), gradients, found
-
     def filled(fill):
-        arrays = [np.where(valid, x, np.float32(fill)) for x in (reward, discount, log_ratio, cap)]
-        return everything(*arrays[:2], np.where(between, np.float32(fill), value), *arrays[2:])
+        arrays = [np.where(VALID, x, np.float32(fill)) for x in (reward, discount, log_ratio, cap)]
+        return values_and_gradients(*arrays[:2], np.where(between, np.float32(fill), value), *arrays[2:])
 
     got, expected = filled(garbage), filled(0.0)
-    np.testing.assert_array_equal(got[3].target[~valid[:, 0]][1], np.full(2, garbage, np.float32))
-    clean = [(x[0], x[1], x[2], (x[3].target[valid], x[3].advantage)) for x in (got, expected)]
+    np.testing.assert_array_equal(got[3].target[~VALID[:, 0]][1], np.full(2, garbage, np.float32))
+    clean = [(x[0], x[1], x[2], (x[3].target[VALID], x[3].advantage)) for x in (got, expected)]
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(clean))
     jax.tree.map(np.testing.assert_array_equal, *clean)
     advantage, by_array, gradients, _ = got
-    assert not np.any(advantage[~valid])
-    assert not any(np.any(x[~valid]) for x in by_array[:2])
+    assert not np.any(advantage[~VALID])
+    assert not any(np.any(x[~VALID]) for x in by_array[:2])
     assert not any(np.any(x) for x in gradients)
 
 
-def test_what_a_loss_makes_of_invalid_steps_reaches_nothing(formulation):
+def test_what_a_loss_makes_of_invalid_steps_reaches_nothing():
     """The gradient that comes back for an invalid step's advantage, say of a masked NaN times it, goes no further."""
     reward, discount, value, _ = (jnp.asarray(x, jnp.float32) for x in sample((6, 2)))
     valid = jnp.array([True, True, False, True, True, False])[:, None] & jnp.ones((6, 2), bool)
@@ -113,35 +115,30 @@ def test_what_a_loss_makes_of_invalid_steps_reaches_nothing(formulation):
     jax.tree.map(np.testing.assert_array_equal, gradients(jnp.nan), gradients(0.0))
 
 
-@pytest.mark.parametrize(("platform", "loops"), [("cpu", True), ("cuda", False), ("tpu", False)])
-def test_the_platform_decides(platform, loops):
-    """What is compiled for a CPU loops over the steps, and for accelerators doesn't; the gradient, too."""
-    x, value = jax.ShapeDtypeStruct((8, 2), jnp.float32), jax.ShapeDtypeStruct((9, 2), jnp.float32)
-    for function, arguments in (
-        (lambda *a: gae(*a), (x, x, value)),
-        (jax.grad(lambda *a: jnp.sum(gae(*a))), (x, x, value)),
-        (lambda *a: vtrace(*a), (x, x, value, x)),
-    ):
-        text = jax.jit(function).trace(*arguments).lower(lowering_platforms=(platform,)).as_text()
-        assert ("stablehlo.while" in text) == loops
-
-
 @pytest.mark.parametrize("masked", [False, True])
-def test_lambda_may_be_traced(formulation, masked):
+def test_lambda_may_be_traced(masked):
     """Swept by `vmap`, under `jit` and `grad`: each as with the number; its gradient is the recursion's own."""
     reward, discount, value, valid = sample((6, 2))
-    with jax.enable_x64(True):
-        arrays, mask = [jnp.asarray(x) for x in (reward, discount, value)], jnp.asarray(valid) if masked else None
-        weight, lambdas = jnp.asarray(log_ratios((6, 2))), jnp.array([0.0, 0.4, 1.0])
-        got = jax.jit(jax.vmap(lambda s: gae(*arrays, lambda_=s, valid=mask)))(lambdas)
+    valid, numbers = valid if masked else np.ones_like(valid), (0.0, 0.4, 1.0)
+    weight = log_ratios((6, 2))
+
+    @jax.jit
+    def swept(lambdas, weight, *arrays):
+        mask = valid if masked else None
         by_lambda = jax.grad(lambda s: jnp.sum(weight * gae(*arrays, lambda_=s, valid=mask)))
-        expected = jax.grad(
-            lambda s: jnp.sum(weight * unrolled(*arrays, s, jnp.asarray(valid if masked else valid | True)))
-        )
-        by_reward = jax.vmap(jax.grad(lambda r, s: jnp.sum(gae(r, *arrays[1:], lambda_=s)), argnums=0), (None, 0))
-        swept = by_reward(arrays[0], lambdas)
-        for i, number in enumerate((0.0, 0.4, 1.0)):
-            np.testing.assert_allclose(got[i], gae(*arrays, lambda_=number, valid=mask), rtol=1e-12)
-            np.testing.assert_allclose(by_lambda(number), expected(number), rtol=1e-10)
-            alone = jax.grad(lambda r, s=number: jnp.sum(gae(r, *arrays[1:], lambda_=s)))(arrays[0])
-            np.testing.assert_allclose(swept[i], alone, rtol=1e-12)
+        by_reward = jax.grad(lambda r, s: jnp.sum(gae(r, *arrays[1:], lambda_=s)))
+        value = jax.vmap(lambda s: gae(*arrays, lambda_=s, valid=mask))(lambdas)
+        return value, jax.vmap(by_lambda)(lambdas), jax.vmap(by_reward, (None, 0))(arrays[0], lambdas)
+
+    @jax.jit
+    def one_by_one(weight, *arrays):
+        mask = valid if masked else None
+        by_lambda = jax.grad(lambda s: jnp.sum(weight * unrolled(*arrays, s, valid)))
+        by_reward = [jax.grad(lambda r, s=s: jnp.sum(gae(r, *arrays[1:], lambda_=s)))(arrays[0]) for s in numbers]
+        return [gae(*arrays, lambda_=s, valid=mask) for s in numbers], [by_lambda(s) for s in numbers], by_reward
+
+    with jax.enable_x64(True):
+        got = swept(jnp.array(numbers), weight, reward, discount, value)
+        expected = one_by_one(weight, reward, discount, value)
+    for x, y, rtol in zip(got, expected, (1e-12, 1e-10, 1e-12), strict=True):
+        np.testing.assert_allclose(x, np.stack(y), rtol=rtol)

@@ -1,5 +1,7 @@
 """The papers' networks, against passes in NumPy."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,9 +16,17 @@ FEATURES, ACTIONS = 5, 3
 both = pytest.mark.parametrize("discrete", [True, False], ids=["discrete", "continuous"])
 
 
-def initial(network, observation, seed=0):
-    """Fresh parameters."""
-    return jax.jit(network.init)(jax.random.key(seed), observation)
+@functools.partial(jax.jit, static_argnums=0)
+def initial(network, seed=0):
+    """Fresh parameters, from one observation: a program for every network, whatever it is applied to later."""
+    one = jnp.zeros((1, *network.shape), jnp.uint8) if isinstance(network, NatureCNN) else jnp.zeros((1, FEATURES))
+    return network.init(jax.random.key(seed), one)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def applied(network, params, x):
+    """Distribution and value."""
+    return network.apply(params, x)
 
 
 def vectors(*shape) -> jax.Array:
@@ -66,8 +76,8 @@ def test_number_of_parameters(network, features, count):
 def test_towers_against_numpy(discrete):
     """Each head from its own tower of tanh layers, with any batch axes."""
     network, x = Towers(ACTIONS, discrete, HIDDEN), vectors(6, 2)
-    params = initial(network, x)
-    distribution, value = network.apply(params, x)
+    params = initial(network)
+    distribution, value = applied(network, params, x)
     output = distribution.logits if discrete else distribution.mean
     np.testing.assert_allclose(output, tower(params["params"]["policy"], x), rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(value, tower(params["params"]["value"], x)[..., 0], rtol=1e-4, atol=1e-5)
@@ -79,14 +89,16 @@ def test_towers_against_numpy(discrete):
 def test_towers_are_separate(discrete):
     """No parameter serves both heads."""
     network, x = Towers(ACTIONS, discrete, HIDDEN), vectors(4)
-    params = initial(network, x)
+    params = initial(network)
 
-    def total(params, head):
+    @functools.partial(jax.jit, static_argnums=1)
+    @jax.grad
+    def slope(params, head):
         distribution, value = network.apply(params, x)
         return jnp.sum(value) if head == "value" else jnp.sum(jnp.square(distribution[0]))
 
     for head, other in [("value", "policy"), ("policy", "value")]:
-        gradient = jax.grad(total)(params, head)["params"]
+        gradient = slope(params, head)["params"]
         assert all(bool(jnp.any(leaf != 0)) for leaf in jax.tree.leaves(gradient[head]))
         assert not any(bool(jnp.any(leaf != 0)) for leaf in jax.tree.leaves(gradient[other]))
 
@@ -95,10 +107,10 @@ def test_towers_are_separate(discrete):
 def test_initialisation_of_towers(discrete):
     """Near uniform whatever the observations; values of order one; seeds decide, and differ; biases are zero."""
     network, x = Towers(ACTIONS, discrete, HIDDEN), vectors(200)
-    distribution, value = network.apply(initial(network, x), x)
+    distribution, value = applied(network, initial(network), x)
     assert np.max(np.abs(distribution[0])) < 0.1
     assert 0.1 < np.std(value) < 10
-    first, same, other = (initial(network, x, seed)["params"] for seed in (0, 0, 1))
+    first, same, other = (initial(network, seed)["params"] for seed in (0, 0, 1))
     jax.tree.map(np.testing.assert_array_equal, first, same)
     for name in ("policy", "value"):
         for layer, (mine, others) in enumerate(zip(same[name].values(), other[name].values(), strict=True)):
@@ -113,17 +125,17 @@ def test_heads():
     for discrete, kind in [(False, DiagonalGaussian), (True, Categorical)]:
         for network, x in [
             (Towers(ACTIONS, discrete, HIDDEN), vectors(5)),
-            (NatureCNN((36, 36), ACTIONS, discrete), images(5, 36, 36)),
+            (NatureCNN((44, 36), ACTIONS, discrete), images(5, 44, 36)),
         ]:
-            params = initial(network, x)
-            distribution, _ = network.apply(params, x)
+            params = initial(network)
+            distribution, _ = applied(network, params, x)
             assert isinstance(distribution, kind)
             assert distribution.entropy().shape == (5,)
             assert ("log_std" in params["params"]) != discrete
             if not discrete:
                 assert len(np.unique(params["params"]["log_std"])) == 1
                 log_std = jnp.array([0.0, 1.0, -2.0])
-                distribution, _ = network.apply({"params": {**params["params"], "log_std": log_std}}, x)
+                distribution, _ = applied(network, {"params": {**params["params"], "log_std": log_std}}, x)
                 np.testing.assert_array_equal(distribution.log_std, np.tile(log_std, (5, 1)))
 
 
@@ -150,18 +162,18 @@ def test_number_of_parameters_of_the_cnn():
 @pytest.mark.parametrize("shape", [(3, 44, 36), (44, 36, 3), (44, 36)])
 def test_the_cnn_against_numpy(shape):
     """Bytes as fractions of 255, three convolutions, one layer, two heads; channels first, last, or none."""
-    network, x = NatureCNN(shape, ACTIONS, True), images(2, *shape)
-    params = initial(network, x)
-    distribution, value = jax.jit(network.apply)(params, x)
+    network, x = NatureCNN(shape, ACTIONS, True), images(5, *shape)
+    params = initial(network)
+    distribution, value = applied(network, params, x)
     layers = params["params"]
     y = np.float64(x) / 255
     y = y[..., None] if len(shape) == 2 else np.moveaxis(y, 1, -1) if shape[0] == 3 else y
     for i, stride in enumerate((4, 2, 1)):
         y = convolution(layers[f"Conv_{i}"], y, stride)
-    y = np.maximum(dense(layers["Dense_0"], y.reshape(2, -1)), 0.0)
+    y = np.maximum(dense(layers["Dense_0"], y.reshape(5, -1)), 0.0)
     np.testing.assert_allclose(distribution.logits, dense(layers["policy"], y), rtol=1e-3, atol=1e-6)
     np.testing.assert_allclose(value, dense(layers["value"], y)[:, 0], rtol=1e-3, atol=1e-5)
-    more = jax.jit(network.apply)(params, jnp.stack([x] * 3))[1]  # any batch axes
+    more = applied(network, params, jnp.stack([x] * 3))[1]  # any batch axes
     np.testing.assert_allclose(more, np.tile(value, (3, 1)), rtol=1e-4, atol=1e-6)
 
 

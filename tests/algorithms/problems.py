@@ -82,7 +82,12 @@ def loss_and_gradient(ppo, apply_fn, params, batch, peers=(), rho=1.0):
     return jax.value_and_grad(lambda p: ppo.loss(apply_fn, p, batch, peers, rho=rho), has_aux=True)(params)
 
 
-compiled = jax.jit(loss_and_gradient, static_argnums=(0, 1), static_argnames="rho")
+def compiled(algorithm, apply_fn, params, batch, peers=(), rho=1.0):
+    """The same: one program, whether an argument is left out or is what it is by default."""
+    return _compiled(algorithm, apply_fn, params, batch, peers, rho)
+
+
+_compiled = jax.jit(loss_and_gradient, static_argnums=(0, 1, 5))
 
 
 def by_scipy(apply_fn, params, observation, action):

@@ -48,7 +48,12 @@ def loss_and_gradient(algorithm, apply_fn, params, batch, peers=(), rho=1.0, ver
     return jax.value_and_grad(loss, has_aux=True)(params)
 
 
-compiled = jax.jit(loss_and_gradient, static_argnums=(0, 1), static_argnames="rho")
+def compiled(algorithm, apply_fn, params, batch, peers=(), rho=1.0, version=None):
+    """The same: one program, whether an argument is left out or is what it is by default."""
+    return _compiled(algorithm, apply_fn, params, batch, peers, rho, version)
+
+
+_compiled = jax.jit(loss_and_gradient, static_argnums=(0, 1, 5))
 
 
 # ---- transcription --------------------------------------------------------------------------------------------------

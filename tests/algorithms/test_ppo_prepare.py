@@ -105,19 +105,28 @@ def test_prepare_under_jit_and_without_float_observations():
     assert (got.version.dtype, got.valid.dtype) == (jnp.int32, jnp.bool_)
 
 
+def linear(params, observation):
+    """Two logits, and a value."""
+    return observation @ params, observation[..., 0]
+
+
+@jax.jit
+def by_every_algorithm(trajectory):
+    """What PPO and IMPACT prepare, and IMPALA's loss."""
+    params = jnp.ones((3, 2))
+    loss, _ = stellaris.IMPALA().loss(linear, params, trajectory, (params + 0.1,), version=3)
+    return (PPO().prepare(trajectory), stellaris.IMPACT().prepare(trajectory, linear, params)), loss
+
+
 @pytest.mark.parametrize("batch_shape", [(), (6,), (2, 3), (1, 2, 3)])
 def test_any_number_of_batch_axes_is_flattened(batch_shape):
     """`[T, 6]`, however its environments are arranged, gives the samples of `[T, 6]`; `[T]` gives T."""
     flat = random_trajectory(6) if batch_shape else jax.tree.map(lambda x: x[:, :1], random_trajectory(6))
     deep = jax.tree.map(lambda x: x.reshape(len(x), *batch_shape, *x.shape[2:]), flat)
-    apply_fn = lambda params, observation: (observation @ params, observation[..., 0])  # noqa: E731
-    params = jnp.ones((3, 2))
-    for prepare in (PPO().prepare, lambda t: stellaris.IMPACT().prepare(t, apply_fn, params)):
-        got, expected = prepare(deep), prepare(flat)
-        jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6), got, expected)
-        assert {len(x) for x in jax.tree.leaves(got)} == {5 * (6 if batch_shape else 1)}
-    losses = [stellaris.IMPALA().loss(apply_fn, params, t, (params + 0.1,), version=3)[0] for t in (deep, flat)]
-    np.testing.assert_allclose(*losses, rtol=1e-5)
+    (got, loss), (expected, expected_loss) = by_every_algorithm(deep), by_every_algorithm(flat)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6), got, expected)
+    assert {len(x) for x in jax.tree.leaves(got)} == {5 * (6 if batch_shape else 1)}
+    np.testing.assert_allclose(loss, expected_loss, rtol=1e-5)
 
 
 def random_trajectory(envs):

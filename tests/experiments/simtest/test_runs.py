@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from experiments.simtest import command, runs
+from experiments.simtest import runs
 from experiments.simtest.invariants import ViolationError
 from stellaris.runtime import store, usage
 from stellaris.runtime.simulated import admission, departures, fleet, transfers
@@ -195,59 +195,3 @@ def test_a_defect_is_found(mutant: Callable[[pytest.MonkeyPatch], None], monkeyp
                 raise
             return
     pytest.fail(f"{mutant.__name__} was not found within {SEEDS} seeds")
-
-
-def test_the_command_prints_how_to_replay(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """A failing seed, with the command; the exit status says that there was one."""
-
-    def broken(seed: int) -> Any:
-        if seed == 8:
-            raise ViolationError("seed 8: it broke")
-        return {}
-
-    monkeypatch.setattr(command, "run", broken)
-    assert command.main(["--seeds", "3", "--first-seed", "7"]) == 1
-    out = capsys.readouterr().out
-    assert "seed 8: it broke" in out
-    assert "python -m experiments.simtest --first-seed 8 --seeds 1" in out
-    assert command.main(["--seeds", "1"]) == 0
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (["--seeds", "0"], "--seeds: 0"),
-        (["--seeds", "nan"], "--seeds: nan"),
-        (["--first-seed", "-1"], "--first-seed: -1"),
-        (["--first-seed", "2147483648"], "--first-seed: 2147483648"),
-        (["--first-seed", "2147483647", "--seeds", "2"], "--first-seed: 2147483647 and the 2 seeds"),
-    ],
-)
-def test_seeds_that_are_none(options: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """They are refused in a line, not counted as failed."""
-    assert command.main(options) == 2
-    out, err = capsys.readouterr()
-    assert err.startswith(f"error: {said}")
-    assert err.count("\n") == 1
-    assert out == ""
-
-
-def test_an_interruption_leaves_the_summary(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Of the seeds that were done, with those that failed; an error may say what looks like markup."""
-
-    def interrupted(seed: int) -> Any:
-        if seed == 8:
-            raise ViolationError("[/it] broke")
-        if seed == 9:
-            raise KeyboardInterrupt
-        return {"started": 1}
-
-    monkeypatch.setattr(command, "run", interrupted)
-    assert command.main(["--seeds", "5", "--first-seed", "6"]) == 130
-    out, err = capsys.readouterr()
-    assert "seeds 6 to 8: 1 failed" in out
-    assert "[/it] broke" in out
-    assert "started │     2" in out
-    assert err.count("\n") == 1

@@ -1,0 +1,6 @@
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def _in_haste(compiled_in_haste: None) -> None:
+    """Figures are not judged in tests."""

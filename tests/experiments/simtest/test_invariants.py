@@ -1,0 +1,273 @@
+"""Each invariant on a course of events written by hand: a sound one passes, and one event that is wrong is named."""
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from experiments.simtest.invariants import Checker, ViolationError
+from experiments.simtest.scenarios import ALGORITHM, PRICES, WORKLOAD, Scenario, scenario
+from stellaris import staleness_aware
+from stellaris.runtime import FunctionSpec, Node, Resources, Trace
+from stellaris.runtime.delays import Constant
+from stellaris.systems import Budget, Stellaris, Synchronous, train
+
+Row = tuple[Any, ...]
+
+
+def checker(**more: Any) -> Checker:
+    """For two learners, kept for ten seconds, that run three seconds at most, on a platform without limits."""
+    learner = FunctionSpec(Constant(1.0), **{"keep_alive": 10.0, "timeout": 3.0, **more.pop("learner", {})})
+    functions = {"actor": FunctionSpec(Constant(1.0)), "learner": learner, "parameter": FunctionSpec(Constant(0.1))}
+    aggregator = staleness_aware(2, decay=0.5, max_staleness=1.0)
+    system = more.pop("system", Stellaris(ALGORITHM, learners=2, aggregator=aggregator))
+    options = {"max_concurrency": None, "nodes": (), **more}
+    return Checker(Scenario(3, system, functions, options, Budget(steps=100)))
+
+
+def follow(checker: Checker, *rows: Row) -> Checker:
+    """Shows it the rows `(time, event, function, invocation, container, value)`, of which the last may be left out."""
+    trace, left_out = Trace(), ("", -1, -1, 0.0)
+    for row in rows:
+        time, event, function, invocation, container, value = row + left_out[len(row) - 2 :]
+        trace.append(time, event, function=function, invocation=invocation, container=container, value=value)
+    checker(SimpleNamespace(trace=trace))  # type: ignore[arg-type]
+    return checker
+
+
+def submitted(number: int, function: str = "learner", at: float = 0.0) -> list[Row]:
+    """An invocation whose key is its number."""
+    return [(at, "submitted", function, number, -1, number)]
+
+
+def running(number: int, container: int, slot: int = 0, function: str = "learner") -> list[Row]:
+    """An invocation that starts at once in a new container."""
+    return [
+        *submitted(number, function),
+        (0.0, "container_created", function, -1, container, slot),
+        (0.0, "acquired", function, number, container, 1.0),
+        (0.0, "started", function, number, container),
+    ]
+
+
+PUBLISHED = [(0.0, "published", "", -1, -1, 0.0)]
+DONE = [*PUBLISHED, *running(0, 0), (1.0, "completed", "learner", 0, 0)]
+QUEUED = [*DONE, (1.0, "pushed", "", 0)]
+AGAIN = [*submitted(1, at=1.0), (1.0, "acquired", "learner", 1, 0, 0.0)]
+
+
+def test_a_sound_course() -> None:
+    """Containers are made, used twice and ended; a gradient is queued and applied."""
+    course = [
+        *QUEUED,
+        *AGAIN,
+        (1.0, "started", "learner", 1, 0),
+        (1.5, "staleness", "", 0, -1, 0.0),
+        *submitted(2, "parameter", at=1.5),
+        (1.5, "published", "", -1, -1, 1.0),
+        (2.0, "timed_out", "learner", 1, 0),
+        (2.0, "container_ended", "learner", -1, 0),
+    ]
+    seen = follow(checker(), *course)
+    assert (seen.applied, seen.pushed, seen.version) == ({0}, {}, 1)
+    assert not seen.live["learner"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([(2.0, "submitted", "actor", 0, -1, 0), (1.0, "published")], r"time went back to 1\.0"),
+        ([*submitted(0), *submitted(0)], "invocation 0 was submitted twice"),
+        # Containers.
+        ([*running(0, 0), *running(1, 1, slot=0)], "two live containers of learner have slot 0"),
+        ([*running(0, 0), (1.0, "container_ended", "learner", -1, 0)], "ended while it was busy with invocation 0"),
+        ([*running(0, 0), *submitted(1), (0.0, "acquired", "learner", 1, 0)], "container 0 was given away"),
+        (
+            [
+                *DONE,
+                (2.0, "container_ended", "learner", -1, 0),
+                *submitted(1, at=2.0),
+                (2.0, "acquired", "learner", 1, 0),
+            ],
+            "container 0 was reused after its end",
+        ),
+        ([*DONE, *submitted(1, "actor", at=1.0), (1.0, "acquired", "actor", 1, 0)], "is another function's"),
+        ([*DONE, *submitted(1, at=1.0), (1.0, "acquired", "learner", 1, 0, 1.0)], "container 0 was not new"),
+        ([*DONE, *submitted(1, at=12.0), (12.0, "acquired", "learner", 1, 0)], "reused after it had expired"),
+        ([*running(0, 0), (1.0, "crashed", "learner", 0, 0)], "container 0 survived its invocation's crash"),
+        # Invocations.
+        ([*DONE, *AGAIN, (1.0, "acquired", "learner", 1, 0)], "invocation 1 got two containers"),
+        ([*submitted(0), (0.0, "started", "learner", 0)], "invocation 0 started without a container"),
+        ([*running(0, 0), (1.0, "started", "learner", 0, 0)], "invocation 0 started twice"),
+        ([*DONE, (1.0, "lost", "learner", 0, 0)], "invocation 0 ended twice: completed and lost"),
+        ([*submitted(0), (1.0, "completed", "learner", 0)], "invocation 0 completed before it started"),
+        ([*running(0, 0), (3.1, "completed", "learner", 0, 0)], "invocation 0 outlived its limit"),
+        # Learning.
+        ([*PUBLISHED, (1.0, "published", "", -1, -1, 2.0)], "version 2 was published after 0"),
+        ([*submitted(0, "actor"), (1.0, "sampled", "", 0), (1.0, "sampled", "", 0)], "fragment 0 was delivered twice"),
+        ([*QUEUED, (1.0, "pushed", "", 0)], "gradient 0 was queued twice"),
+        ([*QUEUED, (1.0, "staleness", "", 0), (1.0, "pushed", "", 0)], "gradient 0 was queued twice"),
+        ([*QUEUED, (1.0, "staleness", "", 0), (1.0, "staleness", "", 0)], "gradient 0 was applied unqueued, or twice"),
+        ([*QUEUED, (1.0, "staleness", "", 0, -1, 1.0)], "gradient 0 has staleness 0, not 1"),
+        ([*QUEUED, (1.0, "staleness", "", 0, -1, -1.0)], r"staleness -1\.0 is negative"),
+    ],
+    ids=lambda x: x if isinstance(x, str) else "rows",
+)
+def test_an_event_that_is_wrong(rows: list[Row], message: str) -> None:
+    """The first that breaks an invariant says so, with the seed and the time."""
+    with pytest.raises(ViolationError, match=message) as error:
+        follow(checker(), *rows)
+    assert str(error.value).startswith("seed 3, at ")
+
+
+def applied(staleness: int, learners: int) -> list[Row]:
+    """A gradient so many versions old is applied alone, while so many learners run."""
+    versions = [(1.0, "published", "", -1, -1, float(version)) for version in range(1, staleness + 1)]
+    more = [row for i in range(learners) for row in submitted(10 + i)]
+    return [*more, *QUEUED, *versions, (1.0, "staleness", "", 0, -1, staleness), *submitted(5, "parameter", at=1.0)]
+
+
+def test_the_threshold_allows_what_is_fresh_or_full_or_last() -> None:
+    """Its limit is 1 in round 0: a gradient two versions old, with another learner on its way, has to wait."""
+    follow(checker(), *applied(1, learners=1))
+    follow(checker(), *applied(2, learners=0))
+    follow(checker(system=Synchronous(ALGORITHM)), *applied(2, learners=1))
+    with pytest.raises(
+        ViolationError, match=r"a group of staleness \[2\.0\] was applied in round 0: the threshold is 1"
+    ):
+        follow(checker(), *applied(2, learners=1))
+    left = [*PUBLISHED, *running(0, 0), *running(1, 1, slot=1), (1.0, "pushed", "", 0), (1.0, "pushed", "", 1)]
+    with pytest.raises(ViolationError, match="the queue was left with 1 gradients"):
+        follow(checker(), *left, (1.0, "staleness", "", 0), *submitted(5, "parameter", at=1.0))
+
+
+LARGE = Resources(memory=2.0, vcpus=1.0, gpu_slots=1)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"learner": {"max_concurrency": 1}}, "learner has 2 containers"),
+        ({"learner": {"reserved_concurrency": 1}}, "learner runs 2 at once"),
+        ({"max_concurrency": 1}, "2 unreserved invocations run at once"),
+        ({"nodes": (Node("n", memory=3.0, vcpus=9.0, gpus=2),)}, r"containers use 4\.0 memory, the nodes have 3\.0"),
+        ({"nodes": (Node("n", memory=9.0, vcpus=1.0, gpus=2),)}, r"containers use 2\.0 vcpus, the nodes have 1\.0"),
+        ({"nodes": (Node("n", memory=9.0, vcpus=9.0, gpus=1),)}, "containers use 2 GPU slots, the nodes have 1"),
+    ],
+)
+def test_limits(more: dict[str, Any], message: str) -> None:
+    """One learner fits, and two are one too many."""
+    options = {**more, "learner": {"resources": LARGE, **more.get("learner", {})}}
+    limited = follow(checker(**options), *running(0, 0))
+    assert limited.busy["learner"] == 1
+    with pytest.raises(ViolationError, match=message):
+        follow(checker(**options), *running(0, 0), *running(1, 1, slot=1))
+
+
+# ---- the end --------------------------------------------------------------------------------------------------------
+
+
+class End:
+    """What a run left, to be tampered with."""
+
+    def __init__(self, seed: int) -> None:
+        plan = scenario(seed)
+        self.checker = Checker(plan)
+        platform = plan.platform(on_event=self.checker)
+        result = train(plan.system, WORKLOAD, platform=platform, budget=plan.budget, prices=PRICES, seed=seed)
+        self.checker(platform)
+        self.trace, self.bills, self.history = result.trace, dict(result.bill), [dict(row) for row in result.history]
+
+    def finish(self) -> None:
+        """As a run is looked at in the end."""
+        self.checker.finish(self.trace, self.bills, self.history)
+
+    def call(self, function: str) -> Any:
+        """The first that completed."""
+        calls = self.checker.calls.values()
+        return next(call for call in calls if (call.function, call.ending) == (function, "completed"))
+
+
+def an_invocation_never_ends(end: End) -> str:
+    end.call("actor").ending = ""
+    return "invocation 0 never ended"
+
+
+def a_container_is_left(end: End) -> str:
+    end.checker.live["actor"].add(0)
+    return "containers outlived the platform"
+
+
+def it_stops_before_its_budget_is_spent(end: End) -> str:
+    end.history[-1] |= {"steps": 0.0, "seconds": 0.0}
+    return "the run stopped at 0 steps and .*: a deadlock"
+
+
+def a_queued_gradient_is_not_counted(end: End) -> str:
+    end.checker.pushed[10**6] = 10**6
+    return "gradients should be left"
+
+
+def a_step_is_not_accounted_for(end: End) -> str:
+    end.trace.append(end.checker.now, "sampled", value=1.0)
+    return "steps were sampled, and .* accounted for"
+
+
+def a_fragment_is_lost(end: End) -> str:
+    end.checker.delivered.remove(end.call("actor").key)
+    return r"what actor \d+ computed was lost"
+
+
+def a_gradient_is_lost(end: End) -> str:
+    end.checker.applied.remove(end.call("learner").key)
+    return r"what learner \d+ computed was lost"
+
+
+def nobody_tries_again(end: End) -> str:
+    call = end.call("parameter")
+    call.ending, call.ended = "crashed", -math.inf
+    return r"parameter \d+ was given up on"
+
+
+def a_bill_is_too_high(end: End) -> str:
+    bill = end.bills["by use"]
+    end.bills["by use"] = SimpleNamespace(total=bill.total + 1, parts={**bill.parts, "actor": bill.parts["actor"] + 1})
+    return r"actor costs .*, not"
+
+
+def a_bill_is_not_the_sum_of_its_parts(end: End) -> str:
+    bill = end.bills["machines"]
+    end.bills["machines"] = SimpleNamespace(total=bill.total + 1, parts=bill.parts)
+    return "bill and parts differ"
+
+
+def a_machine_costs_nothing(end: End) -> str:
+    end.bills["machines"] = SimpleNamespace(total=0.0, parts={"vm": 0.0})
+    return "vm costs"
+
+
+@pytest.mark.parametrize(
+    "tamper",
+    [
+        an_invocation_never_ends,
+        a_container_is_left,
+        it_stops_before_its_budget_is_spent,
+        a_queued_gradient_is_not_counted,
+        a_step_is_not_accounted_for,
+        a_fragment_is_lost,
+        a_gradient_is_lost,
+        nobody_tries_again,
+        a_bill_is_too_high,
+        a_bill_is_not_the_sum_of_its_parts,
+        a_machine_costs_nothing,
+    ],
+    ids=lambda tamper: tamper.__name__,
+)
+def test_what_a_run_leaves(tamper: Any) -> None:
+    """It is sound as it is, and not with one thing changed."""
+    end = End(0)
+    end.finish()
+    message = tamper(end)
+    with pytest.raises(ViolationError, match=message):
+        end.finish()

@@ -1,0 +1,68 @@
+"""`python -m experiments NAME`: the experiment is given its arguments, and its exit status is the command's."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from experiments import command
+
+
+@pytest.fixture
+def ran(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """What `--number` the only experiment was run with; its status is that number."""
+    numbers: list[int] = []
+
+    def main(arguments: object) -> int:
+        numbers.append(arguments.number)  # type: ignore[attr-defined]
+        return numbers[-1]
+
+    experiment = SimpleNamespace(
+        DESCRIPTION="does nothing",
+        add_arguments=lambda parser: parser.add_argument("--number", type=int, default=0, help="the status"),
+        main=main,
+    )
+    monkeypatch.setattr(command, "EXPERIMENTS", {"it": experiment})
+    return numbers
+
+
+@pytest.mark.parametrize("status", [0, 1, 130])
+def test_the_status_is_the_experiments(ran: list[int], status: int) -> None:
+    """With the arguments as they are parsed."""
+    assert command.main(["it", "--number", str(status)]) == status
+    assert ran == [status]
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        ([], "error: the following arguments are required: NAME"),
+        (["other"], "error: NAME: invalid choice: 'other'"),
+        (["it", "--number", "x"], "error: --number: invalid int value: 'x'"),
+        (["it", "--nothing"], "error: unrecognized arguments: --nothing"),
+    ],
+)
+def test_what_makes_no_sense(ran: list[int], argv: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """One line, status 2, and nothing is run."""
+    assert command.main(argv) == 2
+    out, err = capsys.readouterr()
+    assert err.startswith(said)
+    assert (out, err.count("\n"), ran) == ("", 1, [])
+
+
+def test_help(ran: list[int], capsys: pytest.CaptureFixture[str]) -> None:
+    """Of the command, which lists its experiments; of an experiment, with the defaults of its options."""
+    for argv, texts in ((["--help"], ["it does nothing"]), (["it", "--help"], ["does nothing", "status (default: 0)"])):
+        with pytest.raises(SystemExit, match="0"):
+            command.main(argv)
+        out = " ".join(capsys.readouterr().out.split())
+        assert all(text in out for text in texts)
+    assert ran == []
+
+
+def test_every_experiment_has_what_a_command_needs() -> None:
+    """A description of one line, options and a main function."""
+    assert set(command.EXPERIMENTS) == {"quickstart"}
+    for module in command.EXPERIMENTS.values():
+        assert "\n" not in module.DESCRIPTION
+        assert callable(module.add_arguments)
+        assert callable(module.main)

@@ -1,0 +1,125 @@
+"""Pictures: their curves, by the numbers that are drawn; and files that are whole or not there."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+
+from experiments import plots
+from stellaris.runtime import Trace
+
+
+def history(seconds: list[float], returns: list[float]) -> list[dict[str, float]]:
+    """Rows whose costs are the seconds, and ten times the seconds."""
+    return [
+        {"seconds": t, "episode_return": r, "cost_demo": t, "cost_pay_per_use": 10 * t, "staleness_mean": t / 2}
+        for t, r in zip(seconds, returns, strict=True)
+    ]
+
+
+def runs(*histories: Any, staleness: tuple[float, ...] = (), name: str = "it") -> plots.Runs:
+    """The runs of a system, each of which applied gradients so stale."""
+    traces = []
+    for _ in histories:
+        traces.append(Trace())
+        for value in staleness:
+            traces[-1].append(1.0, "staleness", value=value)
+    contender: Any = SimpleNamespace(name=name, colour="#0072B2", line="--")
+    return plots.Runs(contender, histories, traces)
+
+
+TWO = runs(history([1.0, 2.0, 4.0], [10.0, 20.0, 40.0]), history([1.0, 3.0], [30.0, 50.0]))
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The figures, kept open to be looked at."""
+    canvases: list[Any] = []
+
+    @contextmanager
+    def figure(path: Path, title: str, *, columns: int) -> Iterator[Any]:
+        canvas, axes = plt.subplots(1, columns, squeeze=False, layout="constrained")
+        axes[0][0].set_title(title, loc="left")
+        canvases.append(canvas)
+        yield list(axes[0])
+
+    monkeypatch.setattr(plots, "figure", figure)
+    yield canvases
+    for canvas in canvases:
+        plt.close(canvas)
+
+
+def test_a_curve_is_the_mean_as_far_as_every_run_went(drawn: list[Any]) -> None:
+    """By hand: at 2 s one run has 20 and the other, half-way from 30 to 50, 40; the shorter one ends at 3 s."""
+    plots.reward_vs_time([TWO], Path("x"), title="Hopper", target=35.0)
+    (axes,) = drawn[0].axes
+    curve, target = axes.lines
+    assert curve.get_xdata()[-1] == 3.0
+    assert np.interp(2.0, curve.get_xdata(), curve.get_ydata()) == pytest.approx(30.0, abs=0.1)
+    assert curve.get_ydata()[-1] == pytest.approx((30.0 + 50.0) / 2)
+    assert np.isnan(curve.get_ydata()[0])  # before the first row nothing is known
+    assert (curve.get_label(), curve.get_linestyle(), curve.get_color()) == ("it", "--", "#0072B2")
+    assert (target.get_label(), set(target.get_ydata())) == ("target 35", {35.0})
+    assert len(axes.collections) == 1  # the range
+    assert axes.get_title(loc="left") == "Hopper (mean and range of 2 seeds)"
+    assert [text.get_text() for text in drawn[0].legends[0].get_texts()] == ["it", "target 35"]
+
+
+def test_one_run_has_no_range(drawn: list[Any]) -> None:
+    """Nor does the title speak of seeds; without a target there is no line of one."""
+    one = runs(history([1.0, 2.0], [1.0, 2.0]))
+    plots.reward_vs_time([one, one._replace()], Path("x"), title="Hopper", target=None)
+    (axes,) = drawn[0].axes
+    assert (len(axes.lines), len(axes.collections)) == (2, 0)
+    assert axes.get_title(loc="left") == "Hopper"
+
+
+def test_costs_are_shown_under_both_bills(drawn: list[Any]) -> None:
+    """Each panel against its own column."""
+    plots.reward_vs_cost([TWO], Path("x"), title="Hopper", target=None)
+    demo, pay_per_use = drawn[0].axes
+    assert demo.lines[0].get_xdata()[-1] == 3.0
+    assert pay_per_use.lines[0].get_xdata()[-1] == 30.0
+    assert demo.get_xlabel() != pay_per_use.get_xlabel()
+
+
+def test_staleness_by_hand(drawn: list[Any]) -> None:
+    """Of four gradients in either run two are fresh, none is 1 behind, one 2 and one 4."""
+    plots.staleness(runs(*TWO.histories, staleness=(0, 0, 2, 4)), Path("x"), title="Hopper")
+    distribution, over_time = drawn[0].axes
+    assert [bar.get_height() for bar in distribution.patches] == [50.0, 0.0, 25.0, 0.0, 25.0]
+    assert distribution.lines[0].get_label() == "mean 1.50"
+    assert [list(line.get_ydata()) for line in over_time.lines] == [[0.5, 1.0, 2.0], [0.5, 1.5]]
+
+
+def test_no_gradient_was_applied(drawn: list[Any]) -> None:
+    """No bar, and no error."""
+    plots.staleness(runs(history([1.0], [1.0])), Path("x"), title="Hopper")
+    assert len(drawn[0].axes[0].patches) == 0
+
+
+def test_a_picture_appears_whole_or_not_at_all(tmp_path: Path) -> None:
+    """An error while it is drawn leaves what was there, nothing half written, no figure open and no setting changed."""
+    path, before, font = tmp_path / "a.png", plt.get_fignums(), plt.rcParams["font.size"]
+    with plots.figure(path, "title", columns=2) as axes:
+        assert len(axes) == 2
+        axes[0].plot([1, 2])
+        assert not path.exists()
+    content = path.read_bytes()
+    assert content.startswith(b"\x89PNG")
+    with pytest.raises(ArithmeticError), plots.figure(path, "title", columns=1):
+        raise ArithmeticError
+    assert path.read_bytes() == content
+    assert [*tmp_path.iterdir()] == [path]
+    assert (plt.get_fignums(), plt.rcParams["font.size"]) == (before, font)
+
+
+def test_lines_stay_apart() -> None:
+    """In colour, and in grey."""
+    for key in ("color", "linestyle"):
+        assert len({line[key] for line in plots.LINES}) == len(plots.LINES)
