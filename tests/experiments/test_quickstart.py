@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from experiments import quickstart as module
+from experiments import runs
 from experiments.__main__ import main
 from stellaris.acting import envs
 from stellaris.runtime import SimulatedPlatform
@@ -229,7 +230,7 @@ class Made:
 def made(monkeypatch: pytest.MonkeyPatch) -> Made:
     """Puts it in its place."""
     made = Made()
-    monkeypatch.setattr(module, "train", made)
+    monkeypatch.setattr(runs, "train", made)
     return made
 
 
@@ -339,6 +340,6 @@ def test_an_interruption_before_the_first_row_leaves_everything_as_it_was(
     def interrupted(*args: Any, **options: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(module, "train", interrupted)
+    monkeypatch.setattr(runs, "train", interrupted)
     assert quickstart(tmp_path / "new" / "out") == 130
     assert not list(tmp_path.iterdir())

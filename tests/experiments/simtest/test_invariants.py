@@ -23,7 +23,7 @@ def checker(**more: Any) -> Checker:
     aggregator = staleness_aware(2, decay=0.5, max_staleness=1.0)
     system = more.pop("system", Stellaris(ALGORITHM, learners=2, aggregator=aggregator))
     options = {"max_concurrency": None, "nodes": (), **more}
-    return Checker(Scenario(3, system, functions, options, Budget(steps=100)))
+    return Checker(Scenario(3, system, WORKLOAD, functions, options, Budget(steps=100)))
 
 
 def follow(checker: Checker, *rows: Row) -> Checker:
@@ -175,7 +175,7 @@ class End:
         plan = scenario(seed)
         self.checker = Checker(plan)
         platform = plan.platform(on_event=self.checker)
-        result = train(plan.system, WORKLOAD, platform=platform, budget=plan.budget, prices=PRICES, seed=seed)
+        result = train(plan.system, plan.workload, platform=platform, budget=plan.budget, prices=PRICES, seed=seed)
         self.checker(platform)
         self.trace, self.bills, self.history = result.trace, dict(result.bill), [dict(row) for row in result.history]
 
@@ -266,7 +266,7 @@ def a_machine_costs_nothing(end: End) -> str:
 )
 def test_what_a_run_leaves(tamper: Any) -> None:
     """It is sound as it is, and not with one thing changed."""
-    end = End(0)
+    end = End(1)
     end.finish()
     message = tamper(end)
     with pytest.raises(ViolationError, match=message):

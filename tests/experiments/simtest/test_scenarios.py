@@ -7,7 +7,7 @@ import pytest
 
 from experiments.simtest.scenarios import AGGREGATORS, NOTICED_WITHIN, RETRIED_WITHIN, scenario
 from stellaris.configuration import described
-from stellaris.systems import Stellaris, Synchronous
+from stellaris.systems import AsynchronousActors, CentralInference, DataParallel, Impact, Stellaris, Synchronous
 
 SEEDS = 200
 
@@ -27,14 +27,20 @@ def test_the_seed_decides_everything(plans: list[Any]) -> None:
 
 
 def test_systems(plans: list[Any]) -> None:
-    """Both kinds of systems, every aggregator, either truncation and way of collecting."""
-    assert {type(plan.system) for plan in plans} == {Stellaris, Synchronous}
+    """Every architecture, every aggregator, either truncation, and every way of acting and of controlling staleness."""
+    architectures = {Stellaris, Synchronous, AsynchronousActors, Impact, DataParallel, CentralInference}
+    assert {type(plan.system) for plan in plans} == architectures
     systems = [plan.system for plan in plans if isinstance(plan.system, Stellaris)]
     for learners, aggregators in AGGREGATORS.items():
         used = [system.aggregator for system in systems if system.learners == learners]
         assert all(aggregator in used for aggregator in aggregators)
     assert {system.rho for system in systems} == {1.0, math.inf}
-    assert {system.round_based for system in systems} == {False, True}
+    assert {system.control.pace for system in systems} == {0, 1, 3}
+    assert {(plan.workload.refresh, plan.workload.restart) for plan in plans} == {
+        (None, False),
+        (None, True),
+        (4, False),
+    }
 
 
 def test_deployments(plans: list[Any]) -> None:
