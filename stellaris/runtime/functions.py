@@ -201,8 +201,9 @@ class Function:
     Args:
       body: `body(context, *args)`, the work. It may change `context.state`; it must not change its arguments.
       init: `init(slot, key)`, the state of a new container.
-      batched: `batched(contexts, args) -> results`, the same work for several invocations in one call. Its results
-        agree with the body's up to rounding; a result that is an exception fails its own invocation alone.
+      batched: `batched(contexts, args) -> results`, the same work for several invocations in one call, of all programs
+        that have this callable. Its results agree with the body's up to rounding; a result that is an exception fails
+        its own invocation alone.
       max_batch: the most invocations in one call.
       upload: bytes of what the body returns: a number, or `upload(*args)` of the resolved arguments. It is declared,
         because an invocation's duration is settled at its start, before there is a result. Needed where the deployment

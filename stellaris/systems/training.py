@@ -67,7 +67,7 @@ def train(
       evaluation: when versions are evaluated; the history then has a column `evaluation_return`. None for never: the
         training episodes' returns are in the history in any case.
       prices: sheets under which the run is billed; the first is the budget's.
-      seed: of parameters, environments and shuffles. The platform has a seed of its own for actions and delays.
+      seed: of parameters, environments, actions and shuffles. The platform has a seed of its own for delays and faults.
       threads: that step the environments; results do not depend on them.
       checkpoints: where the run is saved, and how often; None for never. The environments restart at every checkpoint,
         so a run with checkpoints differs from one without; but one that was broken off and resumed does not differ from

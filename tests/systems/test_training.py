@@ -38,6 +38,7 @@ from stellaris.runtime import (
 )
 from stellaris.runtime.delays import Constant, Exponential, Gamma, LogNormal
 from stellaris.systems import Budget, Evaluation, StalenessControl, Stellaris, Synchronous, Workload, programs, train
+from stellaris.systems.history import WINDOW
 from stellaris.systems.session import Session
 from tests.systems import tiny
 
@@ -101,7 +102,7 @@ def test_budget_of_cost() -> None:
 def test_budget_of_a_target_return() -> None:
     """Any 100 episodes of CartPole reach a mean of 5."""
     rows = tiny.run(STELLARIS, JITTERY, budget=Budget(target_return=5.0, steps=50_000)).history
-    assert rows[-1]["episodes"] >= 50 > rows[-2]["episodes"]
+    assert rows[-1]["episodes"] >= WINDOW > rows[-2]["episodes"]
 
 
 def test_history_streams() -> None:
@@ -112,7 +113,7 @@ def test_history_streams() -> None:
     assert [row["round"] for row in seen] == sorted(row["round"] for row in seen)
     episodes = result.trace.select("episode").value
     assert seen[-1]["episodes"] == len(episodes)
-    assert seen[-1]["episode_return"] == pytest.approx(episodes[-50:].mean())
+    assert seen[-1]["episode_return"] == pytest.approx(episodes[-WINDOW:].mean())
 
 
 def test_staleness_is_what_the_versions_say() -> None:

@@ -94,11 +94,11 @@ def test_batched_state():
     ("batched", "message"),
     [
         (lambda contexts, arguments: [1 / 0 for _ in contexts], "ZeroDivisionError"),
-        (lambda contexts, arguments: [0], "ValueError: batched returned 1 results for 2 invocations"),
+        (lambda contexts, arguments: [0], "ValueError: batched returned 1 results for 4 invocations"),
     ],
 )
 def test_a_batch_that_fails(batched, message):
-    """All of its invocations fail with its error."""
+    """All of its invocations fail with its error: of every program that it runs."""
     with deploy(1.0) as platform:
         for _ in range(2):
             platform.invoke("f", Function(nothing, batched=batched))

@@ -46,13 +46,13 @@ def recorded():
 
 
 def test_the_same_system_is_the_same_run(recorded):
-    """With the same seed bit for bit; with another, whose delays would be others, the same schedule."""
+    """Bit for bit, also with another seed of the platform, whose delays would be others: actions do not hang on it."""
     again = run(Stellaris(tiny.PPO_CONFIG, learners=3), replay=Recording(recorded.trace))
     assert schedule(again.trace) == schedule(recorded.trace)
     assert repr(again.history) == repr(recorded.history)
     other = run(Stellaris(tiny.PPO_CONFIG, learners=3), seed=5, replay=Recording(recorded.trace))
     assert schedule(other.trace) == schedule(recorded.trace)
-    assert repr(other.history) != repr(recorded.history)  # other actions
+    assert repr(other.history) == repr(recorded.history)
     assert schedule(run(Stellaris(tiny.PPO_CONFIG, learners=3), seed=5).trace) != schedule(recorded.trace)
 
 
