@@ -6,6 +6,7 @@ from typing import Any
 
 from experiments import testbed
 from stellaris import IMPACT, IMPALA, PPO, staleness_aware
+from stellaris.acting import Pixels, configured
 from stellaris.configuration import described
 from stellaris.runtime import FunctionSpec, PriceSheet
 from stellaris.systems import (
@@ -58,6 +59,22 @@ ACTORS, FRAGMENT = 16, 256
 TARGETS = {"Hopper-v4": 600.0, "Humanoid-v4": 1000.0, "Walker2d-v4": 1000.0, "CartPole-v1": 450.0}
 
 
+#: The papers' Atari games (Stellaris, SC 2024; MinionsRL, AAAI 2024).
+ATARI = ("Gravitar-v5", "SpaceInvaders-v5", "Qbert-v5")
+
+
+def workload(environment: str) -> Workload:
+    """The papers' workloads: 16 actors of 256 steps; of Atari's games three frames of 84x84, MinionsRL's convolutions.
+
+    For Atari, learning sees what is usual there, and the returns shown are of that: an episode is a life, and a reward
+    is its sign. Actions are sticky with probability 0.25 (Machado et al. 2018). Assumption: the papers do not say.
+    """
+    if environment not in ATARI:
+        return Workload(environment, actors=ACTORS, fragment=FRAGMENT)
+    game = configured(environment, stack_num=3, episodic_life=True, reward_clip=True, repeat_action_probability=0.25)
+    return Workload(game, policy=Pixels("minionsrl"), actors=ACTORS, fragment=FRAGMENT)
+
+
 def contender(name: str, system: System, *, colour: str, line: str = "-") -> Contender:
     """A system on the testbed: what it calls serverless starts on demand, all else is reserved."""
     learners = getattr(system, "learners", 1)
@@ -103,7 +120,7 @@ def paper(environment: str) -> Preset:
     return Preset(
         name="paper",
         summary=f"the authors' demo: {rounds} rounds, learning rate 5e-5, full batches, round-based actors",
-        workload=Workload(environment, actors=ACTORS, fragment=FRAGMENT),
+        workload=workload(environment),
         contenders=(
             _stellaris(
                 Stellaris(
@@ -131,7 +148,7 @@ def tuned(environment: str) -> Preset:
     return Preset(
         name="tuned",
         summary=f"ours: learning rate {ppo.learning_rate:g}, {ppo.epochs} epochs of 512, free-running actors",
-        workload=Workload(environment, actors=ACTORS, fragment=FRAGMENT),
+        workload=workload(environment),
         contenders=(
             _stellaris(Stellaris(ppo, learners=LEARNERS, aggregator=staleness_aware(LEARNERS, decay=1.0), rho=2.0)),
             _synchronous(Synchronous(ppo)),

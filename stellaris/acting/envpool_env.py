@@ -17,18 +17,24 @@ class EnvPoolEnv:
       slots: number of environments.
       seed: of slot 0; slot `i` is seeded with `seed + i`.
       threads: that step them. Results do not depend on them.
+      **options: of EnvPool's, such as `stack_num=3`.
 
     Raises:
-      ValueError: if a space is not supported.
+      ValueError: if a space is not supported, or EnvPool does not know an option; names them.
     """
 
-    def __init__(self, name: str, *, slots: int, seed: int = 0, threads: int = 1) -> None:
+    def __init__(self, name: str, *, slots: int, seed: int = 0, threads: int = 1, **options: Any) -> None:
         import envpool
 
         with warnings.catch_warnings():
             # Gymnasium remarks on the float32 bounds of every space that EnvPool declares.
             warnings.filterwarnings("ignore", message=".*precision lowered by casting.*")
-            self._pool: Any = envpool.make_gymnasium(name, num_envs=slots, seed=seed, num_threads=min(threads, slots))
+            try:
+                self._pool: Any = envpool.make_gymnasium(
+                    name, num_envs=slots, seed=seed, num_threads=min(threads, slots), **options
+                )
+            except TypeError as error:
+                raise ValueError(f"{name}: EnvPool does not take the options {options} ({error})") from error
             self.spec = spec_of(name, self._pool.observation_space, self._pool.action_space)
         self._own_actions = translation(self.spec, self._pool.action_space.dtype)
         # EnvPool is not reentrant: what one caller sends another could receive.

@@ -44,8 +44,33 @@ class Vectorised:
         return env  # type: ignore[no-any-return]
 
 
-#: A name; what makes one `gymnasium.Env`, called without arguments; or a vector environment of one's own.
-Environment: TypeAlias = str | Callable[[], Any] | Vectorised
+@dataclass(frozen=True)
+class Configured:
+    """An environment of EnvPool's with options of its own; `configured` makes it."""
+
+    name: str
+    options: tuple[tuple[str, Any], ...]
+
+
+def configured(name: str, **options: Any) -> Configured:
+    """An environment of EnvPool's with other options than its defaults.
+
+    Args:
+      name: one of `envpool.list_all_envs()`.
+      **options: as `envpool.make` takes them. Of Atari's, `stack_num` frames make an observation (4 by default);
+        `repeat_action_probability` is that of sticky actions (0); `episodic_life` ends an episode with every life
+        (False); `reward_clip` leaves only the sign of a reward (False).
+
+    Example:
+      >>> configured("Pong-v5", stack_num=3, reward_clip=True)
+      Configured(name='Pong-v5', options=(('reward_clip', True), ('stack_num', 3)))
+    """
+    return Configured(name, tuple(sorted(options.items())))
+
+
+#: A name; one of EnvPool's with options; what makes one `gymnasium.Env`, called without arguments; or a vector
+#: environment of one's own.
+Environment: TypeAlias = str | Configured | Callable[[], Any] | Vectorised
 
 
 def make(environment: Environment, *, slots: int, seed: int = 0, threads: int = 1) -> VectorEnv:
@@ -55,8 +80,9 @@ def make(environment: Environment, *, slots: int, seed: int = 0, threads: int = 
     Gymnasium's own, by the module of its entry point, comes before EnvPool's of the same name.
 
     Args:
-      environment: a name such as `"Hopper-v4"`, or `"module:Name-v0"` for one that importing a module registers; or a
-        class, function or `functools.partial` that makes one `gymnasium.Env`; or `Vectorised`.
+      environment: a name such as `"Hopper-v4"`, or `"module:Name-v0"` for one that importing a module registers; one of
+        EnvPool's with options, from `configured`; a class, function or `functools.partial` that makes one
+        `gymnasium.Env`; or `Vectorised`.
       slots: number of environments, at least 1.
       seed: of slot 0; slot `i` is seeded with `seed + i`.
       threads: that step EnvPool's environments. Results do not depend on them.
@@ -84,6 +110,8 @@ def make(environment: Environment, *, slots: int, seed: int = 0, threads: int = 
     match environment:
         case str():
             return _named(environment, slots=slots, seed=seed, threads=threads)
+        case Configured(name, options):
+            return EnvPoolEnv(name, slots=slots, seed=seed, threads=threads, **dict(options))
         case Vectorised():
             return environment(slots, seed)
         case _:
@@ -96,7 +124,7 @@ def check(environment: Any) -> None:
     Raises:
       TypeError: if it is neither a name nor something that can be called without arguments, nor `Vectorised`.
     """
-    if isinstance(environment, str | Vectorised):
+    if isinstance(environment, str | Configured | Vectorised):
         return
     if not callable(environment):
         one = ", which is a single environment" if hasattr(environment, "step") else ""

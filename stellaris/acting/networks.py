@@ -61,6 +61,44 @@ class NatureCNN(nn.Module):
         return _distribution(self, output), value
 
 
+class ConvolutionTowers(nn.Module):
+    """Two separate towers of three relu convolutions, for the policy and for the value, on images `[..., *shape]`.
+
+    The last convolution covers all that is left of an image of 84x84, so that no dense layer follows but the output.
+
+    Source:
+      MinionsRL (AAAI 2024): kernels of 8x8, 4x4 and 11x11, critic of the same shape. Assumption, as it does not say:
+      channels 16, 32 and 256 and strides 4, 2 and 1, Ray RLlib's defaults for images of this size.
+    """
+
+    shape: tuple[int, ...]
+    actions: int
+    discrete: bool
+
+    @nn.compact
+    def __call__(self, images: jax.Array) -> tuple[Categorical | DiagonalGaussian, jax.Array]:
+        x = channels_last(as_floats(images), self.shape)
+        output = _Convolutions(self.actions, POLICY_GAIN, name="policy")(x)
+        value = _Convolutions(1, 1.0, name="value")(x)[..., 0]
+        return _distribution(self, output), value
+
+
+class _Convolutions(nn.Module):
+    """Three convolutions, and a linear output for their mean over what is left of the image's height and width."""
+
+    outputs: int
+    output_gain: float
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        for features, size, stride, padding in ((16, 8, 4, "SAME"), (32, 4, 2, "SAME"), (256, 11, 1, "VALID")):
+            convolution = nn.Conv(
+                features, (size, size), strides=stride, padding=padding, kernel_init=_orthogonal(2**0.5)
+            )
+            x = nn.relu(convolution(x))
+        return nn.Dense(self.outputs, kernel_init=_orthogonal(self.output_gain))(x.mean(axis=(-3, -2)))
+
+
 def as_floats(x: jax.Array) -> jax.Array:
     """Numbers that a network can compute with: bytes become fractions of 255."""
     return x / jnp.float32(255) if x.dtype == jnp.uint8 else x.astype(jnp.float32)
@@ -94,7 +132,7 @@ class _Tower(nn.Module):
         return nn.Dense(self.outputs, kernel_init=_orthogonal(self.output_gain))(x)
 
 
-def _distribution(module: Towers | NatureCNN, output: jax.Array) -> Categorical | DiagonalGaussian:
+def _distribution(module: Towers | NatureCNN | ConvolutionTowers, output: jax.Array) -> Categorical | DiagonalGaussian:
     """Of discrete actions by their logits; of continuous ones by their mean, and deviations that are parameters."""
     if module.discrete:
         return Categorical(output)

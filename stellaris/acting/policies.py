@@ -245,13 +245,20 @@ class ActorCritic:
 
 @dataclass(frozen=True)
 class Pixels:
-    """Makes a policy for observations that are images: the Nature CNN, shared by policy and value.
+    """Makes a policy for observations that are images.
 
     Bytes are scaled to [0, 1]; there are no running statistics. The channels are the smaller of the first and the last
     axis, as in EnvPool's `[4, 84, 84]` and Gymnasium's `[84, 84, 3]`; `[84, 84]` is one channel.
 
+    Args:
+      network: `"nature"`, the Nature CNN, shared by policy and value, on images of at least 36x36; or `"minionsrl"`,
+        two separate towers of convolutions, on images of at least 84x84.
+
+    Raises:
+      ValueError: if there is no such network.
+
     Source:
-      Mnih et al. 2015, Human-level control through deep reinforcement learning, for the layers.
+      Mnih et al. 2015, Human-level control through deep reinforcement learning; MinionsRL (AAAI 2024).
 
     Example:
       >>> import numpy as np
@@ -260,20 +267,32 @@ class Pixels:
       False
     """
 
+    network: str = "nature"
+
+    def __post_init__(self) -> None:
+        if self.network not in _LEAST_PIXELS:
+            raise ValueError(f"network={self.network!r} is none of {', '.join(_LEAST_PIXELS)}")
+
     def __call__(self, spec: EnvSpec) -> Policy:
         """The policy for an environment.
 
         Raises:
-          ValueError: if observations are not images of at least 36x36, which the convolutions need.
+          ValueError: if observations are not images, or too small for the convolutions.
         """
-        from stellaris.acting.networks import NatureCNN
+        from stellaris.acting.networks import ConvolutionTowers, NatureCNN
 
-        if not _is_image(spec):
+        least = _LEAST_PIXELS[self.network]
+        if not _is_image(spec, least):
             raise ValueError(
-                f"{spec.name}: Pixels is for images of at least 36x36, but an observation is {_types(spec)}: pass "
-                "policy=lambda spec: Policy(spec, network) with a network of your own"
+                f"{spec.name}: {self} is for images of at least {least}x{least}, but an observation is "
+                f"{_types(spec)}: pass policy=lambda spec: Policy(spec, network) with a network of your own"
             )
-        return Policy(spec, NatureCNN(_array_shape(spec), spec.actions, spec.discrete), normalise=False)
+        network = NatureCNN if self.network == "nature" else ConvolutionTowers
+        return Policy(spec, network(_array_shape(spec), spec.actions, spec.discrete), normalise=False)
+
+
+#: The least height and width of an image, by network.
+_LEAST_PIXELS = {"nature": 36, "minionsrl": 84}
 
 
 def _array_shape(spec: EnvSpec) -> tuple[int, ...]:
@@ -287,7 +306,7 @@ def _types(spec: EnvSpec) -> str:
     return str(brief).replace("'", "")
 
 
-def _is_image(spec: EnvSpec) -> bool:
-    """Whether an observation is an image of at least 36x36, with channels or without."""
+def _is_image(spec: EnvSpec, least: int = 36) -> bool:
+    """Whether an observation is an image of at least so many pixels each way, with channels or without."""
     shape = _array_shape(spec)
-    return len(shape) in (2, 3) and sorted(shape)[-2] >= 36
+    return len(shape) in (2, 3) and sorted(shape)[-2] >= least

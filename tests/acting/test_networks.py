@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stellaris.acting.networks import NatureCNN, Towers, as_floats, channels_last
+from stellaris.acting.networks import ConvolutionTowers, NatureCNN, Towers, as_floats, channels_last
 from stellaris.distributions import Categorical, DiagonalGaussian
 
 #: Narrow towers compile faster.
@@ -175,6 +175,32 @@ def test_the_cnn_against_numpy(shape):
     np.testing.assert_allclose(value, dense(layers["value"], y)[:, 0], rtol=1e-3, atol=1e-5)
     more = applied(network, params, jnp.stack([x] * 3))[1]  # any batch axes
     np.testing.assert_allclose(more, np.tile(value, (3, 1)), rtol=1e-4, atol=1e-6)
+
+
+# ---- MinionsRL's convolutions ---------------------------------------------------------------------------------------
+
+
+def test_number_of_parameters_of_minionsrls():
+    """For three frames of 84x84, counted by hand: 84 -> 21 -> 11 -> 1; two towers."""
+    network = ConvolutionTowers((3, 84, 84), 6, True)
+    leaves = jax.tree.leaves(jax.eval_shape(network.init, jax.random.key(0), jnp.zeros((1, 3, 84, 84), jnp.uint8)))
+    convolutions = (8 * 8 * 3 * 16 + 16) + (4 * 4 * 16 * 32 + 32) + (11 * 11 * 32 * 256 + 256)
+    assert sum(leaf.size for leaf in leaves) == 2 * convolutions + (256 * 6 + 6) + (256 + 1)
+
+
+def test_minionsrls_convolutions_against_numpy():
+    """Two towers: images are padded with zeros to whole strides, by two and two pixels, and then by one and two."""
+    network, x = ConvolutionTowers((2, 84, 84), ACTIONS, True), images(2, 2, 84, 84)
+    params = jax.jit(network.init)(jax.random.key(1), x[:1])
+    distribution, value = jax.jit(network.apply)(params, x)
+    for tower, got in (("policy", distribution.logits), ("value", value[:, None])):
+        layers = params["params"][tower]
+        y = np.moveaxis(np.float64(x) / 255, 1, -1)
+        for i, (stride, before, after) in enumerate(((4, 2, 2), (2, 1, 2), (1, 0, 0))):
+            y = np.pad(y, ((0, 0), (before, after), (before, after), (0, 0)))
+            y = convolution(layers[f"Conv_{i}"], y, stride)
+        assert y.shape == (2, 1, 1, 256)
+        np.testing.assert_allclose(got, dense(layers["Dense_0"], y[:, 0, 0]), rtol=1e-3, atol=1e-5)
 
 
 # ---- parts ----------------------------------------------------------------------------------------------------------

@@ -321,7 +321,9 @@ def test_observations_that_are_no_vectors(observation, message):
 @pytest.mark.parametrize("observation", [array(4), array(35, 84), array(3, 84, 84, 2), {"a": array(84, 84)}])
 def test_observations_that_are_no_images(observation):
     """Nor do small ones: the convolutions would have nothing to see."""
-    with pytest.raises(ValueError, match=r"^Own-v0: Pixels is for images of at least 36x36, but .*: pass policy="):
+    with pytest.raises(
+        ValueError, match=r"^Own-v0: Pixels\(.*\) is for images of at least 36x36, but .*: pass policy="
+    ):
         Pixels()(EnvSpec("Own-v0", observation, 6, True))
 
 

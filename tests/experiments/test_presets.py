@@ -5,7 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from experiments.presets import ACTORS, LEARNERS, PRESETS, Contender, architectures, contender
+from experiments.presets import ACTORS, ATARI, LEARNERS, PRESETS, Contender, architectures, contender
+from stellaris.acting.envs import make
+from stellaris.acting.networks import ConvolutionTowers
 from stellaris.configuration import described, differences
 from stellaris.runtime.delays import Constant
 from stellaris.systems import Stellaris, Synchronous
@@ -21,6 +23,17 @@ def test_every_system_has_the_functions_that_it_needs(name: str, environment: st
         assert [sheet.name for sheet in row.prices] == ["demo", "pay_per_use"]
     for column in ("colour", "line", "name"):
         assert len({getattr(row, column) for row in preset.contenders}) == len(preset.contenders)
+
+
+@pytest.mark.parametrize("game", ATARI)
+def test_atari(game: str) -> None:
+    """Three frames, MinionsRL's convolutions, and what learning sees of the game is in the record."""
+    workload = PRESETS["tuned"](game).workload
+    env = make(workload.environment, slots=1)
+    assert env.spec.observation_shape == (3, 84, 84)
+    assert isinstance(workload.make_policy(env.spec).network, ConvolutionTowers)
+    options = dict(described(workload)["environment"]["options"])
+    assert options == {"stack_num": 3, "episodic_life": True, "reward_clip": True, "repeat_action_probability": 0.25}
 
 
 def test_every_architecture_has_the_functions_that_it_needs() -> None:

@@ -104,7 +104,7 @@ def test_a_run_that_is_resumed(tmp_path: Path) -> None:
     [
         (Sensors, SMALL, r"Sensors: ActorCritic is for vectors, but an observation is {.*}: pass policy=lambda spec:"),
         (functools.partial(Picture, 36), SMALL, r"Picture: ActorCritic is for vectors, .*: pass policy=Pixels\(\)"),
-        (functools.partial(Picture, 6), Pixels(), r"Picture: Pixels is for images of at least 36x36, but"),
+        (functools.partial(Picture, 6), Pixels(), r"Picture: Pixels\(.*\) is for images of at least 36x36, but"),
     ],
 )
 def test_policies_that_do_not_fit(environment: Any, policy: Any, message: str) -> None:
