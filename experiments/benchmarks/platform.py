@@ -278,14 +278,14 @@ def _actors() -> Comparison:
         with SimulatedPlatform({"actor": spec}, keep_versions=ACTORS) as platform:
             for number in range(ACTORS):
                 platform.store.publish("policy", PolicyVersion(policy.init(jax.random.key(number)), normaliser))
-            for _ in range(ACTORS):  # resets
-                platform.invoke("actor", act, platform.store.at("policy", 0))
-            while platform.next_completion():
-                pass
+            for number in range(ACTORS):  # resets
+                platform.invoke("actor", act, platform.store.at("policy", 0), number)
+            while (done := platform.next_completion()) is not None:
+                done.result()
             began = time.perf_counter()
             for _ in range(count):
                 for number in range(ACTORS):
-                    platform.invoke("actor", act, platform.store.at("policy", number))
+                    platform.invoke("actor", act, platform.store.at("policy", number), number)
                 while (done := platform.next_completion()) is not None:
                     done.result()
         return count * ACTORS * FRAGMENT / (time.perf_counter() - began)

@@ -59,6 +59,13 @@ def test_functions_are_kept_busy():
     assert platform._closed_loop(5, 20, 0) > 0
 
 
+def test_actors_run_in_one_call_and_apart(monkeypatch):
+    """Both ways are run to their ends; a few steps say nothing about their speed."""
+    for name, few in {"ACTORS": 2, "FRAGMENT": 4, "REPEATS": 1}.items():
+        monkeypatch.setattr(platform, name, few)
+    assert platform._actors().ratio > 0
+
+
 def test_a_trace_of_so_many():
     """All of them complete."""
     trace = platform._trace_of(300)
