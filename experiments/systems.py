@@ -76,8 +76,8 @@ def _reached(outcome: runs.Outcome, target: float) -> bool:
 
 def _table(outcomes: Sequence[runs.Outcome], environment: str, target: float) -> Table:
     table = Table(title=f"{environment}, seed {outcomes[0].seed}, to a return of {target:g}")
-    headings = ("system", "reached", "return", "virtual s", "wall s", "steps", "demo USD", "by use USD")
-    for heading in (*headings, "staleness", "data's lag"):
+    headings = ("system", "reached", "return", "virtual s", "wall s", "steps", "USD demo", "USD use")
+    for heading in (*headings, "staleness", "data lag"):
         table.add_column(heading, justify="left" if heading == "system" else "right", no_wrap=True)
     for outcome in outcomes:
         summary = runs.summarise(outcome, target)
