@@ -5,7 +5,7 @@ from collections import Counter
 from experiments.simtest.invariants import Checker
 from experiments.simtest.scenarios import PRICES, scenario
 from stellaris.systems import train
-from stellaris.systems.record import LAG, METRIC
+from stellaris.systems.record import AGE, LAG, METRIC
 
 
 def run(seed: int) -> Counter[str]:
@@ -27,7 +27,7 @@ def run(seed: int) -> Counter[str]:
     checker(platform)
     checker.finish(result.trace, dict(result.bill), result.history)
     events = (event for _, event, *_ in result.trace.rows())
-    return Counter(event for event in events if event not in _LEARNING and not event.startswith((METRIC, LAG)))
+    return Counter(event for event in events if event not in _LEARNING and not event.startswith((METRIC, LAG, AGE)))
 
 
 #: What systems write into the trace besides.
