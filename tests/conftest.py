@@ -1,10 +1,16 @@
 """Fixtures that tests of several modules share."""
 
+import gc
 from collections.abc import Iterator
 
 import jax
 import jaxtyping
 import pytest
+
+# What is imported stays, and compiling leaves so many objects that looking through them again and again takes a
+# twentieth of the tests' time. Tests that are about memory collect by themselves.
+gc.freeze()
+gc.set_threshold(100_000, 20, 10)
 
 
 @pytest.fixture
