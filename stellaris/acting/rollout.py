@@ -25,6 +25,7 @@ class ActorState(NamedTuple):
     episode_return: float  #: of the episode so far.
     episode_length: int
     steps: int = 0  #: since the environment was started.
+    environment: int = 0  #: a number that other starts of environments do not have.
 
 
 class Episode(NamedTuple):
@@ -42,12 +43,18 @@ class Fragment(NamedTuple):
     episodes: tuple[Episode, ...]
     slot: int = 0  #: of the environment.
     first: int = 0  #: the number of its first step since the environment was started.
+    environment: int = 0  #: which start of an environment it is of.
     unfinished: int = 0  #: steps of the episode that goes on after it.
 
     @property
     def steps(self) -> int:
         """Environment steps, those that only reset included."""
         return self.trajectory.reward.shape[0]
+
+    @property
+    def follows(self) -> tuple[int, int, int]:
+        """Where the next fragment of the same environment begins: its slot, the environment, and the step."""
+        return self.slot, self.environment, self.first + self.steps
 
     @property
     def resets(self) -> int:
@@ -62,10 +69,10 @@ def join(pieces: Sequence[Fragment]) -> Fragment:
       ValueError: if they do not follow one another; says where.
     """
     for one, following in itertools.pairwise(pieces):
-        if (following.slot, following.first) != (one.slot, one.first + one.steps):
+        begins = (following.slot, following.environment, following.first)
+        if begins != one.follows:
             raise ValueError(
-                f"slot {one.slot}, step {one.first + one.steps} is due, not slot {following.slot}, step "
-                f"{following.first}: these pieces do not follow one another"
+                f"(slot, environment, step) = {one.follows} is due, not {begins}: the pieces do not follow one another"
             )
     last, trajectories = pieces[-1], [piece.trajectory for piece in pieces]
     # Of observations and values a piece has one more, to bootstrap from: the next one begins with it.
@@ -81,19 +88,26 @@ def join(pieces: Sequence[Fragment]) -> Fragment:
         episodes=tuple(episode for piece in pieces for episode in piece.episodes),
         slot=last.slot,
         first=pieces[0].first,
+        environment=last.environment,
         unfinished=last.unfinished,
     )
 
 
-def start(env: VectorEnv, slot: int) -> ActorState:
+def start(env: VectorEnv, slot: int, key: jax.Array | None = None) -> ActorState:
     """Resets a slot, and begins an episode there.
+
+    Args:
+      env: which environments.
+      slot: of the environment.
+      key: from which its number is drawn, so that it is told apart from others that the slot has had; None for 0.
 
     Raises:
       ValueError: if the observation is not as the environment's specification says.
     """
     observation = jax.tree.map(lambda rows: rows[0], env.reset(np.array([slot])))
     env.spec.check(observation)
-    return ActorState(observation, ended=False, episode_return=0.0, episode_length=0)
+    number = 0 if key is None else int(jax.random.bits(key))
+    return ActorState(observation, ended=False, episode_return=0.0, episode_length=0, environment=number)
 
 
 def fragment_bytes(policy: Policy, length: int) -> int:
@@ -192,6 +206,7 @@ class Actors:
                 tuple(episodes[i]),
                 slot=slots[i],
                 first=states[i].steps,
+                environment=states[i].environment,
                 unfinished=int(running_length[i]),
             )
             for i in range(n)
@@ -203,6 +218,7 @@ class Actors:
                 float(running_return[i]),
                 int(running_length[i]),
                 states[i].steps + length,
+                states[i].environment,
             )
             for i in range(n)
         ]

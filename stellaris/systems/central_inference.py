@@ -161,9 +161,10 @@ def _go_on(session: Session, loop: _Loop, actor: int, step: Function) -> None:
     known = loop.environments.get(actor)
     if len(rollout.action) > len(rollout.outcome):
         assert known is not None
-        session.platform.invoke("actor", step, rollout.action[-1], known.state.steps, tag=actor)
+        state = known.state
+        session.platform.invoke("actor", step, rollout.action[-1], state.environment, state.steps, tag=actor)
     elif known is None:
-        session.platform.invoke("actor", step, None, 0, work=0.0, tag=actor)
+        session.platform.invoke("actor", step, None, 0, 0, work=0.0, tag=actor)
     else:
         rollout.observation.append(known.state.observation)
         loop.asking.append(actor)
@@ -219,6 +220,7 @@ def _fragment(policy: Policy, rollout: _Rollout, version: Any) -> Fragment:
         episodes=tuple(outcome.episode for outcome in outcomes if outcome.episode is not None),
         slot=outcomes[-1].slot,
         first=last.steps - len(outcomes),
+        environment=last.environment,
         unfinished=last.episode_length,
     )
 
@@ -244,13 +246,19 @@ class _Outcome(NamedTuple):
 
 
 def _environment(env: VectorEnv) -> Function:
-    """The actor function: `(action or None, steps so far) -> _Outcome`."""
+    """The actor function: `(action or None, environment, steps so far) -> _Outcome`.
+
+    The step is taken only where the environment stands as it was seen: if it is another one, or has gone on, the action
+    was chosen for something else.
+    """
 
     def batched(contexts: Sequence[Context], arguments: Sequence[tuple[Any, ...]]) -> list[_Outcome]:
         outcomes = [_Outcome(context.slot, context.state, stepped=False) for context in contexts]
-        asked = [
-            i for i, (action, steps) in enumerate(arguments) if action is not None and contexts[i].state.steps == steps
-        ]
+        asked = []
+        for i, (action, *seen) in enumerate(arguments):
+            state: ActorState = contexts[i].state
+            if action is not None and [state.environment, state.steps] == seen:
+                asked.append(i)
         if asked:
             slots = np.array([contexts[i].slot for i in asked], np.int32)
             step = env.step(slots, np.stack([arguments[i][0] for i in asked]))
@@ -258,11 +266,11 @@ def _environment(env: VectorEnv) -> Function:
                 outcomes[i] = _taken(contexts[i], step, row)
         return outcomes
 
-    def body(context: Context, action: Any, steps: int) -> _Outcome:
-        return batched([context], [(action, steps)])[0]
+    def body(context: Context, action: Any, environment: int, steps: int) -> _Outcome:
+        return batched([context], [(action, environment, steps)])[0]
 
     nbytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(env.spec.observation)) + _FLAGS
-    return Function(body, init=lambda slot, key: start(env, slot), batched=batched, upload=nbytes)
+    return Function(body, init=lambda slot, key: start(env, slot, key), batched=batched, upload=nbytes)
 
 
 #: Bytes of a reward, and of what says whether the episode has ended.
@@ -283,6 +291,7 @@ def _taken(context: Context, step: Step, row: int) -> _Outcome:
         episode_return=0.0 if ended else total,
         episode_length=0 if ended else length,
         steps=before.steps + 1,
+        environment=before.environment,
     )
     episode = Episode(total, length) if ended else None
     return _Outcome(context.slot, context.state, True, reward, terminated, valid, episode)

@@ -75,7 +75,7 @@ def actor(policy: Policy, env: VectorEnv, length: int, key: jax.Array, *, restar
         return batched([context], [(version, number)])[0]
 
     nbytes = fragment_bytes(policy, length)
-    init = None if restart else lambda slot, key: start(env, slot)
+    init = None if restart else lambda slot, key: start(env, slot, key)
     return Function(body, init=init, batched=batched, upload=nbytes)
 
 

@@ -103,7 +103,7 @@ class Rollouts:
         """
         lost_steps = 0
         pieces = self.pieces.pop(actor, [])
-        if pieces and (piece.slot, piece.first) != (pieces[-1].slot, pieces[-1].first + pieces[-1].steps):
+        if pieces and (piece.slot, piece.environment, piece.first) != pieces[-1].follows:
             lost_steps = sum(lost.steps - lost.resets for lost in pieces)
             pieces = []
         cut = self.unfinished.get(piece.slot, 0) if piece.first == 0 else 0

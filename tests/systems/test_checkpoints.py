@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stellaris import softsync
+from stellaris import IMPACT, softsync
 from stellaris.acting import ActorCritic, Policy
 from stellaris.runtime import (
     CheckpointError,
@@ -30,8 +30,21 @@ from stellaris.runtime import (
     SimulatedPlatform,
     StoreFaults,
 )
-from stellaris.runtime.delays import Exponential, Gamma, LogNormal
-from stellaris.systems import Budget, Result, StalenessControl, Stellaris, Synchronous, System, Workload, train
+from stellaris.runtime.delays import Constant, Exponential, Gamma, LogNormal
+from stellaris.systems import (
+    AsynchronousActors,
+    Budget,
+    CentralInference,
+    DataParallel,
+    Impact,
+    Result,
+    StalenessControl,
+    Stellaris,
+    Synchronous,
+    System,
+    Workload,
+    train,
+)
 from tests.systems import tiny
 
 DEPLOYMENT = tiny.deployment(
@@ -42,6 +55,10 @@ SYSTEMS: dict[str, System] = {
     "stellaris": Stellaris(tiny.PPO_CONFIG, learners=3),
     "softsync": Stellaris(tiny.PPO_CONFIG, learners=3, aggregator=softsync(2), control=StalenessControl(pace=0)),
     "synchronous": Synchronous(tiny.PPO_CONFIG),
+}
+OTHERS = {
+    "inference": replace(DEPLOYMENT["parameter"], compute=LogNormal(0.002, 0.5)),
+    "all_reduce": replace(DEPLOYMENT["parameter"], compute=Constant(1e-6)),
 }
 WHOLE = Budget(steps=32 * 9)
 DEAR = PriceSheet("dear", machines={"machine": Machine(1.0)})
@@ -85,6 +102,33 @@ def test_a_resumed_run_is_the_unbroken_one(name: str, tmp_path: Path) -> None:
     assert len(whole.trace.select("checkpoint").time) == 4
     assert 0 < len(seen) < len(whole.history)  # it was not run from the start
     assert seen == list(whole.history[-len(seen) :])
+
+
+@pytest.mark.parametrize(
+    ("system", "actors"),
+    [
+        (AsynchronousActors(tiny.PPO_CONFIG), {}),
+        (Impact(IMPACT(epochs=1, minibatch_size=8), passes=2), {}),
+        (DataParallel(tiny.PPO_CONFIG, learners=2), {}),
+        (CentralInference(tiny.PPO_CONFIG), {}),
+        (Stellaris(tiny.PPO_CONFIG, learners=3, control=StalenessControl(pace=3, discard=6)), {"refresh": 4}),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_every_architecture_is_resumed(system: System, actors: dict[str, Any], tmp_path: Path) -> None:
+    """Likewise, once; where each step is an invocation, faults are fewer."""
+    rare = Faults(crash_during=0.01, lose=0.01, duplicate=0.05, notice_after=Exponential(0.3))
+    faults = rare if isinstance(system, CentralInference) else FAULTS
+    deployed = DEPLOYMENT | OTHERS
+    options: dict[str, Any] = {
+        "platform": {"functions": deployed, "faults": dict.fromkeys(deployed, faults)},
+        "workload": replace(tiny.WORKLOAD, **actors),
+    }
+    longer = Budget(steps=32 * 16)  # where pieces of fragments are lost, rounds take more steps
+    whole = run(system, tmp_path / "whole", budget=longer, **options)
+    run(system, tmp_path / "broken", budget=Budget(steps=32 * 9), **options)
+    assert_same(run(system, tmp_path / "broken", budget=longer, resume=True, **options), whole)
+    assert len(whole.trace.select("checkpoint").time) >= 3
 
 
 def test_a_damaged_checkpoint_costs_a_few_rounds(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ def fragment(
     *,
     slot: int = 0,
     first: int = 0,
+    environment: int = 5,
     versions: tuple[int, ...] = (0,),
     unfinished: int = 0,
     resets: int = 0,
@@ -36,7 +37,9 @@ def fragment(
         version=np.resize(np.repeat(np.int32(versions), steps // len(versions)), (steps, 1)),
     )
     episodes = (Episode(1.0, first),)
-    return Fragment(trajectory, Statistics.of(trajectory.observation[:-1, 0]), episodes, slot, first, unfinished)
+    return Fragment(
+        trajectory, Statistics.of(trajectory.observation[:-1, 0]), episodes, slot, first, environment, unfinished
+    )
 
 
 def test_actors_start_in_turn_as_far_as_the_control_admits() -> None:
@@ -79,6 +82,16 @@ def test_a_lost_environment() -> None:
     assert rollouts.add(0, fragment(first=0, unfinished=4), 8, 0) == Lost(steps=3, episode=3)
     assert rollouts.add(0, fragment(first=4, unfinished=8), 8, 0) == Lost(0, 0)
     assert [waiting.fragment.first for waiting in rollouts.waiting] == [0]
+
+
+def test_another_environment_in_the_same_slot() -> None:
+    """Its step has the number that is due, as nobody heard of its first ones; but it is another environment's."""
+    rollouts = Rollouts(parked=[0], batch=1)
+    rollouts.take_actor(FREE)
+    rollouts.add(0, fragment(first=0), 8, 0)
+    assert rollouts.add(0, fragment(first=4, environment=6), 8, 0).steps == 4
+    rollouts.add(0, fragment(first=8, environment=6), 8, 0)
+    assert [waiting.fragment.first for waiting in rollouts.waiting] == [4]
 
 
 def test_an_episode_that_had_ended_is_not_lost() -> None:
