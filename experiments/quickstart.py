@@ -67,7 +67,7 @@ def main(arguments: argparse.Namespace) -> int:
                         label=label, budget=budget, colour=contender.colour, contender=contender, seed=seed
                     )
                     outcomes.append(outcome)
-                    runs.run(preset.workload, outcome, threads=arguments.threads, display=display)
+                    runs.run(preset.workload, outcome, threads=arguments.threads, watcher=display)
                     if math.isinf(budget.seconds):  # whatever ends the first system, the others get as many seconds
                         budget = Budget(seconds=outcome.history[-1]["seconds"])
 

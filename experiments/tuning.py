@@ -1,0 +1,118 @@
+"""Every system tuned as hard as the others: as many settings each, on one seed that no result uses."""
+
+import argparse
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from experiments import options, runs, study
+from experiments.cells import Cell, Finished
+from experiments.presets import Contender, architectures
+from stellaris.systems import Budget, StalenessControl
+
+DESCRIPTION = "run every system with as many settings as the others have, and list what each comes to"
+
+#: Seeds of results begin at 0: what is chosen by this one was not chosen by them.
+SEED = 100
+
+#: What is changed of each system: fields of its algorithm, and of the system itself. The first is the starting point.
+#: For PPO it is what Stellaris had been given before; for IMPALA and IMPACT what learns CartPole.
+IN_ROUNDS = {"control": StalenessControl(pace=0)}
+Changes = tuple[Mapping[str, Any], Mapping[str, Any]]
+SETTINGS: Mapping[str, Mapping[str, Changes]] = {
+    "synchronous": {
+        "3e-4, 10 x 512": ({}, {}),
+        "1e-4": ({"learning_rate": 1e-4}, {}),
+        "6e-4": ({"learning_rate": 6e-4}, {}),
+        "10 x 256": ({"minibatch_size": 256}, {}),
+        "10 x 1024": ({"minibatch_size": 1024}, {}),
+        "5 x 512": ({"epochs": 5}, {}),
+        "20 x 512": ({"epochs": 20}, {}),
+        "5 x 256": ({"epochs": 5, "minibatch_size": 256}, {}),
+    },
+    "stellaris": {
+        "3e-4, 10 x 512": ({}, {}),
+        "in rounds": ({}, IN_ROUNDS),
+        "in rounds, 6e-4": ({"learning_rate": 6e-4}, IN_ROUNDS),
+        "in rounds, 10 x 256": ({"minibatch_size": 256}, IN_ROUNDS),
+        "in rounds, 10 x 1024": ({"minibatch_size": 1024}, IN_ROUNDS),
+        "in rounds, 5 x 512": ({"epochs": 5}, IN_ROUNDS),
+        "in rounds, 5 x 256": ({"epochs": 5, "minibatch_size": 256}, IN_ROUNDS),
+        "in rounds, rho 4": ({}, {**IN_ROUNDS, "rho": 4.0}),
+    },
+    "asynchronous actors": {
+        "3e-3, 4 x 4": ({}, {}),
+        "1e-3, 4 x 4": ({"learning_rate": 1e-3}, {}),
+        "3e-4, 4 x 4": ({"learning_rate": 3e-4}, {}),
+        "1e-3, 1 x 2": ({"learning_rate": 1e-3, "epochs": 1, "minibatch_size": 2}, {}),
+        "1e-3, 4 x 2": ({"learning_rate": 1e-3, "minibatch_size": 2}, {}),
+        "3e-4, 10 x 2": ({"learning_rate": 3e-4, "epochs": 10, "minibatch_size": 2}, {}),
+        "1e-3, 4 x 4, GAE 0.95": ({"learning_rate": 1e-3, "lambda_": 0.95}, {}),
+        "1e-3, 4 x 4, in rounds": ({"learning_rate": 1e-3}, IN_ROUNDS),
+    },
+    "IMPACT": {
+        "1e-3, 5 of 512": ({}, {}),
+        "3e-4": ({"learning_rate": 3e-4}, {}),
+        "3e-4, 10 turns": ({"learning_rate": 3e-4}, {"passes": 10}),
+        "3e-4, 10 turns, one batch": ({"learning_rate": 3e-4}, {"passes": 10, "buffer": 1}),
+        "3e-4, 10 turns, in rounds": ({"learning_rate": 3e-4}, {"passes": 10, **IN_ROUNDS}),
+        "3e-4, 5 of 256": ({"learning_rate": 3e-4, "minibatch_size": 256}, {}),
+        "3e-4, 10 turns, target every 5": ({"learning_rate": 3e-4}, {"passes": 10, "target_period": 5}),
+        "1e-4, 10 turns": ({"learning_rate": 1e-4}, {"passes": 10}),
+    },
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command line's options."""
+    parser.add_argument("--env", default="Hopper-v4", help="environment, from EnvPool or Gymnasium")
+    parser.add_argument("--steps", type=options.whole(1), default=500_000, help="environment steps of every run")
+    study.add_arguments(parser, name="tuning", seeds=1, first=SEED)
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Runs every setting, and prints them by what they came to."""
+    preset = architectures(arguments.env)
+    runs.check(preset.workload)
+    rows = {contender.name: contender for contender in preset.contenders}
+    seeds = options.seeds("--seed", arguments.seed, arguments.seeds)
+    cells = [
+        Cell(_changed(rows[system], changes), preset.workload, Budget(steps=arguments.steps), seed, setting)
+        for system, settings in SETTINGS.items()
+        for setting, changes in settings.items()
+        for seed in seeds
+    ]
+    return study.main(study.Study("tuning", cells, _report), arguments)
+
+
+def _changed(contender: Contender, changes: Changes) -> Contender:
+    """With another algorithm, or another system around it."""
+    of_algorithm, of_system = changes
+    system: Any = contender.system
+    algorithm = dataclasses.replace(system.algorithm, **of_algorithm)
+    return dataclasses.replace(contender, system=dataclasses.replace(system, algorithm=algorithm, **of_system))
+
+
+def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
+    """A table: of each system the best first."""
+    del out
+    systems = list(dict.fromkeys(result.cell.contender.name for result in results))
+    ranked = sorted(
+        results, key=lambda result: (systems.index(result.cell.contender.name), -result.summary["final_return"])
+    )
+    rows = [
+        (
+            result.cell.contender.name,
+            result.cell.setting,
+            str(result.cell.seed),
+            f"{result.summary['final_return']:,.0f}",
+            f"{result.summary['virtual_seconds']:,.0f}",
+            f"{result.summary['gradients']:,}",
+        )
+        for result in ranked
+    ]
+    title = f"{results[0].cell.environment}, {results[0].cell.budget.steps:,.0f} steps"
+    console.print(study.table(title, ("system", "setting", "seed", "return", "virtual s", "gradients"), rows))
