@@ -10,7 +10,8 @@ from rich.console import Console
 
 from experiments import options, runs, study
 from experiments.cells import Cell, Finished
-from experiments.presets import Contender, architectures
+from experiments.presets import LEARNERS, Contender, architectures
+from stellaris import staleness_aware
 from stellaris.systems import Budget, StalenessControl
 
 DESCRIPTION = "run every system with as many settings as the others have, and list what each comes to"
@@ -21,6 +22,8 @@ SEED = 100
 #: What is changed of each system: fields of its algorithm, and of the system itself. The first is the starting point.
 #: For PPO it is what Stellaris had been given before; for IMPALA and IMPACT what learns CartPole.
 IN_ROUNDS = {"control": StalenessControl(pace=0)}
+#: Gradients of a group are applied one after the other, instead of their mean.
+A_STEP_EACH = {"aggregator": staleness_aware(LEARNERS, decay=1.0, combine="sequential")}
 Changes = tuple[Mapping[str, Any], Mapping[str, Any]]
 SETTINGS: Mapping[str, Mapping[str, Changes]] = {
     "synchronous": {
@@ -32,6 +35,10 @@ SETTINGS: Mapping[str, Mapping[str, Changes]] = {
         "5 x 512": ({"epochs": 5}, {}),
         "20 x 512": ({"epochs": 20}, {}),
         "5 x 256": ({"epochs": 5, "minibatch_size": 256}, {}),
+        "1.2e-3": ({"learning_rate": 1.2e-3}, {}),
+        "6e-4, 20 x 512": ({"learning_rate": 6e-4, "epochs": 20}, {}),
+        "6e-4, 10 x 256": ({"learning_rate": 6e-4, "minibatch_size": 256}, {}),
+        "6e-4, 10 x 1024": ({"learning_rate": 6e-4, "minibatch_size": 1024}, {}),
     },
     "stellaris": {
         "3e-4, 10 x 512": ({}, {}),
@@ -42,6 +49,10 @@ SETTINGS: Mapping[str, Mapping[str, Changes]] = {
         "in rounds, 5 x 512": ({"epochs": 5}, IN_ROUNDS),
         "in rounds, 5 x 256": ({"epochs": 5, "minibatch_size": 256}, IN_ROUNDS),
         "in rounds, rho 4": ({}, {**IN_ROUNDS, "rho": 4.0}),
+        "in rounds, a step each": ({}, {**IN_ROUNDS, **A_STEP_EACH}),
+        "in rounds, a step each, 6e-4": ({"learning_rate": 6e-4}, {**IN_ROUNDS, **A_STEP_EACH}),
+        "a step each": ({}, A_STEP_EACH),
+        "in rounds, 1.2e-3": ({"learning_rate": 1.2e-3}, IN_ROUNDS),
     },
     "asynchronous actors": {
         "3e-3, 4 x 4": ({}, {}),
