@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import stellaris
-from experiments import runs
+from experiments import output, runs
 from experiments.presets import Contender
 from stellaris.configuration import described, digest
 from stellaris.runtime import Trace
@@ -189,7 +189,8 @@ def run(cell: Cell, folder: Path, watcher: runs.Watcher) -> None:
         "summary": runs.summarise(outcome, cell.budget.target_return),
     }
     with atomic_write(folder / _RECORD) as file:
-        json.dump(record, file, indent=2)
+        json.dump(output.finite(record), file, indent=2)
+        file.write("\n")
 
 
 class _Wire:

@@ -159,7 +159,9 @@ def _names(result: Finished) -> dict[str, Any]:
 
 
 def _figures(result: Finished) -> dict[str, Any]:
-    return {name: value for name, value in result.summary.items() if name not in ("system", "seed", "status")}
+    """Those that are the same whenever it is run; how long it took is in its cell."""
+    other = ("system", "seed", "status", "wall_seconds")
+    return {name: value for name, value in result.summary.items() if name not in other}
 
 
 def _thinned(result: Finished) -> Sequence[dict[str, float]]:

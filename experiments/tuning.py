@@ -63,6 +63,10 @@ SETTINGS: Mapping[str, Mapping[str, Changes]] = {
         "3e-4, 10 x 2": ({"learning_rate": 3e-4, "epochs": 10, "minibatch_size": 2}, {}),
         "1e-3, 4 x 4, GAE 0.95": ({"learning_rate": 1e-3, "lambda_": 0.95}, {}),
         "1e-3, 4 x 4, in rounds": ({"learning_rate": 1e-3}, IN_ROUNDS),
+        "1e-4, 4 x 4": ({"learning_rate": 1e-4}, {}),
+        "3e-4, 4 x 4, GAE 0.95": ({"learning_rate": 3e-4, "lambda_": 0.95}, {}),
+        "3e-4, 4 x 4, no entropy": ({"learning_rate": 3e-4, "entropy_coefficient": 0.0}, {}),
+        "3e-4, 4 x 4, in rounds": ({"learning_rate": 3e-4}, IN_ROUNDS),
     },
     "IMPACT": {
         "1e-3, 5 of 512": ({}, {}),
@@ -73,6 +77,13 @@ SETTINGS: Mapping[str, Mapping[str, Changes]] = {
         "3e-4, 5 of 256": ({"learning_rate": 3e-4, "minibatch_size": 256}, {}),
         "3e-4, 10 turns, target every 5": ({"learning_rate": 3e-4}, {"passes": 10, "target_period": 5}),
         "1e-4, 10 turns": ({"learning_rate": 1e-4}, {"passes": 10}),
+        "6e-4, 10 turns": ({"learning_rate": 6e-4}, {"passes": 10}),
+        "6e-4, 10 turns, in rounds": ({"learning_rate": 6e-4}, {"passes": 10, **IN_ROUNDS}),
+        "6e-4, 20 turns, in rounds": ({"learning_rate": 6e-4}, {"passes": 20, **IN_ROUNDS}),
+        "6e-4, 10 of 256, in rounds": (
+            {"learning_rate": 6e-4, "minibatch_size": 256},
+            {"passes": 10, **IN_ROUNDS},
+        ),
     },
 }
 
@@ -91,7 +102,7 @@ def main(arguments: argparse.Namespace) -> int:
     rows = {contender.name: contender for contender in preset.contenders}
     seeds = options.seeds("--seed", arguments.seed, arguments.seeds)
     cells = [
-        Cell(_changed(rows[system], changes), preset.workload, Budget(steps=arguments.steps), seed, setting)
+        Cell(changed(rows[system], changes), preset.workload, Budget(steps=arguments.steps), seed, setting)
         for system, settings in SETTINGS.items()
         for setting, changes in settings.items()
         for seed in seeds
@@ -99,7 +110,7 @@ def main(arguments: argparse.Namespace) -> int:
     return study.main(study.Study("tuning", cells, _report), arguments)
 
 
-def _changed(contender: Contender, changes: Changes) -> Contender:
+def changed(contender: Contender, changes: Changes) -> Contender:
     """With another algorithm, or another system around it."""
     of_algorithm, of_system = changes
     system: Any = contender.system

@@ -241,13 +241,15 @@ class Actors:
 @functools.partial(jax.jit, static_argnums=0)
 def _act(policy: Policy, versions: Any, observation: Any, noise: Any, t: Any) -> tuple[jax.Array, jax.Array]:
     """Actions and log-probabilities `[U, m, ...]` of `U` versions for observations `[U, m, *obs]` at step `t`."""
-    return _each_version(policy.act, versions, observation, noise[t])
+    action, log_prob = _each_version(policy.act, versions, observation, noise[t])
+    return action, log_prob
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def _value(policy: Policy, versions: Any, observation: Any) -> jax.Array:
     """Values `[U, m]` of `U` versions for observations `[U, m, *obs]`."""
-    return _each_version(lambda version, one: policy.apply(version, one)[1], versions, observation)
+    value: jax.Array = _each_version(lambda version, one: policy.apply(version, one)[1], versions, observation)
+    return value
 
 
 def _each_version(function: Callable[..., Any], versions: Any, observation: Any, *others: Any) -> Any:
