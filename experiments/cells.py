@@ -42,7 +42,8 @@ class Cell:
     @property
     def label(self) -> str:
         """Its name in the table and in the progress."""
-        return " ".join(part for part in (self.contender.name, self.setting, f"seed {self.seed}") if part)
+        parts = (self.environment, self.contender.name, self.setting, f"seed {self.seed}")
+        return " ".join(part for part in parts if part)
 
     @property
     def environment(self) -> str:

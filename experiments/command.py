@@ -3,11 +3,16 @@
 import argparse
 from collections.abc import Sequence
 
-from experiments import quickstart, shell, systems, tuning
+from experiments import quickstart, shell, stellaris_training, systems, tuning
 from experiments.options import Parser
 
 #: Experiments by name: each module has `DESCRIPTION`, `add_arguments(parser)` and `main(arguments) -> exit status`.
-EXPERIMENTS = {"quickstart": quickstart, "systems": systems, "tuning": tuning}
+EXPERIMENTS = {
+    "quickstart": quickstart,
+    "systems": systems,
+    "tuning": tuning,
+    "stellaris-training": stellaris_training,
+}
 
 
 @shell.command

@@ -31,8 +31,15 @@ class Study:
     report: Callable[[Sequence[Finished], Path, Console], None]  #: tables and pictures, of the cells that are there.
 
 
-def add_arguments(parser: argparse.ArgumentParser, *, name: str, seeds: int, first: int = 0) -> None:
-    """The options that every study has."""
+def add_arguments(parser: argparse.ArgumentParser, *, name: str, seeds: int | None, first: int = 0) -> None:
+    """The options that every study has.
+
+    Args:
+      parser: of the study.
+      name: of the study.
+      seeds: how many there are by default; None where that is for the study's preset to say.
+      first: of them, by default.
+    """
     parser.add_argument(
         "--seed", type=options.whole(0), default=first, help="first; of parameters, environments, delays"
     )

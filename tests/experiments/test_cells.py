@@ -93,7 +93,7 @@ def test_a_process_does_what_this_one_does(tmp_path: Path) -> None:
             np.testing.assert_equal(row, expected)
     assert len(result.trace.select("applied").time) or len(result.trace) > 100
     record = json.loads((result.folder / "cell.json").read_text())
-    assert record["label"] == "synchronous as it is seed 0"
+    assert record["label"] == "CartPole-v1 synchronous as it is seed 0"
     assert record["settings"]["system"]["algorithm"]["minibatch_size"] == 64
     assert result.summary["steps"] == 256
 

@@ -61,7 +61,7 @@ def test_help(ran: list[int], capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_every_experiment_has_what_a_command_needs() -> None:
     """A description of one line, options and a main function."""
-    assert set(command.EXPERIMENTS) == {"quickstart", "systems", "tuning"}
+    assert set(command.EXPERIMENTS) == {"quickstart", "systems", "tuning", "stellaris-training"}
     for module in command.EXPERIMENTS.values():
         assert "\n" not in module.DESCRIPTION
         assert callable(module.add_arguments)

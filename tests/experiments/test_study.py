@@ -44,7 +44,7 @@ def table(path: Path) -> list[dict[str, str]]:
 def test_a_study_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It is not begun anew unasked; what is not there is run, and the tables are those of an unbroken run."""
     cells = [tiny(seed) for seed in (0, 1)]
-    labels = ["synchronous seed 0", "synchronous seed 1"]
+    labels = ["CartPole-v1 synchronous seed 0", "CartPole-v1 synchronous seed 1"]
     assert run(cells, tmp_path) == (0, [labels])
     assert "1 runs to go" in capsys.readouterr().out
     unbroken = {name: (tmp_path / name).read_bytes() for name in ("runs.csv", "curves.csv")}
@@ -64,9 +64,9 @@ def test_a_study_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
 def test_a_failure_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With the command that does it again; the rest goes on."""
     bad = tiny(environment="NoSuch-v0")
-    assert run([bad, tiny()], tmp_path, "--jobs", "1") == (1, [["synchronous seed 0"]])
+    assert run([bad, tiny()], tmp_path, "--jobs", "1") == (1, [["CartPole-v1 synchronous seed 0"]])
     said = capsys.readouterr().err
-    assert said.startswith("error: synchronous seed 0: ")
+    assert said.startswith("error: NoSuch-v0 synchronous seed 0: ")
     assert "NoSuch-v0" in said
     again = f"python -m experiments own --env CartPole-v1 --seed 0 --seeds 1 --out {tmp_path} --only {bad.key}"
     assert again in said
