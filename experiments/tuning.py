@@ -1,8 +1,8 @@
 """Every system tuned as hard as the others: as many settings each, on one seed that no result uses."""
 
 import argparse
-import dataclasses
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +11,34 @@ from rich.console import Console
 from experiments import options, runs, study
 from experiments.cells import Cell, Finished
 from experiments.presets import LEARNERS, Contender, architectures
-from stellaris import staleness_aware
-from stellaris.systems import Budget, StalenessControl
+from stellaris import IMPACT, IMPALA, PPO, staleness_aware
+from stellaris.systems import (
+    AsynchronousActors,
+    Budget,
+    Impact,
+    StalenessControl,
+    Stellaris,
+    Synchronous,
+    System,
+)
 
 DESCRIPTION = "run every system with as many settings as the others have, and list what each comes to"
 
 #: Seeds of results begin at 0: what is chosen by this one was not chosen by them.
 SEED = 100
 
-#: What is changed of each system: fields of its algorithm, and of the system itself. The first is the starting point.
-#: For PPO it is what Stellaris had been given before; for IMPALA and IMPACT what learns CartPole.
+#: Where each begins: PPO with what had been chosen for Stellaris alone, IMPALA and IMPACT with what learns CartPole.
+_PPO = PPO(learning_rate=3e-4, epochs=10, minibatch_size=512)
+START: Mapping[str, System] = {
+    "synchronous": Synchronous(_PPO),
+    "stellaris": Stellaris(_PPO, learners=LEARNERS, aggregator=staleness_aware(LEARNERS, decay=1.0), rho=2.0),
+    "asynchronous actors": AsynchronousActors(IMPALA(learning_rate=3e-3, epochs=4, minibatch_size=4)),
+    "IMPACT": Impact(IMPACT(learning_rate=1e-3, epochs=1, minibatch_size=512)),
+}
 IN_ROUNDS = {"control": StalenessControl(pace=0)}
 #: Gradients of a group are applied one after the other, instead of their mean.
 A_STEP_EACH = {"aggregator": staleness_aware(LEARNERS, decay=1.0, combine="sequential")}
+#: What is changed of a system: fields of its algorithm, and of the system itself.
 Changes = tuple[Mapping[str, Any], Mapping[str, Any]]
 SETTINGS: Mapping[str, Mapping[str, Changes]] = {
     "synchronous": {
@@ -99,7 +114,7 @@ def main(arguments: argparse.Namespace) -> int:
     """Runs every setting, and prints them by what they came to."""
     preset = architectures(arguments.env)
     runs.check(preset.workload)
-    rows = {contender.name: contender for contender in preset.contenders}
+    rows = {row.name: replace(row, system=START[row.name]) for row in preset.contenders if row.name in START}
     seeds = options.seeds("--seed", arguments.seed, arguments.seeds)
     cells = [
         Cell(changed(rows[system], changes), preset.workload, Budget(steps=arguments.steps), seed, setting)
@@ -114,8 +129,8 @@ def changed(contender: Contender, changes: Changes) -> Contender:
     """With another algorithm, or another system around it."""
     of_algorithm, of_system = changes
     system: Any = contender.system
-    algorithm = dataclasses.replace(system.algorithm, **of_algorithm)
-    return dataclasses.replace(contender, system=dataclasses.replace(system, algorithm=algorithm, **of_system))
+    algorithm = replace(system.algorithm, **of_algorithm)
+    return replace(contender, system=replace(system, algorithm=algorithm, **of_system))
 
 
 def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
