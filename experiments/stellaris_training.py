@@ -1,22 +1,30 @@
 """Return over time and over steps, of each system on each environment: the paper's training curves and final bars."""
 
 import argparse
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import jax
 from rich.console import Console
 
 from experiments import options, plots, runs, study
 from experiments.cells import Cell, Finished
 from experiments.presets import architectures
 from experiments.statistics import estimate
-from stellaris.systems import Budget
+from stellaris.acting import envs
+from stellaris.acting.evaluation import evaluate
+from stellaris.acting.policies import PolicyVersion
+from stellaris.systems import Budget, Workload
 
 DESCRIPTION = "train every environment by Stellaris and by the systems that it is compared with"
 
 #: The systems that the paper compares, by their names in `presets`.
 SYSTEMS = ("synchronous", "asynchronous actors", "IMPACT", "stellaris")
+
+#: Episodes of the untrained policy.
+_EPISODES = 100
 
 
 @dataclass(frozen=True)
@@ -74,6 +82,7 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
         ]
         steps = here[0].cell.budget.steps
         plots.learning(groups, out / f"training_{environment}", title=environment, steps=steps)
+        rows.append((environment, "untrained", _untrained(here[0].cell.workload), "", "mean, standard error"))
         for contender, histories in groups:
             final = estimate([history[-1]["episode_return"] for history in histories])
             seconds = estimate([history[-1]["seconds"] for history in histories])
@@ -81,3 +90,12 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
             rows.append((environment, contender.name, f"{final}", f"{seconds.middle:,.0f}", interval))
     title = f"mean return of the last 100 training episodes after {results[0].cell.budget.steps:,.0f} steps"
     console.print(study.table(title, ("environment", "system", "return", "virtual s", "interval"), rows))
+
+
+def _untrained(workload: Workload) -> str:
+    """What a policy that has learned nothing comes to: nearly random actions."""
+    policy = workload.make_policy(envs.make(workload.environment, slots=1).spec)
+    version = PolicyVersion(policy.init(jax.random.key(0)), policy.statistics().normaliser())
+    played = evaluate(policy, version, workload.environment, episodes=_EPISODES, seed=0)
+    returns = [episode.episode_return for episode in played]
+    return f"{statistics.mean(returns):,.4g} ± {statistics.stdev(returns) / _EPISODES**0.5:,.2g}"
