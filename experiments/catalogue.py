@@ -21,6 +21,9 @@ class Entry:
         return importlib.import_module(f"experiments.{self.module}")
 
 
+#: Of five variants by five seeds; in proportion for more.
+_VARIANTS = {"smoke": "1", "small": "20", "paper": "2,000"}
+
 EXPERIMENTS: Mapping[str, Entry] = {
     "quickstart": Entry("quickstart", f"{STELLARIS}, the demo", {"tuned": "2", "paper": "3"}),
     "systems": Entry("systems", f"{STELLARIS}, the architectures of the slides", {"": "2"}),
@@ -28,6 +31,10 @@ EXPERIMENTS: Mapping[str, Entry] = {
     "stellaris-training": Entry(
         "stellaris_training", f"{STELLARIS}, training performance", {"smoke": "1", "small": "90", "paper": "3,000"}
     ),
+    "stellaris-ablation": Entry("stellaris_ablation", f"{STELLARIS}, ablation", _VARIANTS),
+    "stellaris-aggregators": Entry("stellaris_aggregators", f"{STELLARIS}, aggregators against each other", _VARIANTS),
+    "stellaris-sensitivity": Entry("stellaris_sensitivity", f"{STELLARIS}, sensitivity to d, rho and v", _VARIANTS),
+    "stellaris-why": Entry("stellaris_why", f"{STELLARIS}, what 2.2 times the reward is made of", _VARIANTS),
     "simtest": Entry("simtest.command", "", {"": "1"}),
     "list": Entry("listing"),
 }

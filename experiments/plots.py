@@ -1,6 +1,6 @@
 """Pictures that read well in print: distinct without colour, labelled in units."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -73,11 +73,7 @@ def learning(systems: Sequence[Curves], path: Path, *, title: str, steps: float)
         over_time.set(ylabel=_RETURN)
         for i, (contender, histories) in enumerate(systems):
             returns = [history[-1]["episode_return"] for history in histories]
-            middle, low, high, claim = estimate(returns)
-            final.bar(i, middle, width=0.7, color=contender.colour, alpha=0.5)
-            if claim:
-                final.errorbar(i, middle, [[middle - low], [high - middle]], color="black", capsize=3, linewidth=1)
-            final.plot([i] * len(returns), returns, "o", color=contender.colour, markersize=3)
+            bar(final, i, returns, contender.colour)
         final.set_xticks(range(len(systems)), [contender.name for contender, _ in systems], rotation=20, ha="right")
         _legend(over_time)
 
@@ -98,6 +94,24 @@ def _learning_curve(axes: Axes, curves: Curves, column: str) -> None:
     axes.plot(grid[known], [e.middle for e in estimates], label=contender.name, linewidth=1.5, **style)
     low, high = [e.low for e in estimates], [e.high for e in estimates]
     axes.fill_between(grid[known], low, high, color=contender.colour, alpha=0.15, linewidth=0)
+
+
+def bars(returns: Mapping[str, Sequence[float]], colours: Mapping[str, str], path: Path, *, title: str) -> None:
+    """What each variant comes to: a bar, its interval where there are seeds enough, and its runs as points."""
+    with figure(path, title, columns=1, suffixes=(".png", ".pdf")) as (axes,):
+        for i, (name, values) in enumerate(returns.items()):
+            bar(axes, i, values, colours[name])
+        axes.set_xticks(range(len(returns)), list(returns), rotation=30, ha="right")
+        axes.set(ylabel=_RETURN)
+
+
+def bar(axes: Axes, place: int, values: Sequence[float], colour: str) -> None:
+    """A bar to the middle of some runs, its interval where there are seeds enough, and the runs as points."""
+    middle, low, high, claim = estimate(values)
+    axes.bar(place, middle, width=0.7, color=colour, alpha=0.5)
+    if claim:
+        axes.errorbar(place, middle, [[middle - low], [high - middle]], color="black", capsize=3, linewidth=1)
+    axes.plot([place] * len(values), values, "o", color=colour, markersize=3)
 
 
 def reward_vs_time(systems: Sequence[Runs], path: Path, *, title: str, target: float | None) -> None:

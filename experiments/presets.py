@@ -96,6 +96,20 @@ def _synchronous(system: Synchronous) -> Contender:
     return contender("synchronous", system, colour="#D55E00", line="--")
 
 
+def demo_ppo(minibatch_size: int, *, epochs: int = 10) -> PPO:
+    """The demo's PPO, with minibatches of some size."""
+    return PPO(
+        learning_rate=5e-5,
+        clip=0.2,
+        entropy_coefficient=0.01,
+        value_coefficient=1.0,
+        value_loss_clip=100.0,
+        epochs=epochs,
+        minibatch_size=minibatch_size,
+        max_gradient_norm=None,
+    )
+
+
 def paper(environment: str) -> Preset:
     """The demo's own settings: 20 rounds of 16 x 256 steps, full batches, 10 iterations; learners take a quarter each.
 
@@ -104,19 +118,6 @@ def paper(environment: str) -> Preset:
     """
     rounds = 20
     batch = ACTORS * FRAGMENT
-
-    def ppo(minibatch_size: int) -> PPO:
-        return PPO(
-            learning_rate=5e-5,
-            clip=0.2,
-            entropy_coefficient=0.01,
-            value_coefficient=1.0,
-            value_loss_clip=100.0,
-            epochs=10,
-            minibatch_size=minibatch_size,
-            max_gradient_norm=None,
-        )
-
     return Preset(
         name="paper",
         summary=f"the authors' demo: {rounds} rounds, learning rate 5e-5, full batches, round-based actors",
@@ -124,14 +125,14 @@ def paper(environment: str) -> Preset:
         contenders=(
             _stellaris(
                 Stellaris(
-                    ppo(batch // LEARNERS),
+                    demo_ppo(batch // LEARNERS),
                     learners=LEARNERS,
                     aggregator=staleness_aware(LEARNERS, decay=0.9, combine="sequential", threshold="integer"),
                     rho=1.0,
                     control=StalenessControl(pace=0),
                 )
             ),
-            _synchronous(Synchronous(ppo(batch))),
+            _synchronous(Synchronous(demo_ppo(batch))),
         ),
         budget=Budget(steps=rounds * batch),
     )

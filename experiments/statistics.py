@@ -21,7 +21,8 @@ class Estimate(NamedTuple):
     claim: bool  #: whether there are seeds enough for an interval.
 
     def __str__(self) -> str:
-        return f"{self.middle:,.4g} ({self.low:,.4g} to {self.high:,.4g})"
+        around = f" ({self.low:,.4g} to {self.high:,.4g})" if self.low < self.high else ""
+        return f"{self.middle:,.4g}{around}"
 
 
 def interquartile_mean(values: Sequence[float]) -> float:

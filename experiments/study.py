@@ -76,7 +76,7 @@ def chosen(arguments: argparse.Namespace, sizes: Mapping[str, Size]) -> tuple[Si
 def main(study: Study, arguments: argparse.Namespace) -> int:
     """Runs a study's cells, and reports on those that are done; also when it is interrupted."""
     console = Console(highlight=False, soft_wrap=True)
-    console.width = max(console.width, 120)
+    console.width = max(console.width, 150)
     out: Path = arguments.out
     with output.usable(out):
         if "only" in arguments:

@@ -1,0 +1,32 @@
+"""Ways to aggregate the gradients of asynchronous learners, in the same system."""
+
+import argparse
+from collections.abc import Mapping
+from typing import Any
+
+from experiments import variants
+from experiments.presets import LEARNERS, Contender
+from stellaris import fully_asynchronous, softsync, stale_synchronous, staleness_aware, synchronous
+
+DESCRIPTION = "staleness-aware aggregation against softsync, stale-synchronous, fully asynchronous and synchronous"
+
+add_arguments = variants.add_arguments
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Runs every variant."""
+    return variants.main("stellaris-aggregators", _variants, arguments)
+
+
+def _variants(environment: str) -> Mapping[str, Contender]:
+    """The bound of stale-synchronous learners and the group of softsync are half of the learners."""
+    half = LEARNERS // 2
+    aggregators: dict[str, dict[str, Any]] = {
+        "Stellaris": {},
+        "its mean step": {"aggregator": staleness_aware(LEARNERS, decay=1.0)},
+        f"softsync({half})": {"aggregator": softsync(half, learners=LEARNERS)},
+        f"stale-synchronous({half})": {"aggregator": stale_synchronous(half, LEARNERS)},
+        "fully asynchronous": {"aggregator": fully_asynchronous(capacity=2 * LEARNERS)},
+        "synchronous": {"aggregator": synchronous(LEARNERS)},
+    }
+    return variants.of_stellaris(environment, aggregators)
