@@ -29,7 +29,7 @@ def python_of(requirements: Sequence[str], say: Callable[[str], None]) -> Path:
         say(f"installing {name} into {folder} ...")
         shutil.rmtree(folder, ignore_errors=True)
         venv.create(folder, with_pip=True)
-        pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *requirements]
+        pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *requirements]
         done = subprocess.run(pip, capture_output=True, text=True)
         if done.returncode:
             raise RuntimeError(f"pip cannot install {', '.join(requirements)}: {done.stderr.strip()[-2000:]}")

@@ -153,7 +153,7 @@ def _run(side: Side, way: Way) -> list[Round]:
         return rounds_in(output.read())
 
 
-def _end(process: "subprocess.Popen[str]") -> None:
+def _end(process: "subprocess.Popen[bytes]") -> None:
     """Ends a process and those that it started."""
     for number, patience in ((signal.SIGTERM, 10.0), (signal.SIGKILL, None)):
         if process.poll() is None:

@@ -62,7 +62,7 @@ def _impala(task: Task) -> tuple[System, SimulatedPlatform]:
         learning_rate=task.learning_rate,
         discount=task.discount,
         entropy_coefficient=0.0,
-        minibatch_size=task.actors // task.gradients,
+        minibatch_size=task.actors,
         max_gradient_norm=task.max_gradient_norm,
     )
     at_once = FunctionSpec(compute=Constant(0.0))

@@ -26,8 +26,7 @@ class Task:
     value_coefficient: float = 0.5
     max_gradient_norm: float = 0.5
     epochs: int = 10
-    minibatch: int = 512
-    gradients: int = 4  #: of IMPALA, from a batch: each from as many whole fragments.
+    minibatch: int = 512  #: of PPO; IMPALA computes one gradient from each batch.
     seed: int = 0
     warm_up: int = 0  #: rounds before the clock of `seconds` starts.
     seconds: float = 20.0  #: it trains for, at most.

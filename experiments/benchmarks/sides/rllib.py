@@ -61,7 +61,6 @@ def main(task: Task, runners: int) -> None:
         )
         config.reporting(metrics_num_episodes_for_smoothing=100)
     else:
-        config.training(minibatch_size=task.batch // task.gradients, num_epochs=1)
         config.reporting(metrics_num_episodes_for_smoothing=100, min_time_s_per_iteration=_EVERY)
     config.debugging(seed=task.seed, log_level="ERROR")
     algorithm = config.build_algo()
@@ -82,7 +81,6 @@ def main(task: Task, runners: int) -> None:
 def _learned_from(task: Task, results: dict[str, Any]) -> int:
     if task.algorithm == "ppo":  # whose learners count a step once for every epoch
         return int(results["env_runners"]["num_env_steps_sampled_lifetime"])
-    # Not their `num_env_steps_trained`: that counts the whole batch for each of its minibatches.
     steps = results.get("learners", {}).get("__all_modules__", {}).get("num_module_steps_trained_lifetime", 0)
     return 0 if math.isnan(steps) else int(steps)
 
