@@ -22,7 +22,7 @@ theory: .venv/installed  ## the papers' bounds, verified and broken (results/the
 	$(BIN)/python -m theory_checks --plot
 
 simtest: .venv/installed  ## 2,000 random systems on faulty platforms, looked at after every event (minutes)
-	$(BIN)/python -m experiments.simtest --seeds 2000
+	$(BIN)/python -m experiments simtest --seeds 2000
 
 lint: .venv/installed  ## formatter, linter and type checker
 	$(BIN)/ruff format --check .

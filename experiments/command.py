@@ -3,26 +3,27 @@
 import argparse
 from collections.abc import Sequence
 
-from experiments import quickstart, shell, systems
+from experiments import shell
+from experiments.catalogue import EXPERIMENTS
 from experiments.options import Parser
-
-#: Experiments by name: each module has `DESCRIPTION`, `add_arguments(parser)` and `main(arguments) -> exit status`.
-EXPERIMENTS = {"quickstart": quickstart, "systems": systems}
 
 
 @shell.command
 def main(argv: Sequence[str] | None = None) -> int:
     """Parses the command line and runs the experiment that it names."""
-    parser = Parser(prog="python -m experiments", description="Runs an experiment.")
-    names = parser.add_subparsers(dest="name", required=True, metavar="NAME")
-    for name, module in EXPERIMENTS.items():
-        sub = names.add_parser(
-            name,
-            help=module.DESCRIPTION,
-            description=module.DESCRIPTION,
-            formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-        )
-        module.add_arguments(sub)
-    arguments = parser.parse_args(argv)
-    status: int = EXPERIMENTS[arguments.name].main(arguments)
+    parser = Parser(
+        prog="python -m experiments",
+        description="Runs an experiment; `list` says what each of them shows, and `NAME --help` what it takes.",
+    )
+    parser.add_argument("name", metavar="NAME", choices=EXPERIMENTS, help=", ".join(EXPERIMENTS))
+    parser.add_argument("arguments", metavar="...", nargs=argparse.REMAINDER, help="the experiment's options")
+    named = parser.parse_args(argv)
+    experiment = EXPERIMENTS[named.name].load()
+    own = Parser(
+        prog=f"python -m experiments {named.name}",
+        description=experiment.DESCRIPTION,
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    experiment.add_arguments(own)
+    status: int = experiment.main(own.parse_args(named.arguments))
     return status

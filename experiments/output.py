@@ -3,6 +3,7 @@
 import fcntl
 import itertools
 import json
+import math
 import os
 import shutil
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -146,3 +147,12 @@ def _remove_empty(folders: Sequence[Path]) -> None:
 
 def _unusable(folder: Path, error: OSError) -> UsageError:
     return UsageError(f"--out {folder} cannot be written into: {reason(error)}")
+
+
+def finite(record: Any) -> Any:
+    """A record as JSON can hold it, which has no NaN: what is not finite is None."""
+    if isinstance(record, dict):
+        return {key: finite(value) for key, value in record.items()}
+    if isinstance(record, list):
+        return [finite(value) for value in record]
+    return None if isinstance(record, float) and not math.isfinite(record) else record

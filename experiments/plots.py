@@ -13,6 +13,7 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
 from experiments.presets import Contender
+from experiments.statistics import FEWEST, estimate
 from stellaris.runtime import Trace
 from stellaris.runtime.files import atomic_path
 from stellaris.systems import Row
@@ -44,6 +45,59 @@ class Runs(NamedTuple):
     contender: Contender
     histories: Sequence[Sequence[Row]]
     traces: Sequence[Trace]
+
+
+class Curves(NamedTuple):
+    """The histories of one system's runs."""
+
+    contender: Contender
+    histories: Sequence[Sequence[Row]]
+
+
+def learning(systems: Sequence[Curves], path: Path, *, title: str, steps: float) -> None:
+    """Return over virtual time, over steps, and at the end, by system; `path` has no suffix: a PNG and a PDF.
+
+    With seeds enough for an interval: the interquartile mean, with its 95 % band. With fewer, a thin line a run.
+    """
+    seeds = max(len(curves.histories) for curves in systems)
+    caption = f"{title}: {steps:,.0f} steps a run, {seeds} seed{'s' if seeds > 1 else ''}"
+    with figure(path, caption, columns=3, suffixes=(".png", ".pdf")) as (over_time, over_steps, final):
+        for axes, column, label in (
+            (over_time, "seconds", "virtual time (s)"),
+            (over_steps, "steps", "environment steps"),
+        ):
+            for curves in systems:
+                _learning_curve(axes, curves, column)
+            axes.set(xlabel=label)
+            axes.set_xlim(left=0)
+        over_time.set(ylabel=_RETURN)
+        for i, (contender, histories) in enumerate(systems):
+            returns = [history[-1]["episode_return"] for history in histories]
+            middle, low, high, claim = estimate(returns)
+            final.bar(i, middle, width=0.7, color=contender.colour, alpha=0.5)
+            if claim:
+                final.errorbar(i, middle, [[middle - low], [high - middle]], color="black", capsize=3, linewidth=1)
+            final.plot([i] * len(returns), returns, "o", color=contender.colour, markersize=3)
+        final.set_xticks(range(len(systems)), [contender.name for contender, _ in systems], rotation=20, ha="right")
+        _legend(over_time)
+
+
+def _learning_curve(axes: Axes, curves: Curves, column: str) -> None:
+    contender, histories = curves
+    end = min(history[-1][column] for history in histories)
+    grid = np.linspace(0.0, end, 200)
+    lines = np.array([_interpolate(grid, history, column) for history in histories])
+    known = np.isfinite(lines).all(axis=0)
+    style: dict[str, Any] = {"color": contender.colour, "linestyle": contender.line}
+    if len(lines) < FEWEST:
+        axes.plot(grid, np.median(lines, axis=0), label=contender.name, linewidth=1.8, **style)
+        for line in lines if len(lines) > 1 else ():
+            axes.plot(grid, line, linewidth=0.6, alpha=0.6, **style)
+        return
+    estimates = [estimate(values) for values in lines[:, known].T.tolist()]
+    axes.plot(grid[known], [e.middle for e in estimates], label=contender.name, linewidth=1.5, **style)
+    low, high = [e.low for e in estimates], [e.high for e in estimates]
+    axes.fill_between(grid[known], low, high, color=contender.colour, alpha=0.15, linewidth=0)
 
 
 def reward_vs_time(systems: Sequence[Runs], path: Path, *, title: str, target: float | None) -> None:
@@ -123,14 +177,15 @@ def _interpolate(grid: Any, run: Sequence[Row], column: str) -> Any:
 
 
 @contextmanager
-def figure(path: Path, title: str, *, columns: int) -> Iterator[Sequence[Axes]]:
-    """A figure that appears under its name only once it is whole."""
+def figure(path: Path, title: str, *, columns: int, suffixes: Sequence[str] = ("",)) -> Iterator[Sequence[Axes]]:
+    """A figure that appears under its name, with each of the suffixes, only once it is whole."""
     with plt.rc_context(_SETTINGS):
         canvas, axes = plt.subplots(1, columns, figsize=(4.4 + 2.6 * (columns - 1), 3.0), squeeze=False)
         try:
             yield list(axes[0])
             axes[0][0].set_title(title, loc="left", fontsize=10)
-            with atomic_path(path) as draft:
-                canvas.savefig(draft)
+            for suffix in suffixes:
+                with atomic_path(f"{path}{suffix}") as draft:
+                    canvas.savefig(draft)
         finally:
             plt.close(canvas)

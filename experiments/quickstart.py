@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from experiments import options, plots, progress, runs, shell, testbed
-from experiments.output import one_run
+from experiments.output import finite, one_run
 from experiments.presets import PRESETS, TARGETS, Preset
 from stellaris.runtime import FunctionError
 from stellaris.runtime.files import atomic_write
@@ -67,7 +67,7 @@ def main(arguments: argparse.Namespace) -> int:
                         label=label, budget=budget, colour=contender.colour, contender=contender, seed=seed
                     )
                     outcomes.append(outcome)
-                    runs.run(preset.workload, outcome, threads=arguments.threads, display=display)
+                    runs.run(preset.workload, outcome, threads=arguments.threads, watcher=display)
                     if math.isinf(budget.seconds):  # whatever ends the first system, the others get as many seconds
                         budget = Budget(seconds=outcome.history[-1]["seconds"])
 
@@ -143,7 +143,7 @@ def _write(
         "runs": summaries,
     }
     with atomic_write(out / _RECORD) as file:
-        json.dump(_finite(record), file, indent=2)
+        json.dump(finite(record), file, indent=2)
         file.write("\n")
     for outcome in outcomes:
         outcome.trace.to_chrome(out / f"trace_{outcome.name}.json")
@@ -189,12 +189,3 @@ def _spread(values: Sequence[float | None], form: str) -> str:
     return (
         f"{progress.number(middle, form)} ({progress.number(min(known), form)} to {progress.number(max(known), form)})"
     )
-
-
-def _finite(record: Any) -> Any:
-    """JSON has no NaN."""
-    if isinstance(record, dict):
-        return {key: _finite(value) for key, value in record.items()}
-    if isinstance(record, list):
-        return [_finite(value) for value in record]
-    return None if isinstance(record, float) and not math.isfinite(record) else record

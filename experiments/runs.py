@@ -3,7 +3,7 @@
 import math
 import warnings
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from experiments import progress, shell
 from experiments.presets import Contender
@@ -26,6 +26,19 @@ class Outcome(progress.Run):
         return f"{self.contender.name}_{self.seed}"
 
 
+class Watcher(Protocol):
+    """Is told how a run gets on."""
+
+    def begin(self, run: Outcome, /) -> None:
+        """It begins."""
+
+    def row(self, run: Outcome, /) -> None:
+        """A round of it is over."""
+
+    def end(self, run: Outcome, /) -> None:
+        """It has ended, however."""
+
+
 def check(workload: Workload) -> None:
     """Makes environment and policy once, before anything else: what they raise is their author's choice."""
     try:
@@ -36,7 +49,7 @@ def check(workload: Workload) -> None:
         raise shell.UsageError(f"--env {workload.environment}: {error}") from error
 
 
-def run(workload: Workload, outcome: Outcome, *, threads: int, display: progress.Display) -> None:
+def run(workload: Workload, outcome: Outcome, *, threads: int, watcher: Watcher) -> None:
     """One run; `outcome` is filled as it goes, so that an interruption loses nothing."""
     contender = outcome.contender
     platform = SimulatedPlatform(
@@ -47,11 +60,11 @@ def run(workload: Workload, outcome: Outcome, *, threads: int, display: progress
     )
     outcome.trace = platform.trace
     outcome.begin()
-    display.begin(outcome)
+    watcher.begin(outcome)
 
     def on_progress(row: Row) -> None:
         outcome.add(row)
-        display.row(outcome)
+        watcher.row(outcome)
 
     try:
         train(
@@ -72,7 +85,7 @@ def run(workload: Workload, outcome: Outcome, *, threads: int, display: progress
         outcome.status = "failed"
         raise
     finally:
-        display.end(outcome)
+        watcher.end(outcome)
 
 
 def summarise(outcome: Outcome, target: float | None) -> dict[str, Any]:

@@ -53,7 +53,7 @@ def main(arguments: argparse.Namespace) -> int:
                     seed=arguments.seed,
                 )
                 outcomes.append(outcome)
-                runs.run(preset.workload, outcome, threads=arguments.threads, display=display)
+                runs.run(preset.workload, outcome, threads=arguments.threads, watcher=display)
 
     try:
         status = shell.INTERRUPTED if shell.interruptible(learn) else 0

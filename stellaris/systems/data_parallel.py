@@ -122,10 +122,10 @@ class DataParallel:
         session.unused(batches=[loop.data] if loop.data else [])
 
     def _check(self, data: Data) -> None:
-        size = data.indices.shape[1]
-        if size % self.learners:
+        items = data.indices.shape[1]
+        if items % self.learners:
             raise ValueError(
-                f"learners={self.learners} do not divide a minibatch of {size}: choose a minibatch_size that they do"
+                f"learners={self.learners} do not divide a minibatch of {items}: choose a minibatch_size that they do"
             )
 
 

@@ -1,5 +1,6 @@
 """Fragments on their way from actors to learners: sampled, put together, waiting, thrown away, learned from."""
 
+import functools
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -34,7 +35,7 @@ class Waiting:
         """Its steps, but those that only reset the environment."""
         return self.fragment.steps - self.fragment.resets
 
-    @property
+    @functools.cached_property  # asked for at every event
     def age(self) -> Age:
         """What decides when it is learned from."""
         return Age(int(np.min(self.fragment.trajectory.version)), self.number)

@@ -9,6 +9,7 @@ from stellaris import checks
 from stellaris.acting import envs
 from stellaris.acting.envs import Environment, EnvSpec
 from stellaris.acting.policies import ActorCritic, Policy
+from stellaris.systems.history import WINDOW
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,8 @@ class Budget:
 
     Raises:
       TypeError: if a limit is not a number.
-      ValueError: if no limit is given (a target alone may never be reached), or one is not positive.
+      ValueError: if no limit is given (a target alone may never be reached), one is not positive, or there is a target
+        and fewer steps than the episodes that it is a mean of.
     """
 
     steps: float = math.inf
@@ -127,3 +129,8 @@ class Budget:
                 raise ValueError(f"{name}={getattr(self, name)} is not positive")
         if math.isinf(min(self.steps, self.seconds, self.cost)):
             raise ValueError("a budget needs a limit of steps, seconds or cost: a target alone may never be reached")
+        if self.target_return < math.inf and self.steps < WINDOW:
+            raise ValueError(
+                f"target_return={self.target_return} is never reached in steps={self.steps}: it is compared with the "
+                f"mean return of {WINDOW} episodes, each of a step at least"
+            )

@@ -196,11 +196,14 @@ def test_minionsrls_convolutions_against_numpy():
     for tower, got in (("policy", distribution.logits), ("value", value[:, None])):
         layers = params["params"][tower]
         y = np.moveaxis(np.float64(x) / 255, 1, -1)
-        for i, (stride, before, after) in enumerate(((4, 2, 2), (2, 1, 2), (1, 0, 0))):
+        for i, (stride, before, after) in enumerate(((4, 2, 2), (2, 1, 2))):
             y = np.pad(y, ((0, 0), (before, after), (before, after), (0, 0)))
             y = convolution(layers[f"Conv_{i}"], y, stride)
+        last = layers["Dense_0"]
+        kernel = {"kernel": last["kernel"].reshape(11, 11, 32, 256), "bias": last["bias"]}
+        y = convolution(kernel, y, 1)
         assert y.shape == (2, 1, 1, 256)
-        np.testing.assert_allclose(got, dense(layers["Dense_0"], y[:, 0, 0]), rtol=1e-3, atol=1e-5)
+        np.testing.assert_allclose(got, dense(layers["Dense_1"], y[:, 0, 0]), rtol=1e-3, atol=1e-5)
 
 
 # ---- parts ----------------------------------------------------------------------------------------------------------

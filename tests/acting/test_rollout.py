@@ -320,7 +320,7 @@ def test_trees_of_observations():
         distribution, value = policy.apply(version.value, observation)
         np.testing.assert_allclose(trajectory.value, value, rtol=1e-5)
         log_prob = type(distribution)(distribution.logits[:-1]).log_prob(trajectory.action)
-        np.testing.assert_allclose(trajectory.log_prob, log_prob, rtol=1e-5)
+        np.testing.assert_allclose(trajectory.log_prob, log_prob, rtol=1e-5, atol=1e-6)
         # What the sensors tell goes together: the picture shows the position, and the last action led there.
         position = observation["position"][:, 0, 0]
         np.testing.assert_array_equal(observation["picture"][:, 0, 0].argmax(axis=-1), position + 4)

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from experiments import command
+from experiments import catalogue, command
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         add_arguments=lambda parser: parser.add_argument("--number", type=int, default=0, help="the status"),
         main=main,
     )
-    monkeypatch.setattr(command, "EXPERIMENTS", {"it": experiment})
+    monkeypatch.setattr(command, "EXPERIMENTS", {"it": SimpleNamespace(load=lambda: experiment)})
     return numbers
 
 
@@ -50,8 +50,11 @@ def test_what_makes_no_sense(ran: list[int], argv: list[str], said: str, capsys:
 
 
 def test_help(ran: list[int], capsys: pytest.CaptureFixture[str]) -> None:
-    """Of the command, which lists its experiments; of an experiment, with the defaults of its options."""
-    for argv, texts in ((["--help"], ["it does nothing"]), (["it", "--help"], ["does nothing", "status (default: 0)"])):
+    """Of the command, which names its experiments; of an experiment, with the defaults of its options."""
+    for argv, texts in (
+        (["--help"], ["NAME it", "`list` says"]),
+        (["it", "--help"], ["does nothing", "status (default: 0)"]),
+    ):
         with pytest.raises(SystemExit, match="0"):
             command.main(argv)
         out = " ".join(capsys.readouterr().out.split())
@@ -59,10 +62,15 @@ def test_help(ran: list[int], capsys: pytest.CaptureFixture[str]) -> None:
     assert ran == []
 
 
-def test_every_experiment_has_what_a_command_needs() -> None:
-    """A description of one line, options and a main function."""
-    assert set(command.EXPERIMENTS) == {"quickstart", "systems"}
-    for module in command.EXPERIMENTS.values():
-        assert "\n" not in module.DESCRIPTION
-        assert callable(module.add_arguments)
-        assert callable(module.main)
+@pytest.mark.parametrize("name", catalogue.EXPERIMENTS)
+def test_every_experiment_has_what_a_command_needs(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A description, help, and a main function; the times are of presets that it has."""
+    module = catalogue.EXPERIMENTS[name].load()
+    assert "\n" not in module.DESCRIPTION
+    assert callable(module.main)
+    with pytest.raises(SystemExit, match="0"):
+        command.main([name, "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert text.startswith(f"usage: python -m experiments {name} ")
+    for preset in catalogue.EXPERIMENTS[name].minutes:
+        assert not preset or preset in text

@@ -17,9 +17,10 @@ from stellaris.systems import Budget, Workload
         (lambda: Workload("CartPole-v1", fragment=0), r"fragment=0"),
         (lambda: Budget(), r"a limit of steps, seconds or cost"),
         (lambda: Budget(seconds=0.0), r"seconds=0\.0"),
-        (lambda: Budget(steps=1, target_return=math.nan), r"target_return=nan is never reached"),
+        (lambda: Budget(steps=100, target_return=math.nan), r"target_return=nan is never reached"),
         (lambda: Budget(cost=-1.0), r"cost=-1\.0 is not positive"),
         (lambda: Budget(target_return=5.0), r"a target alone may never be reached"),
+        (lambda: Budget(steps=99, target_return=5.0), r"target_return=5\.0 is never reached in steps=99"),
     ],
 )
 def test_values_out_of_range(make: Any, message: str) -> None:

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from experiments import command as front
 from experiments.simtest import command
 from experiments.simtest.invariants import ViolationError
 
@@ -17,11 +18,11 @@ def test_the_command_prints_how_to_replay(monkeypatch: pytest.MonkeyPatch, capsy
         return {}
 
     monkeypatch.setattr(command, "run", broken)
-    assert command.main(["--seeds", "3", "--first-seed", "7"]) == 1
+    assert front.main(["simtest", "--seeds", "3", "--first-seed", "7"]) == 1
     out = capsys.readouterr().out
     assert "seed 8: it broke" in out
-    assert "python -m experiments.simtest --first-seed 8 --seeds 1" in out
-    assert command.main(["--seeds", "1"]) == 0
+    assert "python -m experiments simtest --first-seed 8 --seeds 1" in out
+    assert front.main(["simtest", "--seeds", "1"]) == 0
 
 
 @pytest.mark.parametrize(
@@ -36,7 +37,7 @@ def test_the_command_prints_how_to_replay(monkeypatch: pytest.MonkeyPatch, capsy
 )
 def test_seeds_that_are_none(options: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     """They are refused in a line, not counted as failed."""
-    assert command.main(options) == 2
+    assert front.main(["simtest", *options]) == 2
     out, err = capsys.readouterr()
     assert err.startswith(f"error: {said}")
     assert err.count("\n") == 1
@@ -56,7 +57,7 @@ def test_an_interruption_leaves_the_summary(
         return {"started": 1}
 
     monkeypatch.setattr(command, "run", interrupted)
-    assert command.main(["--seeds", "5", "--first-seed", "6"]) == 130
+    assert front.main(["simtest", "--seeds", "5", "--first-seed", "6"]) == 130
     out, err = capsys.readouterr()
     assert "seeds 6 to 8: 1 failed" in out
     assert "[/it] broke" in out
@@ -67,7 +68,7 @@ def test_an_interruption_leaves_the_summary(
 def test_help(capsys: pytest.CaptureFixture[str]) -> None:
     """Each option with its default."""
     with pytest.raises(SystemExit, match="0"):
-        command.main(["--help"])
+        front.main(["simtest", "--help"])
     text = " ".join(capsys.readouterr().out.split())
     assert "how many seeds to run (default: 200)" in text
     assert "the first of them (default: 0)" in text
@@ -81,5 +82,5 @@ def test_one_seed_that_fails_shows_where(monkeypatch: pytest.MonkeyPatch, capsys
 
     monkeypatch.setattr(command, "run", broken)
     for seeds, shown in (("1", True), ("2", False)):
-        assert command.main(["--seeds", seeds]) == 1
+        assert front.main(["simtest", "--seeds", seeds]) == 1
         assert ("Traceback" in capsys.readouterr().out) == shown

@@ -1,0 +1,223 @@
+"""One run of a study: what it is set up with, where it is kept, and the process that does it."""
+
+import ast
+import csv
+import functools
+import hashlib
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+import sys
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import stellaris
+from experiments import output, runs
+from experiments.presets import Contender
+from stellaris.configuration import described, digest
+from stellaris.runtime import Trace
+from stellaris.runtime.files import atomic_write
+from stellaris.systems import Budget, Row, Workload
+
+#: Files of a finished cell; of one that failed there is the log.
+_HISTORY, _TRACE, _RECORD, _LOG = "history.csv", "trace.parquet", "cell.json", "failure.txt"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A system that learns a workload once."""
+
+    contender: Contender
+    workload: Workload
+    budget: Budget
+    seed: int
+    setting: str = ""  #: what tells it from the study's other runs of that system, in words.
+
+    @property
+    def label(self) -> str:
+        """Its name in the table and in the progress."""
+        parts = (self.environment, self.contender.name, self.setting, f"seed {self.seed}")
+        return " ".join(part for part in parts if part)
+
+    @property
+    def environment(self) -> str:
+        """Which one, by its name."""
+        environment = self.workload.environment
+        return str(getattr(environment, "name", environment))
+
+    def settings(self) -> Mapping[str, Any]:
+        """Everything that its result depends on, but the code."""
+        contender = self.contender
+        chosen = {
+            "system": contender.system,
+            "functions": contender.functions,
+            "prices": contender.prices,
+            "workload": self.workload,
+            "budget": self.budget,
+            "seed": self.seed,
+        }
+        return {name: described(value) for name, value in chosen.items()}
+
+    @functools.cached_property
+    def key(self) -> str:
+        """Names what it computes: other settings or another version of the library have another key."""
+        return digest({"code": code_version(), **self.settings()})
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What a cell has left in its folder."""
+
+    cell: Cell
+    folder: Path
+    history: Sequence[Row]
+    summary: Mapping[str, Any]
+
+    @property
+    def trace(self) -> Trace:
+        """Read anew each time: the traces of a study do not fit into memory together."""
+        return Trace.load(self.folder / _TRACE)
+
+
+@functools.cache
+def code_version() -> str:
+    """A digest of the library's code; comments, docstrings and formatting do not count."""
+    root = Path(stellaris.__file__).parent
+    parts = {
+        path.relative_to(root).as_posix(): ast.dump(_bare(ast.parse(path.read_text())))
+        for path in sorted(root.rglob("*.py"))
+    }
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+
+
+def _bare(tree: ast.Module) -> ast.Module:
+    """Without docstrings."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        first = node.body[0] if node.body else None
+        if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
+            node.body = node.body[1:]
+    return tree
+
+
+def finished(cell: Cell, out: Path) -> Finished | None:
+    """What a cell has left, if it was done; one that was killed has left nothing that counts."""
+    folder = _folder(cell, out)
+    if not (folder / _RECORD).exists():
+        return None
+    with (folder / _HISTORY).open(newline="") as file:
+        history = [{name: float(text) for name, text in row.items() if text} for row in csv.DictReader(file)]
+    summary = json.loads((folder / _RECORD).read_text())["summary"]
+    return Finished(cell, folder, history, summary)
+
+
+def failure(cell: Cell, out: Path) -> str:
+    """The last line of what a cell that failed has said."""
+    log = _folder(cell, out) / _LOG
+    lines = log.read_text().strip().splitlines() if log.exists() else []
+    return lines[-1] if lines else "its process was killed"
+
+
+class Running:
+    """A cell in a process of its own, which sends every row of its history.
+
+    Args:
+      cell: to be run.
+      out: the study's folder.
+    """
+
+    def __init__(self, cell: Cell, out: Path) -> None:
+        context = multiprocessing.get_context("spawn")  # a fork of a process that has JAX's threads may hang
+        self.rows, far_end = context.Pipe(duplex=False)
+        self._process = context.Process(target=_work, args=(cell, out, far_end), daemon=True)
+        self._process.start()
+        far_end.close()
+
+    def wait(self) -> bool:
+        """Waits for its end; whether it went well."""
+        self._process.join()
+        self.rows.close()
+        return self._process.exitcode == 0
+
+    def kill(self) -> None:
+        """At once."""
+        self._process.kill()
+        self.wait()
+
+
+def _work(cell: Cell, out: Path, rows: Connection) -> None:
+    """The process: runs the cell, and puts its folder in place once all of it is there."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent looks after that
+    folder = _folder(cell, out)
+    shutil.rmtree(folder, ignore_errors=True)
+    draft = folder.with_suffix(".unfinished")
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir(parents=True)
+    try:
+        run(cell, draft, _Wire(rows))
+        status = 0
+    except Exception:
+        (draft / _LOG).write_text(traceback.format_exc())
+        status = 1
+    draft.rename(folder)
+    sys.stdout.flush()
+    os._exit(status)  # a thread that still compiles crashes the interpreter's end
+
+
+def run(cell: Cell, folder: Path, watcher: runs.Watcher) -> None:
+    """Runs a cell in this process, and writes what it leaves into a folder."""
+    outcome = runs.Outcome(
+        label=cell.label,
+        budget=cell.budget,
+        colour=cell.contender.colour,
+        contender=cell.contender,
+        seed=cell.seed,
+    )
+    runs.run(cell.workload, outcome, threads=1, watcher=watcher)
+    write_rows(folder / _HISTORY, outcome.history)
+    outcome.trace.save(folder / _TRACE)
+    record = {
+        "label": cell.label,
+        "code": code_version(),
+        "settings": cell.settings(),
+        "summary": runs.summarise(outcome, cell.budget.target_return),
+    }
+    with atomic_write(folder / _RECORD) as file:
+        json.dump(output.finite(record), file, indent=2)
+        file.write("\n")
+
+
+class _Wire:
+    """Sends a run's rows to the study's process, and ends with it."""
+
+    def __init__(self, rows: Connection) -> None:
+        self._rows = rows
+
+    def begin(self, run: runs.Outcome) -> None:
+        """Nothing to be said yet."""
+
+    def row(self, run: runs.Outcome) -> None:
+        """A round is over."""
+        self._rows.send(run.history[-1])  # fails when the study's process was killed: then this one ends too
+
+    def end(self, run: runs.Outcome) -> None:
+        """The files say the rest."""
+
+
+def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """A CSV file; what a row does not have is empty."""
+    with atomic_write(path) as file:
+        writer = csv.DictWriter(file, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def _folder(cell: Cell, out: Path) -> Path:
+    return out / "cells" / cell.key

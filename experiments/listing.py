@@ -1,0 +1,29 @@
+"""`python -m experiments list`: what there is to be run."""
+
+import argparse
+
+from rich.console import Console
+from rich.table import Table
+
+from experiments import catalogue
+
+DESCRIPTION = "list the experiments: what each shows, of which paper, and how long it takes"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """It has none."""
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Prints a table."""
+    console = Console(highlight=False, soft_wrap=True)
+    console.width = max(console.width, 160)
+    table = Table(title="python -m experiments NAME", show_lines=True)
+    table.add_column("name", no_wrap=True)
+    for heading in ("what it does", "of", "minutes on two cores"):
+        table.add_column(heading)
+    for name, entry in catalogue.EXPERIMENTS.items():
+        minutes = "\n".join(f"{preset} {time}".strip() for preset, time in entry.minutes.items())
+        table.add_row(name, entry.load().DESCRIPTION, entry.of, minutes)
+    console.print(table)
+    return 0

@@ -1,0 +1,101 @@
+"""Return over time and over steps, of each system on each environment: the paper's training curves and final bars."""
+
+import argparse
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import jax
+from rich.console import Console
+
+from experiments import options, plots, runs, study
+from experiments.cells import Cell, Finished
+from experiments.presets import architectures
+from experiments.statistics import estimate
+from stellaris.acting import envs
+from stellaris.acting.evaluation import evaluate
+from stellaris.acting.policies import PolicyVersion
+from stellaris.systems import Budget, Workload
+
+DESCRIPTION = "train every environment by Stellaris and by the systems that it is compared with"
+
+#: The systems that the paper compares, by their names in `presets`.
+SYSTEMS = ("synchronous", "asynchronous actors", "IMPACT", "stellaris")
+
+#: Episodes of the untrained policy.
+_EPISODES = 100
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much of the figure is run."""
+
+    environments: Sequence[str]
+    steps: int  #: environment steps of every run.
+    seeds: int
+
+
+SIZES = {
+    "smoke": Size(("CartPole-v1",), 20_000, 2),
+    "small": Size(("Hopper-v4", "Humanoid-v4", "Walker2d-v4"), 300_000, 5),
+    "paper": Size(
+        ("Hopper-v4", "Humanoid-v4", "Walker2d-v4", "Gravitar-v5", "SpaceInvaders-v5", "Qbert-v5"), 1_000_000, 5
+    ),
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command line's options; what is not said is the preset's."""
+    parser.add_argument("--preset", choices=SIZES, default="small", help="how much is run")
+    parser.add_argument("--env", action="append", help="instead of the preset's; several times for several")
+    parser.add_argument("--system", action="append", choices=SYSTEMS, help="instead of all; several times for several")
+    parser.add_argument("--steps", type=options.whole(1), help="environment steps of every run")
+    study.add_arguments(parser, name="stellaris-training", seeds=None)
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Runs every system on every environment, and draws the curves."""
+    size = SIZES[arguments.preset]
+    steps = arguments.steps or size.steps
+    seeds = options.seeds("--seed", arguments.seed, arguments.seeds or size.seeds)
+    cells = []
+    for environment in arguments.env or size.environments:
+        preset = architectures(environment)
+        runs.check(preset.workload)
+        for contender in preset.contenders:
+            if contender.name in (arguments.system or SYSTEMS):
+                cells += [Cell(contender, preset.workload, Budget(steps=steps), seed) for seed in seeds]
+    return study.main(study.Study("stellaris-training", cells, _report), arguments)
+
+
+def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
+    """A table of final returns, and for each environment a picture."""
+    rows = []
+    for environment in dict.fromkeys(result.cell.environment for result in results):
+        here = [result for result in results if result.cell.environment == environment]
+        groups = [
+            plots.Curves(contender, [result.history for result in of])
+            for name in SYSTEMS
+            if (of := [result for result in here if result.cell.contender.name == name])
+            for contender in [of[0].cell.contender]
+        ]
+        steps = here[0].cell.budget.steps
+        plots.learning(groups, out / f"training_{environment}", title=environment, steps=steps)
+        rows.append((environment, "untrained", _untrained(here[0].cell.workload), "", "mean, standard error"))
+        for contender, histories in groups:
+            final = estimate([history[-1]["episode_return"] for history in histories])
+            seconds = estimate([history[-1]["seconds"] for history in histories])
+            interval = "IQM, 95 %" if final.claim else "median, range"
+            rows.append((environment, contender.name, f"{final}", f"{seconds.middle:,.0f}", interval))
+    title = f"mean return of the last 100 training episodes after {results[0].cell.budget.steps:,.0f} steps"
+    console.print(study.table(title, ("environment", "system", "return", "virtual s", "interval"), rows))
+
+
+def _untrained(workload: Workload) -> str:
+    """What a policy that has learned nothing comes to: nearly random actions."""
+    policy = workload.make_policy(envs.make(workload.environment, slots=1).spec)
+    version = PolicyVersion(policy.init(jax.random.key(0)), policy.statistics().normaliser())
+    played = evaluate(policy, version, workload.environment, episodes=_EPISODES, seed=0)
+    returns = [episode.episode_return for episode in played]
+    return f"{statistics.mean(returns):,.4g} ± {statistics.stdev(returns) / _EPISODES**0.5:,.2g}"

@@ -1,0 +1,155 @@
+"""Every system tuned as hard as the others: as many settings each, on one seed that no result uses."""
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from experiments import options, runs, study
+from experiments.cells import Cell, Finished
+from experiments.presets import LEARNERS, Contender, architectures
+from stellaris import IMPACT, IMPALA, PPO, staleness_aware
+from stellaris.systems import (
+    AsynchronousActors,
+    Budget,
+    Impact,
+    StalenessControl,
+    Stellaris,
+    Synchronous,
+    System,
+)
+
+DESCRIPTION = "run every system with as many settings as the others have, and list what each comes to"
+
+#: Seeds of results begin at 0: what is chosen by this one was not chosen by them.
+SEED = 100
+
+#: Where each begins: PPO with what had been chosen for Stellaris alone, IMPALA and IMPACT with what learns CartPole.
+_PPO = PPO(learning_rate=3e-4, epochs=10, minibatch_size=512)
+START: Mapping[str, System] = {
+    "synchronous": Synchronous(_PPO),
+    "stellaris": Stellaris(_PPO, learners=LEARNERS, aggregator=staleness_aware(LEARNERS, decay=1.0), rho=2.0),
+    "asynchronous actors": AsynchronousActors(IMPALA(learning_rate=3e-3, epochs=4, minibatch_size=4)),
+    "IMPACT": Impact(IMPACT(learning_rate=1e-3, epochs=1, minibatch_size=512)),
+}
+IN_ROUNDS = {"control": StalenessControl(pace=0)}
+#: Gradients of a group are applied one after the other, instead of their mean.
+A_STEP_EACH = {"aggregator": staleness_aware(LEARNERS, decay=1.0, combine="sequential")}
+#: What is changed of a system: fields of its algorithm, and of the system itself.
+Changes = tuple[Mapping[str, Any], Mapping[str, Any]]
+SETTINGS: Mapping[str, Mapping[str, Changes]] = {
+    "synchronous": {
+        "3e-4, 10 x 512": ({}, {}),
+        "1e-4": ({"learning_rate": 1e-4}, {}),
+        "6e-4": ({"learning_rate": 6e-4}, {}),
+        "10 x 256": ({"minibatch_size": 256}, {}),
+        "10 x 1024": ({"minibatch_size": 1024}, {}),
+        "5 x 512": ({"epochs": 5}, {}),
+        "20 x 512": ({"epochs": 20}, {}),
+        "5 x 256": ({"epochs": 5, "minibatch_size": 256}, {}),
+        "1.2e-3": ({"learning_rate": 1.2e-3}, {}),
+        "6e-4, 20 x 512": ({"learning_rate": 6e-4, "epochs": 20}, {}),
+        "6e-4, 10 x 256": ({"learning_rate": 6e-4, "minibatch_size": 256}, {}),
+        "6e-4, 10 x 1024": ({"learning_rate": 6e-4, "minibatch_size": 1024}, {}),
+    },
+    "stellaris": {
+        "3e-4, 10 x 512": ({}, {}),
+        "in rounds": ({}, IN_ROUNDS),
+        "in rounds, 6e-4": ({"learning_rate": 6e-4}, IN_ROUNDS),
+        "in rounds, 10 x 256": ({"minibatch_size": 256}, IN_ROUNDS),
+        "in rounds, 10 x 1024": ({"minibatch_size": 1024}, IN_ROUNDS),
+        "in rounds, 5 x 512": ({"epochs": 5}, IN_ROUNDS),
+        "in rounds, 5 x 256": ({"epochs": 5, "minibatch_size": 256}, IN_ROUNDS),
+        "in rounds, rho 4": ({}, {**IN_ROUNDS, "rho": 4.0}),
+        "in rounds, a step each": ({}, {**IN_ROUNDS, **A_STEP_EACH}),
+        "in rounds, a step each, 6e-4": ({"learning_rate": 6e-4}, {**IN_ROUNDS, **A_STEP_EACH}),
+        "a step each": ({}, A_STEP_EACH),
+        "in rounds, 1.2e-3": ({"learning_rate": 1.2e-3}, IN_ROUNDS),
+    },
+    "asynchronous actors": {
+        "3e-3, 4 x 4": ({}, {}),
+        "1e-3, 4 x 4": ({"learning_rate": 1e-3}, {}),
+        "3e-4, 4 x 4": ({"learning_rate": 3e-4}, {}),
+        "1e-3, 1 x 2": ({"learning_rate": 1e-3, "epochs": 1, "minibatch_size": 2}, {}),
+        "1e-3, 4 x 2": ({"learning_rate": 1e-3, "minibatch_size": 2}, {}),
+        "3e-4, 10 x 2": ({"learning_rate": 3e-4, "epochs": 10, "minibatch_size": 2}, {}),
+        "1e-3, 4 x 4, GAE 0.95": ({"learning_rate": 1e-3, "lambda_": 0.95}, {}),
+        "1e-3, 4 x 4, in rounds": ({"learning_rate": 1e-3}, IN_ROUNDS),
+        "1e-4, 4 x 4": ({"learning_rate": 1e-4}, {}),
+        "3e-4, 4 x 4, GAE 0.95": ({"learning_rate": 3e-4, "lambda_": 0.95}, {}),
+        "3e-4, 4 x 4, no entropy": ({"learning_rate": 3e-4, "entropy_coefficient": 0.0}, {}),
+        "3e-4, 4 x 4, in rounds": ({"learning_rate": 3e-4}, IN_ROUNDS),
+    },
+    "IMPACT": {
+        "1e-3, 5 of 512": ({}, {}),
+        "3e-4": ({"learning_rate": 3e-4}, {}),
+        "3e-4, 10 turns": ({"learning_rate": 3e-4}, {"passes": 10}),
+        "3e-4, 10 turns, one batch": ({"learning_rate": 3e-4}, {"passes": 10, "buffer": 1}),
+        "3e-4, 10 turns, in rounds": ({"learning_rate": 3e-4}, {"passes": 10, **IN_ROUNDS}),
+        "3e-4, 5 of 256": ({"learning_rate": 3e-4, "minibatch_size": 256}, {}),
+        "3e-4, 10 turns, target every 5": ({"learning_rate": 3e-4}, {"passes": 10, "target_period": 5}),
+        "1e-4, 10 turns": ({"learning_rate": 1e-4}, {"passes": 10}),
+        "6e-4, 10 turns": ({"learning_rate": 6e-4}, {"passes": 10}),
+        "6e-4, 10 turns, in rounds": ({"learning_rate": 6e-4}, {"passes": 10, **IN_ROUNDS}),
+        "6e-4, 20 turns, in rounds": ({"learning_rate": 6e-4}, {"passes": 20, **IN_ROUNDS}),
+        "6e-4, 10 of 256, in rounds": (
+            {"learning_rate": 6e-4, "minibatch_size": 256},
+            {"passes": 10, **IN_ROUNDS},
+        ),
+    },
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command line's options."""
+    parser.add_argument("--env", default="Hopper-v4", help="environment, from EnvPool or Gymnasium")
+    parser.add_argument("--steps", type=options.whole(1), default=500_000, help="environment steps of every run")
+    study.add_arguments(parser, name="tuning", seeds=1, first=SEED)
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Runs every setting, and prints them by what they came to."""
+    preset = architectures(arguments.env)
+    runs.check(preset.workload)
+    rows = {row.name: replace(row, system=START[row.name]) for row in preset.contenders if row.name in START}
+    seeds = options.seeds("--seed", arguments.seed, arguments.seeds)
+    cells = [
+        Cell(changed(rows[system], changes), preset.workload, Budget(steps=arguments.steps), seed, setting)
+        for system, settings in SETTINGS.items()
+        for setting, changes in settings.items()
+        for seed in seeds
+    ]
+    return study.main(study.Study("tuning", cells, _report), arguments)
+
+
+def changed(contender: Contender, changes: Changes) -> Contender:
+    """With another algorithm, or another system around it."""
+    of_algorithm, of_system = changes
+    system: Any = contender.system
+    algorithm = replace(system.algorithm, **of_algorithm)
+    return replace(contender, system=replace(system, algorithm=algorithm, **of_system))
+
+
+def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
+    """A table: of each system the best first."""
+    del out
+    systems = list(dict.fromkeys(result.cell.contender.name for result in results))
+    ranked = sorted(
+        results, key=lambda result: (systems.index(result.cell.contender.name), -result.summary["final_return"])
+    )
+    rows = [
+        (
+            result.cell.contender.name,
+            result.cell.setting,
+            str(result.cell.seed),
+            f"{result.summary['final_return']:,.0f}",
+            f"{result.summary['virtual_seconds']:,.0f}",
+            f"{result.summary['gradients']:,}",
+        )
+        for result in ranked
+    ]
+    title = f"{results[0].cell.environment}, {results[0].cell.budget.steps:,.0f} steps"
+    console.print(study.table(title, ("system", "setting", "seed", "return", "virtual s", "gradients"), rows))
