@@ -30,7 +30,7 @@ DESCRIPTION = "training side by side with Stable-Baselines3, SBX and Ray RLlib, 
 TURNS = 3
 #: What is timed of a turn begins after so many rounds, in which everything is compiled, and lasts so many seconds.
 PPO = Task(warm_up=2, seconds=10.0)
-IMPALA = replace(PPO, algorithm="impala", epochs=1)
+IMPALA = replace(PPO, algorithm="impala", epochs=1, seconds=20.0)
 #: The return to be reached, and after how many seconds it is given up on.
 TARGET, PATIENCE = 500.0, 240.0
 #: Seconds that a process may take beside what it is told to train for: imports, Ray's start, the warm-up.
@@ -74,7 +74,11 @@ _SB3_WAYS = (
     Way("2 threads", ("stable_baselines3", "together"), 2),
 )
 _SBX_WAYS = (Way("2 threads", ("sbx", "together"), 2),)
-_RLLIB_WAYS = (Way("1 runner", ("1",), 1), Way("2 runners", ("2",), 1))
+_RLLIB_WAYS = (Way("1 runner", ("1", "0"), 1), Way("2 runners", ("2", "0"), 1))
+_RLLIB_IMPALA_WAYS = (
+    *_RLLIB_WAYS,
+    Way("1 runner, 1 learner", ("1", "1"), 1),
+)
 
 OUR_PPO = Side("synchronous system", PPO, "ours", _OURS)
 OUR_IMPALA = Side("asynchronous actors", IMPALA, "ours", _OURS)
@@ -83,7 +87,7 @@ PPO_PEERS = (
     Side("SBX", PPO, "baselines", _SBX_WAYS, _SBX),
     Side("RLlib", PPO, "rllib", _RLLIB_WAYS, _RLLIB),
 )
-IMPALA_PEER = Side("RLlib's IMPALA", IMPALA, "rllib", _RLLIB_WAYS, _RLLIB)
+IMPALA_PEER = Side("RLlib's IMPALA", IMPALA, "rllib", _RLLIB_IMPALA_WAYS, _RLLIB)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,6 +1,6 @@
-"""PPO or IMPALA of Ray RLlib; the second argument is the number of its processes that step environments.
+"""PPO or IMPALA of Ray RLlib; then come the numbers of its processes that step environments, and that learn.
 
-The learner is in the driver's process, as is advised for one machine. PPO's value clipping and divergence penalty are
+With no process that learns, the driver does. PPO's value clipping and divergence penalty are
 off, and the standard deviation is a parameter, as on the other sides. IMPALA's optimizer is RLlib's default, Adam.
 """
 
@@ -16,7 +16,7 @@ from experiments.benchmarks.sides.protocol import Reporter, Task, task_given
 _EVERY = 1.0
 
 
-def main(task: Task, runners: int) -> None:
+def main(task: Task, runners: int, learners: int) -> None:
     """Trains, and reports after every round."""
     warnings.filterwarnings("ignore")
     os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
@@ -26,8 +26,8 @@ def main(task: Task, runners: int) -> None:
     from ray.rllib.connectors.env_to_module import MeanStdFilter
     from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 
-    # A processor in Ray's sense is a place: the driver takes none of the machine's two from the runners.
-    ray.init(num_cpus=runners + 1, include_dashboard=False, log_to_driver=False, configure_logging=False)
+    # A processor in Ray's sense is a place: there are as many as are asked for, however many the machine has.
+    ray.init(num_cpus=runners + learners + 1, include_dashboard=False, log_to_driver=False, configure_logging=False)
     network = DefaultModelConfig(
         fcnet_hiddens=[task.hidden] * 2, fcnet_activation="tanh", vf_share_layers=False, free_log_std=True
     )
@@ -40,7 +40,7 @@ def main(task: Task, runners: int) -> None:
         env_to_module_connector=lambda env, spaces, device: MeanStdFilter(),
     )
     config.rl_module(model_config=network)
-    config.learners(num_learners=0, num_gpus_per_learner=0)
+    config.learners(num_learners=learners, num_gpus_per_learner=0)
     config.training(
         lr=task.learning_rate,
         gamma=task.discount,
@@ -86,4 +86,4 @@ def _learned_from(task: Task, results: dict[str, Any]) -> int:
 
 
 if __name__ == "__main__":
-    main(task_given(), int(sys.argv[2]))
+    main(task_given(), int(sys.argv[2]), int(sys.argv[3]))
