@@ -24,7 +24,7 @@ class Entry:
 EXPERIMENTS: Mapping[str, Entry] = {
     "quickstart": Entry("quickstart", f"{STELLARIS}, the demo", {"tuned": "2", "paper": "3"}),
     "systems": Entry("systems", f"{STELLARIS}, the architectures of the slides", {"": "2"}),
-    "tuning": Entry("tuning", "", {"": "60"}),
+    "tuning": Entry("tuning", "", {"smoke": "5", "small": "60", "paper": "400"}),
     "stellaris-training": Entry(
         "stellaris_training", f"{STELLARIS}, training performance", {"smoke": "1", "small": "90", "paper": "3,000"}
     ),

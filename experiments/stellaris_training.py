@@ -3,16 +3,16 @@
 import argparse
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import jax
 from rich.console import Console
 
-from experiments import options, plots, runs, study
+from experiments import plots, runs, study
 from experiments.cells import Cell, Finished
 from experiments.presets import architectures
 from experiments.statistics import estimate
+from experiments.study import Size, Study
 from stellaris.acting import envs
 from stellaris.acting.evaluation import evaluate
 from stellaris.acting.policies import PolicyVersion
@@ -27,15 +27,6 @@ SYSTEMS = ("synchronous", "asynchronous actors", "IMPACT", "stellaris")
 _EPISODES = 100
 
 
-@dataclass(frozen=True)
-class Size:
-    """How much of the figure is run."""
-
-    environments: Sequence[str]
-    steps: int  #: environment steps of every run.
-    seeds: int
-
-
 SIZES = {
     "smoke": Size(("CartPole-v1",), 20_000, 2),
     "small": Size(("Hopper-v4", "Humanoid-v4", "Walker2d-v4"), 300_000, 5),
@@ -46,27 +37,22 @@ SIZES = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command line's options; what is not said is the preset's."""
-    parser.add_argument("--preset", choices=SIZES, default="small", help="how much is run")
-    parser.add_argument("--env", action="append", help="instead of the preset's; several times for several")
+    """The command line's options."""
     parser.add_argument("--system", action="append", choices=SYSTEMS, help="instead of all; several times for several")
-    parser.add_argument("--steps", type=options.whole(1), help="environment steps of every run")
-    study.add_arguments(parser, name="stellaris-training", seeds=None)
+    study.add_arguments(parser, SIZES)
 
 
 def main(arguments: argparse.Namespace) -> int:
     """Runs every system on every environment, and draws the curves."""
-    size = SIZES[arguments.preset]
-    steps = arguments.steps or size.steps
-    seeds = options.seeds("--seed", arguments.seed, arguments.seeds or size.seeds)
+    size, seeds = study.chosen(arguments, SIZES)
     cells = []
-    for environment in arguments.env or size.environments:
+    for environment in size.environments:
         preset = architectures(environment)
         runs.check(preset.workload)
         for contender in preset.contenders:
             if contender.name in (arguments.system or SYSTEMS):
-                cells += [Cell(contender, preset.workload, Budget(steps=steps), seed) for seed in seeds]
-    return study.main(study.Study("stellaris-training", cells, _report), arguments)
+                cells += [Cell(contender, preset.workload, Budget(steps=size.steps), seed) for seed in seeds]
+    return study.main(Study("stellaris-training", cells, _report), arguments)
 
 
 def _report(results: Sequence[Finished], out: Path, console: Console) -> None:

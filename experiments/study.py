@@ -4,11 +4,11 @@ import argparse
 import os
 import shlex
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing import connection
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
@@ -31,23 +31,46 @@ class Study:
     report: Callable[[Sequence[Finished], Path, Console], None]  #: tables and pictures, of the cells that are there.
 
 
-def add_arguments(parser: argparse.ArgumentParser, *, name: str, seeds: int | None, first: int = 0) -> None:
+class Size(NamedTuple):
+    """How much of a figure is run."""
+
+    environments: Sequence[str]
+    steps: int  #: environment steps of every run.
+    seeds: int
+
+
+def add_arguments(parser: argparse.ArgumentParser, sizes: Mapping[str, Size]) -> None:
     """The options that every study has.
 
     Args:
       parser: of the study.
-      name: of the study.
-      seeds: how many there are by default; None where that is for the study's preset to say.
-      first: of them, by default.
+      sizes: by preset, among them "small".
     """
-    parser.add_argument(
-        "--seed", type=options.whole(0), default=first, help="first; of parameters, environments, delays"
+    presets = "; ".join(
+        f"{name}: {', '.join(size.environments)}, {size.steps:,} steps, {size.seeds} seeds"
+        for name, size in sizes.items()
     )
-    parser.add_argument("--seeds", type=options.whole(1), default=seeds, help="how many seeds each setting is run with")
+    parser.add_argument("--preset", choices=sizes, default="small", help=f"how much is run ({presets})")
+    parser.add_argument("--env", action="append", help="instead of the preset's; several times for several")
+    parser.add_argument("--steps", type=options.whole(1), help="environment steps of every run; else the preset's")
+    parser.add_argument("--seeds", type=options.whole(1), help="how many seeds; else the preset's")
+    parser.add_argument("--seed", type=options.whole(0), default=0, help="first; of parameters, environments, delays")
     parser.add_argument("--jobs", type=options.whole(1), default=os.cpu_count() or 1, help="processes at once")
-    parser.add_argument("--resume", action="store_true", help="go on with what the folder of results holds")
+    parser.add_argument("--resume", action="store_true", help="go on, with what the folder holds of these runs")
     parser.add_argument("--only", metavar="KEY", default=argparse.SUPPRESS, help="one run, in this process, by its key")
-    parser.add_argument("--out", type=options.folder, default=Path("results") / name, help="folder of the results")
+    parser.add_argument(
+        "--out",
+        type=options.folder,
+        default=Path("results"),
+        help="folder of the results: of all studies, which share the runs that they have in common",
+    )
+
+
+def chosen(arguments: argparse.Namespace, sizes: Mapping[str, Size]) -> tuple[Size, range]:
+    """What is to be run, and with which seeds: what the command line says goes before the preset."""
+    size = sizes[arguments.preset]
+    size = Size(arguments.env or size.environments, arguments.steps or size.steps, arguments.seeds or size.seeds)
+    return size, options.seeds("--seed", arguments.seed, size.seeds)
 
 
 def main(study: Study, arguments: argparse.Namespace) -> int:
@@ -61,16 +84,17 @@ def main(study: Study, arguments: argparse.Namespace) -> int:
         done = [cell for cell in study.cells if finished(cell, out)]
         if done and not arguments.resume:
             held = f"--out {out} holds {len(done)} of the {len(study.cells)} runs"
-            raise shell.UsageError(f"{held}: go on with --resume, or name another folder")
+            raise shell.UsageError(f"{held}: use them with --resume, or name another folder")
         failures: list[Cell] = []
         interrupted = shell.interruptible(lambda: _run(study, arguments, console, failures))
         results = [result for cell in study.cells if (result := finished(cell, out))]
         for cell in failures:
             shell.complain(f"{cell.label}: {failure(cell, out)}  (again: {_command(study, cell, arguments)})")
         if results:
-            write(results, out)
-            study.report(results, out, console)
-            console.print(f"results: {out}/ ({len(results)} of {len(study.cells)} runs)", markup=False)
+            home = out / study.name
+            write(results, home)
+            study.report(results, home, console)
+            console.print(f"results: {home}/ ({len(results)} of {len(study.cells)} runs)", markup=False)
     if interrupted:
         return shell.INTERRUPTED
     return shell.FAILED if failures else 0
@@ -146,9 +170,18 @@ def _outcome(cell: Cell) -> runs.Outcome:
 
 def _command(study: Study, cell: Cell, arguments: argparse.Namespace) -> str:
     """What does a cell again, by itself."""
-    passed = {name: value for name, value in vars(arguments).items() if name not in ("name", "only", "resume", "jobs")}
-    words = [word for name, value in passed.items() if value is not None for word in (f"--{name}", str(value))]
+    words: list[str] = []
+    for name, value in vars(arguments).items():
+        if name not in ("only", "resume", "jobs"):
+            words += [word for one in _several(value) for word in (f"--{name}", str(one))]
     return shlex.join(["python", "-m", "experiments", study.name, *words, "--only", cell.key])
+
+
+def _several(value: Any) -> Sequence[Any]:
+    """What an option was given: nothing, one value, or several."""
+    if value is None:
+        return ()
+    return value if isinstance(value, list) else (value,)
 
 
 # ---- tidy files --------------------------------------------------------------------------------------------------

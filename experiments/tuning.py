@@ -8,9 +8,10 @@ from typing import Any
 
 from rich.console import Console
 
-from experiments import options, runs, study
+from experiments import runs, study
 from experiments.cells import Cell, Finished
 from experiments.presets import LEARNERS, Contender, architectures
+from experiments.study import Size
 from stellaris import IMPACT, IMPALA, PPO, staleness_aware
 from stellaris.systems import (
     AsynchronousActors,
@@ -103,25 +104,33 @@ SETTINGS: Mapping[str, Mapping[str, Changes]] = {
 }
 
 
+SIZES = {
+    "smoke": Size(("Hopper-v4",), 8_192, 1),
+    "small": Size(("Hopper-v4",), 500_000, 1),
+    "paper": Size(("Hopper-v4",), 1_000_000, 3),
+}
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command line's options."""
-    parser.add_argument("--env", default="Hopper-v4", help="environment, from EnvPool or Gymnasium")
-    parser.add_argument("--steps", type=options.whole(1), default=500_000, help="environment steps of every run")
-    study.add_arguments(parser, name="tuning", seeds=1, first=SEED)
+    study.add_arguments(parser, SIZES)
+    parser.set_defaults(seed=SEED)
 
 
 def main(arguments: argparse.Namespace) -> int:
     """Runs every setting, and prints them by what they came to."""
-    preset = architectures(arguments.env)
-    runs.check(preset.workload)
-    rows = {row.name: replace(row, system=START[row.name]) for row in preset.contenders if row.name in START}
-    seeds = options.seeds("--seed", arguments.seed, arguments.seeds)
-    cells = [
-        Cell(changed(rows[system], changes), preset.workload, Budget(steps=arguments.steps), seed, setting)
-        for system, settings in SETTINGS.items()
-        for setting, changes in settings.items()
-        for seed in seeds
-    ]
+    size, seeds = study.chosen(arguments, SIZES)
+    cells = []
+    for environment in size.environments:
+        preset = architectures(environment)
+        runs.check(preset.workload)
+        rows = {row.name: replace(row, system=START[row.name]) for row in preset.contenders if row.name in START}
+        cells += [
+            Cell(changed(rows[system], changes), preset.workload, Budget(steps=size.steps), seed, setting)
+            for system, settings in SETTINGS.items()
+            for setting, changes in settings.items()
+            for seed in seeds
+        ]
     return study.main(study.Study("tuning", cells, _report), arguments)
 
 

@@ -151,6 +151,13 @@ def convolution(layer, x, stride) -> np.ndarray:
     return np.maximum(np.einsum("ijnabc,abcd->nijd", patches, kernel) + bias, 0.0)
 
 
+def kernel_of(layer, size, stride):
+    """A dense layer on patches, as the kernel of the convolution that it is: blocks are put where they belong."""
+    across = size // stride
+    kernel = np.asarray(layer["kernel"]).reshape(across, across, stride, stride, -1, layer["bias"].size)
+    return {"kernel": kernel.transpose(0, 2, 1, 3, 4, 5).reshape(size, size, *kernel.shape[-2:]), "bias": layer["bias"]}
+
+
 def test_number_of_parameters_of_the_cnn():
     """For Atari's four frames of 84x84, counted by hand: 84 -> 20 -> 9 -> 7."""
     network = NatureCNN((4, 84, 84), 6, True)
@@ -168,9 +175,9 @@ def test_the_cnn_against_numpy(shape):
     layers = params["params"]
     y = np.float64(x) / 255
     y = y[..., None] if len(shape) == 2 else np.moveaxis(y, 1, -1) if shape[0] == 3 else y
-    for i, stride in enumerate((4, 2, 1)):
-        y = convolution(layers[f"Conv_{i}"], y, stride)
-    y = np.maximum(dense(layers["Dense_0"], y.reshape(5, -1)), 0.0)
+    for i, (size, stride) in enumerate(((8, 4), (4, 2), (3, 1))):
+        y = convolution(kernel_of(layers[f"Dense_{i}"], size, stride), y, stride)
+    y = np.maximum(dense(layers["Dense_3"], y.reshape(5, -1)), 0.0)
     np.testing.assert_allclose(distribution.logits, dense(layers["policy"], y), rtol=1e-3, atol=1e-6)
     np.testing.assert_allclose(value, dense(layers["value"], y)[:, 0], rtol=1e-3, atol=1e-5)
     more = applied(network, params, jnp.stack([x] * 3))[1]  # any batch axes
@@ -196,14 +203,11 @@ def test_minionsrls_convolutions_against_numpy():
     for tower, got in (("policy", distribution.logits), ("value", value[:, None])):
         layers = params["params"][tower]
         y = np.moveaxis(np.float64(x) / 255, 1, -1)
-        for i, (stride, before, after) in enumerate(((4, 2, 2), (2, 1, 2))):
+        for i, (size, stride, before, after) in enumerate(((8, 4, 2, 2), (4, 2, 1, 2), (11, 1, 0, 0))):
             y = np.pad(y, ((0, 0), (before, after), (before, after), (0, 0)))
-            y = convolution(layers[f"Conv_{i}"], y, stride)
-        last = layers["Dense_0"]
-        kernel = {"kernel": last["kernel"].reshape(11, 11, 32, 256), "bias": last["bias"]}
-        y = convolution(kernel, y, 1)
+            y = convolution(kernel_of(layers[f"Dense_{i}"], size, stride), y, stride)
         assert y.shape == (2, 1, 1, 256)
-        np.testing.assert_allclose(got, dense(layers["Dense_1"], y[:, 0, 0]), rtol=1e-3, atol=1e-5)
+        np.testing.assert_allclose(got, dense(layers["Dense_3"], y[:, 0, 0]), rtol=1e-3, atol=1e-5)
 
 
 # ---- parts ----------------------------------------------------------------------------------------------------------

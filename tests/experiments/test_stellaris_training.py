@@ -72,8 +72,7 @@ def test_a_picture_and_a_table(
     monkeypatch.setattr(stellaris_training, "architectures", architectures)
     options = ("--preset", "smoke", "--system", "IMPACT", "--steps", "1024", "--seeds", "1", "--jobs", "1")
     assert run(*options, "--out", str(tmp_path)) == 0
-    assert {path.name for path in tmp_path.iterdir()} == {
-        "cells",
+    assert {path.name for path in (tmp_path / "stellaris-training").iterdir()} == {
         "runs.csv",
         "curves.csv",
         "training_CartPole-v1.png",

@@ -28,8 +28,7 @@ class Reports:
 def run(cells: Sequence[Cell], out: Path, *options: str) -> tuple[int, list[list[str]]]:
     """A study from the command line's options on: its status, and what it reported on."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--env", default="CartPole-v1")
-    study.add_arguments(parser, name="own", seeds=1)
+    study.add_arguments(parser, {"small": study.Size(("CartPole-v1",), 256, 1)})
     reports = Reports()
     arguments = parser.parse_args(["--out", str(out), *options])
     return study.main(study.Study("own", cells, reports), arguments), reports.labels
@@ -47,28 +46,31 @@ def test_a_study_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     labels = ["CartPole-v1 synchronous seed 0", "CartPole-v1 synchronous seed 1"]
     assert run(cells, tmp_path) == (0, [labels])
     assert "1 runs to go" in capsys.readouterr().out
-    unbroken = {name: (tmp_path / name).read_bytes() for name in ("runs.csv", "curves.csv")}
-    assert [(row["seed"], row["steps"]) for row in table(tmp_path / "runs.csv")] == [("0", "256"), ("1", "256")]
-    assert len(table(tmp_path / "curves.csv")) == 8
+    unbroken = {name: (tmp_path / "own" / name).read_bytes() for name in ("runs.csv", "curves.csv")}
+    assert [(row["seed"], row["steps"]) for row in table(tmp_path / "own" / "runs.csv")] == [("0", "256"), ("1", "256")]
+    assert len(table(tmp_path / "own" / "curves.csv")) == 8
 
-    with pytest.raises(shell.UsageError, match="holds 2 of the 2 runs: go on with --resume"):
+    with pytest.raises(shell.UsageError, match="holds 2 of the 2 runs: use them with --resume"):
         run(cells, tmp_path)
     kept = tmp_path / "cells" / cells[0].key
     age = kept.stat().st_mtime_ns
     shutil.move(tmp_path / "cells" / cells[1].key, tmp_path / "cells" / f"{cells[1].key}.unfinished")
     assert run(cells, tmp_path, "--resume", "--jobs", "1") == (0, [labels])
     assert kept.stat().st_mtime_ns == age
-    assert {name: (tmp_path / name).read_bytes() for name in unbroken} == unbroken
+    assert {name: (tmp_path / "own" / name).read_bytes() for name in unbroken} == unbroken
 
 
 def test_a_failure_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With the command that does it again; the rest goes on."""
     bad = tiny(environment="NoSuch-v0")
-    assert run([bad, tiny()], tmp_path, "--jobs", "1") == (1, [["CartPole-v1 synchronous seed 0"]])
+    assert run([bad, tiny()], tmp_path, "--jobs", "1", "--env", "A", "--env", "B") == (
+        1,
+        [["CartPole-v1 synchronous seed 0"]],
+    )
     said = capsys.readouterr().err
     assert said.startswith("error: NoSuch-v0 synchronous seed 0: ")
     assert "NoSuch-v0" in said
-    again = f"python -m experiments own --env CartPole-v1 --seed 0 --seeds 1 --out {tmp_path} --only {bad.key}"
+    again = f"python -m experiments own --preset small --env A --env B --seed 0 --out {tmp_path} --only {bad.key}"
     assert again in said
 
 
