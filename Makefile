@@ -36,6 +36,7 @@ format: .venv/installed  ## rewrite the code in the project's format
 bench: .venv/installed  ## speed, as ratios against a limit or a peer measured in the same run
 	$(BIN)/python -m experiments.benchmarks losses
 	$(BIN)/python -m experiments.benchmarks training
+	$(BIN)/python -m experiments.benchmarks overhead
 	$(BIN)/python -m experiments.benchmarks platform
 
 lock:  ## resolve pyproject.toml anew into requirements.lock (needs uv)

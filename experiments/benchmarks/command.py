@@ -6,11 +6,12 @@ from rich.console import Console
 from rich.table import Table
 
 from experiments import shell
-from experiments.benchmarks import losses, platform, training
+from experiments.benchmarks import losses, overhead, peers, platform, training
 from experiments.options import Parser
 
-#: Benchmarks by name: each module has `DESCRIPTION` and `measure(say) -> comparisons`.
-BENCHMARKS = {"training": training, "losses": losses, "platform": platform}
+#: Benchmarks by name: each module has `DESCRIPTION` and `measure(say) -> comparisons`; one that takes options of the
+#: command line has `add_arguments(parser)`, and `measure` takes them by name.
+BENCHMARKS = {"training": training, "overhead": overhead, "losses": losses, "platform": platform, "peers": peers}
 
 
 @shell.command
@@ -22,8 +23,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     names = parser.add_subparsers(dest="name", required=True, metavar="NAME")
     for name, module in BENCHMARKS.items():
-        names.add_parser(name, help=module.DESCRIPTION, description=module.DESCRIPTION)
-    benchmark = BENCHMARKS[parser.parse_args(argv).name]
+        own = names.add_parser(name, help=module.DESCRIPTION, description=module.DESCRIPTION)
+        getattr(module, "add_arguments", lambda parser: None)(own)
+    options = vars(parser.parse_args(argv))
+    benchmark = BENCHMARKS[options.pop("name")]
     console = Console(highlight=False, soft_wrap=True)
     console.width = max(console.width, 120)  # where the output is no terminal, rich assumes 80 columns
     table = Table(title=benchmark.DESCRIPTION)
@@ -31,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         table.add_column(column, justify="left" if column == "what" else "right")
 
     def work() -> None:
-        for row in benchmark.measure(console.print):
+        for row in benchmark.measure(console.print, **options):
             table.add_row(row.what, row.measured, row.against, f"{row.ratio:.2f}", row.wanted)
 
     try:

@@ -75,10 +75,41 @@ def minibatches(
     length = -(-size // count)
 
     def epoch(key: jax.Array) -> jax.Array:
-        order = jax.random.permutation(key, size).astype(jnp.int32)
+        order = permutation(key, size)
         return jnp.pad(order, (0, count * length - size), constant_values=size)
 
     return jax.vmap(epoch)(jax.random.split(key, epochs)).reshape(epochs * count, length)
+
+
+def permutation(key: jax.Array, size: int) -> Int[jax.Array, "size"]:
+    """The numbers below `size` in the random order of `jax.random.permutation`, which takes thrice as long on a CPU.
+
+    Args:
+      key: of the order.
+      size: at least 1.
+
+    Example:
+      >>> key = jax.random.key(0)
+      >>> bool((permutation(key, 1000) == jax.random.permutation(key, 1000)).all())
+      True
+    """
+    order = jnp.arange(size, dtype=jnp.int32)
+    # Sorted by random numbers that may be equal: so often that hardly any order is likelier than another.
+    for _ in range(math.ceil(3 * math.log(size) / math.log(2**32 - 1))):
+        key, subkey = jax.random.split(key)
+        order = order[_ranking(jax.random.bits(subkey, (size,), jnp.uint32))]
+    return order
+
+
+def _ranking(x: jax.Array) -> jax.Array:
+    """Where the smallest of `x` is, the second smallest, and so on; of equals the first comes first.
+
+    XLA sorts one array several times as fast as two by one of them: so each number and its place become one of 64 bits.
+    """
+    with jax.enable_x64(True):
+        place = jax.lax.iota(jnp.uint64, len(x))
+        high = jax.lax.shift_left(jax.lax.convert_element_type(x, jnp.uint64), jnp.uint64(32))
+        return jax.lax.convert_element_type(jax.lax.sort(high | place, is_stable=False), jnp.uint32)
 
 
 def standardized(x: Array, valid: Array) -> jax.Array:

@@ -182,7 +182,8 @@ def on_host(metrics: Mapping[str, Any], context: Context, version: int) -> dict[
     Raises:
       NonFiniteGradientError: if what was computed is not finite; names the invocation, the version and the metrics.
     """
-    on_host: dict[str, Any] = jax.device_get(dict(metrics))
+    # Not `jax.device_get`, which takes six times as long for so many numbers.
+    on_host: dict[str, Any] = jax.tree.map(np.asarray, dict(metrics))
     if not on_host.pop("finite"):
         numbers = {name: float(value) for name, value in on_host.items() if np.ndim(value) == 0}
         raise NonFiniteGradientError(

@@ -7,7 +7,17 @@ import pytest
 
 from stellaris import PPO
 from stellaris.algorithms import Batch
-from stellaris.algorithms.batch import before_the_last, cleaned, flatten, masked_mean, standardized, take, the_last
+from stellaris.algorithms.batch import (
+    _ranking,
+    before_the_last,
+    cleaned,
+    flatten,
+    masked_mean,
+    permutation,
+    standardized,
+    take,
+    the_last,
+)
 from tests.algorithms.problems import close, equal
 
 
@@ -54,6 +64,23 @@ def test_minibatches_are_shuffled_anew():
 
 
 # ---- samples that are not valid -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 100, 1625, 1626, 4096, 70_000])  # one, two rounds of sorting, and three
+def test_permutations_are_those_of_jax(size):
+    """Number by number, compiled for several keys at once as for one."""
+    keys = jax.random.split(jax.random.key(size), 2)
+    expected = jnp.stack([jax.random.permutation(key, size) for key in keys])
+    got = jax.jit(jax.vmap(lambda key: permutation(key, size)))(keys)
+    assert got.dtype == jnp.int32
+    np.testing.assert_array_equal(got, expected)
+    np.testing.assert_array_equal(permutation(keys[0], size), expected[0])
+
+
+def test_equal_numbers_are_ranked_in_their_order():
+    """By hand; with the largest number of 32 bits, beside which nothing may overflow."""
+    most = 2**32 - 1
+    np.testing.assert_array_equal(_ranking(jnp.array([5, most, 0, 5, 0, most], jnp.uint32)), [2, 4, 0, 3, 1, 5])
 
 
 def test_an_index_beyond_a_batch_is_not_valid():

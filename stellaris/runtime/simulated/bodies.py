@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
@@ -25,6 +25,13 @@ _TIMED = 16
 _LATER = "later"
 
 
+class _Batch(NamedTuple):
+    """Calls whose bodies are to run in one."""
+
+    calls: list[Call]
+    on_done: Callable[[Call], Any] | None
+
+
 class Bodies:
     """Runs the bodies of invocations between their start and the time at which their completion is handed out.
 
@@ -33,48 +40,56 @@ class Bodies:
     Args:
       threads: how many bodies run at once; None to run every body that has started.
       seed: of the contexts' keys.
-      batching: whether bodies of one program may run in one call: in virtual time they may.
+      virtual: whether time is. Then bodies of one program run in one call until the first of them is due; on the wall
+        clock those do that start at the same instant.
       hang_after: seconds of real time after which a body that has not returned is given up on.
     """
 
-    def __init__(self, threads: int | None, seed: int, *, batching: bool, hang_after: float) -> None:
+    def __init__(self, threads: int | None, seed: int, *, virtual: bool, hang_after: float) -> None:
         self._threads = Threads(threads)
         self._seed = seed
-        self._batching = batching
+        self._virtual = virtual
         self._hang_after = hang_after
         self._root_key: jax.Array | None = None  # made for the first body
         self._hung = False  # whether a body was ever given up on
-        self._open: dict[Any, list[Call]] = {}  # batches that may still be joined, by the callable that runs them
+        self._open: dict[Any, _Batch] = {}  # that may still be joined, by the callable that runs them
         self._pace: dict[Any, tuple[int, float]] = {}  # number of runs, and average seconds, by code
 
-    def start(self, call: Call, *, trusted: bool, on_done: Callable[[], None] | None = None) -> None:
+    def start(self, call: Call, *, trusted: bool, on_done: Callable[[Call], Any] | None = None) -> None:
         """Hands a body to a thread, or puts it off until its completion is due: in its program's batch, or alone.
 
         Args:
           call: with resolved arguments.
-          trusted: whether its body, if it has always been quick, may run on the calling thread. Not if it has a
-            time-out: if it hung there, nobody would be left to notice.
-          on_done: called on the body's thread, after the body.
+          trusted: whether it may take others' time: if its body has always been quick, that of the calling thread, and
+            on the wall clock that of a batch. Not if it has a time-out: if it hung, nobody would be left to notice, or
+            others would be late with it.
+          on_done: on the wall clock, called with it on the body's thread, after the body.
         """
         program = call.program
-        if self._batching and program.batched is not None:
-            group = self._open.setdefault(program.batched, [])
-            group.append(call)
+        if program.batched is not None and (self._virtual or trusted):
+            batch = self._open.setdefault(program.batched, _Batch([], on_done))
+            batch.calls.append(call)
             call.task = _LATER
-            if len(group) >= program.max_batch:
-                # By size, and otherwise when the first completion is due, but never by real time: so batches, and with
-                # them results, do not depend on the machine's load.
-                self._run_open(program)
+            if len(batch.calls) >= program.max_batch:
+                # By size, and otherwise when the first completion is due, but in virtual time never by real time: so
+                # batches, and with them results, do not depend on the machine's load.
+                self._run_open(program.batched)
             return
         runs, average = self._pace.get(_code(program), (0, 0.0))
-        if not (trusted and runs >= _TRUSTED_AFTER and average < _HAND_OVER):
+        if not (self._virtual and trusted and runs >= _TRUSTED_AFTER and average < _HAND_OVER):
             context = self._context(call)
             arguments = call.resolved or ()
-            task = Task(lambda: [run_body(program, context, arguments)], on_done)
+            done = None if on_done is None else lambda: on_done(call)
+            task = Task(lambda: [run_body(program, context, arguments)], done)
             call.task = (task, 0)
             self._threads.submit(task)
         else:
             call.task = _LATER
+
+    def start_batches(self) -> None:
+        """On the wall clock: nothing else starts at this instant, so the bodies that wait for others run now."""
+        while self._open:
+            self._run_open(next(iter(self._open)))
 
     def finish(self, call: Call) -> Outcome | None:
         """What a body returned and raised, waiting for it; None if it hangs."""
@@ -82,8 +97,8 @@ class Bodies:
         if isinstance(settled, Settled):
             return settled
         program = call.program
-        if self._open and call.task is _LATER and call in self._open.get(program.batched, ()):
-            self._run_open(program)
+        if self._open and call.task is _LATER and call in self._waiting(program):
+            self._run_open(program.batched)
         if call.task is _LATER:
             if call.number % _TIMED:
                 return run_body(program, self._context(call), call.resolved or ())
@@ -136,16 +151,15 @@ class Bodies:
         Returns:
           Whether its body does not run any more. If it does, its slot must not be given away.
         """
-        group = self._open.get(call.program.batched, [])
-        if call in group:
-            group.remove(call)
+        if call in (waiting := self._waiting(call.program)):
+            waiting.remove(call)
             return True
         if call.task is None or call.task is _LATER or isinstance(call.task, Settled):
             return True
         task: Task = call.task[0]
         if task.abandoned:
             return False
-        if task.wait(self._hang_after if self._batching else 0.0):
+        if task.wait(self._hang_after if self._virtual else 0.0):
             return True
         self._replace_thread()
         return False
@@ -153,7 +167,7 @@ class Bodies:
     def _replace_thread(self) -> None:
         """A body hangs, and keeps its thread: another takes the thread's place, where their number is limited."""
         self._hung = True
-        if self._batching:
+        if self._virtual:
             self._threads.start()
 
     def close(self, patience: float) -> None:
@@ -163,17 +177,30 @@ class Bodies:
           patience: seconds for which bodies that run are waited for in virtual time, unless one of them hangs.
         """
         self._open.clear()
-        waits = self._batching and not self._hung
+        waits = self._virtual and not self._hung
         self._threads.close(min(patience, self._hang_after, threading.TIMEOUT_MAX) if waits else 0.0)
 
-    def _run_open(self, program: Function) -> None:
-        """Runs a program's open batch on a thread, with the calls of other programs that run in the same call."""
-        group = self._open.pop(program.batched)
-        contexts = [self._context(call) for call in group]
-        arguments = [call.resolved or () for call in group]
-        programs = [call.program for call in group]
-        task = Task(lambda: run_batch(programs, contexts, arguments), size=len(group))
-        for place, call in enumerate(group):
+    def _waiting(self, program: Function) -> list[Call]:
+        """The calls of a program's open batch."""
+        batch = self._open.get(program.batched)
+        return [] if batch is None else batch.calls
+
+    def _run_open(self, batched: Any) -> None:
+        """Runs an open batch on a thread: the calls of all programs that run in the same call."""
+        calls, on_done = self._open.pop(batched)
+        if not calls:
+            return  # all of them were killed
+        contexts = [self._context(call) for call in calls]
+        arguments = [call.resolved or () for call in calls]
+        programs = [call.program for call in calls]
+
+        def all_done() -> None:
+            if on_done is not None:
+                for call in calls:
+                    on_done(call)
+
+        task = Task(lambda: run_batch(programs, contexts, arguments), all_done, size=len(calls))
+        for place, call in enumerate(calls):
             call.task = (task, place)
         self._threads.submit(task)
 

@@ -106,6 +106,8 @@ class WallTime:
             instant = agenda.next_time
             if instant == until == math.inf and not agenda:
                 raise _deadlock(life)  # no call runs, because the end of a call that runs is in the agenda
+            if instant > self._clock.now:
+                life.start_batches()  # before waiting
             returned = self._clock.reach(min(instant, until), life.returned)
             if returned is not None:
                 life.take_note(returned)

@@ -260,12 +260,18 @@ class Lifecycle:
                 self._bodies.start(call, trusted=spec.timeout is None)
             self.agenda.add(due, END, call.number, self.departures.complete, call)
         else:
-            self._bodies.start(call, trusted=False, on_done=lambda: self.returned.put(call))
+            # A body whose time counts runs alone.
+            trusted = spec.timeout is None and not isinstance(spec.compute, Measured)
+            self._bodies.start(call, trusted=trusted, on_done=self.returned.put)
             # The call completes when its body has returned. This event ends it if the body never does.
             if spec.timeout is None:
                 self.departures.end_at(max(now + self._hang_after, due), call, "hung")
             else:
                 self.departures.end_at(max(now + spec.timeout, due), call, "timed_out")
+
+    def start_batches(self) -> None:
+        """On the wall clock: what could have started at this instant has, and bodies wait for no more of their kind."""
+        self._bodies.start_batches()
 
     def take_note(self, call: Call) -> None:
         """On the wall clock a body has returned: its call completes now, or when its drawn duration is over."""

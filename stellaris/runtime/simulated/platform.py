@@ -57,7 +57,8 @@ class SimulatedPlatform(Platform):
       threads: how many bodies run at once in virtual time; by default as many as there are processors. A body whose
         earlier runs took less time than a hand-over between threads runs on the calling thread, unless its function has
         a time-out. On the wall clock every body has a thread of its own, because to wait for a thread would take time
-        that no delay accounts for.
+        that no delay accounts for; bodies of one program that start at the same instant, and have no time-out, share a
+        call, and a thread.
       keep_versions: how many of the newest versions of a name the store keeps, beside those that invocations hold.
       store_capacity: the most bytes that the store holds.
       nodes: machines on which containers are placed; without any there is room for everything.
@@ -131,7 +132,7 @@ class SimulatedPlatform(Platform):
         self._closed = False
         virtual = clock == "virtual"
         count = (threads or os.cpu_count() or 1) if virtual else None
-        self._bodies = Bodies(count, seed, batching=virtual, hang_after=hang_after)
+        self._bodies = Bodies(count, seed, virtual=virtual, hang_after=hang_after)
         self._clock: Clock = VirtualClock() if virtual else WallClock()
         self._life = Lifecycle(self._deployment, replay, seed, self._clock, self._bodies, hang_after)
         self._meters = Meters(self._life.trace, self._deployment.functions)

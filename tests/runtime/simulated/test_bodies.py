@@ -44,6 +44,37 @@ def test_batches_close_when_the_first_is_due_or_when_they_are_full(calls, max_ba
     assert groups == expected
 
 
+@pytest.mark.parametrize(
+    ("options", "max_batch", "expected"),
+    [
+        ({}, 64, [[0, 1, 2], [3]]),
+        ({}, 2, [[0, 1], [2], [3]]),
+        ({"timeout": 60.0}, 64, []),  # each alone: if one of a batch hung, the others would be late
+    ],
+)
+def test_on_the_wall_clock_bodies_that_start_at_one_instant_share_a_call(options, max_batch, expected):
+    """The last is submitted once the others have ended."""
+    groups = []
+    function = recording(groups, max_batch=max_batch)
+    with deploy(0.0, clock="wall", **options) as platform:
+        for x in range(3):
+            platform.invoke("f", function, x, at=0.02)
+        assert sorted(done.result() for done in drain(platform)) == [0, 2, 4]
+        platform.invoke("f", function, 3)
+        assert platform.next_completion().result() == 6
+    assert sorted(groups) == expected
+
+
+def test_on_the_wall_clock_a_body_whose_time_counts_runs_alone():
+    """Its duration is its own, and not that of others in its batch."""
+    groups = []
+    with SimulatedPlatform({"f": FunctionSpec(compute=Measured())}, clock="wall") as platform:
+        for x in range(2):
+            platform.invoke("f", recording(groups), x, at=0.02)
+        assert len(drain(platform)) == 2
+    assert groups == []
+
+
 def test_every_invocation_gets_its_own_result():
     """In a batch whose members end in another order than they started."""
     with deploy(1.0) as platform:

@@ -1,0 +1,141 @@
+"""What each system costs beside its environments, its inference and its gradients.
+
+A system runs, and every call of the three is noted with its arguments. Then the same calls are made again in a plain
+loop, in the same order and with the same shapes, on the same threads. What the run took longer is the system's own:
+platform, event loop, trace, batches, advantages, aggregators, copies. Bodies run one at a time, so that nothing of it
+hides behind them.
+"""
+
+import contextlib
+import gc
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import jax
+import numpy as np
+
+from experiments import presets
+from experiments.benchmarks.measuring import Comparison
+from stellaris.acting import envs, rollout
+from stellaris.acting.envpool_env import EnvPoolEnv
+from stellaris.runtime import SimulatedPlatform
+from stellaris.systems import Budget, central_inference, data_parallel, programs, train
+
+DESCRIPTION = "what each system costs beside its environments, its inference and its gradients"
+
+ENVIRONMENT, THREADS = "Hopper-v4", 2
+#: Rounds that are timed, and before; and how often that is repeated.
+ROUNDS, WARM_UP, REPEATS = 8, 3, 3
+
+#: Every call of the work itself: which kind it is, and by what name a system calls it.
+WORK = (
+    ("environment", EnvPoolEnv, "step"),
+    ("inference", rollout, "_act"),
+    ("inference", rollout, "_value"),
+    ("inference", central_inference, "_chosen"),
+    ("inference", central_inference, "_values"),
+    ("gradients", programs, "_learned"),
+    ("gradients", programs, "_gradient"),
+    ("gradients", programs, "_applied"),
+    ("gradients", data_parallel, "_shard_gradient"),
+    ("gradients", data_parallel, "_stepped"),
+)
+KINDS = ("environment", "inference", "gradients")
+
+
+def measure(say: Callable[[str], None]) -> Iterator[Comparison]:
+    """Runs every system and its plain loop in turn, saying where the time goes."""
+    preset = presets.architectures(ENVIRONMENT)
+    for contender in preset.contenders:
+        say(f"{contender.name}, and a plain loop ...")
+        costs = [cost(contender, preset.workload) for _ in range(REPEATS)]
+        middle = sorted(costs, key=lambda one: one.ratio)[len(costs) // 2]
+        each = ", ".join(f"{kind} {seconds:.2f} s" for kind, seconds in middle.work.items())
+        say(f"  of {middle.run:.2f} s: {each}, the rest {middle.run - middle.plain:.2f} s")
+        yield Comparison(
+            f"{contender.name}, {ROUNDS} rounds, against a plain loop of the same calls",
+            f"{middle.run:.2f} s",
+            f"{middle.plain:.2f} s",
+            statistics.median(one.ratio for one in costs),
+            "<= 1.05",
+        )
+
+
+class Cost(NamedTuple):
+    """What a run took, and what its work takes in a plain loop."""
+
+    run: float  #: seconds of real time.
+    work: dict[str, float]  #: seconds of the plain loop, by kind.
+
+    @property
+    def plain(self) -> float:
+        """Seconds of the plain loop."""
+        return sum(self.work.values())
+
+    @property
+    def ratio(self) -> float:
+        """How much longer the run took."""
+        return self.run / self.plain
+
+
+def cost(contender: presets.Contender, workload: Any) -> Cost:
+    """Runs a system, and then its work alone."""
+    calls = Calls()
+    stamps: list[tuple[float, int]] = []
+    gc.collect()
+    with calls.noted():
+        train(
+            contender.system,
+            workload,
+            platform=SimulatedPlatform(contender.functions, threads=1),
+            budget=Budget(steps=(WARM_UP + ROUNDS + 3) * workload.actors * workload.fragment),
+            prices=contender.prices,
+            threads=THREADS,
+            on_progress=lambda row: stamps.append((time.perf_counter(), len(calls.made))),
+        )
+    (began, first), (ended, last) = stamps[WARM_UP], stamps[WARM_UP + ROUNDS]
+    return Cost(ended - began, calls.again(first, last))
+
+
+@dataclass
+class Calls:
+    """The calls of a run that are its work."""
+
+    made: list[tuple[str, Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = field(default_factory=list)
+
+    @contextlib.contextmanager
+    def noted(self) -> Iterator[None]:
+        """Notes them while it is entered."""
+        with contextlib.ExitStack() as stack:
+            for kind, owner, name in WORK:
+                stack.enter_context(patch.object(owner, name, self._noting(kind, getattr(owner, name))))
+            yield
+
+    def _noting(self, kind: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            self.made.append((kind, function, arguments, options))
+            return function(*arguments, **options)
+
+        return call
+
+    def again(self, first: int, last: int) -> dict[str, float]:
+        """Makes the calls from the first to before the last again, in order; returns the seconds of each kind."""
+        calls = self.made[first:last]
+        slots = 1 + max(int(np.max(arguments[1])) for kind, _, arguments, _ in calls if kind == "environment")
+        env = envs.make(ENVIRONMENT, slots=slots, threads=THREADS)
+        env.reset(np.arange(slots))
+        seconds = dict.fromkeys(KINDS, 0.0)
+        for kind, function, arguments, options in calls:
+            if kind == "environment":
+                arguments = (env, *arguments[1:])
+            began = time.perf_counter()
+            results = function(*arguments, **options)
+            if kind != "environment":  # which are NumPy's already: what was inferred is to be on the host, too
+                results = jax.block_until_ready(results)  # type: ignore[no-untyped-call]
+            seconds[kind] += time.perf_counter() - began
+        env.close()
+        return seconds

@@ -1,0 +1,60 @@
+"""PPO of Stable-Baselines3 (`stable_baselines3`) or of SBX (`sbx`), whichever the second argument names.
+
+The third is `together`, where one process steps the environments in turn, or `apart`, where each has a process. Beside
+the task, these are the libraries' defaults: Adam with epsilon 1e-5, orthogonal first weights (SB3) or flax's (SBX), and
+advantages standardised by the minibatch. Observations are normalised by running statistics, rewards are not.
+"""
+
+import importlib
+import sys
+from typing import Any
+
+from experiments.benchmarks.sides.protocol import Reporter, Task, task_given
+
+
+def main(task: Task, library: str, stepped: str) -> None:
+    """Trains, and reports after every round."""
+    from stable_baselines3.common.callbacks import BaseCallback
+    from stable_baselines3.common.env_util import make_vec_env
+    from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecNormalize
+
+    vectorised = {"together": DummyVecEnv, "apart": SubprocVecEnv}[stepped]
+    env = make_vec_env(task.environment, task.actors, seed=task.seed, vec_env_cls=vectorised)
+    model = importlib.import_module(library).PPO(
+        "MlpPolicy",  # of both libraries: tanh
+        VecNormalize(env, norm_reward=False, gamma=task.discount),
+        learning_rate=task.learning_rate,
+        n_steps=task.fragment,
+        batch_size=task.minibatch,
+        n_epochs=task.epochs,
+        gamma=task.discount,
+        gae_lambda=task.lambda_,
+        clip_range=task.clip,
+        vf_coef=task.value_coefficient,
+        max_grad_norm=task.max_gradient_norm,
+        policy_kwargs={"net_arch": {"pi": [task.hidden] * 2, "vf": [task.hidden] * 2}},
+        device="cpu",
+        seed=task.seed,
+    )
+
+    class Report(BaseCallback):  # type: ignore[misc]
+        """A rollout begins when the last was learned from."""
+
+        def _on_training_start(self) -> None:
+            self.reporter = Reporter(task)
+            self.going_on = True
+
+        def _on_rollout_start(self) -> None:
+            returns = [episode["r"] for episode in self.model.ep_info_buffer]  # the last 100
+            mean = sum(returns) / 100 if len(returns) == 100 else None
+            self.going_on = self.reporter.report(self.num_timesteps, mean)
+
+        def _on_step(self) -> bool:
+            return self.going_on
+
+    endless: Any = 10**9
+    model.learn(endless, callback=Report())
+
+
+if __name__ == "__main__":
+    main(task_given(), sys.argv[2], sys.argv[3])
