@@ -28,12 +28,25 @@ EXPERIMENTS: Mapping[str, Entry] = {
     "quickstart": Entry("quickstart", f"{STELLARIS}, the demo", {"tuned": "2", "paper": "3"}),
     "systems": Entry("systems", f"{STELLARIS}, the architectures of the slides", {"": "2"}),
     "tuning": Entry("tuning", "", {"smoke": "5", "small": "60", "paper": "400"}),
+    "stellaris-motivation": Entry(
+        "stellaris_motivation",
+        f"{STELLARIS}, reward and cost of PPO on Hopper",
+        {"smoke": "1", "small": "5", "paper": "30"},
+    ),
+    "stellaris-challenges": Entry("stellaris_challenges", f"{STELLARIS}, staleness, KL, learners in use", _VARIANTS),
     "stellaris-training": Entry(
         "stellaris_training", f"{STELLARIS}, training performance", {"smoke": "1", "small": "90", "paper": "3,000"}
+    ),
+    "stellaris-cost": Entry(
+        "stellaris_cost",
+        f"{STELLARIS}, training cost (the runs of stellaris-training)",
+        {"smoke": "1", "small": "90", "paper": "3,000"},
     ),
     "stellaris-ablation": Entry("stellaris_ablation", f"{STELLARIS}, ablation", _VARIANTS),
     "stellaris-aggregators": Entry("stellaris_aggregators", f"{STELLARIS}, aggregators against each other", _VARIANTS),
     "stellaris-sensitivity": Entry("stellaris_sensitivity", f"{STELLARIS}, sensitivity to d, rho and v", _VARIANTS),
+    "stellaris-latency": Entry("stellaris_latency", f"{STELLARIS}, latency breakdown", _VARIANTS),
+    "stellaris-frameworks": Entry("stellaris_frameworks", f"{STELLARIS}, table of related systems"),
     "stellaris-why": Entry("stellaris_why", f"{STELLARIS}, what 2.2 times the reward is made of", _VARIANTS),
     "simtest": Entry("simtest.command", "", {"": "1"}),
     "list": Entry("listing"),

@@ -54,28 +54,36 @@ class Curves(NamedTuple):
     histories: Sequence[Sequence[Row]]
 
 
-def learning(systems: Sequence[Curves], path: Path, *, title: str, steps: float) -> None:
-    """Return over virtual time, over steps, and at the end, by system; `path` has no suffix: a PNG and a PDF.
+#: Columns of the history that returns are drawn over, and what they are called.
+TIME_AND_STEPS = {"seconds": "virtual time (s)", "steps": "environment steps"}
+TIME_AND_COST = {
+    "seconds": "virtual time (s)",
+    "cost_demo": "cost, demo's bill (USD)",
+    "cost_pay_per_use": "cost, pay per use (USD)",
+}
+
+
+def learning(
+    systems: Sequence[Curves], path: Path, *, title: str, steps: float, over: Mapping[str, str] = TIME_AND_STEPS
+) -> None:
+    """Return over columns of the history, and at the end, by system; `path` has no suffix: a PNG and a PDF.
 
     With seeds enough for an interval: the interquartile mean, with its 95 % band. With fewer, a thin line a run.
     """
     seeds = max(len(curves.histories) for curves in systems)
     caption = f"{title}: {steps:,.0f} steps a run, {seeds} seed{'s' if seeds > 1 else ''}"
-    with figure(path, caption, columns=3, suffixes=(".png", ".pdf")) as (over_time, over_steps, final):
-        for axes, column, label in (
-            (over_time, "seconds", "virtual time (s)"),
-            (over_steps, "steps", "environment steps"),
-        ):
+    with figure(path, caption, columns=len(over) + 1, suffixes=(".png", ".pdf")) as (*panels, final):
+        for axes, (column, label) in zip(panels, over.items(), strict=True):
             for curves in systems:
                 _learning_curve(axes, curves, column)
             axes.set(xlabel=label)
             axes.set_xlim(left=0)
-        over_time.set(ylabel=_RETURN)
+        panels[0].set(ylabel=_RETURN)
         for i, (contender, histories) in enumerate(systems):
             returns = [history[-1]["episode_return"] for history in histories]
             bar(final, i, returns, contender.colour)
         final.set_xticks(range(len(systems)), [contender.name for contender, _ in systems], rotation=20, ha="right")
-        _legend(over_time)
+        _legend(panels[0])
 
 
 def _learning_curve(axes: Axes, curves: Curves, column: str) -> None:
@@ -112,6 +120,32 @@ def bar(axes: Axes, place: int, values: Sequence[float], colour: str) -> None:
     if claim:
         axes.errorbar(place, middle, [[middle - low], [high - middle]], color="black", capsize=3, linewidth=1)
     axes.plot([place] * len(values), values, "o", color=colour, markersize=3)
+
+
+def lines(groups: Mapping[str, Sequence[tuple[Any, Any]]], path: Path, *, title: str, xlabel: str, ylabel: str) -> None:
+    """For each name the curves of its runs, `(x, y)` each, in one colour."""
+    with figure(path, title, columns=1, suffixes=(".png", ".pdf")) as (axes,):
+        for (name, runs), style in zip(groups.items(), LINES, strict=False):
+            for i, (x, y) in enumerate(runs):
+                axes.plot(x, y, linewidth=1, alpha=0.8, label=name if i == 0 else None, **style)
+        axes.set(xlabel=xlabel, ylabel=ylabel, ylim=(0, None))
+        axes.set_xlim(left=0)
+        if len(groups) > 1:
+            _legend(axes)
+
+
+def stacked(parts: Mapping[str, Mapping[str, float]], path: Path, *, title: str, ylabel: str) -> None:
+    """A bar for each name, made of its parts, which have the same names in all of them."""
+    names = list(parts)
+    with figure(path, title, columns=1, suffixes=(".png", ".pdf")) as (axes,):
+        bottom = np.zeros(len(names))
+        for i, part in enumerate(next(iter(parts.values()))):
+            heights = np.array([parts[name][part] for name in names])
+            shade = str(0.85 - 0.25 * i)
+            axes.bar(names, heights, bottom=bottom, width=0.6, label=part, color=shade, edgecolor="black")
+            bottom += heights
+        axes.set(ylabel=ylabel)
+        _legend(axes)
 
 
 def reward_vs_time(systems: Sequence[Runs], path: Path, *, title: str, target: float | None) -> None:

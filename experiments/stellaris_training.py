@@ -8,15 +8,14 @@ from pathlib import Path
 import jax
 from rich.console import Console
 
-from experiments import plots, runs, study
-from experiments.cells import Cell, Finished
+from experiments import curves, plots, runs, study
+from experiments.cells import Finished
 from experiments.presets import architectures
-from experiments.statistics import estimate
 from experiments.study import Size, Study
 from stellaris.acting import envs
 from stellaris.acting.evaluation import evaluate
 from stellaris.acting.policies import PolicyVersion
-from stellaris.systems import Budget, Workload
+from stellaris.systems import Workload
 
 DESCRIPTION = "train every environment by Stellaris and by the systems that it is compared with"
 
@@ -49,31 +48,20 @@ def main(arguments: argparse.Namespace) -> int:
     for environment in size.environments:
         preset = architectures(environment)
         runs.check(preset.workload)
-        for contender in preset.contenders:
-            if contender.name in (arguments.system or SYSTEMS):
-                cells += [Cell(contender, preset.workload, Budget(steps=size.steps), seed) for seed in seeds]
+        cells += curves.cells(preset, arguments.system or SYSTEMS, size.steps, seeds)
     return study.main(Study("stellaris-training", cells, _report), arguments)
 
 
 def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
     """A table of final returns, and for each environment a picture."""
     rows = []
-    for environment in dict.fromkeys(result.cell.environment for result in results):
-        here = [result for result in results if result.cell.environment == environment]
-        groups = [
-            plots.Curves(contender, [result.history for result in of])
-            for name in SYSTEMS
-            if (of := [result for result in here if result.cell.contender.name == name])
-            for contender in [of[0].cell.contender]
-        ]
-        steps = here[0].cell.budget.steps
-        plots.learning(groups, out / f"training_{environment}", title=environment, steps=steps)
-        rows.append((environment, "untrained", _untrained(here[0].cell.workload), "", "mean, standard error"))
-        for contender, histories in groups:
-            final = estimate([history[-1]["episode_return"] for history in histories])
-            seconds = estimate([history[-1]["seconds"] for history in histories])
-            interval = "IQM, 95 %" if final.claim else "median, range"
-            rows.append((environment, contender.name, f"{final}", f"{seconds.middle:,.0f}", interval))
+    for environment, groups in curves.by_environment(results):
+        curves.draw(groups, out / f"training_{environment}", title=environment, over=plots.TIME_AND_STEPS)
+        workload = next(iter(groups.values()))[0].cell.workload
+        rows.append((environment, "untrained", _untrained(workload), "", "mean, standard error"))
+        for name, of in groups.items():
+            final, seconds = curves.last(of, "episode_return"), curves.last(of, "seconds")
+            rows.append((environment, name, str(final), f"{seconds.middle:,.0f}", curves.interval(final)))
     title = f"mean return of the last 100 training episodes after {results[0].cell.budget.steps:,.0f} steps"
     console.print(study.table(title, ("environment", "system", "return", "virtual s", "interval"), rows))
 

@@ -1,16 +1,12 @@
 """The training curves: which runs there are, and that nothing differs between systems but what belongs to them."""
 
 from collections.abc import Sequence
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from experiments import command, presets, stellaris_training, study
+from experiments import command, stellaris_training, study
 from experiments.cells import Cell
-from stellaris.acting import ActorCritic
-from stellaris.systems import Workload
 
 
 @pytest.fixture
@@ -58,26 +54,3 @@ def test_systems_differ_in_what_belongs_to_them(declared: list[Sequence[Cell]]) 
             for name in stellaris_training.SYSTEMS
         }
         assert all(settings == shared["synchronous"] for settings in shared.values())
-
-
-def test_a_picture_and_a_table(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Of each environment."""
-
-    def architectures(environment: str) -> Any:
-        preset = presets.architectures(environment)
-        return replace(preset, workload=Workload(environment, policy=ActorCritic(hidden=(8,)), actors=16, fragment=16))
-
-    monkeypatch.setattr(stellaris_training, "architectures", architectures)
-    options = ("--preset", "smoke", "--system", "IMPACT", "--steps", "1024", "--seeds", "1", "--jobs", "1")
-    assert run(*options, "--out", str(tmp_path)) == 0
-    assert {path.name for path in (tmp_path / "stellaris-training").iterdir()} == {
-        "runs.csv",
-        "curves.csv",
-        "training_CartPole-v1.png",
-        "training_CartPole-v1.pdf",
-    }
-    printed = capsys.readouterr().out
-    assert "after 1,024 steps" in printed
-    assert "median, range" in printed

@@ -1,26 +1,19 @@
 """Studies of variants: each differs from the first in what its name says, and in nothing else."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from experiments import (
-    command,
     presets,
     stellaris_ablation,
     stellaris_aggregators,
     stellaris_sensitivity,
     stellaris_why,
-    variants,
 )
 from experiments.presets import Contender
-from stellaris.acting import ActorCritic
 from stellaris.configuration import described, differences
-from stellaris.systems import Workload
-
-STUDIES = (stellaris_ablation, stellaris_aggregators, stellaris_sensitivity, stellaris_why)
 
 
 def fields(one: Contender, other: Contender) -> set[str]:
@@ -56,28 +49,3 @@ def test_the_way_from_the_baseline_to_the_demo() -> None:
     algorithms = [row.system.algorithm for row in rows.values()]  # type: ignore[attr-defined]
     gradients = [algorithm.epochs * 4096 // algorithm.minibatch_size for algorithm in algorithms]
     assert gradients == [10, 40, 40, 40, 40, 40]
-
-
-def test_what_is_printed_and_drawn(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A row a variant, with both bills, and a picture an environment."""
-
-    def workload(environment: str) -> Workload:
-        return Workload(environment, policy=ActorCritic(hidden=(8,)), actors=16, fragment=16)
-
-    whole = stellaris_ablation._variants
-
-    def few(environment: str) -> Mapping[str, Contender]:
-        rows = whole(environment)
-        return {name: rows[name] for name in ("Stellaris", "no cap")}
-
-    monkeypatch.setattr(presets, "workload", workload)
-    options = ["--preset", "smoke", "--steps", "1024", "--jobs", "2", "--out", str(tmp_path)]
-    monkeypatch.setattr(stellaris_ablation, "_variants", few)
-    assert command.main(["stellaris-ablation", *options]) == 0
-    home = tmp_path / "stellaris-ablation"
-    assert (home / "stellaris-ablation_CartPole-v1.png").exists()
-    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("\u2502")]
-    assert ["no cap" in rows[-1], "Stellaris" in rows[-2]] == [True, True]
-    assert variants.SIZES["smoke"].seeds == 1

@@ -1,0 +1,94 @@
+"""The paper's challenges: stale gradients, policies that move apart, and learners that come and go."""
+
+import argparse
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from experiments import plots, presets, runs, study, variants
+from experiments.cells import Cell, Finished
+from experiments.statistics import estimate
+from experiments.study import Study
+from stellaris.systems import Budget
+
+DESCRIPTION = "staleness over rounds, divergence of the policies with and without the cap, learners in use over time"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command line's options."""
+    study.add_arguments(parser, variants.SIZES)
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Stellaris as it is tuned, and without the cap."""
+    size, seeds = study.chosen(arguments, variants.SIZES)
+    cells = []
+    for environment in size.environments:
+        workload = presets.workload(environment)
+        runs.check(workload)
+        for name, contender in variants.of_stellaris(environment, {"cap": {}, "no cap": {"rho": math.inf}}).items():
+            cells += [Cell(contender, workload, Budget(steps=size.steps), seed, name) for seed in seeds]
+    return study.main(Study("stellaris-challenges", cells, _report), arguments)
+
+
+def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
+    """The divergence is that of a learner's policy from the behaviour policy, by `approximate_kl`."""
+    rows = []
+    for environment in dict.fromkeys(result.cell.environment for result in results):
+        groups = {
+            name: [one for one in results if (one.cell.environment, one.cell.setting) == (environment, name)]
+            for name in ("cap", "no cap")
+        }
+        for column, label in (
+            ("staleness_mean", "staleness of applied gradients (versions)"),
+            ("kl", "KL of learners' policies from the behaviour policy"),
+        ):
+            plots.lines(
+                {name: [_column(one, column) for one in of] for name, of in groups.items()},
+                out / f"challenges_{column}_{environment}",
+                title=environment,
+                xlabel="round",
+                ylabel=label,
+            )
+        capped = {"stellaris": [_in_use(groups["cap"][0])]} if groups["cap"] else {}
+        plots.lines(
+            capped,
+            out / f"challenges_learners_{environment}",
+            title=f"{environment}, seed {results[0].cell.seed}",
+            xlabel="virtual time (s)",
+            ylabel="learner functions in use",
+        )
+        rows += [(environment, name, *_summary(of)) for name, of in groups.items() if of]
+    console.print(study.table("challenges", ("environment", "variant", "staleness", "KL", "return"), rows))
+
+
+def _summary(of: Sequence[Finished]) -> Sequence[str]:
+    means = [[float(np.mean(_column(one, column)[1])) for one in of] for column in ("staleness_mean", "kl")]
+    finals = [one.history[-1]["episode_return"] for one in of]
+    return [str(estimate(values)) for values in (*means, finals)]
+
+
+def _column(result: Finished, column: str) -> tuple[Any, Any]:
+    """Rounds, and what was in a column in those that had it."""
+    known = [row for row in result.history if math.isfinite(_of(row, column))]
+    return [row["round"] for row in known], [row[column] for row in known]
+
+
+def _of(row: Mapping[str, float], column: str) -> float:
+    return row.get(column, math.nan)
+
+
+def _in_use(result: Finished) -> tuple[Any, Any]:
+    """How many learner functions run, on average over each of 200 stretches of the run."""
+    calls = result.trace.invocations()
+    learners = calls.function == calls.names.index("learner")
+    started, ended = calls.started[learners], calls.ended[learners]
+    ran = np.isfinite(started) & np.isfinite(ended)
+    edges = np.linspace(0.0, result.history[-1]["seconds"], 201)
+    # What all invocations have run together until each edge.
+    until = np.array([np.clip(np.minimum(ended[ran], edge) - started[ran], 0.0, None).sum() for edge in edges])
+    return (edges[1:] + edges[:-1]) / 2, np.diff(until) / np.diff(edges)

@@ -1,0 +1,52 @@
+"""What the training runs cost under both bills, and what they cost up to the paper's target returns."""
+
+import argparse
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from experiments import curves, plots, runs, stellaris_training, study
+from experiments.cells import Finished
+from experiments.presets import TARGETS, architectures
+from experiments.statistics import estimate
+from experiments.study import Study
+
+DESCRIPTION = "cost of training under the demo's bill and by use, of Stellaris and of the systems it is compared with"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command line's options."""
+    study.add_arguments(parser, stellaris_training.SIZES)
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """The runs are those of `stellaris-training`."""
+    size, seeds = study.chosen(arguments, stellaris_training.SIZES)
+    cells = []
+    for environment in size.environments:
+        preset = architectures(environment)
+        runs.check(preset.workload)
+        cells += curves.cells(preset, stellaris_training.SYSTEMS, size.steps, seeds)
+    return study.main(Study("stellaris-cost", cells, _report), arguments)
+
+
+def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
+    rows = []
+    for environment, groups in curves.by_environment(results):
+        curves.draw(groups, out / f"cost_{environment}", title=environment, over=plots.TIME_AND_COST)
+        target = TARGETS.get(environment, math.inf)
+        for name, of in groups.items():
+            bills = [str(curves.last(of, column)) for column in ("cost_demo", "cost_pay_per_use")]
+            reached = [spent for one in of if (spent := _cost_of(one, target)) is not None]
+            cost = str(estimate(reached)) if reached else "-"
+            rows.append((environment, name, *bills, f"{target:g}", f"{len(reached)} of {len(of)}", cost))
+    headings = ("environment", "system", "USD demo", "USD use", "target", "reached", "USD by use to the target")
+    console.print(study.table("cost of training", headings, rows))
+
+
+def _cost_of(result: Finished, target: float) -> float | None:
+    """By use, up to a return; None if it was not reached."""
+    reached = (row["cost_pay_per_use"] for row in result.history if row["episode_return"] >= target)
+    return next(reached, None)

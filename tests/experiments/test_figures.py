@@ -1,0 +1,171 @@
+"""The studies' commands on a tiny problem: what they run, print and draw. Each run is done here, in this process."""
+
+import multiprocessing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from experiments import (
+    catalogue,
+    cells,
+    command,
+    presets,
+    stellaris_challenges,
+    stellaris_cost,
+    stellaris_latency,
+    stellaris_motivation,
+    stellaris_training,
+    study,
+)
+from experiments.cells import Cell
+from stellaris.acting import ActorCritic
+from stellaris.systems import Workload
+
+
+class Here:
+    """In place of `Running`: the cell is run at once, and has no more to say."""
+
+    def __init__(self, cell: Cell, out: Path) -> None:
+        self.rows, far_end = multiprocessing.Pipe(duplex=False)
+        watcher: Any = cells._Wire(far_end)
+        watcher.row = lambda run: None
+        cells.run(cell, out / "cells" / cell.key, watcher)
+        far_end.close()
+
+    def wait(self) -> bool:
+        """It was done at once."""
+        self.rows.close()
+        return True
+
+    kill = wait
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One folder for all: runs that studies have in common are done once."""
+    return tmp_path_factory.mktemp("results")
+
+
+@pytest.fixture(autouse=True)
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Short fragments, a small network."""
+
+    def workload(environment: str) -> Workload:
+        return Workload(environment, policy=ActorCritic(hidden=(8,)), actors=16, fragment=32)
+
+    monkeypatch.setattr(presets, "workload", workload)
+    monkeypatch.setattr(study, "Running", Here)
+
+
+def run(name: str, out: Path, *options: str) -> int:
+    """A study, of a dozen rounds."""
+    few = ("--preset", "smoke", "--steps", "6144", "--seeds", "1", "--resume", "--out", str(out))
+    return command.main([name, *few, *options])
+
+
+#: By study: the systems or variants of its table, and its pictures.
+STUDIES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "stellaris-training": (("untrained", *stellaris_training.SYSTEMS), ("training",)),
+    "stellaris-motivation": (("stellaris", "synchronous"), ("motivation",)),
+    "stellaris-cost": (stellaris_training.SYSTEMS, ("cost",)),
+    "stellaris-challenges": (
+        ("cap", "no cap"),
+        ("challenges_staleness_mean", "challenges_kl", "challenges_learners"),
+    ),
+    "stellaris-ablation": (
+        ("Stellaris", "one learner", "no cap", "no aggregation", "neither"),
+        ("stellaris-ablation",),
+    ),
+    "stellaris-latency": (("actor", "learner", "parameter"), ("latency",)),
+}
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_study(name: str, results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A row a system or variant; pictures that hold something, as PNG and PDF; tidy files."""
+    assert run(name, results) == 0
+    rows, pictures = STUDIES[name]
+    printed = [line.split("\u2502") for line in capsys.readouterr().out.splitlines() if line.startswith("\u2502")]
+    assert tuple(cells[2].strip() for cells in printed) == rows
+    home = results / name
+    names = {f"{picture}_CartPole-v1.{kind}" for picture in pictures for kind in ("png", "pdf")}
+    assert {path.name for path in home.iterdir()} == {*names, "runs.csv", "curves.csv"}
+    for picture in home.glob("*.png"):
+        assert len(np.unique(np.asarray(Image.open(picture).convert("L")))) > 20
+
+
+def test_studies_share_their_runs(results: Path) -> None:
+    """The cost is of the training's runs: none is done again."""
+    assert run("stellaris-training", results) == 0
+    before = {path.name for path in (results / "cells").iterdir()}
+    assert run("stellaris-cost", results) == 0
+    assert {path.name for path in (results / "cells").iterdir()} == before
+
+
+def test_cost_to_a_target() -> None:
+    """Of the first row that has it."""
+    history = [{"episode_return": r, "cost_pay_per_use": c} for r, c in ((1.0, 0.1), (5.0, 0.2), (4.0, 0.3))]
+    result: Any = type("Result", (), {"history": history})
+    assert stellaris_cost._cost_of(result, 4.5) == 0.2
+    assert stellaris_cost._cost_of(result, 6.0) is None
+
+
+def test_learners_in_use() -> None:
+    """Two at once for a second of two, one for the other: 1.5 on average."""
+    calls: Any = type(
+        "Calls",
+        (),
+        {
+            "function": np.array([1, 1, 0]),
+            "names": ("actor", "learner"),
+            "started": np.array([0.0, 1.0, 0.0]),
+            "ended": np.array([2.0, 2.0, 2.0]),
+        },
+    )
+    trace: Any = type("Trace", (), {"invocations": lambda self: calls})()
+    result: Any = type("Result", (), {"history": [{"seconds": 2.0}], "trace": trace})
+    times, used = stellaris_challenges._in_use(result)
+    np.testing.assert_allclose(used, np.where(times < 1, 1.0, 2.0))
+
+
+def test_latencies() -> None:
+    """By hand, in milliseconds; what never ended is not counted."""
+    calls: Any = type(
+        "Calls",
+        (),
+        {
+            "function": np.array([0, 0, 0]),
+            "names": ("actor",),
+            "submitted": np.array([0.0, 1.0, 5.0]),
+            "acquired": np.array([0.0, 1.2, 5.0]),
+            "started": np.array([0.5, 1.3, 5.0]),
+            "ended": np.array([1.5, 2.3, np.nan]),
+        },
+    )
+    trace: Any = type("Trace", (), {"invocations": lambda self: calls})()
+    result: Any = type("Result", (), {"trace": trace})
+    means = stellaris_latency._means([result])["actor"]
+    np.testing.assert_allclose([means[part] for part in stellaris_latency.PARTS], [100.0, 300.0, 1000.0])
+
+
+def test_frameworks(capsys: pytest.CaptureFixture[str]) -> None:
+    """The paper's table."""
+    assert command.main(["stellaris-frameworks"]) == 0
+    rows = {
+        cells[1].strip(): [cell.strip() for cell in cells[2:6]]
+        for line in capsys.readouterr().out.splitlines()
+        if line.startswith("\u2502") and (cells := line.split("\u2502"))
+    }
+    assert rows["Stellaris"] == ["yes"] * 4
+    assert rows["RLlib"] == ["no", "no", "yes", "no"]
+    assert len(rows) == 6
+
+
+def test_the_demos_steps_are_its_rounds() -> None:
+    """20 of them, as in the preset `paper`."""
+    assert stellaris_motivation.SIZES["small"].steps == presets.paper("Hopper-v4").budget.steps
+    assert {*STUDIES} <= {*catalogue.EXPERIMENTS}
