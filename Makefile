@@ -34,10 +34,10 @@ format: .venv/installed  ## rewrite the code in the project's format
 	$(BIN)/ruff check --fix .
 
 bench: .venv/installed  ## speed, as ratios against a limit or a peer measured in the same run
-	$(BIN)/python -m experiments.benchmarks losses
-	$(BIN)/python -m experiments.benchmarks training
-	$(BIN)/python -m experiments.benchmarks overhead
-	$(BIN)/python -m experiments.benchmarks platform
+	$(BIN)/python -m experiments benchmarks losses
+	$(BIN)/python -m experiments benchmarks training
+	$(BIN)/python -m experiments benchmarks overhead
+	$(BIN)/python -m experiments benchmarks platform
 
 lock:  ## resolve pyproject.toml anew into requirements.lock (needs uv)
 	uv pip compile --quiet --universal --fork-strategy fewest --python-version 3.11 --all-extras --generate-hashes \

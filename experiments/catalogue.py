@@ -49,5 +49,9 @@ EXPERIMENTS: Mapping[str, Entry] = {
     "stellaris-frameworks": Entry("stellaris_frameworks", f"{STELLARIS}, table of related systems"),
     "stellaris-why": Entry("stellaris_why", f"{STELLARIS}, what 2.2 times the reward is made of", _VARIANTS),
     "simtest": Entry("simtest.command", "", {"": "1"}),
+    "benchmarks": Entry("benchmarks.command", "", {"": "5"}),
+    "reproduce": Entry(
+        "reproduce", "all figures, one after the other", {"smoke": "5", "small": "480", "paper": "20,000"}
+    ),
     "list": Entry("listing"),
 }

@@ -24,6 +24,14 @@ def main(arguments: argparse.Namespace) -> int:
         table.add_column(heading)
     for name, entry in catalogue.EXPERIMENTS.items():
         minutes = "\n".join(f"{preset} {time}".strip() for preset, time in entry.minutes.items())
-        table.add_row(name, entry.load().DESCRIPTION, entry.of, minutes)
+        table.add_row(name, _description(entry), entry.of, minutes)
     console.print(table)
     return 0
+
+
+def _description(entry: catalogue.Entry) -> str:
+    """Of what its module says; some need packages that only developers have."""
+    try:
+        return str(entry.load().DESCRIPTION)
+    except ModuleNotFoundError as error:
+        return f"(needs {error.name}, which is not installed)"

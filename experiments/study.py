@@ -16,6 +16,8 @@ from rich.table import Table
 from experiments import options, output, progress, runs, shell
 from experiments.cells import Cell, Finished, Running, failure, finished, run, write_rows
 
+#: Runs that are done at once, by default.
+PROCESSORS = os.cpu_count() or 1
 #: Seconds of real time between two looks at an interruption.
 _PATIENCE = 0.5
 #: Rows of a run's curve in the tidy files.
@@ -55,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser, sizes: Mapping[str, Size]) ->
     parser.add_argument("--steps", type=options.whole(1), help="environment steps of every run; else the preset's")
     parser.add_argument("--seeds", type=options.whole(1), help="how many seeds; else the preset's")
     parser.add_argument("--seed", type=options.whole(0), default=0, help="first; of parameters, environments, delays")
-    parser.add_argument("--jobs", type=options.whole(1), default=os.cpu_count() or 1, help="processes at once")
+    parser.add_argument("--jobs", type=options.whole(1), default=PROCESSORS, help="processes at once")
     parser.add_argument("--resume", action="store_true", help="go on, with what the folder holds of these runs")
     parser.add_argument("--only", metavar="KEY", default=argparse.SUPPRESS, help="one run, in this process, by its key")
     parser.add_argument(
@@ -85,6 +87,9 @@ def main(study: Study, arguments: argparse.Namespace) -> int:
         if done and not arguments.resume:
             held = f"--out {out} holds {len(done)} of the {len(study.cells)} runs"
             raise shell.UsageError(f"{held}: use them with --resume, or name another folder")
+        # What one run has compiled the others need not; a folder of one's own goes before this one.
+        os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str((out / "compiled").resolve()))
+        os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
         failures: list[Cell] = []
         interrupted = shell.interruptible(lambda: _run(study, arguments, console, failures))
         results = [result for cell in study.cells if (result := finished(cell, out))]

@@ -1,16 +1,9 @@
-"""`python -m experiments.benchmarks NAME`: measures, and prints a table of ratios. Run it on an idle machine."""
+"""`python -m experiments.benchmarks NAME` is `python -m experiments benchmarks NAME`."""
 
-from collections.abc import Sequence
+import sys
 
 from experiments import shell
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command; its imports take seconds, and signals are to be looked after first."""
-    from experiments.benchmarks import command
-
-    return command.main(argv)
-
+from experiments.__main__ import main
 
 if __name__ == "__main__":
-    shell.start(main)
+    shell.start(lambda: main(["benchmarks", *sys.argv[1:]]))

@@ -1,31 +1,32 @@
 """The command line of the benchmarks."""
 
-from collections.abc import Sequence
+import argparse
 
 from rich.console import Console
 from rich.table import Table
 
 from experiments import shell
 from experiments.benchmarks import losses, overhead, peers, platform, training
-from experiments.options import Parser
 
 #: Benchmarks by name: each module has `DESCRIPTION` and `measure(say) -> comparisons`; one that takes options of the
 #: command line has `add_arguments(parser)`, and `measure` takes them by name.
 BENCHMARKS = {"training": training, "overhead": overhead, "losses": losses, "platform": platform, "peers": peers}
 
 
-@shell.command
-def main(argv: Sequence[str] | None = None) -> int:
-    """Parses the command line and runs the benchmark that it names."""
-    parser = Parser(
-        prog="python -m experiments.benchmarks",
-        description="Measures, and prints a table of ratios. Run it on an idle machine.",
-    )
+DESCRIPTION = "speed, as ratios against a limit or a peer measured in the same run; run it on an idle machine"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """A benchmark, and its options."""
     names = parser.add_subparsers(dest="name", required=True, metavar="NAME")
     for name, module in BENCHMARKS.items():
         own = names.add_parser(name, help=module.DESCRIPTION, description=module.DESCRIPTION)
         getattr(module, "add_arguments", lambda parser: None)(own)
-    options = vars(parser.parse_args(argv))
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Runs a benchmark, and prints a table of ratios."""
+    options = dict(vars(arguments))
     benchmark = BENCHMARKS[options.pop("name")]
     console = Console(highlight=False, soft_wrap=True)
     console.width = max(console.width, 120)  # where the output is no terminal, rich assumes 80 columns

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from experiments import command as front
 from experiments.benchmarks import command, measuring
 
 
@@ -19,7 +20,7 @@ def test_the_command_prints_what_was_measured(monkeypatch, capsys, error, status
         yield measuring.Comparison("another", "1 s", "2 s", 0.5, "<= 1")
 
     monkeypatch.setattr(command, "BENCHMARKS", {"it": SimpleNamespace(DESCRIPTION="what it costs", measure=measure)})
-    assert command.main(["it"]) == status
+    assert front.main(["benchmarks", "it"]) == status
     out, err = capsys.readouterr()
     assert "one thing" in out
     assert ("another" in out) == (status == 0)
@@ -28,20 +29,20 @@ def test_the_command_prints_what_was_measured(monkeypatch, capsys, error, status
 
 def test_a_benchmark_that_is_not_there(capsys):
     """One line."""
-    assert command.main(["nothing"]) == 2
+    assert front.main(["benchmarks", "nothing"]) == 2
     assert "invalid choice: 'nothing'" in capsys.readouterr().err
 
 
 def test_no_benchmark(capsys):
     """One line."""
-    assert command.main([]) == 2
+    assert front.main(["benchmarks"]) == 2
     assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_help_names_every_benchmark(capsys):
     """With what it measures."""
     with pytest.raises(SystemExit, match="0"):
-        command.main(["--help"])
+        front.main(["benchmarks", "--help"])
     text = " ".join(capsys.readouterr().out.split())
     for name, module in command.BENCHMARKS.items():
         assert f"{name} {module.DESCRIPTION}" in text
