@@ -12,6 +12,7 @@ from stellaris.runtime.billing import Meter
 from stellaris.runtime.functions import FunctionSpec
 from stellaris.runtime.price_sheets import PriceSheet
 from stellaris.runtime.trace import Trace
+from stellaris.runtime.usage import USE_EVENTS
 from stellaris.systems.record import AGE, LAG, METRIC, POLICY
 
 #: What was reached by the end of a round, by column.
@@ -97,6 +98,7 @@ class Reader:
         self._gradients = 0
         self._round: dict[str, list[float]] = defaultdict(list)  # what the round's events carry, by event
         self._sums: dict[str, float] = defaultdict(float)  # of events since the start
+        self._used: list[tuple[float, str, str, int, int, float]] = []  # rows that no bill has seen yet
         self.rows_read = 0  #: of the trace.
         self.anything_new = True  #: whether there is anything to tell since the last row.
 
@@ -112,9 +114,14 @@ class Reader:
         for row in rows:
             time, event, name, _, _, value = row
             self.rows_read += 1
-            for meter in self._meters.values():
-                meter.read((row,))
+            if event in USE_EVENTS:
+                # Most rows are for the meters alone, which read them together.
+                self._used.append(row)
+                continue
             if event == "round":
+                for meter in self._meters.values():
+                    meter.read(self._used)
+                self._used.clear()
                 yield self._row(int(value), time)
                 self._round.clear()
                 self.anything_new = False
