@@ -17,6 +17,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import jax
+
 import stellaris
 from experiments import output, runs
 from experiments.presets import Contender
@@ -25,6 +27,8 @@ from stellaris.runtime import Trace
 from stellaris.runtime.files import atomic_write
 from stellaris.systems import Budget, Row, Workload
 
+#: Seconds that a program takes to compile, from which on it is kept for other runs.
+_WORTH_KEEPING = 0.1
 #: Files of a finished cell; of one that failed there is the log.
 _HISTORY, _TRACE, _RECORD, _LOG = "history.csv", "trace.parquet", "cell.json", "failure.txt"
 
@@ -107,10 +111,15 @@ def _bare(tree: ast.Module) -> ast.Module:
     return tree
 
 
+def is_done(cell: Cell, out: Path) -> bool:
+    """Whether a cell was run to its end; what one that was killed has left does not count."""
+    return (_folder(cell, out) / _RECORD).exists()
+
+
 def finished(cell: Cell, out: Path) -> Finished | None:
-    """What a cell has left, if it was done; one that was killed has left nothing that counts."""
+    """What a cell has left, if it was done."""
     folder = _folder(cell, out)
-    if not (folder / _RECORD).exists():
+    if not is_done(cell, out):
         return None
     with (folder / _HISTORY).open(newline="") as file:
         history = [{name: float(text) for name, text in row.items() if text} for row in csv.DictReader(file)]
@@ -155,6 +164,7 @@ class Running:
 def _work(cell: Cell, out: Path, rows: Connection) -> None:
     """The process: runs the cell, and puts its folder in place once all of it is there."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent looks after that
+    _keep_compiled(out / "compiled")
     folder = _folder(cell, out)
     shutil.rmtree(folder, ignore_errors=True)
     draft = folder.with_suffix(".unfinished")
@@ -169,6 +179,14 @@ def _work(cell: Cell, out: Path, rows: Connection) -> None:
     draft.rename(folder)
     sys.stdout.flush()
     os._exit(status)  # a thread that still compiles crashes the interpreter's end
+
+
+def _keep_compiled(folder: Path) -> None:
+    """What one run has compiled the others need not; a folder that the user has named goes before this one."""
+    config: Any = jax.config
+    if config.jax_compilation_cache_dir is None:
+        config.update("jax_compilation_cache_dir", str(folder.resolve()))
+        config.update("jax_persistent_cache_min_compile_time_secs", _WORTH_KEEPING)
 
 
 def run(cell: Cell, folder: Path, watcher: runs.Watcher) -> None:

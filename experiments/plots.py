@@ -78,6 +78,8 @@ def learning(
                 _learning_curve(axes, curves, column)
             axes.set(xlabel=label)
             axes.set_xlim(left=0)
+            if column == "steps":
+                axes.xaxis.set_major_formatter(matplotlib.ticker.EngFormatter(sep=""))  # 200k, 1M
         panels[0].set(ylabel=_RETURN)
         for i, (contender, histories) in enumerate(systems):
             returns = [history[-1]["episode_return"] for history in histories]

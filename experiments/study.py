@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from experiments import options, output, progress, runs, shell
-from experiments.cells import Cell, Finished, Running, failure, finished, run, write_rows
+from experiments.cells import Cell, Finished, Running, failure, finished, is_done, run, write_rows
 
 #: Runs that are done at once, by default.
 PROCESSORS = os.cpu_count() or 1
@@ -83,13 +83,10 @@ def main(study: Study, arguments: argparse.Namespace) -> int:
     with output.usable(out):
         if "only" in arguments:
             return _only(study, arguments.only, out, console)
-        done = [cell for cell in study.cells if finished(cell, out)]
+        done = [cell for cell in study.cells if is_done(cell, out)]
         if done and not arguments.resume:
             held = f"--out {out} holds {len(done)} of the {len(study.cells)} runs"
             raise shell.UsageError(f"{held}: use them with --resume, or name another folder")
-        # What one run has compiled the others need not; a folder of one's own goes before this one.
-        os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str((out / "compiled").resolve()))
-        os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
         failures: list[Cell] = []
         interrupted = shell.interruptible(lambda: _run(study, arguments, console, failures))
         results = [result for cell in study.cells if (result := finished(cell, out))]
@@ -118,7 +115,7 @@ def _only(study: Study, key: str, out: Path, console: Console) -> int:
 def _run(study: Study, arguments: argparse.Namespace, console: Console, failures: list[Cell]) -> None:
     """Keeps so many processes busy until every cell is done."""
     out: Path = arguments.out
-    waiting = [cell for cell in study.cells if not finished(cell, out)]
+    waiting = [cell for cell in study.cells if not is_done(cell, out)]
     clock = _Clock(left=len(waiting))
     running: dict[Any, tuple[Cell, Running, runs.Outcome]] = {}
     try:

@@ -1,0 +1,1 @@
+"""The report: every figure that has been run, and every claim of the papers beside what was measured."""

@@ -1,0 +1,112 @@
+"""`python -m experiments report`: one page of everything that has been run."""
+
+import argparse
+import csv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from experiments import catalogue, options, reproduce, shell, testbed
+from experiments.report import page
+from experiments.report.claims import Points, claims, findings, verdict
+from experiments.statistics import estimate
+from stellaris.runtime import Trace
+from stellaris.runtime.files import atomic_write
+
+DESCRIPTION = "write one page, which needs no network: every figure that was run, and the papers' claims beside it"
+
+#: Invocations of the timeline, and its seconds, at most.
+_INVOCATIONS, _SECONDS = 4000, 30.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command line's options."""
+    parser.add_argument("--out", type=options.folder, default=Path("results"), help="folder of the results")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Writes `report.html` into the folder of the results."""
+    out: Path = arguments.out
+    ran = [name for name in reproduce.figures() if (out / name / "runs.csv").exists()]
+    if not ran:
+        raise shell.UsageError(
+            f"--out {out} holds no study's results: run one, such as `python -m experiments reproduce --preset smoke`"
+        )
+    points = {name: _rows(out / name / "curves.csv") for name in ran}
+    with atomic_write(out / "report.html") as file:
+        file.write(
+            page.document(
+                claims=_claims(points),
+                studies=[_study(out / name, name) for name in ran],
+                assumptions=[(name, f"{value:g}") for name, value in testbed.facts().items()],
+                timeline=_timeline(out),
+            )
+        )
+    print(f"{out / 'report.html'}: {len(ran)} of {len(reproduce.figures())} figures")
+    return 0
+
+
+def _claims(points: Mapping[str, Points]) -> list[Sequence[str]]:
+    """A row a claim: the paper's value, ours with its interval, and whether it was reproduced."""
+    found = findings(points)
+    rows: list[Sequence[str]] = []
+    for claim in claims():
+        finding = found.get(claim.claim) if claim.paper == "Stellaris" else None
+        ours = f"{finding.ours} ({', '.join(finding.environments)})" if finding else "not run"
+        seeds, command = (str(finding.seeds), finding.command) if finding else ("", "")
+        value = f"{claim.value:g} ({claim.unit})"
+        rows.append((claim.claim, claim.paper, value, ours, seeds, verdict(claim, finding), command))
+    return rows
+
+
+def _study(folder: Path, name: str) -> page.Study:
+    """A study's pictures and its table."""
+    entry = catalogue.EXPERIMENTS[name]
+    groups: dict[tuple[str, str, str], list[Mapping[str, str]]] = {}
+    for row in _rows(folder / "runs.csv"):
+        groups.setdefault((row["environment"], row["system"], row["setting"]), []).append(row)
+    return page.Study(
+        name=name,
+        of=entry.of,
+        description=entry.load().DESCRIPTION,
+        command=f"python -m experiments {name} --preset small",
+        pictures=sorted(folder.glob("*.png")),
+        rows=[(*key, *_figures(of)) for key, of in groups.items()],
+    )
+
+
+def _figures(of: Sequence[Mapping[str, str]]) -> Sequence[str]:
+    """Of a group of runs."""
+    columns = ("final_return", "virtual_seconds", "steps", "cost_demo", "cost_pay_per_use")
+    estimates = [estimate([float(row[column] or "nan") for row in of]) for column in columns]
+    final, *rest = estimates
+    return (str(final), str(len(of)), *(f"{one.middle:,.4g}" for one in rest))
+
+
+def _timeline(out: Path) -> list[Any]:
+    """The first invocations of a run of Stellaris: `[function, container, submitted, started, ended, cold]` each."""
+    for record in sorted((out / "cells").glob("*/cell.json")):
+        if '"type": "Stellaris"' in record.read_text():
+            calls = Trace.load(record.with_name("trace.parquet")).invocations()
+            break
+    else:
+        return []
+    rows = zip(
+        calls.function.tolist(),
+        calls.container.tolist(),
+        calls.acquired.tolist(),
+        calls.started.tolist(),
+        calls.ended.tolist(),
+        calls.cold.tolist(),
+        strict=True,
+    )
+    return [
+        [calls.names[function], container, round(acquired, 5), round(started, 5), round(ended, 5), int(cold)]
+        for function, container, acquired, started, ended, cold in rows
+        if ended == ended and started == started and ended <= _SECONDS  # what never ended is NaN
+    ][:_INVOCATIONS]
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))

@@ -1,0 +1,77 @@
+"""The report's page: `page.html` with its pictures, `style.css` and `timeline.js` within itself."""
+
+import base64
+import html
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+
+class Study(NamedTuple):
+    """What the page shows of a study."""
+
+    name: str
+    of: str  #: paper and figure.
+    description: str
+    command: str
+    pictures: Sequence[Path]
+    rows: Sequence[Sequence[str]]
+
+
+_CLAIMS = ("claim", "paper", "paper's value", "ours", "seeds", "reproduced?", "command")
+_RUNS = ("environment", "system", "setting", "return", "seeds", "virtual s", "steps", "USD demo", "USD by use")
+
+
+def document(
+    *,
+    claims: Sequence[Sequence[str]],
+    studies: Sequence[Study],
+    assumptions: Sequence[tuple[str, str]],
+    timeline: Sequence[Any],
+) -> str:
+    """The whole page.
+
+    Args:
+      claims: rows of the table of claims.
+      studies: in the order in which they are shown.
+      assumptions: names and values of the testbed's settings.
+      timeline: `[function, container, acquired, started, ended, cold]` of each invocation.
+    """
+    contents = "".join(f'<li><a href="#{study.name}">{study.name}</a></li>' for study in studies)
+    return _part("page.html").format(
+        style=_part("style.css"),
+        contents=contents,
+        claims=_table(_CLAIMS, claims),
+        studies="".join(map(_section, studies)),
+        assumptions=_table(("setting", "value"), assumptions),
+        timeline=json.dumps(timeline, separators=(",", ":")).replace("<", "\\u003c"),
+        script=_part("timeline.js"),
+    )
+
+
+def _part(name: str) -> str:
+    """A file beside this module."""
+    return Path(__file__).with_name(name).read_text()
+
+
+def _section(study: Study) -> str:
+    pictures = "".join(_picture(path) for path in study.pictures)
+    return (
+        f'<section id="{study.name}"><h2>{study.name}</h2><p><em>{html.escape(study.of)}.</em> '
+        f"{html.escape(study.description[:1].upper() + study.description[1:])}.</p>{pictures}"
+        f"<details><summary>all settings</summary>{_table(_RUNS, study.rows)}</details>"
+        f"<pre>{html.escape(study.command)}</pre></section>"
+    )
+
+
+def _picture(path: Path) -> str:
+    data = base64.b64encode(path.read_bytes()).decode()
+    name = html.escape(path.stem.replace("_", " "))
+    return f'<figure><img alt="{name}" src="data:image/png;base64,{data}"><figcaption>{name}</figcaption></figure>'
+
+
+def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    head = "".join(f"<th>{html.escape(heading)}</th>" for heading in headings)
+    body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'

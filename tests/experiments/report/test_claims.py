@@ -1,0 +1,73 @@
+"""Claims beside what was measured: figures by hand, and no verdict where nothing can be said."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from experiments.report import claims
+from experiments.statistics import estimate
+
+REWARD = "episodic reward against the baselines at equal wall-clock time"
+COST = "training cost reduction against the baselines"
+
+
+def run(system: str, seed: int, end: float, final: float, cost: float, environment: str = "Hopper-v4") -> list[Any]:
+    """Two points of a curve that rises evenly from 0."""
+    same = {"environment": environment, "system": system, "setting": "", "seed": str(seed)}
+    points = ((0.0, 0.0, 0.0), (end, final, cost))
+    return [{**same, "seconds": str(t), "episode_return": str(r), "cost_pay_per_use": str(c)} for t, r, c in points]
+
+
+def test_ratios_at_equal_time() -> None:
+    """After 50 s Stellaris, at its end, has 1,500, and the baseline, half-way, 1,000; it has cost half of 4."""
+    rows = run("stellaris", 0, 50.0, 1500.0, 2.0) + run("synchronous", 0, 100.0, 2000.0, 4.0)
+    found = claims.findings({"stellaris-training": rows})
+    assert found[REWARD].ours.middle == pytest.approx(1.5)
+    assert found[COST].ours.middle == pytest.approx(0.5)
+    assert found[REWARD].environments == ("Hopper-v4",)
+    assert (found[REWARD].seeds, found[REWARD].judged) == (1, True)
+
+
+def test_seeds_are_paired() -> None:
+    """A seed that only one of them has run says nothing."""
+    rows = [point for seed in (0, 1) for point in run("stellaris", seed, 10.0, 100.0 * (seed + 1), 1.0)]
+    found = claims.findings({"stellaris-training": rows + run("synchronous", 1, 10.0, 50.0, 1.0)})
+    assert found[REWARD].ours.middle == pytest.approx(4.0)
+    assert found[REWARD].seeds == 1
+
+
+@pytest.mark.parametrize(
+    ("environment", "baseline", "judged"),
+    [("Hopper-v4", 1200.0, True), ("Hopper-v4", 1100.0, False), ("Own-v0", 9e9, False)],
+)
+def test_a_baseline_that_has_not_learned(environment: str, baseline: float, judged: bool) -> None:
+    """70 % of 1,652 is 1,156; where nobody has tuned it, it is not known."""
+    rows = run("stellaris", 0, 1.0, 1.0, 1.0, environment) + run("synchronous", 0, 1.0, baseline, 1.0, environment)
+    assert claims.findings({"stellaris-training": rows})[REWARD].judged == judged
+
+
+@pytest.mark.parametrize(
+    ("ratios", "judged", "verdict"),
+    [
+        ([2.0, 2.1, 2.2, 2.3, 2.4], True, "yes"),
+        ([1.0, 1.1, 1.2, 1.3, 1.4], True, "no"),
+        ([2.0, 2.1, 2.2, 2.3, 2.4], False, ""),
+        ([2.2, 2.2], True, ""),
+    ],
+)
+def test_verdicts(ratios: list[float], judged: bool, verdict: str) -> None:
+    """By the interval; blank with few seeds, or where the baseline has not learned."""
+    (claim,) = (claim for claim in claims.claims() if claim.claim == REWARD)
+    assert claim.value == 2.2
+    finding = claims.Finding(estimate(ratios), ("Hopper-v4",), len(ratios), judged, "")
+    assert claims.verdict(claim, finding) == verdict
+    assert claims.verdict(claim, None) == ""
+
+
+def test_nothing_was_run() -> None:
+    """Or not of both systems."""
+    assert claims.findings({}) == {}
+    assert claims.findings({"stellaris-training": run("stellaris", 0, 1.0, 1.0, 1.0)}) == {}
+    assert {claim.paper for claim in claims.claims()} == {"Stellaris", "MinionsRL", "GEAR"}
+    assert all(np.isfinite(claim.value) for claim in claims.claims())

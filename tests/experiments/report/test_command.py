@@ -1,0 +1,92 @@
+"""`python -m experiments report`: one page that holds all it needs."""
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments import command
+from stellaris.runtime import Trace
+
+
+class Page(HTMLParser):
+    """What a page has: its links, pictures, and tables by rows; and that its tags are closed in order."""
+
+    VOID = ("meta", "link", "img", "br")
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.attributes: list[tuple[str, dict[str, Any]]] = []
+        self.rows: list[list[str]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        """Opened, unless it has no end."""
+        self.attributes.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        """The last that was opened."""
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        """Of a cell."""
+        if self.open and self.open[-1] in ("td", "th"):
+            self.rows[-1][-1] += data
+
+
+def write(folder: Path) -> None:
+    """A study's results, by hand, and a run of Stellaris with a cold start."""
+    study = folder / "stellaris-training"
+    study.mkdir(parents=True)
+    (study / "runs.csv").write_text(
+        "environment,system,setting,seed,final_return,virtual_seconds,steps,cost_demo,cost_pay_per_use\n"
+        "Hopper-v4,stellaris,a <b> & c,0,500.0,10.0,4096,0.2,0.1\n"
+        "Hopper-v4,stellaris,a <b> & c,1,700.0,10.0,4096,0.2,0.1\n"
+    )
+    (study / "curves.csv").write_text("environment,system,setting,seed,seconds,steps,episode_return,cost_pay_per_use\n")
+    (study / "training_Hopper-v4.png").write_bytes(b"\x89PNG")
+    cell = folder / "cells" / "0123"
+    cell.mkdir(parents=True)
+    (cell / "cell.json").write_text('{"settings": {"system": {"type": "Stellaris"}}}')
+    trace = Trace()
+    for time, event in ((0.0, "submitted"), (0.1, "acquired"), (0.4, "started"), (1.0, "completed")):
+        trace.append(time, event, function="actor", invocation=0, container=3, value=float(event == "acquired"))
+    trace.append(2.0, "submitted", function="actor", invocation=1)  # never ended
+    trace.save(cell / "trace.parquet")
+
+
+def test_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Claims, pictures, tables, assumptions and the timeline; nothing is fetched; what is not HTML is escaped."""
+    write(tmp_path)
+    assert command.main(["report", "--out", str(tmp_path)]) == 0
+    assert "1 of " in capsys.readouterr().out
+    text = (tmp_path / "report.html").read_text()
+    page = Page(text)
+    assert page.open == []
+    links = [of[name] for _, of in page.attributes for name in ("src", "href") if name in of]
+    assert all(link.startswith(("#", "data:")) for link in links)
+    anchors = {of["id"] for _, of in page.attributes if "id" in of}
+    assert {link[1:] for link in links if link.startswith("#")} <= anchors
+    assert "data:image/png;base64,iVBORw==" in links
+    assert ["Hopper-v4", "stellaris", "a <b> & c", "600 (500 to 700)", "2"] in [row[:5] for row in page.rows]
+    assert any(row[0].startswith("episodic reward") and row[3] == "not run" for row in page.rows)
+    assert any(row[0] == "ACTOR_COLD_START" for row in page.rows)
+    found = re.search(r'id="invocations">(.*?)</script>', text)
+    assert found is not None
+    assert json.loads(found[1]) == [["actor", 3, 0.1, 0.4, 1.0, 1]]
+
+
+def test_nothing_was_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What to run is said."""
+    assert command.main(["report", "--out", str(tmp_path)]) == 2
+    assert "holds no study's results: run one, such as" in capsys.readouterr().err
