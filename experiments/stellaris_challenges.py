@@ -1,6 +1,7 @@
 """The paper's challenges: stale gradients, policies that move apart, and learners that come and go."""
 
 import argparse
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -44,8 +45,8 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
             for name in ("cap", "no cap")
         }
         for column, label in (
-            ("staleness_mean", "staleness of applied gradients (versions)"),
-            ("kl", "KL of learners' policies from the behaviour policy"),
+            ("staleness_mean", "staleness of applied\ngradients (versions)"),
+            ("kl", "KL of the learners' policies\nfrom the behaviour policy"),
         ):
             plots.lines(
                 {name: [_column(one, column) for one in of] for name, of in groups.items()},
@@ -73,8 +74,9 @@ def _summary(of: Sequence[Finished]) -> Sequence[str]:
 
 
 def _column(result: Finished, column: str) -> tuple[Any, Any]:
-    """Rounds, and what was in a column in those that had it."""
-    known = [row for row in result.history if math.isfinite(_of(row, column))]
+    """Rounds, and what was in a column in those that had it; what came after the last round is none."""
+    rounds = itertools.pairwise(({"round": 0.0}, *result.history))
+    known = [row for before, row in rounds if row["round"] > before["round"] and math.isfinite(_of(row, column))]
     return [row["round"] for row in known], [row[column] for row in known]
 
 

@@ -40,7 +40,7 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
     for environment in dict.fromkeys(result.cell.environment for result in results):
         here = [result for result in results if result.cell.environment == environment]
         means = _means(here)
-        title = f"{environment}: {here[0].cell.budget.steps:,.0f} steps, {len(here)} seeds"
+        title = f"{environment}: {here[0].cell.budget.steps:,.0f} steps a run"
         plots.stacked(means, out / f"latency_{environment}", title=title, ylabel="mean of an invocation (ms)")
         rows += [(environment, name, *(f"{parts[part]:.2f}" for part in PARTS)) for name, parts in means.items()]
     console.print(study.table("latency (ms)", ("environment", "function", *PARTS), rows))
