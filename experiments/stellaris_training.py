@@ -13,17 +13,18 @@ from experiments.cells import Finished
 from experiments.presets import architectures
 from experiments.study import Size, Study
 from stellaris.acting import envs
-from stellaris.acting.evaluation import evaluate
 from stellaris.acting.policies import PolicyVersion
+from stellaris.acting.rollout import Actors, start
 from stellaris.systems import Workload
+from stellaris.types import Versioned
 
 DESCRIPTION = "train every environment by Stellaris and by the systems that it is compared with"
 
 #: The systems that the paper compares, by their names in `presets`.
 SYSTEMS = ("synchronous", "asynchronous actors", "IMPACT", "stellaris")
 
-#: Episodes of the untrained policy.
-_EPISODES = 100
+#: Rounds of the untrained policy.
+_ROUNDS = 8
 
 
 SIZES = {
@@ -67,9 +68,17 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
 
 
 def _untrained(workload: Workload) -> str:
-    """What a policy that has learned nothing comes to: nearly random actions."""
-    policy = workload.make_policy(envs.make(workload.environment, slots=1).spec)
+    """What a policy that has learned nothing comes to in training, over some rounds: nearly random actions."""
+    env = envs.make(workload.environment, slots=workload.actors)
+    policy = workload.make_policy(env.spec)
     version = PolicyVersion(policy.init(jax.random.key(0)), policy.statistics().normaliser())
-    played = evaluate(policy, version, workload.environment, episodes=_EPISODES, seed=0)
-    returns = [episode.episode_return for episode in played]
-    return f"{statistics.mean(returns):,.4g} ± {statistics.stdev(returns) / _EPISODES**0.5:,.2g}"
+    actors, slots = Actors(policy, env, workload.fragment), range(workload.actors)
+    states = [start(env, slot) for slot in slots]
+    returns: list[float] = []
+    for key in jax.random.split(jax.random.key(1), _ROUNDS):
+        fragments, states = actors.rollout(
+            [Versioned(0, version)] * len(slots), slots, states, jax.random.split(key, len(slots))
+        )
+        returns += [episode.episode_return for fragment in fragments for episode in fragment.episodes]
+    env.close()
+    return f"{statistics.mean(returns):,.4g} ± {statistics.stdev(returns) / len(returns) ** 0.5:,.2g}"
