@@ -55,6 +55,16 @@ class Cell:
         environment = self.workload.environment
         return str(getattr(environment, "name", environment))
 
+    def outcome(self) -> runs.Outcome:
+        """What it has done before it begins: nothing."""
+        return runs.Outcome(
+            label=self.label,
+            budget=self.budget,
+            colour=self.contender.colour,
+            contender=self.contender,
+            seed=self.seed,
+        )
+
     def settings(self) -> Mapping[str, Any]:
         """Everything that its result depends on, but the code."""
         contender = self.contender
@@ -191,15 +201,9 @@ def _keep_compiled(folder: Path) -> None:
 
 def run(cell: Cell, folder: Path, watcher: runs.Watcher) -> None:
     """Runs a cell in this process, and writes what it leaves into a folder."""
-    outcome = runs.Outcome(
-        label=cell.label,
-        budget=cell.budget,
-        colour=cell.contender.colour,
-        contender=cell.contender,
-        seed=cell.seed,
-    )
+    outcome = cell.outcome()
     runs.run(cell.workload, outcome, threads=1, watcher=watcher)
-    write_rows(folder / _HISTORY, outcome.history)
+    output.write_rows(folder / _HISTORY, outcome.history)
     outcome.trace.save(folder / _TRACE)
     record = {
         "label": cell.label,
@@ -227,14 +231,6 @@ class _Wire:
 
     def end(self, run: runs.Outcome) -> None:
         """The files say the rest."""
-
-
-def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """A CSV file; what a row does not have is empty."""
-    with atomic_write(path) as file:
-        writer = csv.DictWriter(file, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
 
 
 def _folder(cell: Cell, out: Path) -> Path:

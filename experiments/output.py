@@ -1,17 +1,19 @@
 """Folders of results: tried before the first second is spent, and holding one run, whole."""
 
+import csv
 import fcntl
 import itertools
 import json
 import math
 import os
 import shutil
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from experiments.shell import UsageError, reason
+from stellaris.runtime.files import atomic_write
 
 #: Where a run is written until all of it is there.
 _DRAFT = ".unfinished-run"
@@ -156,3 +158,11 @@ def finite(record: Any) -> Any:
     if isinstance(record, list):
         return [finite(value) for value in record]
     return None if isinstance(record, float) and not math.isfinite(record) else record
+
+
+def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """A CSV file; what a row does not have is empty."""
+    with atomic_write(path) as file:
+        writer = csv.DictWriter(file, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)

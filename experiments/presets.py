@@ -142,10 +142,12 @@ def tuned(environment: str) -> Preset:
     """Ours: one PPO for both systems, chosen for each of them by as many runs (`_chosen`)."""
     chosen = _chosen(environment)
     ppo = chosen.synchronous.algorithm
+    assert isinstance(ppo, PPO)
+    actors = "in rounds" if chosen.stellaris.control == StalenessControl(pace=0) else "sampling on"
     return Preset(
         name="tuned",
-        summary=f"ours ({chosen.source}): learning rate {ppo.learning_rate:g}, {ppo.epochs} epochs of "  # type: ignore[attr-defined]
-        f"{ppo.minibatch_size}, actors in rounds",  # type: ignore[attr-defined]
+        summary=f"ours ({chosen.source}): learning rate {ppo.learning_rate:g}, {ppo.epochs} epochs of "
+        f"{ppo.minibatch_size}, actors {actors}",
         workload=workload(environment),
         contenders=(_stellaris(chosen.stellaris), _synchronous(chosen.synchronous)),
         # With a target a run ends when it is reached, and the limit is for those that never do.

@@ -1,7 +1,6 @@
 """An environment learned twice: by Stellaris on simulated serverless functions, and by a synchronous baseline."""
 
 import argparse
-import csv
 import json
 import math
 import platform as machine
@@ -15,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from experiments import options, plots, progress, runs, shell, testbed
-from experiments.output import finite, one_run
+from experiments.output import finite, one_run, write_rows
 from experiments.presets import PRESETS, TARGETS, Preset
 from stellaris.runtime import FunctionError
 from stellaris.runtime.files import atomic_write
@@ -125,12 +124,7 @@ def _write(
     ]
     console.print(_table(summaries, [runs.contender.name for runs in systems], arguments.env, target))
     for outcome in outcomes:
-        with atomic_write(out / f"history_{outcome.name}.csv") as file:
-            # What nobody reported in a round, its row does not have.
-            columns = dict.fromkeys(name for row in outcome.history for name in row)
-            writer = csv.DictWriter(file, fieldnames=list(columns), lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(outcome.history)
+        write_rows(out / f"history_{outcome.name}.csv", outcome.history)
     record = {
         "environment": arguments.env,
         "preset": preset.name,

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from experiments import options, output, progress, runs, shell
-from experiments.cells import Cell, Finished, Running, failure, finished, is_done, run, write_rows
+from experiments.cells import Cell, Finished, Running, failure, finished, is_done, run
 
 #: Runs that are done at once, by default.
 PROCESSORS = os.cpu_count() or 1
@@ -123,7 +123,7 @@ def _run(study: Study, arguments: argparse.Namespace, console: Console, failures
             while waiting or running:
                 while waiting and len(running) < arguments.jobs:
                     cell = waiting.pop(0)
-                    process, outcome = Running(cell, out), _outcome(cell)
+                    process, outcome = Running(cell, out), cell.outcome()
                     running[process.rows] = (cell, process, outcome)
                     outcome.begin()
                     display.begin(outcome)
@@ -163,13 +163,6 @@ class _Clock:
         return f"[dim]{left} runs to go, about {each * left / 60:.0f} min with {jobs} at once[/dim]" if left else ""
 
 
-def _outcome(cell: Cell) -> runs.Outcome:
-    contender = cell.contender
-    return runs.Outcome(
-        label=cell.label, budget=cell.budget, colour=contender.colour, contender=contender, seed=cell.seed
-    )
-
-
 def _command(study: Study, cell: Cell, arguments: argparse.Namespace) -> str:
     """What does a cell again, by itself."""
     words: list[str] = []
@@ -191,8 +184,8 @@ def _several(value: Any) -> Sequence[Any]:
 
 def write(results: Sequence[Finished], out: Path) -> None:
     """`runs.csv`, a row a run, and `curves.csv`, a row a point of a run's curve; what was run with is in its cell."""
-    write_rows(out / "runs.csv", [{**_names(result), **_figures(result)} for result in results])
-    write_rows(out / "curves.csv", [{**_names(result), **row} for result in results for row in _thinned(result)])
+    output.write_rows(out / "runs.csv", [{**_names(result), **_figures(result)} for result in results])
+    output.write_rows(out / "curves.csv", [{**_names(result), **row} for result in results for row in _thinned(result)])
 
 
 def _names(result: Finished) -> dict[str, Any]:

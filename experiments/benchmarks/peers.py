@@ -70,10 +70,10 @@ class Side:
 _OURS = (Way("2 threads", ("2",), 2),)
 #: One process steps the environments in turn. JAX has threads of its own, whatever is said here.
 _SB3_WAYS = (
-    Way("1 thread", ("stable_baselines3", "together"), 1),
-    Way("2 threads", ("stable_baselines3", "together"), 2),
+    Way("1 thread", ("stable_baselines3",), 1),
+    Way("2 threads", ("stable_baselines3",), 2),
 )
-_SBX_WAYS = (Way("2 threads", ("sbx", "together"), 2),)
+_SBX_WAYS = (Way("2 threads", ("sbx",), 2),)
 _RLLIB_WAYS = (Way("1 runner", ("1", "0"), 1), Way("2 runners", ("2", "0"), 1))
 _RLLIB_IMPALA_WAYS = (
     *_RLLIB_WAYS,

@@ -50,7 +50,7 @@ class NatureCNN(nn.Module):
     def __call__(self, images: jax.Array) -> tuple[Categorical | DiagonalGaussian, jax.Array]:
         x = channels_last(as_floats(images), self.shape)
         for features, size, stride in ((32, 8, 4), (64, 4, 2), (64, 3, 1)):
-            x = nn.relu(_hidden(features)(patches(x, size, stride)))
+            x = nn.relu(_hidden(features)(_patches(x, size, stride)))
         x = x.reshape(*x.shape[:-3], -1)
         x = nn.relu(_hidden(512)(x))
         output = nn.Dense(self.actions, kernel_init=_orthogonal(POLICY_GAIN), name="policy")(x)
@@ -89,7 +89,7 @@ class _Convolutions(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         for features, size, stride in ((16, 8, 4), (32, 4, 2)):
-            x = nn.relu(_hidden(features)(patches(_padded(x, size, stride), size, stride)))
+            x = nn.relu(_hidden(features)(_patches(_padded(x, size, stride), size, stride)))
         x = nn.relu(_hidden(256)(x.reshape(*x.shape[:-3], -1)))
         return nn.Dense(self.outputs, kernel_init=_orthogonal(self.output_gain))(x)
 
@@ -113,7 +113,7 @@ def channels_last(images: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     return jnp.moveaxis(images, -3, -1) if shape[0] < shape[-1] else images
 
 
-def patches(x: jax.Array, size: int, stride: int) -> jax.Array:
+def _patches(x: jax.Array, size: int, stride: int) -> jax.Array:
     """What a convolution without padding sees at each place, `[..., rows, columns, size * size * channels]`.
 
     A dense layer on it is the convolution. XLA's own takes ten times as long on a CPU where it is differentiated within
@@ -125,7 +125,7 @@ def patches(x: jax.Array, size: int, stride: int) -> jax.Array:
       stride: pixels from one place to the next.
 
     Example:
-      >>> patches(jnp.arange(16).reshape(4, 4, 1), size=2, stride=2)[1, 0].tolist()
+      >>> _patches(jnp.arange(16).reshape(4, 4, 1), size=2, stride=2)[1, 0].tolist()
       [8, 9, 12, 13]
     """
     *batch, height, width, channels = x.shape

@@ -13,6 +13,7 @@ from experiments import cells, presets
 from experiments.cells import Cell, Running, finished
 from stellaris import PPO
 from stellaris.acting import ActorCritic
+from stellaris.runtime import Trace
 from stellaris.systems import Budget, Synchronous, Workload
 
 PPO_CONFIG = PPO(epochs=1, minibatch_size=64)
@@ -91,7 +92,9 @@ def test_a_process_does_what_this_one_does(tmp_path: Path) -> None:
         assert len(rows) == len(here.history) == 4
         for row, expected in zip(rows, here.history, strict=True):
             np.testing.assert_equal(row, expected)
-    assert len(result.trace.select("applied").time) or len(result.trace) > 100
+    here_trace = Trace.load(tmp_path / "here" / "trace.parquet")
+    assert list(map(str, result.trace.rows())) == list(map(str, here_trace.rows()))
+    assert len(here_trace) > 100
     record = json.loads((result.folder / "cell.json").read_text())
     assert record["label"] == "CartPole-v1 synchronous as it is seed 0"
     assert record["settings"]["system"]["algorithm"]["minibatch_size"] == 64

@@ -61,6 +61,19 @@ def test_the_tuned_preset_learns_with_one_algorithm() -> None:
     assert one == other
 
 
+@pytest.mark.parametrize(
+    ("environment", "said"),
+    [
+        ("CartPole-v1", "ours (chosen on CartPole-v1): learning rate 0.0005, 5 epochs of 512, actors sampling on"),
+        ("Walker2d-v4", "ours (tuned on Hopper-v4): learning rate 0.0006, 10 epochs of 512, actors in rounds"),
+        ("Qbert-v5", "ours (the papers' own for Atari): learning rate 0.00025, 3 epochs of 256, actors in rounds"),
+    ],
+)
+def test_the_tuned_preset_says_what_it_is(environment: str, said: str) -> None:
+    """It is printed before every run."""
+    assert PRESETS["tuned"](environment).summary == said
+
+
 def test_the_papers_systems_differ_in_their_minibatches() -> None:
     """Each learner takes its part of a batch, and the central one all of it; nothing else."""
     one, other = map(algorithm, PRESETS["paper"]("Hopper-v4").contenders)

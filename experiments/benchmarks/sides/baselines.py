@@ -1,8 +1,8 @@
 """PPO of Stable-Baselines3 (`stable_baselines3`) or of SBX (`sbx`), whichever the second argument names.
 
-The third is `together`, where one process steps the environments in turn, or `apart`, where each has a process. Beside
-the task, these are the libraries' defaults: Adam with epsilon 1e-5, orthogonal first weights (SB3) or flax's (SBX), and
-advantages standardised by the minibatch. Observations are normalised by running statistics, rewards are not.
+One process steps the environments in turn. Beside the task, these are the libraries' defaults: Adam with epsilon 1e-5,
+orthogonal first weights (SB3) or flax's (SBX), and advantages standardised by the minibatch. Observations are
+normalised by running statistics, rewards are not.
 """
 
 import importlib
@@ -12,14 +12,13 @@ from typing import Any
 from experiments.benchmarks.sides.protocol import Reporter, Task, task_given
 
 
-def main(task: Task, library: str, stepped: str) -> None:
+def main(task: Task, library: str) -> None:
     """Trains, and reports after every round."""
     from stable_baselines3.common.callbacks import BaseCallback
     from stable_baselines3.common.env_util import make_vec_env
-    from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecNormalize
+    from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
-    vectorised = {"together": DummyVecEnv, "apart": SubprocVecEnv}[stepped]
-    env = make_vec_env(task.environment, task.actors, seed=task.seed, vec_env_cls=vectorised)
+    env = make_vec_env(task.environment, task.actors, seed=task.seed, vec_env_cls=DummyVecEnv)
     model = importlib.import_module(library).PPO(
         "MlpPolicy",  # of both libraries: tanh
         VecNormalize(env, norm_reward=False, gamma=task.discount),
@@ -57,4 +56,4 @@ def main(task: Task, library: str, stepped: str) -> None:
 
 
 if __name__ == "__main__":
-    main(task_given(), sys.argv[2], sys.argv[3])
+    main(task_given(), sys.argv[2])

@@ -43,6 +43,7 @@ def test_seeds_are_paired() -> None:
 )
 def test_a_baseline_that_has_not_learned(environment: str, baseline: float, judged: bool) -> None:
     """70 % of 1,652 is 1,156; where nobody has tuned it, it is not known."""
+    assert claims.tuned() == {"Hopper-v4": pytest.approx(1651.6, abs=0.1)}
     rows = run("stellaris", 0, 1.0, 1.0, 1.0, environment) + run("synchronous", 0, 1.0, baseline, 1.0, environment)
     assert claims.findings({"stellaris-training": rows})[REWARD].judged == judged
 
