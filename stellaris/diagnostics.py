@@ -36,25 +36,28 @@ class LagReport(NamedTuple):
     weight_sum: Float[Array, "lags"]  #: of importance ratios.
     weight_square_sum: Float[Array, "lags"]
 
+    # By methods that NumPy's arrays have as well: of a report on the host nothing goes back to the device.
+
     @property
     def kl(self) -> Float[Array, "lags"]:
         """Mean divergence from the behaviour policy, in nats; 0 where there is no sample."""
-        return self.kl_sum / jnp.maximum(self.count, 1)
+        return self.kl_sum / self.count.clip(min=1)
 
     @property
     def clip_fraction(self) -> Float[Array, "lags"]:
         """Fraction of the samples outside the trust region."""
-        return self.clipped / jnp.maximum(self.count, 1)
+        return self.clipped / self.count.clip(min=1)
 
     @property
     def truncation_fraction(self) -> Float[Array, "lags"]:
         """Fraction of the samples above their cap."""
-        return self.truncated / jnp.maximum(self.count, 1)
+        return self.truncated / self.count.clip(min=1)
 
     @property
-    def effective_sample_size(self) -> Float[jax.Array, "lags"]:
+    def effective_sample_size(self) -> Float[Array, "lags"]:
         """`(sum w)^2 / sum w^2`: the equivalent number of samples of equal weight, between 1 and `count`."""
-        return jnp.square(self.weight_sum) / jnp.where(self.weight_square_sum > 0, self.weight_square_sum, 1.0)
+        no_sample = (self.weight_square_sum == 0).astype(self.weight_square_sum.dtype)
+        return self.weight_sum * self.weight_sum / (self.weight_square_sum + no_sample)
 
 
 def lag_report(

@@ -2,7 +2,7 @@
 
 A system runs, and every call of the three is noted with its arguments. Then the same calls are made again in a plain
 loop, in the same order and with the same shapes, on the same threads. What the run took longer is the system's own:
-platform, event loop, trace, batches, advantages, aggregators, copies. Bodies run one at a time, so that nothing of it
+platform, event loop, trace, batches, aggregators, copies. Bodies run one at a time, so that nothing of it
 hides behind them.
 """
 
@@ -23,7 +23,7 @@ from experiments.benchmarks.measuring import Comparison
 from stellaris.acting import envs, rollout
 from stellaris.acting.envpool_env import EnvPoolEnv
 from stellaris.runtime import SimulatedPlatform
-from stellaris.systems import Budget, central_inference, data_parallel, programs, train
+from stellaris.systems import Budget, batches, central_inference, data_parallel, programs, train
 
 DESCRIPTION = "what each system costs beside its environments, its inference and its gradients"
 
@@ -38,6 +38,7 @@ WORK = (
     ("inference", rollout, "_value"),
     ("inference", central_inference, "_chosen"),
     ("inference", central_inference, "_values"),
+    ("inference", batches, "_prepared"),  # by IMPACT's target; with it, and for the others alone, the advantages
     ("gradients", programs, "_learned"),
     ("gradients", programs, "_gradient"),
     ("gradients", programs, "_applied"),
