@@ -25,7 +25,7 @@ from experiments.presets import Contender
 from stellaris.configuration import described, digest
 from stellaris.runtime import Trace
 from stellaris.runtime.files import atomic_write
-from stellaris.systems import Budget, Row, Workload
+from stellaris.systems import Budget, Evaluation, Row, Workload
 
 #: Seconds that a program takes to compile, from which on it is kept for other runs.
 _WORTH_KEEPING = 0.1
@@ -42,6 +42,7 @@ class Cell:
     budget: Budget
     seed: int
     setting: str = ""  #: what tells it from the study's other runs of that system, in words.
+    evaluation: Evaluation | None = None
 
     @property
     def label(self) -> str:
@@ -75,6 +76,7 @@ class Cell:
             "workload": self.workload,
             "budget": self.budget,
             "seed": self.seed,
+            "evaluation": self.evaluation,
         }
         return {name: described(value) for name, value in chosen.items()}
 
@@ -202,7 +204,7 @@ def _keep_compiled(folder: Path) -> None:
 def run(cell: Cell, folder: Path, watcher: runs.Watcher) -> None:
     """Runs a cell in this process, and writes what it leaves into a folder."""
     outcome = cell.outcome()
-    runs.run(cell.workload, outcome, threads=1, watcher=watcher)
+    runs.run(cell.workload, outcome, threads=1, watcher=watcher, evaluation=cell.evaluation)
     output.write_rows(folder / _HISTORY, outcome.history)
     outcome.trace.save(folder / _TRACE)
     record = {

@@ -9,7 +9,7 @@ from experiments import progress, shell
 from experiments.presets import Contender
 from stellaris.acting import envs
 from stellaris.runtime import SimulatedPlatform, Trace
-from stellaris.systems import Row, Workload, train
+from stellaris.systems import Evaluation, Row, Workload, train
 
 
 @dataclass(kw_only=True)
@@ -49,7 +49,9 @@ def check(workload: Workload) -> None:
         raise shell.UsageError(f"--env {workload.environment}: {error}") from error
 
 
-def run(workload: Workload, outcome: Outcome, *, threads: int, watcher: Watcher) -> None:
+def run(
+    workload: Workload, outcome: Outcome, *, threads: int, watcher: Watcher, evaluation: Evaluation | None = None
+) -> None:
     """One run; `outcome` is filled as it goes, so that an interruption loses nothing."""
     contender = outcome.contender
     platform = SimulatedPlatform(
@@ -74,6 +76,7 @@ def run(workload: Workload, outcome: Outcome, *, threads: int, watcher: Watcher)
             budget=outcome.budget,
             prices=contender.prices,
             seed=outcome.seed,
+            evaluation=evaluation,
             threads=threads,
             on_progress=on_progress,
         )
