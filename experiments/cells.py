@@ -51,6 +51,11 @@ class Cell:
         return " ".join(part for part in parts if part)
 
     @property
+    def variant(self) -> str:
+        """What it is called among the study's runs of that environment."""
+        return self.setting or self.contender.name
+
+    @property
     def environment(self) -> str:
         """Which one, by its name."""
         environment = self.workload.environment

@@ -69,7 +69,7 @@ def one_run(
             earlier = _earlier(folder, record, files, kinds)
             done = bool(earlier) and _done(folder / record)
             draft.mkdir(exist_ok=True)
-            lock = _lock(draft)
+            lock = _lock(draft, of=folder)
             for path in draft.iterdir():  # a run that was killed may have left something
                 path.unlink()
         except OSError as error:
@@ -106,14 +106,28 @@ def _earlier(folder: Path, record: str, files: Callable[[Any], Collection[str]],
     return mine & there.keys()
 
 
-def _lock(draft: Path) -> int:
-    """An open descriptor of the draft's folder, which no other process has locked until it is closed."""
-    descriptor = os.open(draft, os.O_RDONLY)
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keeps all others that ask for it out of a folder of results.
+
+    Raises:
+      UsageError: if another has it.
+    """
+    descriptor = _lock(folder, of=folder)
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _lock(folder: Path, *, of: Path) -> int:
+    """An open descriptor of a folder within that of results, which no other has locked until it is closed."""
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(descriptor)
-        raise UsageError(f"--out {draft.parent} is being written by another run: name another folder") from None
+        raise UsageError(f"--out {of} is being written by another run: name another folder") from None
     except OSError:
         pass  # a file system without locks
     return descriptor

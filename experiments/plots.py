@@ -39,16 +39,8 @@ _SETTINGS = {
 _RETURN = "mean return of the\nlast 100 training episodes"
 
 
-class Runs(NamedTuple):
-    """The runs of one system, over several seeds."""
-
-    contender: Contender
-    histories: Sequence[Sequence[Row]]
-    traces: Sequence[Trace]
-
-
 class Curves(NamedTuple):
-    """The histories of one system's runs."""
+    """The histories of one system's runs, over several seeds."""
 
     contender: Contender
     histories: Sequence[Sequence[Row]]
@@ -63,6 +55,11 @@ TIME_AND_COST = {
 }
 
 
+def caption(environment: str, steps: float, *, seeds: int) -> str:
+    """What a picture is of: the environment, the budget of every run, and how many there are."""
+    return f"{environment}: {steps:,.0f} steps a run, {seeds} seed{'s' if seeds > 1 else ''}"
+
+
 def learning(
     systems: Sequence[Curves], path: Path, *, title: str, steps: float, over: Mapping[str, str] = TIME_AND_STEPS
 ) -> None:
@@ -71,8 +68,10 @@ def learning(
     With seeds enough for an interval: the interquartile mean, with its 95 % band. With fewer, a thin line a run.
     """
     seeds = max(len(curves.histories) for curves in systems)
-    caption = f"{title}: {steps:,.0f} steps a run, {seeds} seed{'s' if seeds > 1 else ''}"
-    with figure(path, caption, columns=len(over) + 1, suffixes=(".png", ".pdf")) as (*panels, final):
+    with figure(path, caption(title, steps, seeds=seeds), columns=len(over) + 1, suffixes=(".png", ".pdf")) as (
+        *panels,
+        final,
+    ):
         for axes, (column, label) in zip(panels, over.items(), strict=True):
             for curves in systems:
                 _learning_curve(axes, curves, column)
@@ -124,16 +123,46 @@ def bar(axes: Axes, place: int, values: Sequence[float], colour: str) -> None:
     axes.plot([place] * len(values), values, "o", color=colour, markersize=3)
 
 
-def lines(groups: Mapping[str, Sequence[tuple[Any, Any]]], path: Path, *, title: str, xlabel: str, ylabel: str) -> None:
-    """For each name the curves of its runs, `(x, y)` each, in one colour."""
+def lines(
+    groups: Mapping[str, Sequence[tuple[Any, Any]]], path: Path, *, colour: str, title: str, xlabel: str, ylabel: str
+) -> None:
+    """The curves of the runs of a system's variants, `(x, y)` each: the first in its colour, the others in greys."""
+    styles: Sequence[dict[str, Any]] = [
+        {"color": colour, "linestyle": "-"},
+        {"color": "0.25", "linestyle": "--"},
+        {"color": "0.6"},
+    ]
     with figure(path, title, columns=1, suffixes=(".png", ".pdf")) as (axes,):
-        for (name, runs), style in zip(groups.items(), LINES, strict=False):
+        for (name, runs), style in zip(groups.items(), styles, strict=False):
             for i, (x, y) in enumerate(runs):
-                axes.plot(x, y, linewidth=1, alpha=0.8, label=name if i == 0 else None, **style)
+                axes.plot(x, y, linewidth=1, label=name if i == 0 else None, **style)
         axes.set(xlabel=xlabel, ylabel=ylabel, ylim=(0, None))
         axes.set_xlim(left=0)
         if len(groups) > 1:
             _legend(axes)
+
+
+def waterfall(
+    panels: Mapping[str, Mapping[str, Sequence[float]]], path: Path, *, colours: Sequence[str], title: str
+) -> None:
+    """For each panel, by its label, what every change leads to: a bar from where the change before it has led.
+
+    The first bar begins at 0, and the last, once more from 0, is what all changes together come to.
+    """
+    with figure(path, title, columns=len(panels), height=3.8, suffixes=(".png", ".pdf")) as axes:
+        for panel, (label, changes) in zip(axes, panels.items(), strict=True):
+            before = 0.0
+            for i, (values, colour) in enumerate(zip(changes.values(), colours, strict=False)):
+                middle, low, high, claim = estimate(values)
+                panel.bar(i, middle - before, bottom=before, width=0.7, color=colour, alpha=0.5)
+                panel.hlines(middle, i - 0.35, i + 0.35, color=colour)  # or no change were not seen
+                if claim:
+                    panel.errorbar(i, middle, [[middle - low], [high - middle]], color="black", capsize=3, linewidth=1)
+                before = middle
+            panel.bar(len(changes), before, width=0.7, color="0.5")
+            panel.axhline(1.0, color="black", linewidth=0.8, linestyle=":")
+            panel.set_xticks(range(len(changes) + 1), [*changes, "together"], rotation=40, ha="right")
+            panel.set(ylabel=label, ylim=(0, 1.05 * panel.get_ylim()[1]))
 
 
 def stacked(parts: Mapping[str, Mapping[str, float]], path: Path, *, title: str, ylabel: str) -> None:
@@ -150,7 +179,7 @@ def stacked(parts: Mapping[str, Mapping[str, float]], path: Path, *, title: str,
         _legend(axes)
 
 
-def reward_vs_time(systems: Sequence[Runs], path: Path, *, title: str, target: float | None) -> None:
+def reward_vs_time(systems: Sequence[Curves], path: Path, *, title: str, target: float | None) -> None:
     """Return against virtual seconds, by system."""
     with figure(path, _title(title, systems), columns=1) as (axes,):
         _curves(axes, systems, "seconds", target)
@@ -158,7 +187,7 @@ def reward_vs_time(systems: Sequence[Runs], path: Path, *, title: str, target: f
         _legend(axes)
 
 
-def reward_vs_cost(systems: Sequence[Runs], path: Path, *, title: str, target: float | None) -> None:
+def reward_vs_cost(systems: Sequence[Curves], path: Path, *, title: str, target: float | None) -> None:
     """Return against cost, under both bills."""
     with figure(path, _title(title, systems), columns=2) as panels:
         bills = (("cost_demo", "demo's bill"), ("cost_pay_per_use", "pay per use"))
@@ -169,9 +198,9 @@ def reward_vs_cost(systems: Sequence[Runs], path: Path, *, title: str, target: f
         _legend(panels[0])
 
 
-def staleness(system: Runs, path: Path, *, title: str) -> None:
-    """How stale a system's applied gradients were: the distribution, and its mean over time."""
-    values = np.concatenate([trace.select("staleness").value for trace in system.traces]).astype(int)
+def staleness(system: Curves, traces: Sequence[Trace], path: Path, *, title: str) -> None:
+    """How stale a system's applied gradients were: the distribution, by its runs' traces, and its mean over time."""
+    values = np.concatenate([trace.select("staleness").value for trace in traces]).astype(int)
     colour = system.contender.colour
     with figure(path, f"{title}, {system.contender.name}", columns=2) as (distribution, over_time):
         if len(values):
@@ -188,9 +217,9 @@ def staleness(system: Runs, path: Path, *, title: str) -> None:
         over_time.set(xlabel="virtual time (s)", ylabel="mean of the round (versions)", ylim=(0, None))
 
 
-def _curves(axes: Axes, systems: Sequence[Runs], column: str, target: float | None) -> None:
+def _curves(axes: Axes, systems: Sequence[Curves], column: str, target: float | None) -> None:
     """A line a system; over several seeds their mean, with the range as a band, as far as all of them went."""
-    for contender, runs, _ in systems:
+    for contender, runs in systems:
         end = min(run[-1][column] for run in runs)
         grid = np.linspace(0.0, end, 200)
         curves = np.array([_interpolate(grid, run, column) for run in runs])
@@ -210,7 +239,7 @@ def _curves(axes: Axes, systems: Sequence[Runs], column: str, target: float | No
     axes.margins(y=0.08)
 
 
-def _title(title: str, systems: Sequence[Runs]) -> str:
+def _title(title: str, systems: Sequence[Curves]) -> str:
     seeds = max(len(runs.histories) for runs in systems)
     return title if seeds == 1 else f"{title} (mean and range of {seeds} seeds)"
 
@@ -227,10 +256,12 @@ def _interpolate(grid: Any, run: Sequence[Row], column: str) -> Any:
 
 
 @contextmanager
-def figure(path: Path, title: str, *, columns: int, suffixes: Sequence[str] = ("",)) -> Iterator[Sequence[Axes]]:
+def figure(
+    path: Path, title: str, *, columns: int, height: float = 3.0, suffixes: Sequence[str] = ("",)
+) -> Iterator[Sequence[Axes]]:
     """A figure that appears under its name, with each of the suffixes, only once it is whole."""
     with plt.rc_context(_SETTINGS):
-        canvas, axes = plt.subplots(1, columns, figsize=(4.4 + 2.6 * (columns - 1), 3.0), squeeze=False)
+        canvas, axes = plt.subplots(1, columns, figsize=(4.4 + 2.6 * (columns - 1), height), squeeze=False)
         try:
             yield list(axes[0])
             axes[0][0].set_title(title, loc="left", fontsize=10)

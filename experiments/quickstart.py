@@ -118,7 +118,7 @@ def _write(
     target = TARGETS.get(arguments.env)
     summaries = [runs.summarise(outcome, target) for outcome in outcomes]
     systems = [
-        plots.Runs(contender, [o.history for o in of], [o.trace for o in of])
+        plots.Curves(contender, [o.history for o in of])
         for contender in preset.contenders
         if (of := [outcome for outcome in outcomes if outcome.contender is contender])
     ]
@@ -144,7 +144,8 @@ def _write(
     over_time, over_cost, stale = _PICTURES
     plots.reward_vs_time(systems, out / over_time, title=arguments.env, target=target)
     plots.reward_vs_cost(systems, out / over_cost, title=arguments.env, target=target)
-    plots.staleness(systems[0], out / stale, title=arguments.env)
+    traces = [outcome.trace for outcome in outcomes if outcome.contender is systems[0].contender]
+    plots.staleness(systems[0], traces, out / stale, title=arguments.env)
 
 
 def _table(summaries: Sequence[dict[str, Any]], systems: Sequence[str], env: str, target: float | None) -> Table:

@@ -1,24 +1,17 @@
 """Ways to aggregate the gradients of asynchronous learners, in the same system."""
 
-import argparse
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 from experiments import variants
-from experiments.presets import LEARNERS, Contender
+from experiments.presets import LEARNERS
+from experiments.study import Variant
 from stellaris import fully_asynchronous, softsync, stale_synchronous, staleness_aware, synchronous
 
 DESCRIPTION = "staleness-aware aggregation against softsync, stale-synchronous, fully asynchronous and synchronous"
 
-add_arguments = variants.add_arguments
 
-
-def main(arguments: argparse.Namespace) -> int:
-    """Runs every variant."""
-    return variants.main("stellaris-aggregators", _variants, arguments)
-
-
-def _variants(environment: str) -> Mapping[str, Contender]:
+def _variants(environment: str) -> Sequence[Variant]:
     """The bound of stale-synchronous learners and the group of softsync are half of the learners."""
     half = LEARNERS // 2
     aggregators: dict[str, dict[str, Any]] = {
@@ -30,3 +23,7 @@ def _variants(environment: str) -> Mapping[str, Contender]:
         "synchronous": {"aggregator": synchronous(LEARNERS)},
     }
     return variants.of_stellaris(environment, aggregators)
+
+
+STUDY = variants.compared("stellaris-aggregators", _variants)
+add_arguments, main = STUDY.add_arguments, STUDY.main

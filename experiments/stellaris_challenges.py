@@ -1,49 +1,33 @@
 """The paper's challenges: stale gradients, policies that move apart, and learners that come and go."""
 
-import argparse
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from rich.console import Console
 
-from experiments import plots, presets, runs, study, variants
-from experiments.cells import Cell, Finished
+from experiments import plots, study, variants
+from experiments.cells import Finished
 from experiments.statistics import estimate
-from experiments.study import Study
-from stellaris.systems import Budget
+from experiments.study import Study, Variant
 
 DESCRIPTION = "staleness over rounds, divergence of the policies with and without the cap, learners in use over time"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command line's options."""
-    study.add_arguments(parser, variants.SIZES)
-
-
-def main(arguments: argparse.Namespace) -> int:
+def _variants(environment: str) -> Sequence[Variant]:
     """Stellaris as it is tuned, and without the cap."""
-    size, seeds = study.chosen(arguments, variants.SIZES)
-    cells = []
-    for environment in size.environments:
-        workload = presets.workload(environment)
-        runs.check(workload)
-        for name, contender in variants.of_stellaris(environment, {"cap": {}, "no cap": {"rho": math.inf}}).items():
-            cells += [Cell(contender, workload, Budget(steps=size.steps), seed, name) for seed in seeds]
-    return study.main(Study("stellaris-challenges", cells, _report), arguments)
+    return variants.of_stellaris(environment, {"cap": {}, "no cap": {"rho": math.inf}})
 
 
 def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
     """The divergence is that of a learner's policy from the behaviour policy, by `approximate_kl`."""
     rows = []
-    for environment in dict.fromkeys(result.cell.environment for result in results):
-        groups = {
-            name: [one for one in results if (one.cell.environment, one.cell.setting) == (environment, name)]
-            for name in ("cap", "no cap")
-        }
+    for environment, groups in study.by_environment(results).items():
+        caption = plots.caption(environment, results[0].cell.budget.steps, seeds=max(map(len, groups.values())))
+        colour = results[0].cell.contender.colour
         for column, label in (
             ("staleness_mean", "staleness of applied\ngradients (versions)"),
             ("kl", "KL of the learners' policies\nfrom the behaviour policy"),
@@ -51,19 +35,21 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
             plots.lines(
                 {name: [_column(one, column) for one in of] for name, of in groups.items()},
                 out / f"challenges_{column}_{environment}",
-                title=environment,
+                colour=colour,
+                title=caption,
                 xlabel="round",
                 ylabel=label,
             )
-        capped = {"stellaris": [_in_use(groups["cap"][0])]} if groups["cap"] else {}
+        name, (one, *_) = next(iter(groups.items()))
         plots.lines(
-            capped,
+            {name: [_in_use(one)]},
             out / f"challenges_learners_{environment}",
-            title=f"{environment}, seed {results[0].cell.seed}",
+            colour=colour,
+            title=f"{caption}, of which seed {one.cell.seed}",
             xlabel="virtual time (s)",
             ylabel="learner functions in use",
         )
-        rows += [(environment, name, *_summary(of)) for name, of in groups.items() if of]
+        rows += [(environment, name, *_summary(of)) for name, of in groups.items()]
     console.print(study.table("challenges", ("environment", "variant", "staleness", "KL", "return"), rows))
 
 
@@ -76,12 +62,10 @@ def _summary(of: Sequence[Finished]) -> Sequence[str]:
 def _column(result: Finished, column: str) -> tuple[Any, Any]:
     """Rounds, and what was in a column in those that had it; what came after the last round is none."""
     rounds = itertools.pairwise(({"round": 0.0}, *result.history))
-    known = [row for before, row in rounds if row["round"] > before["round"] and math.isfinite(_of(row, column))]
+    known = [
+        row for before, row in rounds if row["round"] > before["round"] and math.isfinite(row.get(column, math.nan))
+    ]
     return [row["round"] for row in known], [row[column] for row in known]
-
-
-def _of(row: Mapping[str, float], column: str) -> float:
-    return row.get(column, math.nan)
 
 
 def _in_use(result: Finished) -> tuple[Any, Any]:
@@ -94,3 +78,7 @@ def _in_use(result: Finished) -> tuple[Any, Any]:
     # What all invocations have run together until each edge.
     until = np.array([np.clip(np.minimum(ended[ran], edge) - started[ran], 0.0, None).sum() for edge in edges])
     return (edges[1:] + edges[:-1]) / 2, np.diff(until) / np.diff(edges)
+
+
+STUDY = Study("stellaris-challenges", variants.SIZES, _variants, _report)
+add_arguments, main = STUDY.add_arguments, STUDY.main

@@ -1,40 +1,28 @@
 """What the training runs cost under both bills, and what they cost up to the paper's target returns."""
 
-import argparse
 import math
 from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 
-from experiments import curves, plots, runs, stellaris_training, study
+from experiments import curves, plots, stellaris_training, study, variants
 from experiments.cells import Finished
 from experiments.presets import TARGETS, architectures
 from experiments.statistics import estimate
-from experiments.study import Study
+from experiments.study import Study, Variant
 
 DESCRIPTION = "cost of training under the demo's bill and by use, of Stellaris and of the systems it is compared with"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command line's options."""
-    study.add_arguments(parser, stellaris_training.SIZES)
-
-
-def main(arguments: argparse.Namespace) -> int:
-    """The runs are those of `stellaris-training`."""
-    size, seeds = study.chosen(arguments, stellaris_training.SIZES)
-    cells = []
-    for environment in size.environments:
-        preset = architectures(environment)
-        runs.check(preset.workload)
-        cells += curves.cells(preset, stellaris_training.SYSTEMS, size.steps, seeds)
-    return study.main(Study("stellaris-cost", cells, _report), arguments)
+def _variants(environment: str) -> Sequence[Variant]:
+    """The runs are those of `stellaris-training`, as they were tuned."""
+    return variants.of_preset(architectures(environment), stellaris_training.SYSTEMS)
 
 
 def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
     rows = []
-    for environment, groups in curves.by_environment(results):
+    for environment, groups in study.by_environment(results).items():
         curves.draw(groups, out / f"cost_{environment}", title=environment, over=plots.TIME_AND_COST)
         target = TARGETS.get(environment, math.inf)
         for name, of in groups.items():
@@ -50,3 +38,7 @@ def _cost_of(result: Finished, target: float) -> float | None:
     """By use, up to a return; None if it was not reached."""
     reached = (row["cost_pay_per_use"] for row in result.history if row["episode_return"] >= target)
     return next(reached, None)
+
+
+STUDY = Study("stellaris-cost", stellaris_training.SIZES, _variants, _report)
+add_arguments, main = STUDY.add_arguments, STUDY.main

@@ -1,46 +1,32 @@
 """Where an invocation's time goes, by function: waiting, starting, running."""
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from rich.console import Console
 
-from experiments import plots, presets, runs, study, variants
-from experiments.cells import Cell, Finished
-from experiments.study import Study
-from stellaris.systems import Budget
+from experiments import plots, study, variants
+from experiments.cells import Finished
+from experiments.study import Study, Variant
 
 DESCRIPTION = "latency of Stellaris' functions: waiting for a container, starting it and fetching, running"
 
 PARTS = ("waiting", "starting", "running")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command line's options."""
-    study.add_arguments(parser, variants.SIZES)
-
-
-def main(arguments: argparse.Namespace) -> int:
+def _variants(environment: str) -> Sequence[Variant]:
     """Stellaris as it is tuned."""
-    size, seeds = study.chosen(arguments, variants.SIZES)
-    cells = []
-    for environment in size.environments:
-        workload = presets.workload(environment)
-        runs.check(workload)
-        (contender,) = variants.of_stellaris(environment, {"cap": {}}).values()
-        cells += [Cell(contender, workload, Budget(steps=size.steps), seed, "cap") for seed in seeds]
-    return study.main(Study("stellaris-latency", cells, _report), arguments)
+    return variants.of_stellaris(environment, {"Stellaris": {}})
 
 
 def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
     """Means over all invocations of all seeds, in milliseconds."""
     rows = []
-    for environment in dict.fromkeys(result.cell.environment for result in results):
-        here = [result for result in results if result.cell.environment == environment]
+    for environment, groups in study.by_environment(results).items():
+        (here,) = groups.values()
         means = _means(here)
-        title = f"{environment}: {here[0].cell.budget.steps:,.0f} steps a run"
+        title = plots.caption(environment, here[0].cell.budget.steps, seeds=len(here))
         plots.stacked(means, out / f"latency_{environment}", title=title, ylabel="mean of an invocation (ms)")
         rows += [(environment, name, *(f"{parts[part]:.2f}" for part in PARTS)) for name, parts in means.items()]
     console.print(study.table("latency (ms)", ("environment", "function", *PARTS), rows))
@@ -59,3 +45,7 @@ def _means(results: Sequence[Finished]) -> dict[str, dict[str, float]]:
         name: dict(zip(PARTS, np.concatenate(parts, axis=1).mean(axis=1).tolist(), strict=True))
         for name, parts in found.items()
     }
+
+
+STUDY = Study("stellaris-latency", variants.SIZES, _variants, _report)
+add_arguments, main = STUDY.add_arguments, STUDY.main

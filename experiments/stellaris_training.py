@@ -1,17 +1,18 @@
 """Return over time and over steps, of each system on each environment: the paper's training curves and final bars."""
 
-import argparse
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import jax
 from rich.console import Console
 
-from experiments import curves, plots, runs, study
+from experiments import curves, plots, study, variants
 from experiments.cells import Finished
 from experiments.presets import architectures
-from experiments.study import Size, Study
+from experiments.study import Size, Study, Variant
 from stellaris.acting import envs
 from stellaris.acting.policies import PolicyVersion
 from stellaris.acting.rollout import Actors, start
@@ -22,6 +23,8 @@ DESCRIPTION = "train every environment by Stellaris and by the systems that it i
 
 #: The systems that the paper compares, by their names in `presets`.
 SYSTEMS = ("synchronous", "asynchronous actors", "IMPACT", "stellaris")
+#: What a variant is called that has the synchronous system's learning rate, after the system's name.
+SHARED = "shared"
 
 #: Rounds of the untrained policy.
 _ROUNDS = 8
@@ -36,28 +39,30 @@ SIZES = {
 }
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command line's options."""
-    parser.add_argument("--system", action="append", choices=SYSTEMS, help="instead of all; several times for several")
-    study.add_arguments(parser, SIZES)
+def _variants(environment: str) -> Sequence[Variant]:
+    """Each system as it was tuned, and with the learning rate of the synchronous one where that is another.
+
+    A shared rate is chosen for the synchronous system, and so biased against the others.
+    """
+    rows = variants.of_preset(architectures(environment), SYSTEMS)
+    (rate,) = (row.contender.system.algorithm.learning_rate for row in rows if row.contender.name == "synchronous")  # type: ignore[attr-defined]
+    return [*rows, *(_at(rate, row) for row in rows if row.contender.system.algorithm.learning_rate != rate)]  # type: ignore[attr-defined]
 
 
-def main(arguments: argparse.Namespace) -> int:
-    """Runs every system on every environment, and draws the curves."""
-    size, seeds = study.chosen(arguments, SIZES)
-    cells = []
-    for environment in size.environments:
-        preset = architectures(environment)
-        runs.check(preset.workload)
-        cells += curves.cells(preset, arguments.system or SYSTEMS, size.steps, seeds)
-    return study.main(Study("stellaris-training", cells, _report), arguments)
+def _at(rate: float, variant: Variant) -> Variant:
+    """With another learning rate."""
+    row = variant.contender
+    system: Any = row.system
+    changed = replace(system, algorithm=replace(system.algorithm, learning_rate=rate))
+    return variant._replace(contender=replace(row, system=changed), setting=f"{row.name}, {SHARED} rate")
 
 
 def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
     """A table of final returns, and for each environment a picture."""
     rows = []
-    for environment, groups in curves.by_environment(results):
-        curves.draw(groups, out / f"training_{environment}", title=environment, over=plots.TIME_AND_STEPS)
+    for environment, groups in study.by_environment(results).items():
+        tuned = {name: of for name, of in groups.items() if not of[0].cell.setting}
+        curves.draw(tuned or groups, out / f"training_{environment}", title=environment, over=plots.TIME_AND_STEPS)
         workload = next(iter(groups.values()))[0].cell.workload
         rows.append((environment, "untrained", _untrained(workload), "", "mean, standard error"))
         for name, of in groups.items():
@@ -82,3 +87,7 @@ def _untrained(workload: Workload) -> str:
         returns += [episode.episode_return for fragment in fragments for episode in fragment.episodes]
     env.close()
     return f"{statistics.mean(returns):,.4g} ± {statistics.stdev(returns) / len(returns) ** 0.5:,.2g}"
+
+
+STUDY = Study("stellaris-training", SIZES, _variants, _report)
+add_arguments, main = STUDY.add_arguments, STUDY.main

@@ -1,46 +1,101 @@
 """Where a factor comes from: from the demo's baseline to its Stellaris, one change at a time."""
 
-import argparse
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TypeAlias
 
-from experiments import variants
-from experiments.presets import ACTORS, FRAGMENT, LEARNERS, Contender, contender, demo_ppo, paper
+import numpy as np
+from rich.console import Console
+
+from experiments import plots, study
+from experiments.cells import Finished
+from experiments.presets import ACTORS, FRAGMENT, LEARNERS, contender, demo_ppo, paper
+from experiments.statistics import estimate
+from experiments.stellaris_motivation import EVALUATION, SIZES
+from experiments.study import Study, Variant
 from stellaris import fully_asynchronous
-from stellaris.systems import StalenessControl, Stellaris, Synchronous, System
+from stellaris.systems import StalenessControl, Stellaris, Synchronous
 
-DESCRIPTION = "from the demo's baseline to its Stellaris: minibatches, gradients, asynchrony, cap and weights in turn"
+DESCRIPTION = "from the demo's baseline to its Stellaris: gradients, minibatches, asynchrony, cap and weights in turn"
 
-add_arguments = variants.add_arguments
-
-
-def main(arguments: argparse.Namespace) -> int:
-    """Runs every step of the way."""
-    return variants.main("stellaris-why", _variants, arguments)
+Groups: TypeAlias = Mapping[str, Sequence[Finished]]
 
 
-def _variants(environment: str) -> Mapping[str, Contender]:
-    """Each but the second is the one before it with one change; the second has the third's number of gradients."""
-    stellaris, baseline = paper(environment).contenders
+def _variants(environment: str) -> Sequence[Variant]:
+    """Each is the one before it with one change."""
+    preset = paper(environment)
+    stellaris, baseline = preset.contenders
     batch = ACTORS * FRAGMENT
     quarter = demo_ppo(batch // LEARNERS)
     as_they_come = fully_asynchronous(capacity=2 * LEARNERS)
     in_rounds = StalenessControl(pace=0)
     plain = Stellaris(quarter, learners=LEARNERS, aggregator=as_they_come, rho=math.inf, control=in_rounds)
     capped = Stellaris(quarter, learners=LEARNERS, aggregator=as_they_come, rho=1.0, control=in_rounds)
-    return {
+    reserved, serverless = {"colour": baseline.colour, "line": baseline.line}, {"colour": stellaris.colour}
+    rows = {
         "baseline": baseline,
-        "four times the passes": _reserved(Synchronous(demo_ppo(batch, epochs=40))),
-        "quarter minibatches": _reserved(Synchronous(quarter)),
-        "asynchronous learners": _serverless(plain),
-        "the cap": _serverless(capped),
+        "4 x gradients": contender("synchronous", Synchronous(demo_ppo(batch, epochs=40)), **reserved),
+        "minibatches / 4": contender("synchronous", Synchronous(quarter), **reserved),
+        "asynchrony": contender("stellaris", plain, **serverless),
+        "cap": contender("stellaris", capped, **serverless),
         "weights, threshold": stellaris,
     }
+    return [Variant(row, preset.workload, setting, EVALUATION) for setting, row in rows.items()]
 
 
-def _reserved(system: System) -> Contender:
-    return contender("synchronous", system, colour="#D55E00", line="--")
+def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
+    """All as ratios to the baseline, seed by seed."""
+    rows: list[Sequence[str]] = []
+    for environment, groups in study.by_environment(results).items():
+        if "baseline" not in groups:
+            continue
+        until = min(one.history[-1]["seconds"] for of in groups.values() for one in of)
+        evaluated = ("evaluated", "evaluation_return")
+        returns = {
+            "return at equal time\n/ baseline's": _ratios(groups, "episode_return", until, evaluated),
+            "return at equal steps\n/ baseline's": _ratios(groups, "episode_return", math.inf, evaluated),
+        }
+        spent = {
+            "virtual time\n/ baseline's": _ratios(groups, "seconds", math.inf),
+            "cost, demo's bill\n/ baseline's": _ratios(
+                groups, "cost_demo", math.inf, ("billed by use", "cost_pay_per_use")
+            ),
+        }
+        colours = [of[0].cell.contender.colour for of in groups.values()]
+        caption = plots.caption(environment, results[0].cell.budget.steps, seeds=max(map(len, groups.values())))
+        for name, panels in (("returns", returns), ("spent", spent)):
+            plots.waterfall(panels, out / f"why_{name}_{environment}", colours=[*colours, colours[-1]], title=caption)
+        together = (*returns.values(), *spent.values())
+        names = dict.fromkeys(name for changes in together for name in changes)
+        rows += [
+            (environment, name, *(str(estimate(of[name])) if name in of else "" for of in together)) for name in names
+        ]
+    headings = ("environment", "with", "return, equal time", "return, equal steps", "virtual time", "cost")
+    console.print(study.table("ratios to the demo's baseline", headings, rows))
 
 
-def _serverless(system: System) -> Contender:
-    return contender("stellaris", system, colour="#0072B2")
+def _ratios(
+    groups: Groups, column: str, until: float, last: tuple[str, str] | None = None
+) -> dict[str, Sequence[float]]:
+    """A column of each variant over that of the baseline, seed by seed; and the last variant by another column."""
+    ratios = {name: _over(of, groups["baseline"], column, until) for name, of in groups.items()}
+    if last is not None:
+        name, other = last
+        ratios[name] = _over([*groups.values()][-1], groups["baseline"], other, until)
+    return ratios
+
+
+def _over(of: Sequence[Finished], baseline: Sequence[Finished], column: str, until: float) -> Sequence[float]:
+    by_seed = {one.cell.seed: _at(one, column, until) for one in baseline}
+    return [_at(one, column, until) / by_seed[one.cell.seed] for one in of if one.cell.seed in by_seed]
+
+
+def _at(one: Finished, column: str, until: float) -> float:
+    """A column of the history after so many seconds, or at the end."""
+    known = [row for row in one.history if column in row]
+    return float(np.interp(until, [row["seconds"] for row in known], [row[column] for row in known]))
+
+
+STUDY = Study("stellaris-why", SIZES, _variants, _report)
+add_arguments, main = STUDY.add_arguments, STUDY.main

@@ -15,6 +15,8 @@ from rich.table import Table
 
 from experiments import options, output, progress, runs, shell
 from experiments.cells import Cell, Finished, Running, failure, finished, is_done, run
+from experiments.presets import Contender
+from stellaris.systems import Budget, Evaluation, Workload
 
 #: Runs that are done at once, by default.
 PROCESSORS = os.cpu_count() or 1
@@ -22,15 +24,6 @@ PROCESSORS = os.cpu_count() or 1
 _PATIENCE = 0.5
 #: Rows of a run's curve in the tidy files.
 _POINTS = 100
-
-
-@dataclass(frozen=True)
-class Study:
-    """Runs, and what is made of them."""
-
-    name: str
-    cells: Sequence[Cell]
-    report: Callable[[Sequence[Finished], Path, Console], None]  #: tables and pictures, of the cells that are there.
 
 
 class Size(NamedTuple):
@@ -41,70 +34,112 @@ class Size(NamedTuple):
     seeds: int
 
 
-def add_arguments(parser: argparse.ArgumentParser, sizes: Mapping[str, Size]) -> None:
-    """The options that every study has.
+class Variant(NamedTuple):
+    """What is run with every seed: a system that learns a workload."""
 
-    Args:
-      parser: of the study.
-      sizes: by preset, among them "small".
-    """
-    presets = "; ".join(
-        f"{name}: {', '.join(size.environments)}, {size.steps:,} steps, {size.seeds} seeds"
-        for name, size in sizes.items()
-    )
-    parser.add_argument("--preset", choices=sizes, default="small", help=f"how much is run ({presets})")
-    parser.add_argument("--env", action="append", help="instead of the preset's; several times for several")
-    parser.add_argument("--steps", type=options.whole(1), help="environment steps of every run; else the preset's")
-    parser.add_argument("--seeds", type=options.whole(1), help="how many seeds; else the preset's")
-    parser.add_argument("--seed", type=options.whole(0), default=0, help="first; of parameters, environments, delays")
-    parser.add_argument("--jobs", type=options.whole(1), default=PROCESSORS, help="processes at once")
-    parser.add_argument("--resume", action="store_true", help="go on, with what the folder holds of these runs")
-    parser.add_argument("--only", metavar="KEY", default=argparse.SUPPRESS, help="one run, in this process, by its key")
-    parser.add_argument(
-        "--out",
-        type=options.folder,
-        default=Path("results"),
-        help="folder of the results: of all studies, which share the runs that they have in common",
-    )
+    contender: Contender
+    workload: Workload
+    setting: str = ""  #: what tells it from the study's other variants of that system, in words.
+    evaluation: Evaluation | None = None
 
 
-def chosen(arguments: argparse.Namespace, sizes: Mapping[str, Size]) -> tuple[Size, range]:
-    """What is to be run, and with which seeds: what the command line says goes before the preset."""
-    size = sizes[arguments.preset]
-    size = Size(arguments.env or size.environments, arguments.steps or size.steps, arguments.seeds or size.seeds)
-    return size, options.seeds("--seed", arguments.seed, size.seeds)
+@dataclass(frozen=True)
+class Study:
+    """Variants by seeds, on some environments, and what is made of their runs."""
+
+    name: str
+    sizes: Mapping[str, Size]  #: by preset, among them "small".
+    variants: Callable[[str], Sequence[Variant]]  #: of an environment.
+    report: Callable[[Sequence[Finished], Path, Console], None]  #: tables and pictures, of the runs that are there.
+    seed: int = 0  #: the first one.
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """The options that every study has."""
+        presets = "; ".join(
+            f"{name}: {', '.join(size.environments)}, {size.steps:,} steps, {size.seeds} seeds"
+            for name, size in self.sizes.items()
+        )
+        add = parser.add_argument
+        add("--preset", choices=self.sizes, default="small", help=f"how much is run ({presets})")
+        add("--env", action="append", help="instead of the preset's; several times for several")
+        add("--variant", metavar="NAME", action="append", help="of the systems or settings; several times for several")
+        add("--steps", type=options.whole(1), help="environment steps of every run; else the preset's")
+        add("--seeds", type=options.whole(1), help="how many seeds; else the preset's")
+        add("--seed", type=options.whole(0), default=self.seed, help="first; of parameters, environments, delays")
+        add("--jobs", type=options.whole(1), default=PROCESSORS, help="processes at once")
+        add("--resume", action="store_true", help="go on, with what the folder holds of these runs")
+        add("--only", metavar="KEY", default=argparse.SUPPRESS, help="one run, in this process, by its key")
+        out = "folder of the results: of all studies, which share the runs that they have in common"
+        add("--out", type=options.folder, default=Path("results"), help=out)
+
+    def cells(self, arguments: argparse.Namespace) -> list[Cell]:
+        """The runs that the command line asks for, each once."""
+        size = self.sizes[arguments.preset]
+        seeds = options.seeds("--seed", arguments.seed, arguments.seeds or size.seeds)
+        budget = Budget(steps=arguments.steps or size.steps)
+        cells = []
+        for environment in dict.fromkeys(arguments.env or size.environments):
+            variants = _named(self.variants(environment), arguments.variant)
+            for workload in {repr(variant.workload): variant.workload for variant in variants}.values():
+                runs.check(workload)
+            cells += [
+                Cell(variant.contender, variant.workload, budget, seed, variant.setting, variant.evaluation)
+                for variant in variants
+                for seed in seeds
+            ]
+        return cells
+
+    def main(self, arguments: argparse.Namespace) -> int:
+        """Runs what is not there yet, and reports on what is; also when it is interrupted."""
+        console = Console(highlight=False, soft_wrap=True)
+        console.width = max(console.width, 150)
+        out: Path = arguments.out
+        cells = self.cells(arguments)
+        with output.usable(out):
+            if "only" in arguments:
+                return _only(cells, arguments.only, out, console)
+            with output.locked(out):
+                done = [cell for cell in cells if is_done(cell, out)]
+                if done and not arguments.resume:
+                    held = f"--out {out} holds {len(done)} of the {len(cells)} runs"
+                    raise shell.UsageError(f"{held}: use them with --resume, or name another folder")
+                failures: list[Cell] = []
+                interrupted = shell.interruptible(lambda: _run(cells, out, arguments.jobs, console, failures))
+                for cell in failures:
+                    again = _command(self.name, cell, arguments)
+                    shell.complain(f"{cell.label}: {failure(cell, out)}  (again: {again})")
+                results = [result for cell in cells if (result := finished(cell, out))]
+                if results:
+                    home = out / self.name
+                    write(results, home)
+                    self.report(results, home, console)
+                    console.print(f"results: {home}/ ({len(results)} of {len(cells)} runs)", markup=False)
+        if interrupted:
+            return shell.INTERRUPTED
+        return shell.FAILED if failures else 0
 
 
-def main(study: Study, arguments: argparse.Namespace) -> int:
-    """Runs a study's cells, and reports on those that are done; also when it is interrupted."""
-    console = Console(highlight=False, soft_wrap=True)
-    console.width = max(console.width, 150)
-    out: Path = arguments.out
-    with output.usable(out):
-        if "only" in arguments:
-            return _only(study, arguments.only, out, console)
-        done = [cell for cell in study.cells if is_done(cell, out)]
-        if done and not arguments.resume:
-            held = f"--out {out} holds {len(done)} of the {len(study.cells)} runs"
-            raise shell.UsageError(f"{held}: use them with --resume, or name another folder")
-        failures: list[Cell] = []
-        interrupted = shell.interruptible(lambda: _run(study, arguments, console, failures))
-        results = [result for cell in study.cells if (result := finished(cell, out))]
-        for cell in failures:
-            shell.complain(f"{cell.label}: {failure(cell, out)}  (again: {_command(study, cell, arguments)})")
-        if results:
-            home = out / study.name
-            write(results, home)
-            study.report(results, home, console)
-            console.print(f"results: {home}/ ({len(results)} of {len(study.cells)} runs)", markup=False)
-    if interrupted:
-        return shell.INTERRUPTED
-    return shell.FAILED if failures else 0
+def _named(variants: Sequence[Variant], names: Sequence[str] | None) -> Sequence[Variant]:
+    """Those that are asked for by the name of their setting, or of their system."""
+    if names is None:
+        return variants
+    known = dict.fromkeys(variant.setting or variant.contender.name for variant in variants)
+    if unknown := [name for name in names if name not in known]:
+        raise shell.UsageError(f"--variant {unknown[0]} is none of: {', '.join(known)}")
+    return [variant for variant in variants if (variant.setting or variant.contender.name) in names]
 
 
-def _only(study: Study, key: str, out: Path, console: Console) -> int:
+def by_environment(results: Sequence[Finished]) -> Mapping[str, Mapping[str, Sequence[Finished]]]:
+    """The runs by environment, and there by variant, in the order in which they were declared."""
+    groups: dict[str, dict[str, list[Finished]]] = {}
+    for result in results:
+        groups.setdefault(result.cell.environment, {}).setdefault(result.cell.variant, []).append(result)
+    return groups
+
+
+def _only(cells: Sequence[Cell], key: str, out: Path, console: Console) -> int:
     """One run in this process, where a debugger can follow it; its folder is not the cache's."""
-    chosen = [cell for cell in study.cells if cell.key == key]
+    chosen = [cell for cell in cells if cell.key == key]
     if not chosen:
         raise shell.UsageError(f"--only {key} is none of this study's runs: under other options they have other keys")
     with progress.Display(console) as display:
@@ -112,16 +147,15 @@ def _only(study: Study, key: str, out: Path, console: Console) -> int:
     return 0
 
 
-def _run(study: Study, arguments: argparse.Namespace, console: Console, failures: list[Cell]) -> None:
-    """Keeps so many processes busy until every cell is done."""
-    out: Path = arguments.out
-    waiting = [cell for cell in study.cells if not is_done(cell, out)]
-    clock = _Clock(left=len(waiting))
+def _run(cells: Sequence[Cell], out: Path, jobs: int, console: Console, failures: list[Cell]) -> None:
+    """Keeps so many processes busy until every cell is done; what several cells have in common is done once."""
+    waiting = list({cell.key: cell for cell in cells if not is_done(cell, out)}.values())
+    clock = _Clock()
     running: dict[Any, tuple[Cell, Running, runs.Outcome]] = {}
     try:
         with progress.Display(console) as display:
             while waiting or running:
-                while waiting and len(running) < arguments.jobs:
+                while waiting and len(running) < jobs:
                     cell = waiting.pop(0)
                     process, outcome = Running(cell, out), cell.outcome()
                     running[process.rows] = (cell, process, outcome)
@@ -138,38 +172,34 @@ def _run(study: Study, arguments: argparse.Namespace, console: Console, failures
                         if outcome.status == "failed":
                             failures.append(cell)
                         display.end(outcome)
-                        console.print(clock.ended(arguments.jobs, len(waiting) + len(running)))
+                        console.print(clock.ended(jobs, len(waiting) + len(running)))
                 shell.check()
     finally:
         for _, process, _ in running.values():
             process.kill()
 
 
-@dataclass
 class _Clock:
     """How long the rest will take, by what was done so far."""
 
-    left: int
-    done: int = 0
-    began: float = 0.0
-
-    def __post_init__(self) -> None:
-        self.began = time.perf_counter()
+    def __init__(self) -> None:
+        self._done = 0
+        self._began = time.perf_counter()
 
     def ended(self, jobs: int, left: int) -> str:
         """A run has ended: a line about the study."""
-        self.done += 1
-        each = (time.perf_counter() - self.began) / self.done
+        self._done += 1
+        each = (time.perf_counter() - self._began) / self._done
         return f"[dim]{left} runs to go, about {each * left / 60:.0f} min with {jobs} at once[/dim]" if left else ""
 
 
-def _command(study: Study, cell: Cell, arguments: argparse.Namespace) -> str:
+def _command(name: str, cell: Cell, arguments: argparse.Namespace) -> str:
     """What does a cell again, by itself."""
     words: list[str] = []
-    for name, value in vars(arguments).items():
-        if name not in ("only", "resume", "jobs"):
-            words += [word for one in _several(value) for word in (f"--{name}", str(one))]
-    return shlex.join(["python", "-m", "experiments", study.name, *words, "--only", cell.key])
+    for option, value in vars(arguments).items():
+        if option not in ("only", "resume", "jobs"):
+            words += [word for one in _several(value) for word in (f"--{option}", str(one))]
+    return shlex.join(["python", "-m", "experiments", name, *words, "--only", cell.key])
 
 
 def _several(value: Any) -> Sequence[Any]:

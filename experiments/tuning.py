@@ -1,6 +1,5 @@
 """Every system tuned as hard as the others: as many settings each, on one seed that no result uses."""
 
-import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -8,14 +7,13 @@ from typing import Any
 
 from rich.console import Console
 
-from experiments import runs, study
-from experiments.cells import Cell, Finished
+from experiments import study, variants
+from experiments.cells import Finished
 from experiments.presets import LEARNERS, Contender, architectures
-from experiments.study import Size
+from experiments.study import Size, Study, Variant
 from stellaris import IMPACT, IMPALA, PPO, staleness_aware
 from stellaris.systems import (
     AsynchronousActors,
-    Budget,
     Impact,
     StalenessControl,
     Stellaris,
@@ -111,27 +109,16 @@ SIZES = {
 }
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command line's options."""
-    study.add_arguments(parser, SIZES)
-    parser.set_defaults(seed=SEED)
-
-
-def main(arguments: argparse.Namespace) -> int:
-    """Runs every setting, and prints them by what they came to."""
-    size, seeds = study.chosen(arguments, SIZES)
-    cells = []
-    for environment in size.environments:
-        preset = architectures(environment)
-        runs.check(preset.workload)
-        rows = {row.name: replace(row, system=START[row.name]) for row in preset.contenders if row.name in START}
-        cells += [
-            Cell(changed(rows[system], changes), preset.workload, Budget(steps=size.steps), seed, setting)
-            for system, settings in SETTINGS.items()
-            for setting, changes in settings.items()
-            for seed in seeds
-        ]
-    return study.main(study.Study("tuning", cells, _report), arguments)
+def _variants(environment: str) -> Sequence[Variant]:
+    """Every setting of every system."""
+    rows = {row.contender.name: row for row in variants.of_preset(architectures(environment), [*START])}
+    return [
+        rows[system]._replace(
+            contender=changed(replace(rows[system].contender, system=START[system]), changes), setting=setting
+        )
+        for system, settings in SETTINGS.items()
+        for setting, changes in settings.items()
+    ]
 
 
 def changed(contender: Contender, changes: Changes) -> Contender:
@@ -162,3 +149,7 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
     ]
     title = f"{results[0].cell.environment}, {results[0].cell.budget.steps:,.0f} steps"
     console.print(study.table(title, ("system", "setting", "seed", "return", "virtual s", "gradients"), rows))
+
+
+STUDY = Study("tuning", SIZES, _variants, _report, seed=SEED)
+add_arguments, main = STUDY.add_arguments, STUDY.main

@@ -14,7 +14,7 @@ from experiments.cells import Cell, Running, finished
 from stellaris import PPO
 from stellaris.acting import ActorCritic
 from stellaris.runtime import Trace
-from stellaris.systems import Budget, Synchronous, Workload
+from stellaris.systems import Budget, Evaluation, Synchronous, Workload
 
 PPO_CONFIG = PPO(epochs=1, minibatch_size=64)
 
@@ -52,12 +52,13 @@ def test_a_key_is_of_what_is_computed() -> None:
         tiny(seed=1),
         tiny(environment="Acrobot-v1"),
         dataclasses.replace(cell, budget=Budget(steps=512)),
+        dataclasses.replace(cell, evaluation=Evaluation()),
         dataclasses.replace(cell, contender=dataclasses.replace(cell.contender, prices=())),
         dataclasses.replace(
             cell, contender=dataclasses.replace(cell.contender, system=Synchronous(PPO(epochs=2, minibatch_size=64)))
         ),
     ]
-    assert len({cell.key, *(other.key for other in others)}) == 6
+    assert len({cell.key, *(other.key for other in others)}) == 7
 
 
 def test_a_key_is_of_the_code(monkeypatch: pytest.MonkeyPatch) -> None:

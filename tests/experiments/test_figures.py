@@ -1,9 +1,9 @@
 """The studies' commands on a tiny problem: what they run, print and draw. Each run is done here, in this process."""
 
 import multiprocessing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -67,20 +67,38 @@ def run(name: str, out: Path, *options: str) -> int:
     return command.main([name, *few, *options])
 
 
-#: By study: the systems or variants of its table, and its pictures.
-STUDIES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "stellaris-training": (("untrained", *stellaris_training.SYSTEMS), ("training",)),
-    "stellaris-motivation": (("stellaris", "synchronous"), ("motivation",)),
-    "stellaris-cost": (stellaris_training.SYSTEMS, ("cost",)),
-    "stellaris-challenges": (
-        ("cap", "no cap"),
-        ("challenges_staleness_mean", "challenges_kl", "challenges_learners"),
+#: The colours that a system has in every picture, where it is drawn.
+STELLARIS, SYNCHRONOUS, ASYNCHRONOUS, IMPACT = "#0072B2", "#D55E00", "#009E73", "#56B4E9"
+ALL = (STELLARIS, SYNCHRONOUS, ASYNCHRONOUS, IMPACT)
+_WHY = ("baseline", "4 x gradients", "minibatches / 4", "asynchrony", "cap", "weights, threshold")
+
+
+class Shown(NamedTuple):
+    """What a study leaves to be looked at."""
+
+    rows: Sequence[str]  #: of its table: systems or variants.
+    pictures: Sequence[str]
+    colours: Sequence[str]  #: that are in each picture.
+
+
+STUDIES: Mapping[str, Shown] = {
+    "stellaris-training": Shown(
+        ("untrained", *stellaris_training.SYSTEMS, "asynchronous actors, shared rate", "IMPACT, shared rate"),
+        ("training",),
+        ALL,
     ),
-    "stellaris-ablation": (
-        ("Stellaris", "one learner", "no cap", "no aggregation", "neither"),
-        ("stellaris-ablation",),
+    "stellaris-motivation": Shown(("stellaris", "synchronous"), ("motivation",), (STELLARIS, SYNCHRONOUS)),
+    "stellaris-cost": Shown(stellaris_training.SYSTEMS, ("cost",), ALL),
+    "stellaris-challenges": Shown(
+        ("cap", "no cap"), ("challenges_staleness_mean", "challenges_kl", "challenges_learners"), (STELLARIS,)
     ),
-    "stellaris-latency": (("actor", "learner", "parameter"), ("latency",)),
+    "stellaris-ablation": Shown(
+        ("Stellaris", "one learner", "no cap", "no aggregation", "neither"), ("stellaris-ablation",), (STELLARIS,)
+    ),
+    "stellaris-why": Shown(
+        (*_WHY, "evaluated", "billed by use"), ("why_returns", "why_spent"), (STELLARIS, SYNCHRONOUS)
+    ),
+    "stellaris-latency": Shown(("actor", "learner", "parameter"), ("latency",), ("#000000",)),
 }
 
 
@@ -88,14 +106,15 @@ STUDIES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 def test_a_study(name: str, results: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A row a system or variant; pictures that hold something, as PNG and PDF; tidy files."""
     assert run(name, results) == 0
-    rows, pictures = STUDIES[name]
+    rows, pictures, drawn = STUDIES[name]
     printed = [line.split("\u2502") for line in capsys.readouterr().out.splitlines() if line.startswith("\u2502")]
     assert tuple(cells[2].strip() for cells in printed) == rows
     home = results / name
     names = {f"{picture}_CartPole-v1.{kind}" for picture in pictures for kind in ("png", "pdf")}
     assert {path.name for path in home.iterdir()} == {*names, "runs.csv", "curves.csv"}
     for picture in home.glob("*.png"):
-        assert len(np.unique(np.asarray(Image.open(picture).convert("L")))) > 20
+        pixels = np.unique(np.asarray(Image.open(picture).convert("RGB")).reshape(-1, 3), axis=0)
+        assert {*drawn} <= {f"#{r:02X}{g:02X}{b:02X}" for r, g, b in pixels.tolist()}
 
 
 def test_studies_share_their_runs(results: Path) -> None:

@@ -22,15 +22,18 @@ def history(seconds: list[float], returns: list[float]) -> list[dict[str, float]
     ]
 
 
-def runs(*histories: Any, staleness: tuple[float, ...] = (), name: str = "it") -> plots.Runs:
-    """The runs of a system, each of which applied gradients so stale."""
-    traces = []
-    for _ in histories:
-        traces.append(Trace())
-        for value in staleness:
-            traces[-1].append(1.0, "staleness", value=value)
+def runs(*histories: Any, name: str = "it") -> plots.Curves:
+    """The runs of a system."""
     contender: Any = SimpleNamespace(name=name, colour="#0072B2", line="--")
-    return plots.Runs(contender, histories, traces)
+    return plots.Curves(contender, histories)
+
+
+def applied(*staleness: float) -> Trace:
+    """Of a run that applied gradients so stale."""
+    trace = Trace()
+    for value in staleness:
+        trace.append(1.0, "staleness", value=value)
+    return trace
 
 
 TWO = runs(history([1.0, 2.0, 4.0], [10.0, 20.0, 40.0]), history([1.0, 3.0], [30.0, 50.0]))
@@ -42,7 +45,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     canvases: list[Any] = []
 
     @contextmanager
-    def figure(path: Path, title: str, *, columns: int) -> Iterator[Any]:
+    def figure(path: Path, title: str, *, columns: int, **options: Any) -> Iterator[Any]:
         canvas, axes = plt.subplots(1, columns, squeeze=False, layout="constrained")
         axes[0][0].set_title(title, loc="left")
         canvases.append(canvas)
@@ -90,7 +93,7 @@ def test_costs_are_shown_under_both_bills(drawn: list[Any]) -> None:
 
 def test_staleness_by_hand(drawn: list[Any]) -> None:
     """Of four gradients in either run two are fresh, none is 1 behind, one 2 and one 4."""
-    plots.staleness(runs(*TWO.histories, staleness=(0, 0, 2, 4)), Path("x"), title="Hopper")
+    plots.staleness(TWO, [applied(0, 0, 2, 4)] * 2, Path("x"), title="Hopper")
     distribution, over_time = drawn[0].axes
     assert [bar.get_height() for bar in distribution.patches] == [50.0, 0.0, 25.0, 0.0, 25.0]
     assert distribution.lines[0].get_label() == "mean 1.50"
@@ -99,8 +102,33 @@ def test_staleness_by_hand(drawn: list[Any]) -> None:
 
 def test_no_gradient_was_applied(drawn: list[Any]) -> None:
     """No bar, and no error."""
-    plots.staleness(runs(history([1.0], [1.0])), Path("x"), title="Hopper")
+    plots.staleness(runs(history([1.0], [1.0])), [applied()], Path("x"), title="Hopper")
     assert len(drawn[0].axes[0].patches) == 0
+
+
+def test_changes_lead_from_one_to_the_next(drawn: list[Any]) -> None:
+    """By hand: up from 1 to 3, down to 2, and 2 together; the medians of two runs."""
+    changes = {"it": (1.0, 1.0), "up": (2.0, 4.0), "down": (2.0, 2.0)}
+    plots.waterfall({"ratio": changes, "other": changes}, Path("x"), colours=["#000000"] * 3, title="Hopper")
+    first, other = drawn[0].axes
+    assert [(bar.get_y(), bar.get_height()) for bar in first.patches] == [(0, 1), (1, 2), (3, -1), (0, 2)]
+    assert [label.get_text() for label in first.get_xticklabels()] == ["it", "up", "down", "together"]
+    assert (first.get_ylabel(), other.get_ylabel()) == ("ratio", "other")
+
+
+def test_variants_of_a_system(drawn: list[Any]) -> None:
+    """The first in its colour, others in grey, the label once."""
+    runs_of = {"as it is": [([0, 1], [2, 3])] * 2, "changed": [([0, 1], [4, 5])]}
+    plots.lines(runs_of, Path("x"), colour="#0072B2", title="Hopper", xlabel="x", ylabel="y")
+    (axes,) = drawn[0].axes
+    assert [line.get_color() for line in axes.lines] == ["#0072B2", "#0072B2", "0.25"]
+    assert [text.get_text() for text in drawn[0].legends[0].get_texts()] == ["as it is", "changed"]
+
+
+def test_a_caption() -> None:
+    """The budget of each run, and how many there are."""
+    assert plots.caption("Hopper-v4", 3e5, seeds=5) == "Hopper-v4: 300,000 steps a run, 5 seeds"
+    assert plots.caption("Hopper-v4", 3e5, seeds=1) == "Hopper-v4: 300,000 steps a run, 1 seed"
 
 
 def test_a_picture_appears_whole_or_not_at_all(tmp_path: Path) -> None:

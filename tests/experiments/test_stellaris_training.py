@@ -1,55 +1,55 @@
 """The training curves: which runs there are, and that nothing differs between systems but what belongs to them."""
 
-from collections.abc import Sequence
+import argparse
 from typing import Any
 
 import pytest
 
-from experiments import command, stellaris_training, study
+from experiments import stellaris_training
 from experiments.cells import Cell
+from stellaris.configuration import described, differences
 
 
-@pytest.fixture
-def declared(monkeypatch: pytest.MonkeyPatch) -> list[Sequence[Cell]]:
-    """The cells of the studies, which are not run."""
-    seen: list[Sequence[Cell]] = []
-
-    def main(declaration: study.Study, arguments: Any) -> int:
-        seen.append(declaration.cells)
-        return 0
-
-    monkeypatch.setattr(study, "main", main)
-    return seen
+def cells(*options: str) -> list[Cell]:
+    """The runs that the command line asks for."""
+    parser = argparse.ArgumentParser()
+    stellaris_training.add_arguments(parser)
+    return stellaris_training.STUDY.cells(parser.parse_args(options))
 
 
-def run(*options: str) -> int:
-    """The command."""
-    return command.main(["stellaris-training", *options])
-
-
-def test_sizes(declared: list[Sequence[Cell]]) -> None:
-    """By the preset; what is said on the command line goes before it."""
-    assert run("--preset", "smoke") == 0
-    assert run("--preset", "smoke", "--env", "Hopper-v4", "--system", "IMPACT", "--steps", "500", "--seeds", "3") == 0
-    smoke, said = declared
-    assert [(cell.contender.name, cell.seed) for cell in smoke] == [
-        (name, seed) for name in ("synchronous", "asynchronous actors", "IMPACT", "stellaris") for seed in (0, 1)
+def test_smoke() -> None:
+    """Every system with two seeds; then those with the synchronous system's learning rate, where theirs is another."""
+    names = ("synchronous", "asynchronous actors", "IMPACT", "stellaris")
+    shared = ("asynchronous actors, shared rate", "IMPACT, shared rate")
+    smoke = cells("--preset", "smoke")
+    assert [(cell.variant, cell.seed) for cell in smoke] == [
+        (name, seed) for name in (*names, *shared) for seed in (0, 1)
     ]
     assert {(cell.environment, cell.budget.steps) for cell in smoke} == {("CartPole-v1", 20_000)}
-    assert [(cell.environment, cell.contender.name, cell.budget.steps) for cell in said] == [
-        ("Hopper-v4", "IMPACT", 500)
-    ] * 3
 
 
-def test_systems_differ_in_what_belongs_to_them(declared: list[Sequence[Cell]]) -> None:
+@pytest.mark.parametrize("environment", ["Hopper-v4", "CartPole-v1", "Qbert-v5"])
+def test_a_shared_rate(environment: str) -> None:
+    """It is the only thing that differs from the system as it was tuned."""
+    rows = stellaris_training.STUDY.variants(environment)
+    systems: dict[str, Any] = {row.contender.name: row.contender.system for row in rows if not row.setting}
+    for row in rows:
+        if row.setting:
+            places = differences(described(systems[row.contender.name]), described(row.contender.system))
+            assert [name for name, _, _ in places] == ["algorithm.learning_rate"]
+    rates = {row.contender.system.algorithm.learning_rate for row in rows if row.setting}  # type: ignore[attr-defined]
+    assert rates <= {systems["synchronous"].algorithm.learning_rate}
+
+
+def test_systems_differ_in_what_belongs_to_them() -> None:
     """System, deployment and prices: not the workload, the budget or the seeds."""
-    run("--preset", "smoke", "--env", "Hopper-v4", "--env", "CartPole-v1")
+    declared = cells("--preset", "smoke", "--env", "Hopper-v4", "--env", "CartPole-v1")
     for environment in ("Hopper-v4", "CartPole-v1"):
         shared = {
             name: [
-                [cell.settings()[setting] for setting in ("workload", "budget", "seed")]
-                for cell in declared[0]
-                if (cell.environment, cell.contender.name) == (environment, name)
+                [cell.settings()[setting] for setting in ("workload", "budget", "seed", "evaluation")]
+                for cell in declared
+                if (cell.environment, cell.variant) == (environment, name)
             ]
             for name in stellaris_training.SYSTEMS
         }

@@ -2,16 +2,20 @@
 
 import argparse
 import csv
+import fcntl
+import os
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from experiments import shell, study
-from experiments.cells import Cell, Finished
+from experiments import runs, shell, study
+from experiments.cells import Finished
+from experiments.study import Size, Study, Variant
 from tests.experiments.test_cells import tiny
 
 
@@ -25,13 +29,30 @@ class Reports:
         self.labels.append([result.cell.label for result in results])
 
 
-def run(cells: Sequence[Cell], out: Path, *options: str) -> tuple[int, list[list[str]]]:
-    """A study from the command line's options on: its status, and what it reported on."""
-    parser = argparse.ArgumentParser()
-    study.add_arguments(parser, {"small": study.Size(("CartPole-v1",), 256, 1)})
+def declared(*environments: str, settings: Sequence[str] = ("",)) -> tuple[Study, Reports]:
+    """A study of one tiny run a seed and setting."""
     reports = Reports()
-    arguments = parser.parse_args(["--out", str(out), *options])
-    return study.main(study.Study("own", cells, reports), arguments), reports.labels
+
+    def variants(environment: str) -> list[Variant]:
+        cell = tiny(environment=environment)
+        return [Variant(cell.contender, cell.workload, setting) for setting in settings]
+
+    return Study("own", {"small": Size(environments or ("CartPole-v1",), 256, 2)}, variants, reports), reports
+
+
+def run(of: tuple[Study, Reports], out: Path, *options: str) -> tuple[int, list[list[str]]]:
+    """A study from the command line's options on: its status, and what it reported on."""
+    own, reports = of
+    parser = argparse.ArgumentParser()
+    own.add_arguments(parser)
+    return own.main(parser.parse_args(["--out", str(out), *options])), reports.labels
+
+
+def arguments_of(own: Study, *options: str) -> argparse.Namespace:
+    """What it makes of its options."""
+    parser = argparse.ArgumentParser()
+    own.add_arguments(parser)
+    return parser.parse_args(options)
 
 
 def table(path: Path) -> list[dict[str, str]]:
@@ -42,48 +63,90 @@ def table(path: Path) -> list[dict[str, str]]:
 
 def test_a_study_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It is not begun anew unasked; what is not there is run, and the tables are those of an unbroken run."""
-    cells = [tiny(seed) for seed in (0, 1)]
     labels = ["CartPole-v1 synchronous seed 0", "CartPole-v1 synchronous seed 1"]
-    assert run(cells, tmp_path) == (0, [labels])
+    assert run(declared(), tmp_path) == (0, [labels])
     assert "1 runs to go" in capsys.readouterr().out
     unbroken = {name: (tmp_path / "own" / name).read_bytes() for name in ("runs.csv", "curves.csv")}
     assert [(row["seed"], row["steps"]) for row in table(tmp_path / "own" / "runs.csv")] == [("0", "256"), ("1", "256")]
     assert len(table(tmp_path / "own" / "curves.csv")) == 8
 
     with pytest.raises(shell.UsageError, match="holds 2 of the 2 runs: use them with --resume"):
-        run(cells, tmp_path)
-    kept = tmp_path / "cells" / cells[0].key
+        run(declared(), tmp_path)
+    own, _ = declared()
+    first, second = (cell.key for cell in own.cells(arguments_of(own)))
+    kept = tmp_path / "cells" / first
     age = kept.stat().st_mtime_ns
-    shutil.move(tmp_path / "cells" / cells[1].key, tmp_path / "cells" / f"{cells[1].key}.unfinished")
-    assert run(cells, tmp_path, "--resume", "--jobs", "1") == (0, [labels])
+    shutil.move(tmp_path / "cells" / second, tmp_path / "cells" / f"{second}.unfinished")
+    assert run(declared(), tmp_path, "--resume", "--jobs", "1") == (0, [labels])
     assert kept.stat().st_mtime_ns == age
     assert {name: (tmp_path / "own" / name).read_bytes() for name in unbroken} == unbroken
 
 
-def test_a_failure_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_the_same_is_run_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An environment that is named twice counts once; settings that come to the same share their run."""
+    started: list[str] = []
+
+    class Process(study.Running):
+        def __init__(self, cell: Any, out: Path) -> None:
+            super().__init__(cell, out)
+            started.append(cell.key)
+
+    monkeypatch.setattr(study, "Running", Process)
+    of = declared(settings=("one", "other"))
+    twice = ("--env", "CartPole-v1", "--env", "CartPole-v1", "--seeds", "1")
+    labels = ["CartPole-v1 synchronous one seed 0", "CartPole-v1 synchronous other seed 0"]
+    assert run(of, tmp_path, *twice) == (0, [labels])
+    assert len(started) == 1
+
+
+def test_two_at_once(tmp_path: Path) -> None:
+    """The folder belongs to one of them."""
+    descriptor = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    with pytest.raises(shell.UsageError, match="is being written by another run"):
+        run(declared(), tmp_path)
+    os.close(descriptor)
+
+
+def test_what_is_asked_for() -> None:
+    """What is said on the command line goes before the preset; a variant that there is not is named."""
+    own, _ = declared(settings=("one", "other"))
+    cells = own.cells(arguments_of(own, "--variant", "other", "--steps", "500", "--seeds", "3", "--seed", "7"))
+    assert [(cell.setting, cell.budget.steps, cell.seed) for cell in cells] == [
+        ("other", 500, seed) for seed in (7, 8, 9)
+    ]
+    with pytest.raises(shell.UsageError, match="--variant third is none of: one, other"):
+        own.cells(arguments_of(own, "--variant", "third"))
+    with pytest.raises(shell.UsageError, match="--env NoSuch-v0: "):
+        own.cells(arguments_of(own, "--env", "NoSuch-v0"))
+
+
+def test_a_failure_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """With the command that does it again; the rest goes on."""
-    bad = tiny(environment="NoSuch-v0")
-    assert run([bad, tiny()], tmp_path, "--jobs", "1", "--env", "A", "--env", "B") == (
-        1,
-        [["CartPole-v1 synchronous seed 0"]],
-    )
+    monkeypatch.setattr(runs, "check", lambda workload: None)
+    of = declared("NoSuch-v0", "CartPole-v1")
+    good = ["CartPole-v1 synchronous seed 0"]
+    assert run(of, tmp_path, "--jobs", "1", "--seeds", "1") == (1, [good])
     said = capsys.readouterr().err
     assert said.startswith("error: NoSuch-v0 synchronous seed 0: ")
     assert "NoSuch-v0" in said
-    again = f"python -m experiments own --preset small --env A --env B --seed 0 --out {tmp_path} --only {bad.key}"
+    bad = of[0].cells(arguments_of(of[0], "--seeds", "1"))[0]
+    again = f"python -m experiments own --preset small --seeds 1 --seed 0 --out {tmp_path} --only {bad.key}"
     assert again in said
-
-
-def test_only_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """In this process, in a folder of its own, and raising what it raises."""
-    cell = tiny()
-    assert run([cell], tmp_path, "--only", cell.key) == (0, [])
-    assert (tmp_path / f"only-{cell.key}" / "cell.json").exists()
-    with pytest.raises(shell.UsageError, match="--only 77 is none of this study's runs"):
-        run([cell], tmp_path, "--only", "77")
-    bad = tiny(environment="NoSuch-v0")
     with pytest.raises(ValueError, match="NoSuch-v0"):
-        run([bad], tmp_path, "--only", bad.key)
+        run(of, tmp_path, "--seeds", "1", "--only", bad.key)
+
+
+def test_only_one(tmp_path: Path) -> None:
+    """In this process, in a folder of its own."""
+    own, _ = declared()
+    key = own.cells(arguments_of(own))[1].key
+    assert run(declared(), tmp_path, "--only", key) == (0, [])
+    assert (tmp_path / f"only-{key}" / "cell.json").exists()
+    with pytest.raises(shell.UsageError, match="--only 77 is none of this study's runs"):
+        run(declared(), tmp_path, "--only", "77")
 
 
 def test_an_interruption_kills_the_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,6 +163,17 @@ def test_an_interruption_kills_the_processes(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr(study, "Running", Process)
     monkeypatch.setattr(shell, "check", interrupted)
-    assert run([tiny(0), tiny(1)], tmp_path, "--jobs", "2") == (130, [])
+    assert run(declared(), tmp_path, "--jobs", "2") == (130, [])
     assert len(started) == 2
     assert not any(process._process.is_alive() for process in started)
+
+
+def test_runs_by_environment_and_variant() -> None:
+    """In the order in which they were declared; what has no setting goes by its system's name."""
+    cells = [tiny(0), tiny(1), tiny(0, environment="Acrobot-v1"), replace(tiny(0), setting="other")]
+    results = [Finished(cell, Path(), (), {}) for cell in cells]
+    groups = study.by_environment(results)
+    assert {name: {variant: len(of) for variant, of in group.items()} for name, group in groups.items()} == {
+        "CartPole-v1": {"synchronous": 2, "other": 1},
+        "Acrobot-v1": {"synchronous": 1},
+    }

@@ -26,7 +26,7 @@ def fields(one: Contender, other: Contender) -> set[str]:
 @pytest.mark.parametrize("environment", ["Hopper-v4", "Qbert-v5"])
 def test_variants_differ_in_a_field_of_the_system(module: Any, environment: str) -> None:
     """The first is `tuned`'s Stellaris; the testbed and its prices are the same for all."""
-    rows: Mapping[str, Contender] = module._variants(environment)
+    rows: Mapping[str, Contender] = {row.setting: row.contender for row in module.STUDY.variants(environment)}
     first, *others = rows.values()
     assert first.system == presets.tuned(environment).contenders[0].system
     for name, row in zip(list(rows)[1:], others, strict=True):
@@ -38,14 +38,15 @@ def test_variants_differ_in_a_field_of_the_system(module: Any, environment: str)
 
 def test_the_way_from_the_baseline_to_the_demo() -> None:
     """One change at a time: it begins and ends with the preset `paper`."""
-    rows = stellaris_why._variants("Hopper-v4")
+    rows = {row.setting: row.contender for row in stellaris_why.STUDY.variants("Hopper-v4")}
     stellaris, baseline = presets.paper("Hopper-v4").contenders
     first, *_, last = rows.values()
     assert first == baseline
     assert last == stellaris
-    assert fields(rows["baseline"], rows["quarter minibatches"]) == {"system.algorithm"}
-    assert fields(rows["asynchronous learners"], rows["the cap"]) == {"system.rho"}
-    assert fields(rows["the cap"], rows["weights, threshold"]) == {"system.aggregator"}
+    assert fields(rows["baseline"], rows["4 x gradients"]) == {"system.algorithm"}
+    assert fields(rows["4 x gradients"], rows["minibatches / 4"]) == {"system.algorithm"}
+    assert fields(rows["asynchrony"], rows["cap"]) == {"system.rho"}
+    assert fields(rows["cap"], rows["weights, threshold"]) == {"system.aggregator"}
     algorithms = [row.system.algorithm for row in rows.values()]  # type: ignore[attr-defined]
     gradients = [algorithm.epochs * 4096 // algorithm.minibatch_size for algorithm in algorithms]
     assert gradients == [10, 40, 40, 40, 40, 40]
