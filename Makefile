@@ -3,10 +3,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 .DEFAULT_GOAL := help
 
-.PHONY: help demo test theory simtest lint format bench lock clean
+.PHONY: help demo test test-browser theory simtest lint format bench lock clean
 
 help:  ## list the targets
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 demo: .venv/installed  ## Hopper learned twice, by Stellaris and by a synchronous baseline (results/quickstart/)
 	$(BIN)/python -m experiments quickstart
@@ -17,6 +17,10 @@ test: export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS = 0
 test: export JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES = 0
 test: .venv/installed lint  ## formatter, linter, type checker, then every test and doctest
 	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+# It needs Debian's Chromium: apt-get install chromium chromium-driver fonts-dejavu-core
+test-browser: .venv/browser  ## the report's page in headless Chromium (Debian's packages)
+	$(BIN)/python -m pytest tests/browser
 
 theory: .venv/installed  ## the papers' bounds, verified and broken (results/theory_checks/, minutes)
 	$(BIN)/python -m theory_checks --plot
@@ -39,9 +43,12 @@ bench: .venv/installed  ## speed, as ratios against a limit or a peer measured i
 	$(BIN)/python -m experiments benchmarks overhead
 	$(BIN)/python -m experiments benchmarks platform
 
-lock:  ## resolve pyproject.toml anew into requirements.lock (needs uv)
-	uv pip compile --quiet --universal --fork-strategy fewest --python-version 3.11 --all-extras --generate-hashes \
-	  --no-emit-package stellaris --custom-compile-command 'make lock' pyproject.toml -o requirements.lock
+LOCK := uv pip compile --quiet --universal --fork-strategy fewest --python-version 3.11 --generate-hashes \
+  --no-emit-package stellaris --custom-compile-command 'make lock' pyproject.toml
+
+lock:  ## resolve pyproject.toml anew into requirements.lock and requirements-browser.lock (needs uv)
+	$(LOCK) --extra dev -o requirements.lock
+	$(LOCK) --extra browser -c requirements.lock -o requirements-browser.lock
 
 clean:  ## remove the environment and the caches (results stay)
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
@@ -52,4 +59,9 @@ clean:  ## remove the environment and the caches (results stay)
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet --require-hashes -r requirements.lock
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+# What drives the browser is installed for its tests alone.
+.venv/browser: .venv/installed requirements-browser.lock
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet --require-hashes -r requirements-browser.lock
 	@touch $@

@@ -84,7 +84,7 @@ def _figures(of: Sequence[Mapping[str, str]]) -> Sequence[str]:
 
 
 def _timeline(out: Path) -> list[Any]:
-    """The first invocations of a run of Stellaris: `[function, container, submitted, started, ended, cold]` each."""
+    """The first invocations of a run of Stellaris: `[function, container, acquired, started, ended, cold]` each."""
     for record in sorted((out / "cells").glob("*/cell.json")):
         if '"type": "Stellaris"' in record.read_text():
             calls = Trace.load(record.with_name("trace.parquet")).invocations()

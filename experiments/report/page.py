@@ -68,10 +68,19 @@ def _section(study: Study) -> str:
 def _picture(path: Path) -> str:
     data = base64.b64encode(path.read_bytes()).decode()
     name = html.escape(path.stem.replace("_", " "))
-    return f'<figure><img alt="{name}" src="data:image/png;base64,{data}"><figcaption>{name}</figcaption></figure>'
+    image = f'<img alt="{name}" src="data:image/png;base64,{data}">'
+    return f'<figure><div class="wide">{image}</div><figcaption>{name}</figcaption></figure>'
 
 
 def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    head = "".join(f"<th>{html.escape(heading)}</th>" for heading in headings)
-    body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    head = "".join(f'<th scope="col">{html.escape(heading)}</th>' for heading in headings)
+    body = "".join(f"<tr>{_cells(headings, row)}</tr>" for row in rows)
     return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _cells(headings: Sequence[str], row: Sequence[str]) -> str:
+    """Each carries its heading, which the style shows where there is no room for a row of headings."""
+    return "".join(
+        f'<td data-name="{html.escape(heading)}">{html.escape(text)}</td>'
+        for heading, text in zip(headings, row, strict=True)
+    )
