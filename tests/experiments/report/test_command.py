@@ -78,7 +78,8 @@ def test_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     anchors = {of["id"] for _, of in page.attributes if "id" in of}
     assert {link[1:] for link in links if link.startswith("#")} <= anchors
     assert "data:image/png;base64,iVBORw==" in links
-    assert ["Hopper-v4", "stellaris", "a <b> & c", "600 (500 to 700)", "2"] in [row[:5] for row in page.rows]
+    figures = ["600 (500 to 700)", "2", "10", "4,096", "0.2", "0.1"]
+    assert ["Hopper-v4", "stellaris", "a <b> & c", *figures] in page.rows
     assert any(row[0].startswith("episodic reward") and row[3] == "not run" for row in page.rows)
     assert any(row[0] == "ACTOR_COLD_START" for row in page.rows)
     found = re.search(r'id="invocations">(.*?)</script>', text)
