@@ -12,9 +12,9 @@ demo: .venv/installed  ## Hopper learned twice, by Stellaris and by a synchronou
 	$(BIN)/python -m experiments quickstart
 
 # Most of the tests' time is compiling: what one worker, or an earlier run, has compiled is not compiled again.
-test: export JAX_COMPILATION_CACHE_DIR = $(CURDIR)/.pytest_cache/jax
-test: export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS = 0
-test: export JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES = 0
+test test-browser: export JAX_COMPILATION_CACHE_DIR = $(CURDIR)/.pytest_cache/jax
+test test-browser: export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS = 0
+test test-browser: export JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES = 0
 test: .venv/installed lint  ## formatter, linter, type checker, then every test and doctest
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
