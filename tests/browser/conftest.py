@@ -38,9 +38,10 @@ class Browser:
         self.driver = driver
 
     def open(self, page: Path, width: int) -> None:
-        """Shows a file in a window of that width, after forgetting what the last page has said."""
+        """Shows a file on a screen, in a window of that width, after forgetting what the last page has said."""
         size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})  # a screen
         self.driver.get("about:blank")
         for log in ("browser", "performance"):
             self.driver.get_log(log)
