@@ -46,6 +46,7 @@ EXPERIMENTS: Mapping[str, Entry] = {
     "stellaris-aggregators": Entry("stellaris_aggregators", f"{STELLARIS}, aggregators against each other", _VARIANTS),
     "stellaris-sensitivity": Entry("stellaris_sensitivity", f"{STELLARIS}, sensitivity to d, rho and v", _VARIANTS),
     "stellaris-latency": Entry("stellaris_latency", f"{STELLARIS}, latency breakdown", _VARIANTS),
+    "stellaris-sweeps": Entry("stellaris_sweeps", f"{STELLARIS}, when the headline ratios hold", _VARIANTS),
     "stellaris-frameworks": Entry("stellaris_frameworks", f"{STELLARIS}, table of related systems"),
     "stellaris-why": Entry("stellaris_why", f"{STELLARIS}, what 2.2 times the reward is made of", _VARIANTS),
     "simtest": Entry("simtest.command", "", {"": "1"}),

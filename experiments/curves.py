@@ -1,7 +1,10 @@
-"""What several studies do with the runs of systems: they are drawn as curves, and put into a table."""
+"""What several studies do with the runs of systems: they are drawn as curves, and compared seed by seed."""
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+import numpy as np
 
 from experiments import plots
 from experiments.cells import Finished
@@ -23,3 +26,25 @@ def last(of: Sequence[Finished], column: str) -> Estimate:
 def interval(estimated: Estimate) -> str:
     """What stands around the middle."""
     return "IQM, 95 %" if estimated.claim else "median, range"
+
+
+def at(one: Finished, column: str, seconds: float = math.inf) -> float:
+    """A column of the history after so many virtual seconds, or at the end."""
+    known = [row for row in one.history if column in row]
+    return float(np.interp(seconds, [row["seconds"] for row in known], [row[column] for row in known]))
+
+
+def ratios(of: Sequence[Finished], baseline: Sequence[Finished], column: str, seconds: float = math.inf) -> list[float]:
+    """A column over the baseline's, seed by seed, after so many virtual seconds, or each at its end."""
+    by_seed = {one.cell.seed: at(one, column, seconds) for one in baseline}
+    return [at(one, column, seconds) / by_seed[one.cell.seed] for one in of if one.cell.seed in by_seed]
+
+
+def at_equal_time(of: Sequence[Finished], baseline: Sequence[Finished]) -> list[float]:
+    """Returns over the baseline's, seed by seed, at the last instant that both have seen."""
+    pairs = [(one, other) for one in of for other in baseline if one.cell.seed == other.cell.seed]
+    ends = [min(one.history[-1]["seconds"], other.history[-1]["seconds"]) for one, other in pairs]
+    return [
+        at(one, "episode_return", end) / at(other, "episode_return", end)
+        for (one, other), end in zip(pairs, ends, strict=True)
+    ]
