@@ -47,6 +47,8 @@ EXPERIMENTS: Mapping[str, Entry] = {
     "stellaris-sensitivity": Entry("stellaris_sensitivity", f"{STELLARIS}, sensitivity to d, rho and v", _VARIANTS),
     "stellaris-latency": Entry("stellaris_latency", f"{STELLARIS}, latency breakdown", _VARIANTS),
     "stellaris-sweeps": Entry("stellaris_sweeps", f"{STELLARIS}, when the headline ratios hold", _VARIANTS),
+    "stellaris-hpc": Entry("stellaris_hpc", f"{STELLARIS}, PAR-RL on 960 cores and 16 GPUs", _VARIANTS),
+    "stellaris-scaling": Entry("stellaris_scaling", f"{STELLARIS}, 1 to 1,000 functions", _VARIANTS),
     "stellaris-frameworks": Entry("stellaris_frameworks", f"{STELLARIS}, table of related systems"),
     "stellaris-why": Entry("stellaris_why", f"{STELLARIS}, what 2.2 times the reward is made of", _VARIANTS),
     "simtest": Entry("simtest.command", "", {"": "1"}),

@@ -47,8 +47,8 @@ class Cell:
     @property
     def label(self) -> str:
         """Its name in the table and in the progress."""
-        parts = (self.environment, self.contender.name, self.setting, f"seed {self.seed}")
-        return " ".join(part for part in parts if part)
+        system = () if self.setting.startswith(self.contender.name) else (self.contender.name,)
+        return " ".join(part for part in (self.environment, *system, self.setting, f"seed {self.seed}") if part)
 
     @property
     def variant(self) -> str:

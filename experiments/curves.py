@@ -1,7 +1,7 @@
 """What several studies do with the runs of systems: they are drawn as curves, and compared seed by seed."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -48,3 +48,20 @@ def at_equal_time(of: Sequence[Finished], baseline: Sequence[Finished]) -> list[
         at(one, "episode_return", end) / at(other, "episode_return", end)
         for (one, other), end in zip(pairs, ends, strict=True)
     ]
+
+
+def swept(groups: Mapping[str, Sequence[Finished]], system: str, what: str) -> dict[float, Sequence[Finished]]:
+    """The runs of a system by the value of what is varied, whose variants are called as `setting` calls them."""
+    prefix = setting(system, what, "")
+    return {float(name.removeprefix(prefix)): of for name, of in groups.items() if name.startswith(prefix)}
+
+
+def setting(system: str, what: str, value: float | str) -> str:
+    """What a variant of a system is called that has another value of something."""
+    return f"{system}, {what} {value if isinstance(value, str) else f'{value:g}'}"
+
+
+def line(of: Mapping[float, Sequence[Finished]], figure: Callable[[Finished], float]) -> plots.Line:
+    """A figure of a system's runs over what is varied."""
+    contender = next(iter(of.values()))[0].cell.contender
+    return plots.Line(contender, {value: [figure(one) for one in several] for value, several in of.items()})

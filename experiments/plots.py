@@ -155,7 +155,7 @@ class Panel(NamedTuple):
     xlabel: str
     ylabel: str
     lines: Sequence[Line]
-    log: bool = False  #: whether both axes are logarithmic.
+    log: bool = False  #: whether the values of what is varied are on a logarithmic axis.
     level: float | None = None  #: what to compare with.
 
 
@@ -175,7 +175,7 @@ def sweep(panels: Sequence[Panel], path: Path, *, title: str) -> None:
             if panel.level is not None:
                 axes.axhline(panel.level, color="black", linewidth=0.8, linestyle=":")
             if panel.log:
-                axes.set(xscale="log", yscale="log")
+                axes.set_xscale("log", base=2)
             axes.set(xlabel=panel.xlabel, ylabel=panel.ylabel)
         if len(panels[0].lines) > 1:
             _legend(several[0])

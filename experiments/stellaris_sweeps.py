@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from rich.console import Console
 
@@ -15,6 +15,9 @@ from experiments.testbed import Assumed
 from stellaris.runtime import testbeds
 
 DESCRIPTION = "the headline ratios over straggler variation, the time of a gradient, and the slow-down of a shared GPU"
+
+
+Groups: TypeAlias = Mapping[str, Sequence[Finished]]
 
 
 class Swept(NamedTuple):
@@ -44,7 +47,7 @@ def _variants(environment: str) -> Sequence[Variant]:
     """Both systems of `tuned` on every testbed; what is not swept is as it is assumed elsewhere."""
     rows = variants.of_preset(presets.tuned(environment), ("stellaris", "synchronous"))
     return [
-        row._replace(contender=_on(assumed, row.contender), setting=_setting(row.contender.name, name, value))
+        row._replace(contender=_on(assumed, row.contender), setting=curves.setting(row.contender.name, name, value))
         for name, swept in SWEPT.items()
         for value, assumed in swept.values.items()
         for row in rows
@@ -54,10 +57,6 @@ def _variants(environment: str) -> Sequence[Variant]:
 def _on(assumed: Assumed, row: Contender) -> Contender:
     """The same system on another testbed."""
     return presets.contender(row.name, row.system, colour=row.colour, line=row.line, assumed=assumed)
-
-
-def _setting(system: str, name: str, value: float) -> str:
-    return f"{system}, {name} {value:g}"
 
 
 class Ratio(NamedTuple):
@@ -84,12 +83,13 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
             for value, pair in found.items():
                 ratios = [str(estimate(ratio.of(*pair))) for ratio in RATIOS.values()]
                 rows.append((environment, f"{name} {value:g}", *ratios))
+        contender = results[0].cell.contender
         for ratio_name, ratio in RATIOS.items():
             panels = [
                 plots.Panel(
                     SWEPT[name].label,
                     f"{ratio.label}\n/ synchronous",
-                    [plots.Line(_first(found), {value: ratio.of(*pair) for value, pair in found.items()})],
+                    [plots.Line(contender, {value: ratio.of(*pair) for value, pair in found.items()})],
                     level=1.0,
                 )
                 for name, found in pairs.items()
@@ -101,18 +101,10 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
     console.print(study.table("Stellaris over the synchronous system", headings, rows))
 
 
-def _pairs(groups: Mapping[str, Sequence[Finished]], name: str) -> dict[float, tuple[Sequence[Finished], ...]]:
+def _pairs(groups: Groups, name: str) -> dict[float, tuple[Sequence[Finished], Sequence[Finished]]]:
     """By the value of what is swept, the runs of both systems, where there are both."""
-    settings = {
-        value: (_setting("stellaris", name, value), _setting("synchronous", name, value))
-        for value in SWEPT[name].values
-    }
-    return {value: tuple(groups[one] for one in both) for value, both in settings.items() if {*both} <= {*groups}}
-
-
-def _first(found: Mapping[float, Sequence[Sequence[Finished]]]) -> Contender:
-    """The system whose line it is."""
-    return next(iter(found.values()))[0][0].cell.contender
+    own, other = (curves.swept(groups, system, name) for system in ("stellaris", "synchronous"))
+    return {value: (own[value], other[value]) for value in own if value in other}
 
 
 STUDY = Study("stellaris-sweeps", variants.SIZES, _variants, _report)

@@ -79,6 +79,7 @@ class Shown(NamedTuple):
     rows: Sequence[str]  #: of its table: systems or variants.
     pictures: Sequence[str]
     colours: Sequence[str]  #: that are in each picture.
+    options: Sequence[str] = ()
 
 
 STUDIES: Mapping[str, Shown] = {
@@ -98,6 +99,33 @@ STUDIES: Mapping[str, Shown] = {
     "stellaris-why": Shown(
         (*_WHY, "evaluated", "billed by use"), ("why_returns", "why_spent"), (STELLARIS, SYNCHRONOUS)
     ),
+    "stellaris-sweeps": Shown(
+        ("variation 0.1", "variation 1", "gradient 1"),
+        ("sweeps_return", "sweeps_demo", "sweeps_use"),
+        (STELLARIS,),
+        [
+            word
+            for setting in ("variation 0.1", "variation 1", "gradient 1")
+            for system in ("stellaris", "synchronous")
+            for word in ("--variant", f"{system}, {setting}")
+        ],
+    ),
+    "stellaris-scaling": Shown(
+        ("stellaris, actors 16", "stellaris, actors 64", "synchronous, actors 64", "data-parallel, learners 16"),
+        ("scaling_actors", "scaling_learners"),
+        (),
+        [
+            *("--variant", "stellaris, actors 16", "--variant", "stellaris, actors 64"),
+            *("--variant", "synchronous, actors 64", "--variant", "data-parallel, learners 16"),
+            *("--steps", "8192"),
+        ],
+    ),
+    "stellaris-hpc": Shown(
+        ("stellaris", "PAR-RL", "ratio, return at equal time"),
+        ("hpc",),
+        (STELLARIS, "#CC79A7"),
+        ("--steps", "46080"),
+    ),
     "stellaris-latency": Shown(("actor", "learner", "parameter"), ("latency",), ("#000000",)),
 }
 
@@ -105,8 +133,8 @@ STUDIES: Mapping[str, Shown] = {
 @pytest.mark.parametrize("name", STUDIES)
 def test_a_study(name: str, results: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A row a system or variant; pictures that hold something, as PNG and PDF; tidy files."""
-    assert run(name, results) == 0
-    rows, pictures, drawn = STUDIES[name]
+    rows, pictures, drawn, options = STUDIES[name]
+    assert run(name, results, *options) == 0
     printed = [line.split("\u2502") for line in capsys.readouterr().out.splitlines() if line.startswith("\u2502")]
     assert tuple(cells[2].strip() for cells in printed) == rows
     home = results / name
