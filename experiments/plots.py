@@ -176,6 +176,7 @@ def sweep(panels: Sequence[Panel], path: Path, *, title: str) -> None:
                 axes.axhline(panel.level, color="black", linewidth=0.8, linestyle=":")
             if panel.log:
                 axes.set_xscale("log", base=2)
+                axes.xaxis.set_major_formatter(matplotlib.ticker.ScalarFormatter())
             axes.set(xlabel=panel.xlabel, ylabel=panel.ylabel)
         if len(panels[0].lines) > 1:
             _legend(several[0])

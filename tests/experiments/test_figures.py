@@ -33,7 +33,7 @@ class Here:
         self.rows, far_end = multiprocessing.Pipe(duplex=False)
         watcher: Any = cells._Wire(far_end)
         watcher.row = lambda run: None
-        cells.run(cell, out / "cells" / cell.key, watcher)
+        cells.run(cell, out / "cells" / cell.key, watcher, out=out)
         far_end.close()
 
     def wait(self) -> bool:
