@@ -28,6 +28,9 @@ EXPERIMENTS: Mapping[str, Entry] = {
     "quickstart": Entry("quickstart", f"{STELLARIS}, the demo", {"tuned": "2", "paper": "3"}),
     "systems": Entry("systems", f"{STELLARIS}, the architectures of the slides", {"": "2"}),
     "tuning": Entry("tuning", "", {"smoke": "5", "small": "60", "paper": "400"}),
+    "stellaris-calibration": Entry(
+        "stellaris_calibration", "how long bodies take here", {"smoke": "1", "small": "5", "paper": "20"}
+    ),
     "stellaris-motivation": Entry(
         "stellaris_motivation",
         f"{STELLARIS}, reward and cost of PPO on Hopper",

@@ -142,6 +142,15 @@ def lines(
             _legend(axes)
 
 
+def spread(values: Mapping[str, Any], path: Path, *, level: float, title: str) -> None:
+    """Milliseconds by name, as boxes from the 25th to the 75th percentile with whiskers from the 5th to the 95th."""
+    with figure(path, title, columns=1, suffixes=(".png", ".pdf")) as (axes,):
+        axes.boxplot([*values.values()], tick_labels=[*values], whis=(5, 95), showfliers=False)
+        axes.axhline(level, color="black", linestyle=":", label="assumed of the testbed")
+        axes.set(ylabel="milliseconds", yscale="log")
+        _legend(axes)
+
+
 class Line(NamedTuple):
     """A system over what is varied."""
 

@@ -58,6 +58,7 @@ class Study:
     variants: Callable[[str], Sequence[Variant]]  #: of an environment.
     report: Callable[[Sequence[Finished], Path, Console], None]  #: tables and pictures, of the runs that are there.
     seed: int = 0  #: the first one.
+    alone: bool = False  #: whether its runs are done one at a time, because they measure this machine.
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """The options that every study has."""
@@ -122,7 +123,8 @@ class Study:
                     held = f"--out {out} holds {len(done)} of the {len(cells)} runs"
                     raise shell.UsageError(f"{held}: use them with --resume, or name another folder")
                 failures: list[Cell] = []
-                interrupted = shell.interruptible(lambda: _run(cells, out, arguments.jobs, console, failures))
+                jobs = 1 if self.alone else arguments.jobs
+                interrupted = shell.interruptible(lambda: _run(cells, out, jobs, console, failures))
                 for cell in failures:
                     again = _command(self.name, cell, arguments)
                     shell.complain(f"{cell.label}: {failure(cell, out)}  (again: {again})")

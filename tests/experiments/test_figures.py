@@ -3,6 +3,7 @@
 import multiprocessing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +15,7 @@ from experiments import (
     cells,
     command,
     presets,
+    stellaris_calibration,
     stellaris_challenges,
     stellaris_cost,
     stellaris_latency,
@@ -23,6 +25,7 @@ from experiments import (
 )
 from experiments.cells import Cell
 from stellaris.acting import ActorCritic
+from stellaris.runtime.delays import Empirical
 from stellaris.systems import Workload
 
 
@@ -143,6 +146,33 @@ def test_a_study(name: str, results: Path, capsys: pytest.CaptureFixture[str]) -
     for picture in home.glob("*.png"):
         pixels = np.unique(np.asarray(Image.open(picture).convert("RGB")).reshape(-1, 3), axis=0)
         assert {*drawn} <= {f"#{r:02X}{g:02X}{b:02X}" for r, g, b in pixels.tolist()}
+
+
+def test_calibration(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What each body took, as a distribution that delays can be drawn from; the factor is that of the medians."""
+    assert run("stellaris-calibration", results) == 0
+    rows = [line.split("\u2502") for line in capsys.readouterr().out.splitlines() if line.startswith("\u2502")]
+    home = results / "stellaris-calibration"
+    for row, name in zip(rows, ("actor", "learner", "parameter"), strict=True):
+        drawn = Empirical.from_csv(home / "times.csv", f"CartPole-v1 {name}")
+        assert len(drawn.samples) == 101
+        median, assumed, factor = float(row[4]), float(row[6]), float(row[7])
+        assert median == pytest.approx(1e3 * drawn.samples[50], rel=0.01)
+        assert factor == pytest.approx(assumed / median, rel=0.1)
+        assert (home / f"calibration_{name}.png").stat().st_size > 5000
+
+
+def test_what_compiles_is_not_measured() -> None:
+    """The first half of a function's invocations; nor what never ended."""
+    calls: Any = SimpleNamespace(
+        function=np.array([0, 1, 0, 0, 0]),
+        names=("actor", "learner"),
+        started=np.array([0.0, 0.0, 5.0, 6.0, 7.0]),
+        ended=np.array([5.0, 2.0, 6.0, 7.5, np.nan]),
+    )
+    result: Any = SimpleNamespace(trace=SimpleNamespace(invocations=lambda: calls))
+    times = stellaris_calibration.seconds(result)
+    assert {name: took.tolist() for name, took in times.items()} == {"actor": [1.0, 1.5], "learner": [2.0]}
 
 
 def test_studies_share_their_runs(results: Path) -> None:
