@@ -1,8 +1,8 @@
 """Stellaris against PAR-RL on the paper's HPC testbed: 960 cores and 16 GPUs.
 
 The paper's settings there are not known. Assumptions: one actor a core; fragments of 16 steps, so that there are rounds
-enough; four learner functions a GPU, as on the other testbed; one PPO for both systems, tuned on Hopper-v4 with other
-batches, whose minibatches are an eighth of a batch.
+enough; one learner a GPU, in both systems; one PPO for both, tuned on Hopper-v4 with other batches, whose minibatches are
+an eighth of a batch.
 """
 
 from collections.abc import Sequence
@@ -23,11 +23,10 @@ from stellaris.systems import DataParallel, Stellaris
 DESCRIPTION = "reward and cost against PAR-RL's synchronous data-parallel learners, with 960 cores and 16 GPUs"
 
 ACTORS, FRAGMENT, GPUS = 960, 16, 16
-LEARNERS = GPUS * testbeds.LEARNERS_PER_GPU
 PAR_RL = "PAR-RL"
 SIZES = {
     "smoke": Size(("CartPole-v1",), 3 * ACTORS * FRAGMENT, 1),
-    "small": Size(("Hopper-v4",), 600_000, 5),
+    "small": Size(("Hopper-v4",), 300_000, 5),
     "paper": Size(
         ("Hopper-v4", "Humanoid-v4", "Walker2d-v4", "Gravitar-v5", "SpaceInvaders-v5", "Qbert-v5"), 10_000_000, 5
     ),
@@ -41,14 +40,16 @@ def _variants(environment: str) -> Sequence[Variant]:
     assert isinstance(own.system, Stellaris)
     assert isinstance(own.system.algorithm, PPO)
     ppo = replace(own.system.algorithm, minibatch_size=ACTORS * FRAGMENT // 8)
-    aggregator = staleness_aware(LEARNERS, decay=1.0, combine="sequential")
-    stellaris = replace(own.system, algorithm=ppo, learners=LEARNERS, aggregator=aggregator)
+    aggregator = staleness_aware(GPUS, decay=1.0, combine="sequential")
+    stellaris = replace(own.system, algorithm=ppo, learners=GPUS, aggregator=aggregator)
     workload = replace(preset.workload, actors=ACTORS, fragment=FRAGMENT)
     contenders = (
         Contender(
             own.name,
             stellaris,
-            testbed.serverless(actors=ACTORS, learners=LEARNERS),
+            testbed.serverless(
+                actors=ACTORS, learners=GPUS, assumed=testbed.Assumed(gpu_sharing=0.0)
+            ),  # none shares one
             _serverless_prices(),
             own.colour,
             own.line,
@@ -75,7 +76,7 @@ def _reserved_prices() -> tuple[PriceSheet, PriceSheet]:
 
 
 def _serverless_prices() -> tuple[PriceSheet, PriceSheet]:
-    """As the demo bills, by duration, all machines; and by use, a learner function the fourth part of a GPU."""
+    """As the demo bills, by duration, all machines; and by use, a learner function the price of its GPU."""
     machines = testbeds.stellaris_hpc().machines
     gpu = sum(machine.per_second for machine in machines.values() if "learner" in machine.runs) / GPUS
     demo = PriceSheet("demo", machines=machines, source="the authors' demo bills its run by duration")
@@ -83,10 +84,10 @@ def _serverless_prices() -> tuple[PriceSheet, PriceSheet]:
         "pay_per_use",
         {
             "actor": Rate(per_second=testbed.ACTOR_FUNCTION),
-            "learner": Rate(per_second=gpu / testbeds.LEARNERS_PER_GPU),
+            "learner": Rate(per_second=gpu),
             "parameter": Rate(per_second=testbed.PARAMETER_FUNCTION),
         },
-        source="the time that functions run; a GPU at the price of its part of a p3.16xlarge",
+        source="the time that functions run; a GPU at the eighth of a p3.16xlarge",
     )
     return demo, by_use
 

@@ -18,8 +18,10 @@ from experiments import (
     stellaris_calibration,
     stellaris_challenges,
     stellaris_cost,
+    stellaris_hpc,
     stellaris_latency,
     stellaris_motivation,
+    stellaris_scaling,
     stellaris_training,
     study,
 )
@@ -55,13 +57,15 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Short fragments, a small network."""
+    """Short fragments, a small network; a small part of the HPC testbed."""
 
     def workload(environment: str) -> Workload:
         return Workload(environment, policy=ActorCritic(hidden=(8,)), actors=16, fragment=32)
 
     monkeypatch.setattr(presets, "workload", workload)
     monkeypatch.setattr(study, "Running", Here)
+    monkeypatch.setattr(stellaris_hpc, "ACTORS", 64)
+    monkeypatch.setattr(stellaris_scaling, "BATCH", 1024)
 
 
 def run(name: str, out: Path, *options: str) -> int:
@@ -120,14 +124,13 @@ STUDIES: Mapping[str, Shown] = {
         [
             *("--variant", "stellaris, actors 16", "--variant", "stellaris, actors 64"),
             *("--variant", "synchronous, actors 64", "--variant", "data-parallel, learners 16"),
-            *("--steps", "8192"),
         ],
     ),
     "stellaris-hpc": Shown(
         ("stellaris", "PAR-RL", "ratio, return at equal time"),
         ("hpc",),
         (STELLARIS, "#CC79A7"),
-        ("--steps", "46080"),
+        ("--steps", "8192"),
     ),
     "stellaris-latency": Shown(("actor", "learner", "parameter"), ("latency",), ("#000000",)),
 }
