@@ -118,12 +118,12 @@ STUDIES: Mapping[str, Shown] = {
         ],
     ),
     "stellaris-scaling": Shown(
-        ("stellaris, actors 16", "stellaris, actors 64", "synchronous, actors 64", "data-parallel, learners 16"),
+        ("stellaris, actors 64", "synchronous, actors 64", "data-parallel, learners 4"),
         ("scaling_actors", "scaling_learners"),
         (),
         [
-            *("--variant", "stellaris, actors 16", "--variant", "stellaris, actors 64"),
-            *("--variant", "synchronous, actors 64", "--variant", "data-parallel, learners 16"),
+            *("--variant", "stellaris, actors 64", "--variant", "synchronous, actors 64"),
+            *("--variant", "data-parallel, learners 4"),
         ],
     ),
     "stellaris-hpc": Shown(
