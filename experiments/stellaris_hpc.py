@@ -1,7 +1,7 @@
 """Stellaris against PAR-RL on the paper's HPC testbed: 960 cores and 16 GPUs.
 
 The paper's settings there are not known. Assumptions: one actor a core; fragments of 16 steps, so that there are rounds
-enough; one learner a GPU, in both systems; one PPO for both, that of Hopper-v4 on the small testbed, with minibatches of
+enough; one learner a GPU, in both systems; one PPO for both, that of Hopper-v4 elsewhere, with minibatches of
 an eighth of a batch.
 """
 
