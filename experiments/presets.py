@@ -188,6 +188,19 @@ def architectures(environment: str) -> Preset:
     )
 
 
+def minionsrl_max(environment: str) -> Contender:
+    """MinionsRL without its scheduler: as many actor functions as there may be, every round, and one learner function.
+
+    It learns as the synchronous system does; actors and learner start on demand.
+
+    Source: MinionsRL (AAAI 2024), its variant "Max".
+    """
+    functions = testbed.serverless(actors=ACTORS, learners=1)
+    del functions["parameter"]
+    prices = testbed.serverless_prices(actors=ACTORS, learners=1)
+    return Contender("MinionsRL-Max", _chosen(environment).synchronous, functions, prices, "#000000", ":")
+
+
 class _Chosen(NamedTuple):
     """What each system learns a kind of environment with."""
 

@@ -76,7 +76,7 @@ def run(name: str, out: Path, *options: str) -> int:
 
 #: The colours that a system has in every picture, where it is drawn.
 STELLARIS, SYNCHRONOUS, ASYNCHRONOUS, IMPACT = "#0072B2", "#D55E00", "#009E73", "#56B4E9"
-ALL = (STELLARIS, SYNCHRONOUS, ASYNCHRONOUS, IMPACT)
+ALL = (STELLARIS, SYNCHRONOUS, ASYNCHRONOUS, IMPACT, "#000000")
 _WHY = ("baseline", "4 x gradients", "minibatches / 4", "asynchrony", "cap", "weights, threshold")
 
 
