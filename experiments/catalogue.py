@@ -28,6 +28,9 @@ EXPERIMENTS: Mapping[str, Entry] = {
     "quickstart": Entry("quickstart", f"{STELLARIS}, the demo", {"tuned": "2", "paper": "3"}),
     "systems": Entry("systems", f"{STELLARIS}, the architectures of the slides", {"": "2"}),
     "tuning": Entry("tuning", "", {"smoke": "5", "small": "60", "paper": "400"}),
+    "stellaris-calibration": Entry(
+        "stellaris_calibration", "how long bodies take here", {"smoke": "1", "small": "5", "paper": "20"}
+    ),
     "stellaris-motivation": Entry(
         "stellaris_motivation",
         f"{STELLARIS}, reward and cost of PPO on Hopper",
@@ -46,6 +49,9 @@ EXPERIMENTS: Mapping[str, Entry] = {
     "stellaris-aggregators": Entry("stellaris_aggregators", f"{STELLARIS}, aggregators against each other", _VARIANTS),
     "stellaris-sensitivity": Entry("stellaris_sensitivity", f"{STELLARIS}, sensitivity to d, rho and v", _VARIANTS),
     "stellaris-latency": Entry("stellaris_latency", f"{STELLARIS}, latency breakdown", _VARIANTS),
+    "stellaris-sweeps": Entry("stellaris_sweeps", f"{STELLARIS}, when the headline ratios hold", _VARIANTS),
+    "stellaris-hpc": Entry("stellaris_hpc", f"{STELLARIS}, PAR-RL on 960 cores and 16 GPUs", _VARIANTS),
+    "stellaris-scaling": Entry("stellaris_scaling", f"{STELLARIS}, 1 to 1,000 functions", _VARIANTS),
     "stellaris-frameworks": Entry("stellaris_frameworks", f"{STELLARIS}, table of related systems"),
     "stellaris-why": Entry("stellaris_why", f"{STELLARIS}, what 2.2 times the reward is made of", _VARIANTS),
     "simtest": Entry("simtest.command", "", {"": "1"}),

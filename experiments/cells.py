@@ -23,7 +23,7 @@ import stellaris
 from experiments import output, runs
 from experiments.presets import Contender
 from stellaris.configuration import described, digest
-from stellaris.runtime import Trace
+from stellaris.runtime import Recording, Trace
 from stellaris.runtime.files import atomic_write
 from stellaris.systems import Budget, Evaluation, Row, Workload
 
@@ -43,12 +43,13 @@ class Cell:
     seed: int
     setting: str = ""  #: what tells it from the study's other runs of that system, in words.
     evaluation: Evaluation | None = None
+    replay: "Cell | None" = None  #: whose schedule it repeats: the same invocations meet the same delays.
 
     @property
     def label(self) -> str:
         """Its name in the table and in the progress."""
-        parts = (self.environment, self.contender.name, self.setting, f"seed {self.seed}")
-        return " ".join(part for part in parts if part)
+        system = () if self.setting.startswith(self.contender.name) else (self.contender.name,)
+        return " ".join(part for part in (self.environment, *system, self.setting, f"seed {self.seed}") if part)
 
     @property
     def variant(self) -> str:
@@ -83,7 +84,8 @@ class Cell:
             "seed": self.seed,
             "evaluation": self.evaluation,
         }
-        return {name: described(value) for name, value in chosen.items()}
+        settings = {name: described(value) for name, value in chosen.items()}
+        return settings if self.replay is None else {**settings, "replay": self.replay.key}
 
     @functools.cached_property
     def key(self) -> str:
@@ -146,6 +148,8 @@ def finished(cell: Cell, out: Path) -> Finished | None:
 
 def failure(cell: Cell, out: Path) -> str:
     """The last line of what a cell that failed has said."""
+    if cell.replay is not None and not is_done(cell.replay, out):
+        return "the run whose schedule it repeats is not there"
     log = _folder(cell, out) / _LOG
     lines = log.read_text().strip().splitlines() if log.exists() else []
     return lines[-1] if lines else "its process was killed"
@@ -188,7 +192,7 @@ def _work(cell: Cell, out: Path, rows: Connection) -> None:
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(parents=True)
     try:
-        run(cell, draft, _Wire(rows))
+        run(cell, draft, _Wire(rows), out=out)
         status = 0
     except Exception:
         (draft / _LOG).write_text(traceback.format_exc())
@@ -206,10 +210,18 @@ def _keep_compiled(folder: Path) -> None:
         config.update("jax_persistent_cache_min_compile_time_secs", _WORTH_KEEPING)
 
 
-def run(cell: Cell, folder: Path, watcher: runs.Watcher) -> None:
-    """Runs a cell in this process, and writes what it leaves into a folder."""
+def run(cell: Cell, folder: Path, watcher: runs.Watcher, *, out: Path) -> None:
+    """Runs a cell in this process, and writes what it leaves into a folder.
+
+    Args:
+      cell: to be run.
+      folder: of its own.
+      watcher: is told how it gets on.
+      out: the study's folder, which holds the run whose schedule it may repeat.
+    """
     outcome = cell.outcome()
-    runs.run(cell.workload, outcome, threads=1, watcher=watcher, evaluation=cell.evaluation)
+    recorded = None if cell.replay is None else Recording(Trace.load(_folder(cell.replay, out) / _TRACE))
+    runs.run(cell.workload, outcome, threads=1, watcher=watcher, evaluation=cell.evaluation, replay=recorded)
     output.write_rows(folder / _HISTORY, outcome.history)
     outcome.trace.save(folder / _TRACE)
     record = {

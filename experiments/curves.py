@@ -1,7 +1,10 @@
-"""What several studies do with the runs of systems: they are drawn as curves, and put into a table."""
+"""What several studies do with the runs of systems: they are drawn as curves, and compared seed by seed."""
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+
+import numpy as np
 
 from experiments import plots
 from experiments.cells import Finished
@@ -23,3 +26,42 @@ def last(of: Sequence[Finished], column: str) -> Estimate:
 def interval(estimated: Estimate) -> str:
     """What stands around the middle."""
     return "IQM, 95 %" if estimated.claim else "median, range"
+
+
+def at(one: Finished, column: str, seconds: float = math.inf) -> float:
+    """A column of the history after so many virtual seconds, or at the end."""
+    known = [row for row in one.history if column in row]
+    return float(np.interp(seconds, [row["seconds"] for row in known], [row[column] for row in known]))
+
+
+def ratios(of: Sequence[Finished], baseline: Sequence[Finished], column: str, seconds: float = math.inf) -> list[float]:
+    """A column over the baseline's, seed by seed, after so many virtual seconds, or each at its end."""
+    by_seed = {one.cell.seed: at(one, column, seconds) for one in baseline}
+    return [at(one, column, seconds) / by_seed[one.cell.seed] for one in of if one.cell.seed in by_seed]
+
+
+def at_equal_time(of: Sequence[Finished], baseline: Sequence[Finished]) -> list[float]:
+    """Returns over the baseline's, seed by seed, at the last instant that both have seen."""
+    pairs = [(one, other) for one in of for other in baseline if one.cell.seed == other.cell.seed]
+    ends = [min(one.history[-1]["seconds"], other.history[-1]["seconds"]) for one, other in pairs]
+    return [
+        at(one, "episode_return", end) / at(other, "episode_return", end)
+        for (one, other), end in zip(pairs, ends, strict=True)
+    ]
+
+
+def swept(groups: Mapping[str, Sequence[Finished]], system: str, what: str) -> dict[float, Sequence[Finished]]:
+    """The runs of a system by the value of what is varied, whose variants are called as `setting` calls them."""
+    prefix = setting(system, what, "")
+    return {float(name.removeprefix(prefix)): of for name, of in groups.items() if name.startswith(prefix)}
+
+
+def setting(system: str, what: str, value: float | str) -> str:
+    """What a variant of a system is called that has another value of something."""
+    return f"{system}, {what} {value if isinstance(value, str) else f'{value:g}'}"
+
+
+def line(of: Mapping[float, Sequence[Finished]], figure: Callable[[Finished], float]) -> plots.Line:
+    """A figure of a system's runs over what is varied."""
+    contender = next(iter(of.values()))[0].cell.contender
+    return plots.Line(contender, {value: [figure(one) for one in several] for value, several in of.items()})

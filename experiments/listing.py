@@ -20,7 +20,7 @@ def main(arguments: argparse.Namespace) -> int:
     console.width = max(console.width, 160)
     table = Table(title="python -m experiments NAME", show_lines=True)
     table.add_column("name", no_wrap=True)
-    for heading in ("what it does", "of", "minutes on two cores"):
+    for heading in ("what it does", "of", "minutes on two cores, estimated"):
         table.add_column(heading)
     for name, entry in catalogue.EXPERIMENTS.items():
         minutes = "\n".join(f"{preset} {time}".strip() for preset, time in entry.minutes.items())

@@ -142,6 +142,55 @@ def lines(
             _legend(axes)
 
 
+def spread(values: Mapping[str, Any], path: Path, *, level: float, title: str) -> None:
+    """Milliseconds by name, as boxes from the 25th to the 75th percentile with whiskers from the 5th to the 95th."""
+    with figure(path, title, columns=1, suffixes=(".png", ".pdf")) as (axes,):
+        axes.boxplot([*values.values()], tick_labels=[*values], whis=(5, 95), showfliers=False)
+        axes.axhline(level, color="black", linestyle=":", label="assumed of the testbed")
+        axes.set(ylabel="milliseconds", yscale="log")
+        _legend(axes)
+
+
+class Line(NamedTuple):
+    """A system over what is varied."""
+
+    contender: Contender
+    points: Mapping[float, Sequence[float]]  #: the runs' figures, by the value of what is varied.
+
+
+class Panel(NamedTuple):
+    """Some lines in a part of a picture."""
+
+    xlabel: str
+    ylabel: str
+    lines: Sequence[Line]
+    log: bool = False  #: whether the values of what is varied are on a logarithmic axis.
+    level: float | None = None  #: what to compare with.
+
+
+def sweep(panels: Sequence[Panel], path: Path, *, title: str) -> None:
+    """What figures come to over what is varied: middles, intervals where there are seeds enough, and runs as points."""
+    with figure(path, title, columns=len(panels), suffixes=(".png", ".pdf")) as several:
+        for axes, panel in zip(several, panels, strict=True):
+            for contender, points in panel.lines:
+                estimates = [estimate(values) for values in points.values()]
+                style: dict[str, Any] = {"color": contender.colour, "linestyle": contender.line}
+                axes.plot([*points], [one.middle for one in estimates], label=contender.name, linewidth=1.5, **style)
+                for x, one, values in zip(points, estimates, points.values(), strict=True):
+                    axes.plot([x] * len(values), values, "o", color=contender.colour, markersize=2.5, alpha=0.5)
+                    if one.claim:
+                        around = [[one.middle - one.low], [one.high - one.middle]]
+                        axes.errorbar(x, one.middle, around, color=contender.colour, capsize=3, linewidth=1)
+            if panel.level is not None:
+                axes.axhline(panel.level, color="black", linewidth=0.8, linestyle=":")
+            if panel.log:
+                axes.set_xscale("log", base=2)
+                axes.xaxis.set_major_formatter(matplotlib.ticker.ScalarFormatter())
+            axes.set(xlabel=panel.xlabel, ylabel=panel.ylabel)
+        if len(panels[0].lines) > 1:
+            _legend(several[0])
+
+
 def waterfall(
     panels: Mapping[str, Mapping[str, Sequence[float]]], path: Path, *, colours: Sequence[str], title: str
 ) -> None:

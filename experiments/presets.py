@@ -75,16 +75,26 @@ def workload(environment: str) -> Workload:
     return Workload(game, policy=Pixels("minionsrl"), actors=ACTORS, fragment=FRAGMENT)
 
 
-def contender(name: str, system: System, *, colour: str, line: str = "-") -> Contender:
+def contender(
+    name: str,
+    system: System,
+    *,
+    colour: str,
+    line: str = "-",
+    actors: int = ACTORS,
+    assumed: testbed.Assumed = testbed.ASSUMED,
+) -> Contender:
     """A system on the testbed: what it calls serverless starts on demand, all else is reserved."""
     learners = getattr(system, "learners", 1)
     if getattr(system, "serverless", ()):
-        functions = testbed.serverless(actors=ACTORS, learners=learners)
-        prices = testbed.serverless_prices(actors=ACTORS, learners=learners)
+        functions = testbed.serverless(actors=actors, learners=learners, assumed=assumed)
+        prices = testbed.serverless_prices(actors=actors, learners=learners)
     else:
         central_inference = "inference" in system.functions
-        functions = testbed.reserved(actors=ACTORS, learners=learners, central_inference=central_inference)
-        prices = testbed.reserved_prices(actors=ACTORS, learners=learners)
+        functions = testbed.reserved(
+            actors=actors, learners=learners, central_inference=central_inference, assumed=assumed
+        )
+        prices = testbed.reserved_prices(actors=actors, learners=learners)
     return Contender(name, system, functions, prices, colour, line)
 
 
@@ -176,6 +186,19 @@ def architectures(environment: str) -> Preset:
         ),
         budget=replace(pair.budget, seconds=400.0),  # where every step costs a round trip, time passes faster
     )
+
+
+def minionsrl_max(environment: str) -> Contender:
+    """MinionsRL without its scheduler: as many actor functions as there may be, every round, and one learner function.
+
+    It learns as the synchronous system does; actors and learner start on demand.
+
+    Source: MinionsRL (AAAI 2024), its variant "Max".
+    """
+    functions = testbed.serverless(actors=ACTORS, learners=1)
+    del functions["parameter"]
+    prices = testbed.serverless_prices(actors=ACTORS, learners=1)
+    return Contender("MinionsRL-Max", _chosen(environment).synchronous, functions, prices, "#000000", ":")
 
 
 class _Chosen(NamedTuple):

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from experiments import progress, shell
 from experiments.presets import Contender
 from stellaris.acting import envs
-from stellaris.runtime import SimulatedPlatform, Trace
+from stellaris.runtime import Recording, SimulatedPlatform, Trace
 from stellaris.systems import Evaluation, Row, Workload, train
 
 
@@ -50,7 +50,13 @@ def check(workload: Workload) -> None:
 
 
 def run(
-    workload: Workload, outcome: Outcome, *, threads: int, watcher: Watcher, evaluation: Evaluation | None = None
+    workload: Workload,
+    outcome: Outcome,
+    *,
+    threads: int,
+    watcher: Watcher,
+    evaluation: Evaluation | None = None,
+    replay: Recording | None = None,
 ) -> None:
     """One run; `outcome` is filled as it goes, so that an interruption loses nothing."""
     contender = outcome.contender
@@ -58,6 +64,7 @@ def run(
         contender.functions,
         seed=outcome.seed,
         threads=threads,
+        replay=replay,
         on_event=lambda platform: shell.check(),  # between two events an interruption finds the trace whole
     )
     outcome.trace = platform.trace

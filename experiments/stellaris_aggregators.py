@@ -12,7 +12,10 @@ DESCRIPTION = "staleness-aware aggregation against softsync, stale-synchronous, 
 
 
 def _variants(environment: str) -> Sequence[Variant]:
-    """The bound of stale-synchronous learners and the group of softsync are half of the learners."""
+    """The bound of stale-synchronous learners and the group of softsync are half of the learners.
+
+    Each but the first is also run on the schedule of the first: there its functions wait, start and compute as long.
+    """
     half = LEARNERS // 2
     aggregators: dict[str, dict[str, Any]] = {
         "Stellaris": {},
@@ -22,7 +25,9 @@ def _variants(environment: str) -> Sequence[Variant]:
         "fully asynchronous": {"aggregator": fully_asynchronous(capacity=2 * LEARNERS)},
         "synchronous": {"aggregator": synchronous(LEARNERS)},
     }
-    return variants.of_stellaris(environment, aggregators)
+    first, *others = variants.of_stellaris(environment, aggregators)
+    replayed = [one._replace(setting=f"{one.setting}, replayed", replays=first.setting) for one in others]
+    return [first, *others, *replayed]
 
 
 STUDY = variants.compared("stellaris-aggregators", _variants)

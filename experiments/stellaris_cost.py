@@ -6,18 +6,13 @@ from pathlib import Path
 
 from rich.console import Console
 
-from experiments import curves, plots, stellaris_training, study, variants
+from experiments import curves, plots, stellaris_training, study
 from experiments.cells import Finished
-from experiments.presets import TARGETS, architectures
+from experiments.presets import TARGETS
 from experiments.statistics import estimate
-from experiments.study import Study, Variant
+from experiments.study import Study
 
 DESCRIPTION = "cost of training under the demo's bill and by use, of Stellaris and of the systems it is compared with"
-
-
-def _variants(environment: str) -> Sequence[Variant]:
-    """The runs are those of `stellaris-training`, as they were tuned."""
-    return variants.of_preset(architectures(environment), stellaris_training.SYSTEMS)
 
 
 def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
@@ -40,5 +35,6 @@ def _cost_of(result: Finished, target: float) -> float | None:
     return next(reached, None)
 
 
-STUDY = Study("stellaris-cost", stellaris_training.SIZES, _variants, _report)
+# The runs are those of `stellaris-training`.
+STUDY = Study("stellaris-cost", stellaris_training.SIZES, stellaris_training.tuned, _report)
 add_arguments, main = STUDY.add_arguments, STUDY.main

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from experiments import curves, plots, study, variants
 from experiments.cells import Finished
-from experiments.presets import architectures
+from experiments.presets import architectures, minionsrl_max
 from experiments.study import Size, Study, Variant
 from stellaris.acting import envs
 from stellaris.acting.policies import PolicyVersion
@@ -22,7 +22,7 @@ from stellaris.types import Versioned
 DESCRIPTION = "train every environment by Stellaris and by the systems that it is compared with"
 
 #: The systems that the paper compares, by their names in `presets`.
-SYSTEMS = ("synchronous", "asynchronous actors", "IMPACT", "stellaris")
+SYSTEMS = ("synchronous", "asynchronous actors", "IMPACT", "stellaris", "MinionsRL-Max")
 #: What a variant is called that has the synchronous system's learning rate, after the system's name.
 SHARED = "shared"
 
@@ -39,14 +39,21 @@ SIZES = {
 }
 
 
+def tuned(environment: str) -> Sequence[Variant]:
+    """Each system as it was tuned."""
+    rows = variants.of_preset(architectures(environment), SYSTEMS)
+    return [*rows, Variant(minionsrl_max(environment), rows[0].workload)]
+
+
 def _variants(environment: str) -> Sequence[Variant]:
     """Each system as it was tuned, and with the learning rate of the synchronous one where that is another.
 
     A shared rate is chosen for the synchronous system, and so biased against the others.
     """
-    rows = variants.of_preset(architectures(environment), SYSTEMS)
-    (rate,) = (row.contender.system.algorithm.learning_rate for row in rows if row.contender.name == "synchronous")  # type: ignore[attr-defined]
-    return [*rows, *(_at(rate, row) for row in rows if row.contender.system.algorithm.learning_rate != rate)]  # type: ignore[attr-defined]
+    rows = tuned(environment)
+    rates = {row.name: row.contender.system.algorithm.learning_rate for row in rows}  # type: ignore[attr-defined]
+    shared = rates["synchronous"]
+    return [*rows, *(_at(shared, row) for row in rows if rates[row.name] != shared)]
 
 
 def _at(rate: float, variant: Variant) -> Variant:

@@ -2,15 +2,15 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
-import numpy as np
 from rich.console import Console
 
-from experiments import plots, study
+from experiments import curves, plots, study
 from experiments.cells import Finished
-from experiments.presets import ACTORS, FRAGMENT, LEARNERS, contender, demo_ppo, paper
+from experiments.presets import ACTORS, FRAGMENT, LEARNERS, demo_ppo, paper
 from experiments.statistics import estimate
 from experiments.stellaris_motivation import EVALUATION, SIZES
 from experiments.study import Study, Variant
@@ -32,13 +32,12 @@ def _variants(environment: str) -> Sequence[Variant]:
     in_rounds = StalenessControl(pace=0)
     plain = Stellaris(quarter, learners=LEARNERS, aggregator=as_they_come, rho=math.inf, control=in_rounds)
     capped = Stellaris(quarter, learners=LEARNERS, aggregator=as_they_come, rho=1.0, control=in_rounds)
-    reserved, serverless = {"colour": baseline.colour, "line": baseline.line}, {"colour": stellaris.colour}
     rows = {
         "baseline": baseline,
-        "4 x gradients": contender("synchronous", Synchronous(demo_ppo(batch, epochs=40)), **reserved),
-        "minibatches / 4": contender("synchronous", Synchronous(quarter), **reserved),
-        "asynchrony": contender("stellaris", plain, **serverless),
-        "cap": contender("stellaris", capped, **serverless),
+        "4 x gradients": replace(baseline, system=Synchronous(demo_ppo(batch, epochs=40))),
+        "minibatches / 4": replace(baseline, system=Synchronous(quarter)),
+        "asynchrony": replace(stellaris, system=plain),
+        "cap": replace(stellaris, system=capped),
         "weights, threshold": stellaris,
     }
     return [Variant(row, preset.workload, setting, EVALUATION) for setting, row in rows.items()]
@@ -75,26 +74,14 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
     console.print(study.table("ratios to the demo's baseline", headings, rows))
 
 
-def _ratios(
-    groups: Groups, column: str, until: float, last: tuple[str, str] | None = None
-) -> dict[str, Sequence[float]]:
+def _ratios(groups: Groups, column: str, until: float, last: tuple[str, str] | None = None) -> dict[str, list[float]]:
     """A column of each variant over that of the baseline, seed by seed; and the last variant by another column."""
-    ratios = {name: _over(of, groups["baseline"], column, until) for name, of in groups.items()}
+    baseline = groups["baseline"]
+    ratios = {name: curves.ratios(of, baseline, column, until) for name, of in groups.items()}
     if last is not None:
         name, other = last
-        ratios[name] = _over([*groups.values()][-1], groups["baseline"], other, until)
+        ratios[name] = curves.ratios([*groups.values()][-1], baseline, other, until)
     return ratios
-
-
-def _over(of: Sequence[Finished], baseline: Sequence[Finished], column: str, until: float) -> Sequence[float]:
-    by_seed = {one.cell.seed: _at(one, column, until) for one in baseline}
-    return [_at(one, column, until) / by_seed[one.cell.seed] for one in of if one.cell.seed in by_seed]
-
-
-def _at(one: Finished, column: str, until: float) -> float:
-    """A column of the history after so many seconds, or at the end."""
-    known = [row for row in one.history if column in row]
-    return float(np.interp(until, [row["seconds"] for row in known], [row[column] for row in known]))
 
 
 STUDY = Study("stellaris-why", SIZES, _variants, _report)

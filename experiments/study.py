@@ -41,6 +41,12 @@ class Variant(NamedTuple):
     workload: Workload
     setting: str = ""  #: what tells it from the study's other variants of that system, in words.
     evaluation: Evaluation | None = None
+    replays: str = ""  #: the variant before it whose schedule it repeats, seed by seed.
+
+    @property
+    def name(self) -> str:
+        """By which it is asked for: that of its setting, or of its system."""
+        return self.setting or self.contender.name
 
 
 @dataclass(frozen=True)
@@ -52,6 +58,7 @@ class Study:
     variants: Callable[[str], Sequence[Variant]]  #: of an environment.
     report: Callable[[Sequence[Finished], Path, Console], None]  #: tables and pictures, of the runs that are there.
     seed: int = 0  #: the first one.
+    alone: bool = False  #: whether its runs are done one at a time, because they measure this machine.
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """The options that every study has."""
@@ -77,16 +84,28 @@ class Study:
         size = self.sizes[arguments.preset]
         seeds = options.seeds("--seed", arguments.seed, arguments.seeds or size.seeds)
         budget = Budget(steps=arguments.steps or size.steps)
-        cells = []
+        cells: list[Cell] = []
         for environment in dict.fromkeys(arguments.env or size.environments):
-            variants = _named(self.variants(environment), arguments.variant)
+            variants = self.variants(environment)
+            asked = _named(variants, arguments.variant)
             for workload in {repr(variant.workload): variant.workload for variant in variants}.values():
                 runs.check(workload)
-            cells += [
-                Cell(variant.contender, variant.workload, budget, seed, variant.setting, variant.evaluation)
-                for variant in variants
-                for seed in seeds
-            ]
+            made: dict[str, Sequence[Cell]] = {}  # by variant, a run a seed
+            for variant in variants:
+                made[variant.name] = [
+                    Cell(
+                        variant.contender,
+                        variant.workload,
+                        budget,
+                        seed,
+                        variant.setting,
+                        variant.evaluation,
+                        made[variant.replays][i] if variant.replays else None,
+                    )
+                    for i, seed in enumerate(seeds)
+                ]
+                if variant.name in asked:
+                    cells += made[variant.name]
         return cells
 
     def main(self, arguments: argparse.Namespace) -> int:
@@ -104,7 +123,8 @@ class Study:
                     held = f"--out {out} holds {len(done)} of the {len(cells)} runs"
                     raise shell.UsageError(f"{held}: use them with --resume, or name another folder")
                 failures: list[Cell] = []
-                interrupted = shell.interruptible(lambda: _run(cells, out, arguments.jobs, console, failures))
+                jobs = 1 if self.alone else arguments.jobs
+                interrupted = shell.interruptible(lambda: _run(cells, out, jobs, console, failures))
                 for cell in failures:
                     again = _command(self.name, cell, arguments)
                     shell.complain(f"{cell.label}: {failure(cell, out)}  (again: {again})")
@@ -119,14 +139,12 @@ class Study:
         return shell.FAILED if failures else 0
 
 
-def _named(variants: Sequence[Variant], names: Sequence[str] | None) -> Sequence[Variant]:
-    """Those that are asked for by the name of their setting, or of their system."""
-    if names is None:
-        return variants
-    known = dict.fromkeys(variant.setting or variant.contender.name for variant in variants)
-    if unknown := [name for name in names if name not in known]:
+def _named(variants: Sequence[Variant], names: Sequence[str] | None) -> Sequence[str]:
+    """The names of the variants that are asked for: of all, unless some are named."""
+    known = [variant.name for variant in variants]
+    if unknown := [name for name in names or () if name not in known]:
         raise shell.UsageError(f"--variant {unknown[0]} is none of: {', '.join(known)}")
-    return [variant for variant in variants if (variant.setting or variant.contender.name) in names]
+    return names or known
 
 
 def by_environment(results: Sequence[Finished]) -> Mapping[str, Mapping[str, Sequence[Finished]]]:
@@ -142,21 +160,29 @@ def _only(cells: Sequence[Cell], key: str, out: Path, console: Console) -> int:
     chosen = [cell for cell in cells if cell.key == key]
     if not chosen:
         raise shell.UsageError(f"--only {key} is none of this study's runs: under other options they have other keys")
+    replay = chosen[0].replay
+    if replay is not None and not is_done(replay, out):
+        raise shell.UsageError(f"--only {key} repeats the schedule of {replay.label}, which --out {out} does not hold")
     with progress.Display(console) as display:
-        run(chosen[0], out / f"only-{key}", display)
+        run(chosen[0], out / f"only-{key}", display, out=out)
     return 0
 
 
 def _run(cells: Sequence[Cell], out: Path, jobs: int, console: Console, failures: list[Cell]) -> None:
     """Keeps so many processes busy until every cell is done; what several cells have in common is done once."""
-    waiting = list({cell.key: cell for cell in cells if not is_done(cell, out)}.values())
+    needed = [cell.replay for cell in cells if cell.replay is not None]
+    waiting = list({cell.key: cell for cell in (*needed, *cells) if not is_done(cell, out)}.values())
     clock = _Clock()
     running: dict[Any, tuple[Cell, Running, runs.Outcome]] = {}
     try:
         with progress.Display(console) as display:
             while waiting or running:
-                while waiting and len(running) < jobs:
-                    cell = waiting.pop(0)
+                ready = [cell for cell in waiting if cell.replay is None or is_done(cell.replay, out)]
+                if not ready and not running:
+                    failures += waiting  # what they repeat has failed
+                    break
+                for cell in ready[: jobs - len(running)]:
+                    waiting.remove(cell)
                     process, outcome = Running(cell, out), cell.outcome()
                     running[process.rows] = (cell, process, outcome)
                     outcome.begin()

@@ -4,6 +4,7 @@ An entry that no source gives is marked *assumption*. None of them was chosen by
 """
 
 import math
+from dataclasses import dataclass
 
 from stellaris.runtime import FunctionSpec, Machine, PriceSheet, Rate, Transfer, prices, testbeds
 from stellaris.runtime.delays import Constant, Delay, LogNormal
@@ -60,6 +61,8 @@ ADDRESS_AND_DISK = 17.92 / 30 / 24 / 3600
 SERVER_LEARNER = prices.machine("aws_ec2", "p3.2xlarge").per_second + ADDRESS_AND_DISK
 #: A CPU VM for the actors.
 SERVER_ACTORS = prices.machine("aws_ec2", "c5.12xlarge").per_second + ADDRESS_AND_DISK
+#: How many actors that has room for. Source: AWS, c5.12xlarge, 48 virtual processors.
+SERVER_ACTORS_PLACES = 48
 #: An actor function of 1 GB. The demo rounds it to 1.67e-5.
 ACTOR_FUNCTION = prices.rate("aws_lambda").per_gb_second
 
@@ -67,8 +70,26 @@ ACTOR_FUNCTION = prices.rate("aws_lambda").per_gb_second
 PARAMETER_FUNCTION = ACTOR_FUNCTION
 
 
-def _varying(mean: float) -> Delay:
-    return LogNormal(mean, VARIATION)
+@dataclass(frozen=True)
+class Assumed:
+    """What of the above is an assumption that results may depend on, so that they can be looked at under others."""
+
+    variation: float = VARIATION  #: coefficient of variation of every duration but keep-alive.
+    gradient: float = GRADIENT  #: seconds of a gradient alone on a GPU.
+    gpu_sharing: float = GPU_SHARING  #: `k` learner functions on one GPU take `k ** gpu_sharing` times as long.
+
+    def varying(self, mean: float) -> Delay:
+        """A duration around its mean."""
+        return LogNormal(mean, self.variation)
+
+    @property
+    def transfer(self) -> Transfer:
+        """To and from the store."""
+        return Transfer(self.varying(STORE_LATENCY), STORE_BANDWIDTH)
+
+
+#: As the experiments assume it unless they say otherwise.
+ASSUMED = Assumed()
 
 
 def _sharers(learners: int) -> int:
@@ -76,56 +97,61 @@ def _sharers(learners: int) -> int:
     return min(learners, testbeds.LEARNERS_PER_GPU)
 
 
-_TRANSFER = Transfer(_varying(STORE_LATENCY), STORE_BANDWIDTH)
-
-
-def serverless(*, actors: int, learners: int) -> dict[str, FunctionSpec]:
+def serverless(*, actors: int, learners: int, assumed: Assumed = ASSUMED) -> dict[str, FunctionSpec]:
     """Stellaris' functions: everything starts cold, and up to four learners share a GPU."""
+    varying = assumed.varying
     return {
         "actor": FunctionSpec(
-            compute=_varying(ENVIRONMENT_STEP),
-            cold_start=_varying(ACTOR_COLD_START),
+            compute=varying(ENVIRONMENT_STEP),
+            cold_start=varying(ACTOR_COLD_START),
             keep_alive=KEEP_ALIVE,
             max_concurrency=actors,
-            queueing=_varying(INVOCATION),
-            transfer=_TRANSFER,
+            queueing=varying(INVOCATION),
+            transfer=assumed.transfer,
         ),
         "learner": FunctionSpec(
-            compute=_varying(GRADIENT * _sharers(learners) ** GPU_SHARING),
-            cold_start=_varying(LEARNER_COLD_START),
+            compute=varying(assumed.gradient * _sharers(learners) ** assumed.gpu_sharing),
+            cold_start=varying(LEARNER_COLD_START),
             keep_alive=KEEP_ALIVE,
             max_concurrency=learners,
-            queueing=_varying(INVOCATION),
-            transfer=_TRANSFER,
+            queueing=varying(INVOCATION),
+            transfer=assumed.transfer,
         ),
         "parameter": FunctionSpec(
-            compute=_varying(POLICY_UPDATE),
-            cold_start=_varying(PARAMETER_COLD_START),
+            compute=varying(POLICY_UPDATE),
+            cold_start=varying(PARAMETER_COLD_START),
             keep_alive=KEEP_ALIVE,
             max_concurrency=1,
-            queueing=_varying(INVOCATION),
-            transfer=_TRANSFER,
+            queueing=varying(INVOCATION),
+            transfer=assumed.transfer,
         ),
     }
 
 
-def reserved(*, actors: int, learners: int = 1, central_inference: bool = False) -> dict[str, FunctionSpec]:
+def reserved(
+    *, actors: int, learners: int = 1, central_inference: bool = False, assumed: Assumed = ASSUMED
+) -> dict[str, FunctionSpec]:
     """Reserved machines: always warm, called directly, each learner alone on its GPU.
 
     With several learners there is an `all_reduce` between them, a ring: its work is in bytes, and its `2 (N - 1)` steps
     take a message each. With central inference there is an `inference`, on the learner's machine.
     """
+    varying = assumed.varying
     step = ENVIRONMENT_ALONE if central_inference else ENVIRONMENT_STEP
     functions = {
-        "actor": FunctionSpec(compute=_varying(step), max_concurrency=actors, transfer=_TRANSFER),
-        "learner": FunctionSpec(compute=_varying(GRADIENT), max_concurrency=learners, transfer=_TRANSFER),
+        "actor": FunctionSpec(compute=varying(step), max_concurrency=actors, transfer=assumed.transfer),
+        "learner": FunctionSpec(compute=varying(assumed.gradient), max_concurrency=learners, transfer=assumed.transfer),
     }
     if learners > 1:
         messages = Constant(2 * (learners - 1) * LINK_LATENCY)
         functions["all_reduce"] = FunctionSpec(Constant(1 / LINK_BANDWIDTH), max_concurrency=1, queueing=messages)
     if central_inference:
-        functions["inference"] = FunctionSpec(_varying(INFERENCE), max_concurrency=1, transfer=_TRANSFER)
+        functions["inference"] = FunctionSpec(varying(INFERENCE), max_concurrency=1, transfer=assumed.transfer)
     return functions
+
+
+def _actor_machines(actors: int) -> int:
+    return math.ceil(actors / SERVER_ACTORS_PLACES)
 
 
 def serverless_prices(*, actors: int, learners: int) -> tuple[PriceSheet, PriceSheet]:
@@ -133,7 +159,7 @@ def serverless_prices(*, actors: int, learners: int) -> tuple[PriceSheet, PriceS
     gpus = math.ceil(learners / _sharers(learners))
     machines = {
         "learner machines": Machine(gpus * SERVER_LEARNER, runs=("learner",), places=learners),
-        "actor machine": Machine(SERVER_ACTORS, runs=("actor",), places=actors),
+        "actor machine": Machine(_actor_machines(actors) * SERVER_ACTORS, runs=("actor",), places=actors),
     }
     demo = PriceSheet("demo", machines=machines, source="the authors' demo bills its run by duration")
     by_use = PriceSheet(
@@ -152,7 +178,7 @@ def reserved_prices(*, actors: int, learners: int = 1) -> tuple[PriceSheet, Pric
     """The two bills of reserved machines: they cost the same under both, busy or idle."""
     machines = {
         "learner machine": Machine(learners * SERVER_LEARNER, runs=("learner",), places=learners),
-        "actor machine": Machine(SERVER_ACTORS, runs=("actor",), places=actors),
+        "actor machine": Machine(_actor_machines(actors) * SERVER_ACTORS, runs=("actor",), places=actors),
     }
     source = "reserved machines by wall-clock time"
     return PriceSheet("demo", machines=machines, source=source), PriceSheet(

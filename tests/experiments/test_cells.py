@@ -81,7 +81,7 @@ def test_a_process_does_what_this_one_does(tmp_path: Path) -> None:
     """Row for row; it leaves them, the trace, and what it was set up with."""
     cell, here = tiny(setting="as it is"), Rows()
     (tmp_path / "here").mkdir()
-    cells.run(cell, tmp_path / "here", here)
+    cells.run(cell, tmp_path / "here", here, out=tmp_path)
     running, sent = Running(cell, tmp_path), []
     with contextlib.suppress(EOFError):
         while True:

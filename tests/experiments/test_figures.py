@@ -3,6 +3,7 @@
 import multiprocessing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,15 +15,19 @@ from experiments import (
     cells,
     command,
     presets,
+    stellaris_calibration,
     stellaris_challenges,
     stellaris_cost,
+    stellaris_hpc,
     stellaris_latency,
     stellaris_motivation,
+    stellaris_scaling,
     stellaris_training,
     study,
 )
 from experiments.cells import Cell
 from stellaris.acting import ActorCritic
+from stellaris.runtime.delays import Empirical
 from stellaris.systems import Workload
 
 
@@ -33,7 +38,7 @@ class Here:
         self.rows, far_end = multiprocessing.Pipe(duplex=False)
         watcher: Any = cells._Wire(far_end)
         watcher.row = lambda run: None
-        cells.run(cell, out / "cells" / cell.key, watcher)
+        cells.run(cell, out / "cells" / cell.key, watcher, out=out)
         far_end.close()
 
     def wait(self) -> bool:
@@ -52,13 +57,15 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Short fragments, a small network."""
+    """Short fragments, a small network; a small part of the HPC testbed."""
 
     def workload(environment: str) -> Workload:
         return Workload(environment, policy=ActorCritic(hidden=(8,)), actors=16, fragment=32)
 
     monkeypatch.setattr(presets, "workload", workload)
     monkeypatch.setattr(study, "Running", Here)
+    monkeypatch.setattr(stellaris_hpc, "ACTORS", 64)
+    monkeypatch.setattr(stellaris_scaling, "BATCH", 1024)
 
 
 def run(name: str, out: Path, *options: str) -> int:
@@ -69,7 +76,7 @@ def run(name: str, out: Path, *options: str) -> int:
 
 #: The colours that a system has in every picture, where it is drawn.
 STELLARIS, SYNCHRONOUS, ASYNCHRONOUS, IMPACT = "#0072B2", "#D55E00", "#009E73", "#56B4E9"
-ALL = (STELLARIS, SYNCHRONOUS, ASYNCHRONOUS, IMPACT)
+ALL = (STELLARIS, SYNCHRONOUS, ASYNCHRONOUS, IMPACT, "#000000")
 _WHY = ("baseline", "4 x gradients", "minibatches / 4", "asynchrony", "cap", "weights, threshold")
 
 
@@ -79,6 +86,7 @@ class Shown(NamedTuple):
     rows: Sequence[str]  #: of its table: systems or variants.
     pictures: Sequence[str]
     colours: Sequence[str]  #: that are in each picture.
+    options: Sequence[str] = ()
 
 
 STUDIES: Mapping[str, Shown] = {
@@ -98,6 +106,32 @@ STUDIES: Mapping[str, Shown] = {
     "stellaris-why": Shown(
         (*_WHY, "evaluated", "billed by use"), ("why_returns", "why_spent"), (STELLARIS, SYNCHRONOUS)
     ),
+    "stellaris-sweeps": Shown(
+        ("variation 0.1", "variation 1", "gradient 1"),
+        ("sweeps_return", "sweeps_demo", "sweeps_use"),
+        (STELLARIS,),
+        [
+            word
+            for setting in ("variation 0.1", "variation 1", "gradient 1")
+            for system in ("stellaris", "synchronous")
+            for word in ("--variant", f"{system}, {setting}")
+        ],
+    ),
+    "stellaris-scaling": Shown(
+        ("stellaris, actors 64", "synchronous, actors 64", "data-parallel, learners 4"),
+        ("scaling_actors", "scaling_learners"),
+        (),
+        [
+            *("--variant", "stellaris, actors 64", "--variant", "synchronous, actors 64"),
+            *("--variant", "data-parallel, learners 4"),
+        ],
+    ),
+    "stellaris-hpc": Shown(
+        ("stellaris", "PAR-RL", "ratio, return at equal time"),
+        ("hpc",),
+        (STELLARIS, "#CC79A7"),
+        ("--steps", "8192"),
+    ),
     "stellaris-latency": Shown(("actor", "learner", "parameter"), ("latency",), ("#000000",)),
 }
 
@@ -105,8 +139,8 @@ STUDIES: Mapping[str, Shown] = {
 @pytest.mark.parametrize("name", STUDIES)
 def test_a_study(name: str, results: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A row a system or variant; pictures that hold something, as PNG and PDF; tidy files."""
-    assert run(name, results) == 0
-    rows, pictures, drawn = STUDIES[name]
+    rows, pictures, drawn, options = STUDIES[name]
+    assert run(name, results, *options) == 0
     printed = [line.split("\u2502") for line in capsys.readouterr().out.splitlines() if line.startswith("\u2502")]
     assert tuple(cells[2].strip() for cells in printed) == rows
     home = results / name
@@ -115,6 +149,33 @@ def test_a_study(name: str, results: Path, capsys: pytest.CaptureFixture[str]) -
     for picture in home.glob("*.png"):
         pixels = np.unique(np.asarray(Image.open(picture).convert("RGB")).reshape(-1, 3), axis=0)
         assert {*drawn} <= {f"#{r:02X}{g:02X}{b:02X}" for r, g, b in pixels.tolist()}
+
+
+def test_calibration(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What each body took, as a distribution that delays can be drawn from; the factor is that of the medians."""
+    assert run("stellaris-calibration", results) == 0
+    rows = [line.split("\u2502") for line in capsys.readouterr().out.splitlines() if line.startswith("\u2502")]
+    home = results / "stellaris-calibration"
+    for row, name in zip(rows, ("actor", "learner", "parameter"), strict=True):
+        drawn = Empirical.from_csv(home / "times.csv", f"CartPole-v1 {name}")
+        assert len(drawn.samples) == 101
+        median, assumed, factor = float(row[4]), float(row[6]), float(row[7])
+        assert median == pytest.approx(1e3 * drawn.samples[50], rel=0.01)
+        assert factor == pytest.approx(assumed / median, rel=0.1)
+        assert (home / f"calibration_{name}.png").stat().st_size > 5000
+
+
+def test_what_compiles_is_not_measured() -> None:
+    """The first half of a function's invocations; nor what never ended."""
+    calls: Any = SimpleNamespace(
+        function=np.array([0, 1, 0, 0, 0]),
+        names=("actor", "learner"),
+        started=np.array([0.0, 0.0, 5.0, 6.0, 7.0]),
+        ended=np.array([5.0, 2.0, 6.0, 7.5, np.nan]),
+    )
+    result: Any = SimpleNamespace(trace=SimpleNamespace(invocations=lambda: calls))
+    times = stellaris_calibration.seconds(result)
+    assert {name: took.tolist() for name, took in times.items()} == {"actor": [1.0, 1.5], "learner": [2.0]}
 
 
 def test_studies_share_their_runs(results: Path) -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from experiments.presets import ACTORS, ATARI, LEARNERS, PRESETS, Contender, architectures, contender
+from experiments.presets import ACTORS, ATARI, LEARNERS, PRESETS, Contender, architectures, contender, minionsrl_max
 from stellaris.acting.envs import make
 from stellaris.acting.networks import ConvolutionTowers
 from stellaris.configuration import described, differences
@@ -98,3 +98,14 @@ def test_a_third_system_is_a_line() -> None:
     third = contender("no cap", Stellaris(rho=float("inf")), colour="#009E73", line="-.")
     preset = replace(PRESETS["tuned"]("Hopper-v4"), contenders=(*PRESETS["tuned"]("Hopper-v4").contenders, third))
     assert list(preset.settings()["systems"]) == ["stellaris", "synchronous", "no cap"]
+
+
+def test_minionsrl_max_learns_as_the_synchronous_system() -> None:
+    """All that differs is what runs it: everything on demand, and by use nothing else is paid for."""
+    row = minionsrl_max("Hopper-v4")
+    (synchronous,) = (one for one in PRESETS["tuned"]("Hopper-v4").contenders if one.name == "synchronous")
+    assert row.system == synchronous.system
+    assert {*row.functions} == {"actor", "learner"}
+    assert all(spec.cold_start != Constant(0.0) for spec in row.functions.values())
+    _, by_use = row.prices
+    assert not by_use.machines

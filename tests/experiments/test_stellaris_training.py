@@ -19,7 +19,7 @@ def cells(*options: str) -> list[Cell]:
 
 def test_smoke() -> None:
     """Every system with two seeds; then those with the synchronous system's learning rate, where theirs is another."""
-    names = ("synchronous", "asynchronous actors", "IMPACT", "stellaris")
+    names = ("synchronous", "asynchronous actors", "IMPACT", "stellaris", "MinionsRL-Max")
     shared = ("asynchronous actors, shared rate", "IMPACT, shared rate")
     smoke = cells("--preset", "smoke")
     assert [(cell.variant, cell.seed) for cell in smoke] == [

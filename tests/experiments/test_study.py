@@ -16,6 +16,9 @@ from rich.console import Console
 from experiments import runs, shell, study
 from experiments.cells import Finished
 from experiments.study import Size, Study, Variant
+from stellaris import PPO
+from stellaris.runtime import Trace
+from stellaris.systems import Synchronous
 from tests.experiments.test_cells import tiny
 
 
@@ -147,6 +150,46 @@ def test_only_one(tmp_path: Path) -> None:
     assert (tmp_path / f"only-{key}" / "cell.json").exists()
     with pytest.raises(shell.UsageError, match="--only 77 is none of this study's runs"):
         run(declared(), tmp_path, "--only", "77")
+
+
+def replaying(environment: str = "CartPole-v1") -> Study:
+    """A system with two loops, and with one on the schedule of the other."""
+    cell = tiny(environment=environment)
+
+    def variants(environment: str) -> list[Variant]:
+        base = Variant(cell.contender, cell.workload, "base")
+        other = replace(cell.contender, system=Synchronous(PPO(epochs=2, minibatch_size=64)))
+        return [base, base._replace(contender=other, setting="again", replays="base")]
+
+    return Study("own", {"small": Size((environment,), 256, 1)}, variants, Reports())
+
+
+def test_a_schedule_is_repeated(tmp_path: Path) -> None:
+    """Other gradients at the same instants; what is repeated is run first, also if only the other is asked for."""
+    own = replaying()
+    arguments = arguments_of(own, "--variant", "again", "--seed", "3", "--out", str(tmp_path))
+    assert own.main(arguments) == 0
+    (again,) = own.cells(arguments)
+    assert again.replay is not None
+    traces = [Trace.load(tmp_path / "cells" / cell.key / "trace.parquet") for cell in (again.replay, again)]
+    ended = [trace.select("ended").time[:16].tolist() for trace in traces]
+    assert ended[0] == ended[1]
+    assert replace(again, replay=None).key != again.key
+    assert "replay" not in again.replay.settings()
+
+
+def test_a_schedule_that_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its run failed: that is said of both."""
+    monkeypatch.setattr(runs, "check", lambda workload: None)
+    own = replaying("NoSuch-v0")
+    assert own.main(arguments_of(own, "--out", str(tmp_path))) == 1
+    said = capsys.readouterr().err
+    assert "again seed 0: the run whose schedule it repeats is not there" in said
+    (base, again) = own.cells(arguments_of(own))
+    with pytest.raises(shell.UsageError, match=f"--only {again.key} repeats the schedule of {base.label}"):
+        own.main(arguments_of(own, "--out", str(tmp_path), "--only", again.key))
 
 
 def test_an_interruption_kills_the_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
