@@ -66,9 +66,13 @@ def _section(study: Study) -> str:
 
 
 def _picture(path: Path) -> str:
-    data = base64.b64encode(path.read_bytes()).decode()
+    """It tells the style how wide it is, so that the text of every picture is shown in one size."""
+    data = path.read_bytes()
+    pixels = int.from_bytes(data[16:20])  # as the header of a PNG has it
     name = html.escape(path.stem.replace("_", " "))
-    image = f'<img alt="{name}" src="data:image/png;base64,{data}">'
+    image = (
+        f'<img alt="{name}" style="--pixels:{pixels}px" src="data:image/png;base64,{base64.b64encode(data).decode()}">'
+    )
     return f'<figure><div class="wide">{image}</div><figcaption>{name}</figcaption></figure>'
 
 

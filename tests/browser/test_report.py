@@ -20,8 +20,8 @@ from tests.experiments.test_figures import Here
 WIDTHS = (1200, 400)
 #: Sizes of text in CSS pixels, under which it is hard to read.
 SMALLEST = 13.0
-#: Pictures have three panels side by side, whose text is as large as that at this width.
-NARROWEST_PICTURE = 640
+#: Of a picture's width in dots, of which it has 200 an inch: that text of 10 points is 11 CSS pixels high.
+SMALLEST_PICTURE = 0.4
 
 
 def _workload(environment: str) -> Workload:
@@ -84,7 +84,7 @@ def test_pictures(browser: Browser, report: Path, width: int) -> None:
     pictures = browser.ask("return [...document.images].map(i => [i.complete, i.naturalWidth, i.clientWidth])")
     assert pictures
     assert all(complete and natural > 0 for complete, natural, _ in pictures)
-    assert all(shown >= NARROWEST_PICTURE for _, _, shown in pictures)
+    assert all(SMALLEST_PICTURE * natural <= shown <= natural for _, natural, shown in pictures)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
