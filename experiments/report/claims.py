@@ -3,19 +3,21 @@
 import csv
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from experiments.statistics import Estimate, estimate
 
-#: A claim is judged only where the baseline reaches such a part of what it comes to with a budget that is not short.
+#: A claim is judged only where the baseline reaches such a part of what it comes to, tuned, with as many steps.
 ENOUGH = 0.7
-#: Runs of a million steps, by which that is known.
-_LONG = Path(__file__).parents[1] / "results" / "hopper" / "runs.csv"
+#: Runs of a million steps with the settings that were chosen for the synchronous system, by which that is known.
+_LONG = Path(__file__).parents[1] / "results" / "hopper" / "curves.csv"
 
 #: The points of a study's curves: rows of its `curves.csv`.
-Points = Sequence[Mapping[str, str]]
+Points: TypeAlias = Sequence[Mapping[str, str]]
+#: A run's curve: its columns.
+Run: TypeAlias = Mapping[str, Any]
 
 
 class Claim(NamedTuple):
@@ -29,24 +31,25 @@ class Claim(NamedTuple):
     source: str
 
 
+class Comparison(NamedTuple):
+    """Where a claim of Stellaris is looked at: two systems of a study, seed by seed."""
+
+    claim: str
+    study: str
+    baseline: str  #: the variant that Stellaris is compared with.
+    under: str  #: which settings and bill.
+    compare: Callable[[Run, Run], float]
+
+
 class Finding(NamedTuple):
-    """What was measured of a claim."""
+    """What was measured of a claim on one environment."""
 
     ours: Estimate
-    environments: tuple[str, ...]
+    environment: str
+    under: str  #: which settings and bill.
     seeds: int
     judged: bool  #: whether the baseline has learned enough for the claim to be looked at.
     command: str
-
-
-def tuned() -> dict[str, float]:
-    """What the synchronous baseline comes to with a long budget: the median of its seeds, by environment."""
-    finals: dict[str, list[float]] = {}
-    with _LONG.open(newline="") as file:
-        for row in csv.DictReader(file):
-            if row["system"] == "synchronous":
-                finals.setdefault(row["environment"], []).append(float(row["final_return"]))
-    return {environment: float(np.median(returns)) for environment, returns in finals.items()}
 
 
 def claims() -> list[Claim]:
@@ -55,68 +58,91 @@ def claims() -> list[Claim]:
         return [Claim(**{**row, "value": float(row["value"])}) for row in csv.DictReader(file)]  # type: ignore[arg-type]
 
 
-def verdict(claim: Claim, finding: Finding | None) -> str:
+def verdict(claim: Claim, finding: Finding) -> str:
     """Whether a claim was reproduced: blank where nothing can be said.
 
     Nothing can be said without enough seeds for an interval, nor where the baseline has not learned. Otherwise a claim
     is reproduced if the interval reaches the paper's value.
     """
-    if finding is None or not finding.judged or not finding.ours.claim:
+    if not finding.judged or not finding.ours.claim:
         return ""
     return "yes" if finding.ours.high >= claim.value else "no"
 
 
-def findings(points: Mapping[str, Points]) -> dict[str, Finding]:
+def tuned(environment: str, steps: float) -> float:
+    """What the synchronous baseline comes to with so many steps: the median of its long runs; infinite if not known."""
+    with _LONG.open(newline="") as file:
+        runs = _runs(list(csv.DictReader(file)), environment, "synchronous").values()
+    reached = [np.interp(steps, run["steps"], run["episode_return"], right=np.inf) for run in runs]
+    return float(np.median(reached)) if reached else np.inf
+
+
+def findings(points: Mapping[str, Points]) -> dict[str, list[Finding]]:
     """By claim, what the studies' curves say of it.
 
     Args:
       points: of each study that was run, by its name.
     """
-    training = points.get("stellaris-training", ())
-    if not {"stellaris", "synchronous"} <= {row["system"] for row in training}:
-        return {}
-    command = "python -m experiments stellaris-training"
-    reward = _compared(training, _return_ratio, command)
-    cost = _compared(training, _saved, "python -m experiments stellaris-cost")
+    found: dict[str, list[Finding]] = {}
+    for comparison in COMPARISONS:
+        rows = points.get(comparison.study, ())
+        for environment in dict.fromkeys(row["environment"] for row in rows):
+            own, baseline = (_runs(rows, environment, name) for name in ("stellaris", comparison.baseline))
+            both = sorted(own.keys() & baseline.keys())
+            if not both:
+                continue
+            ratios = [comparison.compare(own[seed], baseline[seed]) for seed in both]
+            finals = [baseline[seed]["episode_return"][-1] for seed in both]
+            enough = ENOUGH * tuned(environment, baseline[both[0]]["steps"][-1])
+            finding = Finding(
+                estimate(ratios),
+                environment,
+                comparison.under,
+                len(both),
+                judged=float(np.median(finals)) >= enough,
+                command=f"python -m experiments {comparison.study} --env {environment}",
+            )
+            found.setdefault(comparison.claim, []).append(finding)
+    return found
+
+
+def _runs(rows: Points, environment: str, variant: str) -> dict[str, Run]:
+    """Columns of each run of a variant, by its seed."""
+    own = [row for row in rows if (row["environment"], row["setting"] or row["system"]) == (environment, variant)]
+    columns = ("seconds", "steps", "episode_return", "cost_demo", "cost_pay_per_use")
     return {
-        "episodic reward against the baselines at equal wall-clock time": reward,
-        "training cost reduction against the baselines": cost,
+        seed: {name: np.array([float(row[name]) for row in own if row["seed"] == seed]) for name in columns}
+        for seed in dict.fromkeys(row["seed"] for row in own)
     }
 
 
-def _compared(training: Points, compare: Callable[[Any, Any], float], command: str) -> Finding:
-    """Seed by seed on every environment, Stellaris beside the synchronous baseline."""
-    tasks: dict[str, list[float]] = {}
-    learned, long = True, tuned()
-    for environment in dict.fromkeys(row["environment"] for row in training):
-        runs = {name: _runs(training, environment, name) for name in ("stellaris", "synchronous")}
-        both = sorted(runs["stellaris"].keys() & runs["synchronous"].keys())
-        if not both:
-            continue
-        tasks[environment] = [compare(runs["stellaris"][seed], runs["synchronous"][seed]) for seed in both]
-        finals = [runs["synchronous"][seed]["episode_return"][-1] for seed in both]
-        learned &= float(np.median(finals)) >= ENOUGH * long.get(environment, np.inf)
-    seeds = min(len(task) for task in tasks.values())
-    return Finding(estimate(*tasks.values()), tuple(tasks), seeds, learned, command)
-
-
-def _runs(training: Points, environment: str, system: str) -> dict[str, dict[str, Any]]:
-    """Columns of each run, by its seed."""
-    rows = [row for row in training if (row["environment"], row["system"]) == (environment, system)]
-    columns = ("seconds", "episode_return", "cost_pay_per_use")
-    return {
-        seed: {name: np.array([float(row[name]) for row in rows if row["seed"] == seed]) for name in columns}
-        for seed in dict.fromkeys(row["seed"] for row in rows)
-    }
-
-
-def _return_ratio(own: Any, other: Any) -> float:
+def _return_ratio(own: Run, other: Run) -> float:
     """Returns at the last instant that both have seen."""
     end = min(own["seconds"][-1], other["seconds"][-1])
     one, two = (np.interp(end, run["seconds"], run["episode_return"]) for run in (own, other))
     return float(one / two)
 
 
-def _saved(own: Any, other: Any) -> float:
-    """The share of the baseline's cost that was not spent, by use, for the same number of steps."""
+def _saved_by_use(own: Run, other: Run) -> float:
+    """The share of the baseline's cost that was not spent for the same number of steps."""
     return float(1 - own["cost_pay_per_use"][-1] / other["cost_pay_per_use"][-1])
+
+
+def _saved(own: Run, other: Run) -> float:
+    return float(1 - own["cost_demo"][-1] / other["cost_demo"][-1])
+
+
+_REWARD = "episodic reward against the baselines at equal wall-clock time"
+_COST = "training cost reduction against the baselines"
+_HPC_REWARD, _HPC_COST = "episodic reward against PAR-RL", "training cost reduction against PAR-RL"
+COMPARISONS = (
+    Comparison(_REWARD, "stellaris-training", "synchronous", "tuned", _return_ratio),
+    Comparison(_REWARD, "stellaris-motivation", "synchronous", "the demo's settings", _return_ratio),
+    Comparison(_COST, "stellaris-training", "synchronous", "tuned, by use", _saved_by_use),
+    Comparison(_COST, "stellaris-training", "synchronous", "tuned, demo's bill", _saved),
+    Comparison(_COST, "stellaris-motivation", "synchronous", "the demo's settings, by use", _saved_by_use),
+    Comparison(_COST, "stellaris-motivation", "synchronous", "the demo's settings, demo's bill", _saved),
+    Comparison(_HPC_REWARD, "stellaris-hpc", "PAR-RL", "960 cores, 16 GPUs", _return_ratio),
+    Comparison(_HPC_COST, "stellaris-hpc", "PAR-RL", "960 cores, 16 GPUs, by use", _saved_by_use),
+    Comparison(_HPC_COST, "stellaris-hpc", "PAR-RL", "960 cores, 16 GPUs, demo's bill", _saved),
+)

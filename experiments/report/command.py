@@ -47,15 +47,18 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _claims(points: Mapping[str, Points]) -> list[Sequence[str]]:
-    """A row a claim: the paper's value, ours with its interval, and whether it was reproduced."""
+    """A row for each claim and environment: the paper's value, ours, and whether it was reproduced."""
     found = findings(points)
     rows: list[Sequence[str]] = []
     for claim in claims():
-        finding = found.get(claim.claim) if claim.paper == "Stellaris" else None
-        ours = f"{finding.ours} ({', '.join(finding.environments)})" if finding else "not run"
-        seeds, command = (str(finding.seeds), finding.command) if finding else ("", "")
         value = f"{claim.value:g} ({claim.unit})"
-        rows.append((claim.claim, claim.paper, value, ours, seeds, verdict(claim, finding), command))
+        known = found.get(claim.claim, ()) if claim.paper == "Stellaris" else ()
+        for finding in known:
+            ours = f"{finding.ours} ({finding.environment}; {finding.under})"
+            last = (str(finding.seeds), verdict(claim, finding), finding.command)
+            rows.append((claim.claim, claim.paper, value, ours, *last))
+        if not known:
+            rows.append((claim.claim, claim.paper, value, "not run", "", "", ""))
     return rows
 
 
