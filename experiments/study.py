@@ -23,7 +23,7 @@ PROCESSORS = os.cpu_count() or 1
 #: Seconds of real time between two looks at an interruption.
 _PATIENCE = 0.5
 #: Rows of a run's curve in the tidy files.
-_POINTS = 100
+_POINTS = 50
 
 
 class Size(NamedTuple):
@@ -256,11 +256,11 @@ def _figures(result: Finished) -> dict[str, Any]:
 
 
 def _thinned(result: Finished) -> Sequence[dict[str, float]]:
-    """Evenly over the run, its last row included."""
+    """Evenly over the run, its last row included; to seven digits, which keep steps whole."""
     columns = ("seconds", "steps", "episode_return", "cost_demo", "cost_pay_per_use")
     stride = -(-len(result.history) // _POINTS)
     rows = result.history[::-1][::stride][::-1]
-    return [{column: row[column] for column in columns} for row in rows]
+    return [{column: float(f"{row[column]:.7g}") for column in columns} for row in rows]
 
 
 def table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
