@@ -239,8 +239,13 @@ def _several(value: Any) -> Sequence[Any]:
 
 
 def write(results: Sequence[Finished], out: Path) -> None:
-    """`runs.csv`, a row a run, and `curves.csv`, a row a point of a run's curve; what was run with is in its cell."""
+    """`runs.csv`, a row a run, and `curves.csv`, a row a point of a run's curve; what was run with is in its cell.
+
+    How long each took is in `wall_seconds.csv`: that alone differs when it is done again.
+    """
     output.write_rows(out / "runs.csv", [{**_names(result), **_figures(result)} for result in results])
+    took = [{**_names(result), "wall_seconds": result.summary["wall_seconds"]} for result in results]
+    output.write_rows(out / "wall_seconds.csv", took)
     output.write_rows(out / "curves.csv", [{**_names(result), **row} for result in results for row in _thinned(result)])
 
 
@@ -250,7 +255,7 @@ def _names(result: Finished) -> dict[str, Any]:
 
 
 def _figures(result: Finished) -> dict[str, Any]:
-    """Those that are the same whenever it is run; how long it took is in its cell."""
+    """Those that are the same whenever it is run."""
     other = ("system", "seed", "status", "wall_seconds")
     return {name: value for name, value in result.summary.items() if name not in other}
 

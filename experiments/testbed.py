@@ -5,6 +5,7 @@ An entry that no source gives is marked *assumption*. None of them was chosen by
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 
 from stellaris.runtime import FunctionSpec, Machine, PriceSheet, Rate, Transfer, prices, testbeds
 from stellaris.runtime.delays import Constant, Delay, LogNormal
@@ -189,3 +190,16 @@ def reserved_prices(*, actors: int, learners: int = 1) -> tuple[PriceSheet, Pric
 def facts() -> dict[str, float]:
     """The numbers above by name, for a record of what a run assumed."""
     return {name: value for name, value in globals().items() if name.isupper() and isinstance(value, float)}
+
+
+def sources() -> dict[str, str]:
+    """What is said above of each number, with its source, by its name."""
+    said: dict[str, str] = {}
+    lines: list[str] = []
+    for line in Path(__file__).read_text().splitlines():
+        if line.startswith("#: "):
+            lines.append(line.removeprefix("#: "))
+        elif lines:
+            said[line.split(" = ")[0]] = " ".join(lines)
+            lines = []
+    return said

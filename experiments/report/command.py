@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments import catalogue, options, reproduce, shell, testbed
+from experiments.presets import architectures
 from experiments.report import page
 from experiments.report.claims import Points, claims, findings, verdict
 from experiments.statistics import estimate
@@ -38,12 +39,30 @@ def main(arguments: argparse.Namespace) -> int:
             page.document(
                 claims=_claims(points),
                 studies=[_study(out / name, name) for name in ran],
-                assumptions=[(name, f"{value:g}") for name, value in testbed.facts().items()],
+                settings=_settings(points),
+                assumptions=_assumptions(),
                 timeline=_timeline(out),
             )
         )
     print(f"{out / 'report.html'}: {len(ran)} of {len(reproduce.figures())} figures")
     return 0
+
+
+def _settings(points: Mapping[str, Points]) -> list[Sequence[str]]:
+    """Of every environment that was learned, the systems with what they are set to, and how that was chosen."""
+    environments = dict.fromkeys(row["environment"] for rows in points.values() for row in rows)
+    presets = [(environment, architectures(environment)) for environment in environments]
+    return [
+        (environment, contender.name, preset.summary, repr(contender.system))
+        for environment, preset in presets
+        for contender in preset.contenders
+    ]
+
+
+def _assumptions() -> list[Sequence[str]]:
+    """The testbed's numbers."""
+    sources = testbed.sources()
+    return [(name, f"{value:g}", sources[name]) for name, value in testbed.facts().items()]
 
 
 def _claims(points: Mapping[str, Points]) -> list[Sequence[str]]:
@@ -75,7 +94,14 @@ def _study(folder: Path, name: str) -> page.Study:
         command=f"python -m experiments {name} --preset small",
         pictures=sorted(folder.glob("*.png")),
         rows=[(*key, *_figures(of)) for key, of in groups.items()],
+        taken=_taken(_rows(folder / "wall_seconds.csv")),
     )
+
+
+def _taken(rows: Sequence[Mapping[str, str]]) -> str:
+    """How long the runs of a study took, one with the other."""
+    minutes = sum(float(row["wall_seconds"]) for row in rows) / 60
+    return f"{len(rows)} runs, which took {minutes:,.1f} minutes of processes that shared a machine"
 
 
 def _figures(of: Sequence[Mapping[str, str]]) -> Sequence[str]:

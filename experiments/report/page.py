@@ -17,6 +17,7 @@ class Study(NamedTuple):
     command: str
     pictures: Sequence[Path]
     rows: Sequence[Sequence[str]]
+    taken: str  #: how long its runs took.
 
 
 _CLAIMS = ("claim", "paper", "paper's value", "ours", "seeds", "reproduced?", "command")
@@ -27,7 +28,8 @@ def document(
     *,
     claims: Sequence[Sequence[str]],
     studies: Sequence[Study],
-    assumptions: Sequence[tuple[str, str]],
+    settings: Sequence[Sequence[str]],
+    assumptions: Sequence[Sequence[str]],
     timeline: Sequence[Any],
 ) -> str:
     """The whole page.
@@ -35,7 +37,8 @@ def document(
     Args:
       claims: rows of the table of claims.
       studies: in the order in which they are shown.
-      assumptions: names and values of the testbed's settings.
+      settings: environment, system, where its settings are from, and what they are.
+      assumptions: names, values and sources of the testbed's numbers.
       timeline: `[function, container, acquired, started, ended, cold]` of each invocation.
     """
     contents = "".join(f'<li><a href="#{study.name}">{study.name}</a></li>' for study in studies)
@@ -44,7 +47,8 @@ def document(
         contents=contents,
         claims=_table(_CLAIMS, claims),
         studies="".join(map(_section, studies)),
-        assumptions=_table(("setting", "value"), assumptions),
+        assumptions=_table(("number", "value", "what it is, and its source"), assumptions),
+        settings=_table(("environment", "system", "chosen how", "settings"), settings),
         timeline=json.dumps(timeline, separators=(",", ":")).replace("<", "\\u003c"),
         script=_part("timeline.js"),
     )
@@ -61,7 +65,7 @@ def _section(study: Study) -> str:
         f'<section id="{study.name}"><h2>{study.name}</h2><p><em>{html.escape(study.of)}.</em> '
         f"{html.escape(study.description[:1].upper() + study.description[1:])}.</p>{pictures}"
         f"<details><summary>all settings</summary>{_table(_RUNS, study.rows)}</details>"
-        f"<pre>{html.escape(study.command)}</pre></section>"
+        f"<pre>{html.escape(study.command)}</pre><p>{html.escape(study.taken)}</p></section>"
     )
 
 

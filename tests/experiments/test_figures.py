@@ -145,7 +145,7 @@ def test_a_study(name: str, results: Path, capsys: pytest.CaptureFixture[str]) -
     assert tuple(cells[2].strip() for cells in printed) == rows
     home = results / name
     names = {f"{picture}_CartPole-v1.{kind}" for picture in pictures for kind in ("png", "pdf")}
-    assert {path.name for path in home.iterdir()} == {*names, "runs.csv", "curves.csv"}
+    assert {path.name for path in home.iterdir()} == {*names, "runs.csv", "curves.csv", "wall_seconds.csv"}
     for picture in home.glob("*.png"):
         pixels = np.unique(np.asarray(Image.open(picture).convert("RGB")).reshape(-1, 3), axis=0)
         assert {*drawn} <= {f"#{r:02X}{g:02X}{b:02X}" for r, g, b in pixels.tolist()}

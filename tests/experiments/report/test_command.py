@@ -54,6 +54,7 @@ def write(folder: Path) -> None:
         "Hopper-v4,stellaris,a <b> & c,1,700.0,10.0,4096,0.2,0.1\n"
     )
     (study / "curves.csv").write_text("environment,system,setting,seed,seconds,steps,episode_return,cost_pay_per_use\n")
+    (study / "wall_seconds.csv").write_text("environment,wall_seconds\nHopper-v4,30\nHopper-v4,60.0\n")
     (study / "training_Hopper-v4.png").write_bytes(b"\x89PNG")
     cell = folder / "cells" / "0123"
     cell.mkdir(parents=True)
@@ -81,7 +82,10 @@ def test_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     figures = ["600 (500 to 700)", "2", "10", "4,096", "0.2", "0.1"]
     assert ["Hopper-v4", "stellaris", "a <b> & c", *figures] in page.rows
     assert any(row[0].startswith("episodic reward") and row[3] == "not run" for row in page.rows)
-    assert any(row[0] == "ACTOR_COLD_START" for row in page.rows)
+    (cold_start,) = (row for row in page.rows if row[0] == "ACTOR_COLD_START")
+    assert cold_start[1] == "0.3"
+    assert "Source: MinionsRL (AAAI 2024)" in cold_start[2]
+    assert "2 runs, which took 1.5 minutes" in text
     found = re.search(r'id="invocations">(.*?)</script>', text)
     assert found is not None
     assert json.loads(found[1]) == [["actor", 3, 0.1, 0.4, 1.0, 1]]
