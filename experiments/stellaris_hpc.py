@@ -24,6 +24,8 @@ DESCRIPTION = "reward and cost against PAR-RL's synchronous data-parallel learne
 
 ACTORS, FRAGMENT, GPUS = 960, 16, 16
 PAR_RL = "PAR-RL"
+#: A learner has a GPU to itself.
+NONE_SHARES = testbed.Assumed(gpu_sharing=0.0)
 SIZES = {
     "smoke": Size(("CartPole-v1",), 3 * ACTORS * FRAGMENT, 1),
     "small": Size(("Hopper-v4",), 300_000, 5),
@@ -47,9 +49,7 @@ def _variants(environment: str) -> Sequence[Variant]:
         Contender(
             own.name,
             stellaris,
-            testbed.serverless(
-                actors=ACTORS, learners=GPUS, assumed=testbed.Assumed(gpu_sharing=0.0)
-            ),  # none shares one
+            testbed.serverless(actors=ACTORS, learners=GPUS, assumed=NONE_SHARES),
             _serverless_prices(),
             own.colour,
             own.line,

@@ -16,7 +16,6 @@ from stellaris.runtime import testbeds
 
 DESCRIPTION = "the headline ratios over straggler variation, the time of a gradient, and the slow-down of a shared GPU"
 
-
 Groups: TypeAlias = Mapping[str, Sequence[Finished]]
 
 
