@@ -29,6 +29,7 @@ class Claim(NamedTuple):
     unit: str
     value: float
     source: str
+    note: str  #: why ours differs, where it is known.
 
 
 class Comparison(NamedTuple):

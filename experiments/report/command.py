@@ -38,6 +38,7 @@ def main(arguments: argparse.Namespace) -> int:
         file.write(
             page.document(
                 claims=_claims(points),
+                notes=_notes(points),
                 studies=[_study(out / name, name) for name in ran],
                 settings=_settings(points),
                 assumptions=_assumptions(),
@@ -79,6 +80,12 @@ def _claims(points: Mapping[str, Points]) -> list[Sequence[str]]:
         if not known:
             rows.append((claim.claim, claim.paper, value, "not run", "", "", ""))
     return rows
+
+
+def _notes(points: Mapping[str, Points]) -> list[tuple[str, str]]:
+    """Of the claims that were looked at, why ours differs."""
+    found = findings(points)
+    return [(claim.claim, claim.note) for claim in claims() if claim.note and claim.claim in found]
 
 
 def _study(folder: Path, name: str) -> page.Study:

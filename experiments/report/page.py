@@ -27,6 +27,7 @@ _RUNS = ("environment", "system", "setting", "return", "seeds", "virtual s", "st
 def document(
     *,
     claims: Sequence[Sequence[str]],
+    notes: Sequence[tuple[str, str]],
     studies: Sequence[Study],
     settings: Sequence[Sequence[str]],
     assumptions: Sequence[Sequence[str]],
@@ -36,6 +37,7 @@ def document(
 
     Args:
       claims: rows of the table of claims.
+      notes: claims, and why what was measured differs from them.
       studies: in the order in which they are shown.
       settings: environment, system, where its settings are from, and what they are.
       assumptions: names, values and sources of the testbed's numbers.
@@ -46,6 +48,7 @@ def document(
         style=_part("style.css"),
         contents=contents,
         claims=_table(_CLAIMS, claims),
+        notes="".join(f"<p><em>{html.escape(claim)}.</em> {html.escape(note)}</p>" for claim, note in notes),
         studies="".join(map(_section, studies)),
         assumptions=_table(("number", "value", "what it is, and its source"), assumptions),
         settings=_table(("environment", "system", "chosen how", "settings"), settings),

@@ -91,6 +91,20 @@ def test_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(found[1]) == [["actor", 3, 0.1, 0.4, 1.0, 1]]
 
 
+def test_a_claim_that_was_looked_at(tmp_path: Path) -> None:
+    """A row for each environment, with the command that does it again; and why it differs."""
+    write(tmp_path)
+    curves = tmp_path / "stellaris-training" / "curves.csv"
+    heading = "environment,system,setting,seed,seconds,steps,episode_return,cost_demo,cost_pay_per_use\n"
+    curves.write_text(heading + "Hopper-v4,stellaris,,0,1,10,3,1,1\nHopper-v4,synchronous,,0,1,10,2,4,4\n")
+    assert command.main(["report", "--out", str(tmp_path)]) == 0
+    text = (tmp_path / "report.html").read_text()
+    (row,) = (row for row in Page(text).rows if row[0].startswith("episodic reward") and "tuned" in row[3])
+    assert row[3:] == ["1.5 (Hopper-v4; tuned)", "1", "", "python -m experiments stellaris-training --env Hopper-v4"]
+    assert "<em>episodic reward against the baselines at equal wall-clock time.</em> In the demo" in text
+    assert "<em>episodic reward against PAR-RL.</em>" not in text
+
+
 def test_nothing_was_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What to run is said."""
     assert command.main(["report", "--out", str(tmp_path)]) == 2
