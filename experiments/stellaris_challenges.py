@@ -45,7 +45,7 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
             {name: [_in_use(one)]},
             out / f"challenges_learners_{environment}",
             colour=colour,
-            title=f"{caption}, of which seed {one.cell.seed}",
+            title=f"{environment}, seed {one.cell.seed}: {one.cell.budget.steps:,.0f} steps",
             xlabel="virtual time (s)",
             ylabel="learner functions in use",
         )
