@@ -125,6 +125,34 @@ def test_variants_of_a_system(drawn: list[Any]) -> None:
     assert [text.get_text() for text in drawn[0].legends[0].get_texts()] == ["as it is", "changed"]
 
 
+def test_over_what_is_varied(drawn: list[Any]) -> None:
+    """A line through the middles, a point a run, an interval from five runs on, and what to compare with."""
+    one: Any = SimpleNamespace(name="one", colour="#0072B2", line="-")
+    other: Any = SimpleNamespace(name="other", colour="#D55E00", line="--")
+    five = [1.0, 2.0, 3.0, 4.0, 5.0]
+    panel = plots.Panel(
+        "x", "y", [plots.Line(one, {1: [1.0, 3.0], 4: five}), plots.Line(other, {1: [7.0]})], log=True, level=1.0
+    )
+    plots.sweep([panel, panel._replace(lines=panel.lines[:1], log=False, level=None)], Path("x"), title="Hopper")
+    first, second = drawn[0].axes
+    assert (first.get_xscale(), second.get_xscale()) == ("log", "linear")
+    (through,) = (line for line in first.lines if line.get_label() == "one")
+    assert (list(through.get_xdata()), list(through.get_ydata())) == ([1, 4], [2.0, 3.0])
+    assert [list(line.get_ydata()) for line in first.lines if line.get_marker() == "o"] == [[1.0, 3.0], five, [7.0]]
+    assert len(first.containers) == 1  # the interval
+    assert [text.get_text() for text in drawn[0].legends[0].get_texts()] == ["one", "other"]
+    assert len(second.lines) < len(first.lines)
+
+
+def test_boxes(drawn: list[Any]) -> None:
+    """The median and the quartiles, whiskers from the 5th to the 95th percentile, and what is assumed."""
+    plots.spread({"it": np.arange(1.0, 102.0)}, Path("x"), level=50.0, title="actor")
+    (axes,) = drawn[0].axes
+    heights = {float(y) for line in axes.lines for y in line.get_ydata()}
+    assert {51.0, 26.0, 76.0, 6.0, 96.0, 50.0} <= heights
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["it"]
+
+
 def test_a_caption() -> None:
     """The budget of each run, and how many there are."""
     assert plots.caption("Hopper-v4", 3e5, seeds=5) == "Hopper-v4: 300,000 steps a run, 5 seeds"

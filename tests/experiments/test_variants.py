@@ -9,11 +9,17 @@ from experiments import (
     presets,
     stellaris_ablation,
     stellaris_aggregators,
+    stellaris_hpc,
+    stellaris_scaling,
     stellaris_sensitivity,
+    stellaris_sweeps,
     stellaris_why,
+    testbed,
 )
 from experiments.presets import Contender
 from stellaris.configuration import described, differences
+from stellaris.runtime import prices
+from stellaris.runtime.delays import LogNormal
 
 
 def fields(one: Contender, other: Contender) -> set[str]:
@@ -52,3 +58,51 @@ def test_the_way_from_the_baseline_to_the_demo() -> None:
     algorithms = [row.system.algorithm for row in rows.values()]  # type: ignore[attr-defined]
     gradients = [algorithm.epochs * 4096 // algorithm.minibatch_size for algorithm in algorithms]
     assert gradients == [10, 40, 40, 40, 40, 40]
+
+
+def test_testbeds_differ_in_what_is_swept() -> None:
+    """The system, its algorithm and the prices stay; the centre of each sweep is what is assumed elsewhere."""
+    rows = {row.setting: row.contender for row in stellaris_sweeps.STUDY.variants("Hopper-v4")}
+    tuned = {row.name: row for row in presets.tuned("Hopper-v4").contenders}
+    assert len(rows) == 2 * (5 + 3 + 3)
+    for name, row in rows.items():
+        assert fields(tuned[row.name], row) <= {"functions"}
+        if name.endswith(("variation 0.1", "gradient 1", "sharing 2")):
+            assert row == tuned[row.name]
+    still = rows["stellaris, variation 0"].functions["actor"]
+    assert still.compute == LogNormal(testbed.ENVIRONMENT_STEP, 0.0)
+    slow = rows["stellaris, gradient 4"].functions["learner"].compute
+    fast = rows["stellaris, gradient 1"].functions["learner"].compute
+    assert slow == LogNormal(4 * fast.mean, fast.cv)  # type: ignore[attr-defined]
+    shared = [rows[f"stellaris, sharing {slow_down}"].functions["learner"].compute for slow_down in (1, 2, 4)]
+    assert [delay.mean for delay in shared] == [0.01, 0.02, 0.04]  # type: ignore[attr-defined]
+
+
+def test_scaling_keeps_the_batch() -> None:
+    """Of 1 to 1,024 actors; and all systems of a sweep have the same workload."""
+    rows = stellaris_scaling.STUDY.variants("Hopper-v4")
+    assert {row.workload.actors * row.workload.fragment for row in rows} == {4096}
+    assert {row.workload.actors for row in rows if "actors" in row.setting} == {1, 4, 16, 64, 256, 1024}
+    for row in rows:
+        assert row.contender.functions["actor"].max_concurrency == row.workload.actors
+        if "learners" in row.setting:
+            assert row.setting.endswith(f" {row.contender.system.learners}")  # type: ignore[attr-defined]
+
+
+def test_the_hpc_testbed() -> None:
+    """Both systems learn from the same data by one algorithm, with a learner a GPU and an actor a core."""
+    stellaris, par_rl = stellaris_hpc.STUDY.variants("Hopper-v4")
+    assert stellaris.workload == par_rl.workload
+    assert (stellaris.workload.actors, stellaris.workload.fragment) == (960, 16)
+    one: Any = stellaris.contender.system
+    other: Any = par_rl.contender.system
+    assert one.algorithm == other.algorithm
+    assert one.learners == other.learners == 16
+    alone = stellaris.contender.functions["learner"].compute
+    assert alone == par_rl.contender.functions["learner"].compute
+    machines = par_rl.contender.prices[0].machines
+    assert stellaris.contender.prices[0].machines == machines
+    by_use = stellaris.contender.prices[1]
+    assert by_use.functions["learner"].per_second == pytest.approx(
+        2 * prices.machine("aws_ec2", "p3.16xlarge").per_second / 16
+    )
