@@ -188,17 +188,21 @@ def architectures(environment: str) -> Preset:
     )
 
 
+def on_demand(row: Contender) -> Contender:
+    """The same system with one learner, where actors and learner are functions that start on demand."""
+    functions = testbed.serverless(actors=ACTORS, learners=1)
+    del functions["parameter"]
+    return replace(row, functions=functions, prices=testbed.serverless_prices(actors=ACTORS, learners=1))
+
+
 def minionsrl_max(environment: str) -> Contender:
     """MinionsRL without its scheduler: as many actor functions as there may be, every round, and one learner function.
 
-    It learns as the synchronous system does; actors and learner start on demand.
+    It learns as the synchronous system does.
 
     Source: MinionsRL (AAAI 2024), its variant "Max".
     """
-    functions = testbed.serverless(actors=ACTORS, learners=1)
-    del functions["parameter"]
-    prices = testbed.serverless_prices(actors=ACTORS, learners=1)
-    return Contender("MinionsRL-Max", _chosen(environment).synchronous, functions, prices, "#000000", ":")
+    return on_demand(contender("MinionsRL-Max", _chosen(environment).synchronous, colour="#000000", line=":"))
 
 
 class _Chosen(NamedTuple):

@@ -7,17 +7,17 @@ from typing import Any
 from experiments import variants
 from experiments.presets import LEARNERS
 from experiments.study import Variant
-from stellaris import fully_asynchronous
+from stellaris import fully_asynchronous, staleness_aware
 
 DESCRIPTION = "Stellaris without asynchronous learners, without the cap, and without staleness-aware aggregation"
 
 
 def _variants(environment: str) -> Sequence[Variant]:
-    """Gradients that are not aggregated are applied as they come."""
+    """Gradients that are not aggregated are applied as they come. One learner has a GPU to itself."""
     as_they_come = {"aggregator": fully_asynchronous(capacity=2 * LEARNERS)}
     without: dict[str, dict[str, Any]] = {
         "Stellaris": {},
-        "one learner": {"learners": 1},
+        "one learner": {"learners": 1, "aggregator": staleness_aware(1, decay=1.0, combine="sequential")},
         "no cap": {"rho": math.inf},
         "no aggregation": as_they_come,
         "neither": {"rho": math.inf, **as_they_come},

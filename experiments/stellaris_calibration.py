@@ -87,7 +87,7 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
         spread = {environment: 1e3 * of[name] for environment, of in times.items() if name in of}
         plots.spread(spread, out / f"calibration_{name}", level=1e3 * ASSUMED[name], title=f"{name}: {BODIES[name]}")
     headings = ("environment", "body", "runs", "median, ms", "5 to 95 %, ms", "testbed, ms", "factor")
-    console.print(study.table("bodies on this machine", headings, rows))
+    study.show("bodies on this machine", headings, rows, out, console)
 
 
 STUDY = Study("stellaris-calibration", SIZES, _variants, _report, alone=True)

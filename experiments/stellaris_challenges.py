@@ -50,7 +50,7 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
             ylabel="learner functions in use",
         )
         rows += [(environment, name, *_summary(of)) for name, of in groups.items()]
-    console.print(study.table("challenges", ("environment", "variant", "staleness", "KL", "return"), rows))
+    study.show("challenges", ("environment", "variant", "staleness", "KL", "return"), rows, out, console)
 
 
 def _summary(of: Sequence[Finished]) -> Sequence[str]:

@@ -26,7 +26,7 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
             cost = str(estimate(reached)) if reached else "-"
             rows.append((environment, name, *bills, f"{target:g}", f"{len(reached)} of {len(of)}", cost))
     headings = ("environment", "system", "USD demo", "USD use", "target", "reached", "USD by use to the target")
-    console.print(study.table("cost of training", headings, rows))
+    study.show("cost of training", headings, rows, out, console)
 
 
 def _cost_of(result: Finished, target: float) -> float | None:

@@ -107,7 +107,7 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
             )
             rows.append((environment, "ratio, return at equal time", *(str(estimate(ratio)) for ratio in ratios)))
     headings = ("environment", "system", "return", "virtual s", "USD demo", "USD use")
-    console.print(study.table("960 cores, 16 GPUs", headings, rows))
+    study.show("960 cores, 16 GPUs", headings, rows, out, console)
 
 
 STUDY = Study("stellaris-hpc", SIZES, _variants, _report)

@@ -41,7 +41,7 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
             interval = curves.interval(final)
             rows.append((environment, name, str(final), evaluated, f"{seconds.middle:,.1f}", *bills, interval))
     headings = ("environment", "system", "return", "evaluation", "virtual s", "USD demo", "USD use", "interval")
-    console.print(study.table("the authors' demo's settings", headings, rows))
+    study.show("the authors' demo's settings", headings, rows, out, console)
 
 
 STUDY = Study("stellaris-motivation", SIZES, _variants, _report)

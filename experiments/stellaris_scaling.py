@@ -102,7 +102,7 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
             if found:
                 plots.sweep(panels, out / f"scaling_{what}_{environment}", title=caption)
     headings = ("environment", "variant", "steps / virtual s", "USD use / 1M steps", "staleness", "return")
-    console.print(study.table("scaling", headings, rows))
+    study.show("scaling", headings, rows, out, console)
 
 
 STUDY = Study("stellaris-scaling", SIZES, _variants, _report)

@@ -97,7 +97,7 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
             if panels:
                 plots.sweep(panels, out / f"sweeps_{ratio_name}_{environment}", title=caption)
     headings = ("environment", "testbed", *(ratio.label for ratio in RATIOS.values()))
-    console.print(study.table("Stellaris over the synchronous system", headings, rows))
+    study.show("Stellaris over the synchronous system", headings, rows, out, console)
 
 
 def _pairs(groups: Groups, name: str) -> dict[float, tuple[Sequence[Finished], Sequence[Finished]]]:

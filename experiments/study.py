@@ -131,6 +131,7 @@ class Study:
                 results = [result for cell in cells if (result := finished(cell, out))]
                 if results:
                     home = out / self.name
+                    _clear(home)
                     write(results, home)
                     self.report(results, home, console)
                     console.print(f"results: {home}/ ({len(results)} of {len(cells)} runs)", markup=False)
@@ -157,7 +158,8 @@ def by_environment(results: Sequence[Finished]) -> Mapping[str, Mapping[str, Seq
 
 def _only(cells: Sequence[Cell], key: str, out: Path, console: Console) -> int:
     """One run in this process, where a debugger can follow it; its folder is not the cache's."""
-    chosen = [cell for cell in cells if cell.key == key]
+    replayed = [cell.replay for cell in cells if cell.replay is not None]
+    chosen = [cell for cell in (*cells, *replayed) if cell.key == key]
     if not chosen:
         raise shell.UsageError(f"--only {key} is none of this study's runs: under other options they have other keys")
     replay = chosen[0].replay
@@ -238,6 +240,13 @@ def _several(value: Any) -> Sequence[Any]:
 # ---- tidy files --------------------------------------------------------------------------------------------------
 
 
+def _clear(home: Path) -> None:
+    """Of pictures of other runs: what the folder shows is what its tables tell of."""
+    for kind in ("*.png", "*.pdf"):
+        for path in home.glob(kind):
+            path.unlink()
+
+
 def write(results: Sequence[Finished], out: Path) -> None:
     """`runs.csv`, a row a run, and `curves.csv`, a row a point of a run's curve; what was run with is in its cell.
 
@@ -268,11 +277,12 @@ def _thinned(result: Finished) -> Sequence[dict[str, float]]:
     return [{column: float(f"{row[column]:.7g}") for column in columns} for row in rows]
 
 
-def table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    """A table whose first two columns are names, and the others numbers."""
+def show(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], out: Path, console: Console) -> None:
+    """Prints a study's table, whose first two columns are names, and writes it to `table.csv`."""
+    output.write_rows(out / "table.csv", [dict(zip(headings, row, strict=True)) for row in rows])
     printed = Table(title=title)
     for i, heading in enumerate(headings):
         printed.add_column(heading, justify="left" if i < 2 else "right", no_wrap=True)
     for row in rows:
         printed.add_row(*row)
-    return printed
+    console.print(printed)

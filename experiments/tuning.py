@@ -131,7 +131,6 @@ def changed(contender: Contender, changes: Changes) -> Contender:
 
 def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
     """A table: of each system the best first."""
-    del out
     systems = list(dict.fromkeys(result.cell.contender.name for result in results))
     ranked = sorted(
         results, key=lambda result: (systems.index(result.cell.contender.name), -result.summary["final_return"])
@@ -148,7 +147,7 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
         for result in ranked
     ]
     title = f"{results[0].cell.environment}, {results[0].cell.budget.steps:,.0f} steps"
-    console.print(study.table(title, ("system", "setting", "seed", "return", "virtual s", "gradients"), rows))
+    study.show(title, ("system", "setting", "seed", "return", "virtual s", "gradients"), rows, out, console)
 
 
 STUDY = Study("tuning", SIZES, _variants, _report, seed=SEED)

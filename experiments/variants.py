@@ -27,12 +27,13 @@ def of_preset(preset: Preset, systems: Sequence[str]) -> list[Variant]:
 
 
 def of_stellaris(environment: str, changes: Mapping[str, Mapping[str, Any]]) -> list[Variant]:
-    """`tuned`'s Stellaris with fields of it changed, by the name of the variant."""
+    """`tuned`'s Stellaris with fields of it changed, by the name of the variant; on functions for as many learners."""
     (row,) = (row for row in presets.tuned(environment).contenders if isinstance(row.system, Stellaris))
     workload = presets.workload(environment)
+    systems = {name: replace(row.system, **fields) for name, fields in changes.items()}  # type: ignore[type-var]
     return [
-        Variant(replace(row, system=replace(row.system, **fields)), workload, name)  # type: ignore[type-var]
-        for name, fields in changes.items()
+        Variant(presets.contender(row.name, system, colour=row.colour, line=row.line), workload, name)
+        for name, system in systems.items()
     ]
 
 
@@ -58,7 +59,7 @@ def _report(name: str, results: Sequence[Finished], out: Path, console: Console)
             figures = [f"{middle:,.4g}" for middle in middles] + [f"{bill:.4f}" for bill in bills]
             rows.append((environment, setting, str(estimate(bars[setting])), str(len(of)), *figures))
     headings = ("environment", "variant", "return", "seeds", "virtual s", "gradients", "versions", "staleness")
-    console.print(study.table(name, (*headings, "USD demo", "USD use"), rows))
+    study.show(name, (*headings, "USD demo", "USD use"), rows, out, console)
 
 
 def column(of: Sequence[Finished], name: str) -> list[float]:

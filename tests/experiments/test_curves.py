@@ -1,5 +1,6 @@
 """Runs compared seed by seed, by hand."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,13 @@ def test_ratios_are_of_the_same_seed() -> None:
     baseline = [run(1, 10.0, 100.0), run(0, 10.0, 200.0)]
     assert curves.ratios(of, baseline, "episode_return") == [0.5, 3.0]
     assert curves.ratios(of, baseline, "episode_return", 5.0) == [0.5, 3.0]
+
+
+def test_no_ratio_to_nothing() -> None:
+    """Where the baseline's return is not positive, the ratio is not a number, and no error."""
+    (ratio,) = curves.ratios([run(0, 10.0, 100.0)], [run(0, 10.0, 0.0)], "episode_return")
+    assert math.isnan(ratio)
+    assert math.isnan(curves.at_equal_time([run(0, 1.0, 1.0)], [run(0, 1.0, -5.0)])[0])
 
 
 def test_returns_at_equal_time() -> None:

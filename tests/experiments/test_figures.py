@@ -1,5 +1,6 @@
 """The studies' commands on a tiny problem: what they run, print and draw. Each run is done here, in this process."""
 
+import csv
 import multiprocessing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -77,7 +78,7 @@ def run(name: str, out: Path, *options: str) -> int:
 #: The colours that a system has in every picture, where it is drawn.
 STELLARIS, SYNCHRONOUS, ASYNCHRONOUS, IMPACT = "#0072B2", "#D55E00", "#009E73", "#56B4E9"
 ALL = (STELLARIS, SYNCHRONOUS, ASYNCHRONOUS, IMPACT, "#000000")
-_WHY = ("baseline", "4 x gradients", "minibatches / 4", "asynchrony", "cap", "weights, threshold")
+_WHY = ("baseline", "4 x gradients", "minibatches / 4", "serverless", "asynchrony", "cap", "groups", "weights")
 
 
 class Shown(NamedTuple):
@@ -144,8 +145,10 @@ def test_a_study(name: str, results: Path, capsys: pytest.CaptureFixture[str]) -
     printed = [line.split("\u2502") for line in capsys.readouterr().out.splitlines() if line.startswith("\u2502")]
     assert tuple(cells[2].strip() for cells in printed) == rows
     home = results / name
+    with (home / "table.csv").open(newline="") as file:
+        assert len(list(csv.DictReader(file))) == len(rows)
     names = {f"{picture}_CartPole-v1.{kind}" for picture in pictures for kind in ("png", "pdf")}
-    assert {path.name for path in home.iterdir()} == {*names, "runs.csv", "curves.csv", "wall_seconds.csv"}
+    assert {path.name for path in home.iterdir()} == {*names, "runs.csv", "curves.csv", "wall_seconds.csv", "table.csv"}
     for picture in home.glob("*.png"):
         pixels = np.unique(np.asarray(Image.open(picture).convert("RGB")).reshape(-1, 3), axis=0)
         assert {*drawn} <= {f"#{r:02X}{g:02X}{b:02X}" for r, g, b in pixels.tolist()}

@@ -1,5 +1,7 @@
 """Studies of variants: each differs from the first in what its name says, and in nothing else."""
 
+import itertools
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,7 +27,8 @@ from stellaris.runtime.delays import LogNormal
 def fields(one: Contender, other: Contender) -> set[str]:
     """What of the system and around it differs, to the first field."""
     places = differences(described(one), described(other))
-    return {".".join(name.split(".")[:2]) if name.startswith("system") else name.split(".")[0] for name, _, _ in places}
+    names = [re.sub(r"\[.*", "", name).split(".") for name, _, _ in places]
+    return {".".join(name[:2]) if name[0] == "system" else name[0] for name in names}
 
 
 @pytest.mark.parametrize("module", [stellaris_ablation, stellaris_aggregators, stellaris_sensitivity])
@@ -37,6 +40,9 @@ def test_variants_differ_in_a_field_of_the_system(module: Any, environment: str)
     assert first.system == presets.tuned(environment).contenders[0].system
     for name, row in zip(list(rows)[1:], others, strict=True):
         changed = fields(first, row)
+        if name == "one learner":
+            assert changed == {"system.learners", "system.aggregator", "functions", "prices"}
+            continue
         assert changed <= {"system.learners", "system.rho", "system.aggregator"}
         assert len(changed) == (2 if name == "neither" else 1)
     assert len({repr(described(row.system)) for row in rows.values()}) == len(
@@ -48,16 +54,29 @@ def test_the_way_from_the_baseline_to_the_demo() -> None:
     """One change at a time: it begins and ends with the preset `paper`."""
     rows = {row.setting: row.contender for row in stellaris_why.STUDY.variants("Hopper-v4")}
     stellaris, baseline = presets.paper("Hopper-v4").contenders
-    first, *_, last = rows.values()
-    assert first == baseline
-    assert last == stellaris
-    assert fields(rows["baseline"], rows["4 x gradients"]) == {"system.algorithm"}
-    assert fields(rows["4 x gradients"], rows["minibatches / 4"]) == {"system.algorithm"}
-    assert fields(rows["asynchrony"], rows["cap"]) == {"system.rho"}
-    assert fields(rows["cap"], rows["weights, threshold"]) == {"system.aggregator"}
+    assert (rows["baseline"], rows["weights"]) == (baseline, stellaris)
+    changes = [fields(rows[one], rows[other]) for one, other in itertools.pairwise(rows)]
+    assert changes[0] == changes[1] == {"system.algorithm"}
+    assert changes[2] == {"functions", "prices"}
+    assert {"system", "functions"} <= changes[3]  # Stellaris, on functions for its learners
+    assert changes[4:] == [{"system.rho"}, {"system.aggregator"}, {"system.aggregator"}]
     algorithms = [row.system.algorithm for row in rows.values()]  # type: ignore[attr-defined]
+    assert len({*algorithms[2:]}) == 1
     gradients = [algorithm.epochs * 4096 // algorithm.minibatch_size for algorithm in algorithms]
-    assert gradients == [10, 40, 40, 40, 40, 40]
+    assert gradients == [10, *[40] * 7]
+    grouped: Any = rows["groups"].system
+    weighted: Any = rows["weights"].system
+    changed = [name for name, _, _ in differences(described(grouped.aggregator), described(weighted.aggregator))]
+    assert changed == ["smoothness"]
+
+
+def test_one_learner_has_a_gpu_to_itself() -> None:
+    """It is not slowed by others that there are not, nor does it pay a part of a GPU."""
+    rows = {row.setting: row.contender for row in stellaris_ablation.STUDY.variants("Hopper-v4")}
+    alone = rows["one learner"]
+    assert alone.functions["learner"].compute.mean == testbed.GRADIENT  # type: ignore[attr-defined]
+    assert alone.prices[1].functions["learner"].per_second == testbed.SERVER_LEARNER
+    assert rows["Stellaris"].functions["learner"].compute.mean > testbed.GRADIENT  # type: ignore[attr-defined]
 
 
 def test_testbeds_differ_in_what_is_swept() -> None:
