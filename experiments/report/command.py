@@ -74,7 +74,8 @@ def _claims(points: Mapping[str, Points]) -> list[Sequence[str]]:
         value = f"{claim.value:g} ({claim.unit})"
         known = found.get(claim.claim, ()) if claim.paper == "Stellaris" else ()
         for finding in known:
-            ours = f"{finding.ours} ({finding.environment}; {finding.under})"
+            spent = "" if claim.unit == "ratio" else f" for {finding.returns} times the return"
+            ours = f"{finding.ours}{spent} ({finding.environment}; {finding.under})"
             last = (str(finding.seeds), verdict(claim, finding), finding.command)
             rows.append((claim.claim, claim.paper, value, ours, *last))
         if not known:

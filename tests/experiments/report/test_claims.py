@@ -90,6 +90,7 @@ def test_a_baseline_that_has_not_learned(environment: str, baseline: float, judg
     [
         ([2.0, 2.1, 2.2, 2.3, 2.4], True, "yes"),
         ([1.0, 1.1, 1.2, 1.3, 1.4], True, "no"),
+        ([0.1, 0.5, 1.5, 3.0, 9.0], True, "unclear"),
         ([2.0, 2.1, 2.2, 2.3, 2.4], False, ""),
         ([2.2, 2.2], True, ""),
     ],
@@ -98,7 +99,18 @@ def test_verdicts(ratios: list[float], judged: bool, verdict: str) -> None:
     """By the interval; blank with few seeds, or where the baseline has not learned."""
     (claim,) = (claim for claim in claims.claims() if claim.claim == REWARD)
     assert claim.value == 2.2
-    finding = claims.Finding(estimate(ratios), "Hopper-v4", "tuned", len(ratios), judged, "")
+    finding = claims.Finding(estimate(ratios), "Hopper-v4", "tuned", len(ratios), judged, estimate([1.0]), "")
+    assert claims.verdict(claim, finding) == verdict
+
+
+@pytest.mark.parametrize(
+    ("returns", "verdict"), [([0.5, 0.6, 0.7, 0.6, 0.8], "yes, at a lower return"), ([1.0], "yes")]
+)
+def test_a_cost_that_bought_less(returns: list[float], verdict: str) -> None:
+    """It is not saved as the paper says it."""
+    (claim,) = (claim for claim in claims.claims() if claim.claim == COST)
+    saved = estimate([0.4, 0.5, 0.6, 0.5, 0.5])
+    finding = claims.Finding(saved, "Hopper-v4", "tuned", 5, True, estimate(returns), "")
     assert claims.verdict(claim, finding) == verdict
 
 
