@@ -24,6 +24,9 @@ class Entry:
 #: Of five variants by five seeds; in proportion for more.
 _VARIANTS = {"smoke": "1", "small": "20", "paper": "2,000"}
 
+#: Of ten variants and more.
+_MANY_VARIANTS = {"smoke": "1", "small": "40", "paper": "4,000"}
+
 EXPERIMENTS: Mapping[str, Entry] = {
     "quickstart": Entry("quickstart", f"{STELLARIS}, the demo", {"tuned": "2", "paper": "3"}),
     "systems": Entry("systems", f"{STELLARIS}, the architectures of the slides", {"": "2"}),
@@ -38,7 +41,7 @@ EXPERIMENTS: Mapping[str, Entry] = {
     ),
     "stellaris-challenges": Entry("stellaris_challenges", f"{STELLARIS}, staleness, KL, learners in use", _VARIANTS),
     "stellaris-training": Entry(
-        "stellaris_training", f"{STELLARIS}, training performance", {"smoke": "1", "small": "90", "paper": "3,000"}
+        "stellaris_training", f"{STELLARIS}, training performance", {"smoke": "1", "small": "120", "paper": "3,000"}
     ),
     "stellaris-cost": Entry(
         "stellaris_cost",
@@ -46,12 +49,16 @@ EXPERIMENTS: Mapping[str, Entry] = {
         {"smoke": "1", "small": "90", "paper": "3,000"},
     ),
     "stellaris-ablation": Entry("stellaris_ablation", f"{STELLARIS}, ablation", _VARIANTS),
-    "stellaris-aggregators": Entry("stellaris_aggregators", f"{STELLARIS}, aggregators against each other", _VARIANTS),
-    "stellaris-sensitivity": Entry("stellaris_sensitivity", f"{STELLARIS}, sensitivity to d, rho and v", _VARIANTS),
+    "stellaris-aggregators": Entry(
+        "stellaris_aggregators", f"{STELLARIS}, aggregators against each other", _MANY_VARIANTS
+    ),
+    "stellaris-sensitivity": Entry(
+        "stellaris_sensitivity", f"{STELLARIS}, sensitivity to d, rho and v", _MANY_VARIANTS
+    ),
     "stellaris-latency": Entry("stellaris_latency", f"{STELLARIS}, latency breakdown", _VARIANTS),
-    "stellaris-sweeps": Entry("stellaris_sweeps", f"{STELLARIS}, when the headline ratios hold", _VARIANTS),
+    "stellaris-sweeps": Entry("stellaris_sweeps", f"{STELLARIS}, when the headline ratios hold", _MANY_VARIANTS),
     "stellaris-hpc": Entry("stellaris_hpc", f"{STELLARIS}, PAR-RL on 960 cores and 16 GPUs", _VARIANTS),
-    "stellaris-scaling": Entry("stellaris_scaling", f"{STELLARIS}, 1 to 1,000 functions", _VARIANTS),
+    "stellaris-scaling": Entry("stellaris_scaling", f"{STELLARIS}, 1 to 1,000 functions", _MANY_VARIANTS),
     "stellaris-frameworks": Entry("stellaris_frameworks", f"{STELLARIS}, table of related systems"),
     "stellaris-why": Entry("stellaris_why", f"{STELLARIS}, what 2.2 times the reward is made of", _VARIANTS),
     "simtest": Entry("simtest.command", "", {"": "1"}),

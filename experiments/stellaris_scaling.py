@@ -14,9 +14,12 @@ from experiments.study import Size, Study, Variant
 from stellaris import staleness_aware
 from stellaris.systems import DataParallel, Stellaris
 
-DESCRIPTION = "speed, cost, staleness and return with 1 to 1,024 actor functions, and with 1 to 64 learner functions"
+DESCRIPTION = (
+    "speed, cost, staleness and return with 1 to 1,024 actors, whose fragments get shorter, and with 1 to 64 learners"
+)
 
-#: The batch stays that of the demo: more actors make shorter fragments of it.
+#: The batch stays that of the demo: more actors make shorter fragments of it, of 4,096 to 4 steps. Four learner functions
+#: share a GPU, data-parallel learners have one each.
 BATCH = ACTORS * FRAGMENT
 ACTOR_FUNCTIONS, LEARNER_FUNCTIONS = (1, 4, 16, 64, 256, 1024), (1, 4, 16, 64)
 SIZES = {

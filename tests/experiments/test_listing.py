@@ -11,7 +11,7 @@ def test_all_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     printed = capsys.readouterr().out
     for name in catalogue.EXPERIMENTS:
         assert f"\u2502 {name} " in printed
-    assert "small 90" in printed
+    assert "small 120" in printed
 
 
 def test_what_cannot_be_imported(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
