@@ -10,7 +10,7 @@ from experiments import plots, study, variants
 from experiments.cells import Finished
 from experiments.study import Study, Variant
 
-DESCRIPTION = "latency of Stellaris' functions: being invoked, starting cold, and running with what is fetched and sent"
+DESCRIPTION = "latency of functions: being invoked, starting cold, and running with what is fetched and sent"
 
 PARTS = ("waiting", "starting", "running")
 

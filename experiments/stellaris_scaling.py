@@ -18,8 +18,8 @@ DESCRIPTION = (
     "speed, cost, staleness and return with 1 to 1,024 actors, whose fragments get shorter, and with 1 to 64 learners"
 )
 
-#: The batch stays that of the demo: more actors make shorter fragments of it, of 4,096 to 4 steps. Four learner functions
-#: share a GPU, data-parallel learners have one each.
+#: The batch stays that of the demo: more actors make shorter fragments of it, of 4,096 to 4 steps. Four of Stellaris'
+#: learners share a GPU, data-parallel ones have one each.
 BATCH = ACTORS * FRAGMENT
 ACTOR_FUNCTIONS, LEARNER_FUNCTIONS = (1, 4, 16, 64, 256, 1024), (1, 4, 16, 64)
 SIZES = {
