@@ -1,6 +1,7 @@
 """The paper's comparison of frameworks, generated from `stellaris.systems.properties`."""
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich.console import Console
@@ -25,6 +26,7 @@ COLUMNS = (
     Column("on_and_off_policy", "on- and off-policy"),
     Column("serverless", "serverless"),
 )
+HEADINGS = ("framework", *(column.heading for column in COLUMNS), "system here")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,12 +38,18 @@ def main(arguments: argparse.Namespace) -> int:
     console = Console(highlight=False, soft_wrap=True)
     console.width = max(console.width, 120)
     table = Table(title="each entry is shown in a trace by tests/systems/test_properties.py")
-    table.add_column("framework")
-    for column in COLUMNS:
-        table.add_column(column.heading, justify="center")
-    table.add_column("system here")
-    for name, properties in PROPERTIES.items():
-        entries = ("yes" if getattr(properties, column.field) else "no" for column in COLUMNS)
-        table.add_row(name, *entries, properties.system.__name__ if properties.system else "(none yet)")
+    for i, heading in enumerate(HEADINGS):
+        table.add_column(heading, justify="center" if 0 < i <= len(COLUMNS) else "left")
+    for row in rows():
+        table.add_row(*row)
     console.print(table)
     return 0
+
+
+def rows() -> list[Sequence[str]]:
+    """A framework each: which of the properties it has, and its system here."""
+    found: list[Sequence[str]] = []
+    for name, properties in PROPERTIES.items():
+        entries = ("yes" if getattr(properties, column.field) else "no" for column in COLUMNS)
+        found.append((name, *entries, properties.system.__name__ if properties.system else "(none yet)"))
+    return found

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments import catalogue, options, reproduce, shell, testbed
+from experiments import catalogue, options, reproduce, shell, stellaris_frameworks, testbed
 from experiments.presets import architectures
 from experiments.report import page
 from experiments.report.claims import Points, claims, findings, verdict
@@ -40,6 +40,7 @@ def main(arguments: argparse.Namespace) -> int:
                 claims=_claims(points),
                 notes=_notes(points),
                 studies=[_study(out / name, name) for name in ran],
+                frameworks=[stellaris_frameworks.HEADINGS, *stellaris_frameworks.rows()],
                 settings=_settings(points),
                 assumptions=_assumptions(),
                 timeline=_timeline(out),

@@ -29,6 +29,7 @@ def document(
     claims: Sequence[Sequence[str]],
     notes: Sequence[tuple[str, str]],
     studies: Sequence[Study],
+    frameworks: Sequence[Sequence[str]],
     settings: Sequence[Sequence[str]],
     assumptions: Sequence[Sequence[str]],
     timeline: Sequence[Any],
@@ -39,6 +40,7 @@ def document(
       claims: rows of the table of claims.
       notes: claims, and why what was measured differs from them.
       studies: in the order in which they are shown.
+      frameworks: rows of the papers' comparison, the first one its headings.
       settings: environment, system, where its settings are from, and what they are.
       assumptions: names, values and sources of the testbed's numbers.
       timeline: `[function, container, acquired, started, ended, cold]` of each invocation.
@@ -51,6 +53,7 @@ def document(
         notes="".join(f"<p><em>{html.escape(claim)}.</em> {html.escape(note)}</p>" for claim, note in notes),
         studies="".join(map(_section, studies)),
         assumptions=_table(("number", "value", "what it is, and its source"), assumptions),
+        frameworks=_table(frameworks[0], frameworks[1:]),
         settings=_table(("environment", "system", "chosen how", "settings"), settings),
         timeline=json.dumps(timeline, separators=(",", ":")).replace("<", "\\u003c"),
         script=_part("timeline.js"),

@@ -144,7 +144,9 @@ def test_the_contents_lead_to_their_sections(browser: Browser, report: Path) -> 
     """Each link brings a section that has that heading to the top."""
     browser.open(report, 1200)
     links = browser.driver.find_elements(By.CSS_SELECTOR, "nav a")
-    assert {"claims", "timeline", "stellaris-training", "settings", "assumptions"} == {link.text for link in links}
+    assert {"claims", "timeline", "stellaris-training", "frameworks", "settings", "assumptions"} == {
+        link.text for link in links
+    }
     for link in links:
         browser.ask("window.scrollTo(0, 0)")
         link.click()

@@ -86,6 +86,7 @@ def test_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cold_start[1] == "0.3"
     assert "Source: MinionsRL (AAAI 2024)" in cold_start[2]
     assert "2 runs, which took 1.5 minutes" in text
+    assert ["Stellaris", "yes", "yes", "yes", "yes", "Stellaris"] in page.rows
     found = re.search(r'id="invocations">(.*?)</script>', text)
     assert found is not None
     assert json.loads(found[1]) == [["actor", 3, 0.1, 0.4, 1.0, 1]]
