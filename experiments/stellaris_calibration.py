@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
-from experiments import output, plots, study, testbed, variants
+from experiments import output, plots, testbed, tidy, variants
 from experiments.cells import Finished
 from experiments.presets import FRAGMENT
 from experiments.study import Size, Study, Variant
@@ -87,7 +87,7 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
         spread = {environment: 1e3 * of[name] for environment, of in times.items() if name in of}
         plots.spread(spread, out / f"calibration_{name}", level=1e3 * ASSUMED[name], title=f"{name}: {BODIES[name]}")
     headings = ("environment", "body", "runs", "median, ms", "5 to 95 %, ms", "testbed, ms", "factor")
-    study.show("bodies on this machine", headings, rows, out, console)
+    tidy.show("bodies on this machine", headings, rows, out, console)
 
 
 STUDY = Study("stellaris-calibration", SIZES, _variants, _report, alone=True)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from experiments import plots, study, variants
+from experiments import plots, study, tidy, variants
 from experiments.cells import Finished
 from experiments.statistics import estimate
 from experiments.study import Study, Variant
@@ -50,7 +50,7 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
             ylabel="learner functions in use",
         )
         rows += [(environment, name, *_summary(of)) for name, of in groups.items()]
-    study.show("challenges", ("environment", "variant", "staleness", "KL", "return"), rows, out, console)
+    tidy.show("challenges", ("environment", "variant", "staleness", "KL", "return"), rows, out, console)
 
 
 def _summary(of: Sequence[Finished]) -> Sequence[str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from experiments import curves, plots, stellaris_training, study
+from experiments import curves, plots, stellaris_training, study, tidy
 from experiments.cells import Finished
 from experiments.presets import TARGETS
 from experiments.statistics import estimate
@@ -26,7 +26,7 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
             cost = str(estimate(reached)) if reached else "-"
             rows.append((environment, name, *bills, f"{target:g}", f"{len(reached)} of {len(of)}", cost))
     headings = ("environment", "system", "USD demo", "USD use", "target", "reached", "USD by use to the target")
-    study.show("cost of training", headings, rows, out, console)
+    tidy.show("cost of training", headings, rows, out, console)
 
 
 def _cost_of(result: Finished, target: float) -> float | None:

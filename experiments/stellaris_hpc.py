@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from experiments import curves, plots, presets, study, testbed
+from experiments import curves, plots, presets, study, testbed, tidy
 from experiments.cells import Finished
 from experiments.presets import Contender
 from experiments.statistics import estimate
@@ -107,7 +107,7 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
             )
             rows.append((environment, "ratio, return at equal time", *(str(estimate(ratio)) for ratio in ratios)))
     headings = ("environment", "system", "return", "virtual s", "USD demo", "USD use")
-    study.show("960 cores, 16 GPUs", headings, rows, out, console)
+    tidy.show("960 cores, 16 GPUs", headings, rows, out, console)
 
 
 STUDY = Study("stellaris-hpc", SIZES, _variants, _report)

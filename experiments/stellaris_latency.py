@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
-from experiments import plots, study, variants
+from experiments import plots, study, tidy, variants
 from experiments.cells import Finished
 from experiments.study import Study, Variant
 
@@ -29,7 +29,7 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
         title = plots.caption(environment, here[0].cell.budget.steps, seeds=len(here))
         plots.stacked(means, out / f"latency_{environment}", title=title, ylabel="mean of an invocation (ms)")
         rows += [(environment, name, *(f"{parts[part]:.2f}" for part in PARTS)) for name, parts in means.items()]
-    study.show("latency (ms)", ("environment", "function", *PARTS), rows, out, console)
+    tidy.show("latency (ms)", ("environment", "function", *PARTS), rows, out, console)
 
 
 def _means(results: Sequence[Finished]) -> dict[str, dict[str, float]]:

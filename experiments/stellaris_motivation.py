@@ -5,7 +5,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from experiments import curves, plots, study, variants
+from experiments import curves, plots, study, tidy, variants
 from experiments.cells import Finished
 from experiments.presets import paper
 from experiments.study import Size, Study, Variant
@@ -41,7 +41,7 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
             interval = curves.interval(final)
             rows.append((environment, name, str(final), evaluated, f"{seconds.middle:,.1f}", *bills, interval))
     headings = ("environment", "system", "return", "evaluation", "virtual s", "USD demo", "USD use", "interval")
-    study.show("the authors' demo's settings", headings, rows, out, console)
+    tidy.show("the authors' demo's settings", headings, rows, out, console)
 
 
 STUDY = Study("stellaris-motivation", SIZES, _variants, _report)

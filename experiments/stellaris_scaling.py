@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from experiments import curves, plots, presets, study
+from experiments import curves, plots, presets, study, tidy
 from experiments.cells import Finished
 from experiments.presets import ACTORS, FRAGMENT, Contender
 from experiments.statistics import estimate
@@ -105,7 +105,7 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
             if found:
                 plots.sweep(panels, out / f"scaling_{what}_{environment}", title=caption)
     headings = ("environment", "variant", "steps / virtual s", "USD use / 1M steps", "staleness", "return")
-    study.show("scaling", headings, rows, out, console)
+    tidy.show("scaling", headings, rows, out, console)
 
 
 STUDY = Study("stellaris-scaling", SIZES, _variants, _report)

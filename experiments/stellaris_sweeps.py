@@ -6,7 +6,7 @@ from typing import NamedTuple, TypeAlias
 
 from rich.console import Console
 
-from experiments import curves, plots, presets, study, testbed, variants
+from experiments import curves, plots, presets, study, testbed, tidy, variants
 from experiments.cells import Finished
 from experiments.presets import Contender
 from experiments.statistics import estimate
@@ -97,7 +97,7 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
             if panels:
                 plots.sweep(panels, out / f"sweeps_{ratio_name}_{environment}", title=caption)
     headings = ("environment", "testbed", *(ratio.label for ratio in RATIOS.values()))
-    study.show("Stellaris over the synchronous system", headings, rows, out, console)
+    tidy.show("Stellaris over the synchronous system", headings, rows, out, console)
 
 
 def _pairs(groups: Groups, name: str) -> dict[float, tuple[Sequence[Finished], Sequence[Finished]]]:

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 from rich.console import Console
 
-from experiments import curves, plots, study, variants
+from experiments import curves, plots, study, tidy, variants
 from experiments.cells import Finished
 from experiments.presets import architectures, minionsrl_max
 from experiments.study import Size, Study, Variant
@@ -76,7 +76,7 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
             final, seconds = curves.last(of, "episode_return"), curves.last(of, "seconds")
             rows.append((environment, name, str(final), f"{seconds.middle:,.0f}", curves.interval(final)))
     title = f"mean return of the last 100 training episodes after {results[0].cell.budget.steps:,.0f} steps"
-    study.show(title, ("environment", "system", "return", "virtual s", "interval"), rows, out, console)
+    tidy.show(title, ("environment", "system", "return", "virtual s", "interval"), rows, out, console)
 
 
 def _untrained(workload: Workload) -> str:

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from rich.console import Console
 
-from experiments import curves, plots, study
+from experiments import curves, plots, study, tidy
 from experiments.cells import Finished
 from experiments.presets import ACTORS, FRAGMENT, LEARNERS, demo_ppo, on_demand, paper
 from experiments.statistics import estimate
@@ -85,7 +85,7 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
             step = str(estimate(curves.ratios(groups[name], before[name], "episode_return"))) if name in before else ""
             rows.append((environment, name, step, *(str(estimate(of[name])) if name in of else "" for of in together)))
     headings = ("environment", "with", "/ row before", "return, equal time", "equal steps", "virtual time", "cost")
-    study.show("ratios to the demo's baseline", headings, rows, out, console)
+    tidy.show("ratios to the demo's baseline", headings, rows, out, console)
 
 
 def _ratios(groups: Groups, column: str, until: float, last: tuple[str, str] | None = None) -> dict[str, list[float]]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
-from experiments import study, variants
+from experiments import tidy, variants
 from experiments.cells import Finished
 from experiments.presets import LEARNERS, Contender, architectures
 from experiments.study import Size, Study, Variant
@@ -147,7 +147,7 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
         for result in ranked
     ]
     title = f"{results[0].cell.environment}, {results[0].cell.budget.steps:,.0f} steps"
-    study.show(title, ("system", "setting", "seed", "return", "virtual s", "gradients"), rows, out, console)
+    tidy.show(title, ("system", "setting", "seed", "return", "virtual s", "gradients"), rows, out, console)
 
 
 STUDY = Study("tuning", SIZES, _variants, _report, seed=SEED)

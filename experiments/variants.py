@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
-from experiments import plots, presets, study
+from experiments import plots, presets, study, tidy
 from experiments.cells import Finished
 from experiments.presets import Preset
 from experiments.statistics import estimate
@@ -59,7 +59,7 @@ def _report(name: str, results: Sequence[Finished], out: Path, console: Console)
             figures = [f"{middle:,.4g}" for middle in middles] + [f"{bill:.4f}" for bill in bills]
             rows.append((environment, setting, str(estimate(bars[setting])), str(len(of)), *figures))
     headings = ("environment", "variant", "return", "seeds", "virtual s", "gradients", "versions", "staleness")
-    study.show(name, (*headings, "USD demo", "USD use"), rows, out, console)
+    tidy.show(name, (*headings, "USD demo", "USD use"), rows, out, console)
 
 
 def column(of: Sequence[Finished], name: str) -> list[float]:
