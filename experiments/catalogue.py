@@ -46,7 +46,7 @@ EXPERIMENTS: Mapping[str, Entry] = {
     "stellaris-cost": Entry(
         "stellaris_cost",
         f"{STELLARIS}, training cost (the runs of stellaris-training)",
-        {"smoke": "1", "small": "90", "paper": "3,000"},
+        {"smoke": "1", "small": "120", "paper": "3,000"},
     ),
     "stellaris-ablation": Entry("stellaris_ablation", f"{STELLARIS}, ablation", _VARIANTS),
     "stellaris-aggregators": Entry(

@@ -8,7 +8,7 @@ import numpy as np
 
 from experiments import plots
 from experiments.cells import Finished
-from experiments.statistics import Estimate, estimate
+from experiments.statistics import Estimate, estimate, ratio
 
 
 def draw(groups: Mapping[str, Sequence[Finished]], path: Path, *, title: str, over: Mapping[str, str]) -> None:
@@ -37,7 +37,7 @@ def at(one: Finished, column: str, seconds: float = math.inf) -> float:
 def ratios(of: Sequence[Finished], baseline: Sequence[Finished], column: str, seconds: float = math.inf) -> list[float]:
     """A column over the baseline's, seed by seed, after so many virtual seconds, or each at its end."""
     by_seed = {one.cell.seed: at(one, column, seconds) for one in baseline}
-    return [_ratio(at(one, column, seconds), by_seed[one.cell.seed]) for one in of if one.cell.seed in by_seed]
+    return [ratio(at(one, column, seconds), by_seed[one.cell.seed]) for one in of if one.cell.seed in by_seed]
 
 
 def at_equal_time(of: Sequence[Finished], baseline: Sequence[Finished]) -> list[float]:
@@ -45,14 +45,9 @@ def at_equal_time(of: Sequence[Finished], baseline: Sequence[Finished]) -> list[
     pairs = [(one, other) for one in of for other in baseline if one.cell.seed == other.cell.seed]
     ends = [min(one.history[-1]["seconds"], other.history[-1]["seconds"]) for one, other in pairs]
     return [
-        _ratio(at(one, "episode_return", end), at(other, "episode_return", end))
+        ratio(at(one, "episode_return", end), at(other, "episode_return", end))
         for (one, other), end in zip(pairs, ends, strict=True)
     ]
-
-
-def _ratio(one: float, other: float) -> float:
-    """Not a number where the other is not positive: a ratio of such returns says nothing."""
-    return one / other if other > 0 else math.nan
 
 
 def swept(groups: Mapping[str, Sequence[Finished]], system: str, what: str) -> dict[float, Sequence[Finished]]:

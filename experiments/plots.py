@@ -145,9 +145,13 @@ def lines(
 def spread(values: Mapping[str, Any], path: Path, *, level: float, title: str) -> None:
     """Milliseconds by name, as boxes from the 25th to the 75th percentile with whiskers from the 5th to the 95th."""
     with figure(path, title, columns=1, suffixes=(".png", ".pdf")) as (axes,):
-        axes.boxplot([*values.values()], tick_labels=[*values], whis=(5, 95), showfliers=False)
+        middle = {"color": "black"}
+        axes.boxplot([*values.values()], tick_labels=[*values], whis=(5, 95), showfliers=False, medianprops=middle)
         axes.axhline(level, color="black", linestyle=":", label="assumed of the testbed")
         axes.set(ylabel="milliseconds", yscale="log")
+        axes.yaxis.set_major_locator(matplotlib.ticker.LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_formatter(matplotlib.ticker.NullFormatter())
         _legend(axes)
 
 

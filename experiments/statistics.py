@@ -1,5 +1,6 @@
 """What several seeds say: an interquartile mean with its interval, or, of few of them, only what they came to."""
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -23,6 +24,16 @@ class Estimate(NamedTuple):
     def __str__(self) -> str:
         around = f" ({self.low:,.4g} to {self.high:,.4g})" if self.low < self.high else ""
         return f"{self.middle:,.4g}{around}"
+
+
+def ratio(one: float, other: float) -> float:
+    """One figure over another; not a number where the other is not positive, as returns may be.
+
+    Example:
+      >>> ratio(1.0, 2.0), ratio(1.0, -2.0)
+      (0.5, nan)
+    """
+    return one / other if other > 0 else math.nan
 
 
 def interquartile_mean(values: Sequence[float]) -> float:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from experiments.statistics import Estimate, estimate
+from experiments.statistics import Estimate, estimate, ratio
 
 #: A claim is judged only where the baseline reaches such a part of what it comes to, tuned, with as many steps.
 ENOUGH = 0.7
@@ -102,7 +102,7 @@ def findings(points: Mapping[str, Points]) -> dict[str, list[Finding]]:
                 continue
             ratios = [comparison.compare(own[seed], baseline[seed]) for seed in both]
             finals = [baseline[seed]["episode_return"][-1] for seed in both]
-            returns = [own[seed]["episode_return"][-1] / baseline[seed]["episode_return"][-1] for seed in both]
+            returns = [ratio(own[seed]["episode_return"][-1], baseline[seed]["episode_return"][-1]) for seed in both]
             enough = ENOUGH * tuned(environment, baseline[both[0]]["steps"][-1])
             finding = Finding(
                 estimate(ratios),
@@ -131,18 +131,15 @@ def _return_ratio(own: Run, other: Run) -> float:
     """Returns at the last instant that both have seen."""
     end = min(own["seconds"][-1], other["seconds"][-1])
     one, two = (np.interp(end, run["seconds"], run["episode_return"]) for run in (own, other))
-    return float(one / two)
+    return ratio(float(one), float(two))
 
 
-def _saved_by_use(own: Run, other: Run) -> float:
-    """The share of the baseline's cost that was not spent for the same number of steps."""
-    return float(1 - own["cost_pay_per_use"][-1] / other["cost_pay_per_use"][-1])
+def _saved(bill: str) -> Callable[[Run, Run], float]:
+    """The share of the baseline's cost, under a bill, that was not spent for the same number of steps."""
+    return lambda own, other: float(1 - own[bill][-1] / other[bill][-1])
 
 
-def _saved(own: Run, other: Run) -> float:
-    return float(1 - own["cost_demo"][-1] / other["cost_demo"][-1])
-
-
+_SAVED_BY_USE, _SAVED = _saved("cost_pay_per_use"), _saved("cost_demo")
 _REWARD = "episodic reward against the baselines at equal wall-clock time"
 _COST = "training cost reduction against the baselines"
 _HPC_REWARD, _HPC_COST = "episodic reward against PAR-RL", "training cost reduction against PAR-RL"
@@ -150,12 +147,12 @@ COMPARISONS = (
     Comparison(_REWARD, "stellaris-training", "synchronous", "tuned", _return_ratio),
     Comparison(_REWARD, "stellaris-motivation", "synchronous", "the demo's settings", _return_ratio),
     Comparison(_REWARD, "stellaris-training", "MinionsRL-Max", "tuned, against MinionsRL-Max", _return_ratio),
-    Comparison(_COST, "stellaris-training", "synchronous", "tuned, by use", _saved_by_use),
-    Comparison(_COST, "stellaris-training", "MinionsRL-Max", "tuned, against MinionsRL-Max, by use", _saved_by_use),
-    Comparison(_COST, "stellaris-training", "synchronous", "tuned, demo's bill", _saved),
-    Comparison(_COST, "stellaris-motivation", "synchronous", "the demo's settings, by use", _saved_by_use),
-    Comparison(_COST, "stellaris-motivation", "synchronous", "the demo's settings, demo's bill", _saved),
+    Comparison(_COST, "stellaris-training", "synchronous", "tuned, by use", _SAVED_BY_USE),
+    Comparison(_COST, "stellaris-training", "MinionsRL-Max", "tuned, against MinionsRL-Max, by use", _SAVED_BY_USE),
+    Comparison(_COST, "stellaris-training", "synchronous", "tuned, demo's bill", _SAVED),
+    Comparison(_COST, "stellaris-motivation", "synchronous", "the demo's settings, by use", _SAVED_BY_USE),
+    Comparison(_COST, "stellaris-motivation", "synchronous", "the demo's settings, demo's bill", _SAVED),
     Comparison(_HPC_REWARD, "stellaris-hpc", "PAR-RL", "960 cores, 16 GPUs", _return_ratio),
-    Comparison(_HPC_COST, "stellaris-hpc", "PAR-RL", "960 cores, 16 GPUs, by use", _saved_by_use),
-    Comparison(_HPC_COST, "stellaris-hpc", "PAR-RL", "960 cores, 16 GPUs, demo's bill", _saved),
+    Comparison(_HPC_COST, "stellaris-hpc", "PAR-RL", "960 cores, 16 GPUs, by use", _SAVED_BY_USE),
+    Comparison(_HPC_COST, "stellaris-hpc", "PAR-RL", "960 cores, 16 GPUs, demo's bill", _SAVED),
 )

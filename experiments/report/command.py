@@ -102,6 +102,7 @@ def _study(folder: Path, name: str) -> page.Study:
         description=entry.load().DESCRIPTION,
         command=f"python -m experiments {name} --preset small",
         pictures=sorted(folder.glob("*.png")),
+        table=_lines(folder / "table.csv"),
         rows=[(*key, *_figures(of)) for key, of in groups.items()],
         taken=_taken(_rows(folder / "wall_seconds.csv")),
     )
@@ -143,6 +144,11 @@ def _timeline(out: Path) -> list[Any]:
         for function, container, acquired, started, ended, cold in rows
         if ended == ended and started == started and ended <= _SECONDS  # what never ended is NaN
     ][:_INVOCATIONS]
+
+
+def _lines(path: Path) -> list[list[str]]:
+    with path.open(newline="") as file:
+        return list(csv.reader(file))
 
 
 def _rows(path: Path) -> list[dict[str, str]]:

@@ -16,7 +16,8 @@ class Study(NamedTuple):
     description: str
     command: str
     pictures: Sequence[Path]
-    rows: Sequence[Sequence[str]]
+    table: Sequence[Sequence[str]]  #: what it prints, the headings first.
+    rows: Sequence[Sequence[str]]  #: a row for each of its variants.
     taken: str  #: how long its runs took.
 
 
@@ -70,6 +71,7 @@ def _section(study: Study) -> str:
     return (
         f'<section id="{study.name}"><h2>{study.name}</h2><p><em>{html.escape(study.of)}.</em> '
         f"{html.escape(study.description[:1].upper() + study.description[1:])}.</p>{pictures}"
+        f"{_table(study.table[0], study.table[1:])}"
         f"<details><summary>all settings</summary>{_table(_RUNS, study.rows)}</details>"
         f"<pre>{html.escape(study.command)}</pre><p>{html.escape(study.taken)}</p></section>"
     )

@@ -55,6 +55,7 @@ def write(folder: Path) -> None:
     )
     (study / "curves.csv").write_text("environment,system,setting,seed,seconds,steps,episode_return,cost_pay_per_use\n")
     (study / "wall_seconds.csv").write_text("environment,wall_seconds\nHopper-v4,30\nHopper-v4,60.0\n")
+    (study / "table.csv").write_text('environment,system,return\nHopper-v4,"IMPALA, <i>",12 (10 to 14)\n')
     (study / "training_Hopper-v4.png").write_bytes(b"\x89PNG")
     cell = folder / "cells" / "0123"
     cell.mkdir(parents=True)
@@ -86,6 +87,7 @@ def test_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cold_start[1] == "0.3"
     assert "Source: MinionsRL (AAAI 2024)" in cold_start[2]
     assert "2 runs, which took 1.5 minutes" in text
+    assert ["Hopper-v4", "IMPALA, <i>", "12 (10 to 14)"] in page.rows
     assert ["Stellaris", "yes", "yes", "yes", "yes", "Stellaris"] in page.rows
     found = re.search(r'id="invocations">(.*?)</script>', text)
     assert found is not None
