@@ -58,6 +58,10 @@ EXPERIMENTS: Mapping[str, Entry] = {
     "stellaris-latency": Entry("stellaris_latency", f"{STELLARIS}, latency breakdown", _VARIANTS),
     "stellaris-sweeps": Entry("stellaris_sweeps", f"{STELLARIS}, when the headline ratios hold", _MANY_VARIANTS),
     "stellaris-hpc": Entry("stellaris_hpc", f"{STELLARIS}, PAR-RL on 960 cores and 16 GPUs", _VARIANTS),
+    "stellaris-demo-sweeps": Entry(
+        "stellaris_demo_sweeps", f"{STELLARIS}, the same with the demo's settings", _MANY_VARIANTS
+    ),
+    "stellaris-hpc-sweeps": Entry("stellaris_hpc_sweeps", f"{STELLARIS}, the same against PAR-RL", _MANY_VARIANTS),
     "stellaris-scaling": Entry("stellaris_scaling", f"{STELLARIS}, 1 to 1,000 functions", _MANY_VARIANTS),
     "stellaris-frameworks": Entry("stellaris_frameworks", f"{STELLARIS}, table of related systems"),
     "stellaris-why": Entry("stellaris_why", f"{STELLARIS}, what 2.2 times the reward is made of", _VARIANTS),

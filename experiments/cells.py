@@ -1,6 +1,7 @@
 """One run of a study: what it is set up with, where it is kept, and the process that does it."""
 
 import ast
+import contextlib
 import csv
 import functools
 import hashlib
@@ -155,51 +156,62 @@ def failure(cell: Cell, out: Path) -> str:
     return lines[-1] if lines else "its process was killed"
 
 
-class Running:
-    """A cell in a process of its own, which sends every row of its history.
+class Worker:
+    """A process that does one cell after the other: what it has compiled for one it need not compile for the next.
+
+    After `begin` its `wire` brings every row of the cell's history, and at last whether the cell went well. A worker
+    whose process was killed closes it.
 
     Args:
-      cell: to be run.
       out: the study's folder.
     """
 
-    def __init__(self, cell: Cell, out: Path) -> None:
+    def __init__(self, out: Path) -> None:
         context = multiprocessing.get_context("spawn")  # a fork of a process that has JAX's threads may hang
-        self.rows, far_end = context.Pipe(duplex=False)
-        self._process = context.Process(target=_work, args=(cell, out, far_end), daemon=True)
+        self.wire, far_end = context.Pipe()
+        self._process = context.Process(target=_work, args=(out, far_end), daemon=True)
         self._process.start()
         far_end.close()
 
-    def wait(self) -> bool:
-        """Waits for its end; whether it went well."""
-        self._process.join()
-        self.rows.close()
-        return self._process.exitcode == 0
+    def begin(self, cell: Cell) -> None:
+        """Has it do a cell; it must have none."""
+        with contextlib.suppress(OSError):  # of a process that was killed meanwhile the wire says so itself
+            self.wire.send(cell)
 
-    def kill(self) -> None:
+    def end(self) -> None:
         """At once."""
         self._process.kill()
-        self.wait()
+        self._process.join()
+        self.wire.close()
 
 
-def _work(cell: Cell, out: Path, rows: Connection) -> None:
-    """The process: runs the cell, and puts its folder in place once all of it is there."""
+def _work(out: Path, wire: Connection) -> None:
+    """The process: ends with the study's, whatever ends that."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent looks after that
     _keep_compiled(out / "compiled")
+    try:
+        while True:
+            wire.send(_do(wire.recv(), out, wire))
+            sys.stdout.flush()
+    except (EOFError, OSError):
+        os._exit(0)  # a thread that still compiles crashes the interpreter's end
+
+
+def _do(cell: Cell, out: Path, wire: Connection) -> bool:
+    """Runs a cell, and puts its folder in place once all of it is there; whether it went well."""
     folder = _folder(cell, out)
     shutil.rmtree(folder, ignore_errors=True)
     draft = folder.with_suffix(".unfinished")
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(parents=True)
     try:
-        run(cell, draft, _Wire(rows), out=out)
-        status = 0
+        run(cell, draft, _Wire(wire), out=out)
+        well = True
     except Exception:
         (draft / _LOG).write_text(traceback.format_exc())
-        status = 1
+        well = False
     draft.rename(folder)
-    sys.stdout.flush()
-    os._exit(status)  # a thread that still compiles crashes the interpreter's end
+    return well
 
 
 def _keep_compiled(folder: Path) -> None:

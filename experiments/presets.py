@@ -85,25 +85,37 @@ def contender(
     assumed: testbed.Assumed = testbed.ASSUMED,
 ) -> Contender:
     """A system on the testbed: what it calls serverless starts on demand, all else is reserved."""
-    learners = getattr(system, "learners", 1)
+    learners, samples = getattr(system, "learners", 1), _samples(system)
     if getattr(system, "serverless", ()):
-        functions = testbed.serverless(actors=actors, learners=learners, assumed=assumed)
+        functions = testbed.serverless(actors=actors, learners=learners, samples=samples, assumed=assumed)
         prices = testbed.serverless_prices(actors=actors, learners=learners)
     else:
         central_inference = "inference" in system.functions
         functions = testbed.reserved(
-            actors=actors, learners=learners, central_inference=central_inference, assumed=assumed
+            actors=actors,
+            learners=learners,
+            samples=samples,
+            central_inference=central_inference,
+            assumed=assumed,
         )
         prices = testbed.reserved_prices(actors=actors, learners=learners)
     return Contender(name, system, functions, prices, colour, line)
 
 
-def _stellaris(system: Stellaris) -> Contender:
-    return contender("stellaris", system, colour="#0072B2")
+def _samples(system: Any) -> int:
+    """What a learner computes a gradient on: a minibatch, which has whole fragments for IMPALA, or its shard of one."""
+    minibatch: int = system.algorithm.minibatch_size
+    if isinstance(system.algorithm, IMPALA):
+        minibatch *= FRAGMENT
+    return minibatch // system.learners if isinstance(system, DataParallel) else minibatch
 
 
-def _synchronous(system: Synchronous) -> Contender:
-    return contender("synchronous", system, colour="#D55E00", line="--")
+def _stellaris(system: Stellaris, assumed: testbed.Assumed) -> Contender:
+    return contender("stellaris", system, colour="#0072B2", assumed=assumed)
+
+
+def _synchronous(system: Synchronous, assumed: testbed.Assumed) -> Contender:
+    return contender("synchronous", system, colour="#D55E00", line="--", assumed=assumed)
 
 
 def demo_ppo(minibatch_size: int, *, epochs: int = 10) -> PPO:
@@ -120,7 +132,7 @@ def demo_ppo(minibatch_size: int, *, epochs: int = 10) -> PPO:
     )
 
 
-def paper(environment: str) -> Preset:
+def paper(environment: str, assumed: testbed.Assumed = testbed.ASSUMED) -> Preset:
     """The demo's own settings: 20 rounds of 16 x 256 steps, full batches, 10 iterations; learners take a quarter each.
 
     Source: the authors' public demo of Stellaris (SC 2024). The learning rate, which it leaves to RLlib, and the value
@@ -140,15 +152,16 @@ def paper(environment: str) -> Preset:
                     aggregator=staleness_aware(LEARNERS, decay=0.9, combine="sequential", threshold="integer"),
                     rho=1.0,
                     control=StalenessControl(pace=0),
-                )
+                ),
+                assumed,
             ),
-            _synchronous(Synchronous(demo_ppo(batch))),
+            _synchronous(Synchronous(demo_ppo(batch)), assumed),
         ),
         budget=Budget(steps=rounds * batch),
     )
 
 
-def tuned(environment: str) -> Preset:
+def tuned(environment: str, assumed: testbed.Assumed = testbed.ASSUMED) -> Preset:
     """Ours: one PPO for both systems, chosen for each of them by as many runs (`_chosen`)."""
     chosen = _chosen(environment)
     ppo = chosen.synchronous.algorithm
@@ -159,7 +172,7 @@ def tuned(environment: str) -> Preset:
         summary=f"ours ({chosen.source}): learning rate {ppo.learning_rate:g}, {ppo.epochs} epochs of "
         f"{ppo.minibatch_size}, actors {actors}",
         workload=workload(environment),
-        contenders=(_stellaris(chosen.stellaris), _synchronous(chosen.synchronous)),
+        contenders=(_stellaris(chosen.stellaris, assumed), _synchronous(chosen.synchronous, assumed)),
         # With a target a run ends when it is reached, and the limit is for those that never do.
         budget=Budget(seconds=50.0 if environment == "CartPole-v1" else 200.0, target_return=TARGETS[environment])
         if environment in TARGETS

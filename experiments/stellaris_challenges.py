@@ -23,7 +23,10 @@ def _variants(environment: str) -> Sequence[Variant]:
 
 
 def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
-    """The divergence is that of a learner's policy from the behaviour policy, by `approximate_kl`."""
+    """One divergence is that of a learner's policy from the behaviour policy, by `approximate_kl`.
+
+    The other is that of the policy that a batch has led to from the one that the batch before it led to, exactly.
+    """
     rows = []
     for environment, groups in study.by_environment(results).items():
         caption = plots.caption(environment, results[0].cell.budget.steps, seeds=max(map(len, groups.values())))
@@ -31,6 +34,7 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
         for column, label in (
             ("staleness_mean", "staleness of applied\ngradients (versions)"),
             ("kl", "KL of the learners' policies\nfrom the behaviour policy"),
+            ("policy_kl", "KL of a batch's policy\nfrom the one before"),
         ):
             plots.lines(
                 {name: [_column(one, column) for one in of] for name, of in groups.items()},
@@ -50,11 +54,15 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
             ylabel="learner functions in use",
         )
         rows += [(environment, name, *_summary(of)) for name, of in groups.items()]
-    tidy.show("challenges", ("environment", "variant", "staleness", "KL", "return"), rows, out, console)
+    tidy.show(
+        "challenges", ("environment", "variant", "staleness", "KL", "KL of successive", "return"), rows, out, console
+    )
 
 
 def _summary(of: Sequence[Finished]) -> Sequence[str]:
-    means = [[float(np.mean(_column(one, column)[1])) for one in of] for column in ("staleness_mean", "kl")]
+    means = [
+        [float(np.mean(_column(one, column)[1])) for one in of] for column in ("staleness_mean", "kl", "policy_kl")
+    ]
     finals = [one.history[-1]["episode_return"] for one in of]
     return [str(estimate(values)) for values in (*means, finals)]
 

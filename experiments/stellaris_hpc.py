@@ -24,8 +24,6 @@ DESCRIPTION = "reward and cost against PAR-RL's synchronous data-parallel learne
 
 ACTORS, FRAGMENT, GPUS = 960, 16, 16
 PAR_RL = "PAR-RL"
-#: A learner has a GPU to itself.
-NONE_SHARES = testbed.Assumed(gpu_sharing=0.0)
 SIZES = {
     "smoke": Size(("CartPole-v1",), 3 * ACTORS * FRAGMENT, 1),
     "small": Size(("Hopper-v4",), 300_000, 5),
@@ -35,8 +33,8 @@ SIZES = {
 }
 
 
-def _variants(environment: str) -> Sequence[Variant]:
-    """Both on the same workload."""
+def variants(environment: str, assumed: testbed.Assumed = testbed.ASSUMED) -> Sequence[Variant]:
+    """Both on the same workload; a learner has a GPU to itself."""
     preset = presets.tuned(environment)
     own, _ = preset.contenders
     assert isinstance(own.system, Stellaris)
@@ -44,12 +42,14 @@ def _variants(environment: str) -> Sequence[Variant]:
     ppo = replace(own.system.algorithm, minibatch_size=ACTORS * FRAGMENT // 8)
     aggregator = staleness_aware(GPUS, decay=1.0, combine="sequential")
     stellaris = replace(own.system, algorithm=ppo, learners=GPUS, aggregator=aggregator)
+    shard = ppo.minibatch_size // GPUS
+    none_shares = replace(assumed, gpu_sharing=0.0)
     workload = replace(preset.workload, actors=ACTORS, fragment=FRAGMENT)
     contenders = (
         Contender(
             own.name,
             stellaris,
-            testbed.serverless(actors=ACTORS, learners=GPUS, assumed=NONE_SHARES),
+            testbed.serverless(actors=ACTORS, learners=GPUS, samples=ppo.minibatch_size, assumed=none_shares),
             _serverless_prices(),
             own.colour,
             own.line,
@@ -57,7 +57,7 @@ def _variants(environment: str) -> Sequence[Variant]:
         Contender(
             PAR_RL,
             DataParallel(ppo, learners=GPUS),
-            testbed.reserved(actors=ACTORS, learners=GPUS),
+            testbed.reserved(actors=ACTORS, learners=GPUS, samples=shard, assumed=assumed),
             _reserved_prices(),
             "#CC79A7",
             ":",
@@ -110,5 +110,5 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
     tidy.show("960 cores, 16 GPUs", headings, rows, out, console)
 
 
-STUDY = Study("stellaris-hpc", SIZES, _variants, _report)
+STUDY = Study("stellaris-hpc", SIZES, variants, _report)
 add_arguments, main = STUDY.add_arguments, STUDY.main

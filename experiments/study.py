@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from rich.console import Console
 
 from experiments import options, output, progress, runs, shell, tidy
-from experiments.cells import Cell, Finished, Running, failure, finished, is_done, run
+from experiments.cells import Cell, Finished, Worker, failure, finished, is_done, run
 from experiments.presets import Contender
 from stellaris.systems import Budget, Evaluation, Workload
 
@@ -172,7 +172,8 @@ def _run(cells: Sequence[Cell], out: Path, jobs: int, console: Console, failures
     needed = [cell.replay for cell in cells if cell.replay is not None]
     waiting = list({cell.key: cell for cell in (*needed, *cells) if not is_done(cell, out)}.values())
     clock = _Clock()
-    running: dict[Any, tuple[Cell, Running, runs.Outcome]] = {}
+    idle: list[Worker] = []
+    running: dict[Any, _Running] = {}
     try:
         with progress.Display(console) as display:
             while waiting or running:
@@ -182,26 +183,46 @@ def _run(cells: Sequence[Cell], out: Path, jobs: int, console: Console, failures
                     break
                 for cell in ready[: jobs - len(running)]:
                     waiting.remove(cell)
-                    process, outcome = Running(cell, out), cell.outcome()
-                    running[process.rows] = (cell, process, outcome)
-                    outcome.begin()
-                    display.begin(outcome)
-                for rows in connection.wait(list(running), timeout=_PATIENCE):
-                    cell, process, outcome = running[rows]
-                    try:
-                        outcome.add(process.rows.recv())
-                        display.row(outcome)
-                    except EOFError:
-                        del running[rows]
-                        outcome.status = "done" if process.wait() else "failed"
-                        if outcome.status == "failed":
+                    begun = _Running(idle.pop() if idle else Worker(out), cell, cell.outcome())
+                    running[begun.worker.wire] = begun
+                    begun.worker.begin(cell)
+                    begun.outcome.begin()
+                    display.begin(begun.outcome)
+                for wire in connection.wait(list(running), timeout=_PATIENCE):
+                    worker, cell, outcome = running[wire]
+                    if isinstance(said := _said(worker), bool):
+                        del running[wire]
+                        outcome.status = "done" if said else "failed"
+                        if said:
+                            idle.append(worker)
+                        else:
+                            worker.end()
                             failures.append(cell)
                         display.end(outcome)
                         console.print(clock.ended(jobs, len(waiting) + len(running)))
+                    else:
+                        outcome.add(said)
+                        display.row(outcome)
                 shell.check()
     finally:
-        for _, process, _ in running.values():
-            process.kill()
+        for worker in (*idle, *(begun.worker for begun in running.values())):
+            worker.end()
+
+
+class _Running(NamedTuple):
+    """A cell that a worker does."""
+
+    worker: Worker
+    cell: Cell
+    outcome: runs.Outcome
+
+
+def _said(worker: Worker) -> Any:
+    """A row of a worker's cell; or whether the cell went well, which it did not if the worker is no more."""
+    try:
+        return worker.wire.recv()
+    except (EOFError, OSError):
+        return False
 
 
 class _Clock:

@@ -40,6 +40,11 @@ INFERENCE = 0.003
 #: One gradient of the 2x256 network on a minibatch, alone on a V100. Assumption: dominated by launching kernels, and so
 #: the same for every minibatch of up to a few thousand samples.
 GRADIENT = 0.010
+#: The power of the number of samples with which a gradient's time grows: 0 where launching kernels dominates, 1 where
+#: computing does. Assumption: see there.
+GRADIENT_GROWTH = 0.0
+#: The samples for which the time of a gradient is what it is said to be, however it grows with their number.
+GRADIENT_SAMPLES = 512
 #: How much the learner functions that share a GPU slow each other down, as the power of their number: between 0 (they
 #: fit side by side) and 1 (they take turns). Assumption: half-way, as a ratio.
 GPU_SHARING = testbeds.GPU_SHARING
@@ -78,10 +83,15 @@ class Assumed:
     variation: float = VARIATION  #: coefficient of variation of every duration but keep-alive.
     gradient: float = GRADIENT  #: seconds of a gradient alone on a GPU.
     gpu_sharing: float = GPU_SHARING  #: `k` learner functions on one GPU take `k ** gpu_sharing` times as long.
+    growth: float = GRADIENT_GROWTH  #: `n` samples take `(n / GRADIENT_SAMPLES) ** growth` times as long.
 
     def varying(self, mean: float) -> Delay:
         """A duration around its mean."""
         return LogNormal(mean, self.variation)
+
+    def gradient_on(self, samples: int) -> float:
+        """Seconds of a gradient on a minibatch, alone on a GPU."""
+        return self.gradient * math.pow(samples / GRADIENT_SAMPLES, self.growth)
 
     @property
     def transfer(self) -> Transfer:
@@ -98,8 +108,13 @@ def _sharers(learners: int) -> int:
     return min(learners, testbeds.LEARNERS_PER_GPU)
 
 
-def serverless(*, actors: int, learners: int, assumed: Assumed = ASSUMED) -> dict[str, FunctionSpec]:
-    """Stellaris' functions: everything starts cold, and up to four learners share a GPU."""
+def serverless(
+    *, actors: int, learners: int, samples: int = GRADIENT_SAMPLES, assumed: Assumed = ASSUMED
+) -> dict[str, FunctionSpec]:
+    """Stellaris' functions: everything starts cold, and up to four learners share a GPU.
+
+    Samples are those that a learner computes a gradient on.
+    """
     varying = assumed.varying
     return {
         "actor": FunctionSpec(
@@ -111,7 +126,7 @@ def serverless(*, actors: int, learners: int, assumed: Assumed = ASSUMED) -> dic
             transfer=assumed.transfer,
         ),
         "learner": FunctionSpec(
-            compute=varying(assumed.gradient * _sharers(learners) ** assumed.gpu_sharing),
+            compute=varying(assumed.gradient_on(samples) * _sharers(learners) ** assumed.gpu_sharing),
             cold_start=varying(LEARNER_COLD_START),
             keep_alive=KEEP_ALIVE,
             max_concurrency=learners,
@@ -130,10 +145,16 @@ def serverless(*, actors: int, learners: int, assumed: Assumed = ASSUMED) -> dic
 
 
 def reserved(
-    *, actors: int, learners: int = 1, central_inference: bool = False, assumed: Assumed = ASSUMED
+    *,
+    actors: int,
+    learners: int = 1,
+    samples: int = GRADIENT_SAMPLES,
+    central_inference: bool = False,
+    assumed: Assumed = ASSUMED,
 ) -> dict[str, FunctionSpec]:
     """Reserved machines: always warm, called directly, each learner alone on its GPU.
 
+    Samples are those that a learner computes a gradient on.
     With several learners there is an `all_reduce` between them, a ring: its work is in bytes, and its `2 (N - 1)` steps
     take a message each. With central inference there is an `inference`, on the learner's machine.
     """
@@ -141,7 +162,9 @@ def reserved(
     step = ENVIRONMENT_ALONE if central_inference else ENVIRONMENT_STEP
     functions = {
         "actor": FunctionSpec(compute=varying(step), max_concurrency=actors, transfer=assumed.transfer),
-        "learner": FunctionSpec(compute=varying(assumed.gradient), max_concurrency=learners, transfer=assumed.transfer),
+        "learner": FunctionSpec(
+            compute=varying(assumed.gradient_on(samples)), max_concurrency=learners, transfer=assumed.transfer
+        ),
     }
     if learners > 1:
         messages = Constant(2 * (learners - 1) * LINK_LATENCY)

@@ -47,6 +47,23 @@ class DiagonalGaussian(NamedTuple):
         """`sum_i log std_i + log sqrt(2 pi e)`."""
         return jnp.sum(self._of_each(self.log_std) + _LOG_SQRT_2PI + 0.5, axis=-1)
 
+    def kl_divergence(self, other: "DiagonalGaussian") -> Float[Array, "*batch"]:
+        """`KL(self || other) = sum_i log(s_i / std_i) + (std_i^2 + (mean_i - m_i)^2) / (2 s_i^2) - 1/2`.
+
+        Args:
+          other: with means `m` and standard deviations `s`.
+
+        Example:
+          >>> near, far = (DiagonalGaussian(jnp.array([mean]), jnp.zeros(1)) for mean in (0.0, 2.0))
+          >>> print(near.kl_divergence(far))
+          2.0
+        """
+        checks.same_shape(self.mean, "mean", **{"other.mean": other.mean})
+        log_std, inverse = self._of_each(self.log_std), other._of_each(jnp.exp(-other.log_std))
+        narrowing = other._of_each(other.log_std) - log_std
+        distance = (self.mean - other.mean) * inverse
+        return jnp.sum(narrowing + 0.5 * (jnp.exp(-2.0 * narrowing) + jnp.square(distance) - 1.0), axis=-1)
+
     def sample(self, noise: Float[Array, "*batch action"]) -> Float[Array, "*batch action"]:
         """The action for standard normal noise of the mean's shape."""
         checks.same_shape(self.mean, "mean", noise=noise)
@@ -99,6 +116,22 @@ class Categorical(NamedTuple):
         log_probs = jax.nn.log_softmax(self.logits)
         probs = jnp.exp(log_probs)
         return -jnp.sum(jnp.where(probs > 0, probs * jnp.where(probs > 0, log_probs, 0.0), 0.0), axis=-1)
+
+    def kl_divergence(self, other: "Categorical") -> Float[Array, "*batch"]:
+        """`KL(self || other) = sum_a p_a log(p_a / q_a)`; what this one never does adds nothing.
+
+        Args:
+          other: with probabilities `q`. Where it has none and this one has, the divergence is infinite.
+
+        Example:
+          >>> print(f"{Categorical(jnp.array([0.0, -jnp.inf])).kl_divergence(Categorical(jnp.zeros(2))):.4f}")
+          0.6931
+        """
+        checks.same_shape(self.logits, "logits", **{"other.logits": other.logits})
+        log_probs = jax.nn.log_softmax(self.logits)
+        probs = jnp.exp(log_probs)
+        difference = jnp.where(probs > 0, log_probs - jax.nn.log_softmax(other.logits), 0.0)
+        return jnp.sum(probs * difference, axis=-1)
 
     def sample(self, noise: Float[Array, "*batch n"]) -> Int[Array, "*batch"]:
         """`argmax(logits + noise)` for standard Gumbel noise of the logits' shape."""

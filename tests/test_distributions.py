@@ -370,3 +370,47 @@ def test_anything_else_is_an_error(parameters, name):
     batch = PPO().prepare(sample_trajectory(problems.gaussian))
     with pytest.raises(TypeError, match=message):
         PPO().loss(apply_fn, {}, batch)
+
+
+@pytest.mark.parametrize("batch", BATCHES)
+@pytest.mark.parametrize("shared_std", [False, True])
+def test_divergence_of_gaussians_is_the_expected_log_ratio(batch, shared_std):
+    """Against Gauss-Hermite quadrature of E[log p - log q], of each action by itself."""
+    mean, std, _ = gaussian(batch)
+    other_mean, other_std, _ = gaussian(batch, seed=1)
+    std = np.array([0.3, 1.0, 2.0]) if shared_std else std
+    nodes, weights = np.polynomial.hermite_e.hermegauss(20)
+    at = mean[..., None] + np.broadcast_to(std, mean.shape)[..., None] * nodes
+    difference = scipy.stats.norm.logpdf(at, mean[..., None], np.broadcast_to(std, mean.shape)[..., None])
+    difference -= scipy.stats.norm.logpdf(at, other_mean[..., None], other_std[..., None])
+    with jax.enable_x64(True):
+        one = DiagonalGaussian(jnp.asarray(mean), jnp.log(std))
+        two = DiagonalGaussian(jnp.asarray(other_mean), jnp.log(other_std))
+        divergence, of_itself = one.kl_divergence(two), one.kl_divergence(one)
+    np.testing.assert_allclose(divergence, (difference @ (weights / weights.sum())).sum(-1), rtol=1e-10)
+    np.testing.assert_allclose(of_itself, 0.0, atol=1e-15)
+    assert divergence.shape == batch
+
+
+@pytest.mark.parametrize("batch", BATCHES)
+def test_divergence_of_categoricals_matches_scipy(batch):
+    """Logits need not be normalised."""
+    logits, other = np.random.default_rng(0).normal(size=(2, *batch, 4), scale=2.0)
+    with jax.enable_x64(True):
+        divergence = Categorical(jnp.asarray(logits)).kl_divergence(Categorical(jnp.asarray(other)))
+    expected = scipy.stats.entropy(scipy.special.softmax(logits, -1), scipy.special.softmax(other, -1), axis=-1)
+    np.testing.assert_allclose(divergence, expected, rtol=1e-12)
+    assert divergence.shape == batch
+
+
+def test_divergence_where_an_action_has_no_probability():
+    """Under the first it adds nothing; under the other alone the divergence is infinite."""
+    sure, fair = Categorical(jnp.array([0.0, -jnp.inf])), Categorical(jnp.zeros(2))
+    np.testing.assert_allclose(sure.kl_divergence(fair), np.log(2), rtol=1e-6)
+    assert fair.kl_divergence(sure) == jnp.inf
+
+
+@pytest.mark.parametrize("family", [lambda n: Categorical(jnp.zeros(n)), lambda n: DiagonalGaussian(jnp.zeros(n), 0.0)])
+def test_divergence_of_another_number_of_actions_is_refused(family, unchecked):
+    with pytest.raises(ValueError, match="other"):
+        family(3).kl_divergence(family(2))

@@ -133,6 +133,20 @@ class Policy:
             raise ValueError(f"{self._name}: sampled actions have shape {jnp.shape(action)}: expected {expected}")
         return action, distribution.log_prob(action)
 
+    def divergence(self, version: PolicyVersion, other: PolicyVersion, observation: Tree) -> jax.Array:
+        """The mean of `KL(version || other)` over observations, in nats.
+
+        Args:
+          version: parameters and normaliser.
+          other: of the policy that it is compared with.
+          observation: raw, `[n, *obs]`.
+
+        Returns:
+          A scalar; not a number if the distribution has no method `kl_divergence(other)`.
+        """
+        (one, _), (two, _) = self.apply(version, observation), self.apply(other, observation)
+        return jnp.mean(one.kl_divergence(two)) if hasattr(one, "kl_divergence") else jnp.asarray(jnp.nan)
+
     def noise(self, key: jax.Array, n: int) -> jax.Array:
         """What `n` actions are sampled from, `[n, actions]`: Gumbel noise for discrete ones, normal for continuous."""
         kind = Categorical if self.spec.discrete else DiagonalGaussian

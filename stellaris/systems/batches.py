@@ -15,7 +15,10 @@ from stellaris.acting.rollout import Fragment
 from stellaris.algorithms import Algorithm
 from stellaris.runtime.references import size
 from stellaris.saved import saved
-from stellaris.types import NDArray, concatenate
+from stellaris.types import NDArray, Tree, concatenate
+
+#: Observations of a batch by which successive policies are compared: more would cost as much as a gradient.
+SAMPLE = 256
 
 
 @saved
@@ -28,6 +31,7 @@ class Data:
     statistics: Statistics  #: of its observations.
     unseen: NDArray  #: `[items]` int32: how many transitions of each item no applied gradient has seen yet.
     left: int  #: gradients that are still to be applied.
+    sample: Tree  #: `[n, *obs]` of its observations, at most `SAMPLE`, by which successive policies are compared.
 
     @property
     def nbytes(self) -> int:
@@ -80,7 +84,17 @@ def batch_of(
     unseen = _transitions(batch, algorithm=algorithm, items=int(indices.max()) + 1)
     statistics = functools.reduce(Statistics.merge, (fragment.statistics for fragment in fragments))
     # A copy of what is unseen: what a device array shows as NumPy is not to be written to.
-    return Data(batch, indices, statistics, np.array(unseen), left=len(indices))
+    return Data(batch, indices, statistics, np.array(unseen), left=len(indices), sample=_sample(trajectory.observation))
+
+
+def _sample(observation: Tree) -> Tree:
+    """Some of the observations `[T + 1, B, *obs]`, evenly spaced over steps and actors."""
+
+    def spaced(leaf: NDArray) -> NDArray:
+        flat = leaf.reshape(-1, *leaf.shape[2:])
+        return np.asarray(flat[np.linspace(0, len(flat) - 1, min(SAMPLE, len(flat))).astype(int)])
+
+    return jax.tree.map(spaced, observation)
 
 
 def unlearned(batches: Iterable[Data]) -> int:

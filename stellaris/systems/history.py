@@ -26,6 +26,7 @@ _MEANS = {
     "episode_length": "sampled_length",
     "trained_episode": "trained_length",
     "evaluated": "evaluation_return",
+    "policy_kl": "policy_kl",
     f"{AGE}in_flight": "lag_in_flight",
     f"{AGE}in_queue": "lag_in_queue",
     f"{AGE}mean": "lag_mean",
@@ -56,6 +57,9 @@ def history(
     * since the start, in steps: `discarded` (thrown away), `lost_steps` (of fragments that were not whole when their
       environment was lost) and `lost_episode_steps` (of episodes that will not end);
     * `evaluation_return`: the mean over the episodes of an evaluation;
+    * `policy_kl`: the divergence of the policy that a batch has led to from the one that the batch before it led to,
+      `KL(new || old)` in nats, a mean over some of the batch's observations; where there were several batches, over
+      these. Distributions of one's own need a method `kl_divergence(other)` for it, as those of distrax have;
     * what the learners reported: the mean of each metric, or the greatest if its name ends in `_max`; and for each
       policy lag of which there were samples `lagK_samples`, `lagK_kl`, `lagK_clip_fraction`, `lagK_truncation_fraction`
       and `lagK_effective_sample_size`.

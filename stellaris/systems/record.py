@@ -1,5 +1,6 @@
 """What a system notes in the trace of what it does. It only writes: nothing that is noted changes what is learned."""
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -80,6 +81,11 @@ class Record:
             self.platform.trace.append(
                 self.platform.now, event, function="learner", invocation=learner, value=float(value)
             )
+
+    def diverged(self, divergence: float) -> None:
+        """Notes how far the newest policy is from the one before the last batch; nothing if that is not known."""
+        if not math.isnan(divergence):
+            self._write("policy_kl", divergence)
 
     def unused(self, *, gradients: int, steps: int) -> None:
         """Notes what the end of a run leaves: gradients in the queue, and transitions that were not learned from."""

@@ -101,6 +101,8 @@ class Session:
         self.version = -1  #: the newest.
         self._batches = 0  # that were made
         self._restarts = 0  # of the environments: one for each checkpoint
+        self._compared: PolicyVersion | None = None  # the version that the last batch has led to
+        self._sample: Tree = None  # observations of a batch that has been learned from since
         self._act = [self.program(*named) for named in _actors(workload, policy, env, self._noise_key)]
         if len(self._act) > 1:
             self.check_containers()
@@ -246,6 +248,7 @@ class Session:
         """
         self.rollouts.learned += 1
         self._statistics = self._statistics.merge(data.statistics)
+        self._sample = data.sample
 
     def unused(self, *, gradients: int = 0, batches: Sequence[Data] = (), fragments: Sequence[Waiting] = ()) -> None:
         """Notes what the end of a run leaves: gradients in a queue, and what was taken but not wholly learned from."""
@@ -258,7 +261,14 @@ class Session:
 
     def publish(self, params: Tree) -> int:
         """Publishes the next version of the policy; returns its number."""
-        self.version = self.platform.store.publish(POLICY, self.versioned(params))
+        version = self.versioned(params)
+        self.version = self.platform.store.publish(POLICY, version)
+        if self._compared is None:
+            self._compared = version
+        elif self._sample is not None:
+            self.record.diverged(float(_divergence(self.policy, version, self._compared, self._sample)))
+            self._compared = version
+            self._sample = None
         return self.version
 
     def round_over(self) -> None:
@@ -323,6 +333,7 @@ class Session:
             "steps": self._steps,
             "restarts": self._restarts,
             "statistics": self._statistics,
+            "compared": self._compared,
             "handled": self._deliveries.handled,
             "retries": self._deliveries.retries,
         }
@@ -347,6 +358,7 @@ class Session:
         self._steps = state["steps"]
         self._restarts = state["restarts"]
         self._statistics = state["statistics"]
+        self._compared = state["compared"]
         self._deliveries = Deliveries(self.platform, state["handled"], state["retries"])
         self.env.restart(self._restarts)
         self._read()
@@ -356,6 +368,11 @@ class Session:
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _noise(policy: Policy, length: int, key: jax.Array) -> jax.Array:
     return policy.noise(key, length)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _divergence(policy: Policy, version: PolicyVersion, before: PolicyVersion, observation: Tree) -> jax.Array:
+    return policy.divergence(version, before, observation)
 
 
 def _actors(workload: Workload, policy: Policy, env: Environments, key: jax.Array) -> Sequence[tuple[str, Function]]:

@@ -277,6 +277,20 @@ def test_a_distribution_of_ones_own():
     assert Policy(HOPPER, Odd(sampled=(3,))).action == array(3)
 
 
+def test_divergence():
+    """The mean over observations, and normalisers count; it is not known of a distribution that cannot tell."""
+    policy = SMALL(CARTPOLE)
+    version, seen = version_of(policy), some_observations(CARTPOLE, 5)
+    other = version._replace(params=policy.init(jax.random.key(1)))
+    one, two = policy.apply(version, seen)[0], policy.apply(other, seen)[0]
+    np.testing.assert_allclose(policy.divergence(version, other, seen), one.kl_divergence(two).mean())
+    assert policy.divergence(version, other, seen) > 0
+    assert policy.divergence(version, version, seen) == 0
+    odd = Policy(HOPPER, Odd(sampled=(3,)))
+    of_odd = PolicyVersion((), odd.statistics().normaliser())
+    assert np.isnan(odd.divergence(of_odd, of_odd, some_observations(HOPPER, 5)))
+
+
 # ---- the papers' policies -------------------------------------------------------------------------------------------
 
 

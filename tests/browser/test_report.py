@@ -35,7 +35,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("results")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(presets, "workload", _workload)
-        patch.setattr(study, "Running", Here)
+        patch.setattr(study, "Worker", Here)
         few = ("--preset", "smoke", "--steps", "6144", "--seeds", "1", "--out", str(out))
         both = ("--variant", "stellaris", "--variant", "synchronous")
         assert command.main(["stellaris-training", *few, *both]) == 0

@@ -1,16 +1,16 @@
 """One run of a study: its key, its process, and what it leaves."""
 
 import ast
-import contextlib
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from experiments import cells, presets
-from experiments.cells import Cell, Running, finished
+from experiments.cells import Cell, Worker, finished
 from stellaris import PPO
 from stellaris.acting import ActorCritic
 from stellaris.runtime import Trace
@@ -77,16 +77,24 @@ def test_what_counts_of_the_code() -> None:
     assert one == same != different
 
 
+def done(cell: Cell, out: Path) -> tuple[list[Any], bool]:
+    """What a process says of a cell: its rows, and whether it went well."""
+    worker = Worker(out)
+    worker.begin(cell)
+    said = [worker.wire.recv()]
+    while not isinstance(said[-1], bool):
+        said.append(worker.wire.recv())
+    worker.end()
+    return said[:-1], said[-1]
+
+
 def test_a_process_does_what_this_one_does(tmp_path: Path) -> None:
     """Row for row; it leaves them, the trace, and what it was set up with."""
     cell, here = tiny(setting="as it is"), Rows()
     (tmp_path / "here").mkdir()
     cells.run(cell, tmp_path / "here", here, out=tmp_path)
-    running, sent = Running(cell, tmp_path), []
-    with contextlib.suppress(EOFError):
-        while True:
-            sent.append(running.rows.recv())
-    assert running.wait()
+    sent, well = done(cell, tmp_path)
+    assert well
     result = finished(cell, tmp_path)
     assert result is not None
     for rows in (sent, result.history):
@@ -110,8 +118,7 @@ def test_one_that_fails_says_why(tmp_path: Path) -> None:
     (draft / "cell.json").write_text("half")
     assert finished(cell, tmp_path) is None
     assert cells.failure(cell, tmp_path) == "its process was killed"
-    running = Running(cell, tmp_path)
-    assert not running.wait()
+    assert done(cell, tmp_path) == ([], False)
     assert finished(cell, tmp_path) is None
     assert "NoSuch-v0" in cells.failure(cell, tmp_path)
     assert not draft.exists()

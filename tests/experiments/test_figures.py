@@ -33,21 +33,21 @@ from stellaris.systems import Workload
 
 
 class Here:
-    """In place of `Running`: the cell is run at once, and has no more to say."""
+    """In place of `Worker`: a cell is run at once, and all that it says is that it went well."""
 
-    def __init__(self, cell: Cell, out: Path) -> None:
-        self.rows, far_end = multiprocessing.Pipe(duplex=False)
-        watcher: Any = cells._Wire(far_end)
+    def __init__(self, out: Path) -> None:
+        self._out = out
+        self.wire, self._far_end = multiprocessing.Pipe()
+
+    def begin(self, cell: Cell) -> None:
+        """Runs it."""
+        watcher: Any = cells._Wire(self._far_end)
         watcher.row = lambda run: None
-        cells.run(cell, out / "cells" / cell.key, watcher, out=out)
-        far_end.close()
+        cells.run(cell, self._out / "cells" / cell.key, watcher, out=self._out)
+        self._far_end.send(True)
 
-    def wait(self) -> bool:
-        """It was done at once."""
-        self.rows.close()
-        return True
-
-    kill = wait
+    def end(self) -> None:
+        """It has no process."""
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
         return Workload(environment, policy=ActorCritic(hidden=(8,)), actors=16, fragment=32)
 
     monkeypatch.setattr(presets, "workload", workload)
-    monkeypatch.setattr(study, "Running", Here)
+    monkeypatch.setattr(study, "Worker", Here)
     monkeypatch.setattr(stellaris_hpc, "ACTORS", 64)
     monkeypatch.setattr(stellaris_scaling, "BATCH", 1024)
 
@@ -99,7 +99,9 @@ STUDIES: Mapping[str, Shown] = {
     "stellaris-motivation": Shown(("stellaris", "synchronous"), ("motivation",), (STELLARIS, SYNCHRONOUS)),
     "stellaris-cost": Shown(stellaris_training.SYSTEMS, ("cost",), ALL),
     "stellaris-challenges": Shown(
-        ("cap", "no cap"), ("challenges_staleness_mean", "challenges_kl", "challenges_learners"), (STELLARIS,)
+        ("cap", "no cap"),
+        ("challenges_staleness_mean", "challenges_kl", "challenges_policy_kl", "challenges_learners"),
+        (STELLARIS,),
     ),
     "stellaris-ablation": Shown(
         ("Stellaris", "one learner", "no cap", "no aggregation", "neither"), ("stellaris-ablation",), (STELLARIS,)
@@ -116,6 +118,31 @@ STUDIES: Mapping[str, Shown] = {
             for setting in ("variation 0.1", "variation 1", "gradient 1")
             for system in ("stellaris", "synchronous")
             for word in ("--variant", f"{system}, {setting}")
+        ],
+    ),
+    "stellaris-demo-sweeps": Shown(
+        ("growth 0", "growth 1"),
+        ("demo-sweeps_return", "demo-sweeps_demo", "demo-sweeps_use"),
+        (STELLARIS,),
+        [
+            word
+            for setting in ("growth 0", "growth 1")
+            for system in ("stellaris", "synchronous")
+            for word in ("--variant", f"{system}, {setting}")
+        ],
+    ),
+    "stellaris-hpc-sweeps": Shown(
+        ("growth 0", "growth 1"),
+        ("hpc-sweeps_return", "hpc-sweeps_demo", "hpc-sweeps_use"),
+        (STELLARIS,),
+        [
+            *("--steps", "8192"),
+            *(
+                word
+                for setting in ("growth 0", "growth 1")
+                for system in ("stellaris", "PAR-RL")
+                for word in ("--variant", f"{system}, {setting}")
+            ),
         ],
     ),
     "stellaris-scaling": Shown(

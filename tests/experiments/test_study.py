@@ -89,12 +89,12 @@ def test_what_is_the_same_is_run_once(tmp_path: Path, monkeypatch: pytest.Monkey
     """An environment that is named twice counts once; settings that come to the same share their run."""
     started: list[str] = []
 
-    class Process(study.Running):
-        def __init__(self, cell: Any, out: Path) -> None:
-            super().__init__(cell, out)
+    class Process(study.Worker):
+        def begin(self, cell: Any) -> None:
+            super().begin(cell)
             started.append(cell.key)
 
-    monkeypatch.setattr(study, "Running", Process)
+    monkeypatch.setattr(study, "Worker", Process)
     of = declared(settings=("one", "other"))
     twice = ("--env", "CartPole-v1", "--env", "CartPole-v1", "--seeds", "1")
     labels = ["CartPole-v1 synchronous one seed 0", "CartPole-v1 synchronous other seed 0"]
@@ -192,11 +192,30 @@ def test_a_schedule_that_is_not_there(
         own.main(arguments_of(own, "--out", str(tmp_path), "--only", again.key))
 
 
+def test_a_process_does_several_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One after the other; where one was killed, its run has failed, and another process does the rest."""
+    done: list[tuple[int, str]] = []
+
+    class Process(study.Worker):
+        def begin(self, cell: Any) -> None:
+            done.append((self._process.pid, cell.label[-1]))
+            if cell.seed == 1:
+                self._process.kill()
+            super().begin(cell)
+
+    monkeypatch.setattr(study, "Worker", Process)
+    status, labels = run(declared(), tmp_path, "--jobs", "1", "--seeds", "4")
+    assert status == 1
+    assert [label[-1] for label in labels[0]] == ["0", "2", "3"]
+    (first, _), (second, _), (third, _), (last, _) = done
+    assert first == second != third == last
+
+
 def test_an_interruption_kills_the_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And reports on what is there."""
     started: list[Any] = []
 
-    class Process(study.Running):
+    class Process(study.Worker):
         def __init__(self, *arguments: Any) -> None:
             super().__init__(*arguments)
             started.append(self)
@@ -204,7 +223,7 @@ def test_an_interruption_kills_the_processes(tmp_path: Path, monkeypatch: pytest
     def interrupted() -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(study, "Running", Process)
+    monkeypatch.setattr(study, "Worker", Process)
     monkeypatch.setattr(shell, "check", interrupted)
     assert run(declared(), tmp_path, "--jobs", "2") == (130, [])
     assert len(started) == 2

@@ -22,6 +22,17 @@ def test_those_who_share_a_gpu_are_slowed_down_and_pay_by_their_number(learners,
     assert demo.machines["learner machines"].per_second == pytest.approx(gpus * testbed.SERVER_LEARNER)
 
 
+def test_a_gradients_time_grows_with_its_samples():
+    """Not as assumed; by a power of a half, 2,048 samples take twice as long as the 512 whose time is given."""
+    assert {testbed.ASSUMED.gradient_on(samples) for samples in (120, 512, 2048)} == {testbed.GRADIENT}
+    grown = testbed.Assumed(growth=0.5)
+    for samples, factor in ((512, 1.0), (2048, 2.0), (128, 0.5)):
+        alone = testbed.reserved(actors=1, samples=samples, assumed=grown)["learner"].compute.mean
+        shared = testbed.serverless(actors=1, learners=4, samples=samples, assumed=grown)["learner"].compute.mean
+        assert alone == pytest.approx(factor * testbed.GRADIENT)
+        assert shared == pytest.approx(2 * alone)
+
+
 def test_prices_are_those_of_the_price_list():
     """The demo's own: 3.06 and 2.04 USD an hour, and 17.92 USD a month for an address and a disk."""
     beside = 17.92 / (30 * 24)

@@ -11,7 +11,9 @@ from experiments import (
     presets,
     stellaris_ablation,
     stellaris_aggregators,
+    stellaris_demo_sweeps,
     stellaris_hpc,
+    stellaris_hpc_sweeps,
     stellaris_scaling,
     stellaris_sensitivity,
     stellaris_sweeps,
@@ -95,6 +97,24 @@ def test_testbeds_differ_in_what_is_swept() -> None:
     assert slow == LogNormal(4 * fast.mean, fast.cv)  # type: ignore[attr-defined]
     shared = [rows[f"stellaris, sharing {slow_down}"].functions["learner"].compute for slow_down in (1, 2, 4)]
     assert [delay.mean for delay in shared] == [0.01, 0.02, 0.04]  # type: ignore[attr-defined]
+
+
+def test_what_grows_with_the_samples() -> None:
+    """The demo's baseline has four times Stellaris' samples; PAR-RL's learners a sixteenth each."""
+    for sweep, other, factor in ((stellaris_demo_sweeps, "synchronous", 4), (stellaris_hpc_sweeps, "PAR-RL", 1 / 16)):
+        rows = {row.setting: row.contender for row in sweep.STUDY.variants("Hopper-v4")}
+        time = {name: row.functions["learner"].compute.mean for name, row in rows.items()}  # type: ignore[attr-defined]
+        sharing = time["stellaris, growth 0"] / time[f"{other}, growth 0"]
+        grown = time["stellaris, growth 1"] / time[f"{other}, growth 1"]
+        assert grown * factor == pytest.approx(sharing)
+        assert {name.split(", ")[1].split()[0] for name in rows} >= {"variation", "gradient", "growth"}
+
+
+def test_samples_of_a_gradient() -> None:
+    """A minibatch; of IMPALA's the steps of its fragments; of data-parallel learners a shard."""
+    rows = {row.name: row for row in presets.architectures("Hopper-v4").contenders}
+    samples = {name: presets._samples(row.system) for name, row in rows.items()}
+    assert (samples["synchronous"], samples["data-parallel"], samples["asynchronous actors"]) == (512, 128, 1024)
 
 
 def test_scaling_keeps_the_batch() -> None:

@@ -11,7 +11,7 @@ from stellaris.acting.normalisation import Statistics
 from stellaris.acting.rollout import Fragment
 from stellaris.algorithms import Algorithm
 from stellaris.runtime.references import size
-from stellaris.systems import Session
+from stellaris.systems import Session, batches
 from stellaris.systems.batches import Data, Work, batch_of, unlearned
 from tests.systems import tiny
 
@@ -124,3 +124,12 @@ def test_what_was_not_learned_from(tiny_session: Session) -> None:
     data = batch(PPO(epochs=1, minibatch_size=6), tiny_session)
     learned = data.learn(data.indices[0])
     assert unlearned([data, data]) == ACTORS * (T - 1) - learned
+
+
+def test_a_sample_of_the_observations(tiny_session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of a small batch; of a large one so many, evenly spaced over steps and actors."""
+    observations = np.stack([fragment(seed).trajectory.observation[:, 0] for seed in range(ACTORS)], axis=1)
+    flat = observations.reshape(-1, observations.shape[-1])
+    assert batch(PPO(), tiny_session).sample.tolist() == flat.tolist()
+    monkeypatch.setattr(batches, "SAMPLE", 3)
+    assert batch(PPO(), tiny_session).sample.tolist() == flat[[0, (len(flat) - 1) // 2, len(flat) - 1]].tolist()

@@ -8,7 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.special
+import scipy.stats
 
+from stellaris.acting.policies import PolicyVersion
 from stellaris.runtime import Faults, SimulatedPlatform
 from stellaris.runtime.delays import Constant, Exponential
 from stellaris.systems import Budget, Result, Session, StalenessControl, Stellaris, Synchronous, train
@@ -82,6 +85,37 @@ def test_versions_normalise_by_what_was_learned_from() -> None:
     means = [version.normaliser.mean for version in system.versions]
     assert len(means) == 10
     assert all(np.abs(one - other).max() > 0 for one, other in itertools.pairwise(means))
+
+
+def test_how_far_successive_policies_are_apart() -> None:
+    """Of the policy that a batch has led to from the one before it, over that batch's observations."""
+
+    class Remembering(Sampling):
+        def run(self, session: Session) -> None:
+            self.policy = session.policy
+            self.samples: list[Any] = []
+            learned_from = session.learned_from
+
+            def remember(data: Any) -> None:
+                self.samples.append(data.sample)
+                learned_from(data)
+
+            session.learned_from = remember  # type: ignore[method-assign]
+            super().run(session)
+
+    system = Remembering()
+    history = sample(system).history
+    before = PolicyVersion(system.versions[0].params, system.policy.statistics().normaliser())
+    apart = []
+    for version, seen in zip(system.versions, system.samples, strict=True):
+        (one, _), (other, _) = system.policy.apply(version, seen), system.policy.apply(before, seen)
+        p, q = (scipy.special.softmax(np.asarray(of.logits, np.float64), axis=-1) for of in (one, other))
+        apart.append(float(scipy.stats.entropy(p, q, axis=-1).mean()))
+        before = version
+    assert apart[0] > 1e-6  # as the observations are normalised otherwise
+    # A version of the second batch is published after the first round was declared; the last after the last.
+    expected = [np.mean(pair) for pair in zip(apart[::2], apart[1::2], strict=True)]
+    np.testing.assert_allclose([row["policy_kl"] for row in history], expected, rtol=1e-3, atol=1e-7)
 
 
 def test_a_system_that_waits_for_nothing() -> None:
