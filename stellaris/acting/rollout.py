@@ -165,7 +165,7 @@ class Actors:
           versions: `PolicyVersion`s to act with.
           slots: of the actors, all different.
           states: where their environments stand.
-          keys: `[n]`, of their action noise. An actor's actions do not depend on who shares the call, up to rounding.
+          keys: `[n]` or more, of their noise. An actor's actions do not depend on who shares the call, up to rounding.
 
         Returns:
           The actors' fragments, and their new states.

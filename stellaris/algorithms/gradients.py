@@ -1,5 +1,6 @@
 """The gradient of an algorithm's loss with its metrics; and whole batches learned from, one step after the other."""
 
+import functools
 from typing import Any
 
 import jax
@@ -76,6 +77,8 @@ def update(
     opt_state: Tree,
     batch: Any,
     indices: Int[Array, "gradients m"],
+    *,
+    count: Int[Array, ""] | int | None = None,
     **options: Any,
 ) -> tuple[Tree, Tree, Metrics]:
     """Learns from a batch: one step of `algorithm.optimizer()` for each row of `indices`, in order, as one scan.
@@ -91,11 +94,13 @@ def update(
       opt_state: of `algorithm.optimizer()`.
       batch: from `algorithm.prepare`.
       indices: from `algorithm.minibatches`.
+      count: how many of its rows to learn from, from the first on, at least 1; all of them by default. It may be
+        traced: so batches of many sizes, padded to one shape, share one program.
       **options: of the algorithm's loss that are arrays, such as `version`.
 
     Returns:
       `(params, opt_state, metrics)`, the metrics of all gradients in one: means; of those whose name ends in `_max` the
-      greatest; of a `LagReport` the sum; and `finite`, whether all of the parameters are.
+      greatest; of a `LagReport` the sum; with `loss`, and `finite`, whether all of the parameters are.
 
     Raises:
       ValueError: whatever the loss raises.
@@ -118,27 +123,77 @@ def update(
       (6, 2) 0.997
     """
     learned: tuple[Tree, Tree, Metrics] = eager.call(
-        _update, (algorithm, apply_fn), params, opt_state, batch, indices, options
+        _update, (algorithm, apply_fn), params, opt_state, batch, indices, count, options
     )
     return learned
 
 
 def _update(
-    algorithm: Algorithm, apply_fn: ApplyFn, params: Tree, opt_state: Tree, batch: Any, indices: Array, options: Any
+    algorithm: Algorithm,
+    apply_fn: ApplyFn,
+    params: Tree,
+    opt_state: Tree,
+    batch: Any,
+    indices: Array,
+    count: Any,
+    options: Any,
 ) -> tuple[Tree, Tree, Metrics]:
     optimizer = algorithm.optimizer()
 
     def step(carry: tuple[Tree, Tree], row: Any) -> tuple[tuple[Tree, Tree], Metrics]:
         params, opt_state = carry
         minibatch = algorithm.select(batch, row)
-        grads, metrics = jax.grad(lambda p: algorithm.loss(apply_fn, p, minibatch, **options), has_aux=True)(params)
+
+        def loss(params: Tree) -> tuple[jax.Array, Metrics]:
+            value, metrics = algorithm.loss(apply_fn, params, minibatch, **options)
+            return value, {"loss": value} | metrics
+
+        grads, metrics = jax.grad(loss, has_aux=True)(params)
         with jax.numpy_dtype_promotion("standard"):  # optax's Adam is not strict about types
             updates, opt_state = optimizer.update(grads, opt_state, params)
         return (optax.apply_updates(params, updates), opt_state), metrics
 
-    (params, opt_state), metrics = jax.lax.scan(step, (params, opt_state), indices)
-    in_one = {name: _in_one(name, values) for name, values in metrics.items()}
-    return params, opt_state, in_one | {"finite": all_finite(params)}
+    state: tuple[Tree, Tree] = (params, opt_state)
+    if count is None:
+        state, metrics = jax.lax.scan(step, state, indices)
+        in_one = {name: _in_one(name, values) for name, values in metrics.items()}
+    else:
+        state, in_one = _first(step, state, jnp.asarray(indices), count)
+    return *state, in_one | {"finite": all_finite(state[0])}
+
+
+def _first(step: Any, state: tuple[Tree, Tree], indices: jax.Array, count: Any) -> tuple[tuple[Tree, Tree], Metrics]:
+    """The first `count` steps, which need not be known when this is compiled, and their metrics in one."""
+
+    def and_all_before(i: Any, carry: Any) -> Any:
+        state, before = carry
+        state, metrics = step(state, indices[i])
+        return state, {name: _two_in_one(name, before[name], value) for name, value in metrics.items()}
+
+    shapes = jax.eval_shape(step, state, indices[0])[1]
+    nothing = {name: jax.tree.map(functools.partial(_nothing, name), value) for name, value in shapes.items()}
+    state, sums = jax.lax.fori_loop(0, count, and_all_before, (state, nothing))
+    return state, {name: value if _is_sum(name, value) else value / count for name, value in sums.items()}
+
+
+def _nothing(name: str, like: Any) -> jax.Array:
+    """What a metric of no gradient is: what follows is added to it, or is greater."""
+    if not name.endswith("_max"):
+        return jnp.zeros(like.shape, jnp.result_type(like.dtype, float))
+    info: Any = jnp.finfo if jnp.issubdtype(like.dtype, jnp.floating) else jnp.iinfo
+    least = info(like.dtype).min
+    return jnp.full(like.shape, least, like.dtype)
+
+
+def _two_in_one(name: str, before: Any, value: Any) -> Any:
+    if name.endswith("_max"):
+        return jnp.maximum(before, value)
+    return jax.tree.map(lambda total, x: total + x.astype(total.dtype), before, value)
+
+
+def _is_sum(name: str, value: Any) -> bool:
+    """Whether a metric of several gradients is no mean."""
+    return isinstance(value, LagReport) or name.endswith("_max")
 
 
 def _in_one(name: str, values: Any) -> Any:

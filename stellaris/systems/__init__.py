@@ -8,6 +8,7 @@ from stellaris.systems.deliveries import Deliveries as Deliveries
 from stellaris.systems.history import Row as Row
 from stellaris.systems.history import history as history
 from stellaris.systems.impact import Impact as Impact
+from stellaris.systems.minionsrl import MinionsRL as MinionsRL
 from stellaris.systems.session import Session as Session
 from stellaris.systems.staleness_control import StalenessControl as StalenessControl
 from stellaris.systems.stellaris import Stellaris as Stellaris

@@ -15,7 +15,7 @@ from stellaris.acting.rollout import Fragment
 from stellaris.algorithms import Algorithm
 from stellaris.runtime.references import size
 from stellaris.saved import saved
-from stellaris.types import NDArray, Tree, concatenate
+from stellaris.types import NDArray, Trajectory, Tree, concatenate
 
 #: Observations of a batch by which successive policies are compared: more would cost as much as a gradient.
 SAMPLE = 256
@@ -31,6 +31,9 @@ class Data:
     statistics: Statistics  #: of its observations.
     unseen: NDArray  #: `[items]` int32: how many transitions of each item no applied gradient has seen yet.
     left: int  #: gradients that are still to be applied.
+    rows: (
+        int | None
+    )  #: that programs for batches of this shape take, of which `indices` may be fewer; None for no other.
     sample: Tree  #: `[n, *obs]` of its observations, at most `SAMPLE`, by which successive policies are compared.
 
     @property
@@ -67,24 +70,62 @@ class Work:
 
 
 def batch_of(
-    fragments: Sequence[Fragment], *, algorithm: Algorithm, policy: Policy, target: PolicyVersion, key: jax.Array
+    fragments: Sequence[Fragment],
+    *,
+    width: int | None = None,
+    algorithm: Algorithm,
+    policy: Policy,
+    target: PolicyVersion,
+    key: jax.Array,
 ) -> Data:
     """The batch that fragments become.
 
     Args:
       fragments: of equal length.
+      width: of how many fragments its arrays have the shape, where batches of different numbers of fragments share
+        their programs. What is beyond them is not valid, and no minibatch has it. By default there is nothing beyond.
       algorithm: which prepares them.
       policy: whose versions chose the actions.
       target: the newest version, for algorithms that need a policy beside the behaviour policy.
       key: of the shuffles.
     """
     trajectory = concatenate([fragment.trajectory for fragment in fragments])
-    batch = _prepared(trajectory, target, algorithm=algorithm, policy=policy)
-    indices = np.asarray(_shuffled(key, batch, algorithm=algorithm))
-    unseen = _transitions(batch, algorithm=algorithm, items=int(indices.max()) + 1)
     statistics = functools.reduce(Statistics.merge, (fragment.statistics for fragment in fragments))
+    batch = _prepared(
+        trajectory if width is None else _widened(trajectory, width), target, algorithm=algorithm, policy=policy
+    )
+    indices = np.asarray(_shuffled(key, batch, algorithm=algorithm))
     # A copy of what is unseen: what a device array shows as NumPy is not to be written to.
-    return Data(batch, indices, statistics, np.array(unseen), left=len(indices), sample=_sample(trajectory.observation))
+    unseen = np.array(_transitions(batch, algorithm=algorithm, items=int(indices.max()) + 1))
+    rows = None if width is None else len(indices)
+    if width is not None and len(fragments) < width:
+        indices = _without_empty(indices, unseen)
+    return Data(
+        batch, indices, statistics, unseen, left=len(indices), rows=rows, sample=_sample(trajectory.observation)
+    )
+
+
+def _widened(trajectory: Trajectory, width: int) -> Trajectory:
+    """With columns up to so many, that are not valid."""
+    missing = width - trajectory.valid.shape[1]
+
+    def widened(x: NDArray) -> NDArray:
+        return np.pad(x, [(0, 0), (0, missing), *[(0, 0)] * (x.ndim - 2)])
+
+    wider: Trajectory = jax.tree.map(widened, trajectory)
+    return wider
+
+
+def _without_empty(indices: NDArray, transitions: NDArray) -> NDArray:
+    """The minibatches without items that have no transition, in the same order, as few as there are then.
+
+    A minibatch may so have the end of one epoch and the beginning of the next.
+    """
+    items = indices[indices < len(transitions)]
+    items = items[transitions[items] > 0]
+    length = indices.shape[1]
+    beyond = np.full(-len(items) % length, len(transitions), indices.dtype)
+    return np.concatenate([items, beyond]).reshape(-1, length)
 
 
 def _sample(observation: Tree) -> Tree:

@@ -17,7 +17,7 @@ from stellaris.systems.record import AGE, LAG, METRIC, POLICY
 
 #: What was reached by the end of a round, by column.
 Row: TypeAlias = Mapping[str, float]
-#: Episodes whose mean return is reported.
+#: Episodes whose mean return is reported, unless a budget says otherwise.
 WINDOW = 100
 #: Events that a row of the history tells of.
 _NEWS = frozenset(("sampled", "episode", "published", "staleness"))
@@ -27,6 +27,9 @@ _MEANS = {
     "trained_episode": "trained_length",
     "evaluated": "evaluation_return",
     "policy_kl": "policy_kl",
+    "scheduled": "actors",
+    "actor_took": "actor_seconds",
+    "learner_took": "learner_seconds",
     f"{AGE}in_flight": "lag_in_flight",
     f"{AGE}in_queue": "lag_in_queue",
     f"{AGE}mean": "lag_mean",
@@ -40,12 +43,16 @@ _BY_LAG = ("kl", "clip_fraction", "truncation_fraction", "effective_sample_size"
 
 
 def history(
-    trace: Trace, *, prices: Sequence[PriceSheet] = (), functions: Mapping[str, FunctionSpec] | None = None
+    trace: Trace,
+    *,
+    prices: Sequence[PriceSheet] = (),
+    functions: Mapping[str, FunctionSpec] | None = None,
+    window: int = WINDOW,
 ) -> list[Row]:
     """The history that a trace tells: `train` returns the same.
 
     A row has the columns `round`, `seconds`, `steps` (delivered), `version` (the newest), `episodes` (that ended),
-    `episode_return` (mean of the last 100 episodes), `gradients` (applied), `staleness_mean` and `staleness_max` (of
+    `episode_return` (mean of the last episodes), `gradients` (applied), `staleness_mean` and `staleness_max` (of
     the round's applied gradients, in versions), and `cost_NAME` in USD for each price sheet. What did not happen in a
     round, its row does not have:
 
@@ -60,6 +67,9 @@ def history(
     * `policy_kl`: the divergence of the policy that a batch has led to from the one that the batch before it led to,
       `KL(new || old)` in nats, a mean over some of the batch's observations; where there were several batches, over
       these. Distributions of one's own need a method `kl_divergence(other)` for it, as those of distrax have;
+    * of rounds that a scheduler decides about: `actors`, how many sampled; `actor_seconds`, the mean over them of the
+      time that the round has waited for its fragment, and `learner_seconds`, that it has waited for its learner; and
+      `round_return`, the mean return of the episodes that ended in the round, if one did;
     * what the learners reported: the mean of each metric, or the greatest if its name ends in `_max`; and for each
       policy lag of which there were samples `lagK_samples`, `lagK_kl`, `lagK_clip_fraction`, `lagK_truncation_fraction`
       and `lagK_effective_sample_size`.
@@ -68,6 +78,7 @@ def history(
       trace: of a run.
       prices: sheets under which it is billed.
       functions: the deployment, for bills by resources.
+      window: episodes whose mean is the `episode_return`, as the run's budget has it.
 
     Returns:
       A row for each round, and one for what came after the last.
@@ -81,7 +92,7 @@ def history(
       >>> row["seconds"], row["steps"], row["episode_return"]
       (2.0, 256, 20.0)
     """
-    reader = Reader(prices, functions or {})
+    reader = Reader(prices, functions or {}, window=window)
     return list(reader.read(trace.rows()))
 
 
@@ -91,11 +102,14 @@ class Reader:
     Args:
       prices: sheets under which the run is billed.
       functions: the deployment.
+      window: episodes whose mean return is reported.
     """
 
-    def __init__(self, prices: Sequence[PriceSheet], functions: Mapping[str, FunctionSpec]) -> None:
+    def __init__(
+        self, prices: Sequence[PriceSheet], functions: Mapping[str, FunctionSpec], *, window: int = WINDOW
+    ) -> None:
         self._meters = {sheet.name: Meter(sheet, functions=functions) for sheet in prices}
-        self._recent: deque[float] = deque(maxlen=WINDOW)
+        self._recent: deque[float] = deque(maxlen=window)
         self._steps = 0
         self._version = -1
         self._episodes = 0
@@ -137,6 +151,7 @@ class Reader:
                 self._version = int(value)
             elif event == "episode":
                 self._episodes += 1
+                self._round[event].append(value)
                 self._recent.append(value)
             elif event == "staleness":
                 self._gradients += 1
@@ -149,7 +164,7 @@ class Reader:
     @property
     def full_window(self) -> bool:
         """Whether there have been as many episodes as the mean return is taken over."""
-        return len(self._recent) == WINDOW
+        return len(self._recent) == self._recent.maxlen
 
     def _row(self, number: int, time: float) -> Row:
         staleness = self._round["staleness"]
@@ -166,6 +181,8 @@ class Reader:
         }
         row |= {f"cost_{name}": meter.bill(until=time).total for name, meter in self._meters.items()}
         row |= {name: _mean(self._round[event]) for event, name in _MEANS.items() if event in self._round}
+        if "scheduled" in self._round and self._round["episode"]:
+            row["round_return"] = _mean(self._round["episode"])
         row |= {name: max(self._round[event]) for event, name in _MAXIMA.items() if event in self._round}
         row |= {name: self._sums[event] for event, name in _SUMS.items() if event in self._sums}
         for event, values in self._round.items():

@@ -66,7 +66,8 @@ def actor(policy: Policy, env: VectorEnv, length: int, key: jax.Array, *, restar
         versions, numbers = zip(*arguments, strict=True)
         slots = [context.slot for context in contexts]
         states = [start(env, context.slot) if restart else context.state for context in contexts]
-        fragments, states = actors.rollout(versions, slots, states, _keys(key, np.array(numbers, np.uint32)))
+        padded = np.resize(np.array(numbers, np.uint32), 1 << (len(numbers) - 1).bit_length())  # few shapes to compile
+        fragments, states = actors.rollout(versions, slots, states, _keys(key, padded))
         for context, state in zip(contexts, states, strict=True):
             context.state = state
         return fragments
@@ -135,8 +136,11 @@ def whole_batch(algorithm: Algorithm, policy: Policy) -> Function:
 
     def body(context: Context, version: Versioned, opt_state: Tree, data: Data) -> tuple[Tree, Tree, dict[str, Any]]:
         number = np.int32(version.version)
+        indices, count = data.indices, None
+        if data.rows is not None:
+            indices, count = np.pad(indices, ((0, data.rows - len(indices)), (0, 0))), np.int32(len(indices))
         params, opt_state, device_metrics = _learned(
-            version.value, number, opt_state, data.batch, data.indices, algorithm=algorithm, policy=policy
+            version.value, number, opt_state, data.batch, indices, count, algorithm=algorithm, policy=policy
         )
         return params, opt_state, on_host(device_metrics, context, version.version)
 
@@ -150,6 +154,7 @@ def _learned(
     opt_state: Tree,
     batch: Any,
     indices: Any,
+    count: Any,
     *,
     algorithm: Algorithm,
     policy: Policy,
@@ -157,7 +162,7 @@ def _learned(
     def apply(params: Tree, observation: Any) -> tuple[Any, jax.Array]:
         return policy.apply(version._replace(params=params), observation)
 
-    return update(algorithm, apply, version.params, opt_state, batch, indices, version=number)
+    return update(algorithm, apply, version.params, opt_state, batch, indices, count=count, version=number)
 
 
 def parameter(algorithm: Algorithm) -> Function:

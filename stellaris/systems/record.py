@@ -60,6 +60,14 @@ class Record:
             for episode in waiting.fragment.episodes:
                 self._write("trained_episode", episode.length)
 
+    def scheduled(self, actors: int) -> None:
+        """Notes how many actors a round has."""
+        self._write("scheduled", actors)
+
+    def took(self, done: Invocation, seconds: float) -> None:
+        """Notes how long a round has waited for an actor's fragment, or for its learner."""
+        self._write(f"{done.function}_took", seconds, done)
+
     def queued(self, done: Invocation) -> None:
         """Notes that a learner's gradient was put into the queue."""
         self._write("pushed", 1, done)

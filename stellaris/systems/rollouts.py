@@ -90,6 +90,15 @@ class Rollouts:
         self.running += 1
         return self.parked.pop(0)
 
+    def begin_round(self, actors: int) -> list[int]:
+        """Actors that begin a fragment each, of which the next batch is; none runs, and nothing waits."""
+        self.batch = actors
+        self.running = actors
+        self.parked.sort()
+        begun = self.parked[:actors]
+        del self.parked[:actors]
+        return begun
+
     def add(self, actor: int, piece: Fragment, length: int, version: int) -> Lost:
         """An actor delivers a fragment, or a piece of one; it is parked once its fragment is whole.
 

@@ -1,6 +1,7 @@
 """A run as a system sees it: completions within the budget, rounds that it declares, versions that it publishes."""
 
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -15,6 +16,7 @@ from stellaris.runtime.checkpoint import Checkpoints
 from stellaris.runtime.contract import Platform, Resumable
 from stellaris.runtime.functions import Function, Invocation
 from stellaris.runtime.price_sheets import PriceSheet
+from stellaris.scheduling.scheduler import Scheduler, decided, states_of
 from stellaris.systems import programs
 from stellaris.systems.batches import Data, batch_of, unlearned
 from stellaris.systems.deliveries import Deliveries
@@ -28,8 +30,8 @@ from stellaris.types import NDArray, Tree
 
 T = TypeVar("T")
 
-#: The key of all action noise is folded from this number, which no batch has.
-_NOISE = 2**32 - 1
+#: The keys of all action noise, and of schedulers, are folded from these numbers, which no batch has.
+_NOISE, _SCHEDULE = 2**32 - 1, 2**32 - 2
 #: The seeds of evaluations are made with this number, and no others.
 _EVALUATION = 1
 
@@ -82,6 +84,7 @@ class Session:
         self.history: list[Row] = []
         init_key, self._key = jax.random.split(jax.random.key(seed))
         self._noise_key = jax.random.fold_in(self._key, _NOISE)
+        self._schedule_key = jax.random.fold_in(self._key, _SCHEDULE)
         self.first_params: Tree = jax.jit(Policy.init, static_argnums=0)(
             policy, init_key
         )  # compiled once for equal ones
@@ -93,7 +96,7 @@ class Session:
         self._checkpoints = checkpoints
         self._resume = resume
         self._on_progress = on_progress
-        self._reader = Reader(prices, platform.functions)
+        self._reader = Reader(prices, platform.functions, window=budget.window)
         self._deliveries = Deliveries(platform)
         self._programs: dict[str, Function] = {}
         self._statistics = policy.statistics()  # of all observations learned from
@@ -101,6 +104,7 @@ class Session:
         self.version = -1  #: the newest.
         self._batches = 0  # that were made
         self._restarts = 0  # of the environments: one for each checkpoint
+        self._scheduled = False  # whether a scheduler decides how many actors a round has
         self._compared: PolicyVersion | None = None  # the version that the last batch has led to
         self._sample: Tree = None  # observations of a batch that has been learned from since
         self._act = [self.program(*named) for named in _actors(workload, policy, env, self._noise_key)]
@@ -149,14 +153,7 @@ class Session:
           FunctionError: if an invocation's attempts are used up.
           RuntimeError: if nothing is pending, and the budget is not used up.
         """
-        before = self.history[-1]["round"] if self.history else 0
-        if self.round > before:
-            # Now, and not when the round was declared: the system has handled its last event to the end.
-            self._report()
-            every = self._checkpoints.every if self._checkpoints else 0
-            if self._checkpoints and self.round // every > before // every:
-                self._save(self._checkpoints, loop)
-        if not self._within_budget():
+        if not self._goes_on(loop):
             return None
         done = self._deliveries.next(until=self._budget.seconds)
         if done is None and self.platform.now < self._budget.seconds:
@@ -165,6 +162,37 @@ class Session:
                 "what never comes, such as its aggregator for learners that there are not"
             )
         return done
+
+    def next_round(self, scheduler: Scheduler, loop: Any) -> bool:
+        """Begins a round: as many actors as a scheduler decides sample a fragment each, of which the next batch is.
+
+        Args:
+          scheduler: is told how the rounds before went.
+          loop: where the event loop stands, to be saved at a checkpoint.
+
+        Returns:
+          Whether the run goes on; if not, nothing has begun.
+
+        Raises:
+          ValueError: if the decision is no number of actors that there are, or the budget is below the first round's
+            cost.
+        """
+        if not self._goes_on(loop):
+            return False
+        sheet, budget = self._prices[0].name if self._prices else "", self._budget.cost
+        if len(self.history) == 1 and math.isfinite(budget) and self.history[0][f"cost_{sheet}"] > budget:
+            raise ValueError(
+                f"budget.cost={budget:g} is below what the first round has cost, {self.history[0][f'cost_{sheet}']:g} "
+                f"under {sheet!r}: allow more, or fewer actors"
+            )
+        states = states_of(self.history, budget=budget, sheet=sheet)
+        key = jax.random.fold_in(self._schedule_key, self.round)
+        actors = decided(scheduler, states, most=self.workload.actors, key=key)
+        self.record.scheduled(actors)
+        self._scheduled = True
+        for actor in self.rollouts.begin_round(actors):
+            self._invoke(actor)
+        return True
 
     def sample(self, control: StalenessControl) -> None:
         """Has actors begin fragments on the newest version, as far as the control admits."""
@@ -234,11 +262,19 @@ class Session:
         self._batches += 1
         return batch_of(
             [waiting.fragment for waiting in fragments],
+            width=self._width(len(fragments)) if self._scheduled else None,
             algorithm=algorithm,
             policy=self.policy,
             target=target,
             key=jax.random.fold_in(self._key, self._batches),
         )
+
+    def _width(self, fragments: int) -> int:
+        """Columns of a batch's arrays: one for each actor, or a quarter, and so on: each shape is compiled for."""
+        width = self.workload.actors
+        while width // 4 >= fragments:
+            width //= 4
+        return width
 
     def learned_from(self, data: Data) -> None:
         """A batch has been learned from: its observations count among those that later versions normalise by.
@@ -280,6 +316,17 @@ class Session:
         self._read()
         if self._reader.anything_new or self.platform.now > self.history[-1]["seconds"]:
             self._report()
+
+    def _goes_on(self, loop: Any) -> bool:
+        """Reports a round that is over, and saves the run if it is time to; whether there is budget left."""
+        before = self.history[-1]["round"] if self.history else 0
+        if self.round > before:
+            # Now, and not when the round was declared: the system has handled its last event to the end.
+            self._report()
+            every = self._checkpoints.every if self._checkpoints else 0
+            if self._checkpoints and self.round // every > before // every:
+                self._save(self._checkpoints, loop)
+        return self._within_budget()
 
     def _within_budget(self) -> bool:
         budget = self._budget

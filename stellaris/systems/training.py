@@ -96,7 +96,8 @@ def train(
         _check_prices(prices, budget, platform)
         _check_checkpoints(checkpoints, resume, platform)
         slots = platform.slots("actor", concurrent=workload.actors)
-        env = Environments(workload, slots, seed, threads)
+        grows = getattr(system, "scheduler", None) is not None
+        env = Environments(workload, slots, seed, threads, grows=grows)
         with contextlib.closing(env), platform:  # the platform first: its bodies may still step the environments
             policy = workload.make_policy(env.spec)
             session = Session(

@@ -105,10 +105,11 @@ class Budget:
       steps: environment steps delivered.
       seconds: of the platform's clock; the run ends exactly then.
       cost: USD under the first of the price sheets, looked at after every round.
-      target_return: mean return of the last 100 episodes, looked at after every round.
+      target_return: mean return of the last episodes, looked at after every round.
+      window: episodes that this mean is of, and that of the history's `episode_return`.
 
     Raises:
-      TypeError: if a limit is not a number.
+      TypeError: if a limit is not a number, or the window is not whole.
       ValueError: if no limit is given (a target alone may never be reached), one is not positive, or there is a target
         and fewer steps than the episodes that it is a mean of.
     """
@@ -117,11 +118,14 @@ class Budget:
     seconds: float = math.inf
     cost: float = math.inf
     target_return: float = math.inf
+    window: int = WINDOW
 
     def __post_init__(self) -> None:
-        for name, limit in vars(self).items():
+        for name in ("steps", "seconds", "cost", "target_return"):
+            limit = getattr(self, name)
             if not isinstance(limit, Real):
                 raise TypeError(f"{name}={limit!r} is not a number")
+        checks.whole(at_least=1, window=self.window)
         if math.isnan(self.target_return):
             raise ValueError("target_return=nan is never reached")
         for name in ("steps", "seconds", "cost"):
@@ -129,8 +133,8 @@ class Budget:
                 raise ValueError(f"{name}={getattr(self, name)} is not positive")
         if math.isinf(min(self.steps, self.seconds, self.cost)):
             raise ValueError("a budget needs a limit of steps, seconds or cost: a target alone may never be reached")
-        if self.target_return < math.inf and self.steps < WINDOW:
+        if self.target_return < math.inf and self.steps < self.window:
             raise ValueError(
                 f"target_return={self.target_return} is never reached in steps={self.steps}: it is compared with the "
-                f"mean return of {WINDOW} episodes, each of a step at least"
+                f"mean return of {self.window} episodes, each of a step at least"
             )

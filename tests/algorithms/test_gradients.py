@@ -189,8 +189,8 @@ def test_data_lag_and_gradient_lag_add_up(clock):
 # ---- whole batches --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("network", "size"), [("bare", 5), ("flax", 6)])
-def test_update_is_a_loop_of_optimizer_steps(network, size):
+@pytest.mark.parametrize(("network", "size", "count"), [("bare", 5, None), ("flax", 6, None), ("bare", 5, 3)])
+def test_update_is_a_loop_of_optimizer_steps(network, size, count):
     """One Adam step for each row, in order, the second row of five samples padded; metrics are the rows' means."""
     ppo = PPO(learning_rate=0.01, epochs=2, minibatch_size=3, entropy_coefficient=0.01)
     batch = sample_batch(gaussian, size)
@@ -199,15 +199,16 @@ def test_update_is_a_loop_of_optimizer_steps(network, size):
         apply_fn = ActorCritic().apply
         params = jax.jit(ActorCritic().init)(jax.random.key(0), batch.observation)
     optimizer, indices = ppo.optimizer(), ppo.minibatches(jax.random.key(1), batch)
-    got = jax.jit(update, static_argnums=(0, 1))(ppo, apply_fn, params, optimizer.init(params), batch, indices)
+    learn = jax.jit(update, static_argnums=(0, 1))
+    got = learn(ppo, apply_fn, params, optimizer.init(params), batch, indices, count=count)
 
     step, opt_state, metrics = jax.jit(optimizer.update), optimizer.init(params), []
-    for row in np.asarray(indices):
+    for row in np.asarray(indices)[:count]:
         rows = row[row < size]
-        (_, row_metrics), gradient = compiled(ppo, apply_fn, params, Batch(*(x[rows] for x in batch)))
+        (total, row_metrics), gradient = compiled(ppo, apply_fn, params, Batch(*(x[rows] for x in batch)))
         updates, opt_state = step(gradient, opt_state, params)
         params = optax.apply_updates(params, updates)
-        metrics.append(row_metrics)
-    assert len(metrics) == 4
+        metrics.append(row_metrics | {"loss": total})
+    assert len(metrics) == (count or 4)
     means = jax.tree.map(lambda *m: np.mean(m), *metrics)
     close(got, (params, opt_state, means | {"finite": True}), 1e-4)

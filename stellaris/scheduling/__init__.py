@@ -1,0 +1,8 @@
+"""Schedulers: how many actors sample in each round, by rules or learned. How one learns is in `scheduling.training`."""
+
+from stellaris.scheduling.rules import Adapt as Adapt
+from stellaris.scheduling.rules import Fixed as Fixed
+from stellaris.scheduling.rules import Maximum as Maximum
+from stellaris.scheduling.rules import Stepped as Stepped
+from stellaris.scheduling.scheduler import Scheduler as Scheduler
+from stellaris.scheduling.scheduler import State as State

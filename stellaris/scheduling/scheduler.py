@@ -1,0 +1,116 @@
+"""What a scheduler is told of a run, and what it decides: how many actors sample in the next round."""
+
+import math
+from collections.abc import Mapping, Sequence
+from numbers import Real
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import jax
+
+
+class State(NamedTuple):
+    """What is known of a run before round `k`: MinionsRL's state `s_k`, and nothing else.
+
+    Before the first round all but `round` and `budget` are 0.
+
+    Source:
+      MinionsRL (AAAI 2024), section "DRL-based Actor Scheduler": (k, L, R, D_KL, P^l, P^a, P, b).
+    """
+
+    round: float  #: k, from 1.
+    loss: float  #: the learner's, in the round before.
+    episode_return: float  #: mean return of the episodes that ended in the round before.
+    policy_kl: float  #: the divergence of the newest policy from the one before it, in nats.
+    learner_seconds: float  #: of the round before.
+    actor_seconds: float  #: of the round before, mean over its actors.
+    round_seconds: float  #: of the round before.
+    budget: float  #: USD that are left; infinite without a budget of cost.
+
+
+@runtime_checkable
+class Scheduler(Protocol):
+    """Decides how many actors sample in each round: a value, such as a frozen dataclass, that keeps nothing.
+
+    Example:
+      >>> from dataclasses import dataclass
+      >>> @dataclass(frozen=True)
+      ... class Alternating:
+      ...     def decide(self, states, *, most, key):
+      ...         return most if len(states) % 2 else 1
+      >>> isinstance(Alternating(), Scheduler)
+      True
+    """
+
+    def decide(self, states: Sequence[State], *, most: int, key: jax.Array) -> int:
+        """How many actors.
+
+        Args:
+          states: before each round so far; the last is that of the round to be decided about.
+          most: actors that there are, `I_max`.
+          key: of this round, for a scheduler that draws.
+
+        Returns:
+          A whole number in [1, most].
+        """
+
+
+def states_of(history: Sequence[Mapping[str, float]], *, budget: float, sheet: str) -> list[State]:
+    """The states before each round of a run so far, and before the next one.
+
+    Args:
+      history: of rounds that a scheduler has decided about, as `train` gives it.
+      budget: USD in all; infinite without a limit.
+      sheet: the price sheet that the budget is of.
+
+    Example:
+      >>> row = {"round": 1, "seconds": 2.0, "loss": 0.5, "policy_kl": 0.01, "learner_seconds": 0.5,
+      ...        "actor_seconds": 1.25, "round_return": 20.0, "cost_usd": 0.25}
+      >>> states_of([row], budget=1.0, sheet="usd")[1]._asdict()
+      {'round': 2, 'loss': 0.5, 'episode_return': 20.0, 'policy_kl': 0.01, 'learner_seconds': 0.5, 'actor_seconds': \
+1.25, 'round_seconds': 2.0, 'budget': 0.75}
+    """
+    states = [State(1, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, budget)]
+    began = 0.0
+    for row in history:
+        before = states[-1]
+        states.append(
+            State(
+                round=before.round + 1,
+                loss=row.get("loss", 0.0),
+                episode_return=row.get("round_return", before.episode_return),  # where no episode ended, the last known
+                policy_kl=row.get("policy_kl", 0.0),
+                learner_seconds=row["learner_seconds"],
+                actor_seconds=row["actor_seconds"],
+                round_seconds=row["seconds"] - began,
+                budget=budget - row[f"cost_{sheet}"] if sheet else budget,
+            )
+        )
+        began = row["seconds"]
+    return states
+
+
+def decided(scheduler: Scheduler, states: Sequence[State], *, most: int, key: jax.Array) -> int:
+    """What a scheduler decides, if that is possible.
+
+    Raises:
+      ValueError: if it is no whole number in [1, most]; names the scheduler, the number and the round.
+
+    Example:
+      >>> decided(Fixed(40), [State(7, *[0.0] * 7)], most=32, key=jax.random.key(0))
+      Traceback (most recent call last):
+        ...
+      ValueError: Fixed(actors=40) decided for 40 actors in round 7: there are 1 to 32
+    """
+    actors = scheduler.decide(states, most=most, key=key)
+    whole = isinstance(actors, Real) and math.isfinite(actors) and int(actors) == actors
+    if not whole or not 1 <= actors <= most:
+        raise ValueError(
+            f"{scheduler!r} decided for {actors!r} actors in round {states[-1].round}: there are 1 to {most}"
+        )
+    return int(actors)
+
+
+def check_scheduler(scheduler: object) -> None:
+    """Raises a TypeError unless this can decide."""
+    if not isinstance(scheduler, Scheduler) or isinstance(scheduler, type):
+        raise TypeError(f"scheduler={scheduler!r} is no scheduler: pass one of stellaris.scheduling, such as Maximum()")
