@@ -17,6 +17,7 @@ from experiments.statistics import FEWEST, estimate
 from stellaris.runtime import Trace
 from stellaris.runtime.files import atomic_path
 from stellaris.systems import Row
+from stellaris.systems.history import WINDOW
 
 #: Lines of one picture: colours that stay apart for the colour-blind (Okabe & Ito 2008), lines that do in grey.
 LINES: Sequence[dict[str, Any]] = (
@@ -36,7 +37,6 @@ _SETTINGS = {
     "savefig.dpi": 200,
     "figure.constrained_layout.use": True,
 }
-_RETURN = "mean return of the\nlast 100 training episodes"
 
 
 class Curves(NamedTuple):
@@ -55,13 +55,23 @@ TIME_AND_COST = {
 }
 
 
+def _return(window: int = WINDOW) -> str:
+    return f"mean return of the\nlast {window} training episodes"
+
+
 def caption(environment: str, steps: float, *, seeds: int) -> str:
     """What a picture is of: the environment, the budget of every run, and how many there are."""
     return f"{environment}: {steps:,.0f} steps a run, {seeds} seed{'s' if seeds > 1 else ''}"
 
 
 def learning(
-    systems: Sequence[Curves], path: Path, *, title: str, steps: float, over: Mapping[str, str] = TIME_AND_STEPS
+    systems: Sequence[Curves],
+    path: Path,
+    *,
+    title: str,
+    steps: float,
+    over: Mapping[str, str] = TIME_AND_STEPS,
+    window: int = WINDOW,
 ) -> None:
     """Return over columns of the history, and at the end, by system; `path` has no suffix: a PNG and a PDF.
 
@@ -79,7 +89,7 @@ def learning(
             axes.set_xlim(left=0)
             if column == "steps":
                 axes.xaxis.set_major_formatter(matplotlib.ticker.EngFormatter(sep=""))  # 200k, 1M
-        panels[0].set(ylabel=_RETURN)
+        panels[0].set(ylabel=_return(window))
         for i, (contender, histories) in enumerate(systems):
             returns = [history[-1]["episode_return"] for history in histories]
             bar(final, i, returns, contender.colour)
@@ -111,7 +121,7 @@ def bars(returns: Mapping[str, Sequence[float]], colours: Mapping[str, str], pat
         for i, (name, values) in enumerate(returns.items()):
             bar(axes, i, values, colours[name])
         axes.set_xticks(range(len(returns)), list(returns), rotation=30, ha="right")
-        axes.set(ylabel=_RETURN)
+        axes.set(ylabel=_return())
 
 
 def bar(axes: Axes, place: int, values: Sequence[float], colour: str) -> None:
@@ -121,6 +131,29 @@ def bar(axes: Axes, place: int, values: Sequence[float], colour: str) -> None:
     if claim:
         axes.errorbar(place, middle, [[middle - low], [high - middle]], color="black", capsize=3, linewidth=1)
     axes.plot([place] * len(values), values, "o", color=colour, markersize=3)
+
+
+def per_run(
+    systems: Sequence[Curves], path: Path, *, title: str, xlabel: str, panels: Mapping[str, str], x: str = "round"
+) -> None:
+    """Columns of the history over another, a panel a column: a thin line a run."""
+    with figure(path, title, columns=len(panels), suffixes=(".png", ".pdf")) as several:
+        for axes, (column, label) in zip(several, panels.items(), strict=True):
+            for contender, histories in systems:
+                for i, history in enumerate(histories):
+                    rows = [row for row in history if column in row]
+                    axes.plot(
+                        [row[x] for row in rows],
+                        [row[column] for row in rows],
+                        label=contender.name if i == 0 else None,
+                        linewidth=0.9,
+                        alpha=0.7,
+                        color=contender.colour,
+                        linestyle=contender.line,
+                    )
+            axes.set(xlabel=xlabel, ylabel=label, ylim=(0, None))
+            axes.set_xlim(left=0)
+        _legend(several[0])
 
 
 def lines(
@@ -236,7 +269,7 @@ def reward_vs_time(systems: Sequence[Curves], path: Path, *, title: str, target:
     """Return against virtual seconds, by system."""
     with figure(path, _title(title, systems), columns=1) as (axes,):
         _curves(axes, systems, "seconds", target)
-        axes.set(xlabel="virtual time (s)", ylabel=_RETURN)
+        axes.set(xlabel="virtual time (s)", ylabel=_return())
         _legend(axes)
 
 
@@ -247,7 +280,7 @@ def reward_vs_cost(systems: Sequence[Curves], path: Path, *, title: str, target:
         for axes, (column, name) in zip(panels, bills, strict=True):
             _curves(axes, systems, column, target)
             axes.set(xlabel=f"training cost, {name} (USD)")
-        panels[0].set(ylabel=_RETURN)
+        panels[0].set(ylabel=_return())
         _legend(panels[0])
 
 
