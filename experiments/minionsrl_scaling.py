@@ -51,7 +51,7 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
             for column, label in _COLUMNS.items()
         }
         panels = [plots.Panel("actors", label, [curves.line(by_actors, of)], log=True) for label, of in figures.items()]
-        title = f"{environment}: {_ROUNDS - 1} rounds, {len(next(iter(by_actors.values())))} seeds"
+        title = f"{environment}: {_ROUNDS - 1} rounds, {plots.counted(len(next(iter(by_actors.values()))))}"
         plots.sweep(panels, out / f"scaling_{environment}", title=title)
         rows += [
             (

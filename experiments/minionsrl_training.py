@@ -35,13 +35,14 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
     for environment, groups in study.by_environment(results).items():
         limits = results[0].cell.budget
         seeds = max(map(len, groups.values()))
-        title = f"{environment}: to {limits.target_return:g}, {limits.cost:g} USD at most, {seeds} seeds"
+        goal = f"to {limits.target_return:g}, {limits.cost:g} USD at most"
+        title = f"{environment}: {goal}, {plots.counted(seeds)}"
         curves = {name: plots.Curves(of[0].cell.contender, [one.history for one in of]) for name, of in groups.items()}
         returns = {"round": "round", "seconds": "virtual time (s)"}
         own = [curves[name] for name in OWN if name in curves]
         for kind, drawn in (("training", [*curves.values()]), ("ablation", own)):
             path = out / f"{kind}_{environment}"
-            plots.learning(drawn, path, title=title, steps=limits.steps, over=returns, window=limits.window)
+            plots.learning(drawn, path, title=title, over=returns, window=limits.window)
         decided = {"actors": "actors", "episode_return": "return"}
         plots.per_run(own, out / f"decisions_{environment}", title=title, xlabel="round", panels=decided)
         rows += [(environment, name, *_spent(of), *_papers(environment, name)) for name, of in groups.items()]

@@ -39,6 +39,10 @@ _SETTINGS = {
 }
 
 
+#: Names under bars that have room beside each other.
+_LEVEL = 3
+
+
 class Curves(NamedTuple):
     """The histories of one system's runs, over several seeds."""
 
@@ -61,7 +65,12 @@ def _return(window: int = WINDOW) -> str:
 
 def caption(environment: str, steps: float, *, seeds: int) -> str:
     """What a picture is of: the environment, the budget of every run, and how many there are."""
-    return f"{environment}: {steps:,.0f} steps a run, {seeds} seed{'s' if seeds > 1 else ''}"
+    return f"{environment}: {steps:,.0f} steps a run, {counted(seeds)}"
+
+
+def counted(seeds: int) -> str:
+    """So many seeds."""
+    return f"{seeds} seed{'s' if seeds > 1 else ''}"
 
 
 def learning(
@@ -69,16 +78,19 @@ def learning(
     path: Path,
     *,
     title: str,
-    steps: float,
+    steps: float | None = None,
     over: Mapping[str, str] = TIME_AND_STEPS,
     window: int = WINDOW,
 ) -> None:
     """Return over columns of the history, and at the end, by system; `path` has no suffix: a PNG and a PDF.
 
+    The title says how many steps a run has, if all have as many.
+
     With seeds enough for an interval: the interquartile mean, with its 95 % band. With fewer, a thin line a run.
     """
     seeds = max(len(curves.histories) for curves in systems)
-    with figure(path, caption(title, steps, seeds=seeds), columns=len(over) + 1, suffixes=(".png", ".pdf")) as (
+    whole = title if steps is None else caption(title, steps, seeds=seeds)
+    with figure(path, whole, columns=len(over) + 1, suffixes=(".png", ".pdf")) as (
         *panels,
         final,
     ):
@@ -222,7 +234,7 @@ def sweep(panels: Sequence[Panel], path: Path, *, title: str) -> None:
                 axes.axhline(panel.level, color="black", linewidth=0.8, linestyle=":")
             if panel.log:
                 axes.set_xscale("log", base=2)
-                axes.xaxis.set_major_formatter(matplotlib.ticker.ScalarFormatter())
+                axes.xaxis.set_major_formatter("{x:g}")
             axes.set(xlabel=panel.xlabel, ylabel=panel.ylabel)
         if len(panels[0].lines) > 1:
             _legend(several[0])
@@ -261,6 +273,8 @@ def stacked(parts: Mapping[str, Mapping[str, float]], path: Path, *, title: str,
             shade = str(0.85 - 0.25 * i)
             axes.bar(names, heights, bottom=bottom, width=0.6, label=part, color=shade, edgecolor="black")
             bottom += heights
+        if len(names) > _LEVEL:
+            axes.set_xticks(range(len(names)), names, rotation=20, ha="right")
         axes.set(ylabel=ylabel)
         _legend(axes)
 
