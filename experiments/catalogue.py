@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 
 STELLARIS = "Stellaris (SC 2024)"
+MINIONSRL = "MinionsRL (AAAI 2024)"
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,7 @@ EXPERIMENTS: Mapping[str, Entry] = {
     "stellaris-scaling": Entry("stellaris_scaling", f"{STELLARIS}, 1 to 1,000 functions", _MANY_VARIANTS),
     "stellaris-frameworks": Entry("stellaris_frameworks", f"{STELLARIS}, table of related systems"),
     "stellaris-why": Entry("stellaris_why", f"{STELLARIS}, what 2.2 times the reward is made of", _VARIANTS),
+    "minionsrl-scheduler": Entry("minionsrl_scheduler", f"{MINIONSRL}, training of the scheduler", {"": "20"}),
     "simtest": Entry("simtest.command", "", {"": "1"}),
     "benchmarks": Entry("benchmarks.command", "", {"": "5"}),
     "reproduce": Entry(

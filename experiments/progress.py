@@ -126,10 +126,11 @@ def curve(values: Sequence[float], *, top: float) -> str:
 def line(run: Run) -> str:
     """Where a run stands, in one line."""
     row = run.history[-1]
+    bills = {name.removeprefix("cost_"): value for name, value in row.items() if name.startswith("cost_")}
+    costs = "".join(f"${usd:.4f} {name.replace('pay_per_use', 'by use')}  " for name, usd in bills.items())
     return (
         f"{run.label:<19} {row['seconds']:7.1f} virtual s  {row['steps']:>8,.0f} steps  "
-        f"return {row['episode_return']:7.1f}  ${row['cost_demo']:.4f} demo  ${row['cost_pay_per_use']:.4f} by use  "
-        f"staleness {number(row['staleness_mean'], '.2f')}  {run.wall_seconds:5.1f} s"
+        f"return {row['episode_return']:7.1f}  {costs}staleness {number(row['staleness_mean'], '.2f')}  {run.wall_seconds:5.1f} s"
     )
 
 

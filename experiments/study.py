@@ -1,10 +1,11 @@
 """A study: many runs in parallel processes. What was run once, under the same settings and code, is not run again."""
 
 import argparse
+import contextlib
 import os
 import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing import connection
 from pathlib import Path
@@ -39,6 +40,7 @@ class Variant(NamedTuple):
     setting: str = ""  #: what tells it from the study's other variants of that system, in words.
     evaluation: Evaluation | None = None
     replays: str = ""  #: the variant before it whose schedule it repeats, seed by seed.
+    budget: Budget | None = None  #: when its runs stop, if not by the study's number of steps.
 
     @property
     def name(self) -> str:
@@ -93,7 +95,7 @@ class Study:
                     Cell(
                         variant.contender,
                         variant.workload,
-                        budget,
+                        variant.budget or budget,
                         seed,
                         variant.setting,
                         variant.evaluation,
@@ -121,7 +123,10 @@ class Study:
                     raise shell.UsageError(f"{held}: use them with --resume, or name another folder")
                 failures: list[Cell] = []
                 jobs = 1 if self.alone else arguments.jobs
-                interrupted = shell.interruptible(lambda: _run(cells, out, jobs, console, failures))
+                with workers() as idle:
+                    interrupted = shell.interruptible(
+                        lambda: run_all(cells, out, jobs, console, failures=failures, idle=idle)
+                    )
                 for cell in failures:
                     again = _command(self.name, cell, arguments)
                     shell.complain(f"{cell.label}: {failure(cell, out)}  (again: {again})")
@@ -167,12 +172,28 @@ def _only(cells: Sequence[Cell], key: str, out: Path, console: Console) -> int:
     return 0
 
 
-def _run(cells: Sequence[Cell], out: Path, jobs: int, console: Console, failures: list[Cell]) -> None:
-    """Keeps so many processes busy until every cell is done; what several cells have in common is done once."""
+def run_all(
+    cells: Sequence[Cell],
+    out: Path,
+    jobs: int,
+    console: Console,
+    *,
+    failures: list[Cell],
+    idle: list[Worker],
+) -> None:
+    """Keeps so many processes busy until every cell is done; what several cells have in common is done once.
+
+    Args:
+      cells: to be run, unless they are there.
+      out: the folder.
+      jobs: processes at once.
+      console: to print on.
+      failures: cells that fail are added to it.
+      idle: processes that have nothing to do, which are used, and left there at the end.
+    """
     needed = [cell.replay for cell in cells if cell.replay is not None]
     waiting = list({cell.key: cell for cell in (*needed, *cells) if not is_done(cell, out)}.values())
     clock = _Clock()
-    idle: list[Worker] = []
     running: dict[Any, _Running] = {}
     try:
         with progress.Display(console) as display:
@@ -205,7 +226,18 @@ def _run(cells: Sequence[Cell], out: Path, jobs: int, console: Console, failures
                         display.row(outcome)
                 shell.check()
     finally:
-        for worker in (*idle, *(begun.worker for begun in running.values())):
+        for begun in running.values():
+            begun.worker.end()
+
+
+@contextlib.contextmanager
+def workers() -> Iterator[list[Worker]]:
+    """Processes that are idle, to be used by `run_all`, and ended here."""
+    idle: list[Worker] = []
+    try:
+        yield idle
+    finally:
+        for worker in idle:
             worker.end()
 
 

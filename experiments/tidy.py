@@ -45,7 +45,8 @@ def _figures(result: Finished) -> dict[str, Any]:
 
 def _thinned(result: Finished) -> Sequence[dict[str, float]]:
     """Evenly over the run, its last row included; to seven digits, which keep steps whole."""
-    columns = ("seconds", "steps", "episode_return", "cost_demo", "cost_pay_per_use")
+    bills = (name for name in result.history[-1] if name.startswith("cost_"))
+    columns = ("seconds", "steps", "episode_return", *bills)
     stride = -(-len(result.history) // _POINTS)
     rows = result.history[::-1][::stride][::-1]
     return [{column: float(f"{row[column]:.7g}") for column in columns} for row in rows]

@@ -117,7 +117,7 @@ def _taken(rows: Sequence[Mapping[str, str]]) -> str:
 def _figures(of: Sequence[Mapping[str, str]]) -> Sequence[str]:
     """Of a group of runs."""
     columns = ("final_return", "virtual_seconds", "steps", "cost_demo", "cost_pay_per_use")
-    final, seconds, steps, *costs = (estimate([float(row[column] or "nan") for row in of]) for column in columns)
+    final, seconds, steps, *costs = (estimate([float(row.get(column) or "nan") for row in of]) for column in columns)
     of_costs = (f"{cost.middle:.4g}" for cost in costs)
     return (str(final), str(len(of)), f"{seconds.middle:,.4g}", f"{steps.middle:,.0f}", *of_costs)
 

@@ -1,5 +1,7 @@
 """Schedulers: how many actors sample in each round, by rules or learned. How one learns is in `scheduling.training`."""
 
+from stellaris.scheduling.learned import Learned as Learned
+from stellaris.scheduling.learned import SchedulerError as SchedulerError
 from stellaris.scheduling.rules import Adapt as Adapt
 from stellaris.scheduling.rules import Fixed as Fixed
 from stellaris.scheduling.rules import Maximum as Maximum

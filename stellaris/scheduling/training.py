@@ -1,0 +1,259 @@
+"""How a scheduler is learned: PPO, whose episodes are whole training runs of a workload."""
+
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import jax
+import numpy as np
+
+from stellaris import checks
+from stellaris.acting.normalisation import Statistics
+from stellaris.acting.policies import Policy, PolicyVersion
+from stellaris.algorithms import PPO, update
+from stellaris.scheduling.learned import Learned, policy_for
+from stellaris.scheduling.scheduler import states_of
+from stellaris.types import NDArray, Trajectory, Tree
+
+#: The history of a run, as `train` gives it.
+History: TypeAlias = Sequence[Mapping[str, float]]
+
+#: Source: MinionsRL (AAAI 2024), Table 1 and "Training MinionsRL's Scheduler": Adam with 0.005; of the ranges of the
+#: rest the values that are printed bold. Assumptions, as it does not say: no GAE, ten epochs, and a minibatch of 4
+#: means four episodes, all that are played together.
+SCHEDULER_PPO = PPO(
+    learning_rate=0.005,
+    discount=0.99,
+    lambda_=1.0,
+    clip=0.2,
+    entropy_coefficient=0.01,
+    value_coefficient=0.5,
+    epochs=10,
+    minibatch_size=2**20,
+)
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What a scheduler is rewarded for: `r_k = -beta P_k`, and at the end of a run that has failed `max_k R_k - J`.
+
+    A run has failed unless its return, the mean of its last episodes, has reached `J` with a budget that was not
+    overdrawn. `R_k` is that return after round `k`.
+
+    Args:
+      target: `J`.
+      budget: `B`, in USD.
+      sheet: the price sheet that the budget is of.
+      window: episodes that a return is the mean of, as the run's `Budget` has it.
+      beta: in (0, 1).
+      minimise: `"time"`, the round's seconds `P_k`; or `"cost"`, its share of the budget in percent, `100 C_k / B`.
+
+    Raises:
+      ValueError: if a number is out of its range.
+
+    Source:
+      MinionsRL (AAAI 2024), "Reward"; the variant that minimises cost is mentioned there, not written down. The paper
+      does not say what `beta` is.
+    """
+
+    target: float
+    budget: float
+    sheet: str
+    window: int
+    beta: float = 0.5
+    minimise: Literal["time", "cost"] = "time"
+
+    def __post_init__(self) -> None:
+        checks.finite(target=self.target)
+        checks.positive(budget=self.budget)
+        checks.whole(at_least=1, window=self.window)
+        if not 0 < self.beta < 1:
+            raise ValueError(f"beta={self.beta} is not in (0, 1)")
+        if self.minimise not in ("time", "cost"):
+            raise ValueError(f'minimise={self.minimise!r} is neither "time" nor "cost"')
+
+    def reached(self, history: History) -> bool:
+        """Whether a run has reached the target within its budget."""
+        last = _rounds(history)[-1]
+        full = last["episodes"] >= self.window
+        return full and last["episode_return"] >= self.target and last[f"cost_{self.sheet}"] <= self.budget
+
+    def rewards(self, history: History) -> NDArray:
+        """The rewards `[K]` of a run's rounds.
+
+        Args:
+          history: of the run.
+
+        Example:
+          >>> row = {"round": 1, "actors": 4, "learner_seconds": 1.0, "episodes": 9, "episode_return": 20.0,
+          ...        "seconds": 3.0, "cost_usd": 2.0}
+          >>> objective = Objective(target=100.0, budget=2.0, sheet="usd", window=8)
+          >>> objective.rewards([row]).tolist()
+          [-81.5]
+        """
+        rounds = _rounds(history)
+        seconds = np.diff([0.0, *(row["seconds"] for row in rounds)])
+        costs = np.diff([0.0, *(row[f"cost_{self.sheet}"] for row in rounds)])
+        rewards = -self.beta * (seconds if self.minimise == "time" else 100 * costs / self.budget)
+        if not self.reached(history):
+            returns = [row["episode_return"] for row in rounds if math.isfinite(row["episode_return"])]
+            # Without an episode that has ended nothing is known but that the target was not reached.
+            rewards[-1] += min(max(returns, default=min(0.0, 2 * self.target)) - self.target, 0.0)
+        return np.asarray(rewards)
+
+
+class Progress(NamedTuple):
+    """How training gets on."""
+
+    episodes: int  #: that were learned from.
+    rewards: Sequence[float]  #: of the last ones, the sum over each.
+    reached: Sequence[bool]  #: whether each has reached the target.
+    metrics: Mapping[str, float]  #: of PPO.
+
+
+#: Runs the workload once for each seed, under a scheduler; returns their histories, in this order. How, and how many at
+#: a time, is the caller's.
+Play: TypeAlias = Callable[[Learned, Sequence[int]], Sequence[History]]
+
+
+def train_scheduler(
+    scheduler: Learned,
+    play: Play,
+    objective: Objective,
+    *,
+    episodes: int = 100,
+    together: int = 4,
+    ppo: PPO = SCHEDULER_PPO,
+    seed: int = 0,
+    on_progress: Callable[[Progress, Learned], None] | None = None,
+) -> Learned:
+    """Learns to schedule a workload: episodes are played, `together` at a time, and learned from.
+
+    A scheduler that has learned on one workload goes on with another: that is fine-tuning. What states are normalised
+    by goes on as well.
+
+    Args:
+      scheduler: to begin with, such as `Learned.untrained`, or one that has learned.
+      play: runs the workload.
+      objective: what is rewarded.
+      episodes: runs of the workload in all.
+      together: runs under one version of the scheduler, which are learned from at once.
+      ppo: the algorithm, whose minibatches are of decisions.
+      seed: of the shuffles; run `i` is played with the seed `seed + i`.
+      on_progress: called with every version of the scheduler.
+
+    Returns:
+      The scheduler as it is at the end.
+
+    Raises:
+      ValueError: if a number is below 1.
+
+    Source:
+      MinionsRL (AAAI 2024), "Training MinionsRL's Scheduler": 100 episodes, and 10 to fine-tune.
+    """
+    checks.whole(at_least=1, episodes=episodes, together=together)
+    checks.seed(seed=seed)
+    opt_state = ppo.optimizer().init(scheduler.params)
+    for first in range(0, episodes, together):
+        seeds = range(seed + first, seed + min(first + together, episodes))
+        histories = play(scheduler, seeds)
+        key = jax.random.fold_in(jax.random.key(seed), first)
+        scheduler, opt_state, metrics = learn(scheduler, opt_state, histories, objective, ppo=ppo, key=key)
+        if on_progress is not None:
+            rewards = [float(objective.rewards(history).sum()) for history in histories]
+            reached = [objective.reached(history) for history in histories]
+            on_progress(Progress(seeds.stop - seed, rewards, reached, metrics), scheduler)
+    return scheduler
+
+
+def learn(
+    scheduler: Learned,
+    opt_state: Tree,
+    histories: Sequence[History],
+    objective: Objective,
+    *,
+    ppo: PPO = SCHEDULER_PPO,
+    key: jax.Array,
+) -> tuple[Learned, Tree, dict[str, float]]:
+    """Learns from runs that a scheduler has decided about.
+
+    Rewards are divided by the target, so that the critic's values are of one size on any workload.
+
+    Args:
+      scheduler: which has decided.
+      opt_state: of `ppo.optimizer()`.
+      histories: of the runs.
+      objective: what is rewarded.
+      ppo: the algorithm.
+      key: of the shuffles.
+
+    Returns:
+      The scheduler after that, the optimizer's state, and PPO's metrics.
+    """
+    scale = max(abs(objective.target), 1.0)
+    runs = [
+        (_states(history, objective), _decisions(history), objective.rewards(history) / scale) for history in histories
+    ]
+    # Runs are as long as they are: padded, so that few shapes are compiled for.
+    length = 1 << (max(len(decisions) for _, decisions, _ in runs) - 1).bit_length()
+    policy = policy_for(scheduler.most)
+    trajectory = jax.tree.map(lambda *of: np.stack(of, axis=1), *(_padded(*run, length=length) for run in runs))
+    params, opt_state, metrics = _learned(scheduler.version, opt_state, trajectory, key, policy=policy, ppo=ppo)
+    statistics = scheduler.statistics
+    for states, _, _ in runs:
+        statistics = statistics.merge(Statistics.of(states))
+    learned = Learned(scheduler.most, jax.tree.map(np.asarray, params), statistics)
+    return learned, opt_state, {name: float(x) for name, x in metrics.items() if np.ndim(x) == 0}
+
+
+def _rounds(history: History) -> list[Mapping[str, float]]:
+    """The rounds that are over: a run may end within one."""
+    return [row for row in history if "actors" in row and "learner_seconds" in row]
+
+
+def _states(history: History, objective: Objective) -> NDArray:
+    """`[K, 8]`, before each round."""
+    states = states_of(_rounds(history), budget=objective.budget, sheet=objective.sheet)
+    return np.array(states[:-1], np.float32)
+
+
+def _decisions(history: History) -> NDArray:
+    """`[K]` actions: the number of actors less 1."""
+    return np.array([row["actors"] - 1 for row in _rounds(history)], np.int32)
+
+
+def _padded(states: NDArray, decisions: NDArray, rewards: NDArray, *, length: int) -> Trajectory:
+    """A run as a trajectory of `length` steps, of which those after its end are not valid."""
+    missing = length - len(decisions)
+
+    def padded(x: NDArray, rows: int = missing) -> NDArray:
+        return np.pad(x, [(0, rows), *[(0, 0)] * (x.ndim - 1)])
+
+    one = np.ones(len(decisions), bool)
+    zeros = np.zeros(length, np.float32)
+    return Trajectory(
+        observation=padded(states, missing + 1),
+        action=padded(decisions),
+        reward=padded(rewards.astype(np.float32)),
+        terminated=padded(np.arange(len(decisions)) == len(decisions) - 1),
+        valid=padded(one),
+        log_prob=zeros,
+        value=np.zeros(length + 1, np.float32),
+        version=np.zeros(length, np.int32),
+    )
+
+
+@functools.partial(jax.jit, static_argnames=("policy", "ppo"))
+def _learned(
+    version: PolicyVersion, opt_state: Tree, trajectory: Trajectory, key: jax.Array, *, policy: Policy, ppo: PPO
+) -> tuple[Tree, Tree, dict[str, Any]]:
+    def apply(params: Tree, observation: Any) -> tuple[Any, jax.Array]:
+        return policy.apply(version._replace(params=params), observation)
+
+    # The policy that has decided is the one that learns: what it made of the states need not have been recorded.
+    distribution, value = apply(version.params, trajectory.observation)
+    decided = jax.tree.map(lambda x: x[:-1], distribution).log_prob(trajectory.action)
+    batch = ppo.prepare(trajectory._replace(log_prob=decided, value=value))
+    return update(ppo, apply, version.params, opt_state, batch, ppo.minibatches(key, batch))
