@@ -48,7 +48,7 @@ from stellaris.systems import (
     train,
 )
 from tests.systems import tiny
-from tests.systems.test_minionsrl import Drawing
+from tests.systems.rounds import Drawing
 
 DEPLOYMENT = tiny.deployment(
     LogNormal(0.01, 0.5), Gamma(0.1, 1.0), LogNormal(0.02, 0.5), cold_start=LogNormal(0.3, 0.5), retry=Retry(limit=99)

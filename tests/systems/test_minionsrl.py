@@ -5,7 +5,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import chex
 import jax
@@ -14,17 +14,13 @@ import pytest
 
 from stellaris import IMPALA
 from stellaris.runtime import Faults, FunctionSpec, Retry, SimulatedPlatform, Transfer
-from stellaris.runtime.delays import Constant, Exponential, Gamma, LogNormal
+from stellaris.runtime.delays import Constant, Exponential, LogNormal
 from stellaris.runtime.endings import ENDINGS
 from stellaris.scheduling import Adapt, Fixed, Maximum, Scheduler, State, Stepped
-from stellaris.systems import Budget, MinionsRL, Result, Session, Synchronous, Workload, train
+from stellaris.systems import Budget, MinionsRL, Result, Session, Synchronous, train
 from tests.systems import tiny
+from tests.systems.rounds import ACTORS, BY_USE, DRAWN, JITTERY, WORKLOAD, Drawing, differences, rounds_of, run
 
-ACTORS = 8
-WORKLOAD = replace(tiny.WORKLOAD, actors=ACTORS)
-BY_USE = tiny.PRICES[1:]  # nothing but running functions costs anything
-DRAWN = (LogNormal(0.01, 0.5), Gamma(0.1, 1.0))
-JITTERY = tiny.deployment(*DRAWN)
 #: Everything that may take time beside computing; containers end after a while.
 SLOW = tiny.deployment(
     *DRAWN,
@@ -38,17 +34,6 @@ FAULTS = {
     "crashed": Faults(crash_during=0.15, duplicate=0.2, lifetime=Exponential(5.0)),
     "lost": Faults(lose=0.15, notice_after=Exponential(0.3)),
 }
-
-
-@dataclass(frozen=True)
-class Drawing:
-    """As many as its key says."""
-
-    def decide(self, states: Any, *, most: int, key: jax.Array) -> int:
-        """From 1 to `most`, all equally likely."""
-        return int(jax.random.randint(key, (), 1, most + 1))
-
-
 SCHEDULERS: dict[str, Scheduler] = {
     "maximum": Maximum(),
     "fixed": Fixed(3),
@@ -57,64 +42,6 @@ SCHEDULERS: dict[str, Scheduler] = {
     "adapt": Adapt(target=40.0),
     "drawing": Drawing(),
 }
-
-
-def run(scheduler: Scheduler, functions: Any = JITTERY, *, prewarm: bool = False, **options: Any) -> Result:
-    """Of the tiny problem with eight actors, priced by use; some ten rounds."""
-    options = {"workload": WORKLOAD, "budget": Budget(steps=16 * 44), "prices": BY_USE} | options
-    return tiny.run(MinionsRL(tiny.PPO_CONFIG, scheduler, prewarm=prewarm), functions, **options)
-
-
-class Round(NamedTuple):
-    """What the table of all invocations says of a round that its learner has completed."""
-
-    began: float  #: when the last round was over, in seconds.
-    over: float
-    waits: list[float]  #: for each actor: from the beginning to its first attempt that completed.
-    learner_wait: float
-    ran: list[float]  #: for each actor: from start to end, of its first attempt.
-    learner_ran: float
-    submitted: list[float]  #: of the actors' first attempts.
-    learner_submitted: float
-
-
-def rounds_of(result: Result) -> list[Round]:
-    """By the invocations alone: neither history nor notes of the system have a part in it."""
-    table = result.trace.invocations()
-    name = np.array(table.names)[table.function]
-    first = table.key == table.number
-    rounds, began = [], 0.0
-    for learner in np.flatnonzero((name == "learner") & first):
-        over = completed(table, learner)
-        if math.isnan(over):
-            break
-        since, until = table.submitted[learner], over
-        actors = np.flatnonzero((name == "actor") & first & (table.submitted >= began) & (table.submitted <= since))
-        rounds.append(
-            Round(
-                began=began,
-                over=until,
-                waits=[completed(table, actor) - began for actor in actors],
-                learner_wait=until - since,
-                ran=(table.ended - table.started)[actors].tolist(),
-                learner_ran=float((table.ended - table.started)[learner]),
-                submitted=table.submitted[actors].tolist(),
-                learner_submitted=float(since),
-            )
-        )
-        began = until
-    return rounds
-
-
-def completed(table: Any, row: int) -> float:
-    """When the first attempt completed that is of the same piece of work; NaN if none has."""
-    good = (table.key == table.number[row]) & (table.ending == ENDINGS.index("completed"))
-    return float(np.min(table.ended[good], initial=math.inf)) if good.any() else math.nan
-
-
-def differences(result: Result, column: str) -> list[float]:
-    """Of a column that sums up, each round's."""
-    return np.diff([0.0] + [row[column] for row in result.history]).tolist()
 
 
 # ---- the paper's equations -------------------------------------------------------------------------------------------
@@ -517,4 +444,3 @@ def test_it_is_a_value() -> None:
     """All actors by default."""
     assert MinionsRL() == MinionsRL(scheduler=Maximum(), prewarm=False)
     assert hash(MinionsRL(scheduler=Fixed(3))) == hash(MinionsRL(scheduler=Fixed(3)))
-    assert Workload("CartPole-v1", actors=3).actors == 3
