@@ -66,6 +66,20 @@ EXPERIMENTS: Mapping[str, Entry] = {
     "stellaris-scaling": Entry("stellaris_scaling", f"{STELLARIS}, 1 to 1,000 functions", _MANY_VARIANTS),
     "stellaris-frameworks": Entry("stellaris_frameworks", f"{STELLARIS}, table of related systems"),
     "stellaris-why": Entry("stellaris_why", f"{STELLARIS}, what 2.2 times the reward is made of", _VARIANTS),
+    "minionsrl-motivation": Entry(
+        "minionsrl_motivation", f"{MINIONSRL}, Figure 2", {"smoke": "1", "small": "5", "paper": "5"}
+    ),
+    "minionsrl-training": Entry(
+        "minionsrl_training",
+        f"{MINIONSRL}, Figures 4 to 6 and Table 2",
+        {"smoke": "1", "small": "90", "paper": "10,000"},
+    ),
+    "minionsrl-scaling": Entry(
+        "minionsrl_scaling", f"{MINIONSRL}, Figure 7", {"smoke": "1", "small": "10", "paper": "200"}
+    ),
+    "minionsrl-latency": Entry(
+        "minionsrl_latency", f"{MINIONSRL}, Figure 8", {"smoke": "1", "small": "5", "paper": "200"}
+    ),
     "minionsrl-scheduler": Entry("minionsrl_scheduler", f"{MINIONSRL}, training of the scheduler", {"": "20"}),
     "simtest": Entry("simtest.command", "", {"": "1"}),
     "benchmarks": Entry("benchmarks.command", "", {"": "5"}),

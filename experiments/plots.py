@@ -17,6 +17,7 @@ from experiments.statistics import FEWEST, estimate
 from stellaris.runtime import Trace
 from stellaris.runtime.files import atomic_path
 from stellaris.systems import Row
+from stellaris.systems.history import WINDOW
 
 #: Lines of one picture: colours that stay apart for the colour-blind (Okabe & Ito 2008), lines that do in grey.
 LINES: Sequence[dict[str, Any]] = (
@@ -36,7 +37,10 @@ _SETTINGS = {
     "savefig.dpi": 200,
     "figure.constrained_layout.use": True,
 }
-_RETURN = "mean return of the\nlast 100 training episodes"
+
+
+#: Names under bars that have room beside each other.
+_LEVEL = 3
 
 
 class Curves(NamedTuple):
@@ -55,20 +59,38 @@ TIME_AND_COST = {
 }
 
 
+def _return(window: int = WINDOW) -> str:
+    return f"mean return of the\nlast {window} training episodes"
+
+
 def caption(environment: str, steps: float, *, seeds: int) -> str:
     """What a picture is of: the environment, the budget of every run, and how many there are."""
-    return f"{environment}: {steps:,.0f} steps a run, {seeds} seed{'s' if seeds > 1 else ''}"
+    return f"{environment}: {steps:,.0f} steps a run, {counted(seeds)}"
+
+
+def counted(seeds: int) -> str:
+    """So many seeds."""
+    return f"{seeds} seed{'s' if seeds > 1 else ''}"
 
 
 def learning(
-    systems: Sequence[Curves], path: Path, *, title: str, steps: float, over: Mapping[str, str] = TIME_AND_STEPS
+    systems: Sequence[Curves],
+    path: Path,
+    *,
+    title: str,
+    steps: float | None = None,
+    over: Mapping[str, str] = TIME_AND_STEPS,
+    window: int = WINDOW,
 ) -> None:
     """Return over columns of the history, and at the end, by system; `path` has no suffix: a PNG and a PDF.
+
+    The title says how many steps a run has, if all have as many.
 
     With seeds enough for an interval: the interquartile mean, with its 95 % band. With fewer, a thin line a run.
     """
     seeds = max(len(curves.histories) for curves in systems)
-    with figure(path, caption(title, steps, seeds=seeds), columns=len(over) + 1, suffixes=(".png", ".pdf")) as (
+    whole = title if steps is None else caption(title, steps, seeds=seeds)
+    with figure(path, whole, columns=len(over) + 1, suffixes=(".png", ".pdf")) as (
         *panels,
         final,
     ):
@@ -79,7 +101,7 @@ def learning(
             axes.set_xlim(left=0)
             if column == "steps":
                 axes.xaxis.set_major_formatter(matplotlib.ticker.EngFormatter(sep=""))  # 200k, 1M
-        panels[0].set(ylabel=_RETURN)
+        panels[0].set(ylabel=_return(window))
         for i, (contender, histories) in enumerate(systems):
             returns = [history[-1]["episode_return"] for history in histories]
             bar(final, i, returns, contender.colour)
@@ -111,7 +133,7 @@ def bars(returns: Mapping[str, Sequence[float]], colours: Mapping[str, str], pat
         for i, (name, values) in enumerate(returns.items()):
             bar(axes, i, values, colours[name])
         axes.set_xticks(range(len(returns)), list(returns), rotation=30, ha="right")
-        axes.set(ylabel=_RETURN)
+        axes.set(ylabel=_return())
 
 
 def bar(axes: Axes, place: int, values: Sequence[float], colour: str) -> None:
@@ -121,6 +143,29 @@ def bar(axes: Axes, place: int, values: Sequence[float], colour: str) -> None:
     if claim:
         axes.errorbar(place, middle, [[middle - low], [high - middle]], color="black", capsize=3, linewidth=1)
     axes.plot([place] * len(values), values, "o", color=colour, markersize=3)
+
+
+def per_run(
+    systems: Sequence[Curves], path: Path, *, title: str, xlabel: str, panels: Mapping[str, str], x: str = "round"
+) -> None:
+    """Columns of the history over another, a panel a column: a thin line a run."""
+    with figure(path, title, columns=len(panels), suffixes=(".png", ".pdf")) as several:
+        for axes, (column, label) in zip(several, panels.items(), strict=True):
+            for contender, histories in systems:
+                for i, history in enumerate(histories):
+                    rows = [row for row in history if column in row]
+                    axes.plot(
+                        [row[x] for row in rows],
+                        [row[column] for row in rows],
+                        label=contender.name if i == 0 else None,
+                        linewidth=0.9,
+                        alpha=0.7,
+                        color=contender.colour,
+                        linestyle=contender.line,
+                    )
+            axes.set(xlabel=xlabel, ylabel=label, ylim=(0, None))
+            axes.set_xlim(left=0)
+        _legend(several[0])
 
 
 def lines(
@@ -189,7 +234,7 @@ def sweep(panels: Sequence[Panel], path: Path, *, title: str) -> None:
                 axes.axhline(panel.level, color="black", linewidth=0.8, linestyle=":")
             if panel.log:
                 axes.set_xscale("log", base=2)
-                axes.xaxis.set_major_formatter(matplotlib.ticker.ScalarFormatter())
+                axes.xaxis.set_major_formatter("{x:g}")
             axes.set(xlabel=panel.xlabel, ylabel=panel.ylabel)
         if len(panels[0].lines) > 1:
             _legend(several[0])
@@ -228,6 +273,8 @@ def stacked(parts: Mapping[str, Mapping[str, float]], path: Path, *, title: str,
             shade = str(0.85 - 0.25 * i)
             axes.bar(names, heights, bottom=bottom, width=0.6, label=part, color=shade, edgecolor="black")
             bottom += heights
+        if len(names) > _LEVEL:
+            axes.set_xticks(range(len(names)), names, rotation=20, ha="right")
         axes.set(ylabel=ylabel)
         _legend(axes)
 
@@ -236,7 +283,7 @@ def reward_vs_time(systems: Sequence[Curves], path: Path, *, title: str, target:
     """Return against virtual seconds, by system."""
     with figure(path, _title(title, systems), columns=1) as (axes,):
         _curves(axes, systems, "seconds", target)
-        axes.set(xlabel="virtual time (s)", ylabel=_RETURN)
+        axes.set(xlabel="virtual time (s)", ylabel=_return())
         _legend(axes)
 
 
@@ -247,7 +294,7 @@ def reward_vs_cost(systems: Sequence[Curves], path: Path, *, title: str, target:
         for axes, (column, name) in zip(panels, bills, strict=True):
             _curves(axes, systems, column, target)
             axes.set(xlabel=f"training cost, {name} (USD)")
-        panels[0].set(ylabel=_RETURN)
+        panels[0].set(ylabel=_return())
         _legend(panels[0])
 
 

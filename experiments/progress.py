@@ -130,7 +130,8 @@ def line(run: Run) -> str:
     costs = "".join(f"${usd:.4f} {name.replace('pay_per_use', 'by use')}  " for name, usd in bills.items())
     return (
         f"{run.label:<19} {row['seconds']:7.1f} virtual s  {row['steps']:>8,.0f} steps  "
-        f"return {row['episode_return']:7.1f}  {costs}staleness {number(row['staleness_mean'], '.2f')}  {run.wall_seconds:5.1f} s"
+        f"return {row['episode_return']:7.1f}  {costs}"
+        f"staleness {number(row['staleness_mean'], '.2f')}  {run.wall_seconds:5.1f} s"
     )
 
 

@@ -6,7 +6,7 @@ import os
 import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import connection
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -40,7 +40,7 @@ class Variant(NamedTuple):
     setting: str = ""  #: what tells it from the study's other variants of that system, in words.
     evaluation: Evaluation | None = None
     replays: str = ""  #: the variant before it whose schedule it repeats, seed by seed.
-    budget: Budget | None = None  #: when its runs stop, if not by the study's number of steps.
+    limits: Budget | None = None  #: when its runs stop, if not after the study's number of steps, or before.
 
     @property
     def name(self) -> str:
@@ -82,7 +82,7 @@ class Study:
         """The runs that the command line asks for, each once."""
         size = self.sizes[arguments.preset]
         seeds = options.seeds("--seed", arguments.seed, arguments.seeds or size.seeds)
-        budget = Budget(steps=arguments.steps or size.steps)
+        steps = arguments.steps or size.steps
         cells: list[Cell] = []
         for environment in dict.fromkeys(arguments.env or size.environments):
             variants = self.variants(environment)
@@ -95,7 +95,7 @@ class Study:
                     Cell(
                         variant.contender,
                         variant.workload,
-                        variant.budget or budget,
+                        _limited(variant.limits, steps),
                         seed,
                         variant.setting,
                         variant.evaluation,
@@ -140,6 +140,11 @@ class Study:
         if interrupted:
             return shell.INTERRUPTED
         return shell.FAILED if failures else 0
+
+
+def _limited(limits: Budget | None, steps: int) -> Budget:
+    """After so many steps at the latest."""
+    return Budget(steps=steps) if limits is None else replace(limits, steps=min(steps, limits.steps))
 
 
 def _named(variants: Sequence[Variant], names: Sequence[str] | None) -> Sequence[str]:

@@ -22,9 +22,11 @@ class MinionsRL:
 
     where each `P` is the time that the round waits for that function (Eq. 1). Where functions are priced by the second
     and nothing else, it costs `C_k = sum_i P^a_k,i * price of an actor + P^l_k * price of a learner`, of the time that
-    they run (Eq. 2). The run ends by its budget: `Budget(cost=B, target_return=J, window=I_max)` is Eq. 3 and 4, looked
-    at after every round. The paper compares the mean return of the round's actors with J; that of a single actor's
-    episode reaches it by chance.
+    they run (Eq. 2).
+
+    The run ends by its budget, which is looked at after every round: `Budget(cost=B, target_return=J, window=I_max)` is
+    Eq. 3 and 4. The paper compares the mean return of the round's actors with J; that of a single actor's episode
+    reaches it by chance.
 
     Args:
       algorithm: whose loss, minibatches and epochs.

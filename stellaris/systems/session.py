@@ -153,7 +153,7 @@ class Session:
           FunctionError: if an invocation's attempts are used up.
           RuntimeError: if nothing is pending, and the budget is not used up.
         """
-        if not self._goes_on(loop):
+        if not self._scheduled and not self._goes_on(loop):  # else `next_round` has asked, and the round is ended
             return None
         done = self._deliveries.next(until=self._budget.seconds)
         if done is None and self.platform.now < self._budget.seconds:

@@ -1,0 +1,74 @@
+"""How long a round of MinionsRL takes, by its number of actors."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+
+from rich.console import Console
+
+from experiments import curves, minions, plots, study, tidy
+from experiments.cells import Finished
+from experiments.statistics import estimate
+from experiments.study import Size, Study, Variant
+from stellaris.scheduling import Fixed
+from stellaris.systems import Budget
+
+DESCRIPTION = "seconds of a round, of its actors and of its learner, by the number of actors"
+
+ACTORS = (1, 2, 4, 8, 16, 32)
+#: The first of which is left out: in it containers start.
+_ROUNDS = 4
+SIZES = {
+    "smoke": Size(("CartPole-v1",), 100_000, 1),
+    "small": Size(("Hopper-v4", "HalfCheetah-v4", "Humanoid-v4"), 100_000, 5),
+    "paper": Size(
+        ("Hopper-v4", "Humanoid-v4", "HalfCheetah-v4", "Gravitar-v5", "SpaceInvaders-v5", "Qbert-v5"), 1_000_000, 5
+    ),
+}
+_COLUMNS = {"learner_seconds": "learner (s)", "actor_seconds": "mean of the actors (s)"}
+
+
+def _variants(environment: str) -> Sequence[Variant]:
+    """A few rounds each."""
+    task = minions.task(environment)
+    return [
+        Variant(
+            minions.minions(minions.LEARNED, Fixed(actors), task.ppo),
+            task.workload,
+            curves.setting(minions.LEARNED, "actors", actors),
+            limits=Budget(steps=_ROUNDS * actors * task.workload.fragment),
+        )
+        for actors in ACTORS
+    ]
+
+
+def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
+    rows = []
+    for environment, groups in study.by_environment(results).items():
+        by_actors = curves.swept(groups, minions.LEARNED, "actors")
+        figures = {"a round (s)": _round_seconds} | {
+            label: lambda one, column=column: fmean(row[column] for row in one.history[1:])
+            for column, label in _COLUMNS.items()
+        }
+        panels = [plots.Panel("actors", label, [curves.line(by_actors, of)], log=True) for label, of in figures.items()]
+        title = f"{environment}: {_ROUNDS - 1} rounds, {plots.counted(len(next(iter(by_actors.values()))))}"
+        plots.sweep(panels, out / f"scaling_{environment}", title=title)
+        rows += [
+            (
+                environment,
+                f"{actors:g} actors",
+                *(str(estimate([of(one) for one in several])) for of in figures.values()),
+            )
+            for actors, several in by_actors.items()
+        ]
+    tidy.show("one round", ("environment", "actors", "round", "learner", "actors, mean"), rows, out, console)
+
+
+def _round_seconds(one: Finished) -> float:
+    """Of the rounds after the first."""
+    first, *_, last = one.history
+    return (last["seconds"] - first["seconds"]) / (len(one.history) - 1)
+
+
+STUDY = Study("minionsrl-scaling", SIZES, _variants, _report)
+add_arguments, main = STUDY.add_arguments, STUDY.main
