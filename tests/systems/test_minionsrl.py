@@ -186,6 +186,18 @@ def test_cost_ends_a_run_after_the_round_that_uses_it_up() -> None:
     assert len(result.trace.select("scheduled").value) == len(result.history)
 
 
+def test_steps_end_a_run_between_rounds() -> None:
+    """What was sampled is learned from; only seconds end a run in the middle of a round."""
+    whole = run(Fixed(3), budget=Budget(steps=16 * 3 * 4 + 1))
+    assert [row["steps"] for row in whole.history] == [48 * k for k in (1, 2, 3, 4, 5)]
+    assert len(rounds_of(whole)) == 5
+    assert whole.trace.select("waiting").value.tolist() == [0.0]
+    cut = run(Fixed(3), budget=Budget(seconds=whole.history[3]["seconds"] + 0.01))
+    assert cut.history[:4] == whole.history[:4]
+    assert cut.history[-1]["seconds"] == whole.history[3]["seconds"] + 0.01
+    assert len(rounds_of(cut)) == 4
+
+
 def test_what_the_last_cent_buys() -> None:
     """A budget of exactly the first round's cost is used up by it; one that is not spent yet has another round."""
     functions = tiny.deployment(Constant(0.01), Constant(0.1))
@@ -231,11 +243,11 @@ def test_the_target_is_the_mean_of_a_window() -> None:
 def test_with_all_actors_it_learns_what_the_synchronous_system_does(algorithm: Any) -> None:
     """On the same episodes; where rollouts take equally long, fragments come in the same order."""
     systems = (MinionsRL(algorithm, Maximum()), Synchronous(algorithm))
-    budget = Budget(steps=16 * ACTORS * 4 + 1)
+    budget = Budget(seconds=10.2)  # in the middle of a round of either algorithm
     one, other = (tiny.run(s, tiny.deployment(), workload=WORKLOAD, budget=budget) for s in systems)
     assert one.trace.select("episode").value.tolist() == other.trace.select("episode").value.tolist()
     assert one.history[-1]["gradients"] == other.history[-1]["gradients"] > 0
-    assert one.history[-1]["version"] == other.history[-1]["version"] == 4
+    assert one.history[-1]["version"] == other.history[-1]["version"] >= 3
     chex.assert_trees_all_close(one.policy, other.policy, rtol=2e-5, atol=2e-5)
 
 
@@ -309,7 +321,7 @@ def test_environments_that_nobody_uses_are_not_made(actors: int, blocks: int, en
 def cold_by_round(scheduler: Scheduler, *, prewarm: bool, **spec: Any) -> list[tuple[int, int]]:
     """How many actors of each round are cold, and whether its learner is."""
     functions = tiny.deployment(cold_start=Constant(0.3), **spec)
-    result = run(scheduler, functions, prewarm=prewarm, budget=Budget(steps=16 * 17))
+    result = run(scheduler, functions, prewarm=prewarm, budget=Budget(steps=16 * 15))
     table = result.trace.invocations()
     name = np.array(table.names)[table.function]
     ends = [one.over for one in rounds_of(result)]
@@ -385,7 +397,7 @@ def test_what_schedulers_are_told(budget: Budget) -> None:
     result = run(Listening(), budget=budget)
     told = Listening.told
     rounds = rounds_of(result)
-    assert len(told) - (budget.cost == math.inf) == len(rounds) >= 5  # of steps the last round has no learner
+    assert len(told) == len(rounds) >= 5
     assert [len(states) for states, _, _ in told] == list(range(1, len(told) + 1))
     assert {most for _, most, _ in told} == {ACTORS}
     assert len({tuple(key) for _, _, key in told}) == len(told)
