@@ -163,9 +163,7 @@ def train_scheduler(
         # What the first runs come to, so that the critic has values of about 1 to learn on any workload.
         scale = scale or float(np.median([abs(objective.rewards(history).sum()) for history in histories]))
         key = jax.random.fold_in(jax.random.key(seed), first)
-        scheduler, opt_state, metrics = learn(
-            scheduler, opt_state, histories, objective, scale=scale, ppo=ppo, key=key
-        )
+        scheduler, opt_state, metrics = learn(scheduler, opt_state, histories, objective, scale=scale, ppo=ppo, key=key)
         if on_progress is not None:
             rewards = [float(objective.rewards(history).sum()) for history in histories]
             reached = [objective.reached(history) for history in histories]
