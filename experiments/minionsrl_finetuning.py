@@ -1,0 +1,83 @@
+"""A scheduler that has learned on one task and was fine-tuned on another, beside one that has learned from scratch."""
+
+import csv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from experiments import minions, plots, study, tidy
+from experiments.cells import Finished
+from experiments.minionsrl_training import spent
+from experiments.study import Size, Study, Variant
+from stellaris.scheduling import Learned
+
+DESCRIPTION = "schedulers trained from scratch and fine-tuned: their episodes, and what runs take under each"
+
+SCRATCH, TUNED, BEFORE = "from scratch", "fine-tuned", "before fine-tuning"
+#: By environment, on which the scheduler has learned that was fine-tuned there.
+STARTS: Mapping[str, str] = {"Hopper-v4": "CartPole-v1", "HalfCheetah-v4": "Hopper-v4", "Humanoid-v4": "Hopper-v4"}
+SIZES = {
+    "smoke": Size(("Hopper-v4",), 8_192, 1),
+    "small": Size(("Hopper-v4",), 1_000_000, 10),
+    "paper": Size(("Humanoid-v4", "SpaceInvaders-v5"), 20_000_000, 5),
+}
+
+
+def files(environment: str) -> dict[str, Path]:
+    """The schedulers that there are for an environment, by how they were trained."""
+    home = minions.SCHEDULERS
+    found = {SCRATCH: home / f"{environment}.npz", TUNED: home / f"{environment}-tuned.npz"}
+    if environment in STARTS:
+        found[BEFORE] = home / f"{STARTS[environment]}.npz"
+    return {name: path for name, path in found.items() if path.exists()}
+
+
+def _variants(environment: str) -> Sequence[Variant]:
+    """The same task under each scheduler."""
+    task = minions.task(environment)
+    return [
+        Variant(minions.minions(minions.LEARNED, Learned.load(path), task.ppo), task.workload, name, limits=task.limits)
+        for name, path in files(environment).items()
+    ]
+
+
+def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
+    rows = []
+    for environment, groups in study.by_environment(results).items():
+        episodes = {name: _episodes(path) for name, path in files(environment).items() if name != BEFORE}
+        drawn = {name: [of] for name, of in episodes.items() if of is not None}
+        if drawn:
+            plots.lines(
+                drawn,
+                out / f"finetuning_{environment}",
+                colour="#0072B2",
+                title=f"{environment}: training of the scheduler",
+                xlabel="episode",
+                ylabel="virtual time of the run (s)",
+            )
+        for name, of in groups.items():
+            path = files(environment).get(name)
+            trained = _episodes(path) if path is not None and name != BEFORE else None
+            count = f"{len(trained[0]):,}" if trained is not None else ""
+            cost = f"{sum(trained[2]):.4g}" if trained is not None else ""
+            rows.append((environment, name, count, cost, *spent(of)))
+    headings = ("environment", "scheduler", "episodes", "their USD", "reached", "virtual s", "USD by Eq. 2")
+    tidy.show("fine-tuning", (*headings, "USD, Azure", "actors"), rows, out, console)
+
+
+def _episodes(path: Path) -> tuple[Any, Any, Any] | None:
+    """Of a scheduler's training: the numbers of its episodes, how long each took, and what it cost; if that is known."""
+    if not (beside := path.with_suffix(".csv")).exists():
+        return None
+    with beside.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    columns = ("episode", "seconds", "cost")
+    number, seconds, cost = (np.array([float(row[column]) for row in rows]) for column in columns)
+    return number, seconds, cost
+
+
+STUDY = Study("minionsrl-finetuning", SIZES, _variants, _report)
+add_arguments, main = STUDY.add_arguments, STUDY.main
