@@ -51,5 +51,5 @@ def rows() -> list[Sequence[str]]:
     found: list[Sequence[str]] = []
     for name, properties in PROPERTIES.items():
         entries = ("yes" if getattr(properties, column.field) else "no" for column in COLUMNS)
-        found.append((name, *entries, properties.system.__name__ if properties.system else "(none yet)"))
+        found.append((name, *entries, properties.system.__name__))
     return found

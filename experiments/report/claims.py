@@ -3,10 +3,12 @@
 import csv
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from experiments import minions
 from experiments.statistics import Estimate, estimate, ratio
 
 #: A claim is judged only where the baseline reaches such a part of what it comes to, tuned, with as many steps.
@@ -33,13 +35,15 @@ class Claim(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """Where a claim of Stellaris is looked at: two systems of a study, seed by seed."""
+    """Where a claim is looked at: two systems of a study, seed by seed."""
 
     claim: str
     study: str
-    baseline: str  #: the variant that Stellaris is compared with.
+    baseline: str  #: the variant that is compared with.
     under: str  #: which settings and bill.
     compare: Callable[[Run, Run], float]
+    own: str = "stellaris"  #: the variant that the claim is of.
+    goals: Mapping[str, tuple[float, float]] = MappingProxyType({})  #: the returns up to which both are run, if to one.
 
 
 class Finding(NamedTuple):
@@ -96,14 +100,15 @@ def findings(points: Mapping[str, Points]) -> dict[str, list[Finding]]:
     for comparison in COMPARISONS:
         rows = points.get(comparison.study, ())
         for environment in dict.fromkeys(row["environment"] for row in rows):
-            own, baseline = (_runs(rows, environment, name) for name in ("stellaris", comparison.baseline))
+            own, baseline = (_runs(rows, environment, name) for name in (comparison.own, comparison.baseline))
             both = sorted(own.keys() & baseline.keys())
             if not both:
                 continue
             ratios = [comparison.compare(own[seed], baseline[seed]) for seed in both]
             finals = [baseline[seed]["episode_return"][-1] for seed in both]
             returns = [ratio(own[seed]["episode_return"][-1], baseline[seed]["episode_return"][-1]) for seed in both]
-            enough = ENOUGH * tuned(environment, baseline[both[0]]["steps"][-1])
+            learned, _ = comparison.goals.get(environment, (tuned(environment, baseline[both[0]]["steps"][-1]), 0.0))
+            enough = ENOUGH * learned
             finding = Finding(
                 estimate(ratios),
                 environment,
@@ -120,7 +125,8 @@ def findings(points: Mapping[str, Points]) -> dict[str, list[Finding]]:
 def _runs(rows: Points, environment: str, variant: str) -> dict[str, Run]:
     """Columns of each run of a variant, by its seed."""
     own = [row for row in rows if (row["environment"], row["setting"] or row["system"]) == (environment, variant)]
-    columns = ("seconds", "steps", "episode_return", "cost_demo", "cost_pay_per_use")
+    columns = [name for name in (own[0] if own else ()) if name in ("seconds", "steps", "episode_return")]
+    columns += [name for name in (own[0] if own else ()) if name.startswith("cost_")]
     return {
         seed: {name: np.array([float(row[name]) for row in own if row["seed"] == seed]) for name in columns}
         for seed in dict.fromkeys(row["seed"] for row in own)
@@ -139,9 +145,24 @@ def _saved(bill: str) -> Callable[[Run, Run], float]:
     return lambda own, other: float(1 - own[bill][-1] / other[bill][-1])
 
 
+def _faster(own: Run, other: Run) -> float:
+    """The share of the baseline's time that was not taken."""
+    return float(1 - own["seconds"][-1] / other["seconds"][-1])
+
+
 _SAVED_BY_USE, _SAVED = _saved("cost_pay_per_use"), _saved("cost_demo")
 _REWARD = "episodic reward against the baselines at equal wall-clock time"
 _COST = "training cost reduction against the baselines"
+
+
+def _minions(claim: str, baseline: str, bill: str, compare: Callable[[Run, Run], float]) -> Comparison:
+    """MinionsRL with its scheduler, up to the target."""
+    under = f"to the target, against {baseline}{bill}"
+    return Comparison(claim, "minionsrl-training", baseline, under, compare, minions.LEARNED, minions.GOALS)
+
+
+_MINIONS_TIME, _MINIONS_COST = "total training time reduction (up to)", "training cost reduction (up to)"
+_MINIONS_MAX = "cost reduction against MinionsRL-Max (up to)"
 _HPC_REWARD, _HPC_COST = "episodic reward against PAR-RL", "training cost reduction against PAR-RL"
 COMPARISONS = (
     Comparison(_REWARD, "stellaris-training", "synchronous", "tuned", _return_ratio),
@@ -155,4 +176,10 @@ COMPARISONS = (
     Comparison(_HPC_REWARD, "stellaris-hpc", "PAR-RL", "960 cores, 16 GPUs", _return_ratio),
     Comparison(_HPC_COST, "stellaris-hpc", "PAR-RL", "960 cores, 16 GPUs, by use", _SAVED_BY_USE),
     Comparison(_HPC_COST, "stellaris-hpc", "PAR-RL", "960 cores, 16 GPUs, demo's bill", _SAVED),
+    _minions(_MINIONS_TIME, minions.AZURE, "", _faster),
+    _minions(_MINIONS_TIME, minions.IMPACT, "", _faster),
+    _minions(_MINIONS_COST, minions.AZURE, ", Eq. 2", _SAVED_BY_USE),
+    _minions(_MINIONS_COST, minions.IMPACT, ", Eq. 2", _SAVED_BY_USE),
+    _minions(_MINIONS_MAX, minions.MAX, ", Eq. 2", _SAVED_BY_USE),
+    _minions(_MINIONS_MAX, minions.MAX, ", as Azure bills", _saved("cost_azure")),
 )

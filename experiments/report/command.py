@@ -73,7 +73,7 @@ def _claims(points: Mapping[str, Points]) -> list[Sequence[str]]:
     rows: list[Sequence[str]] = []
     for claim in claims():
         value = f"{claim.value:g} ({claim.unit})"
-        known = found.get(claim.claim, ()) if claim.paper == "Stellaris" else ()
+        known = found.get(claim.claim, ())
         for finding in known:
             spent = "" if claim.unit == "ratio" else f" for {finding.returns} times the return"
             ours = f"{finding.ours}{spent} ({finding.environment}; {finding.under})"

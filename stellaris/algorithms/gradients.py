@@ -173,13 +173,16 @@ def _first(step: Any, state: tuple[Tree, Tree], indices: jax.Array, count: Any) 
     shapes = jax.eval_shape(step, state, indices[0])[1]
     nothing = {name: jax.tree.map(functools.partial(_nothing, name), value) for name, value in shapes.items()}
     state, sums = jax.lax.fori_loop(0, count, and_all_before, (state, nothing))
-    return state, {name: value if _is_sum(name, value) else value / count for name, value in sums.items()}
+    in_one = {
+        name: total if _is_sum(name, total) else total / jnp.asarray(count, total.dtype) for name, total in sums.items()
+    }
+    return state, in_one
 
 
 def _nothing(name: str, like: Any) -> jax.Array:
     """What a metric of no gradient is: what follows is added to it, or is greater."""
     if not name.endswith("_max"):
-        return jnp.zeros(like.shape, jnp.result_type(like.dtype, float))
+        return jnp.zeros(like.shape, like.dtype if jnp.issubdtype(like.dtype, jnp.floating) else jnp.result_type(float))
     info: Any = jnp.finfo if jnp.issubdtype(like.dtype, jnp.floating) else jnp.iinfo
     least = info(like.dtype).min
     return jnp.full(like.shape, least, like.dtype)
@@ -188,7 +191,7 @@ def _nothing(name: str, like: Any) -> jax.Array:
 def _two_in_one(name: str, before: Any, value: Any) -> Any:
     if name.endswith("_max"):
         return jnp.maximum(before, value)
-    return jax.tree.map(lambda total, x: total + x.astype(total.dtype), before, value)
+    return jax.tree.map(lambda total, x: total + jnp.asarray(x, total.dtype), before, value)
 
 
 def _is_sum(name: str, value: Any) -> bool:

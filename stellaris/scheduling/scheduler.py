@@ -96,6 +96,7 @@ def decided(scheduler: Scheduler, states: Sequence[State], *, most: int, key: ja
       ValueError: if it is no whole number in [1, most]; names the scheduler, the number and the round.
 
     Example:
+      >>> from stellaris.scheduling import Fixed
       >>> decided(Fixed(40), [State(7, *[0.0] * 7)], most=32, key=jax.random.key(0))
       Traceback (most recent call last):
         ...

@@ -156,11 +156,14 @@ def train_scheduler(
     checks.whole(at_least=1, episodes=episodes, together=together)
     checks.seed(seed=seed)
     opt_state = ppo.optimizer().init(scheduler.params)
+    scale = 0.0
     for first in range(0, episodes, together):
         seeds = range(seed + first, seed + min(first + together, episodes))
         histories = play(scheduler, seeds)
+        # What the first runs come to, so that the critic has values of about 1 to learn on any workload.
+        scale = scale or float(np.median([abs(objective.rewards(history).sum()) for history in histories]))
         key = jax.random.fold_in(jax.random.key(seed), first)
-        scheduler, opt_state, metrics = learn(scheduler, opt_state, histories, objective, ppo=ppo, key=key)
+        scheduler, opt_state, metrics = learn(scheduler, opt_state, histories, objective, scale=scale, ppo=ppo, key=key)
         if on_progress is not None:
             rewards = [float(objective.rewards(history).sum()) for history in histories]
             reached = [objective.reached(history) for history in histories]
@@ -174,18 +177,18 @@ def learn(
     histories: Sequence[History],
     objective: Objective,
     *,
+    scale: float,
     ppo: PPO = SCHEDULER_PPO,
     key: jax.Array,
 ) -> tuple[Learned, Tree, dict[str, float]]:
     """Learns from runs that a scheduler has decided about.
-
-    Rewards are divided by the target, so that the critic's values are of one size on any workload.
 
     Args:
       scheduler: which has decided.
       opt_state: of `ppo.optimizer()`.
       histories: of the runs.
       objective: what is rewarded.
+      scale: that rewards are divided by.
       ppo: the algorithm.
       key: of the shuffles.
 
@@ -195,7 +198,6 @@ def learn(
     Raises:
       ValueError: if a run has no round that is over.
     """
-    scale = max(abs(objective.target), 1.0)
     runs = [
         (_states(history, objective), _decisions(history), objective.rewards(history) / scale) for history in histories
     ]

@@ -31,9 +31,7 @@ class Data:
     statistics: Statistics  #: of its observations.
     unseen: NDArray  #: `[items]` int32: how many transitions of each item no applied gradient has seen yet.
     left: int  #: gradients that are still to be applied.
-    rows: (
-        int | None
-    )  #: that programs for batches of this shape take, of which `indices` may be fewer; None for no other.
+    rows: int | None  #: that programs for batches of this shape take; `indices` may be fewer. None for as many.
     sample: Tree  #: `[n, *obs]` of its observations, at most `SAMPLE`, by which successive policies are compared.
 
     @property
@@ -48,7 +46,7 @@ class Data:
 
     def learn(self, indices: NDArray) -> int:
         """Notes that a gradient of these items was applied; returns how many transitions it was the first to see."""
-        items = indices[indices < len(self.unseen)]
+        items = np.unique(indices[indices < len(self.unseen)])  # twice in a minibatch that has parts of two epochs
         first_seen = int(self.unseen[items].sum())
         self.unseen[items] = 0
         self.left -= 1
@@ -100,9 +98,8 @@ def batch_of(
     rows = None if width is None else len(indices)
     if width is not None and len(fragments) < width:
         indices = _without_empty(indices, unseen)
-    return Data(
-        batch, indices, statistics, unseen, left=len(indices), rows=rows, sample=_sample(trajectory.observation)
-    )
+    sample = _sample(trajectory.observation, width or len(fragments))
+    return Data(batch, indices, statistics, unseen, left=len(indices), rows=rows, sample=sample)
 
 
 def _widened(trajectory: Trajectory, width: int) -> Trajectory:
@@ -128,12 +125,15 @@ def _without_empty(indices: NDArray, transitions: NDArray) -> NDArray:
     return np.concatenate([items, beyond]).reshape(-1, length)
 
 
-def _sample(observation: Tree) -> Tree:
-    """Some of the observations `[T + 1, B, *obs]`, evenly spaced over steps and actors."""
+def _sample(observation: Tree, width: int) -> Tree:
+    """Some of the observations `[T + 1, B, *obs]`, evenly spaced over steps and actors.
+
+    As many as of `width` actors, so that what compares policies by them is compiled once: of fewer, some come again.
+    """
 
     def spaced(leaf: NDArray) -> NDArray:
         flat = leaf.reshape(-1, *leaf.shape[2:])
-        return np.asarray(flat[np.linspace(0, len(flat) - 1, min(SAMPLE, len(flat))).astype(int)])
+        return np.asarray(flat[np.linspace(0, len(flat) - 1, min(SAMPLE, len(leaf) * width)).astype(int)])
 
     return jax.tree.map(spaced, observation)
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from stellaris.systems.central_inference import CentralInference
 from stellaris.systems.central_learner import AsynchronousActors, Synchronous
 from stellaris.systems.data_parallel import DataParallel
+from stellaris.systems.minionsrl import MinionsRL
 from stellaris.systems.stellaris import Stellaris
 
 
@@ -17,7 +18,7 @@ class Properties(NamedTuple):
     scalable_actors: bool  #: how many actors run, and are paid for, changes within a run.
     on_and_off_policy: bool  #: it trains both kinds of algorithm.
     serverless: bool  #: functions start on demand, and only their use is paid for.
-    system: type | None  #: None if there is none yet.
+    system: type
 
 
 #: By framework. Source: Stellaris (SC 2024), the table of related systems.
@@ -27,7 +28,7 @@ PROPERTIES: Mapping[str, Properties] = MappingProxyType(
         "MSRL": Properties(False, False, True, False, DataParallel),
         "SEED RL": Properties(False, False, True, False, CentralInference),
         "SRL": Properties(False, False, False, False, AsynchronousActors),
-        "MinionsRL": Properties(False, True, False, True, None),
+        "MinionsRL": Properties(False, True, False, True, MinionsRL),
         "Stellaris": Properties(True, True, True, True, Stellaris),
     }
 )

@@ -177,14 +177,17 @@ class Session:
           ValueError: if the decision is no number of actors that there are, or the budget is below the first round's
             cost.
         """
-        if not self._goes_on(loop):
-            return False
-        sheet, budget = self._prices[0].name if self._prices else "", self._budget.cost
+        goes_on = self._goes_on(loop)
+        sheet = self._prices[0].name if self._prices else ""
+        budget = self._budget.cost
+        # Before the run ends for want of budget, which it would do without a word.
         if len(self.history) == 1 and math.isfinite(budget) and self.history[0][f"cost_{sheet}"] > budget:
             raise ValueError(
                 f"budget.cost={budget:g} is below what the first round has cost, {self.history[0][f'cost_{sheet}']:g} "
                 f"under {sheet!r}: allow more, or fewer actors"
             )
+        if not goes_on:
+            return False
         states = states_of(self.history, budget=budget, sheet=sheet)
         key = jax.random.fold_in(self._schedule_key, self.round)
         actors = decided(scheduler, states, most=self.workload.actors, key=key)

@@ -212,3 +212,86 @@ def test_update_is_a_loop_of_optimizer_steps(network, size, count):
     assert len(metrics) == (count or 4)
     means = jax.tree.map(lambda *m: np.mean(m), *metrics)
     close(got, (params, opt_state, means | {"finite": True}), 1e-4)
+
+
+PPO_OF_ROWS = PPO(learning_rate=0.01, epochs=3, minibatch_size=4, entropy_coefficient=0.01)
+
+
+def learn_first(count, *, rows=None, apply_fn=gaussian):
+    """What six rows of indices lead to, or so many: parameters, optimizer state and metrics, under `jit`."""
+    batch, params = sampled(PPO_OF_ROWS), parameters(1, like=0)
+    indices = PPO_OF_ROWS.minibatches(jax.random.key(1), batch)[:6][:rows]
+    return _learn_first(apply_fn, params, PPO_OF_ROWS.optimizer().init(params), batch, indices, count)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _learn_first(apply_fn, params, state, batch, indices, count):
+    return update(PPO_OF_ROWS, apply_fn, params, state, batch, indices, count=count, version=VERSION)
+
+
+@pytest.mark.parametrize("count", [1, 4, 6])
+def test_a_count_of_rows_is_the_scan_over_these(count):
+    """Parameters, optimizer state, and metrics of every kind: means, the greatest, and sums by lag."""
+    got, expected = learn_first(np.int32(count)), learn_first(None, rows=count)
+    close(got, expected, 1e-5)
+    assert jax.tree.map(jnp.shape, got) == jax.tree.map(jnp.shape, expected)
+    assert got[2].keys() == expected[2].keys() >= {"loss", "kl", "data_lag_max", "by_lag", "finite"}
+    assert got[2]["by_lag"].count.sum() == pytest.approx(count * 4, abs=count)  # less samples that are not valid
+
+
+def test_one_program_for_every_count():
+    """It is traced once: a loss's Python code runs no more often for many counts than for one."""
+    traces = []
+
+    def counted(params, observation):
+        traces.append(1)
+        return gaussian(params, observation)
+
+    learn_first(np.int32(1), apply_fn=counted)
+    once = len(traces)
+    for count in (2, 5, 6):
+        learn_first(np.int32(count), apply_fn=counted)
+    assert len(traces) == once
+
+
+def test_rows_beyond_the_count_change_nothing():
+    """Not even if they are no indices of the batch."""
+    batch, params = sampled(PPO_OF_ROWS), parameters(1, like=0)
+    state, indices = PPO_OF_ROWS.optimizer().init(params), PPO_OF_ROWS.minibatches(jax.random.key(1), batch)[:6]
+    plain, other = (
+        _learn_first(gaussian, params, state, batch, rows, np.int32(3)) for rows in (indices, indices.at[3:].set(-7))
+    )
+    equal(plain, other)
+
+
+class Reporting:
+    """Whatever a loss may report: numbers of Python's, truths, whole numbers, and the greatest of them."""
+
+    def optimizer(self):
+        return optax.sgd(0.1)
+
+    def select(self, batch, row):
+        return batch[row]
+
+    def loss(self, apply_fn, params, batch):
+        whole = batch.sum().astype(jnp.int32)
+        some = {"python": 1.5, "truth": batch[0] > 2, "whole": whole, "whole_max": whole, "least_max": -batch.max()}
+        return params * batch.mean(), some
+
+
+@pytest.mark.parametrize("promotion", ["standard", "strict"])
+def test_metrics_of_any_type(promotion, unchecked):
+    """By hand, with a count as without; the greatest may be below zero."""
+    batch, indices = jnp.arange(8.0), jnp.arange(8).reshape(4, 2)
+    algorithm = Reporting()
+    with jax.numpy_dtype_promotion(promotion):
+        for rows, count in ((indices[:3], None), (indices, 3), (indices, np.int32(3)), (indices, jnp.int32(3))):
+            params = jnp.float32(1)
+            state = algorithm.optimizer().init(params)
+            params, _, metrics = update(algorithm, gaussian, params, state, batch, rows, count=count)
+            close(params, 1 - 0.1 * (0.5 + 2.5 + 4.5), 1e-6)
+            close(metrics["python"], 1.5)
+            close(metrics["truth"], 1 / 3)  # of 0, 2 and 4
+            close(metrics["whole"], (1 + 5 + 9) / 3)
+            assert (metrics["whole_max"], metrics["least_max"]) == (9, -1)
+            assert metrics["whole_max"].dtype == jnp.int32

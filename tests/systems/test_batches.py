@@ -9,7 +9,7 @@ import pytest
 from stellaris import IMPACT, IMPALA, PPO, Trajectory
 from stellaris.acting.normalisation import Statistics
 from stellaris.acting.rollout import Fragment
-from stellaris.algorithms import Algorithm
+from stellaris.algorithms import Algorithm, update
 from stellaris.runtime.references import size
 from stellaris.systems import Session, batches
 from stellaris.systems.batches import Data, Work, batch_of, unlearned
@@ -62,10 +62,13 @@ def fragment(seed: int) -> Fragment:
     return Fragment(trajectory, Statistics.of(observation[:-1, 0]), ())
 
 
-def batch(algorithm: Algorithm, of: Session, key: int = 0) -> Data:
-    """Of three fragments."""
+def batch(
+    algorithm: Algorithm, of: Session, key: int = 0, *, fragments: int = ACTORS, width: int | None = None
+) -> Data:
+    """Of three fragments, or of another number."""
     return batch_of(
-        [fragment(seed) for seed in range(ACTORS)],
+        [fragment(seed) for seed in range(fragments)],
+        width=width,
         algorithm=algorithm,
         policy=of.policy,
         target=of.versioned(of.first_params),
@@ -133,3 +136,126 @@ def test_a_sample_of_the_observations(tiny_session: Session, monkeypatch: pytest
     assert batch(PPO(), tiny_session).sample.tolist() == flat.tolist()
     monkeypatch.setattr(batches, "SAMPLE", 3)
     assert batch(PPO(), tiny_session).sample.tolist() == flat[[0, (len(flat) - 1) // 2, len(flat) - 1]].tolist()
+
+
+# ---- batches of a width ----------------------------------------------------------------------------------------------
+
+WIDE = 8
+ALGORITHMS = {
+    "ppo": PPO(epochs=3, minibatch_size=7),
+    "impact": IMPACT(epochs=2, minibatch_size=5),
+    "impala": IMPALA(epochs=2, minibatch_size=2),
+}
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("fragments", [1, 2, 3, 5, 7])
+def test_a_wider_batch_has_as_many_gradients_as_it_has_data(name: str, fragments: int, tiny_session: Session) -> None:
+    """`ceil(epochs * transitions / minibatch)`, or trajectories: each is learned from once an epoch, and nothing else.
+
+    A minibatch that has parts of two epochs may have one twice, which is seen for the first time only once.
+    """
+    algorithm: Any = ALGORITHMS[name]
+    data = batch(algorithm, tiny_session, fragments=fragments, width=WIDE)
+    items = fragments if name == "impala" else fragments * (T - 1)  # a step that only reset is no sample to learn from
+    assert data.unseen.sum() == fragments * (T - 1)
+    assert data.left == len(data.indices) == -(-algorithm.epochs * items // data.indices.shape[1])
+    seen = data.indices[data.indices < len(data.unseen)]
+    np.testing.assert_array_equal(
+        np.bincount(seen, minlength=len(data.unseen)), algorithm.epochs * (data.unseen > 0).astype(int)
+    )
+    assert sum(data.learn(row) for row in data.indices) == fragments * (T - 1)
+    assert data.left == data.unseen.sum() == 0
+
+
+def test_the_epochs_of_a_wider_batch_follow_one_another(tiny_session: Session) -> None:
+    """Nothing is learned from for the second time before everything was for the first."""
+    data = batch(ALGORITHMS["ppo"], tiny_session, fragments=3, width=WIDE)
+    epochs = data.indices.ravel()[: 3 * 3 * (T - 1)].reshape(3, -1)
+    assert {frozenset(epoch.tolist()) for epoch in epochs} == {frozenset(np.flatnonzero(data.unseen).tolist())}
+    assert len({tuple(epoch.tolist()) for epoch in epochs}) == 3  # each in an order of its own
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_batches_of_one_width_have_one_shape(name: str, tiny_session: Session) -> None:
+    """So that one program learns from all of them, and one compares the policies that they lead to."""
+    shapes = set()
+    for fragments in (1, 2, 5, WIDE):
+        data = batch(ALGORITHMS[name], tiny_session, fragments=fragments, width=WIDE)
+        leaves = jax.tree.leaves((data.batch, data.sample))
+        shapes.add((data.rows, data.indices.shape[1], *(leaf.shape for leaf in leaves)))
+        assert len(data.indices) <= data.rows  # type: ignore[operator]
+    assert len(shapes) == 1
+
+
+def test_as_wide_as_it_is_it_is_the_same_batch(tiny_session: Session) -> None:
+    """With the same minibatches in the same order."""
+    plain, wide = (batch(ALGORITHMS["ppo"], tiny_session, width=width) for width in (None, ACTORS))
+    jax.tree.map(np.testing.assert_array_equal, (plain.batch, plain.indices), (wide.batch, wide.indices))
+    assert (plain.rows, wide.rows) == (None, len(plain.indices))
+
+
+@pytest.mark.parametrize("name", ["ppo", "impact"])
+def test_a_wider_batch_has_the_same_samples(name: str, tiny_session: Session) -> None:
+    """With the same advantages, standardised over what is valid alone; its statistics are of the fragments alone."""
+    plain, wide = (batch(ALGORITHMS[name], tiny_session, width=width) for width in (None, WIDE))
+    one, other = (getattr(data.batch, "samples", data.batch) for data in (plain, wide))
+    assert other.valid.sum() == one.valid.sum()
+
+    def valid(samples: Any, of: Any) -> Any:
+        chosen = np.asarray(samples.valid)
+        rows = np.asarray(of)[chosen]
+        # By the observation, which no two samples share: the order of samples is another one.
+        return rows[np.argsort(np.asarray(samples.observation)[chosen][:, 0])]
+
+    for field in ("observation", "action", "advantage", "target", "log_prob"):
+        np.testing.assert_allclose(
+            valid(other, getattr(other, field)), valid(one, getattr(one, field)), rtol=1e-5, atol=1e-6
+        )
+    jax.tree.map(np.testing.assert_array_equal, plain.statistics, wide.statistics)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_what_is_beyond_the_fragments_is_never_learned_from(
+    name: str, tiny_session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is there: the parameters are the same to the last bit."""
+    algorithm: Any = ALGORITHMS[name]
+    widened = batches._widened
+    version = tiny_session.versioned(tiny_session.first_params)
+
+    def apply(params: Any, observation: Any) -> Any:
+        return tiny_session.policy.apply(version._replace(params=params), observation)
+
+    def learned(beyond: float) -> Any:
+        def filled(trajectory: Trajectory, width: int) -> Trajectory:
+            def fill(x: Any) -> Any:
+                if np.issubdtype(x.dtype, np.floating):
+                    x[:, ACTORS:] = beyond
+                return x
+
+            wide: Trajectory = jax.tree.map(fill, widened(trajectory, width))
+            return wide
+
+        monkeypatch.setattr(batches, "_widened", filled)
+        data = batch(algorithm, tiny_session, width=WIDE)
+        state = algorithm.optimizer().init(version.params)
+        return update(algorithm, apply, version.params, state, data.batch, data.indices)
+
+    plain, other = learned(0.0), learned(1e3)
+    jax.tree.map(np.testing.assert_array_equal, plain[0], other[0])
+    assert np.isfinite(plain[2]["loss"])
+
+
+@pytest.mark.parametrize(("fragments", "width", "expected"), [(1, 8, 8), (3, 8, 8), (8, 8, 8), (3, None, 3)])
+def test_a_sample_is_as_large_as_that_of_its_width(
+    fragments: int, width: int | None, expected: int, tiny_session: Session
+) -> None:
+    """Of real observations only, from the first to the last; of a batch that is not widened, each once."""
+    data = batch(ALGORITHMS["ppo"], tiny_session, fragments=fragments, width=width)
+    observations = np.stack([fragment(seed).trajectory.observation[:, 0] for seed in range(fragments)], axis=1)
+    flat = [tuple(row) for row in observations.reshape(-1, observations.shape[-1]).tolist()]
+    places = [flat.index(tuple(row)) for row in data.sample.tolist()]
+    assert len(places) == expected * (T + 1)
+    assert places == sorted(places)
+    assert set(places) == set(range(len(flat)))

@@ -31,12 +31,14 @@ from stellaris.runtime import (
     StoreFaults,
 )
 from stellaris.runtime.delays import Constant, Exponential, Gamma, LogNormal
+from stellaris.scheduling import Adapt
 from stellaris.systems import (
     AsynchronousActors,
     Budget,
     CentralInference,
     DataParallel,
     Impact,
+    MinionsRL,
     Result,
     StalenessControl,
     Stellaris,
@@ -46,6 +48,7 @@ from stellaris.systems import (
     train,
 )
 from tests.systems import tiny
+from tests.systems.rounds import Drawing
 
 DEPLOYMENT = tiny.deployment(
     LogNormal(0.01, 0.5), Gamma(0.1, 1.0), LogNormal(0.02, 0.5), cold_start=LogNormal(0.3, 0.5), retry=Retry(limit=99)
@@ -112,6 +115,8 @@ def test_a_resumed_run_is_the_unbroken_one(name: str, tmp_path: Path) -> None:
         (DataParallel(tiny.PPO_CONFIG, learners=2), {}),
         (CentralInference(tiny.PPO_CONFIG), {}),
         (Stellaris(tiny.PPO_CONFIG, learners=3, control=StalenessControl(pace=3, discard=6)), {"refresh": 4}),
+        (MinionsRL(tiny.PPO_CONFIG, Adapt(target=25.0), prewarm=True), {"actors": 4}),
+        (MinionsRL(tiny.PPO_CONFIG, Drawing()), {"actors": 4, "refresh": 4}),
     ],
     ids=lambda value: type(value).__name__,
 )

@@ -125,3 +125,29 @@ def test_policy_lags_are_in_the_history_of_a_run() -> None:
     counts = [value for _, event, _, _, _, value in result.trace.rows() if event.endswith(":count")]
     pushed = len(result.trace.select("pushed").time)
     assert pushed * 0.7 * 8 <= sum(counts) <= pushed * 8  # minibatches of 8, less the steps that only reset
+
+
+def test_a_round_that_a_scheduler_decided_about() -> None:
+    """How many sampled, the waits as means, and the mean of the round's own episodes if there are any."""
+    trace = Trace()
+
+    def note(event: str, *values: float) -> None:
+        for value in values:
+            trace.append(0.0, event, value=value)
+
+    note("scheduled", 2)
+    note("actor_took", 1.0, 2.0)
+    note("episode", 10.0, 30.0)
+    note("learner_took", 0.5)
+    note("round", 1)
+    note("scheduled", 1)
+    note("actor_took", 4.0)
+    note("learner_took", 0.25)
+    note("round", 2)
+    note("episode", 50.0)
+    note("round", 3)
+    first, second, unscheduled = history(trace)
+    columns = ("actors", "actor_seconds", "learner_seconds", "round_return", "episode_return")
+    assert [first[name] for name in columns] == [2.0, 1.5, 0.5, 20.0, 20.0]
+    assert [second.get(name) for name in columns] == [1.0, 4.0, 0.25, None, 20.0]
+    assert [unscheduled.get(name) for name in columns] == [None, None, None, None, 30.0]

@@ -14,13 +14,12 @@ from stellaris.systems import Budget, DataParallel, Result, train
 from stellaris.systems.properties import PROPERTIES, Properties
 from tests.systems import tiny
 
-OURS = {name: entry for name, entry in PROPERTIES.items() if entry.system is not None}
 _RESULTS: dict[Any, Result] = {}
 
 
 def result(entry: Properties, algorithm: Any = tiny.PPO_CONFIG) -> Result:
     """A run of the system; what is reserved is provisioned, and what is serverless starts on demand."""
-    system: Any = entry.system(algorithm)  # type: ignore[misc]
+    system: Any = entry.system(algorithm)
     if isinstance(system, DataParallel):
         system = replace(system, learners=2)  # a batch has two trajectories
     if system not in _RESULTS:
@@ -45,37 +44,37 @@ def deployment(system: Any) -> Mapping[str, FunctionSpec]:
     }
 
 
-@pytest.mark.parametrize("framework", OURS)
+@pytest.mark.parametrize("framework", PROPERTIES)
 def test_asynchronous_learners(framework: str) -> None:
     """Learners that compute at the same time on different versions leave stale gradients behind; others never do."""
-    trace = result(OURS[framework]).trace
+    trace = result(PROPERTIES[framework]).trace
     table = trace.invocations()
     learners = table.function == table.names.index("learner")
     started, ended = table.started[learners], table.ended[learners]
     published = np.unique(trace.select("published").time)
     overtaken = sum(np.any((published > start) & (published < end)) for start, end in zip(started, ended, strict=True))
-    assert (overtaken > 0) == OURS[framework].asynchronous_learners
-    assert bool(trace.select("staleness").value.any()) == OURS[framework].asynchronous_learners
+    assert (overtaken > 0) == PROPERTIES[framework].asynchronous_learners
+    assert bool(trace.select("staleness").value.any()) == PROPERTIES[framework].asynchronous_learners
 
 
-@pytest.mark.parametrize("framework", OURS)
+@pytest.mark.parametrize("framework", PROPERTIES)
 def test_scalable_actors(framework: str) -> None:
     """The number of actors' containers changes while it learns, or stays what it is from the start to the end."""
-    trace = result(OURS[framework]).trace
+    trace = result(PROPERTIES[framework]).trace
     made = trace.select("container_created", function="actor").time
     ended = trace.select("container_ended", function="actor").time
     finish = trace.select("round").time[-1]
-    assert bool(np.any(made > 0) and np.any(ended < finish)) == OURS[framework].scalable_actors
+    assert bool(np.any(made > 0) and np.any(ended < finish)) == PROPERTIES[framework].scalable_actors
 
 
-@pytest.mark.parametrize("framework", OURS)
+@pytest.mark.parametrize("framework", PROPERTIES)
 def test_on_and_off_policy(framework: str) -> None:
     """Which data it learns from: of the version before, or of older ones.
 
     The paper counts SRL as one that does not train both. Here every system takes every algorithm; but where actors are
     asynchronous and there is one learner, no data is ever on-policy.
     """
-    entry = OURS[framework]
+    entry = PROPERTIES[framework]
     for algorithm in (tiny.PPO_CONFIG, IMPALA(minibatch_size=2)):
         rows = [row for row in result(entry, algorithm).history if "lag_oldest" in row]
         late = [row["lag_oldest"] for row in rows[2:]]  # at the start there is one version only
@@ -84,18 +83,18 @@ def test_on_and_off_policy(framework: str) -> None:
         assert rows[-1]["gradients"] > 0
 
 
-@pytest.mark.parametrize("framework", OURS)
+@pytest.mark.parametrize("framework", PROPERTIES)
 def test_serverless(framework: str) -> None:
     """What is reserved is there from the start to the end; what is serverless starts cold, and is there when used."""
-    entry = OURS[framework]
+    entry = PROPERTIES[framework]
     trace = result(entry).trace
     table = trace.invocations()
     cold = {name for name in table.names if np.any(table.cold[table.function == table.names.index(name)])}
-    assert (cold == set(entry.system.functions)) == entry.serverless  # type: ignore[union-attr]
+    system: Any = entry.system
+    assert (cold == set(system.functions)) == entry.serverless
     assert bool(cold) == entry.serverless
 
 
 def test_every_framework_of_the_paper_is_there() -> None:
-    """Six rows; one of them awaits its system."""
+    """Six rows, each with its system."""
     assert list(PROPERTIES) == ["RLlib", "MSRL", "SEED RL", "SRL", "MinionsRL", "Stellaris"]
-    assert [name for name in PROPERTIES if name not in OURS] == ["MinionsRL"]

@@ -4,6 +4,7 @@ import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -228,3 +229,21 @@ def test_an_actor_that_keeps_a_container_needs_one() -> None:
     functions = tiny.deployment(max_concurrency=1)
     with pytest.raises(ValueError, match="max_concurrency=1 of 'actor' is below actors=2"):
         tiny.run(Synchronous(tiny.PPO_CONFIG), functions, workload=replace(tiny.WORKLOAD, refresh=8))
+
+
+# ---- rounds that a scheduler decides about ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("actors", "widths"),
+    [
+        (32, {1: 2, 2: 2, 3: 8, 8: 8, 9: 32, 32: 32}),
+        (8, {1: 2, 2: 2, 3: 8, 8: 8}),
+        (5, {1: 1, 2: 5, 5: 5}),
+        (1, {1: 1}),
+    ],
+)
+def test_a_few_widths(actors: int, widths: dict[int, int]) -> None:
+    """That of all actors, a quarter of it, a sixteenth, and so on: the least that is wide enough."""
+    session: Any = SimpleNamespace(workload=replace(tiny.WORKLOAD, actors=actors))
+    assert {fragments: Session._width(session, fragments) for fragments in widths} == widths

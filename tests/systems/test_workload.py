@@ -21,6 +21,8 @@ from stellaris.systems import Budget, Workload
         (lambda: Budget(cost=-1.0), r"cost=-1\.0 is not positive"),
         (lambda: Budget(target_return=5.0), r"a target alone may never be reached"),
         (lambda: Budget(steps=99, target_return=5.0), r"target_return=5\.0 is never reached in steps=99"),
+        (lambda: Budget(steps=9, target_return=5.0, window=10), r"never reached in steps=9.* return of 10 episodes"),
+        (lambda: Budget(steps=9, window=0), r"window=0 is below 1"),
     ],
 )
 def test_values_out_of_range(make: Any, message: str) -> None:
@@ -38,6 +40,7 @@ def test_values_out_of_range(make: Any, message: str) -> None:
         (lambda: Workload("CartPole-v1", policy=(8,)), r"policy=\(8,\) is not a function of the EnvSpec"),
         (lambda: Budget(seconds="3"), r"seconds='3' is not a number"),
         (lambda: Budget(steps=None), r"steps=None is not a number"),
+        (lambda: Budget(steps=9, window=2.5), r"window=2\.5 is not a whole number"),
     ],
 )
 def test_values_of_another_type(make: Any, message: str, unchecked: None) -> None:
@@ -84,3 +87,10 @@ def test_the_policy_is_made_for_the_environment() -> None:
     wrong: Any = lambda spec: "a policy"  # noqa: E731
     with pytest.raises(TypeError, match=r"returned 'a policy' for Own-v0: expected a Policy"):
         Workload("Own-v0", policy=wrong).make_policy(spec)
+
+
+def test_a_window_is_of_the_episodes_of_a_target() -> None:
+    """So many steps are enough, at least; without a target the window is of the history alone."""
+    assert Budget(steps=10, target_return=5.0, window=10).window == 10
+    assert Budget(steps=9, window=10).window == 10
+    assert Budget(steps=9).window == 100

@@ -1,0 +1,458 @@
+"""MinionsRL: rounds last and cost what the paper's equations say; its budget, and a number of actors that varies."""
+
+import logging
+import math
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import chex
+import jax
+import numpy as np
+import pytest
+
+from stellaris import IMPALA
+from stellaris.runtime import Faults, FunctionSpec, Retry, SimulatedPlatform, Transfer
+from stellaris.runtime.delays import Constant, Exponential, LogNormal
+from stellaris.runtime.endings import ENDINGS
+from stellaris.scheduling import Adapt, Fixed, Maximum, Scheduler, State, Stepped
+from stellaris.systems import Budget, MinionsRL, Result, Session, Synchronous, train
+from tests.systems import tiny
+from tests.systems.rounds import ACTORS, BY_USE, DRAWN, JITTERY, WORKLOAD, Drawing, differences, rounds_of, run
+
+#: Everything that may take time beside computing; containers end after a while.
+SLOW = tiny.deployment(
+    *DRAWN,
+    queueing=LogNormal(0.02, 0.5),
+    cold_start=LogNormal(0.3, 0.5),
+    initialisation=LogNormal(0.1, 0.5),
+    transfer=Transfer(LogNormal(0.01, 0.5), bandwidth=1e5),
+    keep_alive=0.5,
+)
+FAULTS = {
+    "crashed": Faults(crash_during=0.15, duplicate=0.2, lifetime=Exponential(5.0)),
+    "lost": Faults(lose=0.15, notice_after=Exponential(0.3)),
+}
+SCHEDULERS: dict[str, Scheduler] = {
+    "maximum": Maximum(),
+    "fixed": Fixed(3),
+    "increase": Stepped(1, 1, every=1),
+    "decrease": Stepped(8, -3, every=2),
+    "adapt": Adapt(target=40.0),
+    "drawing": Drawing(),
+}
+
+
+# ---- the paper's equations -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_durations_and_costs_are_the_papers(name: str) -> None:
+    """Eq. 1, `P = P^l + max P^a`, and Eq. 2, `C = price * (P^l d^l + sum P^a d^a)`, round by round."""
+    result = run(SCHEDULERS[name])
+    rounds = rounds_of(result)
+    assert len(rounds) >= 5
+    seconds, costs = differences(result, "seconds"), differences(result, "cost_pay_per_use")
+    for one, row, duration, cost in zip(rounds, result.history, seconds, costs, strict=False):
+        assert duration == pytest.approx(one.learner_ran + max(one.ran), rel=1e-12)
+        assert cost == pytest.approx(0.2 * one.learner_ran + 0.1 * sum(one.ran), rel=1e-12)
+        assert row["learner_seconds"] == pytest.approx(one.learner_ran, rel=1e-12)
+        assert row["actor_seconds"] == pytest.approx(np.mean(one.ran), rel=1e-12)
+        assert row["actors"] == len(one.ran)
+
+
+@pytest.mark.parametrize("prewarm", [False, True])
+def test_with_all_that_takes_time_the_equations_are_of_waits(prewarm: bool) -> None:
+    """Queues, cold starts and transfers: a round lasts as long as it waits, and costs what functions run."""
+    result = run(Stepped(2, 2, every=2), SLOW, prewarm=prewarm)
+    rounds = rounds_of(result)
+    assert len(rounds) >= 5
+    seconds, costs = differences(result, "seconds"), differences(result, "cost_pay_per_use")
+    for one, row, duration, cost in zip(rounds, result.history, seconds, costs, strict=False):
+        assert min(np.subtract(one.waits, one.ran)) > 0.005
+        assert duration == pytest.approx(one.learner_wait + max(one.waits), rel=1e-12)
+        assert cost == pytest.approx(0.2 * one.learner_ran + 0.1 * sum(one.ran), rel=1e-12)
+        assert row["learner_seconds"] == pytest.approx(one.learner_wait, rel=1e-12)
+        assert row["actor_seconds"] == pytest.approx(np.mean(one.waits), rel=1e-12)
+
+
+@pytest.mark.parametrize("ending", FAULTS)
+def test_faults_are_waited_for(ending: str) -> None:
+    """What crashes or gets lost is tried again: the waits are longer, and Eq. 1 holds; all actors count once."""
+    functions = {name: replace(spec, retry=Retry(limit=99)) for name, spec in SLOW.items()}
+    platform = SimulatedPlatform(functions, seed=3, threads=1, faults=dict.fromkeys(functions, FAULTS[ending]))
+    system = MinionsRL(tiny.PPO_CONFIG, Stepped(8, -1, every=1))
+    result = train(system, WORKLOAD, platform=platform, budget=Budget(steps=16 * 44), prices=BY_USE)
+    table = result.trace.invocations()
+    assert np.sum(table.ending == ENDINGS.index(ending)) >= 4
+    rounds = rounds_of(result)
+    assert len(rounds) >= 4
+    for one, row, duration in zip(rounds, result.history, differences(result, "seconds"), strict=False):
+        assert duration == pytest.approx(one.learner_wait + max(one.waits), rel=1e-12)
+        assert row["learner_seconds"] == pytest.approx(one.learner_wait, rel=1e-12)
+        assert row["actor_seconds"] == pytest.approx(np.mean(one.waits), rel=1e-12)
+        assert row["actors"] == len(one.waits)
+
+
+def test_a_fragment_in_pieces_is_waited_for_as_one() -> None:
+    """An actor that refreshes its policy has several invocations, in a container of its own."""
+    result = run(Fixed(3), SLOW, workload=replace(WORKLOAD, refresh=4))
+    table = result.trace.invocations()
+    actor = np.array(table.names)[table.function] == "actor"
+    began = 0.0
+    rounds = rounds_of(result)
+    assert len(rounds) >= 5
+    for one, row in zip(rounds, result.history, strict=False):
+        now = actor & (table.submitted >= began) & (table.submitted < one.over)
+        containers = set(table.container[now].tolist())
+        assert (now.sum(), len(containers), row["actors"]) == (3 * 4, 3, 3)
+        waits = [table.ended[now & (table.container == container)].max() - began for container in containers]
+        assert row["actor_seconds"] == pytest.approx(np.mean(waits), rel=1e-12)
+        assert row["seconds"] - began == pytest.approx(max(waits) + row["learner_seconds"], rel=1e-12)
+        began = row["seconds"]
+
+
+# ---- what a round is -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_a_round_has_as_many_actors_as_were_decided_for(name: str) -> None:
+    """Each samples a fragment; all transitions are learned from, in as many gradients as there are minibatches."""
+    result = run(SCHEDULERS[name])
+    whole = [row for row in result.history if "learner_seconds" in row]
+    assert len(whole) >= 5
+    resets, learned = (per_round(result, event) for event in ("reset", "learned"))
+    steps, gradients = differences(result, "steps"), differences(result, "gradients")
+    for i, (row, one) in enumerate(zip(whole, rounds_of(result), strict=False)):
+        actors = int(row["actors"])
+        assert len(one.ran) == actors
+        assert steps[i] == 16 * actors
+        transitions = 16 * actors - resets[i]
+        assert learned[i] == transitions
+        # Where there is no padding, steps that only reset are part of minibatches, as ever.
+        items = 16 * actors if actors in (2, 8) else transitions
+        assert gradients[i] == math.ceil(tiny.PPO_CONFIG.epochs * items / 8)
+
+
+def per_round(result: Result, event: str) -> list[float]:
+    """The sum of what an event carries, over each round."""
+    noted = result.trace.select(event)
+    ends = [row["seconds"] for row in result.history]
+    sums = np.zeros(len(ends))
+    # What is noted at the end of a round is part of it.
+    np.add.at(sums, np.searchsorted(ends, noted.time), noted.value)
+    return sums.tolist()
+
+
+def test_trajectories_as_items() -> None:
+    """An algorithm whose minibatches are whole trajectories: two epochs of as many as there are actors, two at once."""
+    system = MinionsRL(IMPALA(epochs=2, minibatch_size=2), Stepped(3, 1, every=1))
+    result = tiny.run(system, JITTERY, workload=WORKLOAD, budget=Budget(steps=16 * 26))
+    resets = per_round(result, "reset")
+    assert differences(result, "gradients")[:5] == [3, 4, 5, 6, 7]
+    assert per_round(result, "learned")[:5] == [16 * (k + 3) - resets[k] for k in range(5)]
+
+
+@pytest.mark.parametrize("name", ["maximum", "drawing"])
+def test_nothing_runs_between_rounds(name: str) -> None:
+    """All actors begin when the last round is over, and the learner as soon as the last of them has ended."""
+    result = run(SCHEDULERS[name])
+    rounds = rounds_of(result)
+    table = result.trace.invocations()
+    assert len(rounds) >= 5
+    for one in rounds:
+        assert set(one.submitted) == {one.began}
+        assert one.learner_submitted == pytest.approx(one.began + max(one.waits), rel=1e-15)
+        assert not np.any((table.started < one.over) & (table.ended > one.over))
+
+
+def test_the_lag_is_zero() -> None:
+    """What is learned from was sampled with the newest version."""
+    for row in run(Drawing()).history:
+        assert (row.get("lag_oldest", 0), row["staleness_max"], row.get("data_lag_max", 0)) == (0, 0, 0)
+
+
+# ---- budgets ---------------------------------------------------------------------------------------------------------
+
+
+def test_cost_ends_a_run_after_the_round_that_uses_it_up() -> None:
+    """That round is learned from to its end, and nothing begins after it."""
+    result = run(Fixed(3), budget=Budget(cost=1.0))
+    costs = [row["cost_pay_per_use"] for row in result.history]
+    assert costs[-2] < 1.0 <= costs[-1]
+    assert len(result.history) == len(rounds_of(result)) == result.history[-1]["round"] > 3
+    assert result.trace.select("waiting").value.tolist() == [0.0]
+    assert len(result.trace.select("scheduled").value) == len(result.history)
+
+
+def test_steps_end_a_run_between_rounds() -> None:
+    """What was sampled is learned from; only seconds end a run in the middle of a round."""
+    whole = run(Fixed(3), budget=Budget(steps=16 * 3 * 4 + 1))
+    assert [row["steps"] for row in whole.history] == [48 * k for k in (1, 2, 3, 4, 5)]
+    assert len(rounds_of(whole)) == 5
+    assert whole.trace.select("waiting").value.tolist() == [0.0]
+    cut = run(Fixed(3), budget=Budget(seconds=whole.history[3]["seconds"] + 0.01))
+    assert cut.history[:4] == whole.history[:4]
+    assert cut.history[-1]["seconds"] == whole.history[3]["seconds"] + 0.01
+    assert len(rounds_of(cut)) == 4
+
+
+def test_what_the_last_cent_buys() -> None:
+    """A budget of exactly the first round's cost is used up by it; one that is not spent yet has another round."""
+    functions = tiny.deployment(Constant(0.01), Constant(0.1))
+    first = run(Fixed(3), functions, budget=Budget(steps=49)).history[0]["cost_pay_per_use"]
+    for cost, rounds in ((first, 1), (first * (1 + 1e-9), 2)):
+        assert len(run(Fixed(3), functions, budget=Budget(cost=cost)).history) == rounds
+
+
+@pytest.mark.parametrize("system", [MinionsRL, Synchronous])
+def test_a_budget_below_the_first_rounds_cost_is_named(system: Any) -> None:
+    """Once that is known: the row of the round has been handed out."""
+    rows: list[Any] = []
+    with pytest.raises(
+        ValueError, match=r"budget\.cost=0\.05 is below what the first round has cost, [\d.]+ under 'pay"
+    ):
+        tiny.run(
+            system(tiny.PPO_CONFIG, scheduler=Maximum()),
+            JITTERY,
+            workload=WORKLOAD,
+            budget=Budget(cost=0.05),
+            prices=BY_USE,
+            on_progress=rows.append,
+        )
+    assert len(rows) == 1
+    assert rows[0]["cost_pay_per_use"] > 0.05
+
+
+def test_the_target_is_the_mean_of_a_window() -> None:
+    """The run ends after the round in which the mean of the last three episodes reached it."""
+    result = run(Maximum(), budget=Budget(cost=100.0, target_return=30.0, window=3))
+    returns = result.trace.select("episode").value
+    means = [row["episode_return"] for row in result.history]
+    assert means[-1] == np.mean(returns[-3:]) >= 30.0
+    full = [row["episodes"] >= 3 for row in result.history]
+    assert all(mean < 30.0 for mean, enough in zip(means[:-1], full[:-1], strict=True) if enough)
+    assert len(rounds_of(result)) == len(result.history) >= 2
+
+
+# ---- as the synchronous system ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("algorithm", [tiny.PPO_CONFIG, IMPALA(epochs=2, minibatch_size=2)])
+def test_with_all_actors_it_learns_what_the_synchronous_system_does(algorithm: Any) -> None:
+    """On the same episodes; where rollouts take equally long, fragments come in the same order."""
+    systems = (MinionsRL(algorithm, Maximum()), Synchronous(algorithm))
+    budget = Budget(seconds=10.2)  # in the middle of a round of either algorithm
+    one, other = (tiny.run(s, tiny.deployment(), workload=WORKLOAD, budget=budget) for s in systems)
+    assert one.trace.select("episode").value.tolist() == other.trace.select("episode").value.tolist()
+    assert one.history[-1]["gradients"] == other.history[-1]["gradients"] > 0
+    assert one.history[-1]["version"] == other.history[-1]["version"] >= 3
+    chex.assert_trees_all_close(one.policy, other.policy, rtol=2e-5, atol=2e-5)
+
+
+def test_the_synchronous_system_takes_schedulers() -> None:
+    """And is then the same, to the last bit: what differs is which machines it is deployed on."""
+    one, other = (
+        tiny.run(s, JITTERY, workload=WORKLOAD, budget=Budget(steps=16 * 40))
+        for s in (MinionsRL(tiny.PPO_CONFIG, Drawing()), Synchronous(tiny.PPO_CONFIG, Drawing()))
+    )
+    assert repr(one.history) == repr(other.history)
+    jax.tree.map(np.testing.assert_array_equal, one.policy, other.policy)
+
+
+# ---- economy ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def logged_compiles() -> Iterator[None]:
+    """What is compiled is logged, on every thread."""
+    jax.config.update("jax_log_compiles", True)
+    yield
+    jax.config.update("jax_log_compiles", False)
+
+
+def test_the_number_of_actors_changes_without_compiling(
+    caplog: pytest.LogCaptureFixture, logged_compiles: None
+) -> None:
+    """A few shapes: those of 2 and 8 columns for learners, powers of two for actors; a second run compiles nothing."""
+    workload = replace(WORKLOAD, fragment=13)  # as no other test: so all is compiled here
+
+    def compiled(scheduler: Scheduler) -> Counter[str]:
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            run(scheduler, workload=workload, budget=Budget(steps=13 * 37))
+        messages = [record.getMessage() for record in caplog.records]
+        return Counter(message.split()[1] for message in messages if message.startswith("Compiling jit("))
+
+    counts = compiled(Stepped(1, 1, every=1))  # 1, 2, ..., 8
+    learners = ("_prepared", "_shuffled", "_transitions", "_learned", "_divergence")
+    assert {name: counts[f"jit({name})"] for name in learners} == dict.fromkeys(learners, 2)
+    actors = ("_act", "_value", "_noise")
+    assert {name: counts[f"jit({name})"] for name in actors} == dict.fromkeys(actors, 4)
+    assert compiled(Drawing()) == Counter()
+
+
+@dataclass(frozen=True)
+class Seen(MinionsRL):
+    """With the session of its last run."""
+
+    sessions: ClassVar[list[Session]] = []
+
+    def run(self, session: Session) -> None:
+        """Likewise."""
+        self.sessions[:] = [session]
+        super().run(session)
+
+
+@pytest.mark.parametrize(("actors", "blocks", "environments"), [(1, 1, 1), (3, 3, 4), (8, 4, 8)])
+def test_environments_that_nobody_uses_are_not_made(actors: int, blocks: int, environments: int) -> None:
+    """Of 32 there are as many as there are actors, or up to twice as many."""
+    workload = replace(WORKLOAD, actors=32)
+    tiny.run(Seen(tiny.PPO_CONFIG, Fixed(actors)), JITTERY, workload=workload, budget=Budget(steps=16 * actors * 2))
+    (session,) = Seen.sessions
+    assert len(session.env._blocks) == blocks
+    assert session.env._starts[blocks] == environments
+
+
+# ---- containers ------------------------------------------------------------------------------------------------------
+
+
+def cold_by_round(scheduler: Scheduler, *, prewarm: bool, **spec: Any) -> list[tuple[int, int]]:
+    """How many actors of each round are cold, and whether its learner is."""
+    functions = tiny.deployment(cold_start=Constant(0.3), **spec)
+    result = run(scheduler, functions, prewarm=prewarm, budget=Budget(steps=16 * 15))
+    table = result.trace.invocations()
+    name = np.array(table.names)[table.function]
+    ends = [one.over for one in rounds_of(result)]
+    which = np.searchsorted(ends, table.submitted, side="right")
+    return [
+        tuple(int(np.sum(table.cold[(name == of) & (which == k)])) for of in ("actor", "learner"))  # type: ignore[misc]
+        for k in range(len(ends))
+    ]
+
+
+def test_with_prewarming_only_the_first_rounds_actors_are_cold() -> None:
+    """Whatever the scheduler decides later; without it, whoever comes for the first time is."""
+    scheduler = Stepped(2, 3, every=1)  # 2, 5, 8
+    assert cold_by_round(scheduler, prewarm=True) == [(2, 0), (0, 0), (0, 0)]
+    assert cold_by_round(scheduler, prewarm=False) == [(2, 1), (3, 0), (3, 0)]
+
+
+def test_without_anything_kept_all_are_cold() -> None:
+    """Nothing is there, or paid for, between rounds."""
+    assert cold_by_round(Stepped(2, 3, every=1), prewarm=False, keep_alive=0.0) == [(2, 1), (5, 1), (8, 1)]
+
+
+def test_prewarming_all_actors_at_once() -> None:
+    """There is nothing left to be made ahead but the learner."""
+    assert cold_by_round(Maximum(), prewarm=True)[:2] == [(8, 0), (0, 0)]
+
+
+def test_a_learner_that_takes_longer_to_make_than_to_sample() -> None:
+    """A container that is not ready yet is no use: the first round's learner waits for one of its own, and no other."""
+    functions = tiny.deployment() | {"learner": FunctionSpec(Constant(0.1), cold_start=Constant(1.5))}
+    first, second, *_ = run(Fixed(3), functions, prewarm=True).history
+    assert first["actor_seconds"] == pytest.approx(0.16)
+    assert second["learner_seconds"] == pytest.approx(0.1 * differences_of(first, second, "gradients"))
+    assert first["learner_seconds"] == pytest.approx(1.5 + 0.1 * first["gradients"])
+
+
+def differences_of(one: Any, other: Any, column: str) -> float:
+    """From one row to another."""
+    return float(other[column] - one[column])
+
+
+# ---- schedulers ------------------------------------------------------------------------------------------------------
+
+
+def test_the_same_seed_makes_the_same_decisions() -> None:
+    """And another one others, where a scheduler draws."""
+
+    def decisions(scheduler: Scheduler, seed: int) -> list[float]:
+        return run(scheduler, seed=seed).trace.select("scheduled").value.tolist()
+
+    for scheduler in (Drawing(), Adapt(target=40.0)):
+        assert decisions(scheduler, 1) == decisions(scheduler, 1)
+        assert decisions(scheduler, 1) != decisions(scheduler, 2)
+    assert len(set(decisions(Drawing(), 1))) > 3
+
+
+@dataclass(frozen=True)
+class Listening:
+    """Three actors, and a note of what it was told."""
+
+    told: ClassVar[list[Any]] = []
+
+    def decide(self, states: Any, *, most: int, key: jax.Array) -> int:
+        """Likewise."""
+        self.told.append((list(states), most, jax.random.key_data(key).tolist()))
+        return 3
+
+
+@pytest.mark.parametrize("budget", [Budget(cost=1.0), Budget(steps=16 * 3 * 6)])
+def test_what_schedulers_are_told(budget: Budget) -> None:
+    """The states of all rounds so far, which are those of the history; and a key of each round."""
+    Listening.told.clear()
+    result = run(Listening(), budget=budget)
+    told = Listening.told
+    rounds = rounds_of(result)
+    assert len(told) == len(rounds) >= 5
+    assert [len(states) for states, _, _ in told] == list(range(1, len(told) + 1))
+    assert {most for _, most, _ in told} == {ACTORS}
+    assert len({tuple(key) for _, _, key in told}) == len(told)
+    states = told[-1][0]
+    assert states[0] == State(1, *[0.0] * 6, budget=budget.cost)
+    assert all(earlier == states[: len(earlier)] for earlier, _, _ in told)
+    known = 0.0
+    for state, row, one in zip(states[1:], result.history, rounds, strict=False):
+        known = row.get("round_return", known)
+        assert state == State(
+            round=row["round"] + 1,
+            loss=row["loss"],
+            episode_return=known,
+            policy_kl=row["policy_kl"],
+            learner_seconds=pytest.approx(one.learner_wait),  # type: ignore[arg-type]
+            actor_seconds=pytest.approx(np.mean(one.waits)),  # type: ignore[arg-type]
+            round_seconds=pytest.approx(one.over - one.began),  # type: ignore[arg-type]
+            budget=budget.cost - row["cost_pay_per_use"],
+        )
+    assert known > 0
+
+
+@dataclass(frozen=True)
+class Failing:
+    """Decides well in the first round, and then for what it was made with."""
+
+    then: Any
+
+    def decide(self, states: Any, *, most: int, key: jax.Array) -> Any:
+        """Likewise."""
+        return 2 if len(states) == 1 else self.then
+
+
+@pytest.mark.parametrize("then", [0, math.nan, 2.5, ACTORS + 1, None])
+def test_an_impossible_decision_ends_the_run(then: Any, unchecked: None) -> None:
+    """The error names scheduler, decision and round; what was reached before has been handed out."""
+    rows: list[Any] = []
+    with pytest.raises(
+        ValueError, match=rf"^Failing\(then={then}\) decided for {then} actors in round 2: there are 1 to 8$"
+    ):
+        run(Failing(then), on_progress=rows.append)
+    assert [row["round"] for row in rows] == [1]
+
+
+@pytest.mark.parametrize("system", [MinionsRL, Synchronous])
+def test_what_is_no_scheduler_or_algorithm(system: Any, unchecked: None) -> None:
+    """It is named at once."""
+    for scheduler in (3, Maximum, "maximum"):
+        with pytest.raises(TypeError, match="is no scheduler"):
+            system(tiny.PPO_CONFIG, scheduler)
+    with pytest.raises(TypeError, match="algorithm"):
+        system(3, Maximum())
+
+
+def test_it_is_a_value() -> None:
+    """All actors by default."""
+    assert MinionsRL() == MinionsRL(scheduler=Maximum(), prewarm=False)
+    assert hash(MinionsRL(scheduler=Fixed(3))) == hash(MinionsRL(scheduler=Fixed(3)))
