@@ -161,7 +161,7 @@ def train_scheduler(
         seeds = range(seed + first, seed + min(first + together, episodes))
         histories = play(scheduler, seeds)
         # What the first runs come to, so that the critic has values of about 1 to learn on any workload.
-        scale = scale or float(np.median([abs(objective.rewards(history).sum()) for history in histories]))
+        scale = scale or float(np.median([abs(objective.rewards(history).sum()) for history in histories])) or 1.0
         key = jax.random.fold_in(jax.random.key(seed), first)
         scheduler, opt_state, metrics = learn(scheduler, opt_state, histories, objective, scale=scale, ppo=ppo, key=key)
         if on_progress is not None:
