@@ -117,7 +117,8 @@ def functions(*, prewarmed: bool = True) -> dict[str, FunctionSpec]:
 
 def serverless_prices() -> tuple[PriceSheet, PriceSheet]:
     """By Eq. 2, the time that functions run; and as Azure bills container instances, from their start to their end."""
-    azure = prices.rate("azure_aci")
+    # Azure rounds a container's life up to a second. A sheet's granularity would round each invocation in it.
+    azure = replace(prices.rate("azure_aci"), granularity=0.0)
     running = Rate(
         per_gb_second=azure.per_gb_second,
         per_vcpu_second=azure.per_vcpu_second,

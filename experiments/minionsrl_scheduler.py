@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 
 from experiments import minions, options, output, runs, shell
-from experiments.cells import Cell, Worker, finished
+from experiments.cells import Cell, Worker, failure, finished
 from experiments.study import PROCESSORS, run_all, workers
 from stellaris.scheduling import Learned, SchedulerError
 from stellaris.scheduling.training import History, Progress, train_scheduler
@@ -46,13 +46,19 @@ def main(arguments: argparse.Namespace) -> int:
         start = Learned.load(arguments.start) if arguments.start else Learned.untrained(most=minions.ACTORS, seed=0)
     except (OSError, SchedulerError) as error:
         raise shell.UsageError(f"--start {arguments.start}: {error}") from error
+    if start.most != task.workload.actors:
+        raise shell.UsageError(f"--start {arguments.start} decides for up to {start.most} actors, not {minions.ACTORS}")
     home = out / name(arguments.env, minimise=arguments.minimise, fine_tuned=arguments.start is not None)
     with output.usable(out), output.locked(out):
         if (home / SCHEDULER).exists() and not arguments.resume:
             raise shell.UsageError(f"--out {out} holds {home.name}: go on with --resume, or name another folder")
         with workers() as idle:
             training = Training(task, out, arguments.jobs, console, idle)
-            interrupted = shell.interruptible(lambda: training.run(start, arguments, home))
+            try:
+                interrupted = shell.interruptible(lambda: training.run(start, arguments, home))
+            except EpisodeFailed as error:
+                shell.complain(error)
+                return shell.FAILED
     return shell.INTERRUPTED if interrupted else 0
 
 
@@ -60,6 +66,10 @@ def name(environment: str, *, minimise: str, fine_tuned: bool) -> str:
     """Of the folder of a training."""
     cost = "-cost" if minimise == "cost" else ""
     return f"minionsrl-scheduler{cost}{'-tuned' if fine_tuned else ''}-{environment}"
+
+
+class EpisodeFailed(Exception):
+    """A run of the workload has failed, so that nothing can be learned from it."""
 
 
 class Training:
@@ -115,14 +125,15 @@ class Training:
         """The histories of runs under a scheduler.
 
         Raises:
-          RuntimeError: if one failed; says how to look at it.
+          EpisodeFailed: if one has; says why, and where its log is.
         """
         contender = minions.minions(minions.LEARNED, scheduler, self.task.ppo)
         cells = [Cell(contender, self.task.workload, self.task.limits, seed) for seed in seeds]
         failures: list[Cell] = []
         run_all(cells, self.out, self.jobs, self.console, failures=failures, idle=self.idle)
         if failures:
-            raise RuntimeError(f"{failures[0].label} failed: see {self.out / 'cells' / failures[0].key}")
+            why = failure(failures[0], self.out)
+            raise EpisodeFailed(f"{failures[0].label}: {why}  (its log: {self.out / 'cells' / failures[0].key})")
         histories: list[History] = []
         for cell in cells:
             result = finished(cell, self.out)

@@ -33,7 +33,7 @@ def _variants(environment: str) -> Sequence[Variant]:
 def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
     rows = []
     for environment, groups in study.by_environment(results).items():
-        limits = results[0].cell.budget
+        limits = next(iter(groups.values()))[0].cell.budget
         seeds = max(map(len, groups.values()))
         goal = f"to {limits.target_return:g}, {limits.cost:g} USD at most"
         title = f"{environment}: {goal}, {plots.counted(seeds)}"
@@ -41,10 +41,12 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
         returns = {"round": "round", "seconds": "virtual time (s)"}
         own = [curves[name] for name in OWN if name in curves]
         for kind, drawn in (("training", [*curves.values()]), ("ablation", own)):
-            path = out / f"{kind}_{environment}"
-            plots.learning(drawn, path, title=title, over=returns, window=limits.window)
-        decided = {"actors": "actors", "episode_return": "return"}
-        plots.per_run(own, out / f"decisions_{environment}", title=title, xlabel="round", panels=decided)
+            if drawn:  # baselines alone may be asked for
+                path = out / f"{kind}_{environment}"
+                plots.learning(drawn, path, title=title, over=returns, window=limits.window)
+        if own:
+            decided = {"actors": "actors", "episode_return": "return"}
+            plots.per_run(own, out / f"decisions_{environment}", title=title, xlabel="round", panels=decided)
         rows += [(environment, name, *_spent(of), *_papers(environment, name)) for name, of in groups.items()]
     own_columns = ("reached", "virtual s", "USD by Eq. 2", "USD, Azure", "actors")
     headings = ("environment", "system", *own_columns, "paper's s", "paper's USD")
@@ -53,13 +55,19 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
 
 def _spent(of: Sequence[Finished]) -> Sequence[str]:
     """How many have reached the target, and what all have spent until then, or until they were ended."""
-    target = of[0].cell.budget.target_return
-    reached = sum(one.history[-1]["episode_return"] >= target for one in of)
+    reached = sum(_reached(one) for one in of)
     columns = ("seconds", "cost_pay_per_use", "cost_azure")
     spent = [str(estimate([one.history[-1][column] for one in of])) for column in columns]
     actors = [[row["actors"] for row in one.history if "actors" in row] for one in of]
     mean = str(estimate([sum(one) / len(one) for one in actors])) if all(actors) else ""
     return (f"{reached} of {len(of)}", *spent, mean)
+
+
+def _reached(one: Finished) -> bool:
+    """Whether a run has ended with the target reached, by as many episodes as count, and within its budget."""
+    limits, last = one.cell.budget, one.history[-1]
+    within = last["cost_pay_per_use"] <= limits.cost
+    return within and last["episodes"] >= limits.window and last["episode_return"] >= limits.target_return
 
 
 def _papers(environment: str, system: str) -> Sequence[str]:

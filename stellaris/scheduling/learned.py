@@ -7,6 +7,7 @@ import os
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -19,12 +20,14 @@ from stellaris.acting.vector import EnvSpec
 from stellaris.configuration import differences
 from stellaris.runtime.files import atomic_path
 from stellaris.scheduling.scheduler import State
-from stellaris.types import Tree
+from stellaris.types import NDArray, Tree
 
 #: Of the file: raised when what is written changes.
 FORMAT = 1
 #: Tanh units of the two layers of the policy, and of the critic. Source: MinionsRL (AAAI 2024), Table 3.
 HIDDEN = (64, 64)
+#: Of a state's numbers that is seen, either side of 0: so much can be squared and summed in single precision.
+_FAR = 1e15
 
 
 class SchedulerError(ValueError):
@@ -98,8 +101,7 @@ class Learned:
             raise ValueError(f"{self!r} decides for up to {self.most} actors: the workload has {most}")
         if not math.isfinite(states[-1].budget):
             raise ValueError(f"{self!r} needs to know what budget is left: pass Budget(cost=...)")
-        observation = np.array(states[-1], np.float32)
-        return int(_drawn(policy_for(self.most), self.version, observation, key)) + 1
+        return int(_drawn(policy_for(self.most), self.version, observed(states[-1:])[0], key)) + 1
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes it to a file, which is there once it is whole.
@@ -125,10 +127,11 @@ class Learned:
         """
         name = os.fspath(path)
         try:
-            with np.load(path, allow_pickle=False) as file:
+            with Path(path).open("rb") as opened, np.load(opened, allow_pickle=False) as file:
                 held = {key: file[key] for key in file.files}
             header = json.loads(str(held.pop("header")))
             most = int(header["most"])
+            checks.whole(at_least=1, most=most)
         except (KeyError, TypeError, ValueError, EOFError, zipfile.BadZipFile) as error:
             raise SchedulerError(f"{name} holds no scheduler: {error}") from error
         if found := list(differences(header, _header(most))):
@@ -138,9 +141,8 @@ class Learned:
         leaves, structure = jax.tree.flatten((like.params, like.statistics))
         arrays = [held.get(f"leaf{i}") for i in range(len(leaves))]
         for i, (array, leaf) in enumerate(zip(arrays, leaves, strict=True)):
-            if array is None or array.shape != np.shape(leaf):
-                there = "nothing" if array is None else f"an array of shape {array.shape}"
-                raise SchedulerError(f"{name}: array {i} is {there}, here one of shape {np.shape(leaf)}")
+            if (there := _kind(array)) != (here := _kind(np.asarray(leaf))):
+                raise SchedulerError(f"{name} holds a scheduler of another kind: array {i} is {there}, here {here}")
         params, statistics = jax.tree.unflatten(structure, arrays)
         return Learned(most, params, statistics)
 
@@ -148,6 +150,25 @@ class Learned:
 def _header(most: int) -> dict[str, Any]:
     """What must be the same where a scheduler is read."""
     return {"format": FORMAT, "most": most, "hidden": list(HIDDEN), "state": list(State._fields)}
+
+
+def _kind(array: NDArray | None) -> str:
+    """Of what numbers an array is, and its shape."""
+    return "nothing" if array is None else f"{array.dtype}{list(array.shape)}"
+
+
+def observed(states: Sequence[State]) -> NDArray:
+    """What the policy sees of states, float32 `[K, 8]`: finite, where a learner has diverged as well.
+
+    Args:
+      states: of a run.
+
+    Example:
+      >>> print(observed([State(1, math.nan, math.inf, 0.0, 0.0, 0.0, 2.5, budget=1.0)]))
+      [[1.0e+00 0.0e+00 1.0e+15 0.0e+00 0.0e+00 0.0e+00 2.5e+00 1.0e+00]]
+    """
+    numbers = np.nan_to_num(np.array(states, np.float64))
+    return np.clip(numbers, -_FAR, _FAR).astype(np.float32)
 
 
 @functools.cache

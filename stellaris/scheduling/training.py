@@ -13,7 +13,7 @@ from stellaris import checks
 from stellaris.acting.normalisation import Statistics
 from stellaris.acting.policies import Policy, PolicyVersion
 from stellaris.algorithms import PPO, update
-from stellaris.scheduling.learned import Learned, policy_for
+from stellaris.scheduling.learned import Learned, observed, policy_for
 from stellaris.scheduling.scheduler import states_of
 from stellaris.types import NDArray, Trajectory, Tree
 
@@ -161,7 +161,7 @@ def train_scheduler(
         seeds = range(seed + first, seed + min(first + together, episodes))
         histories = play(scheduler, seeds)
         # What the first runs come to, so that the critic has values of about 1 to learn on any workload.
-        scale = scale or float(np.median([abs(objective.rewards(history).sum()) for history in histories]))
+        scale = scale or float(np.median([abs(objective.rewards(history).sum()) for history in histories])) or 1.0
         key = jax.random.fold_in(jax.random.key(seed), first)
         scheduler, opt_state, metrics = learn(scheduler, opt_state, histories, objective, scale=scale, ppo=ppo, key=key)
         if on_progress is not None:
@@ -194,6 +194,9 @@ def learn(
 
     Returns:
       The scheduler after that, the optimizer's state, and PPO's metrics.
+
+    Raises:
+      ValueError: if a run has no round that is over.
     """
     runs = [
         (_states(history, objective), _decisions(history), objective.rewards(history) / scale) for history in histories
@@ -211,14 +214,21 @@ def learn(
 
 
 def _rounds(history: History) -> list[Mapping[str, float]]:
-    """The rounds that are over: a run may end within one."""
-    return [row for row in history if "actors" in row and "learner_seconds" in row]
+    """The rounds that are over: a run may end within one.
+
+    Raises:
+      ValueError: if none is: nothing can be learned from that.
+    """
+    rounds = [row for row in history if "actors" in row and "learner_seconds" in row]
+    if not rounds:
+        raise ValueError(f"a history of {len(history)} rows has no round that a scheduler has decided about, and ended")
+    return rounds
 
 
 def _states(history: History, objective: Objective) -> NDArray:
     """`[K, 8]`, before each round."""
     states = states_of(_rounds(history), budget=objective.budget, sheet=objective.sheet)
-    return np.array(states[:-1], np.float32)
+    return observed(states[:-1])
 
 
 def _decisions(history: History) -> NDArray:

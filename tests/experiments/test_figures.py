@@ -15,6 +15,9 @@ from experiments import (
     catalogue,
     cells,
     command,
+    minions,
+    minionsrl_motivation,
+    minionsrl_scaling,
     presets,
     stellaris_calibration,
     stellaris_challenges,
@@ -29,7 +32,11 @@ from experiments import (
 from experiments.cells import Cell
 from stellaris.acting import ActorCritic
 from stellaris.runtime.delays import Empirical
+from stellaris.scheduling import Fixed, Learned, Stepped
 from stellaris.systems import Workload
+
+#: Actors of MinionsRL's, at most.
+MOST = 4
 
 
 class Here:
@@ -56,9 +63,17 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("results")
 
 
+@pytest.fixture(scope="module")
+def schedulers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with one, which has not learned yet."""
+    folder = tmp_path_factory.mktemp("schedulers")
+    Learned.untrained(most=MOST, seed=0).save(folder / "CartPole-v1.npz")
+    return folder
+
+
 @pytest.fixture(autouse=True)
-def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Short fragments, a small network; a small part of the HPC testbed."""
+def tiny(monkeypatch: pytest.MonkeyPatch, schedulers: Path) -> None:
+    """Short fragments, a small network; a small part of the HPC testbed, and of MinionsRL's."""
 
     def workload(environment: str) -> Workload:
         return Workload(environment, policy=ActorCritic(hidden=(8,)), actors=16, fragment=32)
@@ -67,6 +82,13 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(study, "Worker", Here)
     monkeypatch.setattr(stellaris_hpc, "ACTORS", 64)
     monkeypatch.setattr(stellaris_scaling, "BATCH", 1024)
+    schedules = {"fixed": Fixed(2), "increase": Stepped(1, 1, every=4), "decrease": Stepped(3, -1, every=4)}
+    styled = {name: (schedules[name], *style) for name, (_, *style) in minionsrl_motivation.SCHEDULES.items()}
+    monkeypatch.setattr(minionsrl_motivation, "SCHEDULES", styled)
+    monkeypatch.setattr(minionsrl_scaling, "ACTORS", (1, 2, MOST))
+    monkeypatch.setattr(minions, "ACTORS", MOST)
+    monkeypatch.setattr(minions, "FRAGMENT", 32)
+    monkeypatch.setattr(minions, "SCHEDULERS", schedulers)
 
 
 def run(name: str, out: Path, *options: str) -> int:
@@ -78,6 +100,9 @@ def run(name: str, out: Path, *options: str) -> int:
 #: The colours that a system has in every picture, where it is drawn.
 STELLARIS, SYNCHRONOUS, ASYNCHRONOUS, IMPACT = "#0072B2", "#D55E00", "#009E73", "#56B4E9"
 ALL = (STELLARIS, SYNCHRONOUS, ASYNCHRONOUS, IMPACT, "#000000")
+#: And MinionsRL's own; those of the motivation.
+MINIONS = (STELLARIS, "#000000", "#E69F00")
+SCHEDULES = ("#000000", "#009E73", "#CC79A7")
 _WHY = ("baseline", "4 x gradients", "minibatches / 4", "serverless", "asynchrony", "cap", "groups", "weights")
 
 
@@ -161,6 +186,22 @@ STUDIES: Mapping[str, Shown] = {
         ("--steps", "8192"),
     ),
     "stellaris-latency": Shown(("actor", "learner", "parameter"), ("latency",), ("#000000",)),
+    "minionsrl-motivation": Shown(
+        ("fixed", "increase", "decrease"), ("motivation", "schedules"), SCHEDULES, ("--steps", "768")
+    ),
+    "minionsrl-training": Shown(
+        ("MinionsRL", "MinionsRL-Max", "MinionsRL-Adapt", "Azure ML", "IMPACT"),
+        ("training", "ablation", "decisions"),
+        MINIONS,
+        ("--steps", "1024"),
+    ),
+    "minionsrl-scaling": Shown(("1 actors", "2 actors", "4 actors"), ("scaling",), (STELLARIS,)),
+    "minionsrl-latency": Shown(
+        ("actor, on demand", "learner, on demand", "actor, pre-warmed", "learner, pre-warmed"),
+        ("latency",),
+        ("#000000",),
+        ("--steps", "512"),
+    ),
 }
 
 
@@ -177,8 +218,11 @@ def test_a_study(name: str, results: Path, capsys: pytest.CaptureFixture[str]) -
     names = {f"{picture}_CartPole-v1.{kind}" for picture in pictures for kind in ("png", "pdf")}
     assert {path.name for path in home.iterdir()} == {*names, "runs.csv", "curves.csv", "wall_seconds.csv", "table.csv"}
     for picture in home.glob("*.png"):
-        pixels = np.unique(np.asarray(Image.open(picture).convert("RGB")).reshape(-1, 3), axis=0)
-        assert {*drawn} <= {f"#{r:02X}{g:02X}{b:02X}" for r, g, b in pixels.tolist()}
+        pixels = np.unique(np.asarray(Image.open(picture).convert("RGB")).reshape(-1, 3), axis=0).astype(int)
+        for colour in drawn:
+            own = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)])
+            faded = 255 + 0.7 * (own - 255)  # as lines of single runs are
+            assert any(np.abs(pixels - one).max(axis=1).min() <= 2 for one in (own, faded)), (picture, colour)
 
 
 def test_calibration(results: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,7 +18,7 @@ from experiments.cells import Finished
 from experiments.study import Size, Study, Variant
 from stellaris import PPO
 from stellaris.runtime import Trace
-from stellaris.systems import Synchronous
+from stellaris.systems import Budget, Synchronous
 from tests.experiments.test_cells import tiny
 
 
@@ -122,6 +122,21 @@ def test_what_is_asked_for() -> None:
         own.cells(arguments_of(own, "--variant", "third"))
     with pytest.raises(shell.UsageError, match="--env NoSuch-v0: "):
         own.cells(arguments_of(own, "--env", "NoSuch-v0"))
+
+
+def test_limits_of_a_variant() -> None:
+    """Are its own, but it stops after the study's steps at the latest; others stop after these."""
+    cell = tiny()
+    limits = Budget(steps=400, cost=0.5, target_return=450.0, window=32)
+
+    def variants(environment: str) -> list[Variant]:
+        row = Variant(cell.contender, cell.workload, "none")
+        return [row, row._replace(setting="own", limits=limits)]
+
+    own = Study("own", {"small": Size(("CartPole-v1",), 256, 1)}, variants, Reports())
+    for options, without, within in (((), 256, 256), (("--steps", "500"), 500, 400), (("--steps", "400"), 400, 400)):
+        budgets = [cell.budget for cell in own.cells(arguments_of(own, *options))]
+        assert budgets == [Budget(steps=without), replace(limits, steps=within)]
 
 
 def test_a_failure_is_named(

@@ -1,0 +1,234 @@
+"""The learned scheduler: its decisions, what they depend on, and its file."""
+
+import json
+import math
+import pickle
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stellaris.acting.normalisation import Statistics
+from stellaris.configuration import described, digest
+from stellaris.scheduling import Learned, Scheduler, SchedulerError, State
+from stellaris.scheduling.learned import observed, policy_for
+
+MOST = 8
+KEYS = [jax.random.key(i) for i in range(20)]
+BEFORE = State(4, 0.5, 20.0, 0.01, 0.5, 1.25, 2.0, budget=0.75)
+finite = st.floats(allow_nan=False, allow_infinity=False)
+
+
+def experienced(seed: int = 0, most: int = MOST) -> Learned:
+    """With parameters that prefer some decisions, and statistics of some states."""
+    fresh = Learned.untrained(most=most, seed=seed)
+    rng = np.random.default_rng(seed)
+    params = jax.tree.map(lambda x: (x + rng.normal(0, 0.3, x.shape)).astype(x.dtype), fresh.params)
+    seen = rng.normal(1.0, 3.0, (50, len(State._fields)))
+    return Learned(most, params, Statistics.of(seen))
+
+
+ONE = experienced()
+
+
+def decisions(scheduler: Learned, *states: State) -> list[int]:
+    """One a key."""
+    return [scheduler.decide(states, most=scheduler.most, key=key) for key in KEYS]
+
+
+def arrays(scheduler: Learned) -> list[np.ndarray]:
+    """All of its numbers."""
+    return [np.asarray(leaf) for leaf in jax.tree.leaves((scheduler.params, scheduler.statistics))]
+
+
+# ---- decisions --------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.builds(State, *[finite] * 8),
+    st.integers(0, 2**31 - 1),
+    st.sampled_from([ONE, Learned.untrained(most=MOST, seed=1)]),
+)
+def test_decisions_are_whole_and_possible(state: State, seed: int, scheduler: Learned) -> None:
+    """Whatever the state, however large its numbers."""
+    decided = scheduler.decide([state], most=MOST, key=jax.random.key(seed))
+    assert type(decided) is int
+    assert 1 <= decided <= MOST
+
+
+def test_every_number_of_actors_is_possible() -> None:
+    """From the first to the last, nearly alike before anything was learned."""
+    fresh = Learned.untrained(most=3, seed=0)
+    drawn = [fresh.decide([BEFORE], most=3, key=jax.random.key(i)) for i in range(150)]
+    assert min(np.bincount(drawn, minlength=4)[1:]) > 25
+    assert set(decisions(Learned.untrained(most=1, seed=0), BEFORE)) == {1}
+
+
+def test_a_state_of_a_run_that_diverges() -> None:
+    """What is not a number is seen as 0, what is infinite as something large: the decision is still drawn."""
+    state = State(3, math.nan, -math.inf, math.inf, 1.0, 1.0, 1.0, budget=1e300)
+    np.testing.assert_array_equal(observed([state]), np.array([[3, 0, -1e15, 1e15, 1, 1, 1, 1e15]], np.float32))
+    assert len(set(decisions(Learned.untrained(most=MOST, seed=0), state))) > 1
+
+
+def test_it_is_a_scheduler_that_draws_by_its_key() -> None:
+    """The same key, the same decision; others by another one."""
+    assert isinstance(ONE, Scheduler)
+    assert decisions(ONE, BEFORE) == decisions(experienced(), BEFORE)
+    assert len(set(decisions(ONE, BEFORE))) > 1
+
+
+def test_nothing_but_the_last_state_is_seen() -> None:
+    """Neither how many there were before, nor what they were."""
+    before = [State(k, *[float(k)] * 7) for k in range(1, 6)]
+    alone = decisions(ONE, BEFORE)
+    for earlier in ([], before[:1], before, before[::-1], [State(*[-1e30] * 8)]):
+        assert decisions(ONE, *earlier, BEFORE) == alone
+    assert decisions(ONE, BEFORE, before[0]) != alone
+
+
+def test_all_fields_of_the_state_are_seen() -> None:
+    """Each of the eight changes how likely decisions are, and there is no ninth."""
+    policy = policy_for(MOST)
+    states = [BEFORE, *(BEFORE._replace(**{name: getattr(BEFORE, name) + 1.0}) for name in State._fields)]
+    logits: Any = policy.apply(ONE.version, observed(states))[0].logits
+    assert observed(states).shape == (9, 8)
+    assert all(np.abs(changed - logits[0]).max() > 1e-3 for changed in logits[1:])
+
+
+def test_errors_of_use() -> None:
+    """Another number of actors, no budget, no actor: each is named."""
+    with pytest.raises(ValueError, match=r"decides for up to 8 actors: the workload has 9"):
+        ONE.decide([BEFORE], most=9, key=KEYS[0])
+    with pytest.raises(ValueError, match=r"needs to know what budget is left: pass Budget\(cost="):
+        ONE.decide([BEFORE._replace(budget=math.inf)], most=MOST, key=KEYS[0])
+    with pytest.raises(ValueError, match="most=0 is below 1"):
+        Learned.untrained(most=0, seed=0)
+    with pytest.raises(ValueError, match="most=0 is below 1"):
+        replace(ONE, most=0)
+    with pytest.raises(TypeError, match=r"most=1\.5 is not a whole number"):
+        Learned.untrained(most=1.5, seed=0)  # type: ignore[arg-type]
+
+
+# ---- what it is called ------------------------------------------------------------------------------------------
+
+
+def test_its_configuration() -> None:
+    """Equal parameters, one description; any other parameter, statistic or number of actors, another one."""
+    assert digest(ONE) == digest(experienced())
+    assert described(ONE) == described(experienced())
+    one_weight = jax.tree.map(np.copy, ONE.params)
+    jax.tree.leaves(one_weight)[-1].flat[0] += 1e-3
+    others = [
+        experienced(seed=1),
+        replace(ONE, params=one_weight),
+        replace(ONE, statistics=ONE.statistics._replace(count=np.float64(51))),
+        Learned.untrained(most=MOST, seed=0),
+        Learned.untrained(most=MOST + 1, seed=0),
+    ]
+    assert len({digest(one) for one in (ONE, *others)}) == 6
+    json.dumps(described(ONE), allow_nan=False)
+
+
+def test_its_repr_is_short() -> None:
+    """It is part of messages."""
+    assert repr(ONE) == "Learned(most=8, states=50)"
+
+
+def test_it_can_be_pickled() -> None:
+    """As what is sent to a process is."""
+    again = pickle.loads(pickle.dumps(ONE))
+    assert digest(again) == digest(ONE)
+    assert decisions(again, BEFORE) == decisions(ONE, BEFORE)
+
+
+# ---- its file ---------------------------------------------------------------------------------------------------
+
+
+def test_saved_and_loaded(tmp_path: Path) -> None:
+    """Bit for bit, under a name without a suffix too; in a folder that is made."""
+    path = tmp_path / "new" / "scheduler"
+    ONE.save(path)
+    again = Learned.load(str(path))
+    for one, other in zip(arrays(ONE), arrays(again), strict=True):
+        assert (one.dtype, one.tobytes()) == (other.dtype, other.tobytes())
+    assert (again.most, digest(again)) == (MOST, digest(ONE))
+    assert decisions(again, BEFORE) == decisions(ONE, BEFORE)
+    assert [file.name for file in path.parent.iterdir()] == ["scheduler"]
+
+
+def changed(change: Callable[[dict[str, Any], dict[str, Any]], Any], path: Path) -> None:
+    """Saves a scheduler whose file's header and arrays are changed in place."""
+    ONE.save(path)
+    with np.load(path) as file:
+        held = dict(file)
+    header = json.loads(str(held.pop("header")))
+    change(header, held)
+    with path.open("wb") as file:
+        np.savez(file, header=np.array(json.dumps(header)), **held)
+
+
+#: By the change to header `h` and arrays `a`, what is said.
+REFUSED: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
+    "format": (lambda h, a: h.update(format=2), "another kind: format is 2, here 1"),
+    "widths": (lambda h, a: h.update(hidden=[64, 32]), r"another kind: hidden\[1\] is 32, here 64"),
+    "layers": (lambda h, a: h.update(hidden=[64]), r"another kind: hidden is \[64\], here \[64, 64\]"),
+    "state": (
+        lambda h, a: h["state"].__setitem__(1, "entropy"),
+        r"another kind: state\[1\] is 'entropy', here 'loss'",
+    ),
+    "more": (lambda h, a: h.update(version="x"), "another kind: version is 'x', here 'nothing'"),
+    "actors": (lambda h, a: h.update(most=9), r"array \d+ is float32\[8\], here float32\[9\]"),
+    "no actors": (lambda h, a: h.update(most=0), "holds no scheduler: most=0 is below 1"),
+    "no number": (lambda h, a: h.pop("most"), "holds no scheduler: 'most'"),
+    "shape": (lambda h, a: a.update(leaf0=a["leaf0"][:-1]), r"array 0 is float32\[63\], here float32\[64\]"),
+    "dtype": (lambda h, a: a.update(leaf0=a["leaf0"].astype(str)), r"array 0 is <U\d+\[64\], here float32\[64\]"),
+    "missing": (lambda h, a: a.pop("leaf3"), r"another kind: array 3 is nothing, here float32\["),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_files_of_other_schedulers_are_refused(what: str, tmp_path: Path) -> None:
+    """With the file's name and what differs."""
+    change, said = REFUSED[what]
+    path = tmp_path / "other.npz"
+    changed(change, path)
+    with pytest.raises(SchedulerError, match=f"^{re.escape(str(path))} .*{said}"):
+        Learned.load(path)
+
+
+def test_what_is_unchanged_is_not_refused(tmp_path: Path) -> None:
+    """So that the tests above show what they say."""
+    changed(lambda header, held: None, tmp_path / "same.npz")
+    assert digest(Learned.load(tmp_path / "same.npz")) == digest(ONE)
+
+
+def test_files_that_hold_no_scheduler(tmp_path: Path) -> None:
+    """Nothing, garbage, half a file, a single array, other arrays, pickled objects."""
+    path = tmp_path / "scheduler.npz"
+    with pytest.raises(FileNotFoundError, match=r"scheduler\.npz"):
+        Learned.load(path)
+    ONE.save(path)
+    whole = path.read_bytes()
+    damaged = bytearray(whole)
+    damaged[len(whole) // 2] ^= 0xFF
+    for content in (b"", b"garbage", whole[: len(whole) // 2], whole[:-1], bytes(damaged), b"PK\x03\x04"):
+        path.write_bytes(content)
+        with pytest.raises(SchedulerError, match=r"scheduler\.npz holds no scheduler: ."):
+            Learned.load(path)
+    with path.open("wb") as file:
+        np.save(file, np.zeros(3))
+    with pytest.raises(SchedulerError, match="holds no scheduler"):
+        Learned.load(path)
+    for other in ({"weights": np.zeros(3)}, {"header": np.array("[]")}, {"header": np.array({}, dtype=object)}):
+        np.savez(path, **other)  # type: ignore[arg-type]
+        with pytest.raises(SchedulerError, match="holds no scheduler"):
+            Learned.load(path)
