@@ -80,6 +80,9 @@ EXPERIMENTS: Mapping[str, Entry] = {
     "minionsrl-latency": Entry(
         "minionsrl_latency", f"{MINIONSRL}, Figure 8", {"smoke": "1", "small": "5", "paper": "200"}
     ),
+    "minionsrl-finetuning": Entry(
+        "minionsrl_finetuning", f"{MINIONSRL}, Figure 9", {"smoke": "1", "small": "60", "paper": "10,000"}
+    ),
     "minionsrl-scheduler": Entry("minionsrl_scheduler", f"{MINIONSRL}, training of the scheduler", {"": "20"}),
     "simtest": Entry("simtest.command", "", {"": "1"}),
     "benchmarks": Entry("benchmarks.command", "", {"": "5"}),

@@ -145,8 +145,11 @@ def reserved() -> tuple[dict[str, FunctionSpec], tuple[PriceSheet, PriceSheet]]:
 # ---- the systems ------------------------------------------------------------------------------------------------
 
 LEARNED, MAX, ADAPT, AZURE, IMPACT = "MinionsRL", "MinionsRL-Max", "MinionsRL-Adapt", "Azure ML", "IMPACT"
+#: With the scheduler whose reward is the cost.
+FOR_COST = "MinionsRL, for cost"
 _STYLES = {
     LEARNED: ("#0072B2", "-"),
+    FOR_COST: ("#009E73", "--"),
     MAX: ("#000000", ":"),
     ADAPT: ("#E69F00", "-."),
     AZURE: ("#D55E00", "--"),
@@ -162,11 +165,11 @@ def minions(name: str, scheduler: Scheduler, ppo: PPO, *, prewarmed: bool = True
 
 
 def contenders(environment: str, of: Task) -> list[Contender]:
-    """All that the paper compares; the learned scheduler where there is one for the environment."""
+    """All that the paper compares; the learned schedulers where there are such for the environment."""
     impact = next(row.system for row in presets.architectures(environment).contenders if isinstance(row.system, Impact))
     schedulers: dict[str, Scheduler] = {MAX: Maximum(), ADAPT: Adapt(of.target)}
-    if (saved := SCHEDULERS / f"{environment}.npz").exists():
-        schedulers = {LEARNED: Learned.load(saved), **schedulers}
+    saved = {LEARNED: SCHEDULERS / f"{environment}.npz", FOR_COST: SCHEDULERS / f"{environment}-cost.npz"}
+    schedulers = {name: Learned.load(path) for name, path in saved.items() if path.exists()} | schedulers
     deployed, bills = reserved()
     baselines: dict[str, System] = {AZURE: Synchronous(of.ppo), IMPACT: impact}
     return [

@@ -3,7 +3,7 @@
 import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from rich.console import Console
@@ -48,7 +48,7 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
     rows = []
     for environment, groups in study.by_environment(results).items():
         episodes = {name: _episodes(path) for name, path in files(environment).items() if name != BEFORE}
-        drawn = {name: [of] for name, of in episodes.items() if of is not None}
+        drawn = {name: [(of.number, of.seconds)] for name, of in episodes.items() if of is not None}
         if drawn:
             plots.lines(
                 drawn,
@@ -61,22 +61,29 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
         for name, of in groups.items():
             path = files(environment).get(name)
             trained = _episodes(path) if path is not None and name != BEFORE else None
-            count = f"{len(trained[0]):,}" if trained is not None else ""
-            cost = f"{sum(trained[2]):.4g}" if trained is not None else ""
+            count = f"{len(trained.number):,}" if trained is not None else ""
+            cost = f"{sum(trained.cost):.4g}" if trained is not None else ""
             rows.append((environment, name, count, cost, *spent(of)))
     headings = ("environment", "scheduler", "episodes", "their USD", "reached", "virtual s", "USD by Eq. 2")
     tidy.show("fine-tuning", (*headings, "USD, Azure", "actors"), rows, out, console)
 
 
-def _episodes(path: Path) -> tuple[Any, Any, Any] | None:
-    """Of a scheduler's training: the numbers of its episodes, how long each took, and what it cost; if that is known."""
+class Episodes(NamedTuple):
+    """The runs that a scheduler has learned from: arrays `[n]`."""
+
+    number: Any  #: from 1.
+    seconds: Any
+    cost: Any  #: USD by Eq. 2.
+
+
+def _episodes(path: Path) -> Episodes | None:
+    """Of a scheduler's training, if that is known."""
     if not (beside := path.with_suffix(".csv")).exists():
         return None
     with beside.open(newline="") as file:
         rows = list(csv.DictReader(file))
     columns = ("episode", "seconds", "cost")
-    number, seconds, cost = (np.array([float(row[column]) for row in rows]) for column in columns)
-    return number, seconds, cost
+    return Episodes(*(np.array([float(row[column]) for row in rows]) for column in columns))
 
 
 STUDY = Study("minionsrl-finetuning", SIZES, _variants, _report)

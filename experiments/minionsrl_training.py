@@ -21,7 +21,7 @@ SIZES = {
     ),
 }
 #: The variants of MinionsRL, in the order of their pictures.
-OWN = (minions.LEARNED, minions.MAX, minions.ADAPT)
+OWN = (minions.LEARNED, minions.FOR_COST, minions.MAX, minions.ADAPT)
 
 
 def _variants(environment: str) -> Sequence[Variant]:
@@ -47,13 +47,13 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
         if own:
             decided = {"actors": "actors", "episode_return": "return"}
             plots.per_run(own, out / f"decisions_{environment}", title=title, xlabel="round", panels=decided)
-        rows += [(environment, name, *_spent(of), *_papers(environment, name)) for name, of in groups.items()]
+        rows += [(environment, name, *spent(of), *_papers(environment, name)) for name, of in groups.items()]
     own_columns = ("reached", "virtual s", "USD by Eq. 2", "USD, Azure", "actors")
     headings = ("environment", "system", *own_columns, "paper's s", "paper's USD")
     tidy.show("up to the target", headings, rows, out, console)
 
 
-def _spent(of: Sequence[Finished]) -> Sequence[str]:
+def spent(of: Sequence[Finished]) -> Sequence[str]:
     """How many have reached the target, and what all have spent until then, or until they were ended."""
     reached = sum(_reached(one) for one in of)
     columns = ("seconds", "cost_pay_per_use", "cost_azure")
