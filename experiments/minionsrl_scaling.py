@@ -1,5 +1,6 @@
 """How long a round of MinionsRL takes, by its number of actors."""
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
@@ -47,7 +48,7 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
     for environment, groups in study.by_environment(results).items():
         by_actors = curves.swept(groups, minions.LEARNED, "actors")
         figures = {"a round (s)": _round_seconds} | {
-            label: lambda one, column=column: fmean(row[column] for row in one.history[1:])
+            label: lambda one, column=column: fmean(row[column] for row in one.history[1:] or one.history)
             for column, label in _COLUMNS.items()
         }
         panels = [plots.Panel("actors", label, [curves.line(by_actors, of)], log=True) for label, of in figures.items()]
@@ -65,9 +66,9 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
 
 
 def _round_seconds(one: Finished) -> float:
-    """Of the rounds after the first."""
-    first, *_, last = one.history
-    return (last["seconds"] - first["seconds"]) / (len(one.history) - 1)
+    """Of the rounds after the first, if there are any."""
+    ends = [row["seconds"] for row in one.history]
+    return fmean(later - earlier for earlier, later in itertools.pairwise(ends if len(ends) > 1 else [0.0, *ends]))
 
 
 STUDY = Study("minionsrl-scaling", SIZES, _variants, _report)

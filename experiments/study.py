@@ -30,6 +30,7 @@ class Size(NamedTuple):
     environments: Sequence[str]
     steps: int  #: environment steps of every run.
     seeds: int
+    variants: "Callable[[str], Sequence[Variant]] | None" = None  #: of an environment, if not the study's.
 
 
 class Variant(NamedTuple):
@@ -85,7 +86,7 @@ class Study:
         steps = arguments.steps or size.steps
         cells: list[Cell] = []
         for environment in dict.fromkeys(arguments.env or size.environments):
-            variants = self.variants(environment)
+            variants = (size.variants or self.variants)(environment)
             asked = _named(variants, arguments.variant)
             for workload in {repr(variant.workload): variant.workload for variant in variants}.values():
                 runs.check(workload)

@@ -73,6 +73,7 @@ class Stepped:
 
     def __post_init__(self) -> None:
         checks.whole(at_least=1, first=self.first, every=self.every)
+        checks.whole(at_least=-(2**31), change=self.change)
 
     def decide(self, states: Sequence[State], *, most: int, key: jax.Array) -> int:
         """By the number of the round alone."""

@@ -40,7 +40,7 @@ class Objective:
     """What a scheduler is rewarded for: `r_k = -beta P_k`, and at the end of a run that has failed `max_k R_k - J`.
 
     A run has failed unless its return, the mean of its last episodes, has reached `J` with a budget that was not
-    overdrawn. `R_k` is that return after round `k`. The last term is 0 at most: else a run that was too dear would gain.
+    overdrawn. `R_k` is that return after round `k`. That is 0 at most: else a run that was too dear would gain.
 
     Args:
       target: `J`.

@@ -101,3 +101,16 @@ def test_the_papers_table() -> None:
     }
     paper = minionsrl_training.SIZES["paper"].environments
     assert {environment for environment, _ in table} == {name.split("-")[0] for name in paper}
+
+
+def test_the_preset_paper_has_the_papers_settings() -> None:
+    """Of Table 1; the same systems, targets and budgets."""
+    own, papers = (minionsrl_training.STUDY.sizes[preset].variants for preset in ("small", "paper"))
+    assert own is None
+    assert papers is not None
+    for row, tuned in zip(papers("Hopper-v4"), minionsrl_training.STUDY.variants("Hopper-v4"), strict=True):
+        system: Any = row.contender.system
+        assert (row.name, row.limits.target_return) == (tuned.name, tuned.limits.target_return)  # type: ignore[union-attr]
+        assert (row.workload.actors, row.workload.fragment) == (32, 2048)
+        if row.name != "IMPACT":
+            assert (system.algorithm.learning_rate, system.algorithm.minibatch_size) == (5e-5, 256)
