@@ -168,9 +168,11 @@ CALLS = {
     "DiagonalGaussian.log_prob": lambda n: gaussian.log_prob(x(n, B, 3)),
     "DiagonalGaussian.entropy": lambda n: gaussian.entropy(),
     "DiagonalGaussian.sample": lambda n: gaussian.sample(x(n, B, 3)),
+    "DiagonalGaussian.kl_divergence": lambda n: gaussian.kl_divergence(gaussian._replace(mean=x(n, B, 3))),
     "Categorical.log_prob": lambda n: categorical.log_prob(jnp.full(B, n, jnp.int32) % 3),
     "Categorical.entropy": lambda n: categorical.entropy(),
     "Categorical.sample": lambda n: categorical.sample(x(n, B, 3)),
+    "Categorical.kl_divergence": lambda n: categorical.kl_divergence(Categorical(x(n, B, 3))),
 }
 for name, aggregator in AGGREGATORS.items():
     maker, _, form = name.partition(", ")
