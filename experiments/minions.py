@@ -46,13 +46,14 @@ class Task:
         return Objective(self.target, self.budget, sheet="pay_per_use", window=ACTORS, minimise=minimise)
 
 
-#: The tasks' targets, and budgets in USD. Targets: of the demo of Stellaris (SC 2024); CartPole's and HalfCheetah's are
-#: assumptions, as MinionsRL does not print its own. Budgets: assumption, twice what MinionsRL-Max has cost, median of
-#: the seeds 100 to 104, where it has reached the target.
+#: The tasks' targets, and budgets in USD. Targets: of the demo of Stellaris (SC 2024); CartPole's, HalfCheetah's and
+#: Qbert's are assumptions, as MinionsRL does not print its own. Budgets: assumption, about twice what MinionsRL-Max has
+#: cost up to the target, by the median of the seeds 100 to 102: 0.0051, 0.031 and 0.032 for CartPole, Hopper and
+#: HalfCheetah. For Humanoid and Qbert that is not known yet, and the target of Humanoid is less than the demo's.
 GOALS: Mapping[str, tuple[float, float]] = {
     "CartPole-v1": (450.0, 0.012),
-    "Hopper-v4": (600.0, 0.2),
-    "HalfCheetah-v4": (1000.0, 0.2),
+    "Hopper-v4": (600.0, 0.06),
+    "HalfCheetah-v4": (1000.0, 0.06),
     "Humanoid-v4": (400.0, 0.2),
     "Qbert-v5": (3.0, 0.5),
 }

@@ -215,14 +215,14 @@ def facts() -> dict[str, float]:
     return {name: value for name, value in globals().items() if name.isupper() and isinstance(value, float)}
 
 
-def sources() -> dict[str, str]:
-    """What is said above of each number, with its source, by its name."""
+def sources(file: str = __file__) -> dict[str, str]:
+    """What is said of each number above, or in another module, with its source, by its name."""
     said: dict[str, str] = {}
     lines: list[str] = []
-    for line in Path(__file__).read_text().splitlines():
+    for line in Path(file).read_text().splitlines():
         if line.startswith("#: "):
             lines.append(line.removeprefix("#: "))
         elif lines:
-            said[line.split(" = ")[0]] = " ".join(lines)
+            said[line.split(" = ")[0].split(":")[0]] = " ".join(lines)
             lines = []
     return said

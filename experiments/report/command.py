@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments import catalogue, options, reproduce, shell, stellaris_frameworks, testbed
+from experiments import catalogue, minions, options, reproduce, shell, stellaris_frameworks, testbed
 from experiments.presets import architectures
 from experiments.report import page
 from experiments.report.claims import Points, claims, findings, verdict
@@ -63,8 +63,17 @@ def _settings(points: Mapping[str, Points]) -> list[Sequence[str]]:
 
 def _assumptions() -> list[Sequence[str]]:
     """The testbed's numbers."""
-    sources = testbed.sources()
-    return [(name, f"{value:g}", sources[name]) for name, value in testbed.facts().items()]
+    sources, of_minions = testbed.sources(), testbed.sources(minions.__file__)
+    rows = [(name, f"{value:g}", sources[name]) for name, value in testbed.facts().items()]
+    goals = "; ".join(f"{name}: {target:g}, {usd:g} USD" for name, (target, usd) in minions.GOALS.items())
+    own = {"ACTORS": minions.ACTORS, "FRAGMENT": minions.FRAGMENT, "BANDWIDTH": minions.BANDWIDTH}
+    rows += [(f"MinionsRL: {name}", f"{value:g}", of_minions[name]) for name, value in own.items()]
+    containers = f"{minions.ACTOR}; {minions.LEARNER}"
+    return [
+        *rows,
+        ("MinionsRL: ACTOR, LEARNER", containers, of_minions["ACTOR, LEARNER"]),
+        ("MinionsRL: GOALS", goals, of_minions["GOALS"]),
+    ]
 
 
 def _claims(points: Mapping[str, Points]) -> list[Sequence[str]]:
