@@ -66,9 +66,10 @@ def test_several_environments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     ]
     runs[0] = replace(runs[0], history=[*runs[0].history, {**runs[0].history[-1], "episode_return": 460.0}])
     rows = report(runs, tmp_path)
+    goals = [(name, *minions.GOALS[name]) for name in ("CartPole-v1", "Hopper-v4")]
+    assert goals[0][1:] != goals[1][1:]
     assert titles == [
-        *["CartPole-v1: to 450, 0.012 USD at most, 2 seeds"] * 3,
-        *["Hopper-v4: to 600, 0.2 USD at most, 2 seeds"] * 3,
+        title for name, target, usd in goals for title in [f"{name}: to {target:g}, {usd:g} USD at most, 2 seeds"] * 3
     ]
     names = [(row["environment"], row["system"], row["reached"]) for row in rows]
     assert names == [
