@@ -189,12 +189,15 @@ def _work(out: Path, wire: Connection) -> None:
     """The process: ends with the study's, whatever ends that."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent looks after that
     _keep_compiled(out / "compiled")
-    try:
-        while True:
-            wire.send(_do(wire.recv(), out, wire))
-            sys.stdout.flush()
-    except (EOFError, OSError):
-        os._exit(0)  # a thread that still compiles crashes the interpreter's end
+    while True:
+        try:
+            cell = wire.recv()
+        except (EOFError, OSError):
+            os._exit(0)  # a thread that still compiles crashes the interpreter's end
+        well = _do(cell, out, wire)  # what it raises is no matter of the wire's: it is printed
+        sys.stdout.flush()
+        with contextlib.suppress(OSError):
+            wire.send(well)
 
 
 def _do(cell: Cell, out: Path, wire: Connection) -> bool:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from rich.console import Console
 
-from experiments import minions, plots, study, tidy
+from experiments import minions, plots, shell, study, tidy
 from experiments.cells import Finished
 from experiments.minionsrl_training import spent
 from experiments.study import Size, Study, Variant
@@ -22,7 +22,7 @@ STARTS: Mapping[str, str] = {"Hopper-v4": "CartPole-v1", "HalfCheetah-v4": "Hopp
 SIZES = {
     "smoke": Size(("Hopper-v4",), 8_192, 1),
     "small": Size(("Hopper-v4",), 1_000_000, 10),
-    "paper": Size(("Humanoid-v4", "SpaceInvaders-v5"), 20_000_000, 5),
+    "paper": Size(("Humanoid-v4",), 20_000_000, 5),
 }
 
 
@@ -37,6 +37,9 @@ def files(environment: str) -> dict[str, Path]:
 
 def _variants(environment: str) -> Sequence[Variant]:
     """The same task under each scheduler."""
+    minions.check_goal(environment)
+    if not files(environment):
+        raise shell.UsageError(f"--env {environment}: there is no scheduler for it in {minions.SCHEDULERS}")
     task = minions.task(environment)
     return [
         Variant(minions.minions(minions.LEARNED, Learned.load(path), task.ppo), task.workload, name, limits=task.limits)

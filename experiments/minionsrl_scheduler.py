@@ -35,8 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Learns, and writes the scheduler and what its episodes came to."""
-    if arguments.env not in minions.GOALS:
-        raise shell.UsageError(f"--env {arguments.env}: there are targets for {', '.join(minions.GOALS)}")
+    minions.check_goal(arguments.env)
     options.seeds("--seed", arguments.seed, arguments.episodes)
     task = minions.task(arguments.env)
     runs.check(task.workload)

@@ -19,11 +19,13 @@ OWN = (minions.LEARNED, minions.FOR_COST, minions.MAX, minions.ADAPT)
 
 def _variants(environment: str) -> Sequence[Variant]:
     """Each up to the same target, within the same budget."""
+    minions.check_goal(environment)
     return _of(minions.task(environment), environment)
 
 
 def _papers_own(environment: str) -> Sequence[Variant]:
     """The same with the paper's settings."""
+    minions.check_goal(environment)
     return _of(minions.paper(environment), environment)
 
 

@@ -53,6 +53,12 @@ class DiagonalGaussian(NamedTuple):
         Args:
           other: with means `m` and standard deviations `s`.
 
+        Returns:
+          The divergences `[...]` in nats.
+
+        Raises:
+          ValueError: if the means have another shape than these.
+
         Example:
           >>> near, far = (DiagonalGaussian(jnp.array([mean]), jnp.zeros(1)) for mean in (0.0, 2.0))
           >>> print(near.kl_divergence(far))
@@ -122,6 +128,12 @@ class Categorical(NamedTuple):
 
         Args:
           other: with probabilities `q`. Where it has none and this one has, the divergence is infinite.
+
+        Returns:
+          The divergences `[...]` in nats.
+
+        Raises:
+          ValueError: if the logits have another shape than these.
 
         Example:
           >>> print(f"{Categorical(jnp.array([0.0, -jnp.inf])).kl_divergence(Categorical(jnp.zeros(2))):.4f}")

@@ -65,9 +65,11 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def schedulers(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with one, which has not learned yet."""
+    """A folder with one for CartPole, and one from it for Hopper with its episodes; neither has learned yet."""
     folder = tmp_path_factory.mktemp("schedulers")
-    Learned.untrained(most=MOST, seed=0).save(folder / "CartPole-v1.npz")
+    for name in ("CartPole-v1", "Hopper-v4-tuned"):
+        Learned.untrained(most=MOST, seed=0).save(folder / f"{name}.npz")
+    (folder / "Hopper-v4-tuned.csv").write_text("episode,seconds,cost\n1,30.0,0.02\n2,25.0,0.03\n")
     return folder
 
 
@@ -202,6 +204,9 @@ STUDIES: Mapping[str, Shown] = {
         ("#000000",),
         ("--steps", "512"),
     ),
+    "minionsrl-finetuning": Shown(
+        ("fine-tuned", "before fine-tuning"), ("finetuning",), (STELLARIS,), ("--steps", "512")
+    ),
 }
 
 
@@ -215,7 +220,8 @@ def test_a_study(name: str, results: Path, capsys: pytest.CaptureFixture[str]) -
     home = results / name
     with (home / "table.csv").open(newline="") as file:
         assert len(list(csv.DictReader(file))) == len(rows)
-    names = {f"{picture}_CartPole-v1.{kind}" for picture in pictures for kind in ("png", "pdf")}
+    (environment,) = catalogue.EXPERIMENTS[name].load().STUDY.sizes["smoke"].environments
+    names = {f"{picture}_{environment}.{kind}" for picture in pictures for kind in ("png", "pdf")}
     assert {path.name for path in home.iterdir()} == {*names, "runs.csv", "curves.csv", "wall_seconds.csv", "table.csv"}
     for picture in home.glob("*.png"):
         pixels = np.unique(np.asarray(Image.open(picture).convert("RGB")).reshape(-1, 3), axis=0).astype(int)
