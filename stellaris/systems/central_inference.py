@@ -16,6 +16,7 @@ from stellaris.algorithms import PPO, Algorithm
 from stellaris.algorithms.algorithm import check_algorithm
 from stellaris.runtime.functions import Context, Function, Invocation
 from stellaris.saved import saved
+from stellaris.scheduling.scheduler import Scheduler, check_scheduler
 from stellaris.systems import programs
 from stellaris.systems.batches import Data
 from stellaris.systems.central_learner import IN_STEP, take_learned
@@ -37,9 +38,10 @@ class CentralInference:
 
     Args:
       algorithm: whose loss, minibatches and epochs.
+      scheduler: how many actors sample in each round; by default all of them.
 
     Raises:
-      TypeError: if that is no algorithm.
+      TypeError: if the algorithm or the scheduler is none.
       ValueError: in a run, if the workload restarts environments or refreshes policies: there are no policies to
         refresh, and an environment stays with its actor. Or if there are fewer containers than actors.
       RuntimeError: in a run, if an actor's fragment had to be begun anew a thousand times, because its environment was
@@ -54,9 +56,12 @@ class CentralInference:
     serverless: ClassVar[tuple[str, ...]] = ()
 
     algorithm: Algorithm = PPO()
+    scheduler: Scheduler | None = None
 
     def __post_init__(self) -> None:
         check_algorithm(self.algorithm)
+        if self.scheduler is not None:
+            check_scheduler(self.scheduler)
 
     def run(self, session: Session) -> None:
         """The event loop."""
@@ -78,7 +83,7 @@ class CentralInference:
             return _Loop(session.first_params, self.algorithm.optimizer().init(session.first_params))
 
         loop = session.begin(first)
-        while True:
+        while session.next_round(self.scheduler, loop):
             while (actor := session.rollouts.take_actor(IN_STEP)) is not None:
                 loop.sampling[actor] = _Rollout(session.next_noise())
                 _go_on(session, loop, actor, steps[actor])

@@ -47,10 +47,7 @@ class Synchronous:
 
     def run(self, session: Session) -> None:
         """The event loop."""
-        if self.scheduler is None:
-            _run(session, self.algorithm, IN_STEP)
-        else:
-            run_rounds(session, self.algorithm, self.scheduler)
+        run(session, self.algorithm, IN_STEP, self.scheduler)
 
 
 @dataclass(frozen=True)
@@ -83,7 +80,7 @@ class AsynchronousActors:
 
     def run(self, session: Session) -> None:
         """The event loop."""
-        _run(session, self.algorithm, self.control)
+        run(session, self.algorithm, self.control)
 
 
 @saved
@@ -96,7 +93,23 @@ class _Loop:
     learning: Data | None = None  #: what the learner works on.
 
 
-def _run(session: Session, algorithm: Algorithm, control: StalenessControl) -> None:
+def run(
+    session: Session,
+    algorithm: Algorithm,
+    control: StalenessControl,
+    scheduler: Scheduler | None = None,
+    *,
+    prewarm: bool = False,
+) -> None:
+    """The event loop of systems with one learner, of whole batches.
+
+    Args:
+      session: of the run.
+      algorithm: whose loss, minibatches and epochs.
+      control: how far actors may be ahead.
+      scheduler: how many actors sample in each round; then nothing may be ahead.
+      prewarm: whether containers are made ahead, in the first round.
+    """
     platform = session.platform
     newest = platform.store.latest(POLICY)
     learn = session.program("learn", programs.whole_batch(algorithm, session.policy))
@@ -106,8 +119,13 @@ def _run(session: Session, algorithm: Algorithm, control: StalenessControl) -> N
         return _Loop(session.first_params, algorithm.optimizer().init(session.first_params))
 
     loop = session.begin(first)
-    while True:
+    while session.next_round(scheduler, loop):
         session.sample(control)
+        if prewarm and session.round == 0:
+            platform.prewarm("learner")
+            if more := session.workload.actors - session.rollouts.batch:
+                platform.prewarm("actor", more)
+        prewarm = False
         if loop.learning is None and (data := session.next_batch(algorithm, loop.params, control)):
             loop.learning = data
             platform.invoke("learner", learn, newest, loop.opt_state, data, work=len(data.indices))
@@ -122,68 +140,6 @@ def _run(session: Session, algorithm: Algorithm, control: StalenessControl) -> N
             session.learned_from(loop.learning)
             loop.learning = None
             session.publish(loop.params)
-    session.unused(batches=[loop.learning] if loop.learning else [])
-
-
-@saved
-@dataclass
-class _Round:
-    """Where the event loop stands between two events: what a checkpoint saves of it."""
-
-    params: Tree
-    opt_state: Tree
-    learning: Data | None = None  #: what the learner works on.
-    since: float = 0.0  #: when this round's actors were invoked, or its learner; in seconds.
-    under_way: bool = False  #: whether a round is.
-
-
-def run_rounds(session: Session, algorithm: Algorithm, scheduler: Scheduler, *, prewarm: bool = False) -> None:
-    """The event loop of systems whose rounds are actors that a scheduler decides about, and then a learner.
-
-    Args:
-      session: of the run.
-      algorithm: whose loss, minibatches and epochs.
-      scheduler: how many actors sample.
-      prewarm: whether containers are made ahead, in the first round.
-    """
-    platform = session.platform
-    newest = platform.store.latest(POLICY)
-    learn = session.program("learn", programs.whole_batch(algorithm, session.policy))
-
-    def first() -> _Round:
-        session.publish(session.first_params)
-        return _Round(session.first_params, algorithm.optimizer().init(session.first_params))
-
-    loop = session.begin(first)
-    while True:
-        if not loop.under_way:
-            if not session.next_round(scheduler, loop):
-                break
-            loop.since = platform.now
-            loop.under_way = True
-            if prewarm and session.round == 0:
-                platform.prewarm("learner")
-                if more := session.workload.actors - session.rollouts.batch:
-                    platform.prewarm("actor", more)
-        if (done := session.next_completion(loop)) is None:
-            break
-        if done.function == "actor":
-            session.deliver(done)
-            if done.tag not in session.rollouts.pieces:
-                session.record.took(done, platform.now - loop.since)
-            if (data := session.next_batch(algorithm, loop.params, IN_STEP)) is not None:
-                loop.learning = data
-                platform.invoke("learner", learn, newest, loop.opt_state, data, work=len(data.indices))
-                loop.since = platform.now
-        else:
-            assert loop.learning is not None
-            session.record.took(done, platform.now - loop.since)
-            loop.params, loop.opt_state = take_learned(session, done, loop.learning)
-            session.learned_from(loop.learning)
-            session.publish(loop.params)
-            loop.learning = None
-            loop.under_way = False
-            session.round_over()
     session.unused(batches=[loop.learning] if loop.learning else [])
 
 

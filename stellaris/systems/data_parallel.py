@@ -18,6 +18,7 @@ from stellaris.algorithms.algorithm import check_algorithm
 from stellaris.runtime.functions import Context, Function
 from stellaris.runtime.references import size
 from stellaris.saved import saved
+from stellaris.scheduling.scheduler import Scheduler, check_scheduler
 from stellaris.systems import programs
 from stellaris.systems.batches import Data
 from stellaris.systems.central_learner import IN_STEP
@@ -39,9 +40,10 @@ class DataParallel:
     Args:
       algorithm: whose loss, minibatches and epochs. Each minibatch is divided evenly.
       learners: how many.
+      scheduler: how many actors sample in each round; by default all of them.
 
     Raises:
-      TypeError: if the algorithm is none, or `learners` is not whole.
+      TypeError: if the algorithm or the scheduler is none, or `learners` is not whole.
       ValueError: if `learners` is below 1, or, in a run, does not divide a minibatch.
 
     Source:
@@ -54,9 +56,12 @@ class DataParallel:
 
     algorithm: Algorithm = PPO()
     learners: int = 4
+    scheduler: Scheduler | None = None
 
     def __post_init__(self) -> None:
         check_algorithm(self.algorithm)
+        if self.scheduler is not None:
+            check_scheduler(self.scheduler)
         checks.whole(at_least=1, learners=self.learners)
 
     def run(self, session: Session) -> None:
@@ -84,7 +89,7 @@ class DataParallel:
                 platform.invoke("learner", learn, replica, shard, tag=learner)
 
         loop = session.begin(first)
-        while True:
+        while session.next_round(self.scheduler, loop):
             session.sample(IN_STEP)
             if loop.data is None and (data := session.next_batch(self.algorithm, loop.params, IN_STEP)):
                 self._check(data)

@@ -7,7 +7,7 @@ from stellaris.algorithms import PPO, Algorithm
 from stellaris.algorithms.algorithm import check_algorithm
 from stellaris.scheduling.rules import Maximum
 from stellaris.scheduling.scheduler import Scheduler, check_scheduler
-from stellaris.systems.central_learner import run_rounds
+from stellaris.systems.central_learner import IN_STEP, run
 from stellaris.systems.session import Session
 
 
@@ -55,4 +55,4 @@ class MinionsRL:
 
     def run(self, session: Session) -> None:
         """The event loop."""
-        run_rounds(session, self.algorithm, self.scheduler, prewarm=self.prewarm)
+        run(session, self.algorithm, IN_STEP, self.scheduler, prewarm=self.prewarm)

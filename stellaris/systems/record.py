@@ -64,9 +64,9 @@ class Record:
         """Notes how many actors a round has."""
         self._write("scheduled", actors)
 
-    def took(self, done: Invocation, seconds: float) -> None:
-        """Notes how long a round has waited for an actor's fragment, or for its learner."""
-        self._write(f"{done.function}_took", seconds, done)
+    def took(self, part: str, seconds: float) -> None:
+        """Notes how long a round has waited for an `actor`'s fragment, or for its `learner`."""
+        self._write(f"{part}_took", seconds)
 
     def queued(self, done: Invocation) -> None:
         """Notes that a learner's gradient was put into the queue."""

@@ -90,14 +90,11 @@ class Rollouts:
         self.running += 1
         return self.parked.pop(0)
 
-    def begin_round(self, actors: int) -> list[int]:
-        """Actors that begin a fragment each, of which the next batch is; none runs, and nothing waits."""
+    def begin_round(self, actors: int) -> None:
+        """The next batch is to be of so many fragments, of the first actors; none runs, and nothing waits."""
         self.batch = actors
-        self.running = actors
+        self.accepted = self.learned * actors  # as a control counts, that admits so many for each batch
         self.parked.sort()
-        begun = self.parked[:actors]
-        del self.parked[:actors]
-        return begun
 
     def add(self, actor: int, piece: Fragment, length: int, version: int) -> Lost:
         """An actor delivers a fragment, or a piece of one; it is parked once its fragment is whole.

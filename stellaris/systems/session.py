@@ -105,6 +105,8 @@ class Session:
         self._batches = 0  # that were made
         self._restarts = 0  # of the environments: one for each checkpoint
         self._scheduled = False  # whether a scheduler decides how many actors a round has
+        self._under_way = False  # whether such a round is
+        self._since = 0.0  # when its actors were invoked, or its batch was made: what the round waits for
         self._compared: PolicyVersion | None = None  # the version that the last batch has led to
         self._sample: Tree = None  # observations of a batch that has been learned from since
         self._act = [self.program(*named) for named in _actors(workload, policy, env, self._noise_key)]
@@ -163,11 +165,14 @@ class Session:
             )
         return done
 
-    def next_round(self, scheduler: Scheduler, loop: Any) -> bool:
-        """Begins a round: as many actors as a scheduler decides sample a fragment each, of which the next batch is.
+    def next_round(self, scheduler: Scheduler | None, loop: Any) -> bool:
+        """Begins a round, unless one is under way: a scheduler decides how many actors' fragments its batch has.
+
+        As many `sample` then, with nothing ahead; the round is over once the batch has been learned from.
 
         Args:
-          scheduler: is told how the rounds before went.
+          scheduler: is told how the rounds before went. Without one every batch has a fragment of each actor, and the
+            system declares its rounds: nothing is done here.
           loop: where the event loop stands, to be saved at a checkpoint.
 
         Returns:
@@ -177,6 +182,8 @@ class Session:
           ValueError: if the decision is no number of actors that there are, or the budget is below the first round's
             cost.
         """
+        if scheduler is None or self._under_way:
+            return True
         goes_on = self._goes_on(loop)
         sheet = self._prices[0].name if self._prices else ""
         budget = self._budget.cost
@@ -192,9 +199,9 @@ class Session:
         key = jax.random.fold_in(self._schedule_key, self.round)
         actors = decided(scheduler, states, most=self.workload.actors, key=key)
         self.record.scheduled(actors)
-        self._scheduled = True
-        for actor in self.rollouts.begin_round(actors):
-            self._invoke(actor)
+        self.rollouts.begin_round(actors)
+        self._scheduled = self._under_way = True
+        self._since = self.platform.now
         return True
 
     def sample(self, control: StalenessControl) -> None:
@@ -216,6 +223,8 @@ class Session:
         self.record.lost(done, steps=lost.steps, episode=lost.episode)
         if done.tag in self.rollouts.pieces:
             self._invoke(done.tag)
+        elif self._scheduled:
+            self.record.took("actor", self.platform.now - self._since)
 
     def next_noise(self) -> NDArray:
         """The action noise `[T, ...]` of the next fragment, as an actor would draw it that chooses its own actions."""
@@ -263,6 +272,7 @@ class Session:
           target: a version, for algorithms that need a policy beside the behaviour policy.
         """
         self._batches += 1
+        self._since = self.platform.now
         return batch_of(
             [waiting.fragment for waiting in fragments],
             width=self._width(len(fragments)) if self._scheduled else None,
@@ -285,6 +295,10 @@ class Session:
         Once all of the batch was learned from, and not before: it is learned from under the normalisation that it was
         sampled under, as in plain PPO.
         """
+        if self._scheduled:
+            self.record.took("learner", self.platform.now - self._since)
+            self._under_way = False
+            self.round += 1
         self.rollouts.learned += 1
         self._statistics = self._statistics.merge(data.statistics)
         self._sample = data.sample
@@ -311,8 +325,9 @@ class Session:
         return self.version
 
     def round_over(self) -> None:
-        """Declares that a round is over: a row of the history follows."""
-        self.round += 1
+        """Declares that a round is over: a row of the history follows. Those of a scheduler end by themselves."""
+        if not self._scheduled:
+            self.round += 1
 
     def finish(self) -> None:
         """Reports where the run stands at its end, if anything has happened since its last round."""

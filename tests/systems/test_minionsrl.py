@@ -1,5 +1,6 @@
 """MinionsRL: rounds last and cost what the paper's equations say; its budget, and a number of actors that varies."""
 
+import itertools
 import logging
 import math
 from collections import Counter
@@ -17,7 +18,7 @@ from stellaris.runtime import Faults, FunctionSpec, Retry, SimulatedPlatform, Tr
 from stellaris.runtime.delays import Constant, Exponential, LogNormal
 from stellaris.runtime.endings import ENDINGS
 from stellaris.scheduling import Adapt, Fixed, Maximum, Scheduler, State, Stepped
-from stellaris.systems import Budget, MinionsRL, Result, Session, Synchronous, train
+from stellaris.systems import Budget, CentralInference, DataParallel, MinionsRL, Result, Session, Synchronous, train
 from tests.systems import tiny
 from tests.systems.rounds import ACTORS, BY_USE, DRAWN, JITTERY, WORKLOAD, Drawing, differences, rounds_of, run
 
@@ -261,6 +262,23 @@ def test_the_synchronous_system_takes_schedulers() -> None:
     jax.tree.map(np.testing.assert_array_equal, one.policy, other.policy)
 
 
+@pytest.mark.parametrize("system", [DataParallel, CentralInference])
+def test_other_systems_with_rounds_take_schedulers(system: Any) -> None:
+    """Their rounds have the actors that MinionsRL's have, and take what is waited for: actors, and then learners."""
+    functions = tiny.deployment() | dict.fromkeys(("all_reduce", "inference"), FunctionSpec(Constant(0.0)))
+    one, other = (
+        tiny.run(s, functions, workload=WORKLOAD, budget=Budget(steps=16 * 40))
+        for s in (MinionsRL(tiny.PPO_CONFIG, Drawing()), system(tiny.PPO_CONFIG, scheduler=Drawing()))
+    )
+    for column in ("round", "actors", "steps", "version"):
+        assert [row[column] for row in one.history] == [row[column] for row in other.history], column
+    assert len({row["actors"] for row in one.history}) > 2
+    for before, row in itertools.pairwise(other.history):
+        assert row["seconds"] - before["seconds"] == pytest.approx(row["actor_seconds"] + row["learner_seconds"])
+    if system is DataParallel:  # an actor of central inference keeps its environment, so the episodes are others
+        chex.assert_trees_all_close(one.policy, other.policy, rtol=2e-4, atol=2e-5)
+
+
 # ---- economy ---------------------------------------------------------------------------------------------------------
 
 
@@ -442,14 +460,14 @@ def test_an_impossible_decision_ends_the_run(then: Any, unchecked: None) -> None
     assert [row["round"] for row in rows] == [1]
 
 
-@pytest.mark.parametrize("system", [MinionsRL, Synchronous])
+@pytest.mark.parametrize("system", [MinionsRL, Synchronous, DataParallel, CentralInference])
 def test_what_is_no_scheduler_or_algorithm(system: Any, unchecked: None) -> None:
     """It is named at once."""
     for scheduler in (3, Maximum, "maximum"):
         with pytest.raises(TypeError, match="is no scheduler"):
-            system(tiny.PPO_CONFIG, scheduler)
+            system(tiny.PPO_CONFIG, scheduler=scheduler)
     with pytest.raises(TypeError, match="algorithm"):
-        system(3, Maximum())
+        system(3, scheduler=Maximum())
 
 
 def test_it_is_a_value() -> None:

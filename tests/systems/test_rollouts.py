@@ -56,15 +56,18 @@ def test_actors_start_in_turn_as_far_as_the_control_admits() -> None:
 
 def test_a_round_is_begun_by_the_first_actors() -> None:
     """As many as are asked for, in order, whoever delivered last; the next batch is of their fragments."""
-    rollouts = Rollouts(parked=[2, 0, 3, 1], batch=4)
-    assert rollouts.begin_round(3) == [0, 1, 2]
+    rollouts, control = Rollouts(parked=[2, 0, 3, 1], batch=4), StalenessControl(pace=0)
+    rollouts.begin_round(3)
+    assert [rollouts.take_actor(control) for _ in range(4)] == [0, 1, 2, None]
     assert (rollouts.batch, rollouts.running, rollouts.parked) == (3, 3, [3])
     for actor in (2, 0):
         rollouts.add(actor, fragment(), 4, 0)
     assert rollouts.take() is None
     rollouts.add(1, fragment(), 4, 0)
     assert len(rollouts.take() or ()) == 3
-    assert rollouts.begin_round(4) == [0, 1, 2, 3]
+    rollouts.learned = 1
+    rollouts.begin_round(4)
+    assert [rollouts.take_actor(control) for _ in range(5)] == [0, 1, 2, 3, None]
     assert (rollouts.batch, rollouts.running, rollouts.parked) == (4, 4, [])
 
 
