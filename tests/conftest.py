@@ -28,3 +28,15 @@ def compiled_in_haste() -> Iterator[None]:
     jax.config.update("jax_disable_most_optimizations", True)
     yield
     jax.config.update("jax_disable_most_optimizations", before)
+
+
+@pytest.fixture(scope="session")
+def ray_on_this_machine() -> Iterator[None]:
+    """Ray, started once for all tests that need it: its small store is enough for them."""
+    import ray
+
+    from stellaris.runtime.cluster.platform import connect
+
+    assert connect(object_store_memory=100 * 2**20, num_cpus=4)
+    yield
+    ray.shutdown()

@@ -1,4 +1,6 @@
-"""The simulated serverless platform."""
+"""The platforms on which systems run: simulated, and on a Ray cluster."""
+
+from typing import TYPE_CHECKING, Any
 
 from stellaris.runtime import delays as delays
 from stellaris.runtime.billing import Bill as Bill
@@ -30,3 +32,19 @@ from stellaris.runtime.usage import Split as Split
 from stellaris.runtime.versions import StoreFullError as StoreFullError
 from stellaris.saved import saved as saved
 from stellaris.types import Versioned as Versioned
+
+if TYPE_CHECKING:
+    from stellaris.runtime.cluster.platform import RayPlatform as RayPlatform
+
+
+def __getattr__(name: str) -> Any:
+    """Imports Ray's platform when it is asked for: Ray is an extra, and takes its time."""
+    if name != "RayPlatform":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        from stellaris.runtime.cluster.platform import RayPlatform
+    except ModuleNotFoundError as error:
+        if error.name != "ray":
+            raise
+        raise ImportError("RayPlatform needs Ray: pip install 'stellaris[ray]'") from error
+    return RayPlatform

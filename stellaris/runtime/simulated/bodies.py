@@ -3,12 +3,13 @@
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 
-from stellaris.runtime.functions import Function
-from stellaris.runtime.simulated.calls import BodyContext, Call
+from stellaris.runtime.delays import Measured
+from stellaris.runtime.functions import Function, FunctionSpec
+from stellaris.runtime.simulated.calls import BodyContext, Call, Container
 from stellaris.runtime.simulated.execution import run_batch, run_body
 from stellaris.runtime.simulated.threads import Outcome, Settled, Task, Threads
 
@@ -23,6 +24,47 @@ _TIMED = 16
 
 #: The task of a body that has been put off until its result is needed.
 _LATER = "later"
+
+
+class ContainerLostError(RuntimeError):
+    """A container ended while a body ran in it, or before it was made: the body may have had its effects, or not."""
+
+
+class BodyRunner(Protocol):
+    """Where bodies run, as the life of calls sees it; `Bodies` says what each method does."""
+
+    def start(self, call: Call, *, trusted: bool, on_done: Callable[[Call], Any] | None = None) -> None:
+        """Has a body run."""
+
+    def start_batches(self) -> None:
+        """Nothing else starts at this instant."""
+
+    def finish(self, call: Call) -> Outcome | None:
+        """What a body returned and raised; a `ContainerLostError` if its container was lost."""
+
+    def returned(self, call: Call) -> float:
+        """A body has returned; seconds that its call is to take beside those that were drawn."""
+
+    def measure(self, call: Call) -> float:
+        """Runs a body now and alone; returns its real seconds."""
+
+    def settle(self, call: Call) -> None:
+        """Runs a body to its end."""
+
+    def drop(self, call: Call) -> bool:
+        """A call was killed; whether its body does not run any more."""
+
+    def make(self, container: Container, spec: FunctionSpec, on_made: Callable[[Container], Any]) -> None:
+        """Begins to make a container that is more than a place in this process, which is then `starting`."""
+
+    def made(self, container: Container) -> BaseException | None:
+        """Why a container could not be made, if so."""
+
+    def end(self, container: Container) -> None:
+        """Ends a container, and whatever runs in it."""
+
+    def close(self, patience: float) -> None:
+        """Ends what bodies run on."""
 
 
 class _Batch(NamedTuple):
@@ -114,6 +156,23 @@ class Bodies:
             self._note(program, task.seconds)
         place: int = call.task[1]
         return task.outcomes[place]
+
+    def returned(self, call: Call) -> float:
+        """Seconds that a call is to take by what its body took, where that counts, on the wall clock."""
+        compute = call.pool.spec.compute
+        if not isinstance(compute, Measured):
+            return 0.0
+        seconds: float = compute.factor * call.work * call.task[0].seconds
+        return seconds
+
+    def make(self, container: Container, spec: FunctionSpec, on_made: Callable[[Container], Any]) -> None:
+        """Nothing is to be made: a container is a place in this process."""
+
+    def made(self, container: Container) -> None:
+        """Nothing can go wrong with that."""
+
+    def end(self, container: Container) -> None:
+        """Nothing is to be ended: `drop` has ended the body that ran there."""
 
     def measure(self, call: Call) -> float:
         """Runs a body now and alone; returns its real seconds, until the arrays that it returns are computed."""

@@ -28,6 +28,9 @@ class Container:
     expiring: bool = False  #: whether there is an event to check how long it has been idle.
     alive: bool = True
     occupied: bool = False  #: whether a killed body still runs in its slot, which must then not be given away.
+    starting: bool = False  #: whether it is really being made, elsewhere; nobody knows how long that takes.
+    awaited: bool = False  #: whether its drawn cold start is over, and the real one is waited for.
+    handle: Any = None  #: where it really is: whoever runs the bodies knows what this is.
     call: "Call | None" = None  #: the call that it runs.
 
 

@@ -30,17 +30,25 @@ class VirtualClock:
 
 
 class WallClock:
-    """Real time since the clock was made."""
+    """Real time since the clock was made, or started.
+
+    Args:
+      stopped: whether it stands at 0 until it is started.
+    """
 
     virtual = False
 
-    def __init__(self) -> None:
+    def __init__(self, *, stopped: bool = False) -> None:
+        self._start = None if stopped else time.monotonic()
+
+    def start(self) -> None:
+        """From now on time passes."""
         self._start = time.monotonic()
 
     @property
     def now(self) -> float:
         """Seconds since the start."""
-        return time.monotonic() - self._start
+        return 0.0 if self._start is None else time.monotonic() - self._start
 
     def reach(self, instant: float, interruptions: "SimpleQueue[Any]") -> Any | None:
         """Waits until `instant`, and returns None; or until something is put into `interruptions`, and returns that."""

@@ -7,7 +7,7 @@ import copy
 
 from stellaris.runtime.endings import ENDINGS_BY_NAME
 from stellaris.runtime.simulated.agenda import END, Agenda
-from stellaris.runtime.simulated.bodies import Bodies
+from stellaris.runtime.simulated.bodies import BodyRunner, ContainerLostError
 from stellaris.runtime.simulated.calls import Call
 from stellaris.runtime.simulated.fleet import Fleet
 from stellaris.runtime.simulated.transfers import Transfers
@@ -32,7 +32,7 @@ class Departures:
       bodies: what the calls compute.
     """
 
-    def __init__(self, agenda: Agenda, fleet: Fleet, transfers: Transfers, trace: Trace, bodies: Bodies) -> None:
+    def __init__(self, agenda: Agenda, fleet: Fleet, transfers: Transfers, trace: Trace, bodies: BodyRunner) -> None:
         self._agenda = agenda
         self._fleet = fleet
         self._transfers = transfers
@@ -60,6 +60,9 @@ class Departures:
             self.end_at(call.started + limit, call, "timed_out")
             return None
         call.value, call.error = outcome
+        if isinstance(call.error, ContainerLostError):
+            assert call.container is not None
+            return self._fleet.lose(call.container, now)
         if call.error is not None:
             return self._end_if_pending((call, "failed"), now)
         if call.course is None:

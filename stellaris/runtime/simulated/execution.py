@@ -16,7 +16,7 @@ def run_body(program: Function, context: BodyContext, arguments: tuple[Any, ...]
     """Runs the body of one invocation, whose container gets its state first; returns its value, or its error."""
     try:
         if not context.container.initialised:
-            _initialise(program, context)
+            initialise(program, context)
         return program.body(context, *arguments), None
     except Exception as error:
         return None, error
@@ -33,7 +33,7 @@ def run_batch(programs: list[Function], contexts: list[BodyContext], arguments: 
     ready = []
     for i, context in enumerate(contexts):
         try:
-            _initialise(programs[i], context)
+            initialise(programs[i], context)
             ready.append(i)
         except Exception as error:
             outcomes[i] = None, error
@@ -50,7 +50,7 @@ def run_batch(programs: list[Function], contexts: list[BodyContext], arguments: 
     return outcomes
 
 
-def _initialise(program: Function, context: BodyContext) -> None:
+def initialise(program: Function, context: BodyContext) -> None:
     """Makes the state of a container that has none yet; if `init` raises, the next invocation tries again."""
     container = context.container
     if not container.initialised:

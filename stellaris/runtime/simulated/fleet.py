@@ -2,10 +2,13 @@
 
 import math
 from collections.abc import Callable, Mapping
+from queue import SimpleQueue
+from typing import Any
 
 from stellaris.runtime.delays import Delay, Stream
 from stellaris.runtime.functions import Function, FunctionSpec
 from stellaris.runtime.simulated.agenda import ACQUIRE, END, EXPIRE, Agenda
+from stellaris.runtime.simulated.bodies import BodyRunner
 from stellaris.runtime.simulated.calls import Call, Container
 from stellaris.runtime.simulated.containers import Pool
 from stellaris.runtime.simulated.placement import NOWHERE, Cluster
@@ -16,8 +19,20 @@ from stellaris.saved import part
 @part(
     "_shared_busy",
     "_made",
-    rebuilt=("_pools", "_cluster", "_agenda", "_rows", "on_room", "on_lost", "_shared", "_lifetimes"),
-    steps=("_warm", "lose", "lose_newest", "_ready", "_expire", "_replace"),
+    rebuilt=(
+        "_pools",
+        "_cluster",
+        "_agenda",
+        "_rows",
+        "_bodies",
+        "_returned",
+        "_hang_after",
+        "on_room",
+        "on_lost",
+        "_shared",
+        "_lifetimes",
+    ),
+    steps=("_warm", "lose", "lose_newest", "_ready", "_expire", "_replace", "_give_up"),
 )
 class Fleet:
     """All containers of a platform.
@@ -28,6 +43,9 @@ class Fleet:
       limit: the most invocations at once of all functions together, or None.
       agenda: to which their events are added.
       trace: the record.
+      bodies: which really make and end containers, where these are more than a place in this process.
+      returned: where they say that one has been made.
+      hang_after: seconds after which one that is still being made is given up on.
       seed: of their lifetimes.
       lifetimes: seconds after which a container is lost, of the functions whose containers are.
 
@@ -43,6 +61,9 @@ class Fleet:
         *,
         agenda: Agenda,
         trace: Trace,
+        bodies: BodyRunner,
+        returned: "SimpleQueue[Any]",
+        hang_after: float,
         seed: int,
         lifetimes: Mapping[str, Delay],
     ) -> None:
@@ -50,6 +71,9 @@ class Fleet:
         self._cluster = cluster
         self._agenda = agenda
         self._rows = trace.newest
+        self._bodies = bodies
+        self._returned = returned
+        self._hang_after = hang_after
         #: Called with the time whenever room may have been freed; set by `Admission`, which keeps the queues.
         self.on_room: Callable[[float], None] = _nobody_waits
         #: Called with a call whose container is lost, and the time; what it returns is handed out. Set by `Departures`.
@@ -164,6 +188,7 @@ class Fleet:
         pool = self._pools[container.function]
         container.alive = False
         container.state = None
+        self._bodies.end(container)
         pool.forget(container)
         del pool.live[container.number]
         if container.occupied:
@@ -175,6 +200,29 @@ class Fleet:
         if container.provisioned:
             # Not at once: the caller may be ending it to make room for another. Yet before the calls of this instant.
             self._agenda.add(now, ACQUIRE, -1, self._replace, pool)
+
+    def wait_for(self, container: Container, now: float) -> None:
+        """Its drawn cold start is over, but it is still really being made: what is to happen then waits for that."""
+        container.awaited = True
+        self._agenda.add(now + self._hang_after, EXPIRE, container.number, self._give_up, container)
+
+    def made(self, container: Container, now: float) -> bool:
+        """It has really been made, or could not be; whether a call that has it can start now."""
+        container.starting = False
+        if not container.alive:
+            return False
+        if (error := self._bodies.made(container)) is not None:
+            if container.call is not None:
+                container.call.error = error
+            self._agenda.add(now, EXPIRE, container.number, self.lose, container)
+            return False
+        if container.awaited and container.call is None:
+            self._agenda.add(now, END, -1, self._ready, container)
+        return container.awaited
+
+    def _give_up(self, container: Container, now: float) -> Call | None:
+        """A container that is still being made is taken for lost."""
+        return self.lose(container, now) if container.starting else None
 
     def vacate(self, container: Container) -> None:
         """A killed body that ran on in the slot of this ended container has returned: the slot is free."""
@@ -218,6 +266,7 @@ class Fleet:
         self._made += 1
         pool.live[container.number] = container
         self._rows.append((now, "container_created", pool.name, -1, container.number, slot))
+        self._bodies.make(container, spec, self._returned.put)
         if pool.name in self._lifetimes:
             until = now + self._lifetimes[pool.name].draw()
             self._agenda.add(until, EXPIRE, container.number, self.lose, container)
@@ -269,7 +318,9 @@ class Fleet:
 
     def _ready(self, container: Container, now: float) -> None:
         """A container that was made ahead of calls can be used."""
-        if container.alive:
+        if container.starting:
+            self.wait_for(container, now)
+        elif container.alive:
             self._rows.append((now, "container_ready", container.function, -1, container.number, container.slot))
             self._make_idle(self._pools[container.function], container, now)
             self.on_room(now)

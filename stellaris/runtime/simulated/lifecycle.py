@@ -5,6 +5,7 @@ as a platform runs is reached from here, so that a checkpoint of it is a checkpo
 """
 
 from collections import deque
+from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any
 
@@ -12,7 +13,7 @@ from stellaris.runtime.delays import Measured
 from stellaris.runtime.functions import Function, FunctionSpec
 from stellaris.runtime.simulated.admission import Admission
 from stellaris.runtime.simulated.agenda import ACQUIRE, END, EXPIRE, START, Agenda
-from stellaris.runtime.simulated.bodies import Bodies
+from stellaris.runtime.simulated.bodies import BodyRunner
 from stellaris.runtime.simulated.calls import Call, Container
 from stellaris.runtime.simulated.clock import Clock
 from stellaris.runtime.simulated.containers import Pool
@@ -24,6 +25,7 @@ from stellaris.runtime.simulated.fleet import Fleet
 from stellaris.runtime.simulated.placement import NOWHERE, Cluster
 from stellaris.runtime.simulated.recorded import Recording
 from stellaris.runtime.simulated.transfers import Transfers
+from stellaris.runtime.store import Store
 from stellaris.runtime.trace import Trace
 from stellaris.saved import part
 
@@ -59,6 +61,7 @@ class Lifecycle:
       clock: virtual or wall time.
       bodies: which run once a call has started.
       hang_after: seconds of real time after which a body on the wall clock is given up on.
+      store: what makes the store of versions.
     """
 
     def __init__(
@@ -67,15 +70,17 @@ class Lifecycle:
         replay: Recording | None,
         seed: int,
         clock: Clock,
-        bodies: Bodies,
+        bodies: BodyRunner,
         hang_after: float,
+        store: Callable[..., Store] = Store,
     ) -> None:
         self.clock = clock
         self.agenda = Agenda()
         self.trace = Trace()
-        self.transfers = Transfers(deployment, seed, clock, self.trace)
+        self.transfers = Transfers(deployment, seed, clock, self.trace, store)
         self.pools = {name: Pool(name, spec, seed) for name, spec in deployment.functions.items()}
-        self.returned: SimpleQueue[Call] = SimpleQueue()  #: calls whose body has returned, on the wall clock.
+        #: Calls whose body has returned, on the wall clock; and containers that have really been made, or could not be.
+        self.returned: SimpleQueue[Call | Container] = SimpleQueue()
         self._rows = self.trace.newest
         self._bodies = bodies
         self._hang_after = hang_after
@@ -88,6 +93,9 @@ class Lifecycle:
             deployment.max_concurrency,
             agenda=self.agenda,
             trace=self.trace,
+            bodies=bodies,
+            returned=self.returned,
+            hang_after=hang_after,
             seed=seed,
             lifetimes={name: f.lifetime for name, f in deployment.faults.items() if f.lifetime is not None},
         )
@@ -206,6 +214,9 @@ class Lifecycle:
         if call.number not in self.departures.pending:
             return  # it was cancelled, or its container was lost
         assert container is not None
+        if container.starting:
+            self.fleet.wait_for(container, now)
+            return
         spec = call.pool.spec
         course = call.course
         call.status = "running"
@@ -273,18 +284,23 @@ class Lifecycle:
         """On the wall clock: what could have started at this instant has, and bodies wait for no more of their kind."""
         self._bodies.start_batches()
 
-    def take_note(self, call: Call) -> None:
-        """On the wall clock a body has returned: its call completes now, or when its drawn duration is over."""
+    def take_note(self, note: Call | Container) -> None:
+        """On the wall clock a body has returned: its call completes now, or when its drawn duration is over.
+
+        Or a container has really been made: a call that waits for it starts now.
+        """
+        if isinstance(note, Container):
+            if self.fleet.made(note, self.clock.now) and note.call is not None:
+                self.agenda.add(self.clock.now, START, note.call.number, self._start, note.call)
+            return
+        call = note
         container = call.container
         if call.number not in self.departures.pending:
             if container is not None and container.occupied:
                 self.fleet.vacate(container)  # the call was killed before, and its body returns only now
             return
         assert call.finished is not None
-        due = call.finished
-        compute = call.pool.spec.compute
-        if isinstance(compute, Measured):
-            due += compute.factor * call.work * call.task[0].seconds
+        due = call.finished + self._bodies.returned(call)
         self.agenda.add(max(self.clock.now, due), END, call.number, self.departures.complete, call)
 
     # ---- besides --------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The simulated serverless platform: the contract's methods, over the life of calls and a driver of time."""
+"""The simulated serverless platform: bodies run in this process, in virtual or in wall time."""
 
 import math
 import os
@@ -6,27 +6,18 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from stellaris.configuration import described
-from stellaris.runtime.billing import Bill, Meters
-from stellaris.runtime.contract import Platform
-from stellaris.runtime.functions import Function, FunctionSpec, Invocation
-from stellaris.runtime.price_sheets import PriceSheet
+from stellaris.runtime.functions import FunctionSpec
 from stellaris.runtime.resources import Node
 from stellaris.runtime.simulated import arguments
 from stellaris.runtime.simulated.bodies import Bodies
-from stellaris.runtime.simulated.clock import Clock, VirtualClock, WallClock
+from stellaris.runtime.simulated.clock import VirtualClock, WallClock
 from stellaris.runtime.simulated.deployment import Deployment
-from stellaris.runtime.simulated.drivers import VirtualTime, WallTime
+from stellaris.runtime.simulated.events import EventPlatform
 from stellaris.runtime.simulated.faults import Faults, StoreFaults
-from stellaris.runtime.simulated.lifecycle import Lifecycle
 from stellaris.runtime.simulated.placement import Placement
 from stellaris.runtime.simulated.recorded import Recording
 from stellaris.runtime.snapshots import CheckpointError
-from stellaris.runtime.store import Store
-from stellaris.runtime.trace import Trace
 from stellaris.saved import part
-
-#: Seconds to wait for running bodies when an exception has ended the `with` block, because the user waits to see it.
-_PATIENCE = 2.0
 
 
 @part(
@@ -43,7 +34,7 @@ _PATIENCE = 2.0
         "_time",
     )
 )
-class SimulatedPlatform(Platform):
+class SimulatedPlatform(EventPlatform):
     """Runs functions as a serverless platform would, in virtual or in wall time.
 
     In virtual time all durations are drawn from the functions' delays, bodies run on a pool of threads, and completions
@@ -108,7 +99,7 @@ class SimulatedPlatform(Platform):
         hang_after: float = 600.0,
         on_event: "Callable[[SimulatedPlatform], None] | None" = None,
     ) -> None:
-        self._deployment = Deployment(
+        deployment = Deployment(
             functions=dict(functions),
             nodes=tuple(nodes),
             placement=placement,
@@ -128,131 +119,23 @@ class SimulatedPlatform(Platform):
         )
         self._seed = seed
         self._replay = replay
-        self._programs = arguments.Programs()
-        self._closed = False
         virtual = clock == "virtual"
         count = (threads or os.cpu_count() or 1) if virtual else None
-        self._bodies = Bodies(count, seed, virtual=virtual, hang_after=hang_after)
-        self._clock: Clock = VirtualClock() if virtual else WallClock()
-        self._life = Lifecycle(self._deployment, replay, seed, self._clock, self._bodies, hang_after)
-        self._meters = Meters(self._life.trace, self._deployment.functions)
-        self._time = self._driver(None if on_event is None else lambda: on_event(self))
-
-    def _driver(self, on_event: Callable[[], None] | None) -> VirtualTime | WallTime:
-        """Who moves the clock."""
-        if isinstance(self._clock, VirtualClock):
-            return VirtualTime(self._life, self._clock, on_event)
-        assert isinstance(self._clock, WallClock)
-        return WallTime(self._life, self._clock, on_event)
-
-    # ---- what a system calls ------------------------------------------------------------------------------------
-
-    @property
-    def now(self) -> float:
-        """Seconds since the start."""
-        return self._clock.now
-
-    @property
-    def store(self) -> Store:
-        """Published versions, and objects, which arguments refer to."""
-        return self._life.transfers.store
-
-    @property
-    def trace(self) -> Trace:
-        """The record of everything that happened, to which systems add what they did."""
-        return self._life.trace
-
-    @property
-    def deployment(self) -> Deployment:
-        """What is deployed, on which machines, and with which faults."""
-        return self._deployment
-
-    @property
-    def functions(self) -> Mapping[str, FunctionSpec]:
-        """What is deployed, by name."""
-        return self._deployment.functions
-
-    def invoke(
-        self,
-        name: str,
-        function: Function | Callable[..., Any],
-        *args: Any,
-        at: float | None = None,
-        work: float = 1.0,
-        tag: Any = None,
-    ) -> Invocation:
-        pool = arguments.deployed(name, self._life.pools)
-        if not 0 <= work < math.inf:
-            raise ValueError(f"function {name!r}: work={work} is negative or not finite")
-        if at is not None:
-            at = arguments.instant(name, at, self._clock)
-        if not isinstance(function, Function):
-            function = self._programs.of(function)
-        transfer = pool.spec.transfer
-        nbytes = 0 if transfer is None else arguments.carried(name, transfer, function, args)
-        if self._closed:
-            raise arguments.closed_error(name)
-        return self._life.submit(pool, function, args, at, work, tag, nbytes)
-
-    def prewarm(self, name: str, count: int = 1, *, at: float | None = None) -> None:
-        pool = arguments.deployed(name, self._life.pools)
-        if count < 1:
-            raise ValueError(f"function {name!r}: count={count} is below 1")
-        at = self.now if at is None else arguments.instant(name, at, self._clock)
-        self._life.fleet.warm_at(at, pool, count)
-
-    def slots(self, name: str, *, concurrent: int) -> int:
-        pool = arguments.deployed(name, self._life.pools)
-        spec = pool.spec
-        most = math.inf if spec.max_concurrency is None else spec.max_concurrency
-        slots = int(min(concurrent + spec.provisioned + pool.prewarmed, most))
-        return slots if self._clock.virtual or spec.timeout is None else 2 * slots
-
-    def retry(self, invocation: Invocation, *, limit: int | None = None) -> Invocation:
-        call = arguments.own(invocation, self._life.pools)
-        policy = call.pool.spec.retry
-        args = arguments.again(call, policy.limit if limit is None else limit)
-        if self._closed:
-            raise arguments.closed_error(call.function)
-        chance = call.pool.jitter.draw() if policy.jitter else 1.0
-        wait = policy.wait(call.attempt + 1, chance=chance)
-        return self._life.submit(
-            call.pool,
-            call.program,
-            args,
-            self.now + wait if wait else None,
-            call.work,
-            call.tag,
-            call.nbytes,
-            attempt=call.attempt + 1,
-            key=call.key,
+        super().__init__(
+            deployment,
+            VirtualClock() if virtual else WallClock(),
+            Bodies(count, seed, virtual=virtual, hang_after=hang_after),
+            seed=seed,
+            replay=replay,
+            hang_after=hang_after,
+            on_event=on_event,
         )
 
-    def cancel(self, invocation: Invocation) -> None:
-        call = arguments.own(invocation, self._life.pools)
-        if call.number in self._life.departures.pending:
-            self._life.departures.end(call, "cancelled", self.now)
-
-    def next_completion(self, *, until: float = math.inf) -> Invocation | None:
-        if math.isnan(until):
-            raise ValueError(f"until={until} is not a number: an instant in seconds, or math.inf")
-        return self._time.next(until)
-
-    def bill(self, prices: PriceSheet) -> Bill:
-        return self._meters.bill(prices, until=self.now)
-
-    def close(self, *, patience: float = math.inf) -> None:
-        if self._closed:
-            return
-        self._closed = True
-        self._life.end_all()
-        self._bodies.close(patience)
-
-    def __enter__(self) -> "SimulatedPlatform":
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *details: object) -> None:
-        self.close(patience=math.inf if kind is None else _PATIENCE)
+    def slots(self, name: str, *, concurrent: int) -> int:
+        slots = super().slots(name, concurrent=concurrent)
+        # On the wall clock a killed body keeps its slot until it ends.
+        kept = not self._clock.virtual and self.functions[name].timeout is not None
+        return 2 * slots if kept else slots
 
     # ---- checkpoints --------------------------------------------------------------------------------------------
 

@@ -1,6 +1,7 @@
 """What calls fetch from the store and send back, how long that takes, and the store's faults."""
 
 import math
+from collections.abc import Callable
 
 from stellaris.runtime.references import has_references
 from stellaris.runtime.simulated.calls import Call
@@ -21,12 +22,15 @@ class Transfers:
       seed: of the faults.
       clock: which says when something is published.
       trace: the record.
+      store: what makes the store.
     """
 
-    def __init__(self, deployment: Deployment, seed: int, clock: Clock, trace: Trace) -> None:
+    def __init__(
+        self, deployment: Deployment, seed: int, clock: Clock, trace: Trace, store: Callable[..., Store] = Store
+    ) -> None:
         self._clock = clock
         self._rows = trace.newest
-        self.store = Store(keep=deployment.keep_versions, capacity=deployment.store_capacity, on_stored=self._stored)
+        self.store = store(keep=deployment.keep_versions, capacity=deployment.store_capacity, on_stored=self._stored)
         self._referring: set[int] = set()  # pending calls whose arguments refer to the store
         faults = deployment.store_faults
         self._slow = None if faults is None else OutageClock(faults.slow, seed, "store/slow")

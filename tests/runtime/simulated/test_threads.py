@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from stellaris.runtime.simulated import platform as platform_module
+from stellaris.runtime.simulated import events as events_module
 from tests.runtime.helpers import deploy, drain
 
 
@@ -51,7 +51,7 @@ def test_threads_end_with_a_platform_that_nobody_closes():
 @pytest.mark.parametrize("clock", ["virtual", "wall"])
 def test_an_exception_does_not_wait_for_bodies_that_run(blocked, clock, monkeypatch):
     """A `with` block that is interrupted is left after some seconds: here a tenth of one."""
-    monkeypatch.setattr(platform_module, "_PATIENCE", 0.1)
+    monkeypatch.setattr(events_module, "_PATIENCE", 0.1)
     begun = threading.Event()
 
     def body(context):

@@ -1,0 +1,188 @@
+"""Where bodies run on a cluster: each container is an actor of Ray's, in a process and on a node of its own."""
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import ray
+import ray.exceptions
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from stellaris.runtime.cluster.container import Process, Sent
+from stellaris.runtime.cluster.packing import Packer, packed_program
+from stellaris.runtime.functions import Function, FunctionSpec
+from stellaris.runtime.resources import Node, Resources
+from stellaris.runtime.simulated.bodies import BodyRunner, ContainerLostError
+from stellaris.runtime.simulated.calls import Call, Container
+from stellaris.runtime.simulated.clock import Clock
+from stellaris.runtime.simulated.threads import Outcome, Settled
+from stellaris.runtime.trace import Trace
+
+#: Bytes of a GB, as in `Resources`.
+GB = 1e9
+#: What Ray says when a process, its node, or an object that it had was lost: to try again may help.
+_LOST = (
+    ray.exceptions.ActorDiedError,
+    ray.exceptions.ActorUnavailableError,
+    ray.exceptions.ActorUnschedulableError,
+    ray.exceptions.RayActorError,
+    ray.exceptions.WorkerCrashedError,
+    ray.exceptions.NodeDiedError,
+    ray.exceptions.ObjectLostError,
+    ray.exceptions.OutOfMemoryError,
+    ray.exceptions.LocalRayletDiedError,
+)
+
+
+class _Remote(NamedTuple):
+    """Where a container really is."""
+
+    actor: Any
+    prepared: Any  #: a future: how long it took to load its program, once it is there.
+
+
+class RayBodies(BodyRunner):
+    """Runs the bodies of calls in their containers.
+
+    Args:
+      nodes: of the cluster, on which containers are placed; none to leave that to Ray.
+      seed: of the contexts' keys.
+      clock: of the platform.
+    """
+
+    def __init__(self, nodes: Sequence[Node], seed: int, clock: Clock) -> None:
+        self._nodes = tuple(nodes)
+        self._seed = seed
+        self._packer = Packer()
+        self._programs: weakref.WeakKeyDictionary[Function, Any] = weakref.WeakKeyDictionary()
+        self._actor = ray.remote(Process)
+        self._clock = clock
+        self.trace = Trace()  #: where durations are noted; the platform's, once it has one.
+
+    # ---- containers -----------------------------------------------------------------------------------------------
+
+    def make(self, container: Container, spec: FunctionSpec, on_made: Callable[[Container], Any]) -> None:
+        """Has Ray make an actor, on the container's node if it was placed on one."""
+        options: dict[str, Any] = {"max_restarts": 0, "max_task_retries": 0} | _needs(spec.resources, self._nodes)
+        if container.place.node >= 0:
+            node = self._nodes[container.place.node].name
+            options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node, soft=False)
+        else:
+            options["scheduling_strategy"] = "SPREAD"
+        actor = self._actor.options(**options).remote(container.function, container.number, container.slot, self._seed)
+        programs = [] if container.program is None else [self._reference(container.program, container.function)]
+        prepared = actor.prepare.remote(programs).future()
+        container.handle = _Remote(actor, prepared)
+        container.starting = True
+        prepared.add_done_callback(lambda _: on_made(container))
+
+    def made(self, container: Container) -> BaseException | None:
+        """Why the actor could not be made, if so."""
+        error: BaseException | None = container.handle.prepared.exception()
+        if error is None and (seconds := container.handle.prepared.result()):
+            self._note("initialisation", container, seconds)
+        return error
+
+    def end(self, container: Container) -> None:
+        """Kills the actor."""
+        if container.handle is not None:
+            ray.kill(container.handle.actor, no_restart=True)
+            container.handle = None
+
+    # ---- bodies ---------------------------------------------------------------------------------------------------
+
+    def check(self, program: Function, function: str) -> None:
+        """Raises a TypeError that names it if something in a program cannot go to another process."""
+        self._reference(program, function)
+
+    def start(self, call: Call, *, trusted: bool, on_done: Callable[[Call], Any] | None = None) -> None:
+        """Sends a call to its container."""
+        assert call.container is not None
+        assert on_done is not None
+        try:
+            packed = self._packer.pack(call.resolved or (), f"an argument of function {call.function!r}")
+        except TypeError as error:
+            call.task = Settled(None, error)
+            on_done(call)
+            return
+        program = self._reference(call.program, call.function)
+        sent = Sent(program, call.number, call.attempt, call.started or 0.0, packed)
+        call.task = future = call.container.handle.actor.run.remote(sent).future()
+        future.add_done_callback(lambda _: on_done(call))
+
+    def finish(self, call: Call) -> Outcome | None:
+        """What a body returned and raised."""
+        if isinstance(call.task, Settled):
+            return call.task
+        try:
+            returned = call.task.result()
+        except _LOST as error:
+            return None, ContainerLostError(f"the container of function {call.function!r} was lost: {error}")
+        except ray.exceptions.RayError as error:
+            return None, error  # what the body returned cannot be sent, for example
+        return returned.value, returned.error
+
+    def drop(self, call: Call) -> bool:
+        """Kills the container of a call that was killed: nothing runs there any more."""
+        if call.container is not None:
+            self.end(call.container)
+        return True
+
+    def returned(self, call: Call) -> float:
+        """Notes what a body has taken; that is all that it takes."""
+        if not isinstance(call.task, Settled) and call.task.exception() is None:
+            assert call.container is not None
+            returned = call.task.result()
+            self._note("unpacked", call.container, returned.fetching, call.number)
+            self._note("computed", call.container, returned.computing, call.number)
+        return 0.0
+
+    def start_batches(self) -> None:
+        """Each body runs in a process of its own, so none waits for others."""
+
+    def measure(self, call: Call) -> float:
+        """Never asked for: time is not virtual.
+
+        Raises:
+          NotImplementedError: always.
+        """
+        raise NotImplementedError("bodies on a cluster take the time that they take")
+
+    def settle(self, call: Call) -> None:
+        """Never asked for, likewise: a run on a cluster cannot be saved.
+
+        Raises:
+          NotImplementedError: always.
+        """
+        raise NotImplementedError("a run on a cluster cannot be saved")
+
+    def close(self, patience: float) -> None:
+        """The containers have been ended: nothing else is left."""
+
+    def _note(self, event: str, container: Container, seconds: float, number: int = -1) -> None:
+        self.trace.append(
+            self._clock.now,
+            event,
+            function=container.function,
+            invocation=number,
+            container=container.number,
+            value=seconds,
+        )
+
+    def _reference(self, program: Function, function: str) -> Any:
+        """Where a program is in the object store."""
+        reference = self._programs.get(program)
+        if reference is None:
+            reference = ray.put(packed_program(program, f"the program of function {function!r}"))
+            self._programs[program] = reference
+        return reference
+
+
+def _needs(resources: Resources, nodes: Sequence[Node]) -> dict[str, Any]:
+    """What Ray reserves for a container."""
+    slots = max((node.slots_per_gpu for node in nodes), default=1)
+    return {
+        "num_cpus": resources.vcpus,
+        "memory": int(resources.memory * GB),
+        "num_gpus": resources.gpu_slots / slots,
+    }
