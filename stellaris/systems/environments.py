@@ -34,15 +34,27 @@ class Environments:
         # Where each block of environments begins, and the last ends.
         doubling = itertools.takewhile(lambda start: start < slots, (1 << i for i in itertools.count()))
         self._starts = [0, *(doubling if grows else ()), slots]
-        self._blocks: list[VectorEnv] = []
+        self._blocks: dict[int, VectorEnv] = {}
         self._closed = False
         self._seed_now = seed
         self.spec = self._block(0).spec
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What another process makes them of: each by itself there, when it is first used, as few of them are."""
+        return {"_new": self._new, "_seed": self._seed, "spec": self.spec, "_slots": self._starts[-1]}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._lock = threading.Lock()
+        self._starts = list(range(self.__dict__.pop("_slots") + 1))
+        self._blocks = {}
+        self._closed = False
+        self._seed_now = self._seed
+
     def restart(self, number: int) -> None:
         """Closes them and makes them anew, for the `number`-th time (from 1)."""
         self.close()
-        self._blocks = []
+        self._blocks = {}
         self._closed = False
         self._seed_now = int(np.random.SeedSequence([self._seed, number]).generate_state(1)[0] >> 1)
         self._block(0)
@@ -59,17 +71,17 @@ class Environments:
     def close(self) -> None:
         """Ends them."""
         self._closed = True
-        for block in self._blocks:
+        for block in self._blocks.values():
             block.close()
 
     def _block(self, number: int) -> VectorEnv:
         """A block of environments, which is made if it is not there yet; slot `i` has the seed that is `i` greater."""
         with self._lock:
-            while len(self._blocks) <= number:
+            if number not in self._blocks:
                 if self._closed:
                     raise IndexError(f"{self.spec.name} is closed")
-                first, end = self._starts[len(self._blocks) : len(self._blocks) + 2]
-                self._blocks.append(self._new(slots=end - first, seed=self._seed_now + first))
+                first, end = self._starts[number : number + 2]
+                self._blocks[number] = self._new(slots=end - first, seed=self._seed_now + first)
             return self._blocks[number]
 
     def _by_block(self, slots: NDArray, do: Callable[[VectorEnv, NDArray, Any], Tree]) -> Tree:

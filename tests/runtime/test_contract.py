@@ -215,9 +215,9 @@ def test_the_trace_tells_each_life_in_order(platform: Platform) -> None:
     platform.cancel(platform.invoke("slow", lambda context: None))
     drain(platform)
     lives: dict[int, list[tuple[float, str]]] = {}
-    for time, event, _, invocation, _, _ in platform.trace.rows():
+    for instant, event, _, invocation, _, _ in platform.trace.rows():
         if invocation >= 0:
-            lives.setdefault(invocation, []).append((time, event))
+            lives.setdefault(invocation, []).append((instant, event))
     assert sorted(lives) == [0, 1, 2, 3]
     for number, life in lives.items():
         times, events = zip(*life, strict=True)

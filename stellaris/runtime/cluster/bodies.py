@@ -9,7 +9,7 @@ import ray.exceptions
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from stellaris.runtime.cluster.container import Process, Sent
-from stellaris.runtime.cluster.packing import Packer, packed_program
+from stellaris.runtime.cluster.packing import Packer, Unpacker, packed_program
 from stellaris.runtime.functions import Function, FunctionSpec
 from stellaris.runtime.resources import Node, Resources
 from stellaris.runtime.simulated.bodies import BodyRunner, ContainerLostError
@@ -54,6 +54,7 @@ class RayBodies(BodyRunner):
         self._nodes = tuple(nodes)
         self._seed = seed
         self._packer = Packer()
+        self._unpacker = Unpacker(remembered=0)  # results come once
         self._programs: weakref.WeakKeyDictionary[Function, Any] = weakref.WeakKeyDictionary()
         self._actor = ray.remote(Process)
         self._clock = clock
@@ -89,6 +90,13 @@ class RayBodies(BodyRunner):
             ray.kill(container.handle.actor, no_restart=True)
             container.handle = None
 
+    def lost_nodes(self) -> Sequence[int]:
+        """Nodes that Ray has taken for dead."""
+        if not self._nodes:
+            return ()
+        alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+        return [place for place, node in enumerate(self._nodes) if node.name not in alive]
+
     # ---- bodies ---------------------------------------------------------------------------------------------------
 
     def check(self, program: Function, function: str) -> None:
@@ -99,14 +107,21 @@ class RayBodies(BodyRunner):
         """Sends a call to its container."""
         assert call.container is not None
         assert on_done is not None
+        arguments = None
         try:
-            packed = self._packer.pack(call.resolved or (), f"an argument of function {call.function!r}")
+            if call.resolved:
+                arguments = self._packer.pack(call.resolved, f"an argument of function {call.function!r}")
         except TypeError as error:
             call.task = Settled(None, error)
             on_done(call)
             return
+        except ray.exceptions.ObjectStoreFullError as error:
+            # As a store that refuses to answer: to try again may help.
+            call.task = Settled(None, ContainerLostError(f"Ray's object store has no room for its arguments: {error}"))
+            on_done(call)
+            return
         program = self._reference(call.program, call.function)
-        sent = Sent(program, call.number, call.attempt, call.started or 0.0, packed)
+        sent = Sent(program, call.number, call.attempt, call.started or 0.0, arguments)
         call.task = future = call.container.handle.actor.run.remote(sent).future()
         future.add_done_callback(lambda _: on_done(call))
 
@@ -120,7 +135,7 @@ class RayBodies(BodyRunner):
             return None, ContainerLostError(f"the container of function {call.function!r} was lost: {error}")
         except ray.exceptions.RayError as error:
             return None, error  # what the body returned cannot be sent, for example
-        return returned.value, returned.error
+        return self._unpacker.unpack(returned.value) if returned.value else None, returned.error
 
     def drop(self, call: Call) -> bool:
         """Kills the container of a call that was killed: nothing runs there any more."""

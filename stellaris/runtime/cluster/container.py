@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 from ray import cloudpickle
 
-from stellaris.runtime.cluster.packing import Packed, Unpacker
+from stellaris.runtime.cluster.packing import Packed, Packer, Unpacker
 from stellaris.runtime.functions import Function
 from stellaris.runtime.simulated.calls import BodyContext, Container
 from stellaris.runtime.simulated.execution import initialise, run_body
@@ -24,13 +24,13 @@ class Sent(NamedTuple):
     number: int  #: of the call, as its context tells it; likewise the next two.
     attempt: int
     now: float
-    packed: Packed | None  #: its arguments.
+    arguments: Packed | None
 
 
 class Returned(NamedTuple):
     """What a container sends back."""
 
-    value: Any
+    value: Packed | None
     error: BaseException | None
     fetching: float  #: seconds until the arguments were there.
     computing: float  #: seconds of the body, until the arrays that it returns are computed.
@@ -49,6 +49,7 @@ class Process:
     def __init__(self, function: str, number: int, slot: int, seed: int) -> None:
         self._container = Container(number, function, slot, program=None)
         self._seed = seed
+        self._packer = Packer()
         self._unpacker = Unpacker()
 
     def prepare(self, programs: Sequence[Any]) -> float:
@@ -72,13 +73,20 @@ class Process:
         began = time.perf_counter()
         try:
             program = self._program(sent.program)
-            arguments = self._unpacker.unpack(sent.packed)
+            arguments = self._unpacker.unpack(sent.arguments) if sent.arguments else ()
         except Exception as error:
             return Returned(None, _sendable(error), time.perf_counter() - began, 0.0)
         fetched = time.perf_counter()
         context = BodyContext(self._container, _root_key(self._seed), sent.number, sent.attempt, sent.now)
         value, failure = _outcome(program, context, arguments)
-        return Returned(value, failure, fetched - began, time.perf_counter() - fetched)
+        computed = time.perf_counter()
+        packed = None
+        if failure is None and value is not None:
+            try:
+                packed = self._packer.pack(value, f"what function {self._container.function!r} returns")
+            except TypeError as error:
+                failure = _sendable(error)
+        return Returned(packed, failure, fetched - began, computed - fetched)
 
     def _program(self, reference: Any) -> Function:
         return _loaded(self._unpacker.fetch(reference))

@@ -6,19 +6,20 @@ import io
 import pickle
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 import ray
+import ray.exceptions
 from ray import cloudpickle
+
+from stellaris.types import NDArray
 
 #: Bytes from which on an array goes into the object store: so it crosses once a node, however many calls have it. It is
 #: what Ray itself takes for large.
 LARGE = 100 * 1024
-#: Values from the object store that a container remembers: policies that it acts with, and the batch it learns from.
-_REMEMBERED = 64
 
 
 class Kept:
@@ -36,37 +37,38 @@ class Kept:
 
 
 class Packed(NamedTuple):
-    """Arguments on their way."""
+    """A value on its way. What is in it of arrays of the device's is beside it: together they are put there at once."""
 
     content: bytes
+    arrays: list[NDArray]
     references: list[Any]  #: into the object store.
 
 
 class Packer:
-    """Packs arguments; a large array goes into the object store once, for as long as it lives here."""
+    """Packs values; a large array of the device's goes into the object store once, for as long as it lives here."""
 
     def __init__(self) -> None:
         self._stored: dict[int, tuple[Any, Any]] = {}  # by identity: a weak reference to an array, and where it is
 
-    def pack(self, arguments: tuple[Any, ...], what: str) -> Packed | None:
-        """Arguments as they cross; None if there are none.
+    def pack(self, value: Any, what: str) -> Packed:
+        """A value as it crosses.
 
         Args:
-          arguments: resolved ones.
-          what: they are, for errors.
+          value: whatever can be pickled.
+          what: it is, for errors.
 
         Raises:
-          TypeError: if something among them cannot go to another process; names it.
+          TypeError: if something in it cannot go to another process; names it.
         """
-        if not arguments:
-            return None
         file = io.BytesIO()
-        pickler = _Pickler(file, self)
+        pickler = _Pickler(file, self.stored)
         try:
-            pickler.dump(arguments)
+            pickler.dump(value)
+        except ray.exceptions.RayError:
+            raise
         except Exception as error:
-            raise _refused(arguments, what, error) from error
-        return Packed(file.getvalue(), pickler.references)
+            raise _refused(value, what, error) from error
+        return Packed(file.getvalue(), pickler.arrays, pickler.references)
 
     def stored(self, array: jax.Array) -> Any:
         """Where a large array is in the object store."""
@@ -80,40 +82,47 @@ class Packer:
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """Replaces what is in the object store by its place among `references`."""
+    """Replaces arrays of the device's, and what is in the object store, by their places among these."""
 
-    def __init__(self, file: io.BytesIO, packer: Packer) -> None:
+    def __init__(self, file: io.BytesIO, stored: Callable[[jax.Array], Any]) -> None:
         super().__init__(file, protocol=5)
-        self._packer = packer
+        self._stored = stored
+        self.arrays: list[NDArray] = []
         self.references: list[Any] = []
 
-    def persistent_id(self, value: Any) -> tuple[int, bool] | None:
-        """Where a value is, and whether it is an array of the device's; None for what is packed."""
+    def persistent_id(self, value: Any) -> tuple[str, int] | None:
+        """Of which kind a value is, and its place among these; None for what is pickled."""
         if isinstance(value, Kept):
             self.references.append(value.reference)
-            return len(self.references) - 1, False
-        if isinstance(value, jax.Array) and _is_large(value):
-            self.references.append(self._packer.stored(value))
-            return len(self.references) - 1, True
-        return None
+            return "kept", len(self.references) - 1
+        if not isinstance(value, jax.Array) or not _plain(value):
+            return None
+        if value.nbytes >= LARGE:
+            self.references.append(self._stored(value))
+            return "large", len(self.references) - 1
+        self.arrays.append(np.asarray(value))
+        return "array", len(self.arrays) - 1
 
 
-def _is_large(array: jax.Array) -> bool:
-    return array.nbytes >= LARGE and not jax.numpy.issubdtype(array.dtype, jax.dtypes.prng_key)
+def _plain(array: jax.Array) -> bool:
+    """Whether an array is its numbers: neither a key, nor weakly typed."""
+    return not (jax.numpy.issubdtype(array.dtype, jax.dtypes.prng_key) or array.weak_type)
 
 
 class Unpacker:
-    """Unpacks arguments, and remembers what it has fetched from the object store."""
+    """Unpacks values, and remembers what it has fetched from the object store.
 
-    def __init__(self) -> None:
+    Args:
+      remembered: how many values from there, at most.
+    """
+
+    def __init__(self, remembered: int = 64) -> None:
+        self._remembered = remembered
         self._fetched: OrderedDict[str, Any] = OrderedDict()
 
-    def unpack(self, packed: Packed | None) -> tuple[Any, ...]:
-        """The arguments."""
-        if packed is None:
-            return ()
-        arguments: tuple[Any, ...] = _Unpickler(packed, self).load()
-        return arguments
+    def unpack(self, packed: Packed) -> Any:
+        """The value."""
+        return _Unpickler(packed, self.fetch).load()
 
     def fetch(self, reference: Any, *, device: bool = False) -> Any:
         """What is at a place in the object store; on the device if it is an array that belongs there."""
@@ -122,21 +131,24 @@ class Unpacker:
             self._fetched.move_to_end(number)
             return self._fetched[number]
         value = ray.get(reference)
-        self._fetched[number] = jax.numpy.asarray(value) if device else value
-        if len(self._fetched) > _REMEMBERED:
+        self._fetched[number] = found = jax.numpy.asarray(value) if device else value
+        if len(self._fetched) > self._remembered:
             self._fetched.popitem(last=False)
-        return self._fetched[number]
+        return found
 
 
 class _Unpickler(pickle.Unpickler):
-    def __init__(self, packed: Packed, unpacker: Unpacker) -> None:
+    def __init__(self, packed: Packed, fetch: Callable[..., Any]) -> None:
         super().__init__(io.BytesIO(packed.content))
-        self._references: Sequence[Any] = packed.references
-        self._unpacker = unpacker
+        self._references = packed.references
+        self._arrays = jax.device_put(packed.arrays) if packed.arrays else []
+        self._fetch = fetch
 
-    def persistent_load(self, place: tuple[int, bool]) -> Any:
-        number, device = place
-        return self._unpacker.fetch(self._references[number], device=device)
+    def persistent_load(self, place: tuple[str, int]) -> Any:
+        kind, number = place
+        if kind == "array":
+            return self._arrays[number]
+        return self._fetch(self._references[number], device=kind == "large")
 
 
 def packed_program(program: Any, what: str) -> bytes:

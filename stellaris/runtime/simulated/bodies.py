@@ -63,6 +63,9 @@ class BodyRunner(Protocol):
     def end(self, container: Container) -> None:
         """Ends a container, and whatever runs in it."""
 
+    def lost_nodes(self) -> Sequence[int]:
+        """Nodes that are not there any more, by their places among the deployment's."""
+
     def close(self, patience: float) -> None:
         """Ends what bodies run on."""
 
@@ -173,6 +176,10 @@ class Bodies:
 
     def end(self, container: Container) -> None:
         """Nothing is to be ended: `drop` has ended the body that ran there."""
+
+    def lost_nodes(self) -> Sequence[int]:
+        """None: simulated machines stay."""
+        return ()
 
     def measure(self, call: Call) -> float:
         """Runs a body now and alone; returns its real seconds, until the arrays that it returns are computed."""

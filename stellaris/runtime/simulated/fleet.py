@@ -172,6 +172,8 @@ class Fleet:
         if not container.alive:
             return None
         self._rows.append((now, "container_lost", container.function, -1, container.number, container.slot))
+        for node in self._bodies.lost_nodes():
+            self._cluster.close(node)
         if container.call is not None:
             return self.on_lost(container.call, now)
         self.end(container, now)

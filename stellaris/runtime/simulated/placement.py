@@ -24,7 +24,7 @@ NOWHERE = Place(-1, -1)
 _ROUNDING = 1e-9
 
 
-@part("_memory", "_vcpus", "_slots", "_running", rebuilt=("nodes", "_spread"))
+@part("_memory", "_vcpus", "_slots", "_running", "_closed", rebuilt=("nodes", "_spread"))
 class Cluster:
     """The free memory, processors and GPU slots of nodes; without nodes there is room for everything.
 
@@ -51,6 +51,7 @@ class Cluster:
         self._vcpus = [float(node.vcpus) for node in nodes]
         self._slots = [[node.slots_per_gpu] * node.gpus for node in nodes]
         self._running = [[0] * node.gpus for node in nodes]  # invocations, by node and GPU
+        self._closed: set[int] = set()  # nodes that were lost
 
     def could_ever_hold(self, need: Resources) -> bool:
         """Whether any node has this much when it is empty."""
@@ -80,7 +81,7 @@ class Cluster:
                 slots[place.node][place.gpu] += back.gpu_slots
         rooms: list[tuple[float, Place]] = []
         for i, node in enumerate(self.nodes):
-            if memory[i] < need.memory - _ROUNDING or vcpus[i] < need.vcpus - _ROUNDING:
+            if i in self._closed or memory[i] < need.memory - _ROUNDING or vcpus[i] < need.vcpus - _ROUNDING:
                 continue
             gpu = -1
             if need.gpu_slots:
@@ -105,6 +106,10 @@ class Cluster:
         """Frees a place."""
         if place.node >= 0:
             self._take(place, need, -1)
+
+    def close(self, node: int) -> None:
+        """A node was lost: nothing is placed on it any more."""
+        self._closed.add(node)
 
     def begin(self, place: Place) -> float:
         """An invocation starts there; returns how many times as long it computes."""
