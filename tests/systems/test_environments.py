@@ -1,5 +1,7 @@
 """A run's environments: made anew as often as is asked, each time with seeds of their own, and closed."""
 
+import pickle
+
 import numpy as np
 import pytest
 
@@ -34,7 +36,7 @@ def test_it_is_a_vector_environment() -> None:
     env.reset(SLOTS)
     step = env.step(SLOTS[[2, 0]], np.array([0, 1]))
     assert step.observation.shape == (2, 4)
-    (before,) = env._blocks
+    (before,) = env._blocks.values()
     env.restart(1)
     assert before._pool is None  # type: ignore[attr-defined]
     env.close()
@@ -49,7 +51,22 @@ def test_those_that_nobody_uses_are_not_made() -> None:
     for slot in (0, 2, 3, 4, 10):
         np.testing.assert_array_equal(growing.reset(np.array([slot])), everything[[slot]])
         sizes.append(len(growing._blocks))
-    assert sizes == [1, 3, 3, 4, 5]
+    assert sizes == [1, 2, 2, 3, 4]  # the blocks of 0, 2, 4 to 7, and 8 to 10
+
+
+def test_in_another_process_each_is_made_when_it_is_used() -> None:
+    """With the seed that it has here; what was made here does not go there."""
+    here = made(slots=5)
+    everything = here.reset(np.arange(5, dtype=np.int32))
+    there = pickle.loads(pickle.dumps(here))
+    assert there._blocks == {}
+    assert there.spec == here.spec
+    for slot in (3, 1):
+        np.testing.assert_array_equal(there.reset(np.array([slot], np.int32)), everything[[slot]])
+    assert sorted(there._blocks) == [1, 3]
+    there.close()
+    with pytest.raises(IndexError, match="is closed"):
+        there.reset(np.array([0], np.int32))
 
 
 def test_blocks_are_stepped_as_one() -> None:
