@@ -275,9 +275,8 @@ def _draw(pairs: Sequence[Pair], rows: Sequence[Contender], arguments: argparse.
         ratios = panels[-1]
         for i, row in enumerate(rows):
             for pair in (pair for pair in pairs if pair.system == row.name):
-                places = np.arange(len(_QUANTITIES))
                 values = [_ratio(pair.simulated.values[name], pair.real.values[name]) for name in _QUANTITIES]
-                ratios.plot(places + 0.15 * (i - 0.5), values, "o", color=row.colour, alpha=0.7)
+                ratios.plot(np.arange(len(values)) + 0.15 * (i - 0.5), values, "o", color=row.colour, alpha=0.7)
         ratios.axhspan(1 - _MARGIN, 1 + _MARGIN, color="0.9", zorder=0)
         ratios.axhline(1.0, color="black", linewidth=0.8)
         ratios.set_xticks(range(len(_QUANTITIES)), list(_QUANTITIES))

@@ -6,11 +6,18 @@ from rich.console import Console
 from rich.table import Table
 
 from experiments import shell
-from experiments.benchmarks import losses, overhead, peers, platform, training
+from experiments.benchmarks import cluster, losses, overhead, peers, platform, training
 
 #: Benchmarks by name: each module has `DESCRIPTION` and `measure(say) -> comparisons`; one that takes options of the
 #: command line has `add_arguments(parser)`, and `measure` takes them by name.
-BENCHMARKS = {"training": training, "overhead": overhead, "losses": losses, "platform": platform, "peers": peers}
+BENCHMARKS = {
+    "training": training,
+    "overhead": overhead,
+    "losses": losses,
+    "platform": platform,
+    "peers": peers,
+    "cluster": cluster,
+}
 
 
 DESCRIPTION = "speed, as ratios against a limit or a peer measured in the same run; run it on an idle machine"

@@ -89,6 +89,22 @@ PPO_PEERS = (
 )
 IMPALA_PEER = Side("RLlib's IMPALA", IMPALA, "rllib", _RLLIB_IMPALA_WAYS, _RLLIB)
 
+#: On a cluster both sides have the same workers: processes that step one environment each, and a learner.
+WORKERS = 2
+_FEW = replace(PPO, actors=WORKERS, minibatch=WORKERS * PPO.fragment, epochs=1, seconds=20.0)
+_ON_RAY = (Way(f"{WORKERS} actors, 1 learner", ("2", "ray"), 1),)
+_RLLIB_WORKERS = tuple(
+    Way(f"{WORKERS} runners, {where}", (str(WORKERS), str(learners)), 1)
+    for learners, where in ((0, "learner in the driver"), (1, "1 learner"))
+)
+ON_RAY = tuple(
+    (
+        Side(f"asynchronous {name} on Ray", replace(_FEW, algorithm=algorithm), "ours", _ON_RAY),
+        Side(f"RLlib's {peer}", replace(_FEW, algorithm=algorithm), "rllib", _RLLIB_WORKERS, _RLLIB),
+    )
+    for name, algorithm, peer in (("PPO", "appo", "APPO"), ("IMPALA", "impala", "IMPALA"))
+)
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command line's options."""
@@ -106,7 +122,7 @@ def measure(say: Callable[[str], None], *, seeds: int = 0, turns: int = TURNS) -
     sides = (OUR_PPO, *PPO_PEERS, OUR_IMPALA, IMPALA_PEER)
     for side in sides:
         side.python(say)
-    speeds, ways = _speeds(sides, turns, say)
+    speeds, ways = speeds_of(sides, turns, say)
     yield from speed_rows(speeds, ways)
     times: dict[str, list[float]] = {side.name: [] for side in (OUR_PPO, *PPO_PEERS)}
     for seed in range(seeds):
@@ -118,7 +134,7 @@ def measure(say: Callable[[str], None], *, seeds: int = 0, turns: int = TURNS) -
         yield from return_rows(times)
 
 
-def _speeds(
+def speeds_of(
     sides: Sequence[Side], turns: int, say: Callable[[str], None]
 ) -> tuple[dict[str, list[float]], dict[str, Way]]:
     """Steps per second of every side in every turn, and in which way."""

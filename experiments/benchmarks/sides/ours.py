@@ -1,4 +1,4 @@
-"""Our synchronous system with PPO, in virtual time, or our asynchronous actors with IMPALA, on the wall clock."""
+"""Our synchronous system with PPO, in virtual time; or our asynchronous actors, on the wall clock or on Ray."""
 
 import contextlib
 import sys
@@ -7,8 +7,8 @@ from experiments import testbed
 from experiments.benchmarks.sides.protocol import Reporter, Task, task_given
 from stellaris import IMPALA, PPO
 from stellaris.acting import ActorCritic
-from stellaris.runtime import FunctionSpec, SimulatedPlatform
-from stellaris.runtime.delays import Constant
+from stellaris.runtime import FunctionSpec, Platform, SimulatedPlatform
+from stellaris.runtime.delays import Constant, Measured
 from stellaris.systems import AsynchronousActors, Budget, Synchronous, System, Workload, train
 
 
@@ -16,7 +16,7 @@ class _Over(Exception):
     """The task's end."""
 
 
-def main(task: Task, threads: int) -> None:
+def main(task: Task, threads: int, *, on_ray: bool = False) -> None:
     """Trains, and reports after every round."""
     reporter = Reporter(task)
 
@@ -29,7 +29,10 @@ def main(task: Task, threads: int) -> None:
     workload = Workload(
         task.environment, policy=ActorCritic((task.hidden,) * 2), actors=task.actors, fragment=task.fragment
     )
-    system, platform = _ppo(task, threads) if task.algorithm == "ppo" else _impala(task)
+    if on_ray:
+        system, platform = _on_ray(task)
+    else:
+        system, platform = _ppo(task, threads) if task.algorithm == "ppo" else _impala(task)
     with contextlib.suppress(_Over):
         train(
             system,
@@ -42,8 +45,31 @@ def main(task: Task, threads: int) -> None:
         )
 
 
-def _ppo(task: Task, threads: int) -> tuple[System, SimulatedPlatform]:
-    algorithm = PPO(
+def _ppo(task: Task, threads: int) -> tuple[System, Platform]:
+    return Synchronous(_ppo_of(task)), SimulatedPlatform(testbed.reserved(actors=task.actors), threads=threads)
+
+
+def _impala(task: Task) -> tuple[System, Platform]:
+    """Every body on a thread of its own; nothing is waited for but the bodies' work."""
+    at_once = FunctionSpec(compute=Constant(0.0))
+    functions = {"actor": FunctionSpec(Constant(0.0), max_concurrency=task.actors), "learner": at_once}
+    return AsynchronousActors(_impala_of(task)), SimulatedPlatform(functions, clock="wall")
+
+
+def _on_ray(task: Task) -> tuple[System, Platform]:
+    """Every actor in a process of its own, and the learner in another."""
+    from stellaris.runtime import RayPlatform
+
+    functions = {
+        "actor": FunctionSpec(Measured(), max_concurrency=task.actors, provisioned=task.actors),
+        "learner": FunctionSpec(Measured(), max_concurrency=1, provisioned=1),
+    }
+    algorithm = _impala_of(task) if task.algorithm == "impala" else _ppo_of(task)
+    return AsynchronousActors(algorithm), RayPlatform(functions, seed=task.seed)
+
+
+def _ppo_of(task: Task) -> PPO:
+    return PPO(
         learning_rate=task.learning_rate,
         discount=task.discount,
         lambda_=task.lambda_,
@@ -53,22 +79,17 @@ def _ppo(task: Task, threads: int) -> tuple[System, SimulatedPlatform]:
         minibatch_size=task.minibatch,
         max_gradient_norm=task.max_gradient_norm,
     )
-    return Synchronous(algorithm), SimulatedPlatform(testbed.reserved(actors=task.actors), threads=threads)
 
 
-def _impala(task: Task) -> tuple[System, SimulatedPlatform]:
-    """Every body on a thread of its own; nothing is waited for but the bodies' work."""
-    algorithm = IMPALA(
+def _impala_of(task: Task) -> IMPALA:
+    return IMPALA(
         learning_rate=task.learning_rate,
         discount=task.discount,
         entropy_coefficient=0.0,
         minibatch_size=task.actors,
         max_gradient_norm=task.max_gradient_norm,
     )
-    at_once = FunctionSpec(compute=Constant(0.0))
-    functions = {"actor": FunctionSpec(Constant(0.0), max_concurrency=task.actors), "learner": at_once}
-    return AsynchronousActors(algorithm), SimulatedPlatform(functions, clock="wall")
 
 
 if __name__ == "__main__":
-    main(task_given(), int(sys.argv[2]))
+    main(task_given(), int(sys.argv[2]), on_ray="ray" in sys.argv[3:])

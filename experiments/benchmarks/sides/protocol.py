@@ -14,7 +14,7 @@ MARK = "round: "
 class Task:
     """What is trained, how, and until when; the same for every side."""
 
-    algorithm: str = "ppo"  #: or `"impala"`.
+    algorithm: str = "ppo"  #: or `"impala"`, or `"appo"`: PPO whose actors sample on.
     environment: str = "Hopper-v4"
     actors: int = 16
     fragment: int = 256

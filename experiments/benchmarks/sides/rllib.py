@@ -1,4 +1,4 @@
-"""PPO or IMPALA of Ray RLlib; then come the numbers of its processes that step environments, and that learn.
+"""PPO, APPO or IMPALA of Ray RLlib; then come the numbers of its processes that step environments, and that learn.
 
 With no process that learns, the driver does. PPO's value clipping and divergence penalty are
 off, and the standard deviation is a parameter, as on the other sides. IMPALA's optimizer is RLlib's default, Adam.
@@ -21,6 +21,7 @@ def main(task: Task, runners: int, learners: int) -> None:
     warnings.filterwarnings("ignore")
     os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
     import ray
+    from ray.rllib.algorithms.appo import APPOConfig
     from ray.rllib.algorithms.impala import IMPALAConfig
     from ray.rllib.algorithms.ppo import PPOConfig
     from ray.rllib.connectors.env_to_module import MeanStdFilter
@@ -31,7 +32,7 @@ def main(task: Task, runners: int, learners: int) -> None:
     network = DefaultModelConfig(
         fcnet_hiddens=[task.hidden] * 2, fcnet_activation="tanh", vf_share_layers=False, free_log_std=True
     )
-    config = {"ppo": PPOConfig, "impala": IMPALAConfig}[task.algorithm]()
+    config = {"ppo": PPOConfig, "impala": IMPALAConfig, "appo": APPOConfig}[task.algorithm]()
     config.environment(task.environment, clip_actions=True, normalize_actions=False)
     config.env_runners(
         num_env_runners=runners,
@@ -61,6 +62,8 @@ def main(task: Task, runners: int, learners: int) -> None:
         )
         config.reporting(metrics_num_episodes_for_smoothing=100)
     else:
+        if task.algorithm == "appo":
+            config.training(clip_param=task.clip, use_kl_loss=False, num_epochs=task.epochs)
         config.reporting(metrics_num_episodes_for_smoothing=100, min_time_s_per_iteration=_EVERY)
     config.debugging(seed=task.seed, log_level="ERROR")
     algorithm = config.build_algo()
