@@ -1,5 +1,6 @@
 """What crosses to a container: arguments as bytes, and large arrays as references into Ray's object store."""
 
+import contextlib
 import functools
 import inspect
 import io
@@ -7,6 +8,7 @@ import pickle
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
+from types import FunctionType
 from typing import Any, NamedTuple
 
 import jax
@@ -190,11 +192,19 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
     if inspect.ismethod(value):
         yield "self", value.__self__
     elif inspect.isfunction(value):
-        variables = inspect.getclosurevars(value)
-        yield from (*variables.nonlocals.items(), *variables.globals.items())
+        yield from _variables(value)
     elif isinstance(value, Mapping):
         yield from ((str(key), part) for key, part in value.items())
     elif isinstance(value, list | tuple | set | frozenset):
         yield from ((str(i), part) for i, part in enumerate(value))
     else:
         yield from getattr(value, "__dict__", {}).items()
+
+
+def _variables(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    """What a function refers to, as far as it is defined yet."""
+    code = function.__code__
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        with contextlib.suppress(ValueError):  # it has no value yet
+            yield name, cell.cell_contents
+    yield from ((name, function.__globals__[name]) for name in code.co_names if name in function.__globals__)
