@@ -6,7 +6,6 @@ import inspect
 import io
 import pickle
 import weakref
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from types import FunctionType
 from typing import Any, NamedTuple
@@ -112,31 +111,37 @@ def _plain(array: jax.Array) -> bool:
 
 
 class Unpacker:
-    """Unpacks values, and remembers what it has fetched from the object store.
+    """Unpacks values, and remembers for a while what it has fetched from the object store.
+
+    Not for long: what is remembered may be in the object store's memory, which is then not free for anything else.
 
     Args:
-      remembered: how many values from there, at most.
+      remembered: of so many values, the last.
     """
 
-    def __init__(self, remembered: int = 64) -> None:
+    def __init__(self, remembered: int = 4) -> None:
         self._remembered = remembered
-        self._fetched: OrderedDict[str, Any] = OrderedDict()
+        self._unpacked = 0  # values
+        self._fetched: dict[str, tuple[int, Any]] = {}  # with the number of the value that last had it
 
     def unpack(self, packed: Packed) -> Any:
         """The value."""
-        return _Unpickler(packed, self.fetch).load()
+        self._unpacked += 1
+        value = _Unpickler(packed, self.fetch).load()
+        forgotten = self._unpacked - self._remembered
+        self._fetched = {number: found for number, found in self._fetched.items() if found[0] > forgotten}
+        return value
 
     def fetch(self, reference: Any, *, device: bool = False) -> Any:
         """What is at a place in the object store; on the device if it is an array that belongs there."""
         number = reference.hex()
         if number in self._fetched:
-            self._fetched.move_to_end(number)
-            return self._fetched[number]
-        value = ray.get(reference)
-        self._fetched[number] = found = jax.numpy.asarray(value) if device else value
-        if len(self._fetched) > self._remembered:
-            self._fetched.popitem(last=False)
-        return found
+            value = self._fetched[number][1]
+        else:
+            value = ray.get(reference)
+            value = jax.numpy.asarray(value) if device else value
+        self._fetched[number] = self._unpacked, value
+        return value
 
 
 class _Unpickler(pickle.Unpickler):

@@ -116,16 +116,17 @@ def test_what_is_kept_crosses_as_its_place() -> None:
     assert found.left["w"].tolist() == [0.0, 1.0, 2.0]
 
 
-def test_only_so_much_is_remembered() -> None:
-    """What was not used for longest is fetched anew."""
-    kept = [Kept([n], nbytes=8) for n in range(3)]
+def test_what_was_fetched_is_remembered_for_the_next_values() -> None:
+    """And forgotten when it was in none of the last ones."""
+    packer = Packer()
     unpacker = Unpacker(remembered=2)
-    first = [unpacker.fetch(k.reference) for k in kept]
-    assert unpacker.fetch(kept[2].reference) is first[2]
-    assert unpacker.fetch(kept[1].reference) is first[1]
-    again = unpacker.fetch(kept[0].reference)
-    assert again == first[0]
-    assert again is not first[0]
+    a, b = (Kept([n], nbytes=8) for n in range(2))
+    first, other, again, last = (unpacker.unpack(packer.pack(kept, "it")) for kept in (a, b, a, a))
+    assert first is again is last
+    assert other == [1]
+    assert unpacker.unpack(packer.pack(b, "it")) is not other
+    assert unpacker.unpack(packer.pack(a, "it")) is first
+    assert Unpacker(remembered=0).unpack(packer.pack((a, a), "it")) == ([0], [0])
 
 
 def _in_a_closure(content: object) -> Function:
