@@ -3,13 +3,16 @@ PYTHON ?= python3
 BIN := .venv/bin
 .DEFAULT_GOAL := help
 
-.PHONY: help demo test test-browser theory simtest lint format bench lock clean
+.PHONY: help demo cluster-demo test test-browser theory simtest lint format bench lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 demo: .venv/installed  ## Hopper learned twice, by Stellaris and by a synchronous baseline (results/quickstart/)
 	$(BIN)/python -m experiments quickstart
+
+cluster-demo: .venv/installed  ## CartPole learned twice on a Ray cluster of two nodes on this machine (results/cluster/)
+	$(BIN)/python -m experiments cluster
 
 # Most of the tests' time is compiling: what one worker, or an earlier run, has compiled is not compiled again.
 test test-browser: export JAX_COMPILATION_CACHE_DIR = $(CURDIR)/.pytest_cache/jax

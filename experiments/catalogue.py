@@ -30,6 +30,8 @@ _MANY_VARIANTS = {"smoke": "1", "small": "40", "paper": "4,000"}
 
 EXPERIMENTS: Mapping[str, Entry] = {
     "quickstart": Entry("quickstart", f"{STELLARIS}, the demo", {"tuned": "2", "paper": "3"}),
+    "cluster": Entry("cluster_demo", "the quickstart on a Ray cluster, in real time", {"": "3"}),
+    "cluster-vs-simulation": Entry("cluster_vs_simulation", "whether the simulator predicts a Ray cluster", {"": "8"}),
     "systems": Entry("systems", f"{STELLARIS}, the architectures of the slides", {"": "2"}),
     "tuning": Entry("tuning", "", {"smoke": "5", "small": "60", "paper": "400"}),
     "stellaris-calibration": Entry(

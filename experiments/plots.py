@@ -279,11 +279,13 @@ def stacked(parts: Mapping[str, Mapping[str, float]], path: Path, *, title: str,
         _legend(axes)
 
 
-def reward_vs_time(systems: Sequence[Curves], path: Path, *, title: str, target: float | None) -> None:
-    """Return against virtual seconds, by system."""
+def reward_vs_time(
+    systems: Sequence[Curves], path: Path, *, title: str, target: float | None, time: str = "virtual"
+) -> None:
+    """Return against virtual seconds, or real ones, by system."""
     with figure(path, _title(title, systems), columns=1) as (axes,):
         _curves(axes, systems, "seconds", target)
-        axes.set(xlabel="virtual time (s)", ylabel=_return())
+        axes.set(xlabel=f"{time} time (s)", ylabel=_return())
         _legend(axes)
 
 
@@ -298,7 +300,7 @@ def reward_vs_cost(systems: Sequence[Curves], path: Path, *, title: str, target:
         _legend(panels[0])
 
 
-def staleness(system: Curves, traces: Sequence[Trace], path: Path, *, title: str) -> None:
+def staleness(system: Curves, traces: Sequence[Trace], path: Path, *, title: str, time: str = "virtual") -> None:
     """How stale a system's applied gradients were: the distribution, by its runs' traces, and its mean over time."""
     values = np.concatenate([trace.select("staleness").value for trace in traces]).astype(int)
     colour = system.contender.colour
@@ -314,7 +316,7 @@ def staleness(system: Curves, traces: Sequence[Trace], path: Path, *, title: str
             seconds = [row["seconds"] for row in history]
             means = [row["staleness_mean"] for row in history]
             over_time.plot(seconds, means, color=colour, linewidth=1, alpha=0.8)
-        over_time.set(xlabel="virtual time (s)", ylabel="mean of the round (versions)", ylim=(0, None))
+        over_time.set(xlabel=f"{time} time (s)", ylabel="mean of the round (versions)", ylim=(0, None))
 
 
 def _curves(axes: Axes, systems: Sequence[Curves], column: str, target: float | None) -> None:

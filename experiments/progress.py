@@ -27,6 +27,7 @@ class Run:
     label: str
     budget: Budget
     colour: str
+    seconds: str = "virtual s"  #: what its seconds are called.
     history: list[Row] = field(default_factory=list)
     wall_seconds: float = 0.0  #: of real time, up to its last round.
     status: str = "running"
@@ -103,7 +104,7 @@ class Display:
                 ProgressBar(total=1.0, completed=run.done, width=16),
                 Text(curve([row["episode_return"] for row in run.history], top=top), style=run.colour),
                 f"return {last['episode_return']:,.0f}" if last else "starting",
-                f"{last['seconds']:,.1f} virtual s" if last else "",
+                f"{last['seconds']:,.1f} {run.seconds}" if last else "",
                 _left(run),
             )
         return table
@@ -129,7 +130,7 @@ def line(run: Run) -> str:
     bills = {name.removeprefix("cost_"): value for name, value in row.items() if name.startswith("cost_")}
     costs = "".join(f"${usd:.4f} {name.replace('pay_per_use', 'by use')}  " for name, usd in bills.items())
     return (
-        f"{run.label:<19} {row['seconds']:7.1f} virtual s  {row['steps']:>8,.0f} steps  "
+        f"{run.label:<19} {row['seconds']:7.1f} {run.seconds}  {row['steps']:>8,.0f} steps  "
         f"return {row['episode_return']:7.1f}  {costs}"
         f"staleness {number(row['staleness_mean'], '.2f')}  {run.wall_seconds:5.1f} s"
     )

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from experiments import progress, shell
 from experiments.presets import Contender
 from stellaris.acting import envs
-from stellaris.runtime import Recording, SimulatedPlatform, Trace
+from stellaris.runtime import Platform, Recording, SimulatedPlatform, Trace
 from stellaris.systems import Evaluation, Row, Workload, train
 
 
@@ -57,10 +57,11 @@ def run(
     watcher: Watcher,
     evaluation: Evaluation | None = None,
     replay: Recording | None = None,
+    platform: Platform | None = None,
 ) -> None:
-    """One run; `outcome` is filled as it goes, so that an interruption loses nothing."""
+    """One run; `outcome` is filled as it goes, so that an interruption loses nothing. By default it is simulated."""
     contender = outcome.contender
-    platform = SimulatedPlatform(
+    platform = platform or SimulatedPlatform(
         contender.functions,
         seed=outcome.seed,
         threads=threads,

@@ -159,18 +159,19 @@ def connect(address: str | None = None, **options: Any) -> bool:
     if ray.is_initialized():
         return False
     if address is None:
-        _stay_on_loopback()
+        stay_on_loopback()
         ray.init(**{"include_dashboard": False, "log_to_driver": False, "configure_logging": False} | options)
     else:
         ray.init(address=address, log_to_driver=False)
     return True
 
 
-def _stay_on_loopback() -> None:
-    """Has Ray's processes on this machine speak to each other by loopback, as they do on Windows and macOS."""
+def stay_on_loopback() -> None:
+    """Has the processes of Ray's that are started on this machine from now on listen on loopback alone."""
     from ray._private import ray_constants
 
-    # The variable is read when Ray is imported, which may have been long ago; its processes are told by it.
+    # As it does on Windows and macOS. The variable is read when Ray is imported, which may have been long ago; its
+    # processes are told by it.
     os.environ[ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR] = "0"
     ray_constants.ENABLE_RAY_CLUSTER = False
 

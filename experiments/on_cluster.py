@@ -1,0 +1,80 @@
+"""The systems of the other experiments on a Ray cluster: a small one on this machine, and what is deployed there."""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from experiments.presets import Contender, architectures
+from stellaris.aggregation import StalenessAware
+from stellaris.runtime import FunctionSpec
+from stellaris.runtime.delays import Measured
+from stellaris.systems import DataParallel, Stellaris, System
+
+#: Bytes of each node's object store on this machine: a policy and a few batches.
+_STORE = 200 * 2**20
+#: Seconds that containers stay that start on demand.
+_KEEP_ALIVE = 60.0
+
+
+@contextlib.contextmanager
+def two_nodes(processors: int = 8) -> Iterator[str]:
+    """Starts a cluster of two nodes on this machine, by Ray's own utilities; nothing listens beyond loopback.
+
+    Args:
+      processors: that each node says it has: containers take turns on those that there really are.
+
+    Yields:
+      Its address; this process is connected to it.
+    """
+    import ray
+    from ray.cluster_utils import Cluster
+
+    from stellaris.runtime.cluster.platform import connect, stay_on_loopback
+
+    stay_on_loopback()
+    node = {"num_cpus": processors, "object_store_memory": _STORE}
+    cluster = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
+    try:
+        cluster.add_node(**node)
+        connect(cluster.address)
+        yield cluster.address
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+def contenders(environment: str, *, actors: int, learners: int) -> Sequence[Contender]:
+    """Every architecture, with the settings that it has elsewhere for an environment, and what it deploys on a cluster.
+
+    Args:
+      environment: its name.
+      actors: of each system.
+      learners: of Stellaris, and of the data-parallel system.
+    """
+    rows = []
+    for row in architectures(environment).contenders:
+        system: Any = row.system
+        if isinstance(system, Stellaris):
+            assert isinstance(system.aggregator, StalenessAware)
+            aggregator = replace(system.aggregator, full=learners, capacity=2 * learners)
+            system = replace(system, learners=learners, aggregator=aggregator)
+        elif isinstance(system, DataParallel):
+            system = replace(system, learners=learners)
+        rows.append(replace(row, system=system, functions=deployment(system, actors=actors)))
+    return rows
+
+
+def deployment(system: System, *, actors: int) -> dict[str, FunctionSpec]:
+    """Functions that take what their work takes: what is serverless starts on demand, the others are there before."""
+    places = {"actor": actors, "learner": getattr(system, "learners", 1)}
+    on_demand = getattr(system, "serverless", ())
+    return {
+        name: FunctionSpec(
+            Measured(),
+            max_concurrency=places.get(name, 1),
+            provisioned=0 if name in on_demand else places.get(name, 1),
+            keep_alive=_KEEP_ALIVE,
+        )
+        for name in system.functions
+    }
