@@ -131,11 +131,12 @@ class RayBodies(BodyRunner):
             return call.task
         try:
             returned = call.task.result()
+            value = self._unpacker.unpack(returned.value) if returned.value else None
         except _LOST as error:
             return None, ContainerLostError(f"the container of function {call.function!r} was lost: {error}")
         except ray.exceptions.RayError as error:
             return None, error  # what the body returned cannot be sent, for example
-        return self._unpacker.unpack(returned.value) if returned.value else None, returned.error
+        return value, returned.error
 
     def drop(self, call: Call) -> bool:
         """Kills the container of a call that was killed: nothing runs there any more."""

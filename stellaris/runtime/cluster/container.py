@@ -55,7 +55,8 @@ class Process:
     def prepare(self, programs: Sequence[Any]) -> float:
         """Loads the program that it is made for, and makes its state; returns the seconds that this has taken.
 
-        An error is not one yet: the first body will try again, and fail.
+        An error is not one yet: the first body will try again, and fail. That goes for whatever would end a process
+        elsewhere, such as `SystemExit`, too.
 
         Args:
           programs: where it is in the object store; none if no call waits for the container.
@@ -64,7 +65,7 @@ class Process:
         for program in programs:
             try:
                 initialise(self._program(program), BodyContext(self._container, _root_key(self._seed), -1, 1, 0.0))
-            except Exception:
+            except BaseException:
                 self._container.initialised = False
         return time.perf_counter() - began
 

@@ -1,12 +1,13 @@
 """What crosses to a container: arguments as bytes, and large arrays as references into Ray's object store."""
 
+import contextlib
 import functools
 import inspect
 import io
 import pickle
 import weakref
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
+from types import FunctionType
 from typing import Any, NamedTuple
 
 import jax
@@ -110,31 +111,37 @@ def _plain(array: jax.Array) -> bool:
 
 
 class Unpacker:
-    """Unpacks values, and remembers what it has fetched from the object store.
+    """Unpacks values, and remembers for a while what it has fetched from the object store.
+
+    Not for long: what is remembered may be in the object store's memory, which is then not free for anything else.
 
     Args:
-      remembered: how many values from there, at most.
+      remembered: of so many values, the last.
     """
 
-    def __init__(self, remembered: int = 64) -> None:
+    def __init__(self, remembered: int = 4) -> None:
         self._remembered = remembered
-        self._fetched: OrderedDict[str, Any] = OrderedDict()
+        self._unpacked = 0  # values
+        self._fetched: dict[str, tuple[int, Any]] = {}  # with the number of the value that last had it
 
     def unpack(self, packed: Packed) -> Any:
         """The value."""
-        return _Unpickler(packed, self.fetch).load()
+        self._unpacked += 1
+        value = _Unpickler(packed, self.fetch).load()
+        forgotten = self._unpacked - self._remembered
+        self._fetched = {number: found for number, found in self._fetched.items() if found[0] > forgotten}
+        return value
 
     def fetch(self, reference: Any, *, device: bool = False) -> Any:
         """What is at a place in the object store; on the device if it is an array that belongs there."""
         number = reference.hex()
         if number in self._fetched:
-            self._fetched.move_to_end(number)
-            return self._fetched[number]
-        value = ray.get(reference)
-        self._fetched[number] = found = jax.numpy.asarray(value) if device else value
-        if len(self._fetched) > self._remembered:
-            self._fetched.popitem(last=False)
-        return found
+            value = self._fetched[number][1]
+        else:
+            value = ray.get(reference)
+            value = jax.numpy.asarray(value) if device else value
+        self._fetched[number] = self._unpacked, value
+        return value
 
 
 class _Unpickler(pickle.Unpickler):
@@ -190,11 +197,19 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
     if inspect.ismethod(value):
         yield "self", value.__self__
     elif inspect.isfunction(value):
-        variables = inspect.getclosurevars(value)
-        yield from (*variables.nonlocals.items(), *variables.globals.items())
+        yield from _variables(value)
     elif isinstance(value, Mapping):
         yield from ((str(key), part) for key, part in value.items())
     elif isinstance(value, list | tuple | set | frozenset):
         yield from ((str(i), part) for i, part in enumerate(value))
     else:
         yield from getattr(value, "__dict__", {}).items()
+
+
+def _variables(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    """What a function refers to, as far as it is defined yet."""
+    code = function.__code__
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        with contextlib.suppress(ValueError):  # it has no value yet
+            yield name, cell.cell_contents
+    yield from ((name, function.__globals__[name]) for name in code.co_names if name in function.__globals__)

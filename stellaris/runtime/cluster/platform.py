@@ -3,6 +3,7 @@
 import math
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from queue import Empty
 from typing import Any
 
@@ -84,17 +85,18 @@ class RayPlatform(EventPlatform):
     ) -> None:
         checks.whole(at_least=1, slots_per_gpu=slots_per_gpu)
         arguments.check_options(clock="wall", seed=seed, threads=None, hang_after=hang_after, replay=None, faulty=False)
+        deployment = Deployment(
+            functions=dict(functions),
+            placement=placement,
+            max_concurrency=max_concurrency,
+            keep_versions=keep_versions,
+            store_capacity=store_capacity,
+        )
         self._started_ray = connect(address)
         try:
-            deployment = Deployment(
-                functions=dict(functions),
-                # Where no container needs anything, Ray places them; else this platform does, which knows what is idle.
-                nodes=_nodes(slots_per_gpu) if any(_needy(spec) for spec in functions.values()) else (),
-                placement=placement,
-                max_concurrency=max_concurrency,
-                keep_versions=keep_versions,
-                store_capacity=store_capacity,
-            )
+            # Where no container needs anything, Ray places them; else this platform does, which knows what is idle.
+            if any(_needy(spec) for spec in functions.values()):
+                deployment = replace(deployment, nodes=_nodes(slots_per_gpu))
             clock = WallClock(stopped=True)
             bodies = RayBodies(deployment.nodes, seed, clock)
             super().__init__(deployment, clock, bodies, seed=seed, hang_after=hang_after, store=RayStore)
