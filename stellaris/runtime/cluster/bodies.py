@@ -1,5 +1,6 @@
 """Where bodies run on a cluster: each container is an actor of Ray's, in a process and on a node of its own."""
 
+import itertools
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -8,7 +9,7 @@ import ray
 import ray.exceptions
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from stellaris.runtime.cluster.container import Process, Sent
+from stellaris.runtime.cluster.container import PROGRAMS, Process, Returned, Sent
 from stellaris.runtime.cluster.packing import Packer, Unpacker, packed_program
 from stellaris.runtime.functions import Function, FunctionSpec
 from stellaris.runtime.resources import Node, Resources
@@ -38,7 +39,15 @@ class _Remote(NamedTuple):
     """Where a container really is."""
 
     actor: Any
-    prepared: Any  #: a future: how long it took to load its program, once it is there.
+    programs: dict[int, None]  #: that it has been sent, by number, in this order.
+    prepared: Any  #: a future: how long it took to make its state, once it is there.
+
+
+class _Program(NamedTuple):
+    """A program, as containers are sent it."""
+
+    number: int
+    reference: Any  #: into the object store.
 
 
 class RayBodies(BodyRunner):
@@ -55,7 +64,8 @@ class RayBodies(BodyRunner):
         self._seed = seed
         self._packer = Packer()
         self._unpacker = Unpacker(remembered=0)  # results come once
-        self._programs: weakref.WeakKeyDictionary[Function, Any] = weakref.WeakKeyDictionary()
+        self._programs: weakref.WeakKeyDictionary[Function, _Program] = weakref.WeakKeyDictionary()
+        self._numbers = itertools.count()
         self._actor = ray.remote(Process)
         self._clock = clock
         self.trace = Trace()  #: where durations are noted; the platform's, once it has one.
@@ -71,9 +81,10 @@ class RayBodies(BodyRunner):
         else:
             options["scheduling_strategy"] = "SPREAD"
         actor = self._actor.options(**options).remote(container.function, container.number, container.slot, self._seed)
-        programs = [] if container.program is None else [self._reference(container.program, container.function)]
-        prepared = actor.prepare.remote(programs).future()
-        container.handle = _Remote(actor, prepared)
+        sent: dict[int, None] = {}
+        program = None if container.program is None else self._sent(container.program, container.function, actor, sent)
+        prepared = actor.prepare.remote(program).future()
+        container.handle = _Remote(actor, sent, prepared)
         container.starting = True
         prepared.add_done_callback(lambda _: on_made(container))
 
@@ -101,7 +112,7 @@ class RayBodies(BodyRunner):
 
     def check(self, program: Function, function: str) -> None:
         """Raises a TypeError that names it if something in a program cannot go to another process."""
-        self._reference(program, function)
+        self._known(program, function)
 
     def start(self, call: Call, *, trusted: bool, on_done: Callable[[Call], Any] | None = None) -> None:
         """Sends a call to its container."""
@@ -120,9 +131,10 @@ class RayBodies(BodyRunner):
             call.task = Settled(None, ContainerLostError(f"Ray's object store has no room for its arguments: {error}"))
             on_done(call)
             return
-        program = self._reference(call.program, call.function)
+        remote: _Remote = call.container.handle
+        program = self._sent(call.program, call.function, remote.actor, remote.programs)
         sent = Sent(program, call.number, call.attempt, call.started or 0.0, arguments)
-        call.task = future = call.container.handle.actor.run.remote(sent).future()
+        call.task = future = remote.actor.run.remote([*sent]).future()
         future.add_done_callback(lambda _: on_done(call))
 
     def finish(self, call: Call) -> Outcome | None:
@@ -130,7 +142,7 @@ class RayBodies(BodyRunner):
         if isinstance(call.task, Settled):
             return call.task
         try:
-            returned = call.task.result()
+            returned = Returned(*call.task.result())
             value = self._unpacker.unpack(returned.value) if returned.value else None
         except _LOST as error:
             return None, ContainerLostError(f"the container of function {call.function!r} was lost: {error}")
@@ -148,7 +160,7 @@ class RayBodies(BodyRunner):
         """Notes what a body has taken; that is all that it takes."""
         if not isinstance(call.task, Settled) and call.task.exception() is None:
             assert call.container is not None
-            returned = call.task.result()
+            returned = Returned(*call.task.result())
             self._note("unpacked", call.container, returned.fetching, call.number)
             self._note("computed", call.container, returned.computing, call.number)
         return 0.0
@@ -185,13 +197,23 @@ class RayBodies(BodyRunner):
             value=seconds,
         )
 
-    def _reference(self, program: Function, function: str) -> Any:
-        """Where a program is in the object store."""
-        reference = self._programs.get(program)
-        if reference is None:
+    def _sent(self, program: Function, function: str, actor: Any, sent: dict[int, None]) -> int:
+        """The number of a program that an actor has been sent, now if not before."""
+        number, reference = self._known(program, function)
+        if number not in sent:
+            actor.load.remote(number, [reference])
+            sent[number] = None
+            if len(sent) > PROGRAMS:  # as the container does
+                del sent[next(iter(sent))]
+        return number
+
+    def _known(self, program: Function, function: str) -> _Program:
+        """A program in the object store, now if not before."""
+        known = self._programs.get(program)
+        if known is None:
             reference = ray.put(packed_program(program, f"the program of function {function!r}"))
-            self._programs[program] = reference
-        return reference
+            known = self._programs[program] = _Program(next(self._numbers), reference)
+        return known
 
 
 def _needs(resources: Resources, nodes: Sequence[Node]) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """A container on a cluster: a process of its own, an actor of Ray's, that keeps its state from one call to the next."""
 
+import contextlib
 import functools
 import pickle
 import time
@@ -8,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
+import ray
 from ray import cloudpickle
 
 from stellaris.runtime.cluster.packing import Packed, Packer, Unpacker
@@ -16,11 +18,14 @@ from stellaris.runtime.simulated.calls import BodyContext, Container
 from stellaris.runtime.simulated.execution import initialise, run_body
 from stellaris.runtime.simulated.threads import Outcome
 
+#: Programs that a container keeps: those that it was sent last.
+PROGRAMS = 64
+
 
 class Sent(NamedTuple):
-    """What a container is sent for one call; all in one, because Ray fetches references that are arguments."""
+    """What a container is sent for one call."""
 
-    program: Any  #: where it is in the object store.
+    program: int  #: its number.
     number: int  #: of the call, as its context tells it; likewise the next two.
     attempt: int
     now: float
@@ -49,37 +54,56 @@ class Process:
     def __init__(self, function: str, number: int, slot: int, seed: int) -> None:
         self._container = Container(number, function, slot, program=None)
         self._seed = seed
+        self._programs: dict[int, Function | Exception] = {}  # or why it could not be loaded
         self._packer = Packer()
         self._unpacker = Unpacker()
 
-    def prepare(self, programs: Sequence[Any]) -> float:
-        """Loads the program that it is made for, and makes its state; returns the seconds that this has taken.
-
-        An error is not one yet: the first body will try again, and fail. That goes for whatever would end a process
-        elsewhere, such as `SystemExit`, too.
+    def load(self, number: int, program: Sequence[Any]) -> None:
+        """Loads a program, to be run by its number; one that cannot be loaded fails the calls that run it.
 
         Args:
-          programs: where it is in the object store; none if no call waits for the container.
+          number: of the program, by which calls name it.
+          program: where it is in the object store: one reference, in a list, as Ray fetches those that are arguments.
+        """
+        try:
+            self._programs[number] = cloudpickle.loads(ray.get(program[0]))
+        except Exception as error:
+            self._programs[number] = error
+        if len(self._programs) > PROGRAMS:
+            del self._programs[next(iter(self._programs))]
+
+    def prepare(self, program: int | None) -> float:
+        """Makes its state for the program that it is made for; returns the seconds that this has taken.
+
+        An error is not one yet: the first body will try again, and fail.
+
+        Args:
+          program: its number; None if no call waits for the container.
         """
         began = time.perf_counter()
-        for program in programs:
-            try:
-                initialise(self._program(program), BodyContext(self._container, _root_key(self._seed), -1, 1, 0.0))
-            except BaseException:
-                self._container.initialised = False
+        if program is not None:
+            with contextlib.suppress(Exception, SystemExit):
+                initialise(self._program(program), self._context(-1, 1, 0.0))
         return time.perf_counter() - began
 
-    def run(self, sent: Sent) -> Returned:
-        """Runs a body."""
+    def run(self, sent: list[Any]) -> list[Any]:
+        """Runs a body.
+
+        Args:
+          sent: the fields of a `Sent`. Lists of numbers are what Ray sends fastest.
+
+        Returns:
+          Those of a `Returned`.
+        """
         began = time.perf_counter()
+        call = Sent(*sent)
         try:
-            program = self._program(sent.program)
-            arguments = self._unpacker.unpack(sent.arguments) if sent.arguments else ()
+            body = self._program(call.program)
+            values = self._unpacker.unpack(call.arguments) if call.arguments else ()
         except Exception as error:
-            return Returned(None, _sendable(error), time.perf_counter() - began, 0.0)
+            return [None, _sendable(error), time.perf_counter() - began, 0.0]
         fetched = time.perf_counter()
-        context = BodyContext(self._container, _root_key(self._seed), sent.number, sent.attempt, sent.now)
-        value, failure = _outcome(program, context, arguments)
+        value, failure = _outcome(body, self._context(call.number, call.attempt, call.now), values)
         computed = time.perf_counter()
         packed = None
         if failure is None and value is not None:
@@ -87,10 +111,16 @@ class Process:
                 packed = self._packer.pack(value, f"what function {self._container.function!r} returns")
             except TypeError as error:
                 failure = _sendable(error)
-        return Returned(packed, failure, fetched - began, computed - fetched)
+        return [packed, failure, fetched - began, computed - fetched]
 
-    def _program(self, reference: Any) -> Function:
-        return _loaded(self._unpacker.fetch(reference))
+    def _program(self, number: int) -> Function:
+        program = self._programs[number]
+        if isinstance(program, Exception):
+            raise program
+        return program
+
+    def _context(self, number: int, attempt: int, now: float) -> BodyContext:
+        return BodyContext(self._container, _root_key(self._seed), number, attempt, now)
 
 
 def _outcome(program: Function, context: BodyContext, arguments: tuple[Any, ...]) -> Outcome:
@@ -101,13 +131,6 @@ def _outcome(program: Function, context: BodyContext, arguments: tuple[Any, ...]
     except BaseException as error:
         return None, _sendable(error)
     return (value, None) if failure is None else (None, _sendable(failure))
-
-
-@functools.lru_cache(maxsize=64)
-def _loaded(content: bytes) -> Function:
-    """A program, which stays the same object for as long as it is used: what it has compiled stays with it."""
-    program: Function = cloudpickle.loads(content)
-    return program
 
 
 @functools.cache

@@ -9,7 +9,7 @@ import pytest
 import ray
 
 from stellaris.runtime import Function, SimulatedPlatform
-from stellaris.runtime.cluster.container import Process, Returned, Sent
+from stellaris.runtime.cluster.container import PROGRAMS, Process, Returned, Sent
 from stellaris.runtime.cluster.packing import Packer, Unpacker, packed_program
 from tests.runtime.helpers import spec
 
@@ -20,9 +20,19 @@ def stored(program: Function):
 
 
 def run(process: Process, program, *arguments, number: int = 0, attempt: int = 1) -> Returned:
-    """One call of a program, which is in the object store."""
+    """One call of a program, which is in the object store, or of one that is known here alone."""
     packed = Packer().pack(arguments, "it") if arguments else None
-    return process.run(Sent(program, number, attempt, 0.5, packed))
+    return Returned(*process.run([*Sent(loaded(process, program), number, attempt, 0.5, packed)]))
+
+
+def loaded(process: Process, program):
+    """The number of a program that a container has been sent."""
+    number = hash(program)
+    if isinstance(program, Function):
+        process._programs[number] = program
+    elif number not in process._programs:
+        process.load(number, [program])
+    return number
 
 
 def value(returned: Returned):
@@ -53,9 +63,9 @@ def test_state_is_made_once_and_stays() -> None:
         return context.state
 
     program = stored(Function(body, init=init))
-    for prepared in ([program], []):
+    for prepared in (True, False):
         process = Process("f", number=0, slot=1, seed=0)
-        assert process.prepare(prepared) >= 0
+        assert process.prepare(loaded(process, program) if prepared else None) >= 0
         assert value(run(process, program, number=0)) == ["slot 1", 0]
         assert value(run(process, program, number=1)) == ["slot 1", 0, 1]
 
@@ -72,10 +82,8 @@ def test_an_init_that_raises_is_tried_again_by_the_next_call(error: type[BaseExc
         return len(tries)
 
     process = Process("f", number=0, slot=0, seed=0)
-    # By reference, so that `tries` is this one.
-    process._program = lambda program: program
-    program = Function(lambda context: context.state, init=init)
-    process.prepare([program])
+    program = Function(lambda context: context.state, init=init)  # known here alone, so that `tries` is this one
+    process.prepare(loaded(process, program))
     returned = run(process, program)
     assert isinstance(returned.error, error)
     assert value(run(process, program)) == 3
@@ -115,10 +123,7 @@ def test_an_error_that_cannot_be_sent_is_told_in_words() -> None:
     def body(context):
         raise BrokenError
 
-    # By reference: the class is of this test alone.
-    process = Process("f", number=0, slot=0, seed=0)
-    process._program = lambda program: program
-    returned = run(process, Function(body))
+    returned = run(Process("f", number=0, slot=0, seed=0), Function(body))  # the class is of this test alone
     assert type(returned.error) is RuntimeError
     assert "BrokenError: it broke" in str(returned.error)
     assert "in body" in str(returned.error)
@@ -183,6 +188,17 @@ def test_a_program_is_loaded_once() -> None:
     program = stored(Function(body))
     process = Process("f", number=0, slot=0, seed=0)
     assert value(run(process, program)) == value(run(process, program))
+
+
+def test_programs_are_forgotten_in_the_order_in_which_they_came() -> None:
+    """And one that cannot be loaded fails the calls that run it."""
+    process = Process("f", number=0, slot=0, seed=0)
+    for number in range(PROGRAMS + 2):
+        process.load(number, [stored(Function(lambda context, number=number: number))])
+    assert [*process._programs] == [*range(2, PROGRAMS + 2)]
+    assert value(Returned(*process.run([2, 0, 1, 0.0, None]))) == 2
+    process.load(500, [ray.put(b"no program")])
+    assert isinstance(Returned(*process.run([500, 0, 1, 0.0, None])).error, Exception)
 
 
 def test_the_time_of_a_body_includes_that_of_its_arrays() -> None:
