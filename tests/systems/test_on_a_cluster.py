@@ -1,0 +1,113 @@
+"""Every system runs on a Ray cluster as it does in simulation: the same loops, trace and history, in real time."""
+
+import math
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from stellaris import IMPACT, IMPALA, PPO
+from stellaris.runtime import FunctionSpec, RayPlatform, SimulatedPlatform
+from stellaris.runtime.delays import Constant, Measured
+from stellaris.runtime.endings import ENDINGS
+from stellaris.scheduling.rules import Stepped
+from stellaris.systems import (
+    AsynchronousActors,
+    Budget,
+    CentralInference,
+    DataParallel,
+    Impact,
+    MinionsRL,
+    Result,
+    Stellaris,
+    Synchronous,
+    System,
+    train,
+)
+from tests.systems import tiny
+
+ALGORITHM = PPO(learning_rate=1e-2, epochs=1, minibatch_size=16)
+#: Each function has one container, so that a run has three at most: the workload's actors take turns in theirs.
+SYSTEMS: dict[str, System] = {
+    "synchronous": Synchronous(ALGORITHM),
+    "asynchronous actors": AsynchronousActors(IMPALA(learning_rate=1e-2, minibatch_size=2)),
+    "impact": Impact(IMPACT(learning_rate=1e-2, epochs=1, minibatch_size=16), passes=2),
+    "data-parallel": DataParallel(ALGORITHM, learners=2),
+    "central inference": CentralInference(ALGORITHM),
+    "minionsrl": MinionsRL(ALGORITHM, scheduler=Stepped(first=2, change=-1, every=1)),
+    "stellaris": Stellaris(ALGORITHM, learners=1),
+}
+ASYNCHRONOUS = ("asynchronous actors", "impact", "stellaris")
+ROUNDS = 3
+#: Steps of a fragment.
+FRAGMENT = 16
+
+
+def functions(system: System) -> dict[str, FunctionSpec]:
+    """One container of each; one actor where each has a container of its own."""
+    return {name: FunctionSpec(Measured(), max_concurrency=1) for name in system.functions}
+
+
+def run(system: System, platform) -> Result:
+    """A few rounds."""
+    actors = 1 if isinstance(system, CentralInference) else 2
+    fragment = 4 if actors == 1 else FRAGMENT
+    workload = replace(tiny.WORKLOAD, actors=actors, fragment=fragment)
+    if actors == 1:
+        system = replace(system, algorithm=replace(system.algorithm, minibatch_size=4))
+    budget = Budget(steps=ROUNDS * actors * fragment)
+    return train(system, workload, platform=platform, budget=budget, prices=tiny.PRICES[:1])
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_a_system_runs(ray_on_this_machine: None, name: str) -> None:
+    """To its budget, with the history's columns of simulation, and all that it did in the trace."""
+    system = SYSTEMS[name]
+    deployment = functions(system)
+    drawn = {name: replace(spec, compute=Constant(0.01)) for name, spec in deployment.items()}
+    simulated = run(system, SimulatedPlatform(drawn))
+    result = run(system, RayPlatform(deployment))
+    assert columns(result) == columns(simulated)
+    first, last = result.history[0], result.history[-1]
+    assert last["steps"] >= simulated.history[-1]["steps"] > 0
+    assert last["gradients"] > 0
+    assert last["seconds"] > first["seconds"] > 0
+    assert all(math.isfinite(row["policy_loss"]) for row in result.history if "policy_loss" in row)
+    assert last["cost_demo"] == pytest.approx(0.01 * result.trace.select("round").time[-1], rel=0.5)
+    consistent(result)
+    # Actors sample on while the first batch is learned from, so what they sample is of an older version.
+    assert (max(row.get("lag_mean", 0.0) for row in result.history) > 0) == (name in ASYNCHRONOUS)
+    if name == "stellaris":
+        stale(result)
+
+
+def columns(result: Result) -> set[str]:
+    """The history's, but those of single policy lags, and of episodes, which end when they do."""
+    found = {name for row in result.history for name in row}
+    return {name for name in found if not re.match(r"lag\d|.*(return|length|lost)", name)}
+
+
+def stale(result: Result) -> None:
+    """Each gradient is as stale as versions were published since its learner started."""
+    trace = result.trace
+    newest = np.searchsorted(trace.select("published").time, trace.invocations().started, side="right") - 1
+    applied = trace.select("staleness")
+    assert len(applied.value) >= 2
+    assert len(set(applied.invocation.tolist())) == len(applied.invocation)  # each once
+    at = np.searchsorted(trace.select("published").time, applied.time, side="right") - 1
+    assert (at - newest[applied.invocation]).tolist() == applied.value.tolist()
+
+
+def consistent(result: Result) -> None:
+    """Each invocation ends once, versions and history grow."""
+    events: dict[int, list[str]] = {}
+    for _, event, _, invocation, _, _ in result.trace.rows():
+        if event in ("submitted", *ENDINGS):
+            events.setdefault(invocation, []).append(event)
+    assert all(life[0] == "submitted" and len(life) == 2 for life in events.values())
+    assert not any(life[1] in ("failed", "crashed", "timed_out") for life in events.values())
+    versions = result.trace.select("published").value
+    assert versions.tolist() == list(range(len(versions)))
+    for column in ("seconds", "steps", "version", "gradients"):
+        assert np.all(np.diff([row[column] for row in result.history]) >= 0)
