@@ -1,5 +1,6 @@
 """Where bodies run on a cluster: each container is an actor of Ray's, in a process and on a node of its own."""
 
+import contextlib
 import itertools
 import weakref
 from collections.abc import Callable, Sequence
@@ -98,7 +99,8 @@ class RayBodies(BodyRunner):
     def end(self, container: Container) -> None:
         """Kills the actor."""
         if container.handle is not None:
-            ray.kill(container.handle.actor, no_restart=True)
+            with contextlib.suppress(ray.exceptions.RayError):  # of one that is not there yet, or not any more
+                ray.kill(container.handle.actor, no_restart=True)
             container.handle = None
 
     def lost_nodes(self) -> Sequence[int]:

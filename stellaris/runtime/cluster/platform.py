@@ -160,7 +160,9 @@ def connect(address: str | None = None, **options: Any) -> bool:
         return False
     if address is None:
         stay_on_loopback()
-        ray.init(**{"include_dashboard": False, "log_to_driver": False, "configure_logging": False} | options)
+        # "local", because without an address Ray would join whatever cluster somebody has started on this machine.
+        quiet = {"include_dashboard": False, "log_to_driver": False, "configure_logging": False}
+        ray.init(address="local", **quiet | options)
     else:
         ray.init(address=address, log_to_driver=False)
     return True
