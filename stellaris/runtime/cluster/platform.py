@@ -160,7 +160,11 @@ def connect(address: str | None = None, **options: Any) -> bool:
         return False
     if address is None:
         stay_on_loopback()
-        ray.init(**{"include_dashboard": False, "log_to_driver": False, "configure_logging": False} | options)
+        # Else Ray would join a cluster that it finds on this machine, or that RAY_ADDRESS names.
+        ray.init(
+            address="local",
+            **{"include_dashboard": False, "log_to_driver": False, "configure_logging": False} | options,
+        )
     else:
         ray.init(address=address, log_to_driver=False)
     return True
