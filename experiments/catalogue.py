@@ -86,6 +86,7 @@ EXPERIMENTS: Mapping[str, Entry] = {
         "minionsrl_finetuning", f"{MINIONSRL}, Figure 9", {"smoke": "1", "small": "60", "paper": "10,000"}
     ),
     "minionsrl-scheduler": Entry("minionsrl_scheduler", f"{MINIONSRL}, training of the scheduler", {"": "20"}),
+    "cluster-faults": Entry("cluster_faults", "runs on a Ray cluster whose processes are killed", {"": "30"}),
     "simtest": Entry("simtest.command", "", {"": "1"}),
     "benchmarks": Entry("benchmarks.command", "", {"": "5"}),
     "reproduce": Entry(

@@ -2,6 +2,7 @@
 
 import math
 import re
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -60,21 +61,31 @@ def run(system: System, platform) -> Result:
     return train(system, workload, platform=platform, budget=budget, prices=tiny.PRICES[:1])
 
 
-@pytest.mark.parametrize("name", SYSTEMS)
-def test_a_system_runs(ray_on_this_machine: None, name: str) -> None:
-    """To its budget, with the history's columns of simulation, and all that it did in the trace."""
+# Environments silence this when they are made, which Python does for all threads at once, or for none.
+@pytest.mark.filterwarnings("ignore:.*precision lowered")
+def test_every_system_runs(ray_on_this_machine: None) -> None:
+    """To its budget, with the history's columns of simulation, and all that it did in the trace.
+
+    Two at a time, because a run waits for one process after the other to start.
+    """
+    with ThreadPoolExecutor(2) as pool:
+        results = pool.map(lambda system: run(system, RayPlatform(functions(system))), SYSTEMS.values())
+        for name, result in zip(SYSTEMS, results, strict=True):
+            look_at(name, result)
+
+
+def look_at(name: str, result: Result) -> None:
+    """What a run has come to."""
     system = SYSTEMS[name]
-    deployment = functions(system)
-    drawn = {name: replace(spec, compute=Constant(0.01)) for name, spec in deployment.items()}
+    drawn = {name: replace(spec, compute=Constant(0.01)) for name, spec in functions(system).items()}
     simulated = run(system, SimulatedPlatform(drawn))
-    result = run(system, RayPlatform(deployment))
     assert columns(result) == columns(simulated)
     first, last = result.history[0], result.history[-1]
     assert last["steps"] >= simulated.history[-1]["steps"] > 0
     assert last["gradients"] > 0
     assert last["seconds"] > first["seconds"] > 0
     assert all(math.isfinite(row["policy_loss"]) for row in result.history if "policy_loss" in row)
-    assert last["cost_demo"] == pytest.approx(0.01 * result.trace.select("round").time[-1], rel=0.5)
+    assert last["cost_demo"] == pytest.approx(0.01 * last["seconds"])
     consistent(result)
     # Actors sample on while the first batch is learned from, so what they sample is of an older version.
     assert (max(row.get("lag_mean", 0.0) for row in result.history) > 0) == (name in ASYNCHRONOUS)

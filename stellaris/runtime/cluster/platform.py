@@ -160,7 +160,7 @@ def connect(address: str | None = None, **options: Any) -> bool:
         return False
     if address is None:
         stay_on_loopback()
-        # "local", because without an address Ray would join whatever cluster somebody has started on this machine.
+        # "local", because without an address Ray would join a cluster that it finds here, or that RAY_ADDRESS names.
         quiet = {"include_dashboard": False, "log_to_driver": False, "configure_logging": False}
         ray.init(address="local", **quiet | options)
     else:

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 import ray
 
+from experiments.cluster_faults import descendants
 from stellaris.runtime import FunctionSpec, Node, RayPlatform, Resources, StoreFullError
 from stellaris.runtime.cluster import platform as module
 from stellaris.runtime.cluster.platform import connect
 from stellaris.runtime.contract import Platform
 from stellaris.runtime.delays import Constant, Measured
-from tests.runtime.cluster.processes import children, listening
+from tests.runtime.cluster.processes import listening
 from tests.runtime.stores import bytes_of
 
 SPEC = FunctionSpec(Measured())
@@ -20,7 +21,7 @@ SPEC = FunctionSpec(Measured())
 
 def test_nothing_listens_beyond_loopback() -> None:
     """Neither this process nor any that `connect` has started, on IPv4 or IPv6."""
-    processes = {pid: Path(f"/proc/{pid}/comm").read_text().strip() for pid in children(os.getpid())}
+    processes = {pid: Path(f"/proc/{pid}/comm").read_text().strip() for pid in descendants(os.getpid())}
     assert {"raylet", "gcs_server"} <= set(processes.values())
     found = [address for pid in (os.getpid(), *processes) for address in listening(pid)]
     assert len(found) >= 3
@@ -35,7 +36,7 @@ def test_a_machine_is_connected_to_once() -> None:
 
 
 def test_ray_is_started_for_this_machine_alone_or_on_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a dashboard, which would listen; at an address the cluster is as it is."""
+    """Whatever clusters there are; without a dashboard, which would listen. At an address the cluster is as it is."""
     started = []
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "init", lambda **options: started.append(options))
@@ -43,7 +44,7 @@ def test_ray_is_started_for_this_machine_alone_or_on_a_cluster(monkeypatch: pyte
     assert connect("ray://head:10001")
     here, there = started
     assert here["include_dashboard"] is False
-    assert "address" not in here
+    assert here["address"] == "local"
     assert there["address"] == "ray://head:10001"
     assert os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] == "0"
 
