@@ -68,6 +68,7 @@ class RayBodies(BodyRunner):
         self._programs: weakref.WeakKeyDictionary[Function, _Program] = weakref.WeakKeyDictionary()
         self._numbers = itertools.count()
         self._actor = ray.remote(Process)
+        self._containers: dict[int, Container] = {}  # that have an actor, by number
         self._clock = clock
         self.trace = Trace()  #: where durations are noted; the platform's, once it has one.
 
@@ -87,6 +88,7 @@ class RayBodies(BodyRunner):
         prepared = actor.prepare.remote(program).future()
         container.handle = _Remote(actor, sent, prepared)
         container.starting = True
+        self._containers[container.number] = container
         prepared.add_done_callback(lambda _: on_made(container))
 
     def made(self, container: Container) -> BaseException | None:
@@ -102,6 +104,7 @@ class RayBodies(BodyRunner):
             with contextlib.suppress(ray.exceptions.RayError):  # of one that is not there yet, or not any more
                 ray.kill(container.handle.actor, no_restart=True)
             container.handle = None
+            del self._containers[container.number]
 
     def lost_nodes(self) -> Sequence[int]:
         """Nodes that Ray has taken for dead."""
@@ -187,7 +190,9 @@ class RayBodies(BodyRunner):
         raise NotImplementedError("a run on a cluster cannot be saved")
 
     def close(self, patience: float) -> None:
-        """The containers have been ended: nothing else is left."""
+        """Ends the containers that are left: those of a platform that could not be made."""
+        for container in list(self._containers.values()):
+            self.end(container)
 
     def _note(self, event: str, container: Container, seconds: float, number: int = -1) -> None:
         self.trace.append(

@@ -1,5 +1,6 @@
 """The contract on a Ray cluster: the same functions, systems, trace and bills, with real staleness."""
 
+import contextlib
 import math
 import os
 from collections.abc import Callable, Mapping
@@ -93,18 +94,18 @@ class RayPlatform(EventPlatform):
             store_capacity=store_capacity,
         )
         self._started_ray = connect(address)
-        try:
+        with contextlib.ExitStack() as unmade:
+            unmade.callback(self._disconnect)
             # Where no container needs anything, Ray places them; else this platform does, which knows what is idle.
             if any(_needy(spec) for spec in functions.values()):
                 deployment = replace(deployment, nodes=_nodes(slots_per_gpu))
             clock = WallClock(stopped=True)
             bodies = RayBodies(deployment.nodes, seed, clock)
+            unmade.callback(bodies.close, 0.0)
             super().__init__(deployment, clock, bodies, seed=seed, hang_after=hang_after, store=RayStore)
             bodies.trace = self.trace
             self._await_provisioned(hang_after)
-        except BaseException:
-            self._disconnect()
-            raise
+            unmade.pop_all()
         self._remote = bodies
         clock.start()
 

@@ -19,7 +19,7 @@ from stellaris.runtime.cluster.container import Returned
 from stellaris.runtime.cluster.packing import LARGE, Packer
 from stellaris.runtime.delays import Measured
 from stellaris.runtime.simulated.bodies import ContainerLostError
-from stellaris.runtime.simulated.calls import Call
+from stellaris.runtime.simulated.calls import Call, Container
 from stellaris.runtime.simulated.clock import WallClock
 from stellaris.runtime.simulated.containers import Pool
 from stellaris.systems.deliveries import Deliveries
@@ -171,21 +171,27 @@ def test_what_is_lost_with_a_process_is_tried_again_under_its_key(tmp_path) -> N
             done = deliveries.next()
             assert (done.key, done.attempt, done.tag) == (call.key, 2, "work")
             assert (call.status, done.status) == ("crashed", "completed")
+            assert call.error is not None
+            with pytest.raises(FunctionError, match=r"function 'f', invocation \d+ \(attempt 1\) crashed .*died"):
+                call.result()
             return done.result()
 
         while_running = delivered(dies_once, pid)
         kill(while_running)
         while_idle = delivered(pid)
-        platform.cancel(platform.invoke("f", lambda context: time.sleep(1000)))  # its container ends as well
         while_made = delivered(Function(pid, init=dies_when_it_is_made))
         assert len({while_running, while_idle, while_made}) == 3
         assert deliveries.next() is None
         lost = len(happened(platform, "container_lost"))
         assert (lost, len(happened(platform, "crashed"))) == (3, 3)
-        platform.invoke("f", die)
-        with pytest.raises(FunctionError, match=r"\(attempt 2\) crashed.*was lost"):
-            deliveries.next()
     assert gone(while_made)
+
+
+def called() -> tuple[RayBodies, Call]:
+    """A call that nobody has sent yet, and who is to do it."""
+    pool = Pool("f", FunctionSpec(Measured()), seed=0)
+    call = Call(0, "f", None, 1, 0, 0.0, Function(pid), (), 1.0, 0, pool, None)
+    return RayBodies((), seed=0, clock=WallClock()), call
 
 
 def _lost(reference) -> None:
@@ -197,9 +203,7 @@ def test_a_result_that_is_lost_with_its_process_is_a_crash(monkeypatch: pytest.M
     """A large one stays with the process that has computed it, until the call is over."""
     packed = Packer().pack(jnp.zeros(LARGE), "it")
     monkeypatch.setattr(ray, "get", _lost)
-    bodies = RayBodies((), seed=0, clock=WallClock())
-    pool = Pool("f", FunctionSpec(Measured()), seed=0)
-    call = Call(0, "f", None, 1, 0, 0.0, Function(pid), (), 1.0, 0, pool, None)
+    bodies, call = called()
     call.task = Future()
     call.task.set_result(Returned(packed, None, 0.0, 0.0))
     value, error = bodies.finish(call)
@@ -219,3 +223,54 @@ def test_containers_take_turns_where_there_is_room_for_one() -> None:
         assert len(happened(platform, "container_ended", "a")) == 1
     with pytest.raises(ValueError, match=r"function 'a': no node could ever hold its .*vcpus=5"):
         RayPlatform({"a": FunctionSpec(Measured(), resources=Resources(vcpus=5.0))})
+
+
+def test_arguments_for_which_rays_store_has_no_room_are_a_crash(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a store that refuses: to try again may help."""
+
+    def full(value) -> None:
+        raise ray.exceptions.ObjectStoreFullError("it is full")
+
+    bodies, call = called()
+    call.resolved = (jnp.zeros(LARGE),)
+    call.container = Container(0, "f", 0, None)
+    monkeypatch.setattr(ray, "put", full)
+    done = []
+    bodies.start(call, trusted=True, on_done=done.append)
+    assert done == [call]
+    value, error = bodies.finish(call)
+    assert value is None
+    assert isinstance(error, ContainerLostError)
+    assert "no room for its arguments: it is full" in str(error).replace("\n", " ")
+
+
+def test_what_takes_too_long_is_given_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container that is not made in time is lost, and its call crashes before it has started; no process stays."""
+    made = []
+    make = RayBodies.make
+
+    def noted(self, container, spec, on_made) -> None:
+        make(self, container, spec, on_made)
+        made.append(container.handle)
+
+    monkeypatch.setattr(RayBodies, "make", noted)
+    with RayPlatform({"f": FunctionSpec(Measured())}, hang_after=0.02) as platform:
+        call = platform.invoke("f", pid)
+        assert platform.next_completion() is call
+        assert (call.status, call.started) == ("crashed", None)
+    with pytest.raises(RuntimeError, match=r"no provisioned container was made within hang_after=0.02 s"):
+        RayPlatform({"f": FunctionSpec(Measured(), provisioned=1)}, hang_after=0.02)
+    assert len(made) == 2
+    for container in made:
+        assert isinstance(container.prepared.exception(timeout=60), ray.exceptions.RayActorError)
+
+
+def test_a_body_that_does_not_return_hangs() -> None:
+    """Without a time-out it is given up on, and its process killed."""
+    with RayPlatform({"f": FunctionSpec(Measured(), max_concurrency=1)}, hang_after=20.0) as platform:
+        process = result(platform, "f", pid)
+        platform._life._hang_after = 0.2  # the container has been made: from here on nothing else takes long
+        call = platform.invoke("f", lambda context: time.sleep(1000))
+        assert platform.next_completion() is call
+        assert call.status == "hung"
+        assert gone(process)
