@@ -289,11 +289,12 @@ class _Machines:
     def __enter__(self) -> Self:
         from ray.cluster_utils import Cluster
 
-        from stellaris.runtime.cluster.platform import connect, stay_on_loopback
+        from stellaris.runtime.cluster.platform import connect, starting_processes, stay_on_loopback
 
         stay_on_loopback()
-        self._cluster = Cluster(initialize_head=True, head_node_args={**_NODE, "include_dashboard": False})
-        self._second = self._cluster.add_node(**_NODE)
+        with starting_processes():
+            self._cluster = Cluster(initialize_head=True, head_node_args={**_NODE, "include_dashboard": False})
+            self._second = self._cluster.add_node(**_NODE)
         connect(self._cluster.address)
         return self
 
@@ -313,13 +314,16 @@ class _Machines:
         """Makes the second node anew if it was killed."""
         import ray
 
+        from stellaris.runtime.cluster.platform import starting_processes
+
         if _alive(self.second):
             return
         self._cluster.remove_node(self._second, allow_graceful=False)
         until = time.monotonic() + 60.0
         while sum(node["Alive"] for node in ray.nodes()) > 1 and time.monotonic() < until:
             time.sleep(0.05)
-        self._second = self._cluster.add_node(**_NODE)
+        with starting_processes():
+            self._second = self._cluster.add_node(**_NODE)
 
 
 _NODE = {"num_cpus": 4, "object_store_memory": 100 * 2**20}

@@ -30,13 +30,15 @@ def two_nodes(processors: int = 8) -> Iterator[str]:
     import ray
     from ray.cluster_utils import Cluster
 
-    from stellaris.runtime.cluster.platform import connect, stay_on_loopback
+    from stellaris.runtime.cluster.platform import connect, starting_processes, stay_on_loopback
 
     stay_on_loopback()
     node = {"num_cpus": processors, "object_store_memory": _STORE}
-    cluster = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
+    with starting_processes():
+        cluster = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
     try:
-        cluster.add_node(**node)
+        with starting_processes():
+            cluster.add_node(**node)
         connect(cluster.address)
         yield cluster.address
     finally:

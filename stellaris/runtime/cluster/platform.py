@@ -3,7 +3,8 @@
 import contextlib
 import math
 import os
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from queue import Empty
 from typing import Any
@@ -163,7 +164,8 @@ def connect(address: str | None = None, **options: Any) -> bool:
         stay_on_loopback()
         # "local", because without an address Ray would join a cluster that it finds here, or that RAY_ADDRESS names.
         quiet = {"include_dashboard": False, "log_to_driver": False, "configure_logging": False}
-        ray.init(address="local", **quiet | options)
+        with starting_processes():
+            ray.init(address="local", **quiet | options)
     else:
         ray.init(address=address, log_to_driver=False)
     return True
@@ -177,6 +179,14 @@ def stay_on_loopback() -> None:
     # processes are told by it.
     os.environ[ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR] = "0"
     ray_constants.ENABLE_RAY_CLUSTER = False
+
+
+@contextlib.contextmanager
+def starting_processes() -> Iterator[None]:
+    """Without JAX's warning of forks: what Ray forks of this process becomes another program at once."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=r"os\.fork\(\) was called", category=RuntimeWarning)
+        yield
 
 
 def _needy(spec: FunctionSpec) -> bool:

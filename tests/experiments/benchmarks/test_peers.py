@@ -40,7 +40,7 @@ def test_the_fastest_way_is_kept(monkeypatch):
         return [Round(0.0, 0, None), Round(1.0, speeds[way.name] + len(tried), None)]
 
     monkeypatch.setattr(peers, "_run", run)
-    measured, ways = peers._speeds([side("a", "slow", "fast"), side("b", "only")], 2, lambda line: None)
+    measured, ways = peers.speeds_of([side("a", "slow", "fast"), side("b", "only")], 2, lambda line: None)
     assert tried == [("a", "slow"), ("a", "fast"), ("b", "only"), ("a", "fast"), ("b", "only")]
     assert {name: way.name for name, way in ways.items()} == {"a": "fast", "b": "only"}
     assert measured == {"a": [32.0, 34.0], "b": [23.0, 25.0]}
