@@ -148,7 +148,7 @@ def bar(axes: Axes, place: int, values: Sequence[float], colour: str) -> None:
 def per_run(
     systems: Sequence[Curves], path: Path, *, title: str, xlabel: str, panels: Mapping[str, str], x: str = "round"
 ) -> None:
-    """Columns of the history over another, a panel a column: a thin line a run."""
+    """Columns of the history over another, a panel a column: a thin line a run, each system's first the strongest."""
     with figure(path, title, columns=len(panels), suffixes=(".png", ".pdf")) as several:
         for axes, (column, label) in zip(several, panels.items(), strict=True):
             for contender, histories in systems:
@@ -159,7 +159,7 @@ def per_run(
                         [row[column] for row in rows],
                         label=contender.name if i == 0 else None,
                         linewidth=0.9,
-                        alpha=0.7,
+                        alpha=0.9 if i == 0 else 0.25,
                         color=contender.colour,
                         linestyle=contender.line,
                     )
