@@ -58,6 +58,10 @@ class Process:
         self._packer = Packer()
         self._unpacker = Unpacker()
 
+    def __repr__(self) -> str:
+        """How Ray's dashboard and its logs name the actor."""
+        return f"{self._container.function} {self._container.number}"
+
     def load(self, number: int, program: Sequence[Any]) -> None:
         """Loads a program, to be run by its number; one that cannot be loaded fails the calls that run it.
 

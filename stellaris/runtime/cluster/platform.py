@@ -45,7 +45,7 @@ class RayPlatform(EventPlatform):
     Args:
       functions: the deployment, by name. Their `Resources` are reserved with Ray: processors, memory, and for each of a
         container's `gpu_slots` a share of a GPU.
-      address: of a cluster, as `ray.init` takes it, such as `"auto"` or `"ray://head:10001"`; None for this machine.
+      address: `"auto"`, or such as `"10.0.0.1:6379"`, of a cluster that this machine is part of; None for it alone.
       seed: of the contexts' keys and of the delays that are drawn.
       keep_versions: how many of the newest versions of a name the store keeps, beside those that invocations hold.
       store_capacity: the most bytes that the store holds; Ray's own limit counts besides.
@@ -157,7 +157,15 @@ def connect(address: str | None = None, **options: Any) -> bool:
 
     Returns:
       Whether it was not initialised before.
+
+    Raises:
+      ValueError: if the address is one of Ray's client.
     """
+    if address is not None and address.startswith("ray://"):
+        raise ValueError(
+            f"address={address!r}: Ray's client has no part in the object store; run the program on a machine of the "
+            'cluster, with address="auto"'
+        )
     if ray.is_initialized():
         return False
     if address is None:

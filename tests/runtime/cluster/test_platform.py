@@ -41,12 +41,18 @@ def test_ray_is_started_for_this_machine_alone_or_on_a_cluster(monkeypatch: pyte
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "init", lambda **options: started.append(options))
     assert connect()
-    assert connect("ray://head:10001")
+    assert connect("head:6379")
     here, there = started
     assert here["include_dashboard"] is False
     assert here["address"] == "local"
-    assert there["address"] == "ray://head:10001"
+    assert there["address"] == "head:6379"
     assert os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] == "0"
+
+
+def test_rays_client_is_refused() -> None:
+    """It is outside of the cluster, and so has no part in the object store."""
+    with pytest.raises(ValueError, match=r"address='ray://head:10001': .* run the program on a machine of the cluster"):
+        connect("ray://head:10001")
 
 
 @pytest.mark.parametrize("fails", [False, True])
