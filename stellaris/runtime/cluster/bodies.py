@@ -10,7 +10,7 @@ import ray
 import ray.exceptions
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from stellaris.runtime.cluster.container import PROGRAMS, Process, Returned, Sent
+from stellaris.runtime.cluster.container import PROGRAMS, Process, Returned, Sent, fields, message
 from stellaris.runtime.cluster.packing import Packer, Unpacker, packed_program
 from stellaris.runtime.functions import Function, FunctionSpec
 from stellaris.runtime.resources import Node, Resources
@@ -139,7 +139,7 @@ class RayBodies(BodyRunner):
         remote: _Remote = call.container.handle
         program = self._sent(call.program, call.function, remote.actor, remote.programs)
         sent = Sent(program, call.number, call.attempt, call.started or 0.0, arguments)
-        call.task = future = remote.actor.run.remote([*sent]).future()
+        call.task = future = remote.actor.run.remote(message(sent, plain=arguments is None)).future()
         future.add_done_callback(lambda _: on_done(call))
 
     def finish(self, call: Call) -> Outcome | None:
@@ -147,7 +147,7 @@ class RayBodies(BodyRunner):
         if isinstance(call.task, Settled):
             return call.task
         try:
-            returned = Returned(*call.task.result())
+            returned = Returned(*fields(call.task.result()))
             value = self._unpacker.unpack(returned.value) if returned.value else None
         except _LOST as error:
             return None, ContainerLostError(f"the container of function {call.function!r} was lost: {error}")
@@ -165,7 +165,7 @@ class RayBodies(BodyRunner):
         """Notes what a body has taken; that is all that it takes."""
         if not isinstance(call.task, Settled) and call.task.exception() is None:
             assert call.container is not None
-            returned = Returned(*call.task.result())
+            returned = Returned(*fields(call.task.result()))
             self._note("unpacked", call.container, returned.fetching, call.number)
             self._note("computed", call.container, returned.computing, call.number)
         return 0.0

@@ -22,6 +22,22 @@ from stellaris.runtime.simulated.threads import Outcome
 PROGRAMS = 64
 
 
+def message(fields: Sequence[Any], *, plain: bool) -> Any:
+    """What a call, or its outcome, is sent as: bytes, which Ray sends fastest; or a list, which it looks into.
+
+    Args:
+      fields: of a `Sent` or a `Returned`.
+      plain: whether there are but numbers in it, and nothing that refers to the object store.
+    """
+    return pickle.dumps(tuple(fields)) if plain else [*fields]
+
+
+def fields(message: Any) -> Sequence[Any]:
+    """What was sent as a `message`."""
+    found: Sequence[Any] = pickle.loads(message) if isinstance(message, bytes) else message
+    return found
+
+
 class Sent(NamedTuple):
     """What a container is sent for one call."""
 
@@ -90,22 +106,25 @@ class Process:
                 initialise(self._program(program), self._context(-1, 1, 0.0))
         return time.perf_counter() - began
 
-    def run(self, sent: list[Any]) -> list[Any]:
+    def run(self, sent: Any) -> Any:
         """Runs a body.
 
         Args:
-          sent: the fields of a `Sent`. Lists of numbers are what Ray sends fastest.
+          sent: a `Sent`, as a message.
 
         Returns:
-          Those of a `Returned`.
+          A `Returned`, likewise.
         """
+        returned = self._returned(Sent(*fields(sent)))
+        return message(returned, plain=returned.value is None and returned.error is None)
+
+    def _returned(self, call: Sent) -> Returned:
         began = time.perf_counter()
-        call = Sent(*sent)
         try:
             body = self._program(call.program)
             values = self._unpacker.unpack(call.arguments) if call.arguments else ()
         except Exception as error:
-            return [None, _sendable(error), time.perf_counter() - began, 0.0]
+            return Returned(None, _sendable(error), time.perf_counter() - began, 0.0)
         fetched = time.perf_counter()
         value, failure = _outcome(body, self._context(call.number, call.attempt, call.now), values)
         computed = time.perf_counter()
@@ -115,7 +134,7 @@ class Process:
                 packed = self._packer.pack(value, f"what function {self._container.function!r} returns")
             except TypeError as error:
                 failure = _sendable(error)
-        return [packed, failure, fetched - began, computed - fetched]
+        return Returned(packed, failure, fetched - began, computed - fetched)
 
     def _program(self, number: int) -> Function:
         program = self._programs[number]

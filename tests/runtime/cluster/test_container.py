@@ -9,7 +9,7 @@ import pytest
 import ray
 
 from stellaris.runtime import Function, SimulatedPlatform
-from stellaris.runtime.cluster.container import PROGRAMS, Process, Returned, Sent
+from stellaris.runtime.cluster.container import PROGRAMS, Process, Returned, Sent, fields, message
 from stellaris.runtime.cluster.packing import Packer, Unpacker, packed_program
 from tests.runtime.helpers import spec
 
@@ -22,7 +22,9 @@ def stored(program: Function):
 def run(process: Process, program, *arguments, number: int = 0, attempt: int = 1) -> Returned:
     """One call of a program, which is in the object store, or of one that is known here alone."""
     packed = Packer().pack(arguments, "it") if arguments else None
-    return Returned(*process.run([*Sent(loaded(process, program), number, attempt, 0.5, packed)]))
+    return Returned(
+        *fields(process.run(message(Sent(loaded(process, program), number, attempt, 0.5, packed), plain=not arguments)))
+    )
 
 
 def loaded(process: Process, program):
@@ -179,6 +181,17 @@ def test_keys_are_those_that_a_simulated_platform_gives() -> None:
     assert len(keys) == 4
 
 
+def test_calls_of_numbers_go_as_bytes_and_others_as_lists() -> None:
+    """Ray looks for references in lists alone."""
+    process = Process("f", 0, 0, 0)
+    process._programs[0] = Function(lambda context, *x: x[0] if x else None)
+    assert isinstance(process.run(message(Sent(0, 0, 1, 0.5, None), plain=True)), bytes)
+    packed = Packer().pack((7,), "it")
+    returned = process.run(message(Sent(0, 0, 1, 0.5, packed), plain=False))
+    assert isinstance(returned, list)
+    assert value(Returned(*fields(returned))) == 7
+
+
 def test_a_program_is_loaded_once() -> None:
     """So that what it has compiled stays compiled."""
 
@@ -196,9 +209,9 @@ def test_programs_are_forgotten_in_the_order_in_which_they_came() -> None:
     for number in range(PROGRAMS + 2):
         process.load(number, [stored(Function(lambda context, number=number: number))])
     assert [*process._programs] == [*range(2, PROGRAMS + 2)]
-    assert value(Returned(*process.run([2, 0, 1, 0.0, None]))) == 2
+    assert value(Returned(*fields(process.run([2, 0, 1, 0.0, None])))) == 2
     process.load(500, [ray.put(b"no program")])
-    assert isinstance(Returned(*process.run([500, 0, 1, 0.0, None])).error, Exception)
+    assert isinstance(Returned(*fields(process.run([500, 0, 1, 0.0, None]))).error, Exception)
 
 
 def test_the_time_of_a_body_includes_that_of_its_arrays() -> None:
