@@ -1,0 +1,19 @@
+"""Replay of whole trajectories for sequence models, on the device: tables, selection, windows (GEAR, ICML 2023).
+
+All are pure functions of an explicit state, which compile into a training step; a table is donated where it is changed.
+"""
+
+from stellaris.replay.selection import Selection as Selection
+from stellaris.replay.selection import importance_weights as importance_weights
+from stellaris.replay.selection import select as select
+from stellaris.replay.table import Table as Table
+from stellaris.replay.table import check as check
+from stellaris.replay.table import init as init
+from stellaris.replay.table import insert as insert
+from stellaris.replay.table import reweigh as reweigh
+from stellaris.replay.table import update_weights as update_weights
+from stellaris.replay.windows import Collected as Collected
+from stellaris.replay.windows import Window as Window
+from stellaris.replay.windows import collect as collect
+from stellaris.replay.windows import random_steps as random_steps
+from stellaris.replay.windows import to_go as to_go

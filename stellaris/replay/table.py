@@ -1,0 +1,317 @@
+"""A table of whole trajectories: typed columns, a ring of rows, and what is known of each row."""
+
+import functools
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float, Int
+
+from stellaris import checks
+from stellaris.replay import weight_tree
+from stellaris.replay.weight_tree import WeightTree
+from stellaris.types import Array
+
+#: What a step holds, by column: `jax.ShapeDtypeStruct(shape, dtype)`, without the axes of trajectories and of steps.
+Spec: TypeAlias = Mapping[str, jax.ShapeDtypeStruct]
+#: Which trajectory makes room for a new one once the table is full.
+Removal: TypeAlias = Literal["oldest", "lowest"]
+
+#: What a flag in `Table.faults` or `Selection.faults` says, in the order of its bits.
+FAULTS = (
+    "a weight that is negative or not finite: it was taken for 0",
+    "a trajectory's length that is below 1 or above the table's: its weight was taken for 0",
+    "a selection from a table that is empty, or whose weights are all 0: its rows are not to be used",
+    "a selection without replacement, or of the top, of more trajectories than have a weight above 0",
+    "an index of a trajectory that is not in the table: its weight was not changed",
+)
+BAD_WEIGHT, BAD_LENGTH, EMPTY, TOO_FEW, BAD_INDEX = (1 << i for i in range(len(FAULTS)))
+
+
+class Table(NamedTuple):
+    """`capacity` trajectories of up to `length` steps. A row beyond a trajectory's steps, or of none, holds zeros."""
+
+    columns: dict[str, jax.Array]  #: `[capacity, length, ...]` each.
+    length: Int[jax.Array, " capacity"]  #: steps of each trajectory; 0 where there is none.
+    weights: WeightTree  #: of each trajectory; 0 where there is none.
+    version: Int[jax.Array, " capacity"]  #: of the policy that has sampled it.
+    number: Int[jax.Array, " capacity"]  #: how many had been inserted before it; -1 where there is none.
+    inserted: Int[jax.Array, ""]  #: trajectories so far.
+    faults: Int[jax.Array, ""]  #: what went wrong where no error could be raised; see `check`.
+
+    @property
+    def capacity(self) -> int:
+        """The most trajectories that it holds."""
+        return self.length.shape[0]
+
+    @property
+    def size(self) -> Int[jax.Array, ""]:
+        """Trajectories that it holds: in the first `size` rows."""
+        return jnp.minimum(self.inserted, self.capacity)
+
+    @property
+    def weight(self) -> Float[jax.Array, " capacity"]:
+        """Of each trajectory."""
+        return self.weights[0][: self.capacity]
+
+
+def init(spec: Spec, *, capacity: int, length: int) -> Table:
+    """An empty table.
+
+    Args:
+      spec: what a step holds, by column.
+      capacity: the most trajectories.
+      length: the most steps of a trajectory.
+
+    Returns:
+      The table, on the default device.
+
+    Raises:
+      ValueError: if `spec` is empty, `capacity` or `length` is below 1, or a dtype is not enabled in JAX.
+
+    Source:
+      GEAR (ICML 2023), trajectory tables.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> table = init({"observation": jax.ShapeDtypeStruct((3,), jnp.float32)}, capacity=10, length=5)
+      >>> table.columns["observation"].shape
+      (10, 5, 3)
+    """
+    checks.whole(at_least=1, capacity=capacity, length=length)
+    if not spec:
+        raise ValueError("spec is empty: name at least one column")
+    for name, column in spec.items():
+        if jax.dtypes.canonicalize_dtype(column.dtype) != column.dtype:
+            raise ValueError(
+                f"column {name!r} has dtype {column.dtype}: enable it by jax_enable_x64, or take half of it"
+            )
+    return Table(
+        columns={name: jnp.zeros((capacity, length, *one.shape), one.dtype) for name, one in spec.items()},
+        length=jnp.zeros(capacity, jnp.int32),
+        weights=weight_tree.build(jnp.zeros(capacity, jnp.float32)),
+        version=jnp.zeros(capacity, jnp.int32),
+        number=jnp.full(capacity, -1, jnp.int32),
+        inserted=jnp.zeros((), jnp.int32),
+        faults=jnp.zeros((), jnp.int32),
+    )
+
+
+def insert(
+    table: Table,
+    columns: Mapping[str, Array],
+    *,
+    length: Int[Array, " batch"] | None = None,
+    weight: Float[Array, " batch"] | float = 1.0,
+    version: Int[Array, " batch"] | int = 0,
+    removal: Removal = "oldest",
+) -> Table:
+    """The table with a batch of trajectories more. The one that is given is donated: use what is returned.
+
+    Args:
+      table: to add to.
+      columns: `[batch, steps, ...]` of each of the table's columns; `steps` is at most the table's length.
+      length: `[batch]` of each trajectory, in steps; all of them by default. What lies behind is not kept.
+      weight: `[batch]` or one for all, by which it is selected.
+      version: `[batch]` or one for all, of the policy that has sampled it.
+      removal: of a full table the oldest make room, or those of the lowest weight, of equal ones that in the first row.
+        The oldest are found by going round the rows, so a table should have one rule throughout.
+
+    Returns:
+      The table. A weight or a length that is no valid one sets a flag: see `check`.
+
+    Raises:
+      TypeError: if a column has another dtype.
+      ValueError: if columns are missing or unknown, a shape does not fit, or there are more than the table holds.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> table = init({"reward": jax.ShapeDtypeStruct((), jnp.float32)}, capacity=2, length=3)
+      >>> for i in range(3):
+      ...     table = insert(table, {"reward": jnp.full((1, 3), float(i))}, version=i)
+      >>> table.version.tolist(), table.columns["reward"][:, 0].tolist()
+      ([2, 1], [2.0, 1.0])
+    """
+    if removal not in ("oldest", "lowest"):
+        raise ValueError(f"removal={removal!r}: expected 'oldest' or 'lowest'")
+    steps = _check_columns(table, columns)
+    batch = len(next(iter(columns.values())))
+    given: dict[str, Any] = {"length": steps if length is None else length, "weight": weight, "version": version}
+    for name, value in given.items():
+        if np.shape(value) not in ((), (batch,)):
+            raise ValueError(f"{name} has shape {np.shape(value)}: expected ({batch},), one for each trajectory")
+    checks.integers(length=given["length"], version=given["version"])
+    changed: Table = _insert(table, dict(columns), *given.values(), removal)
+    return changed
+
+
+@functools.partial(jax.jit, donate_argnums=0, static_argnums=5)
+def _insert(table: Table, columns: dict[str, Any], length: Any, weight: Any, version: Any, removal: Removal) -> Table:
+    batch, steps = next(iter(columns.values())).shape[:2]
+    length = jnp.broadcast_to(jnp.asarray(length, jnp.int32), batch)
+    weight = jnp.broadcast_to(jnp.asarray(weight, jnp.float32), batch)
+    row = _rows(table, batch, removal)
+    fits = (length >= 1) & (length <= steps)
+    sound = jnp.isfinite(weight) & (weight >= 0)
+    length = jnp.clip(length, 0, steps)
+    faults = jnp.where(fits.all(), 0, BAD_LENGTH) | jnp.where(sound.all(), 0, BAD_WEIGHT)
+    kept = jnp.arange(steps) < length[:, None]
+    return Table(
+        columns={name: _set_rows(table.columns[name], row, new, kept) for name, new in columns.items()},
+        length=table.length.at[row].set(length),
+        weights=weight_tree.update(table.weights, row, jnp.where(fits & sound, weight, 0.0)),
+        version=table.version.at[row].set(jnp.broadcast_to(jnp.asarray(version, jnp.int32), batch)),
+        number=table.number.at[row].set(table.inserted + jnp.arange(batch)),
+        inserted=table.inserted + batch,
+        faults=table.faults | faults,
+    )
+
+
+def _rows(table: Table, batch: int, removal: Removal) -> Int[jax.Array, " batch"]:
+    """Where a batch goes: first into rows that hold nothing, in order."""
+    if removal == "oldest":
+        return jnp.asarray((table.inserted + jnp.arange(batch)) % table.capacity)
+    ranks = jnp.where(table.number < 0, -1.0, table.weight)
+    _, lowest = jax.lax.top_k(-ranks, batch)
+    return lowest.astype(jnp.int32)
+
+
+def _set_rows(column: jax.Array, row: Int[jax.Array, " batch"], new: Any, kept: jax.Array) -> jax.Array:
+    """A column with other rows, one after the other: so each is a copy in place."""
+    batch, steps = kept.shape
+    new = jnp.where(kept.reshape(batch, steps, *[1] * (new.ndim - 2)), jnp.asarray(new), 0)
+    new = jnp.pad(new, [(0, 0), (0, column.shape[1] - steps), *[(0, 0)] * (new.ndim - 2)])
+
+    def one(i: Any, column: jax.Array) -> jax.Array:
+        changed: jax.Array = jax.lax.dynamic_update_index_in_dim(column, new[i], row[i], 0)
+        return changed
+
+    changed: jax.Array = jax.lax.fori_loop(0, batch, one, column)
+    return changed
+
+
+def update_weights(table: Table, index: Int[Array, " k"], weight: Float[Array, " k"]) -> Table:
+    """The table with other weights of some trajectories, in O(k log capacity). The one that is given is donated.
+
+    Args:
+      table: to change.
+      index: `[k]` rows, as a selection names them. Of the same row twice the last counts.
+      weight: `[k]`, not negative.
+
+    Returns:
+      The table. A weight or an index that is no valid one sets a flag: see `check`.
+
+    Raises:
+      TypeError: if `index` is not whole, or `weight` not floating point.
+      ValueError: if their shapes differ.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> table = init({"reward": jax.ShapeDtypeStruct((), jnp.float32)}, capacity=2, length=3)
+      >>> table = insert(table, {"reward": jnp.zeros((2, 3))})
+      >>> update_weights(table, jnp.array([1]), jnp.array([4.0])).weight.tolist()
+      [1.0, 4.0]
+    """
+    checks.integers(index=index)
+    checks.floats(weight=weight)
+    checks.same_shape(index, "index", weight=weight)
+    changed: Table = _update_weights(table, jnp.ravel(index), jnp.ravel(weight))
+    return changed
+
+
+@functools.partial(jax.jit, donate_argnums=0)
+def _update_weights(table: Table, index: Any, weight: Any) -> Table:
+    weight = jnp.asarray(weight, jnp.float32)
+    sound = jnp.isfinite(weight) & (weight >= 0)
+    there = (index >= 0) & (index < table.size)
+    faults = jnp.where(there.all(), 0, BAD_INDEX) | jnp.where(sound.all(), 0, BAD_WEIGHT)
+    places = jnp.where(there, index, len(table.weights[0])).astype(jnp.int32)
+    weights = weight_tree.update(table.weights, places, jnp.where(sound, weight, 0.0))
+    return table._replace(weights=weights, faults=table.faults | faults)
+
+
+def reweigh(table: Table, weight: Float[Array, " capacity"]) -> Table:
+    """The table with other weights of all trajectories, in O(capacity); those of empty rows stay 0.
+
+    By staleness: once for each version that is published, and each draw is as fast as before.
+
+    Args:
+      table: to change; it is donated.
+      weight: `[capacity]`, not negative.
+
+    Returns:
+      The table. A weight that is no valid one sets a flag: see `check`.
+
+    Raises:
+      TypeError: if `weight` is not floating point.
+      ValueError: if its shape is another.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from stellaris import exponential_weight
+      >>> table = init({"reward": jax.ShapeDtypeStruct((), jnp.float32)}, capacity=2, length=3)
+      >>> table = insert(table, {"reward": jnp.zeros((2, 3))}, version=jnp.array([4, 6]))
+      >>> newest = 6
+      >>> reweigh(table, exponential_weight(newest - table.version, rate=jnp.log(2.0))).weight.tolist()
+      [0.25, 1.0]
+    """
+    checks.floats(weight=weight)
+    checks.same_shape(table.length, "length", weight=weight)
+    changed: Table = _reweigh(table, weight)
+    return changed
+
+
+@functools.partial(jax.jit, donate_argnums=0)
+def _reweigh(table: Table, weight: Any) -> Table:
+    there = table.number >= 0
+    sound = (jnp.isfinite(weight) & (weight >= 0)) | ~there
+    weights = weight_tree.build(jnp.where(there & sound, weight, 0.0).astype(jnp.float32))
+    return table._replace(weights=weights, faults=table.faults | jnp.where(sound.all(), 0, BAD_WEIGHT))
+
+
+def check(checked: Any) -> None:
+    """Raises if something went wrong where compiled code could not raise.
+
+    Args:
+      checked: a table, or a selection. This waits until it is computed.
+
+    Raises:
+      ValueError: names what.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> table = init({"reward": jax.ShapeDtypeStruct((), jnp.float32)}, capacity=2, length=3)
+      >>> check(insert(table, {"reward": jnp.zeros((1, 3))}, weight=-1.0))
+      Traceback (most recent call last):
+      ValueError: a weight that is negative or not finite: it was taken for 0
+    """
+    faults = int(np.bitwise_or.reduce(np.asarray(checked.faults), axis=None))
+    if faults:
+        raise ValueError("; ".join(text for i, text in enumerate(FAULTS) if faults >> i & 1))
+
+
+def _check_columns(table: Table, columns: Mapping[str, Array]) -> int:
+    """Raises unless a batch's columns are those of the table; returns their steps."""
+    missing, unknown = sorted({*table.columns} - {*columns}), sorted({*columns} - {*table.columns})
+    if missing or unknown:
+        what = f"column {missing[0]!r} is missing" if missing else f"column {unknown[0]!r} is unknown"
+        raise ValueError(f"{what}: the table has {', '.join(table.columns)}")
+    first = next(iter(columns))
+    if np.ndim(columns[first]) < 2:
+        raise ValueError(f"column {first!r} has shape {np.shape(columns[first])}: expected [batch, steps, ...]")
+    batch, steps = np.shape(columns[first])[:2]
+    for name, column in table.columns.items():
+        new = columns[name]
+        if np.shape(new) != (batch, steps, *column.shape[2:]):
+            expected = ", ".join(map(str, ("batch", "steps", *column.shape[2:])))
+            raise ValueError(f"column {name!r} has shape {np.shape(new)}: expected [{expected}], {batch} and {steps}")
+        if jnp.result_type(new) != column.dtype:
+            raise TypeError(f"column {name!r} has dtype {jnp.result_type(new)}: the table has {column.dtype}")
+    length = next(iter(table.columns.values())).shape[1]
+    if not 1 <= steps <= length:
+        raise ValueError(f"columns have {steps} steps: a trajectory of the table has 1 to {length}")
+    if not 1 <= batch <= table.capacity:
+        raise ValueError(f"columns have {batch} trajectories: the table holds {table.capacity}")
+    return int(steps)

@@ -1,0 +1,286 @@
+"""What of a trajectory goes into a batch: windows of its columns, padded to one length."""
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from stellaris import checks
+from stellaris.replay.selection import Selection
+from stellaris.replay.table import Table
+from stellaris.types import Array
+
+
+@dataclass(frozen=True)
+class Window:
+    """`length` steps of a column, from `offset` steps after the step that a sample is about.
+
+    Args:
+      column: of the table.
+      length: steps.
+      offset: of the first; below 0 for steps before. A history of ten steps up to this one has -9.
+      pad: where padding goes if the trajectory has not all of these steps: before them or after them.
+      value: of the padding.
+      to_go: None for the column itself. A discount for the sum of what it has from each step to the trajectory's end,
+        discounted by this: the return to go, if the column is the reward.
+    """
+
+    column: str
+    length: int
+    offset: int = 0
+    pad: Literal["head", "tail"] = "tail"
+    value: float = 0.0
+    to_go: float | None = None
+
+
+class Collected(NamedTuple):
+    """A batch."""
+
+    values: dict[str, jax.Array]  #: `[k, length, ...]` of each window.
+    mask: dict[str, Bool[jax.Array, "k length"]]  #: what of it is not padding.
+    length: Int[jax.Array, " k"]  #: of the trajectories.
+    version: Int[jax.Array, " k"]  #: of the policies that have sampled them.
+
+
+def random_steps(
+    table: Table, selection: Selection, key: jax.Array, *, axis: str | None = None
+) -> Int[jax.Array, " k"]:
+    """A step of each selected trajectory, all of its steps alike.
+
+    Args:
+      table: or, within `shard_map`, this device's shard of it.
+      selection: of it.
+      key: of the draws; the same on all devices.
+      axis: of the mesh, within `shard_map`.
+
+    Returns:
+      Steps `[k]`, from 0.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from stellaris.replay import init, insert, select
+      >>> table = init({"reward": jax.ShapeDtypeStruct((), jnp.float32)}, capacity=4, length=9)
+      >>> table = insert(table, {"reward": jnp.zeros((1, 9))}, length=jnp.array([3]))
+      >>> drawn = select(table, jax.random.key(0), 100)
+      >>> sorted({*random_steps(table, drawn, jax.random.key(1)).tolist()})
+      [0, 1, 2]
+    """
+    shard, row = _place(table, selection.row, axis)
+    length = table.length[row]
+    if axis is not None:
+        length = jax.lax.psum(jnp.where(shard, length, 0), axis)  # type: ignore[no-untyped-call]
+    return jax.random.randint(key, length.shape, 0, jnp.maximum(length, 1))
+
+
+def collect(
+    table: Table,
+    selection: Selection,
+    windows: Mapping[str, Window],
+    *,
+    step: Int[Array, " k"] | int = 0,
+    axis: str | None = None,
+) -> Collected:
+    """Windows of the selected trajectories, padded to one length each.
+
+    Args:
+      table: or, within `shard_map`, this device's shard of it.
+      selection: of it.
+      windows: by the name that each has in the batch.
+      step: `[k]` or one for all: the step of its trajectory that a sample is about. See `random_steps`.
+      axis: of the mesh, within `shard_map`. Each device then gets its part of the batch, `k / devices` rows in order.
+
+    Returns:
+      The batch. If the selection has a fault, its mask is empty.
+
+    Raises:
+      ValueError: if there are no windows, a column is unknown, a window is longer than the table's trajectories, its
+        padding does not fit into the column's dtype, or the devices do not divide the batch.
+
+    Source:
+      GEAR (ICML 2023), subscription patterns: offset, length, padding at head or tail.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from stellaris.replay import init, insert, select
+      >>> table = init({"reward": jax.ShapeDtypeStruct((), jnp.float32)}, capacity=1, length=4)
+      >>> table = insert(table, {"reward": jnp.array([[1.0, 2.0, 3.0]])})
+      >>> windows = {
+      ...     "history": Window("reward", 3, offset=-2, pad="head", value=-1.0),
+      ...     "return": Window("reward", 2, to_go=0.5),
+      ... }
+      >>> batch = collect(table, select(table, jax.random.key(0), 1), windows, step=1)
+      >>> batch.values["history"].tolist(), batch.mask["history"].tolist(), batch.values["return"].tolist()
+      ([[-1.0, 1.0, 2.0]], [[False, True, True]], [[3.5, 3.0]])
+    """
+    if not windows:
+        raise ValueError("windows is empty: name at least one")
+    longest = next(iter(table.columns.values())).shape[1]
+    for name, window in windows.items():
+        _check(name, window, table, longest)
+    checks.integers(step=jnp.asarray(step))
+    count = selection.row.shape[0]
+    if np.shape(step) not in ((), (count,)):
+        raise ValueError(f"step has shape {np.shape(step)}: expected ({count},), one for each trajectory")
+    if axis is not None and count % jax.lax.axis_size(axis):
+        raise ValueError(f"selection has {count} trajectories: {jax.lax.axis_size(axis)} devices do not divide them")
+    batch: Collected = _collect(table, selection, tuple(windows.items()), step, axis)
+    return batch
+
+
+@functools.partial(jax.jit, static_argnums=(2, 4))
+def _collect(
+    table: Table, selection: Selection, windows: tuple[tuple[str, Window], ...], step: Any, axis: str | None
+) -> Collected:
+    here, row = _place(table, selection.row, axis)
+    here &= selection.faults == 0
+    step = jnp.broadcast_to(jnp.asarray(step, jnp.int32), row.shape)
+    length = jnp.where(here, table.length[row], 0)
+    values, mask = {}, {}
+    for name, window in windows:
+        first = jnp.maximum(step + window.offset, 0)
+        many = jnp.clip(jnp.minimum(step + window.offset + window.length, length) - first, 0, window.length)
+        source = first if window.pad == "tail" else first - (window.length - many)
+        place = jnp.arange(window.length)
+        there = place < many[:, None] if window.pad == "tail" else place >= (window.length - many)[:, None]
+        column = table.columns[window.column]
+        if window.to_go is not None:
+            column = to_go(column[row], table.length[row], discount=window.to_go)
+            found = _slices(column, jnp.arange(len(row)), source, there, window)
+        else:
+            found = _slices(column, row, source, there, window)
+        values[name], mask[name] = found, there
+    batch = Collected(values, mask, length, jnp.where(here, table.version[row], 0))
+    if axis is None:
+        return batch
+    return _scattered(batch, {name: window.value for name, window in windows}, axis)
+
+
+def _slices(column: jax.Array, row: jax.Array, source: jax.Array, there: jax.Array, window: Window) -> jax.Array:
+    """The steps from `source` on of some rows, and padding where nothing is `there`."""
+
+    # On a CPU a gather goes number by number, but a loop of slices copies whole windows.
+    slices: jax.Array = jax.lax.platform_dependent(
+        column,
+        row,
+        source,
+        there,
+        cpu=functools.partial(_copied, window=window),
+        default=functools.partial(_gathered, window=window),
+    )
+    return slices
+
+
+def _copied(column: jax.Array, row: jax.Array, source: jax.Array, there: jax.Array, *, window: Window) -> jax.Array:
+    steps = column.shape[1]
+    padding = jnp.asarray(window.value, column.dtype)
+    start = jnp.clip(source, 0, steps - window.length)
+    whole = there.all(1)
+
+    def one(i: Any, batch: jax.Array) -> jax.Array:
+        at: Any = (row[i], start[i], *[0] * (column.ndim - 2))
+        found = jax.lax.dynamic_slice(column, at, (1, window.length, *column.shape[2:]))
+
+        def padded(found: jax.Array) -> jax.Array:
+            moved = jnp.roll(found, start[i] - source[i], axis=1)
+            return jnp.where(there[i].reshape(1, -1, *[1] * (column.ndim - 2)), moved, padding)
+
+        found = jax.lax.cond(whole[i], lambda found: found, padded, found)
+        return jax.lax.dynamic_update_slice(batch, found, (i, *[0] * (column.ndim - 1)))
+
+    batch = jnp.zeros((len(row), window.length, *column.shape[2:]), column.dtype)
+    copied: jax.Array = jax.lax.fori_loop(0, len(row), one, batch)
+    return copied
+
+
+def _gathered(column: jax.Array, row: jax.Array, source: jax.Array, there: jax.Array, *, window: Window) -> jax.Array:
+    padding = jnp.asarray(window.value, column.dtype)
+    steps = jnp.clip(source[:, None] + jnp.arange(window.length), 0, column.shape[1] - 1)
+    found = column[row[:, None], steps]
+    return jnp.where(there.reshape(*there.shape, *[1] * (column.ndim - 2)), found, padding)
+
+
+def to_go(
+    values: Float[Array, "k steps *rest"], length: Int[Array, " k"], *, discount: float = 1.0
+) -> Float[jax.Array, "k steps *rest"]:
+    """The discounted sum from each step to the trajectory's end: `g[t] = x[t] + discount * g[t + 1]`.
+
+    Args:
+      values: `[k, steps, ...]` such as rewards.
+      length: `[k]` of the trajectories; what lies behind counts for nothing, and is 0.
+      discount: between 0 and 1.
+
+    Returns:
+      The sums, in the dtype of `values`.
+
+    Raises:
+      TypeError: if `values` is not floating point.
+      ValueError: if `discount` is not between 0 and 1.
+
+    Source:
+      Decision Transformer (Chen et al. 2021): returns to go, there with a discount of 1.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> to_go(jnp.array([[1.0, 2.0, 4.0, 100.0]]), jnp.array([3]), discount=0.5).tolist()
+      [[3.0, 4.0, 4.0, 0.0]]
+    """
+    checks.floats(values=values)
+    checks.between_zero_and_one(discount=discount)
+    steps = jnp.arange(values.shape[1])
+    kept = (steps < jnp.asarray(length)[:, None]).reshape(*values.shape[:2], *[1] * (values.ndim - 2))
+
+    def back(after: jax.Array, now: jax.Array) -> tuple[jax.Array, jax.Array]:
+        total = now + jnp.asarray(discount, now.dtype) * after
+        return total, total
+
+    ordered = jnp.moveaxis(jnp.where(kept, jnp.asarray(values), 0), 1, 0)
+    _, sums = jax.lax.scan(back, jnp.zeros_like(ordered[0]), ordered, reverse=True)
+    return jnp.moveaxis(sums, 0, 1)
+
+
+def _place(table: Table, index: jax.Array, axis: str | None) -> tuple[jax.Array, jax.Array]:
+    """Whether trajectories are in this shard, and in which of its rows."""
+    if axis is None:
+        return jnp.ones(index.shape, bool), index
+    return index // table.capacity == jax.lax.axis_index(axis), index % table.capacity
+
+
+def _scattered(batch: Collected, padding: Mapping[str, float], axis: str) -> Collected:
+    """Each device's part of the batch: the owners have its rows, all others zeros."""
+
+    def part(x: jax.Array) -> jax.Array:
+        whole = x.astype(jnp.uint8) if x.dtype == bool else x
+        summed: jax.Array = jax.lax.psum_scatter(whole, axis, tiled=True)  # type: ignore[no-untyped-call]
+        return summed.astype(x.dtype)
+
+    mask = jax.tree.map(part, batch.mask)
+    values = {}
+    for name, value in batch.values.items():
+        there = batch.mask[name].reshape(*batch.mask[name].shape, *[1] * (value.ndim - 2))
+        summed = part(jnp.where(there, value, jnp.zeros((), value.dtype)))
+        kept = mask[name].reshape(*mask[name].shape, *[1] * (value.ndim - 2))
+        values[name] = jnp.where(kept, summed, jnp.asarray(padding[name], value.dtype))
+    return Collected(values, mask, part(batch.length), part(batch.version))
+
+
+def _check(name: str, window: Window, table: Table, longest: int) -> None:
+    """Raises a ValueError unless a window fits the table."""
+    if window.column not in table.columns:
+        raise ValueError(f"window {name!r}: column {window.column!r} is unknown; there are {', '.join(table.columns)}")
+    if not 1 <= window.length <= longest:
+        raise ValueError(f"window {name!r}: length={window.length} is not between 1 and the table's {longest}")
+    if window.pad not in ("head", "tail"):
+        raise ValueError(f"window {name!r}: pad={window.pad!r}, expected 'head' or 'tail'")
+    dtype = table.columns[window.column].dtype
+    if not jnp.issubdtype(dtype, jnp.floating):
+        if window.to_go is not None:
+            raise ValueError(f"window {name!r}: to_go sums a column of floating point, not of {dtype}")
+        if int(window.value) != window.value or np.asarray(window.value).astype(dtype) != window.value:
+            raise ValueError(f"window {name!r}: value={window.value} does not fit into {dtype}")
+    if window.to_go is not None:
+        checks.between_zero_and_one(to_go=window.to_go)
