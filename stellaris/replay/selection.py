@@ -1,7 +1,8 @@
 """Which trajectories a batch is made of: drawn on the device, from one table or from all shards of one.
 
 Within a `jax.shard_map` over a mesh axis each device has a shard, and `axis` names that axis. All devices then draw
-the same trajectories of all shards from the shards' totals, which they exchange, with the chances of one table.
+the same trajectories of all shards from the shards' totals, which they exchange, with the chances of one table. Such a
+`shard_map` needs `check_vma=False`: JAX cannot prove that what was drawn is the same on all devices.
 """
 
 import functools
@@ -66,14 +67,26 @@ def select(
       >>> bool(abs((drawn.row == 2).mean() - 0.75) < 0.05), sorted({*drawn.probability.tolist()})
       (True, [0.25, 0.75])
     """
+    shards = 1 if axis is None else jax.lax.axis_size(axis)
+    check_count(table.capacity * shards, count, by=by, replace=replace)
+    selection: Selection = _select(table, key, count, by, replace, axis)
+    return selection
+
+
+def check_count(capacity: int, count: int, *, by: By, replace: bool) -> None:
+    """Raises unless `select` can draw so many.
+
+    Args:
+      capacity: of the table, or of all shards together.
+      count: to draw.
+      by: likewise.
+      replace: likewise.
+    """
     if by not in ("uniform", "weight", "top"):
         raise ValueError(f"by={by!r}: expected 'uniform', 'weight' or 'top'")
     checks.whole(at_least=1, count=count)
-    shards = 1 if axis is None else jax.lax.axis_size(axis)
-    if (by == "top" or not replace) and count > table.capacity * shards:
-        raise ValueError(f"count={count}: without replacement there are at most {table.capacity * shards}")
-    selection: Selection = _select(table, key, count, by, replace, axis)
-    return selection
+    if (by == "top" or not replace) and count > capacity:
+        raise ValueError(f"count={count}: without replacement there are at most {capacity}")
 
 
 @functools.partial(jax.jit, static_argnums=(2, 3, 4, 5))
@@ -93,8 +106,8 @@ def _select(table: Table, key: jax.Array, count: int, by: By, replace: bool, axi
 def _uniform(table: Table, key: jax.Array, count: int, axis: str | None) -> Selection:
     """Numbers of trajectories, counted through the shards."""
     sizes = _of_all(table.size, axis)
-    ends = jnp.cumsum(sizes)
-    drawn = jax.random.randint(key, (count,), 0, jnp.maximum(ends[-1], 1))
+    ends = jnp.cumsum(sizes, dtype=jnp.int32)
+    drawn = jax.random.randint(key, (count,), 0, jnp.maximum(ends[-1], 1), jnp.int32)
     shard = jnp.searchsorted(ends, drawn, side="right").astype(jnp.int32)
     row = drawn - (ends - sizes)[shard]
     probability = jnp.broadcast_to(1.0 / jnp.maximum(ends[-1], 1), (count,)).astype(jnp.float32)
@@ -105,13 +118,15 @@ def _weighted(table: Table, tree: WeightTree, key: jax.Array, count: int, axis: 
     """A point on the line of all weights each: the shard that it falls into finds the trajectory."""
     totals = _of_all(weight_tree.total(tree), axis)
     ends = jnp.cumsum(totals)
-    drawn = jax.random.uniform(key, (count,)) * ends[-1]
-    shards = jnp.arange(len(totals))
+    drawn = jax.random.uniform(key, (count,), jnp.float32) * ends[-1]
+    shards = jnp.arange(len(totals), dtype=jnp.int32)
     # Of the shards that have any weight, the first whose end is beyond the point, or the last, should rounding be.
     last = len(totals) - 1 - jnp.argmax(totals[::-1] > 0)
-    shard = jnp.minimum((ends[:, None] <= drawn).sum(0), last)
+    shard = jnp.minimum((ends[:, None] <= drawn).sum(0), last).astype(jnp.int32)
     here = shards[0] if axis is None else jax.lax.axis_index(axis)
-    row = weight_tree.find(tree, drawn - (ends - totals)[here])
+    # A shard begins exactly where the one before it ends, so that no point lies before the shard that it falls into.
+    starts = jnp.concatenate([jnp.zeros(1, ends.dtype), ends[:-1]])
+    row = weight_tree.find(tree, drawn - starts[here])
     weight = tree[0][row]
     index = _sum(jnp.where(shard == here, here * table.capacity + row, 0), axis)
     weight = _sum(jnp.where(shard == here, weight, 0.0), axis)
@@ -128,8 +143,8 @@ def _race(table: Table, tree: WeightTree, key: jax.Array, count: int, axis: str 
     here = jnp.int32(0) if axis is None else jax.lax.axis_index(axis)
     many = min(count, table.capacity)
     key = jax.random.fold_in(key, here)
-    waits = jax.random.exponential(key, (many,))
-    points = jax.random.uniform(jax.random.fold_in(key, 1), (many,))
+    waits = jax.random.exponential(key, (many,), jnp.float32)
+    points = jax.random.uniform(jax.random.fold_in(key, 1), (many,), jnp.float32)
 
     def draw(carry: tuple[WeightTree, jax.Array], random: tuple[jax.Array, jax.Array]):  # type: ignore[no-untyped-def]
         tree, time = carry
@@ -137,7 +152,7 @@ def _race(table: Table, tree: WeightTree, key: jax.Array, count: int, axis: str 
         left = weight_tree.total(tree)
         row = weight_tree.find(tree, (point * left)[None])
         time = jnp.where(left > 0, time + wait / jnp.where(left > 0, left, 1.0), jnp.inf)
-        return (weight_tree.update(tree, row, jnp.zeros(1)), time), (row[0], time)
+        return (weight_tree.update(tree, row, jnp.zeros(1, jnp.float32)), time), (row[0], time)
 
     _, (row, time) = jax.lax.scan(draw, (tree, jnp.float32(0.0)), (waits, points))
     total = _of_all(weight_tree.total(tree), axis).sum()

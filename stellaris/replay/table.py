@@ -31,7 +31,10 @@ BAD_WEIGHT, BAD_LENGTH, EMPTY, TOO_FEW, BAD_INDEX = (1 << i for i in range(len(F
 
 
 class Table(NamedTuple):
-    """`capacity` trajectories of up to `length` steps. A row beyond a trajectory's steps, or of none, holds zeros."""
+    """`capacity` trajectories of up to `length` steps. A row beyond a trajectory's steps, or of none, holds zeros.
+
+    The shards of a table are one, too, in which each array has an axis more, `[shards, ...]`: see `sharded`.
+    """
 
     columns: dict[str, jax.Array]  #: `[capacity, length, ...]` each.
     length: Int[jax.Array, " capacity"]  #: steps of each trajectory; 0 where there is none.
@@ -43,18 +46,18 @@ class Table(NamedTuple):
 
     @property
     def capacity(self) -> int:
-        """The most trajectories that it holds."""
-        return self.length.shape[0]
+        """The most trajectories that it holds; of shards, that each holds."""
+        return self.length.shape[-1]
 
     @property
     def size(self) -> Int[jax.Array, ""]:
-        """Trajectories that it holds: in the first `size` rows."""
+        """Trajectories that it holds, or each of its shards: in the first `size` rows."""
         return jnp.minimum(self.inserted, self.capacity)
 
     @property
     def weight(self) -> Float[jax.Array, " capacity"]:
         """Of each trajectory."""
-        return self.weights[0][: self.capacity]
+        return self.weights[0][..., : self.capacity]
 
 
 def init(spec: Spec, *, capacity: int, length: int) -> Table:
@@ -134,16 +137,8 @@ def insert(
       >>> table.version.tolist(), table.columns["reward"][:, 0].tolist()
       ([2, 1], [2.0, 1.0])
     """
-    if removal not in ("oldest", "lowest"):
-        raise ValueError(f"removal={removal!r}: expected 'oldest' or 'lowest'")
-    steps = _check_columns(table, columns)
-    batch = len(next(iter(columns.values())))
-    given: dict[str, Any] = {"length": steps if length is None else length, "weight": weight, "version": version}
-    for name, value in given.items():
-        if np.shape(value) not in ((), (batch,)):
-            raise ValueError(f"{name} has shape {np.shape(value)}: expected ({batch},), one for each trajectory")
-    checks.integers(length=given["length"], version=given["version"])
-    changed: Table = _insert(table, dict(columns), *given.values(), removal)
+    length = check_batch(table, columns, length=length, weight=weight, version=version, removal=removal)
+    changed: Table = _insert(table, dict(columns), length, weight, version, removal)
     return changed
 
 
@@ -163,7 +158,7 @@ def _insert(table: Table, columns: dict[str, Any], length: Any, weight: Any, ver
         length=table.length.at[row].set(length),
         weights=weight_tree.update(table.weights, row, jnp.where(fits & sound, weight, 0.0)),
         version=table.version.at[row].set(jnp.broadcast_to(jnp.asarray(version, jnp.int32), batch)),
-        number=table.number.at[row].set(table.inserted + jnp.arange(batch)),
+        number=table.number.at[row].set(table.inserted + jnp.arange(batch, dtype=jnp.int32)),
         inserted=table.inserted + batch,
         faults=table.faults | faults,
     )
@@ -172,7 +167,7 @@ def _insert(table: Table, columns: dict[str, Any], length: Any, weight: Any, ver
 def _rows(table: Table, batch: int, removal: Removal) -> Int[jax.Array, " batch"]:
     """Where a batch goes: first into rows that hold nothing, in order."""
     if removal == "oldest":
-        return jnp.asarray((table.inserted + jnp.arange(batch)) % table.capacity)
+        return jnp.asarray((table.inserted + jnp.arange(batch, dtype=jnp.int32)) % table.capacity)
     ranks = jnp.where(table.number < 0, -1.0, table.weight)
     _, lowest = jax.lax.top_k(-ranks, batch)
     return lowest.astype(jnp.int32)
@@ -181,7 +176,7 @@ def _rows(table: Table, batch: int, removal: Removal) -> Int[jax.Array, " batch"
 def _set_rows(column: jax.Array, row: Int[jax.Array, " batch"], new: Any, kept: jax.Array) -> jax.Array:
     """A column with other rows, one after the other: so each is a copy in place."""
     batch, steps = kept.shape
-    new = jnp.where(kept.reshape(batch, steps, *[1] * (new.ndim - 2)), jnp.asarray(new), 0)
+    new = jnp.where(kept.reshape(batch, steps, *[1] * (new.ndim - 2)), jnp.asarray(new), jnp.zeros((), column.dtype))
     new = jnp.pad(new, [(0, 0), (0, column.shape[1] - steps), *[(0, 0)] * (new.ndim - 2)])
 
     def one(i: Any, column: jax.Array) -> jax.Array:
@@ -192,13 +187,16 @@ def _set_rows(column: jax.Array, row: Int[jax.Array, " batch"], new: Any, kept: 
     return changed
 
 
-def update_weights(table: Table, index: Int[Array, " k"], weight: Float[Array, " k"]) -> Table:
+def update_weights(
+    table: Table, index: Int[Array, " k"], weight: Float[Array, " k"], *, axis: str | None = None
+) -> Table:
     """The table with other weights of some trajectories, in O(k log capacity). The one that is given is donated.
 
     Args:
-      table: to change.
+      table: to change; or, within `shard_map`, this device's shard of it.
       index: `[k]` rows, as a selection names them. Of the same row twice the last counts.
       weight: `[k]`, not negative.
+      axis: of the mesh, within `shard_map`, where all devices are given the same rows and weights; None for one table.
 
     Returns:
       The table. A weight or an index that is no valid one sets a flag: see `check`.
@@ -217,16 +215,20 @@ def update_weights(table: Table, index: Int[Array, " k"], weight: Float[Array, "
     checks.integers(index=index)
     checks.floats(weight=weight)
     checks.same_shape(index, "index", weight=weight)
-    changed: Table = _update_weights(table, jnp.ravel(index), jnp.ravel(weight))
+    changed: Table = _update_weights(table, jnp.ravel(index), jnp.ravel(weight), axis)
     return changed
 
 
-@functools.partial(jax.jit, donate_argnums=0)
-def _update_weights(table: Table, index: Any, weight: Any) -> Table:
+@functools.partial(jax.jit, donate_argnums=0, static_argnums=3)
+def _update_weights(table: Table, index: Any, weight: Any, axis: str | None) -> Table:
     weight = jnp.asarray(weight, jnp.float32)
     sound = jnp.isfinite(weight) & (weight >= 0)
+    if axis is not None:
+        index = index - jax.lax.axis_index(axis) * table.capacity
     there = (index >= 0) & (index < table.size)
-    faults = jnp.where(there.all(), 0, BAD_INDEX) | jnp.where(sound.all(), 0, BAD_WEIGHT)
+    # Each row is in one shard: it is nowhere only if no device has it.
+    found = there if axis is None else jax.lax.psum(there.astype(jnp.int32), axis) > 0  # type: ignore[no-untyped-call]
+    faults = jnp.where(found.all(), 0, BAD_INDEX) | jnp.where(sound.all(), 0, BAD_WEIGHT)
     places = jnp.where(there, index, len(table.weights[0])).astype(jnp.int32)
     weights = weight_tree.update(table.weights, places, jnp.where(sound, weight, 0.0))
     return table._replace(weights=weights, faults=table.faults | faults)
@@ -287,9 +289,35 @@ def check(checked: Any) -> None:
       Traceback (most recent call last):
       ValueError: a weight that is negative or not finite: it was taken for 0
     """
-    faults = int(np.bitwise_or.reduce(np.asarray(checked.faults), axis=None))
-    if faults:
-        raise ValueError("; ".join(text for i, text in enumerate(FAULTS) if faults >> i & 1))
+    # Of shards any, computed where they are: with several processes none has all of them.
+    found = (jnp.ravel(checked.faults)[:, None] >> jnp.arange(len(FAULTS)) & 1).max(0)
+    if faults := [text for text, here in zip(FAULTS, found.tolist(), strict=True) if here]:
+        raise ValueError("; ".join(faults))
+
+
+def check_batch(
+    table: Table, columns: Mapping[str, Array], *, length: Any, weight: Any, version: Any, removal: Removal
+) -> Any:
+    """Raises unless `insert` can have these; returns the trajectories' lengths, where None stands for all steps.
+
+    Args:
+      table: of which only shapes and dtypes are looked at.
+      columns: to insert.
+      length: likewise, or None.
+      weight: likewise.
+      version: likewise.
+      removal: likewise.
+    """
+    if removal not in ("oldest", "lowest"):
+        raise ValueError(f"removal={removal!r}: expected 'oldest' or 'lowest'")
+    steps = _check_columns(table, columns)
+    batch = len(next(iter(columns.values())))
+    length = steps if length is None else length
+    for name, value in {"length": length, "weight": weight, "version": version}.items():
+        if np.shape(value) not in ((), (batch,)):
+            raise ValueError(f"{name} has shape {np.shape(value)}: expected ({batch},), one for each trajectory")
+    checks.integers(length=length, version=version)
+    return length
 
 
 def _check_columns(table: Table, columns: Mapping[str, Array]) -> int:

@@ -74,7 +74,7 @@ def random_steps(
     length = table.length[row]
     if axis is not None:
         length = jax.lax.psum(jnp.where(shard, length, 0), axis)  # type: ignore[no-untyped-call]
-    return jax.random.randint(key, length.shape, 0, jnp.maximum(length, 1))
+    return jax.random.randint(key, length.shape, 0, jnp.maximum(length, 1), jnp.int32)
 
 
 def collect(
@@ -117,15 +117,8 @@ def collect(
       >>> batch.values["history"].tolist(), batch.mask["history"].tolist(), batch.values["return"].tolist()
       ([[-1.0, 1.0, 2.0]], [[False, True, True]], [[3.5, 3.0]])
     """
-    if not windows:
-        raise ValueError("windows is empty: name at least one")
-    longest = next(iter(table.columns.values())).shape[1]
-    for name, window in windows.items():
-        _check(name, window, table, longest)
-    checks.integers(step=jnp.asarray(step))
+    check_windows(table, selection, windows, step)
     count = selection.row.shape[0]
-    if np.shape(step) not in ((), (count,)):
-        raise ValueError(f"step has shape {np.shape(step)}: expected ({count},), one for each trajectory")
     if axis is not None and count % jax.lax.axis_size(axis):
         raise ValueError(f"selection has {count} trajectories: {jax.lax.axis_size(axis)} devices do not divide them")
     batch: Collected = _collect(table, selection, tuple(windows.items()), step, axis)
@@ -150,7 +143,7 @@ def _collect(
         column = table.columns[window.column]
         if window.to_go is not None:
             column = to_go(column[row], table.length[row], discount=window.to_go)
-            found = _slices(column, jnp.arange(len(row)), source, there, window)
+            found = _slices(column, jnp.arange(len(row), dtype=jnp.int32), source, there, window)
         else:
             found = _slices(column, row, source, there, window)
         values[name], mask[name] = found, there
@@ -182,7 +175,7 @@ def _copied(column: jax.Array, row: jax.Array, source: jax.Array, there: jax.Arr
     whole = there.all(1)
 
     def one(i: Any, batch: jax.Array) -> jax.Array:
-        at: Any = (row[i], start[i], *[0] * (column.ndim - 2))
+        at: Any = (row[i], start[i], *[jnp.int32(0)] * (column.ndim - 2))
         found = jax.lax.dynamic_slice(column, at, (1, window.length, *column.shape[2:]))
 
         def padded(found: jax.Array) -> jax.Array:
@@ -266,6 +259,26 @@ def _scattered(batch: Collected, padding: Mapping[str, float], axis: str) -> Col
         kept = mask[name].reshape(*mask[name].shape, *[1] * (value.ndim - 2))
         values[name] = jnp.where(kept, summed, jnp.asarray(padding[name], value.dtype))
     return Collected(values, mask, part(batch.length), part(batch.version))
+
+
+def check_windows(table: Table, selection: Selection, windows: Mapping[str, Window], step: Any) -> None:
+    """Raises unless `collect` can have these.
+
+    Args:
+      table: of which only shapes and dtypes are looked at.
+      selection: likewise.
+      windows: to collect.
+      step: likewise.
+    """
+    if not windows:
+        raise ValueError("windows is empty: name at least one")
+    longest = next(iter(table.columns.values())).shape[1]
+    for name, window in windows.items():
+        _check(name, window, table, longest)
+    checks.integers(step=jnp.asarray(step))
+    count = selection.row.shape[0]
+    if np.shape(step) not in ((), (count,)):
+        raise ValueError(f"step has shape {np.shape(step)}: expected ({count},), one for each trajectory")
 
 
 def _check(name: str, window: Window, table: Table, longest: int) -> None:
