@@ -84,13 +84,7 @@ def init(spec: Spec, *, capacity: int, length: int) -> Table:
       (10, 5, 3)
     """
     checks.whole(at_least=1, capacity=capacity, length=length)
-    if not spec:
-        raise ValueError("spec is empty: name at least one column")
-    for name, column in spec.items():
-        if jax.dtypes.canonicalize_dtype(column.dtype) != column.dtype:
-            raise ValueError(
-                f"column {name!r} has dtype {column.dtype}: enable it by jax_enable_x64, or take half of it"
-            )
+    check_spec(spec)
     return Table(
         columns={name: jnp.zeros((capacity, length, *one.shape), one.dtype) for name, one in spec.items()},
         length=jnp.zeros(capacity, jnp.int32),
@@ -100,6 +94,21 @@ def init(spec: Spec, *, capacity: int, length: int) -> Table:
         inserted=jnp.zeros((), jnp.int32),
         faults=jnp.zeros((), jnp.int32),
     )
+
+
+def check_spec(spec: Spec) -> None:
+    """Raises a ValueError unless there can be a table of these columns.
+
+    Args:
+      spec: what a step holds, by column.
+    """
+    if not spec:
+        raise ValueError("spec is empty: name at least one column")
+    for name, column in spec.items():
+        if jax.dtypes.canonicalize_dtype(column.dtype) != column.dtype:
+            raise ValueError(
+                f"column {name!r} has dtype {column.dtype}: enable it by jax_enable_x64, or take half of it"
+            )
 
 
 def insert(

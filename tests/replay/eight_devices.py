@@ -359,16 +359,19 @@ def test_errors_name_what_was_given_for_all_shards(eight):
         sharded.insert(one, columns, over=eight)
 
 
-def test_a_point_on_the_border_of_two_shards_finds_no_weight_of_zero(eight):
-    """The running sum of three float32 totals, less the last of them, is above the sum of the first two."""
-    totals = np.float32([0.1, 16777216.0, 0.7])
+def test_a_point_on_the_border_of_two_shards_finds_no_weight_of_zero(eight, monkeypatch):
+    """The running sum of float32 totals is rounded up: less the second of them it is above the first."""
+    first, second = np.float32([3, 2**24])
+    total = first + second
+    assert total - second == 4
     shards = [table.init(SPEC, capacity=CAPACITY, length=STEPS) for _ in range(8)]
     columns, _, _ = random_rows(2)
-    for i, total in enumerate(totals):
-        shards[i] = table.insert(shards[i], columns, weight=np.float32([0.0, total]))
+    shards[0] = table.insert(shards[0], columns, weight=np.array([0, first]))
+    shards[1] = table.insert(shards[1], columns, weight=np.array([0, second]))
     whole = jax.device_put(jax.tree.map(lambda *leaves: np.stack(leaves), *shards), eight.sharding)
-    drawn = sharded.select(whole, jax.random.key(0), 100_000, by="weight", over=eight)
-    assert {*drawn.row.tolist()} <= {1, CAPACITY + 1, 2 * CAPACITY + 1}
+    monkeypatch.setattr(jax.random, "uniform", lambda key, shape, dtype: jnp.full(shape, first / total, dtype))
+    drawn = sharded.select(whole, jax.random.key(0), 7, by="weight", over=eight)
+    assert drawn.row.tolist() == [CAPACITY + 1] * 7
 
 
 def test_a_users_own_shard_map_has_the_same(eight):
