@@ -10,7 +10,7 @@ import pytest
 import scipy.stats
 from jax.sharding import Mesh, PartitionSpec
 
-from stellaris.replay import Window, check, selection, sharded, table
+from stellaris.replay import Window, check, files, selection, sharded, table
 from stellaris.replay.sharded import Shards
 
 CAPACITY, STEPS = 5, 6  # of each shard
@@ -387,3 +387,52 @@ def test_a_users_own_shard_map_has_the_same(eight):
     drawn = jax.jit(mapped)(shards, jax.random.key(1))
     again = sharded.select(shards, jax.random.key(1), 8, by="weight", over=eight)
     np.testing.assert_array_equal(drawn.row, again.row)
+
+
+def in_order(one):
+    """Each trajectory's first value in a table, and its weight, in the order of insertion, then of shards."""
+    number, value = np.asarray(one.number).ravel(), np.asarray(one.columns["value"]).reshape(-1, STEPS, 3)[:, 0, 0]
+    order = np.argsort(np.where(number < 0, len(number), number), kind="stable")[: (number >= 0).sum()]
+    return list(zip(value[order], np.asarray(one.weight).ravel()[order], strict=True))
+
+
+@pytest.mark.parametrize("sizes", [SIZES, (0,) * 8], ids=["unequal", "empty"])
+def test_shards_are_loaded_onto_another_number_of_them(eight, tmp_path, sizes):
+    """Onto as many they are what they were; onto others, and onto one table, in the order of insertion."""
+    shards, known = stacked(eight, sizes)
+    files.save(shards, tmp_path / "eight")
+    assert len([*(tmp_path / "eight").iterdir()]) == 9
+    same = files.load(tmp_path / "eight", over=eight, spec=SPEC)
+    for one, other in zip(jax.tree.leaves(same), jax.tree.leaves(shards), strict=True):
+        np.testing.assert_array_equal(one, other)
+        assert (one.dtype, one.sharding) == (other.dtype, eight.sharding)
+
+    four = Shards(Mesh(np.array(jax.devices()).reshape(2, 4), ("model", "data")))
+    fewer = files.load(tmp_path / "eight", over=four)
+    assert fewer.capacity == 2 * CAPACITY
+    assert fewer.size.tolist() == [len([*known][i::4]) for i in range(4)]
+    single = files.load(tmp_path / "eight")
+    assert int(single.size) == sum(sizes)
+    assert in_order(single) == in_order(fewer) == in_order(shards)
+
+    files.save(fewer, tmp_path / "four")
+    assert len([*(tmp_path / "four").iterdir()]) == 5
+    assert in_order(files.load(tmp_path / "four", over=eight)) == in_order(shards)
+    files.save(single, tmp_path / "one")
+    three = Shards(Mesh(np.array(jax.devices()[:3]), ("data",)))
+    with pytest.raises(ValueError, match="capacity=40: 3 devices do not divide it; give one that they do"):
+        files.load(tmp_path / "one", over=three)
+    assert in_order(files.load(tmp_path / "one", over=three, capacity=42)) == in_order(shards)
+
+
+def test_loaded_shards_go_on(eight, tmp_path):
+    """A batch more goes behind what there is, and both can be selected."""
+    shards, _ = stacked(eight, SIZES)
+    files.save(shards, tmp_path)
+    four = Shards(Mesh(np.array(jax.devices()[:4]), ("data",)))
+    fewer = files.load(tmp_path, over=four)
+    before = in_order(fewer)
+    columns, length, weight = random_rows(4, 50)
+    more = sharded.insert(fewer, columns, length=length, weight=weight, over=four)
+    assert {*in_order(more)} == {*before, *zip(columns["value"][:, 0, 0], weight, strict=True)}
+    check(sharded.select(more, jax.random.key(0), 27, by="top", over=four))
