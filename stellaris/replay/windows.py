@@ -182,7 +182,7 @@ def _copied(column: jax.Array, row: jax.Array, source: jax.Array, there: jax.Arr
     whole = there.all(1)
 
     def one(i: Any, batch: jax.Array) -> jax.Array:
-        at: Any = (row[i], start[i], *[0] * (column.ndim - 2))
+        at = [jnp.asarray(x, jnp.int32) for x in (row[i], start[i], *[0] * (column.ndim - 2))]
         found = jax.lax.dynamic_slice(column, at, (1, window.length, *column.shape[2:]))
 
         def padded(found: jax.Array) -> jax.Array:
