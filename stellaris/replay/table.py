@@ -22,13 +22,16 @@ Removal: TypeAlias = Literal["oldest", "lowest"]
 
 #: What a flag in `Table.faults` or `Selection.faults` says, in the order of its bits.
 FAULTS = (
-    "a weight that is negative or not finite: it was taken for 0",
-    "a trajectory's length that is below 1 or above the table's: its weight was taken for 0",
+    "a weight that is negative, not finite or above 1e30: it was taken for 0",
+    "a trajectory's length that is below 1 or above the steps that were given: its weight was taken for 0",
     "a selection from a table that is empty, or whose weights are all 0: its rows are not to be used",
     "a selection without replacement, or of the top, of more trajectories than have a weight above 0",
     "an index of a trajectory that is not in the table: its weight was not changed",
 )
-BAD_WEIGHT, BAD_LENGTH, EMPTY, TOO_FEW, BAD_INDEX = (1 << i for i in range(len(FAULTS)))
+BAD_WEIGHT, BAD_LENGTH, EMPTY, TOO_FEW, BAD_INDEX = (np.int32(1 << i) for i in range(len(FAULTS)))
+
+#: So the sum of a hundred million weights is finite.
+LARGEST_WEIGHT = 1e30
 
 
 class Table(NamedTuple):
@@ -122,7 +125,7 @@ def insert(
       table: to add to.
       columns: `[batch, steps, ...]` of each of the table's columns; `steps` is at most the table's length.
       length: `[batch]` of each trajectory, in steps; all of them by default. What lies behind is not kept.
-      weight: `[batch]` or one for all, by which it is selected.
+      weight: `[batch]` or one for all, by which it is selected: from 0 to 1e30.
       version: `[batch]` or one for all, of the policy that has sampled it.
       removal: of a full table the oldest make room, or those of the lowest weight, of equal ones that in the first row.
         The oldest are found by going round the rows, so a table should have one rule throughout.
@@ -159,37 +162,44 @@ def insert(
 def _insert(table: Table, columns: dict[str, Any], length: Any, weight: Any, version: Any, removal: Removal) -> Table:
     batch, steps = next(iter(columns.values())).shape[:2]
     length = jnp.broadcast_to(jnp.asarray(length, jnp.int32), batch)
-    weight = jnp.broadcast_to(jnp.asarray(weight, jnp.float32), batch)
-    row = _rows(table, batch, removal)
+    number = table.inserted + jnp.arange(batch, dtype=jnp.int32)
+    row = _rows(table, number, removal)
     fits = (length >= 1) & (length <= steps)
-    sound = jnp.isfinite(weight) & (weight >= 0)
+    weight, bad_weight = _sound(jnp.broadcast_to(jnp.asarray(weight), batch), fits)
     length = jnp.clip(length, 0, steps)
-    faults = jnp.where(fits.all(), 0, BAD_LENGTH) | jnp.where(sound.all(), 0, BAD_WEIGHT)
     kept = jnp.arange(steps) < length[:, None]
     return Table(
         columns={name: _set_rows(table.columns[name], row, new, kept) for name, new in columns.items()},
         length=table.length.at[row].set(length),
-        weights=weight_tree.update(table.weights, row, jnp.where(fits & sound, weight, 0.0)),
+        weights=weight_tree.update(table.weights, row, weight),
         version=table.version.at[row].set(jnp.broadcast_to(jnp.asarray(version, jnp.int32), batch)),
-        number=table.number.at[row].set(table.inserted + jnp.arange(batch)),
+        number=table.number.at[row].set(number),
         inserted=table.inserted + batch,
-        faults=table.faults | faults,
+        faults=table.faults | jnp.where(fits.all(), 0, BAD_LENGTH) | bad_weight,
     )
 
 
-def _rows(table: Table, batch: int, removal: Removal) -> Int[jax.Array, " batch"]:
+def _rows(table: Table, number: Int[jax.Array, " batch"], removal: Removal) -> Int[jax.Array, " batch"]:
     """Where a batch goes: first into rows that hold nothing, in order."""
     if removal == "oldest":
-        return jnp.asarray((table.inserted + jnp.arange(batch)) % table.capacity)
+        return number % table.capacity
     ranks = jnp.where(table.number < 0, -1.0, table.weight)
-    _, lowest = jax.lax.top_k(-ranks, batch)
-    return lowest.astype(jnp.int32)
+    _, lowest = jax.lax.top_k(-ranks, len(number))
+    return lowest
+
+
+def _sound(weight: jax.Array, counted: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Weights, 0 in place of those that do not count or are no valid ones, and the flag that says so of the latter."""
+    weight = weight.astype(jnp.float32)
+    sound = (weight >= 0) & (weight <= LARGEST_WEIGHT)
+    return jnp.where(sound & counted, weight, 0.0), jnp.where((sound | ~counted).all(), 0, BAD_WEIGHT)
 
 
 def _set_rows(column: jax.Array, row: Int[jax.Array, " batch"], new: Any, kept: jax.Array) -> jax.Array:
     """A column with other rows, one after the other: so each is a copy in place."""
     batch, steps = kept.shape
-    new = jnp.where(kept.reshape(batch, steps, *[1] * (new.ndim - 2)), jnp.asarray(new), 0)
+    there = kept.reshape(batch, steps, *[1] * (new.ndim - 2))
+    new = jnp.where(there, jnp.asarray(new), jnp.zeros((), column.dtype))
     new = jnp.pad(new, [(0, 0), (0, column.shape[1] - steps), *[(0, 0)] * (new.ndim - 2)])
 
     def copy(column: jax.Array, row: jax.Array, new: jax.Array) -> jax.Array:
@@ -210,7 +220,7 @@ def update_weights(table: Table, index: Int[Array, " k"], weight: Float[Array, "
     Args:
       table: to change.
       index: `[k]` rows, as a selection names them. Of the same row twice the last counts.
-      weight: `[k]`, not negative.
+      weight: `[k]`, from 0 to 1e30.
 
     Returns:
       The table. A weight or an index that is no valid one sets a flag: see `check`.
@@ -235,13 +245,11 @@ def update_weights(table: Table, index: Int[Array, " k"], weight: Float[Array, "
 
 @functools.partial(jax.jit, donate_argnums=0)
 def _update_weights(table: Table, index: Any, weight: Any) -> Table:
-    weight = jnp.asarray(weight, jnp.float32)
-    sound = jnp.isfinite(weight) & (weight >= 0)
     there = (index >= 0) & (index < table.size)
-    faults = jnp.where(there.all(), 0, BAD_INDEX) | jnp.where(sound.all(), 0, BAD_WEIGHT)
-    places = jnp.where(there, index, len(table.weights[0])).astype(jnp.int32)
-    weights = weight_tree.update(table.weights, places, jnp.where(sound, weight, 0.0))
-    return table._replace(weights=weights, faults=table.faults | faults)
+    weight, bad_weight = _sound(weight, there)
+    row = jnp.where(there, index, len(table.weights[0])).astype(jnp.int32)
+    weights = weight_tree.update(table.weights, row, weight)
+    return table._replace(weights=weights, faults=table.faults | jnp.where(there.all(), 0, BAD_INDEX) | bad_weight)
 
 
 def reweigh(table: Table, weight: Float[Array, " capacity"]) -> Table:
@@ -251,7 +259,7 @@ def reweigh(table: Table, weight: Float[Array, " capacity"]) -> Table:
 
     Args:
       table: to change; it is donated.
-      weight: `[capacity]`, not negative.
+      weight: `[capacity]`, from 0 to 1e30.
 
     Returns:
       The table. A weight that is no valid one sets a flag: see `check`.
@@ -277,10 +285,8 @@ def reweigh(table: Table, weight: Float[Array, " capacity"]) -> Table:
 
 @functools.partial(jax.jit, donate_argnums=0)
 def _reweigh(table: Table, weight: Any) -> Table:
-    there = table.number >= 0
-    sound = (jnp.isfinite(weight) & (weight >= 0)) | ~there
-    weights = weight_tree.build(jnp.where(there & sound, weight, 0.0).astype(jnp.float32))
-    return table._replace(weights=weights, faults=table.faults | jnp.where(sound.all(), 0, BAD_WEIGHT))
+    weight, bad_weight = _sound(weight, table.number >= 0)
+    return table._replace(weights=weight_tree.build(weight), faults=table.faults | bad_weight)
 
 
 def check(checked: Any) -> None:
@@ -297,7 +303,7 @@ def check(checked: Any) -> None:
       >>> table = init({"reward": jax.ShapeDtypeStruct((), jnp.float32)}, capacity=2, length=3)
       >>> check(insert(table, {"reward": jnp.zeros((1, 3))}, weight=-1.0))
       Traceback (most recent call last):
-      ValueError: a weight that is negative or not finite: it was taken for 0
+      ValueError: a weight that is negative, not finite or above 1e30: it was taken for 0
     """
     faults = int(np.bitwise_or.reduce(np.asarray(checked.faults), axis=None))
     if faults:

@@ -75,7 +75,7 @@ def random_steps(
     length = table.length[row]
     if axis is not None:
         length = jax.lax.psum(jnp.where(shard, length, 0), axis)  # type: ignore[no-untyped-call]
-    return jax.random.randint(key, length.shape, 0, jnp.maximum(length, 1))
+    return jax.random.randint(key, length.shape, 0, jnp.maximum(length, 1), jnp.int32)
 
 
 def collect(
@@ -257,7 +257,9 @@ def _check(name: str, window: Window, table: Table, longest: int) -> None:
     if not jnp.issubdtype(dtype, jnp.floating):
         if window.to_go is not None:
             raise ValueError(f"window {name!r}: to_go sums a column of floating point, not of {dtype}")
-        if int(window.value) != window.value or np.asarray(window.value).astype(dtype) != window.value:
+        with np.errstate(invalid="ignore"):  # of NaN and what is too large
+            fits = np.asarray(window.value).astype(dtype) == window.value
+        if not fits:
             raise ValueError(f"window {name!r}: value={window.value} does not fit into {dtype}")
     if window.to_go is not None:
         checks.between_zero_and_one(to_go=window.to_go)
