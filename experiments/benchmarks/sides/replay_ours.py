@@ -44,7 +44,7 @@ def main(name: str) -> None:
 
     numbers = itertools.count()
     seconds = timed(lambda: jax.block_until_ready(batch(table, next(numbers))))  # type: ignore[no-untyped-call]
-    found = {"seconds": seconds, "copy": timed(copies(load))}
+    found = {"seconds": seconds, "copy": timed(copies(load)), "compiled": timed(compiled(load))}
     if name == "weighted":
         found |= changes(table)
     say(**found)
@@ -57,6 +57,13 @@ def copies(load: Load):  # type: ignore[no-untyped-def]
     target = np.empty(load.nbytes, np.uint8)
     turn = itertools.count()
     return lambda: np.copyto(target, source[next(turn) % places])
+
+
+def compiled(load: Load):  # type: ignore[no-untyped-def]
+    """A compiled program that reads and writes as many bytes, into memory that it is given anew, as every program is."""
+    source = jnp.ones((load.batch, load.window, *load.shape), load.dtype)
+    add = jax.jit(lambda x: x + 1)
+    return lambda: jax.block_until_ready(add(source))  # type: ignore[no-untyped-call]
 
 
 def changes(table: replay.Table) -> dict[str, list[float]]:
