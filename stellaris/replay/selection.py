@@ -115,23 +115,16 @@ def _uniform(table: Table, key: jax.Array, count: int, axis: str | None) -> Sele
 
 
 def _weighted(table: Table, tree: WeightTree, key: jax.Array, count: int, axis: str | None) -> Selection:
-    """A point on the line of all weights each: the shard that it falls into finds the trajectory."""
+    """By the shards' totals one of these, and in it a trajectory: as if the totals were a tree's highest level."""
     totals = _of_all(weight_tree.total(tree), axis)
-    ends = jnp.cumsum(totals)
-    drawn = jax.random.uniform(key, (count,), jnp.float32) * ends[-1]
-    shards = jnp.arange(len(totals), dtype=jnp.int32)
-    # Of the shards that have any weight, the first whose end is beyond the point, or the last, should rounding be.
-    last = len(totals) - 1 - jnp.argmax(totals[::-1] > 0)
-    shard = jnp.minimum((ends[:, None] <= drawn).sum(0), last).astype(jnp.int32)
-    here = shards[0] if axis is None else jax.lax.axis_index(axis)
-    # A shard begins exactly where the one before it ends, so that no point lies before the shard that it falls into.
-    starts = jnp.concatenate([jnp.zeros(1, ends.dtype), ends[:-1]])
-    row = weight_tree.find(tree, drawn - starts[here])
-    weight = tree[0][row]
+    random = jax.random.uniform(key, (1 + len(tree), count), jnp.float32)
+    shard = weight_tree.choose(jnp.broadcast_to(totals, (count, len(totals))), random[0])
+    row = weight_tree.draw(tree, random[1:])
+    here = jnp.int32(0) if axis is None else jax.lax.axis_index(axis)
     index = _sum(jnp.where(shard == here, here * table.capacity + row, 0), axis)
-    weight = _sum(jnp.where(shard == here, weight, 0.0), axis)
-    probability = weight / jnp.where(ends[-1] > 0, ends[-1], 1.0)
-    return Selection(index, probability, jnp.where(ends[-1] > 0, 0, EMPTY))
+    weight = _sum(jnp.where(shard == here, tree[0][row], 0.0), axis)
+    total = totals.sum()
+    return Selection(index, weight / jnp.where(total > 0, total, 1.0), jnp.where(total > 0, 0, EMPTY))
 
 
 def _race(table: Table, tree: WeightTree, key: jax.Array, count: int, axis: str | None) -> Selection:
@@ -142,15 +135,15 @@ def _race(table: Table, tree: WeightTree, key: jax.Array, count: int, axis: str 
     """
     here = jnp.int32(0) if axis is None else jax.lax.axis_index(axis)
     many = min(count, table.capacity)
-    key = jax.random.fold_in(key, here)
-    waits = jax.random.exponential(key, (many,), jnp.float32)
-    points = jax.random.uniform(jax.random.fold_in(key, 1), (many,), jnp.float32)
+    of_times, of_rows = jax.random.split(jax.random.fold_in(key, here))
+    waits = jax.random.exponential(of_times, (many,), jnp.float32)
+    points = jax.random.uniform(of_rows, (many, len(tree), 1), jnp.float32)
 
     def draw(carry: tuple[WeightTree, jax.Array], random: tuple[jax.Array, jax.Array]):  # type: ignore[no-untyped-def]
         tree, time = carry
         wait, point = random
         left = weight_tree.total(tree)
-        row = weight_tree.find(tree, (point * left)[None])
+        row = weight_tree.draw(tree, point)
         time = jnp.where(left > 0, time + wait / jnp.where(left > 0, left, 1.0), jnp.inf)
         return (weight_tree.update(tree, row, jnp.zeros(1, jnp.float32)), time), (row[0], time)
 

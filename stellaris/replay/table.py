@@ -11,6 +11,7 @@ from jaxtyping import Float, Int
 
 from stellaris import checks
 from stellaris.replay import weight_tree
+from stellaris.replay.memory import Memory, place, where_it_is
 from stellaris.replay.weight_tree import WeightTree
 from stellaris.types import Array
 
@@ -21,13 +22,16 @@ Removal: TypeAlias = Literal["oldest", "lowest"]
 
 #: What a flag in `Table.faults` or `Selection.faults` says, in the order of its bits.
 FAULTS = (
-    "a weight that is negative or not finite: it was taken for 0",
-    "a trajectory's length that is below 1 or above the table's: its weight was taken for 0",
+    "a weight that is negative, not finite or above 1e30: it was taken for 0",
+    "a trajectory's length that is below 1 or above the steps that were given: its weight was taken for 0",
     "a selection from a table that is empty, or whose weights are all 0: its rows are not to be used",
     "a selection without replacement, or of the top, of more trajectories than have a weight above 0",
     "an index of a trajectory that is not in the table: its weight was not changed",
 )
-BAD_WEIGHT, BAD_LENGTH, EMPTY, TOO_FEW, BAD_INDEX = (1 << i for i in range(len(FAULTS)))
+BAD_WEIGHT, BAD_LENGTH, EMPTY, TOO_FEW, BAD_INDEX = (np.int32(1 << i) for i in range(len(FAULTS)))
+
+#: So the sum of a hundred million weights is finite.
+LARGEST_WEIGHT = 1e30
 
 
 class Table(NamedTuple):
@@ -60,19 +64,22 @@ class Table(NamedTuple):
         return self.weights[0][..., : self.capacity]
 
 
-def init(spec: Spec, *, capacity: int, length: int) -> Table:
+def init(spec: Spec, *, capacity: int, length: int, memory: Memory = "device") -> Table:
     """An empty table.
 
     Args:
       spec: what a step holds, by column.
       capacity: the most trajectories.
       length: the most steps of a trajectory.
+      memory: `"device"`; or `"pinned_host"` for columns that are larger than the device's memory: they stay with the
+        host, which selects their rows, and a batch alone crosses to the device.
 
     Returns:
       The table, on the default device.
 
     Raises:
-      ValueError: if `spec` is empty, `capacity` or `length` is below 1, or a dtype is not enabled in JAX.
+      ValueError: if `spec` is empty, `capacity` or `length` is below 1, `memory` is unknown, or a dtype is not enabled
+        in JAX.
 
     Source:
       GEAR (ICML 2023), trajectory tables.
@@ -84,9 +91,13 @@ def init(spec: Spec, *, capacity: int, length: int) -> Table:
       (10, 5, 3)
     """
     checks.whole(at_least=1, capacity=capacity, length=length)
+    if memory not in ("device", "pinned_host"):
+        raise ValueError(f"memory={memory!r}: expected 'device' or 'pinned_host'")
     check_spec(spec)
     return Table(
-        columns={name: jnp.zeros((capacity, length, *one.shape), one.dtype) for name, one in spec.items()},
+        columns={
+            name: place(jnp.zeros((capacity, length, *one.shape), one.dtype), memory) for name, one in spec.items()
+        },
         length=jnp.zeros(capacity, jnp.int32),
         weights=weight_tree.build(jnp.zeros(capacity, jnp.float32)),
         version=jnp.zeros(capacity, jnp.int32),
@@ -126,7 +137,7 @@ def insert(
       table: to add to.
       columns: `[batch, steps, ...]` of each of the table's columns; `steps` is at most the table's length.
       length: `[batch]` of each trajectory, in steps; all of them by default. What lies behind is not kept.
-      weight: `[batch]` or one for all, by which it is selected.
+      weight: `[batch]` or one for all, by which it is selected: from 0 to 1e30.
       version: `[batch]` or one for all, of the policy that has sampled it.
       removal: of a full table the oldest make room, or those of the lowest weight, of equal ones that in the first row.
         The oldest are found by going round the rows, so a table should have one rule throughout.
@@ -155,45 +166,56 @@ def insert(
 def _insert(table: Table, columns: dict[str, Any], length: Any, weight: Any, version: Any, removal: Removal) -> Table:
     batch, steps = next(iter(columns.values())).shape[:2]
     length = jnp.broadcast_to(jnp.asarray(length, jnp.int32), batch)
-    weight = jnp.broadcast_to(jnp.asarray(weight, jnp.float32), batch)
-    row = _rows(table, batch, removal)
+    number = table.inserted + jnp.arange(batch, dtype=jnp.int32)
+    row = _rows(table, number, removal)
     fits = (length >= 1) & (length <= steps)
-    sound = jnp.isfinite(weight) & (weight >= 0)
+    weight, bad_weight = _sound(jnp.broadcast_to(jnp.asarray(weight), batch), fits)
     length = jnp.clip(length, 0, steps)
-    faults = jnp.where(fits.all(), 0, BAD_LENGTH) | jnp.where(sound.all(), 0, BAD_WEIGHT)
     kept = jnp.arange(steps) < length[:, None]
     return Table(
         columns={name: _set_rows(table.columns[name], row, new, kept) for name, new in columns.items()},
         length=table.length.at[row].set(length),
-        weights=weight_tree.update(table.weights, row, jnp.where(fits & sound, weight, 0.0)),
+        weights=weight_tree.update(table.weights, row, weight),
         version=table.version.at[row].set(jnp.broadcast_to(jnp.asarray(version, jnp.int32), batch)),
-        number=table.number.at[row].set(table.inserted + jnp.arange(batch, dtype=jnp.int32)),
+        number=table.number.at[row].set(number),
         inserted=table.inserted + batch,
-        faults=table.faults | faults,
+        faults=table.faults | jnp.where(fits.all(), 0, BAD_LENGTH) | bad_weight,
     )
 
 
-def _rows(table: Table, batch: int, removal: Removal) -> Int[jax.Array, " batch"]:
+def _rows(table: Table, number: Int[jax.Array, " batch"], removal: Removal) -> Int[jax.Array, " batch"]:
     """Where a batch goes: first into rows that hold nothing, in order."""
     if removal == "oldest":
-        return jnp.asarray((table.inserted + jnp.arange(batch, dtype=jnp.int32)) % table.capacity)
+        return number % table.capacity
     ranks = jnp.where(table.number < 0, -1.0, table.weight)
-    _, lowest = jax.lax.top_k(-ranks, batch)
-    return lowest.astype(jnp.int32)
+    _, lowest = jax.lax.top_k(-ranks, len(number))
+    return lowest
+
+
+def _sound(weight: jax.Array, counted: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Weights, 0 in place of those that do not count or are no valid ones, and the flag that says so of the latter."""
+    weight = weight.astype(jnp.float32)
+    sound = (weight >= 0) & (weight <= LARGEST_WEIGHT)
+    return jnp.where(sound & counted, weight, 0.0), jnp.where((sound | ~counted).all(), 0, BAD_WEIGHT)
 
 
 def _set_rows(column: jax.Array, row: Int[jax.Array, " batch"], new: Any, kept: jax.Array) -> jax.Array:
     """A column with other rows, one after the other: so each is a copy in place."""
     batch, steps = kept.shape
-    new = jnp.where(kept.reshape(batch, steps, *[1] * (new.ndim - 2)), jnp.asarray(new), jnp.zeros((), column.dtype))
+    there = kept.reshape(batch, steps, *[1] * (new.ndim - 2))
+    new = jnp.where(there, jnp.asarray(new), jnp.zeros((), column.dtype))
     new = jnp.pad(new, [(0, 0), (0, column.shape[1] - steps), *[(0, 0)] * (new.ndim - 2)])
 
-    def one(i: Any, column: jax.Array) -> jax.Array:
-        changed: jax.Array = jax.lax.dynamic_update_index_in_dim(column, new[i], row[i], 0)
-        return changed
+    def copy(column: jax.Array, row: jax.Array, new: jax.Array) -> jax.Array:
+        def one(i: Any, column: jax.Array) -> jax.Array:
+            changed: jax.Array = jax.lax.dynamic_update_index_in_dim(column, new[i], row[i], 0)
+            return changed
 
-    changed: jax.Array = jax.lax.fori_loop(0, batch, one, column)
-    return changed
+        copied: jax.Array = jax.lax.fori_loop(0, batch, one, column.reshape(len(column), -1))
+        return copied.reshape(column.shape)
+
+    # A row is flattened, so that it is copied as a whole and not number by number.
+    return where_it_is(copy, column, row, new.reshape(batch, -1))
 
 
 def update_weights(
@@ -204,7 +226,7 @@ def update_weights(
     Args:
       table: to change; or, within `shard_map`, this device's shard of it.
       index: `[k]` rows, as a selection names them. Of the same row twice the last counts.
-      weight: `[k]`, not negative.
+      weight: `[k]`, from 0 to 1e30.
       axis: of the mesh, within `shard_map`, where all devices are given the same rows and weights; None for one table.
 
     Returns:
@@ -230,17 +252,15 @@ def update_weights(
 
 @functools.partial(jax.jit, donate_argnums=0, static_argnums=3)
 def _update_weights(table: Table, index: Any, weight: Any, axis: str | None) -> Table:
-    weight = jnp.asarray(weight, jnp.float32)
-    sound = jnp.isfinite(weight) & (weight >= 0)
     if axis is not None:
         index = index - jax.lax.axis_index(axis) * table.capacity
     there = (index >= 0) & (index < table.size)
     # Each row is in one shard: it is nowhere only if no device has it.
     found = there if axis is None else jax.lax.psum(there.astype(jnp.int32), axis) > 0  # type: ignore[no-untyped-call]
-    faults = jnp.where(found.all(), 0, BAD_INDEX) | jnp.where(sound.all(), 0, BAD_WEIGHT)
-    places = jnp.where(there, index, len(table.weights[0])).astype(jnp.int32)
-    weights = weight_tree.update(table.weights, places, jnp.where(sound, weight, 0.0))
-    return table._replace(weights=weights, faults=table.faults | faults)
+    weight, bad_weight = _sound(weight, there)
+    row = jnp.where(there, index, len(table.weights[0])).astype(jnp.int32)
+    weights = weight_tree.update(table.weights, row, weight)
+    return table._replace(weights=weights, faults=table.faults | jnp.where(found.all(), 0, BAD_INDEX) | bad_weight)
 
 
 def reweigh(table: Table, weight: Float[Array, " capacity"]) -> Table:
@@ -250,7 +270,7 @@ def reweigh(table: Table, weight: Float[Array, " capacity"]) -> Table:
 
     Args:
       table: to change; it is donated.
-      weight: `[capacity]`, not negative.
+      weight: `[capacity]`, from 0 to 1e30.
 
     Returns:
       The table. A weight that is no valid one sets a flag: see `check`.
@@ -276,10 +296,8 @@ def reweigh(table: Table, weight: Float[Array, " capacity"]) -> Table:
 
 @functools.partial(jax.jit, donate_argnums=0)
 def _reweigh(table: Table, weight: Any) -> Table:
-    there = table.number >= 0
-    sound = (jnp.isfinite(weight) & (weight >= 0)) | ~there
-    weights = weight_tree.build(jnp.where(there & sound, weight, 0.0).astype(jnp.float32))
-    return table._replace(weights=weights, faults=table.faults | jnp.where(sound.all(), 0, BAD_WEIGHT))
+    weight, bad_weight = _sound(weight, table.number >= 0)
+    return table._replace(weights=weight_tree.build(weight), faults=table.faults | bad_weight)
 
 
 def check(checked: Any) -> None:
@@ -296,7 +314,7 @@ def check(checked: Any) -> None:
       >>> table = init({"reward": jax.ShapeDtypeStruct((), jnp.float32)}, capacity=2, length=3)
       >>> check(insert(table, {"reward": jnp.zeros((1, 3))}, weight=-1.0))
       Traceback (most recent call last):
-      ValueError: a weight that is negative or not finite: it was taken for 0
+      ValueError: a weight that is negative, not finite or above 1e30: it was taken for 0
     """
     # Of shards any, computed where they are: with several processes none has all of them.
     found = (jnp.ravel(checked.faults)[:, None] >> jnp.arange(len(FAULTS)) & 1).max(0)

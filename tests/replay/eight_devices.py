@@ -103,6 +103,15 @@ def windowed(known, rows, steps):
     return values, masks
 
 
+def weighted(known, shards, of_shard, of_row):
+    """The row of which two random numbers choose first the shard by its total, then the trajectory by its weight."""
+    apart = [{row: rest[2] for row, rest in known.items() if row // CAPACITY == i} for i in range(shards)]
+    ends = np.cumsum([sum(weights.values()) for weights in apart], dtype=np.float32)
+    weights = apart[np.searchsorted(ends, of_shard * ends[-1], side="right")]
+    ends = np.cumsum([*weights.values()], dtype=np.float32)
+    return [*weights][np.searchsorted(ends, of_row * ends[-1], side="right")]
+
+
 SELECTORS = [("uniform", True), ("uniform", False), ("weight", True), ("weight", False), ("top", True)]
 
 
@@ -127,8 +136,8 @@ def test_every_selector_and_window_agrees_with_numpy(over, by, replace):
         numbers = jax.random.randint(jax.random.key(3), (count,), 0, len(held), jnp.int32)
         np.testing.assert_array_equal(rows, held[numbers])
     if by == "weight" and replace:
-        points = np.asarray(jax.random.uniform(jax.random.key(3), (count,), jnp.float32)) * np.float32(weight.sum())
-        np.testing.assert_array_equal(rows, held[np.searchsorted(np.cumsum(weight), points, side="right")])
+        points = np.asarray(jax.random.uniform(jax.random.key(3), (2, count), jnp.float32))
+        np.testing.assert_array_equal(rows, [weighted(known, over.number, *point) for point in points.T])
     if by == "top":
         np.testing.assert_array_equal(rows, held[np.argsort(-weight, stable=True)[:count]])
     else:
@@ -357,21 +366,6 @@ def test_errors_name_what_was_given_for_all_shards(eight):
     one = table.init(SPEC, capacity=CAPACITY, length=STEPS)
     with pytest.raises(ValueError, match=r"table has arrays of shape \(5,\): expected \[shards, capacity\]"):
         sharded.insert(one, columns, over=eight)
-
-
-def test_a_point_on_the_border_of_two_shards_finds_no_weight_of_zero(eight, monkeypatch):
-    """The running sum of float32 totals is rounded up: less the second of them it is above the first."""
-    first, second = np.float32([3, 2**24])
-    total = first + second
-    assert total - second == 4
-    shards = [table.init(SPEC, capacity=CAPACITY, length=STEPS) for _ in range(8)]
-    columns, _, _ = random_rows(2)
-    shards[0] = table.insert(shards[0], columns, weight=np.array([0, first]))
-    shards[1] = table.insert(shards[1], columns, weight=np.array([0, second]))
-    whole = jax.device_put(jax.tree.map(lambda *leaves: np.stack(leaves), *shards), eight.sharding)
-    monkeypatch.setattr(jax.random, "uniform", lambda key, shape, dtype: jnp.full(shape, first / total, dtype))
-    drawn = sharded.select(whole, jax.random.key(0), 7, by="weight", over=eight)
-    assert drawn.row.tolist() == [CAPACITY + 1] * 7
 
 
 def test_a_users_own_shard_map_has_the_same(eight):

@@ -34,7 +34,7 @@ def main(number, processes, port, out):
         weight = rng.integers(0, 4, 16).astype(np.float32)
         table = sharded.insert(table, rows, length=length, weight=weight, version=i, over=over)
     found = {}
-    for by, replace in [("uniform", True), ("uniform", False), ("weight", True), ("weight", False), ("top", True)]:
+    for by, replace in [("uniform", True), ("weight", True), ("weight", False), ("top", True)]:
         drawn = sharded.select(table, jax.random.key(1), 16, by=by, replace=replace, over=over)
         check(drawn)
         steps = sharded.random_steps(table, drawn, jax.random.key(2), over=over)

@@ -38,7 +38,7 @@ def test_two_processes(tmp_path):
         runs.append(subprocess.Popen(command, env=environment(devices), **pipes))
     try:
         for run in runs:
-            _, errors = run.communicate(timeout=120)
+            _, errors = run.communicate(timeout=300)
             assert run.returncode == 0, errors
     finally:
         for run in runs:
