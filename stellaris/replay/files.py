@@ -18,9 +18,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import SingleDeviceSharding
 
 from stellaris.replay import table as tables
 from stellaris.replay import weight_tree
+from stellaris.replay.memory import Memory
 from stellaris.replay.sharded import Shards
 from stellaris.replay.table import Spec, Table
 from stellaris.runtime.files import atomic_path, sync
@@ -97,7 +99,12 @@ def save(table: Table, folder: str | os.PathLike[str]) -> None:
 
 
 def load(
-    folder: str | os.PathLike[str], *, over: Shards | None = None, spec: Spec | None = None, capacity: int | None = None
+    folder: str | os.PathLike[str],
+    *,
+    over: Shards | None = None,
+    spec: Spec | None = None,
+    capacity: int | None = None,
+    memory: Memory = "device",
 ) -> Table:
     """Reads a table, onto as many shards as are asked for.
 
@@ -109,6 +116,7 @@ def load(
       over: the devices; None for one table on the default device.
       spec: that the table has to have; None for any.
       capacity: of all shards together; the saved one by default.
+      memory: `"device"`, or `"pinned_host"` for columns that stay with the host: see `init`.
 
     Returns:
       The table.
@@ -139,10 +147,10 @@ def load(
         raise ValueError(f"capacity={capacity}: the table in {path.parent} holds {held} trajectories")
     if capacity % parts:
         raise ValueError(f"capacity={capacity}: {parts} devices do not divide it; give one that they do")
-    return _assembled(saved, capacity, over)
+    return _assembled(saved, capacity, over, memory)
 
 
-def _assembled(saved: _Saved, capacity: int, over: Shards | None) -> Table:
+def _assembled(saved: _Saved, capacity: int, over: Shards | None, memory: Memory) -> Table:
     """The table of what was saved, on the devices."""
     parts = 1 if over is None else over.number
     same = parts == len(saved.shards) and capacity == saved.capacity
@@ -164,7 +172,7 @@ def _assembled(saved: _Saved, capacity: int, over: Shards | None) -> Table:
     trees = [weight_tree.build(jnp.asarray(weight)) for weight in rows("weight")]
     place = functools.partial(_placed, over=over)
     return Table(
-        columns={name: place(rows(_column(name))) for name in saved.spec},
+        columns={name: place(rows(_column(name)), memory=memory) for name in saved.spec},
         length=place(rows("length")),
         weights=tuple(place([np.asarray(level) for level in levels]) for levels in zip(*trees, strict=True)),
         version=place(rows("version")),
@@ -193,15 +201,18 @@ def _padded(array: NDArray, capacity: int, empty: int) -> NDArray:
     return whole
 
 
-def _placed(parts: list[NDArray], over: Shards | None) -> jax.Array:
-    """The array of each shard, put on its device."""
-    if over is None:
+def _placed(parts: list[NDArray], over: Shards | None, memory: Memory = "device") -> jax.Array:
+    """The array of each shard, put on its device, or into its host's memory without a way round the device."""
+    if over is None and memory == "device":
         return jnp.asarray(parts[0])
+    if over is None:
+        kept: jax.Array = jax.device_put(parts[0], SingleDeviceSharding(jax.local_devices()[0], memory_kind=memory))
+        return kept
 
     def part(index: Any) -> NDArray:
         return np.stack(parts[index[0]])
 
-    return jax.make_array_from_callback((len(parts), *parts[0].shape), over.sharding, part)
+    return jax.make_array_from_callback((len(parts), *parts[0].shape), over.of_columns(memory), part)
 
 
 def _write(table: Table, folder: Path, number: int) -> None:

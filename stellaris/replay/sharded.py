@@ -19,6 +19,7 @@ from stellaris import checks
 from stellaris.replay import selection as selecting
 from stellaris.replay import table as tables
 from stellaris.replay import windows as collecting
+from stellaris.replay.memory import Memory
 from stellaris.replay.selection import By, Selection
 from stellaris.replay.table import Removal, Spec, Table
 from stellaris.replay.windows import Collected, Window
@@ -61,8 +62,16 @@ class Shards:
         """Of every array of the table, and of a batch: along its first axis."""
         return NamedSharding(self.mesh, PartitionSpec(self.axis))  # type: ignore[no-untyped-call]
 
+    def of_columns(self, memory: Memory) -> NamedSharding:
+        """Of columns in a memory.
 
-def init(spec: Spec, *, capacity: int, length: int, over: Shards) -> Table:
+        Args:
+          memory: where they are.
+        """
+        return self.sharding if memory == "device" else self.sharding.with_memory_kind(memory)
+
+
+def init(spec: Spec, *, capacity: int, length: int, over: Shards, memory: Memory = "device") -> Table:
     """An empty table, made on the devices.
 
     Args:
@@ -70,6 +79,7 @@ def init(spec: Spec, *, capacity: int, length: int, over: Shards) -> Table:
       capacity: the most trajectories of all shards together.
       length: the most steps of a trajectory.
       over: the devices.
+      memory: `"device"`; or `"pinned_host"` for columns that stay with each device's host: see `replay.init`.
 
     Returns:
       The table: each of its arrays has an axis more, `[shards, ...]`.
@@ -91,7 +101,11 @@ def init(spec: Spec, *, capacity: int, length: int, over: Shards) -> Table:
     def local() -> Table:
         return _expanded(tables.init(spec, capacity=capacity // over.number, length=length))
 
-    table: Table = jax.jit(_map(local, over, (), over.sharding.spec))()
+    shapes: Table = jax.eval_shape(local)
+    shardings = jax.tree.map(lambda _: over.sharding, shapes)
+    columns = {name: over.of_columns(memory) for name in spec}
+    program = jax.jit(_map(local, over, (), over.sharding.spec), out_shardings=shardings._replace(columns=columns))
+    table: Table = program()
     return table
 
 

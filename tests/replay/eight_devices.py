@@ -419,6 +419,24 @@ def test_shards_are_loaded_onto_another_number_of_them(eight, tmp_path, sizes):
     assert in_order(files.load(tmp_path / "one", over=three, capacity=42)) == in_order(shards)
 
 
+def test_columns_that_stay_with_the_hosts(eight, tmp_path):
+    """They are there after each insertion and after loading, and batches are those of columns on the devices."""
+    batches = []
+    for memory in ("device", "pinned_host"):
+        shards = sharded.init(SPEC, capacity=8 * CAPACITY, length=STEPS, over=eight, memory=memory)
+        columns, length, weight = random_rows(16)
+        shards = sharded.insert(shards, columns, length=length, weight=weight, over=eight)
+        files.save(shards, tmp_path)
+        loaded = files.load(tmp_path, over=eight, memory=memory)
+        for one in (shards, loaded):
+            assert {column.sharding.memory_kind for column in one.columns.values()} == {memory}
+            assert one.length.sharding.memory_kind == "device"
+            drawn = sharded.select(one, jax.random.key(1), 8, by="weight", over=eight)
+            batches.append(sharded.collect(one, drawn, WINDOWS, over=eight))
+    for leaf, *leaves in zip(*map(jax.tree.leaves, batches), strict=True):
+        assert all(np.array_equal(leaf, other) for other in leaves)
+
+
 def test_loaded_shards_go_on(eight, tmp_path):
     """A batch more goes behind what there is, and both can be selected."""
     shards, _ = stacked(eight, SIZES)

@@ -57,6 +57,17 @@ def test_a_table_comes_back_as_it_was(tmp_path, batches, removal):
     assert_same(insert_one(again, removal), insert_one(table, removal))
 
 
+def test_columns_may_stay_with_the_host(tmp_path):
+    """Wherever they were when they were saved."""
+    table = table_of(2)
+    save(table, tmp_path)
+    again = load(tmp_path, memory="pinned_host")
+    assert {column.sharding.memory_kind for column in again.columns.values()} == {"pinned_host"}
+    assert_same(again, table)
+    save(again, tmp_path)
+    assert_same(load(tmp_path), table)
+
+
 def insert_one(table, removal):
     """It goes on as the one that was saved."""
     columns = {name: jnp.ones((1, 2, *one.shape), one.dtype) for name, one in SPEC.items()}
