@@ -300,7 +300,8 @@ def check(checked: Any) -> None:
 
 def _check_columns(table: Table, columns: Mapping[str, Array]) -> int:
     """Raises unless a batch's columns are those of the table; returns their steps."""
-    missing, unknown = sorted({*table.columns} - {*columns}), sorted({*columns} - {*table.columns})
+    missing = sorted({*table.columns} - {*columns})
+    unknown = sorted({*columns} - {*table.columns})
     if missing or unknown:
         what = f"column {missing[0]!r} is missing" if missing else f"column {unknown[0]!r} is unknown"
         raise ValueError(f"{what}: the table has {', '.join(table.columns)}")

@@ -140,7 +140,8 @@ def _collect(
     here &= selection.faults == 0
     step = jnp.broadcast_to(jnp.asarray(step, jnp.int32), row.shape)
     length = jnp.where(here, table.length[row], 0)
-    values, mask = {}, {}
+    values = {}
+    mask = {}
     for name, window in windows:
         first = jnp.maximum(step + window.offset, 0)
         many = jnp.clip(jnp.minimum(step + window.offset + window.length, length) - first, 0, window.length)

@@ -92,6 +92,15 @@ def test_choice_never_is_a_zero_however_sums_round():
         assert (jnp.take_along_axis(weights, chosen[:, None], 1) > 0).all()
 
 
+def test_choice_never_is_a_zero_though_a_running_sum_rises_there(monkeypatch):
+    """As on devices that add in another order: beyond the half is first a zero, then the weight that it belongs to."""
+    monkeypatch.setattr(jnp, "cumsum", lambda *_, **__: jnp.array([[1.0, 1.1, 2.0, 2.0]]))
+    weights = jnp.array([[1.0, 0.0, 1.0, 0.0]])
+    assert weight_tree.choose(weights, jnp.array([0.5])).tolist() == [2]
+    monkeypatch.setattr(jnp, "cumsum", lambda *_, **__: jnp.array([[1.0, 1.0, 1.8, 2.0]]))  # none is beyond 1.9
+    assert weight_tree.choose(weights, jnp.array([0.95])).tolist() == [0]
+
+
 def test_chances_are_the_weights():
     """Chi-squared over 400,000 draws from 40 weights, in two levels."""
     weights = np.arange(40.0)

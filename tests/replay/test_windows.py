@@ -154,6 +154,16 @@ def test_nothing_is_compiled_twice_as_a_table_fills():
     assert sizes == [sizes[0]] * 7
 
 
+def test_nothing_large_is_copied():
+    """A window of 1 kB of a column of 4 MB, also where it has to be padded, takes less than 100 kB."""
+    spec = {"x": jax.ShapeDtypeStruct((16,), jnp.float32)}
+    table = jax.eval_shape(lambda: init(spec, capacity=1024, length=64))
+    selection = jax.eval_shape(lambda: chosen([0, 1]))
+    windows = tuple({"x": Window("x", 16, offset=-8, pad="head")}.items())
+    memory = module._collect.lower(table, selection, windows, 0, None).compile().memory_analysis()
+    assert memory.temp_size_in_bytes < 100_000
+
+
 @pytest.mark.parametrize("faults", [4, 8])
 def test_a_selection_with_a_fault_leaves_the_mask_empty(faults):
     """All is padding: nothing of a table is taken for a batch, neither of the rows that it happens to name."""
