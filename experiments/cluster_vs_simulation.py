@@ -270,7 +270,8 @@ def _draw(pairs: Sequence[Pair], rows: Sequence[Contender], arguments: argparse.
                 places = np.arange(len(shares)) + 0.4 * (i - 0.5)
                 face = row.colour if i == 0 else "white"
                 axes.bar(places, 100 * shares, width=0.4, color=face, edgecolor=row.colour, label=label)
-            axes.set(xlabel=f"staleness, {row.name} (versions)", ylabel="share of gradients (%)")
+            axes.set(xlabel=f"staleness, {row.name} (versions)", ylabel="share of gradients (%)", xlim=(-0.8, None))
+            axes.set_xticks(range(max(4, len(shares))))
             axes.legend()
         ratios = panels[-1]
         for i, row in enumerate(rows):

@@ -11,6 +11,7 @@ from jaxtyping import Float, Int
 
 from stellaris import checks
 from stellaris.replay import weight_tree
+from stellaris.replay.memory import Memory, place, where_it_is
 from stellaris.replay.weight_tree import WeightTree
 from stellaris.types import Array
 
@@ -60,19 +61,22 @@ class Table(NamedTuple):
         return self.weights[0][: self.capacity]
 
 
-def init(spec: Spec, *, capacity: int, length: int) -> Table:
+def init(spec: Spec, *, capacity: int, length: int, memory: Memory = "device") -> Table:
     """An empty table.
 
     Args:
       spec: what a step holds, by column.
       capacity: the most trajectories.
       length: the most steps of a trajectory.
+      memory: `"device"`; or `"pinned_host"` for columns that are larger than the device's memory: they stay with the
+        host, which selects their rows, and a batch alone crosses to the device.
 
     Returns:
       The table, on the default device.
 
     Raises:
-      ValueError: if `spec` is empty, `capacity` or `length` is below 1, or a dtype is not enabled in JAX.
+      ValueError: if `spec` is empty, `capacity` or `length` is below 1, `memory` is unknown, or a dtype is not enabled
+        in JAX.
 
     Source:
       GEAR (ICML 2023), trajectory tables.
@@ -84,6 +88,8 @@ def init(spec: Spec, *, capacity: int, length: int) -> Table:
       (10, 5, 3)
     """
     checks.whole(at_least=1, capacity=capacity, length=length)
+    if memory not in ("device", "pinned_host"):
+        raise ValueError(f"memory={memory!r}: expected 'device' or 'pinned_host'")
     if not spec:
         raise ValueError("spec is empty: name at least one column")
     for name, column in spec.items():
@@ -92,7 +98,9 @@ def init(spec: Spec, *, capacity: int, length: int) -> Table:
                 f"column {name!r} has dtype {column.dtype}: enable it by jax_enable_x64, or take half of it"
             )
     return Table(
-        columns={name: jnp.zeros((capacity, length, *one.shape), one.dtype) for name, one in spec.items()},
+        columns={
+            name: place(jnp.zeros((capacity, length, *one.shape), one.dtype), memory) for name, one in spec.items()
+        },
         length=jnp.zeros(capacity, jnp.int32),
         weights=weight_tree.build(jnp.zeros(capacity, jnp.float32)),
         version=jnp.zeros(capacity, jnp.int32),
@@ -194,12 +202,16 @@ def _set_rows(column: jax.Array, row: Int[jax.Array, " batch"], new: Any, kept: 
     new = jnp.where(there, jnp.asarray(new), jnp.zeros((), column.dtype))
     new = jnp.pad(new, [(0, 0), (0, column.shape[1] - steps), *[(0, 0)] * (new.ndim - 2)])
 
-    def one(i: Any, column: jax.Array) -> jax.Array:
-        changed: jax.Array = jax.lax.dynamic_update_index_in_dim(column, new[i], row[i], 0)
-        return changed
+    def copy(column: jax.Array, row: jax.Array, new: jax.Array) -> jax.Array:
+        def one(i: Any, column: jax.Array) -> jax.Array:
+            changed: jax.Array = jax.lax.dynamic_update_index_in_dim(column, new[i], row[i], 0)
+            return changed
 
-    changed: jax.Array = jax.lax.fori_loop(0, batch, one, column)
-    return changed
+        copied: jax.Array = jax.lax.fori_loop(0, batch, one, column.reshape(len(column), -1))
+        return copied.reshape(column.shape)
+
+    # A row is flattened, so that it is copied as a whole and not number by number.
+    return where_it_is(copy, column, row, new.reshape(batch, -1))
 
 
 def update_weights(table: Table, index: Int[Array, " k"], weight: Float[Array, " k"]) -> Table:

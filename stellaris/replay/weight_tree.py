@@ -4,6 +4,7 @@ Level 0 holds the weights; each node of the next level is the sum of `FANOUT` ne
 what is below and never by differences, so that they do not drift, and a branch of zeros has a sum of exactly zero.
 """
 
+import functools
 import math
 from typing import TypeAlias
 
@@ -14,8 +15,8 @@ from jaxtyping import Float, Int
 #: The levels, from the weights `[n]` padded with zeros to a multiple of `FANOUT`, up to at most `FANOUT` sums.
 WeightTree: TypeAlias = tuple[Float[jax.Array, "..."], ...]
 
-#: Children of a node. A draw reads so many numbers per level: wide nodes make few levels, whose reads are vectorised.
-FANOUT = 32
+#: Children of a node. A draw reads so many numbers per level: fewer make more levels, more are more to read.
+FANOUT = 16
 
 
 def build(weights: Float[jax.Array, " n"]) -> WeightTree:
@@ -58,7 +59,7 @@ def draw(tree: WeightTree, random: Float[jax.Array, "levels k"]) -> Int[jax.Arra
 
 
 def choose(weights: Float[jax.Array, "k n"], random: Float[jax.Array, " k"]) -> Int[jax.Array, " k"]:
-    """In each row the first weight, of those above zero, at which the running sum exceeds a random part of the total.
+    """In each row the last weight, of those above zero, before which the running sum is at most a random part of all.
 
     Args:
       weights: `[k, n]`, not negative.
@@ -67,10 +68,15 @@ def choose(weights: Float[jax.Array, "k n"], random: Float[jax.Array, " k"]) -> 
     Returns:
       Indices `[k]`; of a row of zeros the first.
     """
-    sums = jnp.cumsum(weights, axis=1)
-    beyond = sums > random[:, None] * sums[:, -1:]
-    # Should rounding leave no sum beyond the point, then it is the first weight above zero.
-    return jax.lax.argmax((weights > 0) * (1 + beyond.astype(jnp.int8)), 1, jnp.int32)
+    # Column by column, which compiles to one pass; a cumulative sum takes three times as long.
+    columns = [weights[:, i] for i in range(weights.shape[1])]
+    point = random * functools.reduce(jnp.add, columns)
+    start = jnp.zeros_like(point)
+    chosen = jnp.zeros(point.shape, jnp.int32)
+    for i, weight in enumerate(columns):
+        chosen = jnp.where((weight > 0) & (start <= point), i, chosen)
+        start += weight
+    return chosen
 
 
 def update(tree: WeightTree, index: Int[jax.Array, " k"], weights: Float[jax.Array, " k"]) -> WeightTree:

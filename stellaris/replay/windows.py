@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from stellaris import checks
+from stellaris.replay.memory import where_it_is
 from stellaris.replay.selection import Selection
 from stellaris.replay.table import Table
 from stellaris.types import Array
@@ -149,12 +150,14 @@ def _collect(
         place = jnp.arange(window.length)
         there = place < many[:, None] if window.pad == "tail" else place >= (window.length - many)[:, None]
         column = table.columns[window.column]
+        rows = row
         if window.to_go is not None:
-            column = to_go(column[row], table.length[row], discount=window.to_go)
-            found = _slices(column, jnp.arange(len(row)), source, there, window)
-        else:
-            found = _slices(column, row, source, there, window)
-        values[name], mask[name] = found, there
+            whole = jnp.ones((len(row), column.shape[1]), bool)
+            column = _slices(column, row, jnp.zeros_like(row), whole, Window(window.column, column.shape[1]))
+            column = to_go(column, table.length[row], discount=window.to_go)
+            rows = jnp.arange(len(row))
+        values[name] = _slices(column, rows, source, there, window)
+        mask[name] = there
     batch = Collected(values, mask, length, jnp.where(here, table.version[row], 0))
     if axis is None:
         return batch
@@ -162,47 +165,24 @@ def _collect(
 
 
 def _slices(column: jax.Array, row: jax.Array, source: jax.Array, there: jax.Array, window: Window) -> jax.Array:
-    """The steps from `source` on of some rows, and padding where nothing is `there`."""
-
-    # On a CPU a gather goes number by number, but a loop of slices copies whole windows.
-    slices: jax.Array = jax.lax.platform_dependent(
-        column,
-        row,
-        source,
-        there,
-        cpu=functools.partial(_copied, window=window),
-        default=functools.partial(_gathered, window=window),
-    )
-    return slices
+    """The steps from `source` on of some rows, and padding where nothing is `there`; on the device."""
+    step = jnp.clip(source[:, None] + jnp.arange(window.length), 0, column.shape[1] - 1)
+    found = jax.device_put(where_it_is(_steps, column, row, step), jax.memory.Space.Device)
+    return _where(there, found, window.value)
 
 
-def _copied(column: jax.Array, row: jax.Array, source: jax.Array, there: jax.Array, *, window: Window) -> jax.Array:
-    steps = column.shape[1]
-    padding = jnp.asarray(window.value, column.dtype)
-    start = jnp.clip(source, 0, steps - window.length)
-    whole = there.all(1)
-
-    def one(i: Any, batch: jax.Array) -> jax.Array:
-        at = [jnp.asarray(x, jnp.int32) for x in (row[i], start[i], *[0] * (column.ndim - 2))]
-        found = jax.lax.dynamic_slice(column, at, (1, window.length, *column.shape[2:]))
-
-        def padded(found: jax.Array) -> jax.Array:
-            moved = jnp.roll(found, start[i] - source[i], axis=1)
-            return jnp.where(there[i].reshape(1, -1, *[1] * (column.ndim - 2)), moved, padding)
-
-        found = jax.lax.cond(whole[i], lambda found: found, padded, found)
-        return jax.lax.dynamic_update_slice(batch, found, (i, *[0] * (column.ndim - 1)))
-
-    batch = jnp.zeros((len(row), window.length, *column.shape[2:]), column.dtype)
-    copied: jax.Array = jax.lax.fori_loop(0, len(row), one, batch)
-    return copied
+def _steps(column: jax.Array, row: jax.Array, step: jax.Array) -> jax.Array:
+    """Steps `[k, length]` of rows `[k]`."""
+    # What a step holds is flattened, so that it is copied as a whole and not number by number.
+    flat = column.reshape(*column.shape[:2], -1)
+    found = flat.at[row[:, None], step].get(mode="promise_in_bounds")
+    return found.reshape(*step.shape, *column.shape[2:])
 
 
-def _gathered(column: jax.Array, row: jax.Array, source: jax.Array, there: jax.Array, *, window: Window) -> jax.Array:
-    padding = jnp.asarray(window.value, column.dtype)
-    steps = jnp.clip(source[:, None] + jnp.arange(window.length), 0, column.shape[1] - 1)
-    found = column[row[:, None], steps]
-    return jnp.where(there.reshape(*there.shape, *[1] * (column.ndim - 2)), found, padding)
+def _where(there: jax.Array, values: jax.Array, padding: float) -> jax.Array:
+    """What is there, and else padding."""
+    kept = there.reshape(*there.shape, *[1] * (values.ndim - there.ndim))
+    return jnp.where(kept, values, jnp.asarray(padding, values.dtype))
 
 
 def to_go(
@@ -233,13 +213,13 @@ def to_go(
     checks.floats(values=values)
     checks.between_zero_and_one(discount=discount)
     steps = jnp.arange(values.shape[1])
-    kept = (steps < jnp.asarray(length)[:, None]).reshape(*values.shape[:2], *[1] * (values.ndim - 2))
+    kept = steps < jnp.asarray(length)[:, None]
 
     def back(after: jax.Array, now: jax.Array) -> tuple[jax.Array, jax.Array]:
         total = now + jnp.asarray(discount, now.dtype) * after
         return total, total
 
-    ordered = jnp.moveaxis(jnp.where(kept, jnp.asarray(values), 0), 1, 0)
+    ordered = jnp.moveaxis(_where(kept, jnp.asarray(values), 0), 1, 0)
     _, sums = jax.lax.scan(back, jnp.zeros_like(ordered[0]), ordered, reverse=True)
     return jnp.moveaxis(sums, 0, 1)
 
@@ -262,10 +242,7 @@ def _scattered(batch: Collected, padding: Mapping[str, float], axis: str) -> Col
     mask = jax.tree.map(part, batch.mask)
     values = {}
     for name, value in batch.values.items():
-        there = batch.mask[name].reshape(*batch.mask[name].shape, *[1] * (value.ndim - 2))
-        summed = part(jnp.where(there, value, jnp.zeros((), value.dtype)))
-        kept = mask[name].reshape(*mask[name].shape, *[1] * (value.ndim - 2))
-        values[name] = jnp.where(kept, summed, jnp.asarray(padding[name], value.dtype))
+        values[name] = _where(mask[name], part(_where(batch.mask[name], value, 0)), padding[name])
     return Collected(values, mask, part(batch.length), part(batch.version))
 
 
