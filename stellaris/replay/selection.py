@@ -95,7 +95,8 @@ def _uniform(table: Table, key: jax.Array, count: int, axis: str | None) -> Sele
     sizes = _of_all(table.size, axis)
     ends = jnp.cumsum(sizes)
     drawn = jax.random.randint(key, (count,), 0, jnp.maximum(ends[-1], 1), jnp.int32)
-    shard = jnp.searchsorted(ends, drawn, side="right").astype(jnp.int32)
+    # Of an empty table a row is named that is there, though it is not to be used: collecting reads it.
+    shard = jnp.minimum(jnp.searchsorted(ends, drawn, side="right"), len(sizes) - 1).astype(jnp.int32)
     row = drawn - (ends - sizes)[shard]
     probability = jnp.broadcast_to(1.0 / jnp.maximum(ends[-1], 1), (count,)).astype(jnp.float32)
     return Selection(shard * table.capacity + row, probability, jnp.where(ends[-1] > 0, 0, EMPTY))

@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from stellaris.replay import Window, collect, init, insert, random_steps, reweigh, select, update_weights
 from stellaris.replay.table import BAD_INDEX, BAD_LENGTH, BAD_WEIGHT, EMPTY, TOO_FEW
+from stellaris.replay.weight_tree import FANOUT
 
 CAPACITY = 40  # so that the sums have two levels
 LENGTH = 4
@@ -167,8 +168,8 @@ class Machine(RuleBasedStateMachine):
             np.testing.assert_array_equal(self.table.columns[name], [row["columns"][name] for row in rows])
         for name in ("length", "weight", "version", "number"):
             assert getattr(self.table, name).tolist() == [row[name] for row in rows], name
-        sums = [sum(self.oracle.weights()[i : i + 32]) for i in (0, 32)]
-        assert self.table.weights[1].tolist() == [*sums, *[0.0] * 30]
+        sums = [sum(self.oracle.weights()[i : i + FANOUT]) for i in range(0, FANOUT**2, FANOUT)]
+        assert self.table.weights[1].tolist() == sums
         assert int(self.table.faults) == self.oracle.faults
         assert int(self.table.size) == min(self.oracle.inserted, CAPACITY)
 

@@ -104,18 +104,6 @@ def test_every_dtype(dtype, shape, value):
         assert_by_hand(batch, columns, ROWS, STEPS, windows)
 
 
-@pytest.mark.parametrize("shape", [(), (2, 3)])
-def test_accelerators_gather_what_cpus_copy(shape):
-    """From every source, also before the first step and behind the last, where nothing is there."""
-    table, _ = table_of("float32", shape)
-    row, source = map(jnp.array, zip(*itertools.product(range(3), range(-3, LENGTH + 3)), strict=True))
-    at = source[:, None] + jnp.arange(3)
-    arguments = table.columns["x"], row, source, (at >= 0) & (at < LENGTH)
-    window = Window("x", 3, value=-1.0)
-    copied = module._copied(*arguments, window=window)
-    np.testing.assert_array_equal(module._gathered(*arguments, window=window), copied)
-
-
 def test_one_step_for_all():
     """As if it were given for each, as NumPy's number or Python's."""
     table, columns = table_of("float32")
