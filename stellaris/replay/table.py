@@ -13,7 +13,7 @@ from stellaris import checks
 from stellaris.replay import weight_tree
 from stellaris.replay.memory import Memory, place, where_it_is
 from stellaris.replay.weight_tree import WeightTree
-from stellaris.types import Array
+from stellaris.types import Array, Scalar
 
 #: What a step holds, by column: `jax.ShapeDtypeStruct(shape, dtype)`, without the axes of trajectories and of steps.
 Spec: TypeAlias = Mapping[str, jax.ShapeDtypeStruct]
@@ -115,8 +115,8 @@ def insert(
     columns: Mapping[str, Array],
     *,
     length: Int[Array, " batch"] | None = None,
-    weight: Float[Array, " batch"] | float = 1.0,
-    version: Int[Array, " batch"] | int = 0,
+    weight: Float[Array, " batch"] | Scalar = 1.0,
+    version: Int[Array, " batch"] | Int[Array, ""] | int = 0,
     removal: Removal = "oldest",
 ) -> Table:
     """The table with a batch of trajectories more. The one that is given is donated: use what is returned.
