@@ -60,7 +60,7 @@ def copies(load: Load):  # type: ignore[no-untyped-def]
 
 
 def compiled(load: Load):  # type: ignore[no-untyped-def]
-    """A compiled program that reads and writes as many bytes, into memory that it is given anew, as every program is."""
+    """A compiled program that reads and writes as many bytes, into memory that is new, as every program's is."""
     source = jnp.ones((load.batch, load.window, *load.shape), load.dtype)
     add = jax.jit(lambda x: x + 1)
     return lambda: jax.block_until_ready(add(source))  # type: ignore[no-untyped-call]
