@@ -35,7 +35,7 @@ class Window:
     length: int
     offset: int = 0
     pad: Literal["head", "tail"] = "tail"
-    value: float = 0.0
+    value: float | int = 0.0
     to_go: float | None = None
 
 
@@ -179,7 +179,7 @@ def _steps(column: jax.Array, row: jax.Array, step: jax.Array) -> jax.Array:
     return found.reshape(*step.shape, *column.shape[2:])
 
 
-def _where(there: jax.Array, values: jax.Array, padding: float) -> jax.Array:
+def _where(there: jax.Array, values: jax.Array, padding: float | int) -> jax.Array:
     """What is there, and else padding."""
     kept = there.reshape(*there.shape, *[1] * (values.ndim - there.ndim))
     return jnp.where(kept, values, jnp.asarray(padding, values.dtype))
