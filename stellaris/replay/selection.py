@@ -16,7 +16,7 @@ from stellaris import checks
 from stellaris.replay import weight_tree
 from stellaris.replay.table import EMPTY, TOO_FEW, Table
 from stellaris.replay.weight_tree import WeightTree
-from stellaris.types import Scalar
+from stellaris.types import Array, Scalar
 
 #: How trajectories are chosen: with equal chances, with chances in proportion to their weights, or by largest weight.
 By: TypeAlias = Literal["uniform", "weight", "top"]
@@ -108,7 +108,8 @@ def _uniform(table: Table, key: jax.Array, count: int, axis: str | None) -> Sele
     sizes = _of_all(table.size, axis)
     ends = jnp.cumsum(sizes, dtype=jnp.int32)
     drawn = jax.random.randint(key, (count,), 0, jnp.maximum(ends[-1], 1), jnp.int32)
-    shard = jnp.searchsorted(ends, drawn, side="right").astype(jnp.int32)
+    # Of an empty table a row is named that is there, though it is not to be used: collecting reads it.
+    shard = jnp.minimum(jnp.searchsorted(ends, drawn, side="right"), len(sizes) - 1).astype(jnp.int32)
     row = drawn - (ends - sizes)[shard]
     probability = jnp.broadcast_to(1.0 / jnp.maximum(ends[-1], 1), (count,)).astype(jnp.float32)
     return Selection(shard * table.capacity + row, probability, jnp.where(ends[-1] > 0, 0, EMPTY))
@@ -172,14 +173,17 @@ def _largest(weights: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
     """The largest weights and their rows: of blocks, those whose maxima are the largest hold them."""
     blocks = weights.reshape(-1, weight_tree.FANOUT)
     if len(blocks) <= count:
-        return jax.lax.top_k(weights, count)
+        weight, row = jax.lax.top_k(weights, count)
+        return weight, row
     _, block = jax.lax.top_k(blocks.max(1), count)
     block = jnp.sort(block)  # so that of equal weights the first rows come first
     weight, place = jax.lax.top_k(blocks[block].ravel(), count)
     return weight, block[place // weight_tree.FANOUT] * weight_tree.FANOUT + place % weight_tree.FANOUT
 
 
-def importance_weights(probability: Float[jax.Array, " k"], size: Scalar, *, beta: Scalar) -> Float[jax.Array, " k"]:
+def importance_weights(
+    probability: Float[Array, " k"], size: Int[Array, ""] | int, *, beta: Scalar
+) -> Float[jax.Array, " k"]:
     """What corrects a loss for draws that were not uniform: `(size * probability) ** -beta`, over the largest of these.
 
     Args:

@@ -13,7 +13,7 @@ from stellaris import checks
 from stellaris.replay import weight_tree
 from stellaris.replay.memory import Memory, place, where_it_is
 from stellaris.replay.weight_tree import WeightTree
-from stellaris.types import Array
+from stellaris.types import Array, Scalar
 
 #: What a step holds, by column: `jax.ShapeDtypeStruct(shape, dtype)`, without the axes of trajectories and of steps.
 Spec: TypeAlias = Mapping[str, jax.ShapeDtypeStruct]
@@ -127,8 +127,8 @@ def insert(
     columns: Mapping[str, Array],
     *,
     length: Int[Array, " batch"] | None = None,
-    weight: Float[Array, " batch"] | float = 1.0,
-    version: Int[Array, " batch"] | int = 0,
+    weight: Float[Array, " batch"] | Scalar = 1.0,
+    version: Int[Array, " batch"] | Int[Array, ""] | int = 0,
     removal: Removal = "oldest",
 ) -> Table:
     """The table with a batch of trajectories more. The one that is given is donated: use what is returned.
@@ -349,7 +349,8 @@ def check_batch(
 
 def _check_columns(table: Table, columns: Mapping[str, Array]) -> int:
     """Raises unless a batch's columns are those of the table; returns their steps."""
-    missing, unknown = sorted({*table.columns} - {*columns}), sorted({*columns} - {*table.columns})
+    missing = sorted({*table.columns} - {*columns})
+    unknown = sorted({*columns} - {*table.columns})
     if missing or unknown:
         what = f"column {missing[0]!r} is missing" if missing else f"column {unknown[0]!r} is unknown"
         raise ValueError(f"{what}: the table has {', '.join(table.columns)}")

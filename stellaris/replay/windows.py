@@ -35,7 +35,7 @@ class Window:
     length: int
     offset: int = 0
     pad: Literal["head", "tail"] = "tail"
-    value: float = 0.0
+    value: float | int = 0.0
     to_go: float | None = None
 
 
@@ -134,7 +134,8 @@ def _collect(
     here &= selection.faults == 0
     step = jnp.broadcast_to(jnp.asarray(step, jnp.int32), row.shape)
     length = jnp.where(here, table.length[row], 0)
-    values, mask = {}, {}
+    values = {}
+    mask = {}
     for name, window in windows:
         first = jnp.maximum(step + window.offset, 0)
         many = jnp.clip(jnp.minimum(step + window.offset + window.length, length) - first, 0, window.length)
@@ -171,7 +172,7 @@ def _steps(column: jax.Array, row: jax.Array, step: jax.Array) -> jax.Array:
     return found.reshape(*step.shape, *column.shape[2:])
 
 
-def _where(there: jax.Array, values: jax.Array, padding: float) -> jax.Array:
+def _where(there: jax.Array, values: jax.Array, padding: float | int) -> jax.Array:
     """What is there, and else padding."""
     kept = there.reshape(*there.shape, *[1] * (values.ndim - there.ndim))
     return jnp.where(kept, values, jnp.asarray(padding, values.dtype))

@@ -157,8 +157,9 @@ _, _, EMPTY, TOO_FEW, _ = FAULTS
 @pytest.mark.parametrize(("by", "replace"), EVERY)
 @pytest.mark.parametrize("weights", [[], [0.0, 0.0, 0.0, 0.0]])
 def test_an_empty_table_is_a_fault(by, replace, weights):
-    """And one whose weights are all 0, but for a uniform selection."""
+    """And one whose weights are all 0, but for a uniform selection. No row lies outside, where nothing may be read."""
     chosen = select(table_of(weights), jax.random.key(0), 3, by=by, replace=replace)
+    assert ((chosen.row >= 0) & (chosen.row < CAPACITY)).all()
     if by == "uniform" and weights:
         check(chosen)
     else:

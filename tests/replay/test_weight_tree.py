@@ -13,6 +13,7 @@ ALMOST_ONE = 1.0 - 2.0**-23
 
 build = jax.jit(weight_tree.build)
 update = jax.jit(weight_tree.update)
+choose = jax.jit(weight_tree.choose)
 
 
 @jax.jit(static_argnums=2)
@@ -21,18 +22,18 @@ def drawn(tree, key, count):
 
 
 def test_levels_by_hand():
-    """Forty weights from 1 to 40: blocks of 32 sum to 32 * 33 / 2 = 528 and 820 - 528 = 292."""
+    """Forty weights from 1 to 40: blocks of 16 sum to 16 * 17 / 2 = 136, 136 + 16 * 16 = 392, and 820 - 528 = 292."""
     weights, sums = build(jnp.arange(1.0, 41.0))
-    assert weights.tolist() == [*range(1, 41), *[0] * 24]
-    assert sums.tolist() == [528, 292, *[0] * 30]
+    assert weights.tolist() == [*range(1, 41), *[0] * 8]
+    assert sums.tolist() == [136, 392, 292, *[0] * 13]
     assert weight_tree.total((weights, sums)) == 820
 
 
 @pytest.mark.parametrize(
-    ("weights", "levels"), [(1, [32]), (32, [32]), (33, [64, 32]), (1024, [1024, 32]), (1025, [1056, 64, 32])]
+    ("weights", "levels"), [(1, [16]), (16, [16]), (17, [32, 16]), (256, [256, 16]), (257, [272, 32, 16])]
 )
 def test_as_few_levels_as_suffice(weights, levels):
-    """The last has at most 32 sums, and all are padded to whole blocks."""
+    """The last has at most 16 sums, and all are padded to whole blocks."""
     tree = jax.eval_shape(weight_tree.build, jax.ShapeDtypeStruct((weights,), jnp.float32))
     assert [len(level) for level in tree] == levels
 
@@ -66,7 +67,7 @@ def test_sums_do_not_drift_over_many_updates():
     tree = updates(build(jnp.full(2000, 1e30)))
     fresh = build(jnp.where(jnp.arange(2000) < 1000, 0.0, 1e-20))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), tree, fresh)
-    assert not tree[1][:31].any()  # 31 blocks of 32 are within the first thousand
+    assert not tree[1][:62].any()  # 62 blocks of 16 are within the first thousand
     assert drawn(tree, jax.random.key(0), 10_000).min() >= 1000
 
 
@@ -74,21 +75,21 @@ def test_choice_by_hand():
     """Of 1, 0 and 3 the first quarter chooses the first; a point at an end belongs to the next that has any weight."""
     random = jnp.array([0.0, 0.2499, 0.25, 0.5, ALMOST_ONE])
     rows = jnp.broadcast_to(jnp.array([1.0, 0.0, 3.0]), (5, 3))
-    assert weight_tree.choose(rows, random).tolist() == [0, 0, 2, 2, 2]
+    assert choose(rows, random).tolist() == [0, 0, 2, 2, 2]
     behind = jnp.broadcast_to(jnp.array([0.0, 2.0, 0.0]), (5, 3))
-    assert weight_tree.choose(behind, random).tolist() == [1] * 5
-    assert weight_tree.choose(jnp.zeros((5, 3)), random).tolist() == [0] * 5
+    assert choose(behind, random).tolist() == [1] * 5
+    assert choose(jnp.zeros((5, 3)), random).tolist() == [0] * 5
 
 
 def test_choice_never_is_a_zero_however_sums_round():
-    """Of 100,000 rows of any sizes, half of which are zeros, at the points where a sum ends and at both ends."""
+    """Of 100,000 rows of any sizes, half of which are zeros, at the points where a sum ends, at both ends, and at 1."""
     random = np.random.default_rng(0)
     weights = 10.0 ** random.uniform(-30, 30, (100_000, 32)) * (random.random((100_000, 32)) < 0.5)
     weights = jnp.asarray(weights, jnp.float32)
     sums = jnp.cumsum(weights, axis=1)
     ends = (sums / sums[:, -1:])[:, 7]
-    for point in (jnp.zeros(len(weights)), jnp.minimum(ends, ALMOST_ONE), jnp.full(len(weights), ALMOST_ONE)):
-        chosen = weight_tree.choose(weights, point)
+    for point in (0.0, jnp.minimum(ends, ALMOST_ONE), ALMOST_ONE, 1.0):
+        chosen = choose(weights, jnp.broadcast_to(point, ends.shape))
         assert (jnp.take_along_axis(weights, chosen[:, None], 1) > 0).all()
 
 

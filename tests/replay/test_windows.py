@@ -104,18 +104,6 @@ def test_every_dtype(dtype, shape, value):
         assert_by_hand(batch, columns, ROWS, STEPS, windows)
 
 
-@pytest.mark.parametrize("shape", [(), (2, 3)])
-def test_accelerators_gather_what_cpus_copy(shape):
-    """From every source, also before the first step and behind the last, where nothing is there."""
-    table, _ = table_of("float32", shape)
-    row, source = map(jnp.array, zip(*itertools.product(range(3), range(-3, LENGTH + 3)), strict=True))
-    at = source[:, None] + jnp.arange(3)
-    arguments = table.columns["x"], row, source, (at >= 0) & (at < LENGTH)
-    window = Window("x", 3, value=-1.0)
-    copied = module._copied(*arguments, window=window)
-    np.testing.assert_array_equal(module._gathered(*arguments, window=window), copied)
-
-
 def test_one_step_for_all():
     """As if it were given for each, as NumPy's number or Python's."""
     table, columns = table_of("float32")
@@ -152,6 +140,16 @@ def test_nothing_is_compiled_twice_as_a_table_fills():
         collect(table, selection, {"x": Window("x", 3)}, step=random_steps(table, selection, jax.random.key(i)))
         sizes.append(module._collect._cache_size())
     assert sizes == [sizes[0]] * 7
+
+
+def test_nothing_large_is_copied():
+    """A window of 1 kB of a column of 4 MB, also where it has to be padded, takes less than 100 kB."""
+    spec = {"x": jax.ShapeDtypeStruct((16,), jnp.float32)}
+    table = jax.eval_shape(lambda: init(spec, capacity=1024, length=64))
+    selection = jax.eval_shape(lambda: chosen([0, 1]))
+    windows = tuple({"x": Window("x", 16, offset=-8, pad="head")}.items())
+    memory = module._collect.lower(table, selection, windows, 0, None).compile().memory_analysis()
+    assert memory.temp_size_in_bytes < 100_000
 
 
 @pytest.mark.parametrize("faults", [4, 8])
