@@ -23,7 +23,7 @@ from stellaris.replay.memory import Memory
 from stellaris.replay.selection import By, Selection
 from stellaris.replay.table import Removal, Spec, Table
 from stellaris.replay.windows import Collected, Window
-from stellaris.types import Array
+from stellaris.types import Array, Scalar
 
 _SAME = PartitionSpec()  # type: ignore[no-untyped-call]
 
@@ -115,8 +115,8 @@ def insert(
     *,
     over: Shards,
     length: Int[Array, " batch"] | None = None,
-    weight: Float[Array, " batch"] | float = 1.0,
-    version: Int[Array, " batch"] | int = 0,
+    weight: Float[Array, " batch"] | Scalar = 1.0,
+    version: Int[Array, " batch"] | Int[Array, ""] | int = 0,
     removal: Removal = "oldest",
 ) -> Table:
     """The table with a batch of trajectories more, of which each device gets its part, in order. The table is donated.
@@ -293,7 +293,8 @@ def _collect(
         return collecting.collect(_squeezed(table), selection, dict(windows), step=step, axis=over.axis)
 
     split = over.sharding.spec
-    batch: Collected = _map(local, over, (split, _SAME, _SAME), split)(table, selection, jnp.asarray(step))
+    steps = jnp.broadcast_to(step, selection.row.shape)
+    batch: Collected = _map(local, over, (split, _SAME, _SAME), split)(table, selection, steps)
     return batch
 
 

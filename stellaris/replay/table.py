@@ -54,12 +54,12 @@ class Table(NamedTuple):
         return self.length.shape[-1]
 
     @property
-    def size(self) -> Int[jax.Array, ""]:
+    def size(self) -> Int[jax.Array, "..."]:
         """Trajectories that it holds, or each of its shards: in the first `size` rows."""
         return jnp.minimum(self.inserted, self.capacity)
 
     @property
-    def weight(self) -> Float[jax.Array, " capacity"]:
+    def weight(self) -> Float[jax.Array, "*shards capacity"]:
         """Of each trajectory."""
         return self.weights[0][..., : self.capacity]
 
