@@ -3,6 +3,9 @@
 All are pure functions of an explicit state, which compile into a training step; a table is donated where it is changed.
 """
 
+from stellaris.replay.episodes import Episodes as Episodes
+from stellaris.replay.episodes import Trajectories as Trajectories
+from stellaris.replay.episodes import columns_of as columns_of
 from stellaris.replay.selection import Selection as Selection
 from stellaris.replay.selection import importance_weights as importance_weights
 from stellaris.replay.selection import select as select

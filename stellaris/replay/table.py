@@ -181,7 +181,7 @@ def _rows(table: Table, batch: int, removal: Removal) -> Int[jax.Array, " batch"
 def _set_rows(column: jax.Array, row: Int[jax.Array, " batch"], new: Any, kept: jax.Array) -> jax.Array:
     """A column with other rows, one after the other: so each is a copy in place."""
     batch, steps = kept.shape
-    new = jnp.where(kept.reshape(batch, steps, *[1] * (new.ndim - 2)), jnp.asarray(new), 0)
+    new = jnp.where(kept.reshape(batch, steps, *[1] * (new.ndim - 2)), jnp.asarray(new), jnp.zeros((), column.dtype))
     new = jnp.pad(new, [(0, 0), (0, column.shape[1] - steps), *[(0, 0)] * (new.ndim - 2)])
 
     def one(i: Any, column: jax.Array) -> jax.Array:
