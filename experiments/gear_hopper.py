@@ -70,7 +70,7 @@ class Preset:
 
 PRESETS: Mapping[str, Preset] = {
     "smoke": Preset(steps=16 * 256, learning=Learning(updates=20, batch=16, context=5), episodes=2, seeds=1, width=16),
-    "small": Preset(steps=500_000, learning=Learning(updates=3000), episodes=16, seeds=3),
+    "small": Preset(steps=500_000, learning=Learning(updates=2000), episodes=32, seeds=3),
 }
 
 
@@ -121,6 +121,7 @@ class Played(NamedTuple):
     model: str
     asked: float  #: not a number for cloning, which is asked for none.
     returns: Sequence[float]
+    sampled: bool = True  #: whether actions were; otherwise each was the mean of its distribution.
 
     @property
     def mean(self) -> float:
@@ -143,9 +144,9 @@ class Outcome:
     played: Sequence[Played]
     seconds: Mapping[str, float]  #: of real time, by part.
 
-    def of(self, model: str) -> list[Played]:
+    def of(self, model: str, *, sampled: bool = True) -> list[Played]:
         """What a model has played, by what it was asked for."""
-        return [played for played in self.played if played.model == model]
+        return [played for played in self.played if played.model == model and played.sampled == sampled]
 
     @property
     def rises(self) -> float:
@@ -182,21 +183,20 @@ def _one(preset: Preset, seed: int, threads: int, console: Console) -> Outcome:
     played = []
     for name, model in models.items():
         asked = [part * best for part in preset.asked] if name == TRANSFORMER else [math.nan]
-        # Cloning plays as many episodes as the transformer for the return by which they are compared.
-        returns = play(
-            model,
-            learners[name].params,
-            normalise,
-            preset.environment,
-            np.nan_to_num(np.repeat(asked, preset.episodes)).tolist(),
-            context=learning.context if name == TRANSFORMER else 1,
-            longest=preset.longest,
-            seed=_evaluation_seed(seed),
-            threads=threads,
-        )
-        played += [
-            Played(name, one, of) for one, of in zip(asked, returns.reshape(len(asked), -1).tolist(), strict=True)
-        ]
+        for returns, sampled in ((asked, True), (asked[-1:], False)):
+            episodes = play(
+                model,
+                learners[name].params,
+                normalise,
+                preset.environment,
+                np.nan_to_num(np.repeat(returns, preset.episodes)).tolist(),
+                context=learning.context if name == TRANSFORMER else 1,
+                longest=preset.longest,
+                seed=_evaluation_seed(seed),
+                threads=threads,
+                sampled=sampled,
+            ).reshape(len(returns), -1)
+            played += [Played(name, *of, sampled) for of in zip(returns, episodes.tolist(), strict=True)]
     clock.lap("playing")
     return Outcome(seed, data.tolist(), losses, played, clock.seconds)
 
@@ -204,6 +204,7 @@ def _one(preset: Preset, seed: int, threads: int, console: Console) -> Outcome:
 def _tell(outcome: Outcome, console: Console) -> None:
     for one in outcome.played:
         what = f", asked for {one.asked:,.0f}" if math.isfinite(one.asked) else ""
+        what += "" if one.sampled else ", without noise"
         console.print(f"seed {outcome.seed}: {one.model}{what}: {one.mean:,.0f} ± {one.margin:,.0f}")
     took = ", ".join(f"{part} {seconds:,.0f} s" for part, seconds in outcome.seconds.items())
     console.print(f"seed {outcome.seed}: {took}")
@@ -307,8 +308,19 @@ def _table(outcomes: Sequence[Outcome], preset: Preset) -> Printed:
     for i, part in enumerate(preset.asked):
         asked = [outcome.of(TRANSFORMER)[i] for outcome in outcomes]
         _row_of(row, f"transformer, asked for {part:.0%} of the best", asked)
+    for name, label in (
+        (CLONING, "behaviour cloning"),
+        (TRANSFORMER, f"transformer, asked for {preset.asked[-1]:.0%}"),
+    ):
+        without = [outcome.of(name, sampled=False)[0] for outcome in outcomes]
+        _row_of(row, f"{label}, without noise", without)
     ratios = [outcome.of(TRANSFORMER)[-1].mean / outcome.of(CLONING)[0].mean for outcome in outcomes]
-    row("transformer (last row) over cloning", [f"{ratio:.2f}" for ratio in ratios], ratios, ".2f")
+    row(
+        f"transformer, asked for {preset.asked[-1]:.0%}, over cloning",
+        [f"{ratio:.2f}" for ratio in ratios],
+        ratios,
+        ".2f",
+    )
     rises = [outcome.rises for outcome in outcomes]
     row("rank correlation, asked and achieved", [f"{rise:.2f}" for rise in rises], rises, ".2f")
     seconds = [sum(outcome.seconds.values()) for outcome in outcomes]
@@ -332,6 +344,7 @@ def _write(outcomes: Sequence[Outcome], preset: Preset, out: Path) -> None:
             {
                 "seed": outcome.seed,
                 "model": one.model,
+                "actions": "sampled" if one.sampled else "mean",
                 "asked": f"{one.asked:.1f}" if math.isfinite(one.asked) else "",
                 "mean_return": f"{one.mean:.1f}",
                 "margin_95": f"{one.margin:.1f}",
@@ -393,6 +406,6 @@ def _draw(outcomes: Sequence[Outcome], preset: Preset, path: Path) -> None:
         achieved.plot([], [], label="Decision Transformer", **transformer)
         achieved.plot([], [], label="behaviour cloning", **cloning)
         data.set(xlabel="episode, in order", ylabel="return of the data")
-        loss.set(xlabel="update", ylabel="squared error of actions", ylim=(0, None))
+        loss.set(xlabel="update", ylabel="negative log-likelihood (nats)")
         achieved.set(xlabel="return asked for", ylabel="mean return achieved", ylim=(0, None))
         plots.legend(achieved)

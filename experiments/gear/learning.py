@@ -25,7 +25,7 @@ class Learning:
 
     updates: int
     batch: int = 64  #: windows.
-    context: int = 20  #: steps of each.
+    context: int = 10  #: steps of each: half of what Decision Transformer has, for two cores.
     learning_rate: float = 1e-3  #: at its highest, after a twentieth of the updates; it ends at 0 (cosine).
     weight_decay: float = 1e-4
     max_gradient_norm: float = 1.0
@@ -77,7 +77,7 @@ def draw(table: Table, key: jax.Array, learning: Learning) -> tuple[Context, jax
     context = Context(
         to_go=batch.values["to_go"] / RETURN_SCALE,
         observation=batch.values["observation"],
-        action=jnp.clip(batch.values["action"], -1.0, 1.0),  # what the environment did of it
+        action=batch.values["action"],
         step=jnp.maximum(step[:, None] + first + jnp.arange(learning.context), 0),
         mask=batch.mask["to_go"],
     )
@@ -162,7 +162,7 @@ def _learn(
 
 
 def _loss(params: Tree, model: Model, context: Context) -> jax.Array:
-    """Mean squared error of the actions, over the steps that there are."""
+    """Mean negative log-likelihood of the actions, over the steps that there are."""
     predicted: Any = model.apply(params, context)
-    error = jnp.square(predicted - context.action).mean(-1)
-    return jnp.sum(error * context.mask) / jnp.maximum(jnp.sum(context.mask), 1)
+    missed = -predicted.log_prob(context.action)
+    return jnp.sum(missed * context.mask) / jnp.maximum(jnp.sum(context.mask), 1)

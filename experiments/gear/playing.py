@@ -65,8 +65,9 @@ def play(
     longest: int,
     seed: int,
     threads: int,
+    sampled: bool = True,
 ) -> NDArray:
-    """Plays whole episodes, without noise in the actions.
+    """Plays whole episodes.
 
     Args:
       model: which.
@@ -76,8 +77,10 @@ def play(
       asked: `[n]` the return that each episode is asked for.
       context: steps that the model sees.
       longest: steps after which an episode is taken as it is.
-      seed: of the environments.
+      seed: of environments and actions.
       threads: that step them.
+      sampled: whether actions are sampled, as those that were learned from and as in `acting.evaluate`. Otherwise each
+        is the mean of its distribution.
 
     Returns:
       The episodes' returns `[n]`.
@@ -88,6 +91,7 @@ def play(
         observation = np.array(env.reset(np.arange(n)))
         actions = env.spec.actions
         memory = Memory(np.asarray(asked), context=context, observation=observation.shape[1], actions=actions)
+        random = np.random.default_rng(seed)
         returns, going_on, width = np.zeros(n), np.arange(n), n
         for _ in range(longest):
             seen = memory.observe(np.asarray(normalise(observation)))
@@ -95,7 +99,8 @@ def play(
                 width //= 2
             rows = np.resize(going_on, width)
             action, reward = np.zeros((n, actions), np.float32), np.zeros(n)
-            action[rows] = _act(model, params, Context(*(column[rows] for column in seen)))
+            noise = np.float32(sampled * random.normal(size=action.shape))
+            action[rows] = _act(model, params, Context(*(column[rows] for column in seen)), noise[rows])
             step = env.step(going_on, action[going_on])
             observation[going_on], reward[going_on] = step.observation, step.reward
             returns += reward
@@ -109,8 +114,9 @@ def play(
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _act(model: Model, params: Tree, context: Context) -> jax.Array:
+def _act(model: Model, params: Tree, context: Context, noise: NDArray) -> jax.Array:
     """The newest step's actions `[k, actions]`."""
-    actions: Any = model.apply(params, context)
-    newest: jax.Array = actions[:, -1]
-    return newest
+    distribution: Any = model.apply(params, context)
+    newest = jax.tree.map(lambda column: column[:, -1], distribution)
+    sampled: jax.Array = newest.sample(noise)
+    return sampled
