@@ -99,7 +99,7 @@ def play(
                 width //= 2
             rows = np.resize(going_on, width)
             action, reward = np.zeros((n, actions), np.float32), np.zeros(n)
-            noise = np.float32(sampled * random.normal(size=action.shape))
+            noise = (sampled * random.normal(size=action.shape)).astype(np.float32)
             action[rows] = _act(model, params, Context(*(column[rows] for column in seen)), noise[rows])
             step = env.step(going_on, action[going_on])
             observation[going_on], reward[going_on] = step.observation, step.reward
