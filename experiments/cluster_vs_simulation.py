@@ -24,6 +24,8 @@ DESCRIPTION = "compare staleness, speed and cost on Ray with a simulation that h
 _WARM = 0.3
 #: How far off a prediction may be.
 _MARGIN = 0.1
+#: Successive measurements that are drawn together: as many as several batches have gradients.
+_BLOCK = 32
 #: What is predicted, with its unit.
 _QUANTITIES = {
     "staleness": "mean, versions",
@@ -136,6 +138,8 @@ class _Delays:
 def deployment(trace: Trace, row: Contender, workload: Workload, *, since: float) -> dict[str, FunctionSpec]:
     """The deployment of a run on Ray, with the delays that its trace tells, as empirical distributions.
 
+    They are drawn in runs of successive ones: processes that share processors are slow together, and for a while.
+
     The simulated platform's system decides in no time, while a real one computes between a completion and what it
     submits next: that time is taken for the queueing of what is submitted.
 
@@ -148,9 +152,9 @@ def deployment(trace: Trace, row: Contender, workload: Workload, *, since: float
     return {
         name: replace(
             row.functions[name],
-            compute=Empirical(delays.compute),
-            transfer=Transfer(Empirical(delays.transfer), math.inf),
-            queueing=Empirical(delays.before),
+            compute=Empirical(delays.compute, _BLOCK),
+            transfer=Transfer(Empirical(delays.transfer, _BLOCK), math.inf),
+            queueing=Empirical(delays.before, _BLOCK),
         )
         for name, delays in _delays(trace, _work(row, workload), since).items()
     }
@@ -270,7 +274,8 @@ def _draw(pairs: Sequence[Pair], rows: Sequence[Contender], arguments: argparse.
                 places = np.arange(len(shares)) + 0.4 * (i - 0.5)
                 face = row.colour if i == 0 else "white"
                 axes.bar(places, 100 * shares, width=0.4, color=face, edgecolor=row.colour, label=label)
-            axes.set(xlabel=f"staleness, {row.name} (versions)", ylabel="share of gradients (%)")
+            axes.set(xlabel=f"staleness, {row.name} (versions)", ylabel="share of gradients (%)", xlim=(-0.8, None))
+            axes.set_xticks(range(max(4, len(shares))))
             axes.legend()
         ratios = panels[-1]
         for i, row in enumerate(rows):

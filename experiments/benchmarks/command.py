@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 
 from experiments import shell
-from experiments.benchmarks import cluster, losses, overhead, peers, platform, training
+from experiments.benchmarks import cluster, losses, overhead, peers, platform, replay, training
 
 #: Benchmarks by name: each module has `DESCRIPTION` and `measure(say) -> comparisons`; one that takes options of the
 #: command line has `add_arguments(parser)`, and `measure` takes them by name.
@@ -17,6 +17,7 @@ BENCHMARKS = {
     "platform": platform,
     "peers": peers,
     "cluster": cluster,
+    "replay": replay,
 }
 
 

@@ -1,8 +1,13 @@
 """Replay of whole trajectories for sequence models, on the device: tables, selection, windows (GEAR, ICML 2023).
 
 All are pure functions of an explicit state, which compile into a training step; a table is donated where it is changed.
+`sharded` has the same functions for a table on the devices of a mesh, `files` keeps tables on the disk, and `datasets`
+reads offline datasets; the latter two need `pip install 'stellaris[replay]'`.
 """
 
+from stellaris.replay import datasets as datasets
+from stellaris.replay import files as files
+from stellaris.replay import sharded as sharded
 from stellaris.replay.episodes import Episodes as Episodes
 from stellaris.replay.episodes import Trajectories as Trajectories
 from stellaris.replay.episodes import columns_of as columns_of

@@ -1,7 +1,8 @@
 """Which trajectories a batch is made of: drawn on the device, from one table or from all shards of one.
 
 Within a `jax.shard_map` over a mesh axis each device has a shard, and `axis` names that axis. All devices then draw
-the same trajectories of all shards from the shards' totals, which they exchange, with the chances of one table.
+the same trajectories of all shards from the shards' totals, which they exchange, with the chances of one table. Such a
+`shard_map` needs `check_vma=False`: JAX cannot prove that what was drawn is the same on all devices.
 """
 
 import functools
@@ -15,7 +16,7 @@ from stellaris import checks
 from stellaris.replay import weight_tree
 from stellaris.replay.table import EMPTY, TOO_FEW, Table
 from stellaris.replay.weight_tree import WeightTree
-from stellaris.types import Scalar
+from stellaris.types import Array, Scalar
 
 #: How trajectories are chosen: with equal chances, with chances in proportion to their weights, or by largest weight.
 By: TypeAlias = Literal["uniform", "weight", "top"]
@@ -66,14 +67,26 @@ def select(
       >>> bool(abs((drawn.row == 2).mean() - 0.75) < 0.05), sorted({*drawn.probability.tolist()})
       (True, [0.25, 0.75])
     """
+    shards = 1 if axis is None else jax.lax.axis_size(axis)
+    check_count(table.capacity * shards, count, by=by, replace=replace)
+    selection: Selection = _select(table, key, count, by, replace, axis)
+    return selection
+
+
+def check_count(capacity: int, count: int, *, by: By, replace: bool) -> None:
+    """Raises unless `select` can draw so many.
+
+    Args:
+      capacity: of the table, or of all shards together.
+      count: to draw.
+      by: likewise.
+      replace: likewise.
+    """
     if by not in ("uniform", "weight", "top"):
         raise ValueError(f"by={by!r}: expected 'uniform', 'weight' or 'top'")
     checks.whole(at_least=1, count=count)
-    shards = 1 if axis is None else jax.lax.axis_size(axis)
-    if (by == "top" or not replace) and count > table.capacity * shards:
-        raise ValueError(f"count={count}: without replacement there are at most {table.capacity * shards}")
-    selection: Selection = _select(table, key, count, by, replace, axis)
-    return selection
+    if (by == "top" or not replace) and count > capacity:
+        raise ValueError(f"count={count}: without replacement there are at most {capacity}")
 
 
 @functools.partial(jax.jit, static_argnums=(2, 3, 4, 5))
@@ -93,30 +106,26 @@ def _select(table: Table, key: jax.Array, count: int, by: By, replace: bool, axi
 def _uniform(table: Table, key: jax.Array, count: int, axis: str | None) -> Selection:
     """Numbers of trajectories, counted through the shards."""
     sizes = _of_all(table.size, axis)
-    ends = jnp.cumsum(sizes)
-    drawn = jax.random.randint(key, (count,), 0, jnp.maximum(ends[-1], 1))
-    shard = jnp.searchsorted(ends, drawn, side="right").astype(jnp.int32)
+    ends = jnp.cumsum(sizes, dtype=jnp.int32)
+    drawn = jax.random.randint(key, (count,), 0, jnp.maximum(ends[-1], 1), jnp.int32)
+    # Of an empty table a row is named that is there, though it is not to be used: collecting reads it.
+    shard = jnp.minimum(jnp.searchsorted(ends, drawn, side="right"), len(sizes) - 1).astype(jnp.int32)
     row = drawn - (ends - sizes)[shard]
     probability = jnp.broadcast_to(1.0 / jnp.maximum(ends[-1], 1), (count,)).astype(jnp.float32)
     return Selection(shard * table.capacity + row, probability, jnp.where(ends[-1] > 0, 0, EMPTY))
 
 
 def _weighted(table: Table, tree: WeightTree, key: jax.Array, count: int, axis: str | None) -> Selection:
-    """A point on the line of all weights each: the shard that it falls into finds the trajectory."""
+    """By the shards' totals one of these, and in it a trajectory: as if the totals were a tree's highest level."""
     totals = _of_all(weight_tree.total(tree), axis)
-    ends = jnp.cumsum(totals)
-    drawn = jax.random.uniform(key, (count,)) * ends[-1]
-    shards = jnp.arange(len(totals))
-    # Of the shards that have any weight, the first whose end is beyond the point, or the last, should rounding be.
-    last = len(totals) - 1 - jnp.argmax(totals[::-1] > 0)
-    shard = jnp.minimum((ends[:, None] <= drawn).sum(0), last)
-    here = shards[0] if axis is None else jax.lax.axis_index(axis)
-    row = weight_tree.find(tree, drawn - (ends - totals)[here])
-    weight = tree[0][row]
+    random = jax.random.uniform(key, (1 + len(tree), count), jnp.float32)
+    shard = weight_tree.choose(jnp.broadcast_to(totals, (count, len(totals))), random[0])
+    row = weight_tree.draw(tree, random[1:])
+    here = jnp.int32(0) if axis is None else jax.lax.axis_index(axis)
     index = _sum(jnp.where(shard == here, here * table.capacity + row, 0), axis)
-    weight = _sum(jnp.where(shard == here, weight, 0.0), axis)
-    probability = weight / jnp.where(ends[-1] > 0, ends[-1], 1.0)
-    return Selection(index, probability, jnp.where(ends[-1] > 0, 0, EMPTY))
+    weight = _sum(jnp.where(shard == here, tree[0][row], 0.0), axis)
+    total = totals.sum()
+    return Selection(index, weight / jnp.where(total > 0, total, 1.0), jnp.where(total > 0, 0, EMPTY))
 
 
 def _race(table: Table, tree: WeightTree, key: jax.Array, count: int, axis: str | None) -> Selection:
@@ -127,17 +136,17 @@ def _race(table: Table, tree: WeightTree, key: jax.Array, count: int, axis: str 
     """
     here = jnp.int32(0) if axis is None else jax.lax.axis_index(axis)
     many = min(count, table.capacity)
-    key = jax.random.fold_in(key, here)
-    waits = jax.random.exponential(key, (many,))
-    points = jax.random.uniform(jax.random.fold_in(key, 1), (many,))
+    of_times, of_rows = jax.random.split(jax.random.fold_in(key, here))
+    waits = jax.random.exponential(of_times, (many,), jnp.float32)
+    points = jax.random.uniform(of_rows, (many, len(tree), 1), jnp.float32)
 
     def draw(carry: tuple[WeightTree, jax.Array], random: tuple[jax.Array, jax.Array]):  # type: ignore[no-untyped-def]
         tree, time = carry
         wait, point = random
         left = weight_tree.total(tree)
-        row = weight_tree.find(tree, (point * left)[None])
+        row = weight_tree.draw(tree, point)
         time = jnp.where(left > 0, time + wait / jnp.where(left > 0, left, 1.0), jnp.inf)
-        return (weight_tree.update(tree, row, jnp.zeros(1)), time), (row[0], time)
+        return (weight_tree.update(tree, row, jnp.zeros(1, jnp.float32)), time), (row[0], time)
 
     _, (row, time) = jax.lax.scan(draw, (tree, jnp.float32(0.0)), (waits, points))
     total = _of_all(weight_tree.total(tree), axis).sum()
@@ -164,14 +173,17 @@ def _largest(weights: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
     """The largest weights and their rows: of blocks, those whose maxima are the largest hold them."""
     blocks = weights.reshape(-1, weight_tree.FANOUT)
     if len(blocks) <= count:
-        return jax.lax.top_k(weights, count)
+        weight, row = jax.lax.top_k(weights, count)
+        return weight, row
     _, block = jax.lax.top_k(blocks.max(1), count)
     block = jnp.sort(block)  # so that of equal weights the first rows come first
     weight, place = jax.lax.top_k(blocks[block].ravel(), count)
     return weight, block[place // weight_tree.FANOUT] * weight_tree.FANOUT + place % weight_tree.FANOUT
 
 
-def importance_weights(probability: Float[jax.Array, " k"], size: Scalar, *, beta: Scalar) -> Float[jax.Array, " k"]:
+def importance_weights(
+    probability: Float[Array, " k"], size: Int[Array, ""] | int, *, beta: Scalar
+) -> Float[jax.Array, " k"]:
     """What corrects a loss for draws that were not uniform: `(size * probability) ** -beta`, over the largest of these.
 
     Args:

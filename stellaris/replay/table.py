@@ -11,8 +11,9 @@ from jaxtyping import Float, Int
 
 from stellaris import checks
 from stellaris.replay import weight_tree
+from stellaris.replay.memory import Memory, place, where_it_is
 from stellaris.replay.weight_tree import WeightTree
-from stellaris.types import Array
+from stellaris.types import Array, Scalar
 
 #: What a step holds, by column: `jax.ShapeDtypeStruct(shape, dtype)`, without the axes of trajectories and of steps.
 Spec: TypeAlias = Mapping[str, jax.ShapeDtypeStruct]
@@ -21,17 +22,23 @@ Removal: TypeAlias = Literal["oldest", "lowest"]
 
 #: What a flag in `Table.faults` or `Selection.faults` says, in the order of its bits.
 FAULTS = (
-    "a weight that is negative or not finite: it was taken for 0",
-    "a trajectory's length that is below 1 or above the table's: its weight was taken for 0",
+    "a weight that is negative, not finite or above 1e30: it was taken for 0",
+    "a trajectory's length that is below 1 or above the steps that were given: its weight was taken for 0",
     "a selection from a table that is empty, or whose weights are all 0: its rows are not to be used",
     "a selection without replacement, or of the top, of more trajectories than have a weight above 0",
     "an index of a trajectory that is not in the table: its weight was not changed",
 )
-BAD_WEIGHT, BAD_LENGTH, EMPTY, TOO_FEW, BAD_INDEX = (1 << i for i in range(len(FAULTS)))
+BAD_WEIGHT, BAD_LENGTH, EMPTY, TOO_FEW, BAD_INDEX = (np.int32(1 << i) for i in range(len(FAULTS)))
+
+#: So the sum of a hundred million weights is finite.
+LARGEST_WEIGHT = 1e30
 
 
 class Table(NamedTuple):
-    """`capacity` trajectories of up to `length` steps. A row beyond a trajectory's steps, or of none, holds zeros."""
+    """`capacity` trajectories of up to `length` steps. A row beyond a trajectory's steps, or of none, holds zeros.
+
+    The shards of a table are one, too, in which each array has an axis more, `[shards, ...]`: see `sharded`.
+    """
 
     columns: dict[str, jax.Array]  #: `[capacity, length, ...]` each.
     length: Int[jax.Array, " capacity"]  #: steps of each trajectory; 0 where there is none.
@@ -43,33 +50,36 @@ class Table(NamedTuple):
 
     @property
     def capacity(self) -> int:
-        """The most trajectories that it holds."""
-        return self.length.shape[0]
+        """The most trajectories that it holds; of shards, that each holds."""
+        return self.length.shape[-1]
 
     @property
-    def size(self) -> Int[jax.Array, ""]:
-        """Trajectories that it holds: in the first `size` rows."""
+    def size(self) -> Int[jax.Array, "..."]:
+        """Trajectories that it holds, or each of its shards: in the first `size` rows."""
         return jnp.minimum(self.inserted, self.capacity)
 
     @property
-    def weight(self) -> Float[jax.Array, " capacity"]:
+    def weight(self) -> Float[jax.Array, "*shards capacity"]:
         """Of each trajectory."""
-        return self.weights[0][: self.capacity]
+        return self.weights[0][..., : self.capacity]
 
 
-def init(spec: Spec, *, capacity: int, length: int) -> Table:
+def init(spec: Spec, *, capacity: int, length: int, memory: Memory = "device") -> Table:
     """An empty table.
 
     Args:
       spec: what a step holds, by column.
       capacity: the most trajectories.
       length: the most steps of a trajectory.
+      memory: `"device"`; or `"pinned_host"` for columns that are larger than the device's memory: they stay with the
+        host, which selects their rows, and a batch alone crosses to the device.
 
     Returns:
       The table, on the default device.
 
     Raises:
-      ValueError: if `spec` is empty, `capacity` or `length` is below 1, or a dtype is not enabled in JAX.
+      ValueError: if `spec` is empty, `capacity` or `length` is below 1, `memory` is unknown, or a dtype is not enabled
+        in JAX.
 
     Source:
       GEAR (ICML 2023), trajectory tables.
@@ -81,15 +91,13 @@ def init(spec: Spec, *, capacity: int, length: int) -> Table:
       (10, 5, 3)
     """
     checks.whole(at_least=1, capacity=capacity, length=length)
-    if not spec:
-        raise ValueError("spec is empty: name at least one column")
-    for name, column in spec.items():
-        if jax.dtypes.canonicalize_dtype(column.dtype) != column.dtype:
-            raise ValueError(
-                f"column {name!r} has dtype {column.dtype}: enable it by jax_enable_x64, or take half of it"
-            )
+    if memory not in ("device", "pinned_host"):
+        raise ValueError(f"memory={memory!r}: expected 'device' or 'pinned_host'")
+    check_spec(spec)
     return Table(
-        columns={name: jnp.zeros((capacity, length, *one.shape), one.dtype) for name, one in spec.items()},
+        columns={
+            name: place(jnp.zeros((capacity, length, *one.shape), one.dtype), memory) for name, one in spec.items()
+        },
         length=jnp.zeros(capacity, jnp.int32),
         weights=weight_tree.build(jnp.zeros(capacity, jnp.float32)),
         version=jnp.zeros(capacity, jnp.int32),
@@ -99,13 +107,28 @@ def init(spec: Spec, *, capacity: int, length: int) -> Table:
     )
 
 
+def check_spec(spec: Spec) -> None:
+    """Raises a ValueError unless there can be a table of these columns.
+
+    Args:
+      spec: what a step holds, by column.
+    """
+    if not spec:
+        raise ValueError("spec is empty: name at least one column")
+    for name, column in spec.items():
+        if jax.dtypes.canonicalize_dtype(column.dtype) != column.dtype:
+            raise ValueError(
+                f"column {name!r} has dtype {column.dtype}: enable it by jax_enable_x64, or take half of it"
+            )
+
+
 def insert(
     table: Table,
     columns: Mapping[str, Array],
     *,
     length: Int[Array, " batch"] | None = None,
-    weight: Float[Array, " batch"] | float = 1.0,
-    version: Int[Array, " batch"] | int = 0,
+    weight: Float[Array, " batch"] | Scalar = 1.0,
+    version: Int[Array, " batch"] | Int[Array, ""] | int = 0,
     removal: Removal = "oldest",
 ) -> Table:
     """The table with a batch of trajectories more. The one that is given is donated: use what is returned.
@@ -114,7 +137,7 @@ def insert(
       table: to add to.
       columns: `[batch, steps, ...]` of each of the table's columns; `steps` is at most the table's length.
       length: `[batch]` of each trajectory, in steps; all of them by default. What lies behind is not kept.
-      weight: `[batch]` or one for all, by which it is selected.
+      weight: `[batch]` or one for all, by which it is selected: from 0 to 1e30.
       version: `[batch]` or one for all, of the policy that has sampled it.
       removal: of a full table the oldest make room, or those of the lowest weight, of equal ones that in the first row.
         The oldest are found by going round the rows, so a table should have one rule throughout.
@@ -134,16 +157,8 @@ def insert(
       >>> table.version.tolist(), table.columns["reward"][:, 0].tolist()
       ([2, 1], [2.0, 1.0])
     """
-    if removal not in ("oldest", "lowest"):
-        raise ValueError(f"removal={removal!r}: expected 'oldest' or 'lowest'")
-    steps = _check_columns(table, columns)
-    batch = len(next(iter(columns.values())))
-    given: dict[str, Any] = {"length": steps if length is None else length, "weight": weight, "version": version}
-    for name, value in given.items():
-        if np.shape(value) not in ((), (batch,)):
-            raise ValueError(f"{name} has shape {np.shape(value)}: expected ({batch},), one for each trajectory")
-    checks.integers(length=given["length"], version=given["version"])
-    changed: Table = _insert(table, dict(columns), *given.values(), removal)
+    length = check_batch(table, columns, length=length, weight=weight, version=version, removal=removal)
+    changed: Table = _insert(table, dict(columns), length, weight, version, removal)
     return changed
 
 
@@ -151,54 +166,68 @@ def insert(
 def _insert(table: Table, columns: dict[str, Any], length: Any, weight: Any, version: Any, removal: Removal) -> Table:
     batch, steps = next(iter(columns.values())).shape[:2]
     length = jnp.broadcast_to(jnp.asarray(length, jnp.int32), batch)
-    weight = jnp.broadcast_to(jnp.asarray(weight, jnp.float32), batch)
-    row = _rows(table, batch, removal)
+    number = table.inserted + jnp.arange(batch, dtype=jnp.int32)
+    row = _rows(table, number, removal)
     fits = (length >= 1) & (length <= steps)
-    sound = jnp.isfinite(weight) & (weight >= 0)
+    weight, bad_weight = _sound(jnp.broadcast_to(jnp.asarray(weight), batch), fits)
     length = jnp.clip(length, 0, steps)
-    faults = jnp.where(fits.all(), 0, BAD_LENGTH) | jnp.where(sound.all(), 0, BAD_WEIGHT)
     kept = jnp.arange(steps) < length[:, None]
     return Table(
         columns={name: _set_rows(table.columns[name], row, new, kept) for name, new in columns.items()},
         length=table.length.at[row].set(length),
-        weights=weight_tree.update(table.weights, row, jnp.where(fits & sound, weight, 0.0)),
+        weights=weight_tree.update(table.weights, row, weight),
         version=table.version.at[row].set(jnp.broadcast_to(jnp.asarray(version, jnp.int32), batch)),
-        number=table.number.at[row].set(table.inserted + jnp.arange(batch)),
+        number=table.number.at[row].set(number),
         inserted=table.inserted + batch,
-        faults=table.faults | faults,
+        faults=table.faults | jnp.where(fits.all(), 0, BAD_LENGTH) | bad_weight,
     )
 
 
-def _rows(table: Table, batch: int, removal: Removal) -> Int[jax.Array, " batch"]:
+def _rows(table: Table, number: Int[jax.Array, " batch"], removal: Removal) -> Int[jax.Array, " batch"]:
     """Where a batch goes: first into rows that hold nothing, in order."""
     if removal == "oldest":
-        return jnp.asarray((table.inserted + jnp.arange(batch)) % table.capacity)
+        return number % table.capacity
     ranks = jnp.where(table.number < 0, -1.0, table.weight)
-    _, lowest = jax.lax.top_k(-ranks, batch)
-    return lowest.astype(jnp.int32)
+    _, lowest = jax.lax.top_k(-ranks, len(number))
+    return lowest
+
+
+def _sound(weight: jax.Array, counted: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Weights, 0 in place of those that do not count or are no valid ones, and the flag that says so of the latter."""
+    weight = weight.astype(jnp.float32)
+    sound = (weight >= 0) & (weight <= LARGEST_WEIGHT)
+    return jnp.where(sound & counted, weight, 0.0), jnp.where((sound | ~counted).all(), 0, BAD_WEIGHT)
 
 
 def _set_rows(column: jax.Array, row: Int[jax.Array, " batch"], new: Any, kept: jax.Array) -> jax.Array:
     """A column with other rows, one after the other: so each is a copy in place."""
     batch, steps = kept.shape
-    new = jnp.where(kept.reshape(batch, steps, *[1] * (new.ndim - 2)), jnp.asarray(new), jnp.zeros((), column.dtype))
+    there = kept.reshape(batch, steps, *[1] * (new.ndim - 2))
+    new = jnp.where(there, jnp.asarray(new), jnp.zeros((), column.dtype))
     new = jnp.pad(new, [(0, 0), (0, column.shape[1] - steps), *[(0, 0)] * (new.ndim - 2)])
 
-    def one(i: Any, column: jax.Array) -> jax.Array:
-        changed: jax.Array = jax.lax.dynamic_update_index_in_dim(column, new[i], row[i], 0)
-        return changed
+    def copy(column: jax.Array, row: jax.Array, new: jax.Array) -> jax.Array:
+        def one(i: Any, column: jax.Array) -> jax.Array:
+            changed: jax.Array = jax.lax.dynamic_update_index_in_dim(column, new[i], row[i], 0)
+            return changed
 
-    changed: jax.Array = jax.lax.fori_loop(0, batch, one, column)
-    return changed
+        copied: jax.Array = jax.lax.fori_loop(0, batch, one, column.reshape(len(column), -1))
+        return copied.reshape(column.shape)
+
+    # A row is flattened, so that it is copied as a whole and not number by number.
+    return where_it_is(copy, column, row, new.reshape(batch, -1))
 
 
-def update_weights(table: Table, index: Int[Array, " k"], weight: Float[Array, " k"]) -> Table:
+def update_weights(
+    table: Table, index: Int[Array, " k"], weight: Float[Array, " k"], *, axis: str | None = None
+) -> Table:
     """The table with other weights of some trajectories, in O(k log capacity). The one that is given is donated.
 
     Args:
-      table: to change.
+      table: to change; or, within `shard_map`, this device's shard of it.
       index: `[k]` rows, as a selection names them. Of the same row twice the last counts.
-      weight: `[k]`, not negative.
+      weight: `[k]`, from 0 to 1e30.
+      axis: of the mesh, within `shard_map`, where all devices are given the same rows and weights; None for one table.
 
     Returns:
       The table. A weight or an index that is no valid one sets a flag: see `check`.
@@ -217,19 +246,21 @@ def update_weights(table: Table, index: Int[Array, " k"], weight: Float[Array, "
     checks.integers(index=index)
     checks.floats(weight=weight)
     checks.same_shape(index, "index", weight=weight)
-    changed: Table = _update_weights(table, jnp.ravel(index), jnp.ravel(weight))
+    changed: Table = _update_weights(table, jnp.ravel(index), jnp.ravel(weight), axis)
     return changed
 
 
-@functools.partial(jax.jit, donate_argnums=0)
-def _update_weights(table: Table, index: Any, weight: Any) -> Table:
-    weight = jnp.asarray(weight, jnp.float32)
-    sound = jnp.isfinite(weight) & (weight >= 0)
+@functools.partial(jax.jit, donate_argnums=0, static_argnums=3)
+def _update_weights(table: Table, index: Any, weight: Any, axis: str | None) -> Table:
+    if axis is not None:
+        index = index - jax.lax.axis_index(axis) * table.capacity
     there = (index >= 0) & (index < table.size)
-    faults = jnp.where(there.all(), 0, BAD_INDEX) | jnp.where(sound.all(), 0, BAD_WEIGHT)
-    places = jnp.where(there, index, len(table.weights[0])).astype(jnp.int32)
-    weights = weight_tree.update(table.weights, places, jnp.where(sound, weight, 0.0))
-    return table._replace(weights=weights, faults=table.faults | faults)
+    # Each row is in one shard: it is nowhere only if no device has it.
+    found = there if axis is None else jax.lax.psum(there.astype(jnp.int32), axis) > 0  # type: ignore[no-untyped-call]
+    weight, bad_weight = _sound(weight, there)
+    row = jnp.where(there, index, len(table.weights[0])).astype(jnp.int32)
+    weights = weight_tree.update(table.weights, row, weight)
+    return table._replace(weights=weights, faults=table.faults | jnp.where(found.all(), 0, BAD_INDEX) | bad_weight)
 
 
 def reweigh(table: Table, weight: Float[Array, " capacity"]) -> Table:
@@ -239,7 +270,7 @@ def reweigh(table: Table, weight: Float[Array, " capacity"]) -> Table:
 
     Args:
       table: to change; it is donated.
-      weight: `[capacity]`, not negative.
+      weight: `[capacity]`, from 0 to 1e30.
 
     Returns:
       The table. A weight that is no valid one sets a flag: see `check`.
@@ -265,10 +296,8 @@ def reweigh(table: Table, weight: Float[Array, " capacity"]) -> Table:
 
 @functools.partial(jax.jit, donate_argnums=0)
 def _reweigh(table: Table, weight: Any) -> Table:
-    there = table.number >= 0
-    sound = (jnp.isfinite(weight) & (weight >= 0)) | ~there
-    weights = weight_tree.build(jnp.where(there & sound, weight, 0.0).astype(jnp.float32))
-    return table._replace(weights=weights, faults=table.faults | jnp.where(sound.all(), 0, BAD_WEIGHT))
+    weight, bad_weight = _sound(weight, table.number >= 0)
+    return table._replace(weights=weight_tree.build(weight), faults=table.faults | bad_weight)
 
 
 def check(checked: Any) -> None:
@@ -285,16 +314,43 @@ def check(checked: Any) -> None:
       >>> table = init({"reward": jax.ShapeDtypeStruct((), jnp.float32)}, capacity=2, length=3)
       >>> check(insert(table, {"reward": jnp.zeros((1, 3))}, weight=-1.0))
       Traceback (most recent call last):
-      ValueError: a weight that is negative or not finite: it was taken for 0
+      ValueError: a weight that is negative, not finite or above 1e30: it was taken for 0
     """
-    faults = int(np.bitwise_or.reduce(np.asarray(checked.faults), axis=None))
-    if faults:
-        raise ValueError("; ".join(text for i, text in enumerate(FAULTS) if faults >> i & 1))
+    # Of shards any, computed where they are: with several processes none has all of them.
+    found = (jnp.ravel(checked.faults)[:, None] >> jnp.arange(len(FAULTS)) & 1).max(0)
+    if faults := [text for text, here in zip(FAULTS, found.tolist(), strict=True) if here]:
+        raise ValueError("; ".join(faults))
+
+
+def check_batch(
+    table: Table, columns: Mapping[str, Array], *, length: Any, weight: Any, version: Any, removal: Removal
+) -> Any:
+    """Raises unless `insert` can have these; returns the trajectories' lengths, where None stands for all steps.
+
+    Args:
+      table: of which only shapes and dtypes are looked at.
+      columns: to insert.
+      length: likewise, or None.
+      weight: likewise.
+      version: likewise.
+      removal: likewise.
+    """
+    if removal not in ("oldest", "lowest"):
+        raise ValueError(f"removal={removal!r}: expected 'oldest' or 'lowest'")
+    steps = _check_columns(table, columns)
+    batch = len(next(iter(columns.values())))
+    length = steps if length is None else length
+    for name, value in {"length": length, "weight": weight, "version": version}.items():
+        if np.shape(value) not in ((), (batch,)):
+            raise ValueError(f"{name} has shape {np.shape(value)}: expected ({batch},), one for each trajectory")
+    checks.integers(length=length, version=version)
+    return length
 
 
 def _check_columns(table: Table, columns: Mapping[str, Array]) -> int:
     """Raises unless a batch's columns are those of the table; returns their steps."""
-    missing, unknown = sorted({*table.columns} - {*columns}), sorted({*columns} - {*table.columns})
+    missing = sorted({*table.columns} - {*columns})
+    unknown = sorted({*columns} - {*table.columns})
     if missing or unknown:
         what = f"column {missing[0]!r} is missing" if missing else f"column {unknown[0]!r} is unknown"
         raise ValueError(f"{what}: the table has {', '.join(table.columns)}")

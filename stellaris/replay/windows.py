@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from stellaris import checks
+from stellaris.replay.memory import where_it_is
 from stellaris.replay.selection import Selection
 from stellaris.replay.table import Table
 from stellaris.types import Array
@@ -34,7 +35,7 @@ class Window:
     length: int
     offset: int = 0
     pad: Literal["head", "tail"] = "tail"
-    value: float = 0.0
+    value: float | int = 0.0
     to_go: float | None = None
 
 
@@ -74,7 +75,7 @@ def random_steps(
     length = table.length[row]
     if axis is not None:
         length = jax.lax.psum(jnp.where(shard, length, 0), axis)  # type: ignore[no-untyped-call]
-    return jax.random.randint(key, length.shape, 0, jnp.maximum(length, 1))
+    return jax.random.randint(key, length.shape, 0, jnp.maximum(length, 1), jnp.int32)
 
 
 def collect(
@@ -117,15 +118,8 @@ def collect(
       >>> batch.values["history"].tolist(), batch.mask["history"].tolist(), batch.values["return"].tolist()
       ([[-1.0, 1.0, 2.0]], [[False, True, True]], [[3.5, 3.0]])
     """
-    if not windows:
-        raise ValueError("windows is empty: name at least one")
-    longest = next(iter(table.columns.values())).shape[1]
-    for name, window in windows.items():
-        _check(name, window, table, longest)
-    checks.integers(step=jnp.asarray(step))
+    check_windows(table, selection, windows, step)
     count = selection.row.shape[0]
-    if np.shape(step) not in ((), (count,)):
-        raise ValueError(f"step has shape {np.shape(step)}: expected ({count},), one for each trajectory")
     if axis is not None and count % jax.lax.axis_size(axis):
         raise ValueError(f"selection has {count} trajectories: {jax.lax.axis_size(axis)} devices do not divide them")
     batch: Collected = _collect(table, selection, tuple(windows.items()), step, axis)
@@ -140,7 +134,8 @@ def _collect(
     here &= selection.faults == 0
     step = jnp.broadcast_to(jnp.asarray(step, jnp.int32), row.shape)
     length = jnp.where(here, table.length[row], 0)
-    values, mask = {}, {}
+    values = {}
+    mask = {}
     for name, window in windows:
         first = jnp.maximum(step + window.offset, 0)
         many = jnp.clip(jnp.minimum(step + window.offset + window.length, length) - first, 0, window.length)
@@ -148,12 +143,14 @@ def _collect(
         place = jnp.arange(window.length)
         there = place < many[:, None] if window.pad == "tail" else place >= (window.length - many)[:, None]
         column = table.columns[window.column]
+        rows = row
         if window.to_go is not None:
-            column = to_go(column[row], table.length[row], discount=window.to_go)
-            found = _slices(column, jnp.arange(len(row)), source, there, window)
-        else:
-            found = _slices(column, row, source, there, window)
-        values[name], mask[name] = found, there
+            whole = jnp.ones((len(row), column.shape[1]), bool)
+            column = _slices(column, row, jnp.zeros_like(row), whole, Window(window.column, column.shape[1]))
+            column = to_go(column, table.length[row], discount=window.to_go)
+            rows = jnp.arange(len(row))
+        values[name] = _slices(column, rows, source, there, window)
+        mask[name] = there
     batch = Collected(values, mask, length, jnp.where(here, table.version[row], 0))
     if axis is None:
         return batch
@@ -161,47 +158,24 @@ def _collect(
 
 
 def _slices(column: jax.Array, row: jax.Array, source: jax.Array, there: jax.Array, window: Window) -> jax.Array:
-    """The steps from `source` on of some rows, and padding where nothing is `there`."""
-
-    # On a CPU a gather goes number by number, but a loop of slices copies whole windows.
-    slices: jax.Array = jax.lax.platform_dependent(
-        column,
-        row,
-        source,
-        there,
-        cpu=functools.partial(_copied, window=window),
-        default=functools.partial(_gathered, window=window),
-    )
-    return slices
+    """The steps from `source` on of some rows, and padding where nothing is `there`; on the device."""
+    step = jnp.clip(source[:, None] + jnp.arange(window.length), 0, column.shape[1] - 1)
+    found = jax.device_put(where_it_is(_steps, column, row, step), jax.memory.Space.Device)
+    return _where(there, found, window.value)
 
 
-def _copied(column: jax.Array, row: jax.Array, source: jax.Array, there: jax.Array, *, window: Window) -> jax.Array:
-    steps = column.shape[1]
-    padding = jnp.asarray(window.value, column.dtype)
-    start = jnp.clip(source, 0, steps - window.length)
-    whole = there.all(1)
-
-    def one(i: Any, batch: jax.Array) -> jax.Array:
-        at: Any = (row[i], start[i], *[0] * (column.ndim - 2))
-        found = jax.lax.dynamic_slice(column, at, (1, window.length, *column.shape[2:]))
-
-        def padded(found: jax.Array) -> jax.Array:
-            moved = jnp.roll(found, start[i] - source[i], axis=1)
-            return jnp.where(there[i].reshape(1, -1, *[1] * (column.ndim - 2)), moved, padding)
-
-        found = jax.lax.cond(whole[i], lambda found: found, padded, found)
-        return jax.lax.dynamic_update_slice(batch, found, (i, *[0] * (column.ndim - 1)))
-
-    batch = jnp.zeros((len(row), window.length, *column.shape[2:]), column.dtype)
-    copied: jax.Array = jax.lax.fori_loop(0, len(row), one, batch)
-    return copied
+def _steps(column: jax.Array, row: jax.Array, step: jax.Array) -> jax.Array:
+    """Steps `[k, length]` of rows `[k]`."""
+    # What a step holds is flattened, so that it is copied as a whole and not number by number.
+    flat = column.reshape(*column.shape[:2], -1)
+    found = flat.at[row[:, None], step].get(mode="promise_in_bounds")
+    return found.reshape(*step.shape, *column.shape[2:])
 
 
-def _gathered(column: jax.Array, row: jax.Array, source: jax.Array, there: jax.Array, *, window: Window) -> jax.Array:
-    padding = jnp.asarray(window.value, column.dtype)
-    steps = jnp.clip(source[:, None] + jnp.arange(window.length), 0, column.shape[1] - 1)
-    found = column[row[:, None], steps]
-    return jnp.where(there.reshape(*there.shape, *[1] * (column.ndim - 2)), found, padding)
+def _where(there: jax.Array, values: jax.Array, padding: float | int) -> jax.Array:
+    """What is there, and else padding."""
+    kept = there.reshape(*there.shape, *[1] * (values.ndim - there.ndim))
+    return jnp.where(kept, values, jnp.asarray(padding, values.dtype))
 
 
 def to_go(
@@ -232,13 +206,13 @@ def to_go(
     checks.floats(values=values)
     checks.between_zero_and_one(discount=discount)
     steps = jnp.arange(values.shape[1])
-    kept = (steps < jnp.asarray(length)[:, None]).reshape(*values.shape[:2], *[1] * (values.ndim - 2))
+    kept = steps < jnp.asarray(length)[:, None]
 
     def back(after: jax.Array, now: jax.Array) -> tuple[jax.Array, jax.Array]:
         total = now + jnp.asarray(discount, now.dtype) * after
         return total, total
 
-    ordered = jnp.moveaxis(jnp.where(kept, jnp.asarray(values), 0), 1, 0)
+    ordered = jnp.moveaxis(_where(kept, jnp.asarray(values), 0), 1, 0)
     _, sums = jax.lax.scan(back, jnp.zeros_like(ordered[0]), ordered, reverse=True)
     return jnp.moveaxis(sums, 0, 1)
 
@@ -261,11 +235,28 @@ def _scattered(batch: Collected, padding: Mapping[str, float], axis: str) -> Col
     mask = jax.tree.map(part, batch.mask)
     values = {}
     for name, value in batch.values.items():
-        there = batch.mask[name].reshape(*batch.mask[name].shape, *[1] * (value.ndim - 2))
-        summed = part(jnp.where(there, value, jnp.zeros((), value.dtype)))
-        kept = mask[name].reshape(*mask[name].shape, *[1] * (value.ndim - 2))
-        values[name] = jnp.where(kept, summed, jnp.asarray(padding[name], value.dtype))
+        values[name] = _where(mask[name], part(_where(batch.mask[name], value, 0)), padding[name])
     return Collected(values, mask, part(batch.length), part(batch.version))
+
+
+def check_windows(table: Table, selection: Selection, windows: Mapping[str, Window], step: Any) -> None:
+    """Raises unless `collect` can have these.
+
+    Args:
+      table: of which only shapes and dtypes are looked at.
+      selection: likewise.
+      windows: to collect.
+      step: likewise.
+    """
+    if not windows:
+        raise ValueError("windows is empty: name at least one")
+    longest = next(iter(table.columns.values())).shape[1]
+    for name, window in windows.items():
+        _check(name, window, table, longest)
+    checks.integers(step=jnp.asarray(step))
+    count = selection.row.shape[0]
+    if np.shape(step) not in ((), (count,)):
+        raise ValueError(f"step has shape {np.shape(step)}: expected ({count},), one for each trajectory")
 
 
 def _check(name: str, window: Window, table: Table, longest: int) -> None:
@@ -280,7 +271,9 @@ def _check(name: str, window: Window, table: Table, longest: int) -> None:
     if not jnp.issubdtype(dtype, jnp.floating):
         if window.to_go is not None:
             raise ValueError(f"window {name!r}: to_go sums a column of floating point, not of {dtype}")
-        if int(window.value) != window.value or np.asarray(window.value).astype(dtype) != window.value:
+        with np.errstate(invalid="ignore"):  # of NaN and what is too large
+            fits = np.asarray(window.value).astype(dtype) == window.value
+        if not fits:
             raise ValueError(f"window {name!r}: value={window.value} does not fit into {dtype}")
     if window.to_go is not None:
         checks.between_zero_and_one(to_go=window.to_go)

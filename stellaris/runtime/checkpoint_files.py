@@ -8,7 +8,6 @@ import contextlib
 import functools
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Mapping
 from importlib import metadata
@@ -17,6 +16,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from stellaris.runtime.files import sync
 from stellaris.runtime.snapshots import CheckpointError, Snapshot
 from stellaris.types import NDArray
 
@@ -50,7 +50,7 @@ def write(folder: Path, name: str, snapshot: Snapshot, configurations: Mapping[s
             (draft / _SUMS).write_bytes(_sums(draft))
             _sync(draft)
             draft.rename(folder / name)
-            _sync_one(folder)
+            sync(folder)
         except BaseException:
             _remove(draft)
             raise
@@ -204,15 +204,7 @@ def _differing(said: bytes, are: bytes) -> str:
 def _sync(folder: Path) -> None:
     """Has everything in a folder reach the disk."""
     for path in [*folder.rglob("*"), folder]:
-        _sync_one(path)
-
-
-def _sync_one(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        sync(path)
 
 
 def _remove(path: Path) -> None:

@@ -29,6 +29,24 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
         draft.unlink(missing_ok=True)
 
 
+def sync(path: str | os.PathLike[str]) -> None:
+    """Has a file reach the disk; or a folder: the names in it.
+
+    Args:
+      path: of either.
+
+    Example:
+      >>> import tempfile
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     sync(folder)
+    """
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 @contextmanager
 def atomic_write(path: str | os.PathLike[str]) -> Iterator[IO[str]]:
     """Opens a text file, which is renamed to `path` once it is whole; after an error it is removed.

@@ -178,6 +178,7 @@ def test_durations_that_are_none(make, name, bad):
     ("make", "message"),
     [
         (lambda: Empirical(()), r"Empirical\(samples\) is empty"),
+        (lambda: Empirical((1.0,), block=0), "block=0"),
         (lambda: Gamma(2.0, 0.0), r"Gamma\(cv=0\) does not vary"),
         (lambda: Uniform(2.0, 1.0), r"Uniform\(low=2.0, high=1.0\): high is below low"),
         (lambda: Mixture((), ()), "Mixture of 0 delays with 0 probabilities"),
@@ -381,3 +382,14 @@ def test_a_broken_distribution_is_named(drawn, what):
         spec = FunctionSpec(**({"compute": Constant(1.0)} | {purpose: Broken()}))
         with SimulatedPlatform({"f": spec}) as platform, pytest.raises(ValueError, match=f"'f': its {purpose} Broken"):
             run_once(platform)
+
+
+def test_measured_durations_come_in_runs() -> None:
+    """Each of three that follow each other, the first after the last; one by one they do not."""
+    rng = np.random.default_rng(0)
+    numbers = Empirical(tuple(range(10)), block=3).sample(rng, 3001)
+    starts = numbers[:3000].reshape(-1, 3)
+    assert (np.diff(starts, axis=1) % 10 == 1).all()
+    assert np.bincount(starts[:, 0].astype(int)).tolist() == pytest.approx([100] * 10, rel=0.4)
+    steps = np.diff(Empirical(tuple(range(10))).sample(rng, 3000)) % 10
+    assert 200 < (steps == 1).sum() < 400

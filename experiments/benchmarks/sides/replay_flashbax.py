@@ -1,0 +1,62 @@
+"""A batch from flashbax's trajectory buffer, or from its prioritised one."""
+
+import itertools
+import sys
+
+import flashbax
+import jax
+import jax.numpy as jnp
+
+from experiments.benchmarks.sides.replaying import LOADS, Load, say, timed, trajectories
+
+#: Rows of the prioritised buffer: it has a sum tree over all of its steps, a million as well.
+_ROWS = 1_000
+
+
+def main(name: str) -> None:
+    """Times its `sample`, compiled."""
+    load = LOADS[name]
+    buffer, state = prioritised(load) if name == "weighted" else uniform(load)
+    sample = jax.jit(buffer.sample)
+    key = jax.random.key(0)
+    numbers = itertools.count()
+
+    def batch() -> None:
+        jax.block_until_ready(sample(state, jax.random.fold_in(key, next(numbers))))  # type: ignore[no-untyped-call]
+
+    say(seconds=timed(batch))
+
+
+def uniform(load: Load):  # type: ignore[no-untyped-def]
+    """The trajectory buffer: a row a trajectory."""
+    buffer = flashbax.make_trajectory_buffer(
+        add_batch_size=load.trajectories,
+        sample_batch_size=load.batch,
+        sample_sequence_length=load.window,
+        period=1,
+        min_length_time_axis=load.steps,
+        max_length_time_axis=load.steps,
+    )
+    state = buffer.init({"x": jnp.zeros(load.shape, load.dtype)})
+    add = jax.jit(buffer.add, donate_argnums=0)
+    return buffer, add(state, {"x": trajectories(load, 0, load.trajectories)})
+
+
+def prioritised(load: Load):  # type: ignore[no-untyped-def]
+    """The prioritised trajectory buffer, of sequences of one step: as many items to draw from."""
+    steps = load.trajectories // _ROWS
+    buffer = flashbax.make_prioritised_trajectory_buffer(
+        add_batch_size=_ROWS,
+        sample_batch_size=load.batch,
+        sample_sequence_length=1,
+        period=1,
+        min_length_time_axis=1,
+        max_length_time_axis=steps,
+    )
+    state = buffer.init({"x": jnp.zeros((), jnp.float32)})
+    add = jax.jit(buffer.add, donate_argnums=0)
+    return buffer, add(state, {"x": trajectories(load, 0, load.trajectories).reshape(_ROWS, steps)})
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

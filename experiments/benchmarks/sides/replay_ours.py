@@ -1,0 +1,88 @@
+"""A batch from this library's table."""
+
+import itertools
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from experiments.benchmarks.sides.replaying import LOADS, Load, say, timed, trajectories
+from stellaris import replay
+from stellaris.replay.selection import By
+
+#: Trajectories that are inserted at once.
+_CHUNK = 500
+
+
+def table_of(load: Load) -> replay.Table:
+    """The full table."""
+    spec = {"x": jax.ShapeDtypeStruct(load.shape, load.dtype)}  # type: ignore[no-untyped-call]
+    table = replay.init(spec, capacity=load.trajectories, length=load.steps)
+    chunk = min(_CHUNK, load.trajectories) if load.steps > 1 else load.trajectories
+    weights = np.random.default_rng(0).uniform(0.5, 1.5, load.trajectories).astype(np.float32)
+    for first in range(0, load.trajectories, chunk):
+        columns = {"x": trajectories(load, first, chunk)}
+        table = replay.insert(table, columns, weight=weights[first : first + chunk])
+    replay.check(table)
+    return table
+
+
+def main(name: str) -> None:
+    """Times selection and collection together, as a training step would have them, and what else there is."""
+    load = LOADS[name]
+    table = table_of(load)
+    windows = {"x": replay.Window("x", load.window)}
+    by: By = "weight" if name == "weighted" else "uniform"
+
+    @jax.jit
+    def batch(table: replay.Table, number: jax.Array) -> replay.Collected:
+        key, other = jax.random.split(jax.random.fold_in(jax.random.key(0), number))
+        drawn = replay.select(table, key, load.batch, by=by)
+        start = jnp.minimum(replay.random_steps(table, drawn, other), load.steps - load.window)
+        return replay.collect(table, drawn, windows, step=start)
+
+    numbers = itertools.count()
+    seconds = timed(lambda: jax.block_until_ready(batch(table, next(numbers))))  # type: ignore[no-untyped-call]
+    found = {"seconds": seconds, "copy": timed(copies(load)), "compiled": timed(compiled(load))}
+    if name == "weighted":
+        found |= changes(table)
+    say(**found)
+
+
+def copies(load: Load):  # type: ignore[no-untyped-def]
+    """A copy of as many bytes as a batch has, from one place of many to one place: what no batch can do without."""
+    places = max(2, (1 << 29) // load.nbytes)
+    source = np.ones((places, load.nbytes), np.uint8)
+    target = np.empty(load.nbytes, np.uint8)
+    turn = itertools.count()
+    return lambda: np.copyto(target, source[next(turn) % places])
+
+
+def compiled(load: Load):  # type: ignore[no-untyped-def]
+    """A compiled program that reads and writes as many bytes, into memory that is new, as every program's is."""
+    source = jnp.ones((load.batch, load.window, *load.shape), load.dtype)
+    add = jax.jit(lambda x: x + 1)
+    return lambda: jax.block_until_ready(add(source))  # type: ignore[no-untyped-call]
+
+
+def changes(table: replay.Table) -> dict[str, list[float]]:
+    """Other weights for a thousand trajectories, and for all."""
+    holder = [table]
+    rows = jnp.asarray(np.random.default_rng(1).integers(0, table.capacity, 1_000), jnp.int32)
+    some = jnp.ones(1_000)
+    every = jnp.ones(table.capacity)
+
+    def few() -> None:
+        holder[0] = replay.update_weights(holder[0], rows, some)
+        jax.block_until_ready(holder[0].weights)  # type: ignore[no-untyped-call]
+
+    def all_of_them() -> None:
+        holder[0] = replay.reweigh(holder[0], every)
+        jax.block_until_ready(holder[0].weights)  # type: ignore[no-untyped-call]
+
+    return {"update": timed(few), "rebuild": timed(all_of_them)}
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,392 @@
+"""Tables on the disk: a folder of one safetensors file a shard, and a manifest that says what is in them.
+
+A save writes its files beside those of the one before, and then puts its manifest in place of the other at once: so a
+reader finds either of the two whole, whenever the writer was killed. Files that no manifest names are removed by the
+next save.
+"""
+
+import contextlib
+import functools
+import hashlib
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import SingleDeviceSharding
+
+from stellaris.replay import table as tables
+from stellaris.replay import weight_tree
+from stellaris.replay.memory import Memory
+from stellaris.replay.sharded import Shards
+from stellaris.replay.table import Spec, Table
+from stellaris.runtime.files import atomic_path, sync
+from stellaris.types import NDArray
+
+FORMAT = 1
+_MANIFEST = "manifest.json"
+#: What a killed process leaves of a manifest.
+_DRAFT = re.compile(rf"\.\d+\.{re.escape(_MANIFEST)}")
+_SHARD = re.compile(r"(\d{6})\.shard-\d{5}-of-\d{5}\.safetensors")
+#: What is known of each trajectory, beside the columns.
+_KNOWN = ("length", "weight", "version", "number")
+
+
+class _Saved(NamedTuple):
+    """What a manifest says."""
+
+    spec: dict[str, jax.ShapeDtypeStruct]
+    capacity: int  #: of all shards together.
+    length: int  #: the most steps of a trajectory.
+    shards: "list[_Shard]"
+
+    @property
+    def arrays(self) -> dict[str, jax.ShapeDtypeStruct]:
+        """What each file has of a trajectory, by name."""
+        columns = {_column(name): _kind((self.length, *one.shape), one.dtype) for name, one in self.spec.items()}
+        return columns | {name: _kind((), "float32" if name == "weight" else "int32") for name in _KNOWN}
+
+
+class _Shard(NamedTuple):
+    """What the manifest says of one file."""
+
+    path: Path
+    bytes: int
+    trajectories: int
+    inserted: int
+    faults: int
+    sha256: Mapping[str, str]  #: of each array.
+
+
+def save(table: Table, folder: str | os.PathLike[str]) -> None:
+    """Writes a table, in place of the one that the folder has; until it is whole on the disk, that one stays.
+
+    Args:
+      table: or the shards of one. Columns are written as they are, only of the rows that hold a trajectory.
+      folder: of this table alone; made if it is missing.
+
+    Raises:
+      ImportError: without safetensors.
+      ValueError: if other processes have shards of the table.
+      OSError: if it cannot be written. What was saved before stays.
+
+    Example:
+      >>> import jax, jax.numpy as jnp, tempfile
+      >>> from stellaris.replay import init, insert
+      >>> table = init({"reward": jax.ShapeDtypeStruct((), jnp.float32)}, capacity=4, length=3)
+      >>> table = insert(table, {"reward": jnp.ones((2, 3))})
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     save(table, folder)
+      ...     load(folder).weight.tolist()
+      [1.0, 1.0, 0.0, 0.0]
+    """
+    _safetensors()
+    if not table.length.is_fully_addressable:
+        raise ValueError("table has shards in other processes: save it where one process has all of them")
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    _remove_unnamed(folder)
+    taken = [int(match[1]) for path in folder.iterdir() if (match := _SHARD.fullmatch(path.name))]
+    try:
+        _write(table, folder, 1 + max(taken, default=0))
+    finally:
+        _remove_unnamed(folder)
+
+
+def load(
+    folder: str | os.PathLike[str],
+    *,
+    over: Shards | None = None,
+    spec: Spec | None = None,
+    capacity: int | None = None,
+    memory: Memory = "device",
+) -> Table:
+    """Reads a table, onto as many shards as are asked for.
+
+    If there are as many as were saved, of the same capacity, the table is what it was. Otherwise the trajectories are
+    dealt to the shards in the order of insertion, those of the same number by shard, and are numbered anew from 0.
+
+    Args:
+      folder: that `save` has written.
+      over: the devices; None for one table on the default device.
+      spec: that the table has to have; None for any.
+      capacity: of all shards together; the saved one by default.
+      memory: `"device"`, or `"pinned_host"` for columns that stay with the host: see `init`.
+
+    Returns:
+      The table.
+
+    Raises:
+      FileNotFoundError: if there is no manifest.
+      ImportError: without safetensors.
+      ValueError: if a file is damaged, or not what the manifest or `spec` says: names file, column, and what was
+        expected; or if `capacity` is less than what the table holds, or the devices do not divide it.
+
+    Example:
+      >>> import jax, jax.numpy as jnp, tempfile
+      >>> from stellaris.replay import init, insert
+      >>> table = init({"reward": jax.ShapeDtypeStruct((), jnp.float32)}, capacity=4, length=3)
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     save(insert(table, {"reward": jnp.ones((2, 3))}), folder)
+      ...     load(folder, over=Shards(jax.make_mesh((1,), ("data",)))).weight.tolist()
+      [[1.0, 1.0, 0.0, 0.0]]
+    """
+    _safetensors()
+    path = Path(folder) / _MANIFEST
+    saved = _read_manifest(path)
+    _check_spec(path, saved.spec, spec)
+    capacity = saved.capacity if capacity is None else capacity
+    parts = 1 if over is None else over.number
+    held = sum(shard.trajectories for shard in saved.shards)
+    if capacity < held:
+        raise ValueError(f"capacity={capacity}: the table in {path.parent} holds {held} trajectories")
+    if capacity % parts:
+        raise ValueError(f"capacity={capacity}: {parts} devices do not divide it; give one that they do")
+    return _assembled(saved, capacity, over, memory)
+
+
+def _assembled(saved: _Saved, capacity: int, over: Shards | None, memory: Memory) -> Table:
+    """The table of what was saved, on the devices."""
+    parts = 1 if over is None else over.number
+    same = parts == len(saved.shards) and capacity == saved.capacity
+    numbers = [_read(shard, "number", saved.arrays["number"]) for shard in saved.shards]
+    dealt = _in_place(numbers) if same else _in_order(numbers, parts)
+
+    def rows(name: str, empty: int = 0) -> list[NDArray]:
+        """An array of each shard, with the trajectories that were dealt to it."""
+        found = np.concatenate([_read(shard, name, saved.arrays[name]) for shard in saved.shards])
+        return [_padded(found[row], capacity // parts, empty) for row in dealt]
+
+    number = rows("number", empty=-1)
+    inserted = [np.array(shard.inserted, np.int32) for shard in saved.shards]
+    faults = [np.array(shard.faults, np.int32) for shard in saved.shards]
+    if not same:
+        number = [_padded(np.arange(len(row), dtype=np.int32), capacity // parts, -1) for row in dealt]
+        inserted = [np.array(len(row), np.int32) for row in dealt]
+        faults = [np.array(np.bitwise_or.reduce(faults))] * parts
+    trees = [weight_tree.build(jnp.asarray(weight)) for weight in rows("weight")]
+    place = functools.partial(_placed, over=over)
+    return Table(
+        columns={name: place(rows(_column(name)), memory=memory) for name in saved.spec},
+        length=place(rows("length")),
+        weights=tuple(place([np.asarray(level) for level in levels]) for levels in zip(*trees, strict=True)),
+        version=place(rows("version")),
+        number=place(number),
+        inserted=place(inserted),
+        faults=place(faults),
+    )
+
+
+def _in_place(numbers: list[NDArray]) -> list[NDArray]:
+    """Which trajectories of all files each shard gets: those that it had."""
+    ends = np.cumsum([len(number) for number in numbers])
+    return np.split(np.arange(ends[-1]), ends[:-1])
+
+
+def _in_order(numbers: list[NDArray], parts: int) -> list[NDArray]:
+    """Which trajectories of all files each shard gets: dealt in the order of insertion, one to each."""
+    order = np.argsort(np.concatenate(numbers), kind="stable")
+    return [order[i::parts] for i in range(parts)]
+
+
+def _padded(array: NDArray, capacity: int, empty: int) -> NDArray:
+    """With rows that hold nothing."""
+    whole = np.full((capacity, *array.shape[1:]), empty, array.dtype)
+    whole[: len(array)] = array
+    return whole
+
+
+def _placed(parts: list[NDArray], over: Shards | None, memory: Memory = "device") -> jax.Array:
+    """The array of each shard, put on its device, or into its host's memory without a way round the device."""
+    if over is None and memory == "device":
+        return jnp.asarray(parts[0])
+    if over is None:
+        kept: jax.Array = jax.device_put(parts[0], SingleDeviceSharding(jax.local_devices()[0], memory_kind=memory))
+        return kept
+
+    def part(index: Any) -> NDArray:
+        return np.stack(parts[index[0]])
+
+    return jax.make_array_from_callback((len(parts), *parts[0].shape), over.of_columns(memory), part)
+
+
+def _write(table: Table, folder: Path, number: int) -> None:
+    """Writes the files of a save, and then the manifest that names them."""
+    shards = list(_shards(table))
+    records = []
+    for i, shard in enumerate(shards):
+        path = folder / f"{number:06d}.shard-{i:05d}-of-{len(shards):05d}.safetensors"
+        records.append({"file": path.name, **_write_shard(shard(), path)})
+    spec = {name: column.shape[table.length.ndim + 1 :] for name, column in table.columns.items()}
+    manifest = {
+        "format": FORMAT,
+        "capacity": table.capacity * len(shards),
+        "length": next(iter(table.columns.values())).shape[table.length.ndim],
+        "columns": {name: {"shape": shape, "dtype": str(table.columns[name].dtype)} for name, shape in spec.items()},
+        "shards": records,
+    }
+    sync(folder)  # so that no manifest names a file before the folder does
+    with atomic_path(folder / _MANIFEST) as draft:
+        draft.write_text(json.dumps({"sha256": _digest_of_manifest(manifest), "manifest": manifest}, indent=1) + "\n")
+        sync(draft)
+    sync(folder)
+
+
+def _write_shard(table: Table, path: Path) -> dict[str, Any]:
+    """Writes one file, and returns what the manifest says of it."""
+    held = int(table.size)
+    known = {"length": table.length, "weight": table.weight, "version": table.version, "number": table.number}
+    columns = {_column(name): column for name, column in table.columns.items()}
+    arrays = {name: np.ascontiguousarray(array[:held]) for name, array in (columns | known).items()}
+    _safetensors().numpy.save_file({name: _storable(array) for name, array in arrays.items()}, path)
+    sync(path)
+    return {
+        "bytes": path.stat().st_size,
+        "trajectories": held,
+        "inserted": int(table.inserted),
+        "faults": int(table.faults),
+        "sha256": {name: _digest(array) for name, array in arrays.items()},
+    }
+
+
+def _shards(table: Table) -> Iterator[Callable[[], Table]]:
+    """What gives each shard with its arrays in host memory: one at a time, for together they may be too many."""
+    if table.length.ndim == 1:
+        yield lambda: jax.tree.map(np.asarray, table)
+        return
+    for i in range(len(table.length)):
+        yield functools.partial(jax.tree.map, functools.partial(_of_shard, i), table)
+
+
+def _of_shard(i: int, leaf: jax.Array) -> NDArray:
+    """From the device that has it, so that no other device's memory is touched."""
+    for part in leaf.addressable_shards:
+        first, last, _ = part.index[0].indices(leaf.shape[0])
+        if first <= i < last:
+            shard: NDArray = np.asarray(part.data)[i - first]
+            return shard
+    raise AssertionError(f"no device has shard {i}")
+
+
+def _read_manifest(path: Path) -> _Saved:
+    """What a folder has, as its manifest says."""
+    try:
+        content = json.loads(path.read_bytes())
+        manifest = content["manifest"]
+        if content["sha256"] != _digest_of_manifest(manifest):
+            raise ValueError("its SHA-256 is another")
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"{path}: missing; expected the manifest that `save` writes") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path}: damaged ({error}); expected the manifest that `save` writes") from error
+    if manifest["format"] != FORMAT:
+        raise ValueError(f"{path}: format {manifest['format']}; this stellaris reads format {FORMAT}")
+    spec = {name: _kind(one["shape"], one["dtype"]) for name, one in manifest["columns"].items()}
+    shards = [_Shard(path.parent / one.pop("file"), **one) for one in manifest["shards"]]
+    return _Saved(spec, manifest["capacity"], manifest["length"], shards)
+
+
+def _check_spec(path: Path, saved: Spec, expected: Spec | None) -> None:
+    """Raises unless there can be a table of these columns, and they are what was asked for."""
+    try:
+        tables.check_spec(saved)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+    if expected is None:
+        return
+    for name in [*expected, *saved]:
+        if name not in saved:
+            raise ValueError(f"{path}: column {name!r} is missing: expected {_shown(expected[name])}")
+        if name not in expected:
+            raise ValueError(f"{path}: column {name!r} is {_shown(saved[name])}: expected none of this name")
+        if _shown(saved[name]) != _shown(expected[name]):
+            raise ValueError(f"{path}: column {name!r} is {_shown(saved[name])}: expected {_shown(expected[name])}")
+
+
+def _read(shard: _Shard, name: str, each: jax.ShapeDtypeStruct) -> NDArray:
+    """An array of a file, which is what the manifest says."""
+    path = shard.path
+    expected = _kind((shard.trajectories, *each.shape), each.dtype)
+    what = f"{path}: {_named(name)}"
+    if not path.is_file():
+        raise ValueError(f"{what} is missing, as is the file: expected {_shown(expected)}")
+    if (size := path.stat().st_size) != shard.bytes:
+        raise ValueError(f"{what} cannot be read: the file has {size} bytes, expected {shard.bytes}")
+    stored = _storable(np.empty(expected.shape, expected.dtype))
+    try:
+        with _safetensors().safe_open(path, framework="numpy") as file:
+            if name not in file.keys():  # noqa: SIM118 (it is no mapping)
+                raise ValueError(f"{what} is missing: expected {_shown(expected)}")
+            array: NDArray = file.get_tensor(name)
+    except _safetensors().SafetensorError as error:
+        raise ValueError(f"{what} cannot be read ({error}): expected {_shown(expected)}") from error
+    if (array.shape, array.dtype) != (stored.shape, stored.dtype):
+        raise ValueError(f"{what} is {_shown(array)}: expected {_shown(stored)}")
+    if _digest(array) != shard.sha256[name]:
+        raise ValueError(f"{what} is damaged: its SHA-256 is {_digest(array)}, expected {shard.sha256[name]}")
+    return array.view(expected.dtype)
+
+
+def _remove_unnamed(folder: Path) -> None:
+    """Removes the files of saves that the manifest does not name: it has been replaced, or never came."""
+    try:
+        named = {shard.path.name for shard in _read_manifest(folder / _MANIFEST).shards}
+    except FileNotFoundError:
+        named = set()
+    except ValueError:
+        return  # a damaged manifest: perhaps somebody can still mend it
+    for path in folder.iterdir():
+        if _DRAFT.fullmatch(path.name) or (_SHARD.fullmatch(path.name) and path.name not in named):
+            with contextlib.suppress(OSError):  # one too many does no harm
+                path.unlink()
+
+
+def _kind(shape: Any, dtype: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(tuple(shape), jnp.dtype(dtype))  # type: ignore[no-untyped-call]
+
+
+def _column(name: str) -> str:
+    """The name that a column has in a file."""
+    return f"column/{name}"
+
+
+def _named(name: str) -> str:
+    """An array of a file, for an error."""
+    return f"column {name.removeprefix('column/')!r}" if name.startswith("column/") else f"the {name} of trajectories"
+
+
+def _shown(one: Any) -> str:
+    return f"{jnp.dtype(one.dtype)} {list(one.shape)}"
+
+
+def _storable(array: NDArray) -> NDArray:
+    """As safetensors can store it: a type that NumPy does not have itself, such as bfloat16, as whole numbers."""
+    if array.dtype.kind in "biufc":
+        return array
+    return array.view(np.dtype(f"u{array.dtype.itemsize}"))
+
+
+def _digest(array: NDArray) -> str:
+    return hashlib.sha256(np.ascontiguousarray(array).view(np.uint8).data).hexdigest()
+
+
+def _digest_of_manifest(manifest: Any) -> str:
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+
+
+def _safetensors() -> Any:
+    """The library.
+
+    Raises:
+      ImportError: if it is missing.
+    """
+    try:
+        import safetensors.numpy
+    except ImportError as error:
+        raise ImportError("tables are saved with safetensors: pip install 'stellaris[replay]'") from error
+    return safetensors

@@ -1,0 +1,274 @@
+"""Datasets of Minari and of D4RL, as trajectories of columns."""
+
+import re
+import sys
+
+import h5py
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from stellaris.replay import check, datasets, init, insert
+
+LENGTHS = (4, 1, 11)
+
+
+def write_minari(path, lengths=LENGTHS, change=None):
+    """Each number says from which episode and step it is; more than ten episodes would not be in order by name."""
+    with h5py.File(path, "w") as file:
+        for i, steps in enumerate(lengths):
+            group = file.create_group(f"episode_{i}")
+            group["observations"] = (100.0 * i + np.arange(steps + 1))[:, None] + np.array([0.25, 0.5])
+            group["actions"] = np.full((steps, 1), i, np.float32)
+            group["rewards"] = 10.0 * i + np.arange(steps)
+            group["terminations"] = np.arange(steps) == steps - 1
+            group["truncations"] = np.zeros(steps, bool)
+            group["infos/x"] = np.zeros(steps + 1)
+        if change:
+            change(file)
+    return path
+
+
+def write_d4rl(path, change=None):
+    """Two that end, of 3 and 4 steps, one truncated after 1, and one of 2 that the file cuts off."""
+    with h5py.File(path, "w") as file:
+        file["observations"] = np.arange(20, dtype=np.float32).reshape(10, 2)
+        file["actions"] = -np.arange(10, dtype=np.float32)[:, None]
+        file["rewards"] = np.arange(10, dtype=np.float32)
+        file["terminals"] = np.isin(np.arange(10), [2, 6]).astype(np.uint8)
+        file["timeouts"] = np.isin(np.arange(10), [6, 7])
+        file["next_observations"] = np.zeros((10, 2), np.float32)
+        file["infos/qpos"] = np.zeros((10, 5))
+        if change:
+            change(file)
+    return path
+
+
+def replaced(name, value):
+    """What puts another dataset in place of one."""
+
+    def change(file):
+        del file[name]
+        if value is not None:
+            file[name] = value
+
+    return change
+
+
+def test_minari(tmp_path):
+    """Observations less the last, in the order of the numbers; behind the end there are zeros."""
+    columns, length = datasets.read(write_minari(tmp_path / "main_data.hdf5", lengths=(2, 1, *[1] * 8, 3)))
+    assert length.tolist() == [2, 1, *[1] * 8, 3]
+    assert {name: (column.shape, column.dtype) for name, column in columns.items()} == {
+        "observation": ((11, 3, 2), np.float64),
+        "action": ((11, 3, 1), np.float32),
+        "reward": ((11, 3), np.float64),
+        "terminated": ((11, 3), bool),
+        "truncated": ((11, 3), bool),
+    }
+    assert columns["observation"][0].tolist() == [[0.25, 0.5], [1.25, 1.5], [0, 0]]
+    assert columns["observation"][10].tolist() == [[1000.25, 1000.5], [1001.25, 1001.5], [1002.25, 1002.5]]
+    assert columns["reward"][[0, 10]].tolist() == [[0, 1, 0], [100, 101, 102]]
+    assert columns["terminated"][0].tolist() == [False, True, False]
+    assert not columns["truncated"].any()
+
+
+def test_d4rl(tmp_path):
+    """A trajectory ends where either flag is set; the last one is cut off by the file."""
+    columns, length = datasets.read(write_d4rl(tmp_path / "hopper.hdf5"))
+    assert length.tolist() == [3, 4, 1, 2]
+    assert set(columns) == {"observation", "action", "reward", "terminated", "truncated"}
+    assert columns["reward"].tolist() == [[0, 1, 2, 0], [3, 4, 5, 6], [7, 0, 0, 0], [8, 9, 0, 0]]
+    assert columns["observation"][3].tolist() == [[16, 17], [18, 19], [0, 0], [0, 0]]
+    assert columns["terminated"].dtype == bool
+    assert columns["terminated"].sum(1).tolist() == [1, 1, 0, 0]
+    assert columns["truncated"].sum(1).tolist() == [0, 1, 1, 0]
+
+
+def test_observations_of_several_arrays(tmp_path):
+    """Groups within groups, each array a column."""
+
+    def nested(file):
+        for group in file.values():
+            steps = len(group["rewards"])
+            del group["observations"]
+            group["observations/goal/achieved"] = np.ones((steps + 1, 3))
+            group["observations/image"] = np.full((steps + 1, 2, 2), 255, np.uint8)
+
+    columns, _ = datasets.read(write_minari(tmp_path / "a.hdf5", change=nested))
+    assert columns["observation/goal/achieved"].shape == (3, 11, 3)
+    assert columns["observation/image"].dtype == np.uint8
+    assert columns["observation/image"].sum((1, 2, 3)).tolist() == [4 * 4 * 255, 4 * 255, 11 * 4 * 255]
+
+
+SPEC = {
+    "observation": jax.ShapeDtypeStruct((2,), jnp.float32),
+    "reward": jax.ShapeDtypeStruct((), jnp.float32),
+    "terminated": jax.ShapeDtypeStruct((), jnp.bool_),
+}
+
+
+@pytest.mark.parametrize("capacity", [3, 8])
+@pytest.mark.parametrize("kind", ["minari", "d4rl"])
+def test_straight_into_a_table(tmp_path, kind, capacity):
+    """Some columns of the file, as the table that has been given all in one batch; a small one keeps the last."""
+    path = {"minari": write_minari, "d4rl": write_d4rl}[kind](tmp_path / "a.hdf5")
+    table = datasets.insert(init(SPEC, capacity=capacity, length=12), path, weight=2.0, version=7)
+    check(table)
+    columns, length = datasets.read(path)
+    expected = init(SPEC, capacity=capacity, length=12)
+    for i in range(len(length)):
+        one = {name: columns[name][i : i + 1].astype(kind.dtype) for name, kind in SPEC.items()}
+        expected = insert(expected, one, length=length[i : i + 1], weight=2.0, version=7)
+    for a, b in zip(jax.tree.leaves(table), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_more_than_one_batch(tmp_path, monkeypatch):
+    """In order."""
+    monkeypatch.setattr(datasets, "_BATCH", 2)
+    path = write_minari(tmp_path / "a.hdf5", lengths=(1, 2, 3, 4, 5))
+    assert datasets.insert(init(SPEC, capacity=8, length=5), path).length.tolist() == [1, 2, 3, 4, 5, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("actions", None, "dataset 'episode_1/actions' is missing: expected one with a row for each step"),
+        ("rewards", None, "dataset 'episode_1/rewards' is missing: expected one with a row for each step"),
+        ("rewards", np.zeros(0), "dataset 'episode_1/rewards' is empty: expected at least one step"),
+        (
+            "rewards",
+            np.zeros((1, 1)),
+            "dataset 'episode_1/rewards' has shape (1, 1): expected one number for each step",
+        ),
+        ("actions", 3.0, "dataset 'episode_1/actions' is one value: expected a row for each step"),
+        (
+            "observations/mission",
+            ["go", "stop"],
+            "dataset 'episode_1/observations/mission' has dtype object: expected numbers",
+        ),
+        (
+            "observations",
+            np.zeros((1, 2)),
+            "dataset '/episode_1/observations' has 1 rows: expected 2, as there are 1 rewards and one more",
+        ),
+        (
+            "truncations",
+            np.zeros(3, bool),
+            "dataset '/episode_1/truncations' has 3 rows: expected 1, as there are 1 rewards",
+        ),
+        (
+            "actions",
+            np.zeros((1, 2), np.float32),
+            "dataset '/episode_1/actions' has float32 [2] a step: expected float32 [1], as '/episode_0/actions' has",
+        ),
+        (
+            "observations/goal",
+            np.zeros((2, 2)),
+            "dataset '/episode_0/observations' is not in every episode: expected it in all",
+        ),
+    ],
+)
+def test_errors_of_minari_name_file_dataset_and_expectation(tmp_path, name, value, message):
+    """Before anything is inserted: the table is not touched."""
+
+    def change(file):
+        del file[f"episode_1/{name.partition('/')[0]}"]
+        if value is not None:
+            file[f"episode_1/{name}"] = value
+
+    path = write_minari(tmp_path / "bad.hdf5", change=change)
+    table = init(SPEC, capacity=3, length=12)
+    for call in (lambda: datasets.read(path), lambda: datasets.insert(table, path)):
+        with pytest.raises(ValueError, match=re.escape(f"bad.hdf5: {message}")):
+            call()
+    assert table.size == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("timeouts", None, "dataset 'timeouts' is missing: expected one with a row for each step"),
+        ("actions", np.zeros((9, 1)), "dataset '/actions' has 9 rows: expected 10, as there are 10 rewards"),
+        ("terminals", np.zeros((10, 1)), "dataset 'terminals' has shape (10, 1): expected one number for each step"),
+        ("observations", None, "has actions, infos, next_observations, rewards, terminals, timeouts; expected groups"),
+    ],
+)
+def test_errors_of_d4rl_name_file_dataset_and_expectation(tmp_path, name, value, message):
+    """Flags that are missing would join trajectories."""
+    path = write_d4rl(tmp_path / "bad.hdf5", change=replaced(name, value))
+    with pytest.raises(ValueError, match=re.escape(f"bad.hdf5: {message}")):
+        datasets.read(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"observation": jax.ShapeDtypeStruct((3,), jnp.float32)},
+            "dataset '/observations' has float32 [2] a step: the table's column 'observation' expects float32 [3]",
+        ),
+        (
+            {"reward": jax.ShapeDtypeStruct((), jnp.int32)},
+            "dataset '/rewards' has float32 [] a step: the table's column 'reward' expects int32 []",
+        ),
+        (
+            {"cost": jax.ShapeDtypeStruct((), jnp.float32)},
+            "nothing there is the table's column 'cost'; there are observation, action, reward, terminated, truncated",
+        ),
+    ],
+)
+def test_a_table_of_other_columns(tmp_path, change, message):
+    """Neither cut off nor made up."""
+    path = write_d4rl(tmp_path / "a.hdf5")
+    with pytest.raises(ValueError, match=re.escape(f"a.hdf5: {message}")):
+        datasets.insert(init(SPEC | change, capacity=4, length=4), path)
+
+
+def test_a_trajectory_that_is_too_long(tmp_path):
+    """Which one it is."""
+    message = "the trajectory from row 3 of '/observations' has 4 steps: the table expects at most 3"
+    with pytest.raises(ValueError, match=message):
+        datasets.insert(init(SPEC, capacity=4, length=3), write_d4rl(tmp_path / "a.hdf5"))
+
+
+def test_no_file_and_no_hdf5(tmp_path):
+    """Another kind, a truncated one, and none."""
+    (tmp_path / "a.txt").write_text("text")
+    with pytest.raises(ValueError, match=r"a.txt: no HDF5 file, or damaged \(.*\); expected one of Minari or D4RL"):
+        datasets.read(tmp_path / "a.txt")
+    whole = write_minari(tmp_path / "whole.hdf5").read_bytes()
+    (tmp_path / "half.hdf5").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ValueError, match=r"half.hdf5: no HDF5 file, or damaged"):
+        datasets.read(tmp_path / "half.hdf5")
+    with pytest.raises(FileNotFoundError):
+        datasets.read(tmp_path / "none.hdf5")
+    with h5py.File(tmp_path / "empty.hdf5", "w"):
+        pass
+    with pytest.raises(ValueError, match=r"empty.hdf5: has nothing; expected groups episode_0"):
+        datasets.read(tmp_path / "empty.hdf5")
+
+
+def test_a_damaged_chunk_names_its_dataset(tmp_path):
+    """The file is a file, but what is in it does not fit its checksum."""
+
+    def checked(file):
+        del file["actions"]
+        file.create_dataset("actions", data=np.full((10, 1), 77.0), chunks=(10, 1), fletcher32=True)
+
+    path = write_d4rl(tmp_path / "a.hdf5", change=checked)
+    content = path.read_bytes()
+    place = content.index(np.full(10, 77.0).tobytes())
+    path.write_bytes(content[:place] + b"\x01" + content[place + 1 :])
+    with pytest.raises(ValueError, match=r"a.hdf5: dataset '/actions' cannot be read \(.*\): the file is damaged"):
+        datasets.read(path)
+
+
+def test_without_h5py_the_error_names_the_extra(tmp_path, monkeypatch):
+    """Importing the module needs neither it nor safetensors."""
+    path = write_d4rl(tmp_path / "a.hdf5")
+    monkeypatch.setitem(sys.modules, "h5py", None)
+    with pytest.raises(ImportError, match=r"pip install 'stellaris\[replay\]'"):
+        datasets.read(path)

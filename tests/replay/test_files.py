@@ -1,0 +1,342 @@
+"""A table comes back as it was; what interrupts a save spoils nothing; what is damaged is named."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from stellaris.replay import check, files, init, insert, update_weights
+from stellaris.replay.files import load, save
+
+SPEC = {
+    "frame": jax.ShapeDtypeStruct((2,), jnp.uint8),
+    "half": jax.ShapeDtypeStruct((), jnp.bfloat16),
+    "done": jax.ShapeDtypeStruct((), jnp.bool_),
+}
+
+
+def table_of(batches, capacity=40, seed=0, **settings):
+    """A table after so many batches of three."""
+    table = init(SPEC, capacity=capacity, length=4)
+    rng = np.random.default_rng(seed)
+    for i in range(batches):
+        columns = {
+            "frame": rng.integers(0, 256, (3, 4, 2), np.uint8),
+            "half": jnp.asarray(rng.normal(size=(3, 4)), jnp.bfloat16),
+            "done": rng.random((3, 4)) < 0.5,
+        }
+        length = rng.integers(1, 5, 3).astype(np.int32)
+        weight = rng.random(3).astype(np.float32)
+        table = insert(table, columns, length=length, weight=weight, version=i, **settings)
+    return table
+
+
+def assert_same(one, other):
+    """Bit for bit."""
+    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+        assert (a.shape, a.dtype) == (b.shape, b.dtype)
+        assert np.asarray(a).tobytes() == np.asarray(b).tobytes()
+
+
+@pytest.mark.parametrize("batches", [0, 2, 14, 30])
+@pytest.mark.parametrize("removal", ["oldest", "lowest"])
+def test_a_table_comes_back_as_it_was(tmp_path, batches, removal):
+    """Empty, partly filled, and after it has gone round; the sums of its weights and its faults, too."""
+    table = table_of(batches, removal=removal)
+    if batches == 2:
+        table = update_weights(table, jnp.array([-1]), jnp.array([1.0]))
+    save(table, tmp_path / "a" / "b")
+    again = load(tmp_path / "a" / "b", spec=SPEC)
+    assert_same(again, table)
+    assert_same(insert_one(again, removal), insert_one(table, removal))
+
+
+def test_columns_may_stay_with_the_host(tmp_path):
+    """Wherever they were when they were saved."""
+    table = table_of(2)
+    save(table, tmp_path)
+    again = load(tmp_path, memory="pinned_host")
+    assert {column.sharding.memory_kind for column in again.columns.values()} == {"pinned_host"}
+    assert_same(again, table)
+    save(again, tmp_path)
+    assert_same(load(tmp_path), table)
+
+
+def insert_one(table, removal):
+    """It goes on as the one that was saved."""
+    columns = {name: jnp.ones((1, 2, *one.shape), one.dtype) for name, one in SPEC.items()}
+    return insert(jax.tree.map(jnp.copy, table), columns, removal=removal)
+
+
+def test_a_larger_table_keeps_the_order_of_insertion(tmp_path):
+    """The oldest comes first, wherever it was; the next ones go behind the newest."""
+    table = table_of(15)  # 45 trajectories, of which the first 5 are gone
+    save(table, tmp_path)
+    larger = load(tmp_path, capacity=50)
+    order = np.argsort(np.asarray(table.number))
+    for name in SPEC:
+        np.testing.assert_array_equal(larger.columns[name][:40], np.asarray(table.columns[name])[order])
+        assert not np.asarray(larger.columns[name][40:]).any()
+    np.testing.assert_array_equal(larger.weight[:40], np.asarray(table.weight)[order])
+    np.testing.assert_array_equal(larger.version[:40], np.asarray(table.version)[order])
+    assert larger.number.tolist() == [*range(40), *[-1] * 10]
+    assert (int(larger.inserted), int(larger.size)) == (40, 40)
+    assert insert_one(larger, "oldest").number[40] == 40
+
+
+def test_only_rows_that_hold_something_are_written(tmp_path):
+    """A table that is nearly empty makes a small file."""
+    save(table_of(1), tmp_path)
+    small = sum(path.stat().st_size for path in tmp_path.iterdir())
+    save(table_of(14), tmp_path)
+    assert small < 0.75 * sum(path.stat().st_size for path in tmp_path.iterdir())
+    assert len([*tmp_path.iterdir()]) == 2
+
+
+class Killed(BaseException):
+    """As by `kill -9`: nothing is cleaned up either."""
+
+
+class Interruption:
+    """Lets so many steps of a save pass, and then fails: once, or whatever comes after it."""
+
+    def __init__(self, monkeypatch, after, killed):
+        self.left = after
+        self.error = Killed if killed else OSError
+        self.done = []
+        self.patches = monkeypatch
+        for owner, name in [(safetensors.numpy, "save_file"), (os, "fsync")]:
+            self.patch(owner, name)
+        for name in ("write_text", "replace", "unlink"):
+            self.patch(Path, name)
+
+    def patch(self, owner, name):
+        """Counts the calls of a function."""
+        function = getattr(owner, name)
+
+        def counted(*arguments, **settings):
+            if self.left == 0:
+                if self.error is OSError:
+                    self.left = -1
+                if name == "save_file":  # half of it is on the disk
+                    arguments[1].write_bytes(b"\x80" * 50)
+                raise self.error(f"{name} was interrupted")
+            self.left -= 1
+            result = function(*arguments, **settings)
+            self.done.append(name)
+            return result
+
+        self.patches.setattr(owner, name, counted)
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_an_interrupted_save_never_spoils_the_one_before(tmp_path, monkeypatch, killed):
+    """Interrupted at every step: until the manifest is replaced the old table is there, then the new one."""
+    old, new, last = table_of(2, seed=1), table_of(14, seed=2), table_of(1, seed=3)
+    for after in range(20):
+        folder = tmp_path / str(after)
+        save(old, folder)
+        with monkeypatch.context() as patches:
+            steps = Interruption(patches, after, killed)
+            try:
+                save(new, folder)
+                interrupted = False
+            except (OSError, Killed):
+                interrupted = True
+        assert_same(load(folder), new if "replace" in steps.done else old)
+        save(last, folder)
+        assert_same(load(folder), last)
+        assert len([*folder.iterdir()]) == 2  # nothing is left of the interrupted one
+        if not interrupted and steps.left >= 0:
+            break
+    assert "replace" in steps.done
+    assert after >= 7
+
+
+def test_the_first_save_interrupted_leaves_no_table(tmp_path, monkeypatch):
+    """There is none, rather than half of one."""
+    with monkeypatch.context() as patches:
+        Interruption(patches, 2, True)
+        with pytest.raises(Killed):
+            save(table_of(1), tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"manifest.json: missing; expected the manifest that `save` writes"):
+        load(tmp_path)
+    save(table_of(1), tmp_path)
+    assert_same(load(tmp_path), table_of(1))
+
+
+def test_a_new_manifest_is_on_the_disk_after_all_that_it_names(tmp_path, monkeypatch):
+    """Files, then their names, then the manifest, then its name: what a machine's crash leaves is in that order."""
+    steps, kinds = [], {".safetensors": "shard", ".json": "manifest", "": "folder"}
+    fsync, replace = os.fsync, Path.replace
+
+    def recorded(descriptor):
+        steps.append(kinds[Path(os.readlink(f"/proc/self/fd/{descriptor}")).suffix])
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", recorded)
+    monkeypatch.setattr(Path, "replace", lambda *paths: (steps.append("renamed"), replace(*paths))[1])
+    save(table_of(1), tmp_path / "table")
+    assert steps == ["shard", "folder", "manifest", "renamed", "folder"]
+
+
+def test_files_of_others_stay(tmp_path):
+    """Only what saves have written is removed."""
+    (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / "weights.safetensors").write_text("mine, too")
+    save(table_of(1), tmp_path)
+    save(table_of(2), tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} >= {"notes.txt", "weights.safetensors"}
+    assert len([*tmp_path.iterdir()]) == 4
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """A folder and its only shard."""
+    save(table_of(2), tmp_path)
+    (shard,) = tmp_path.glob("*.safetensors")
+    return tmp_path, shard
+
+
+def damage(shard, change):
+    """Writes other arrays in place of the shard's; of the same size unless the change makes another."""
+    arrays = safetensors.numpy.load_file(shard)
+    change(arrays)
+    safetensors.numpy.save_file(arrays, shard)
+
+
+def accept_size(folder, shard):
+    """Has the manifest say the size that the file has."""
+    path = folder / "manifest.json"
+    manifest = json.loads(path.read_text())["manifest"]
+    manifest["shards"][0]["bytes"] = shard.stat().st_size
+    path.write_text(json.dumps({"sha256": files._digest_of_manifest(manifest), "manifest": manifest}))
+
+
+def flip(arrays):
+    """One bit of a frame."""
+    arrays["column/frame"][1, 0, 0] ^= 1
+
+
+def flip_weight(arrays):
+    """The last bit of a weight."""
+    arrays["weight"].view(np.uint32)[0] ^= 1
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (flip, "column 'frame' is damaged: its SHA-256 is [0-9a-f]{64}, expected [0-9a-f]{64}"),
+        (flip_weight, "the weight of trajectories is damaged: its SHA-256 is"),
+        (lambda arrays: arrays.pop("column/half"), r"column 'half' is missing: expected bfloat16 \[6, 4\]"),
+        (
+            lambda arrays: arrays.update({"column/frame": arrays["column/frame"][:5]}),
+            r"column 'frame' is uint8 \[5, 4, 2\]: expected uint8 \[6, 4, 2\]",
+        ),
+        (
+            lambda arrays: arrays.update({"column/done": arrays["column/done"].astype(np.int8)}),
+            r"column 'done' is int8 \[6, 4\]: expected bool \[6, 4\]",
+        ),
+    ],
+)
+def test_damaged_columns_are_named(saved, change, message):
+    """With their file, and what was expected."""
+    folder, shard = saved
+    damage(shard, change)
+    accept_size(folder, shard)
+    with pytest.raises(ValueError, match=rf"{shard.name}: {message}"):
+        load(folder)
+
+
+def test_a_truncated_file_is_named(saved):
+    """With its size; and if the manifest agreed, for what the library says."""
+    folder, shard = saved
+    whole = shard.read_bytes()
+    shard.write_bytes(whole[:-10])
+    message = (
+        rf"{shard.name}: the number of trajectories cannot be read: the file has {len(whole) - 10} bytes, expected"
+    )
+    with pytest.raises(ValueError, match=message):
+        load(folder)
+    accept_size(folder, shard)
+    with pytest.raises(ValueError, match=rf"{shard.name}: .* cannot be read \(.*\): expected int32 \[6\]"):
+        load(folder)
+    shard.unlink()
+    with pytest.raises(ValueError, match=rf"{shard.name}: .* is missing, as is the file: expected int32 \[6\]"):
+        load(folder)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", "{}", '{"sha256": "0", "manifest": {}}'])
+def test_a_damaged_manifest_is_named(saved, text):
+    """Whatever is in it. A save then writes a new one."""
+    folder, _ = saved
+    (folder / "manifest.json").write_text(text)
+    with pytest.raises(ValueError, match=r"manifest.json: damaged .*; expected the manifest that `save` writes"):
+        load(folder)
+    save(table_of(1), folder)
+    assert_same(load(folder), table_of(1))
+    assert len([*folder.iterdir()]) == 2
+
+
+def test_a_bit_of_the_manifest_is_noticed(saved):
+    """It would make another table."""
+    path = saved[0] / "manifest.json"
+    path.write_text(path.read_text().replace('"capacity": 40', '"capacity": 41'))
+    with pytest.raises(ValueError, match=r"damaged .its SHA-256 is another"):
+        load(saved[0])
+
+
+def test_another_format_is_refused(saved):
+    """A later one may mean something else."""
+    path = saved[0] / "manifest.json"
+    manifest = json.loads(path.read_text())["manifest"] | {"format": 2}
+    path.write_text(json.dumps({"sha256": files._digest_of_manifest(manifest), "manifest": manifest}))
+    with pytest.raises(ValueError, match=r"manifest.json: format 2; this stellaris reads format 1"):
+        load(saved[0])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"frame": jax.ShapeDtypeStruct((3,), jnp.uint8)}, r"column 'frame' is uint8 \[2\]: expected uint8 \[3\]"),
+        ({"done": jax.ShapeDtypeStruct((), jnp.int8)}, r"column 'done' is bool \[\]: expected int8 \[\]"),
+        ({"reward": jax.ShapeDtypeStruct((), jnp.float32)}, r"column 'reward' is missing: expected float32 \[\]"),
+    ],
+)
+def test_another_spec_than_expected_is_named(saved, change, message):
+    """Column, what it is, and what was expected."""
+    with pytest.raises(ValueError, match=f"manifest.json: {message}"):
+        load(saved[0], spec=SPEC | change)
+    with pytest.raises(ValueError, match=r"manifest.json: column 'done' is bool \[\]: expected none of this name"):
+        load(saved[0], spec={name: one for name, one in SPEC.items() if name != "done"})
+
+
+def test_a_column_of_a_dtype_that_is_not_enabled_is_named(tmp_path):
+    """It would be cut in half silently."""
+    with jax.enable_x64(True):
+        table = init({"x": jax.ShapeDtypeStruct((), jnp.float64)}, capacity=2, length=2)
+        save(insert(table, {"x": np.full((1, 2), 1 / 3)}), tmp_path)
+        assert load(tmp_path).columns["x"][0].tolist() == [1 / 3, 1 / 3]
+    with pytest.raises(ValueError, match=r"manifest.json: column 'x' has dtype float64: enable it by jax_enable_x64"):
+        load(tmp_path)
+
+
+def test_a_capacity_that_is_too_small(saved):
+    """Nothing is left out silently."""
+    with pytest.raises(ValueError, match=r"capacity=5: the table in .* holds 6 trajectories"):
+        load(saved[0], capacity=5)
+    check(load(saved[0], capacity=6))
+
+
+def test_without_safetensors_the_error_names_the_extra(tmp_path, monkeypatch):
+    """Importing the module needs neither it nor h5py."""
+    monkeypatch.setitem(sys.modules, "safetensors.numpy", None)
+    for call in (lambda: save(table_of(0), tmp_path), lambda: load(tmp_path)):
+        with pytest.raises(ImportError, match=r"pip install 'stellaris\[replay\]'"):
+            call()

@@ -1,0 +1,264 @@
+"""Selections by their chances, worked out by hand and exactly; faults, which leave nothing to use; and errors."""
+
+import itertools
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import scipy.stats
+
+from stellaris.replay import Selection, check, importance_weights, init, insert, reweigh, select, update_weights
+from stellaris.replay import selection as module
+from stellaris.replay.table import FAULTS
+
+CAPACITY = 5
+WEIGHTS = [5.0, 0.0, 3.0, 1.0]
+EVERY = [("uniform", True), ("uniform", False), ("weight", True), ("weight", False), ("top", False)]
+
+pytestmark = pytest.mark.usefixtures("unchecked")
+
+
+def table_of(weights, capacity=CAPACITY):
+    """A table with a trajectory of each weight in its first rows."""
+    table = init({"x": jax.ShapeDtypeStruct((), jnp.int8)}, capacity=capacity, length=1)
+    if not len(weights):
+        return table
+    return insert(table, {"x": np.zeros((len(weights), 1), np.int8)}, weight=jnp.asarray(weights, jnp.float32))
+
+
+@pytest.fixture(scope="module")
+def four():
+    return table_of(WEIGHTS)
+
+
+def fits(counts, chances):
+    """Whether counts could come of these chances; of what has no chance there must be none."""
+    counts = np.asarray(counts)
+    chances = np.asarray(chances, float)
+    assert not counts[chances == 0].any()
+    expected = chances[chances > 0] / chances.sum() * counts.sum()
+    return scipy.stats.chisquare(counts[chances > 0], expected).pvalue > 1e-3
+
+
+@pytest.mark.parametrize(("by", "chances"), [("uniform", [1, 1, 1, 1, 0]), ("weight", [5, 0, 3, 1, 0])])
+def test_chances_with_replacement(four, by, chances):
+    """Chi-squared over 100,000 draws; each comes with its chance. The row that holds nothing is never drawn."""
+    chosen = select(four, jax.random.key(0), 100_000, by=by)
+    assert fits(np.bincount(chosen.row, minlength=CAPACITY), chances)
+    np.testing.assert_allclose(chosen.probability, np.array(chances)[chosen.row] / sum(chances), rtol=1e-6)
+    check(chosen)
+
+
+@pytest.mark.parametrize(("by", "weights"), [("uniform", [1, 1, 1, 1, 0]), ("weight", [5, 0, 3, 1, 0])])
+def test_chances_without_replacement(four, by, weights):
+    """Chi-squared of 20,000 pairs, in order, against successive sampling: `w_i / W * w_j / (W - w_i)`."""
+    keys = jax.random.split(jax.random.key(1), 20_000)
+    chosen = jax.jit(jax.vmap(lambda key: select(four, key, 2, by=by, replace=False)))(keys)
+    counts = np.zeros((CAPACITY, CAPACITY))
+    np.add.at(counts, (chosen.row[:, 0], chosen.row[:, 1]), 1)
+    chances = np.zeros((CAPACITY, CAPACITY))
+    for i, j in itertools.permutations(range(CAPACITY), 2):
+        chances[i, j] = weights[i] / sum(weights) * weights[j] / (sum(weights) - weights[i])
+    assert fits(counts.ravel(), chances.ravel())
+    np.testing.assert_allclose(chosen.probability, np.array(weights)[chosen.row] / sum(weights), rtol=1e-6)
+    check(chosen)
+
+
+@pytest.mark.parametrize("by", ["uniform", "weight"])
+def test_without_replacement_none_comes_twice(by):
+    """All 100 of 100, in several levels; and 99 of 99 that have any weight."""
+    weights = np.arange(100.0)
+    table = table_of(weights, capacity=100)
+    count = 99 if by == "weight" else 100
+    chosen = select(table, jax.random.key(0), count, by=by, replace=False)
+    check(chosen)
+    assert sorted(chosen.row.tolist()) == list(range(100 - count, 100))
+
+
+def test_a_race_of_weights_a_billion_times_apart():
+    """Sixty decades are drawn in the order of their weights: each outweighs all below by so much."""
+    weights = 10.0 ** np.array([0, 30, -30, 10, -10, 20, -20])
+    table = table_of(weights, capacity=7)
+    chosen = select(table, jax.random.key(0), 7, by="weight", replace=False)
+    check(chosen)
+    assert chosen.row.tolist() == [1, 5, 3, 0, 4, 6, 2]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_the_top_with_ties(count):
+    """Of equal weights the first rows."""
+    chosen = select(table_of([1.0, 4.0, 2.0, 4.0]), jax.random.key(0), count, by="top")
+    check(chosen)
+    assert chosen.row.tolist() == [1, 3, 2][:count]
+
+
+@pytest.mark.parametrize("count", [1, 20, 100, 400])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_top_of_many_with_ties(count, seed):
+    """Of 3,000 weights, of ten sizes, as a stable sort has them: through blocks, and when there are fewer of these."""
+    weights = np.random.default_rng(seed).integers(0, 10, 3000).astype(np.float32)
+    _, row = module._largest(jnp.pad(jnp.asarray(weights), (0, 8)), count)
+    assert row.tolist() == np.argsort(-weights, kind="stable")[:count].tolist()
+
+
+def a_million(weights):
+    """A table whose rows all hold something, of these weights."""
+    table = init({"x": jax.ShapeDtypeStruct((), jnp.int8)}, capacity=len(weights), length=1)
+    table = table._replace(number=jnp.arange(len(weights)), inserted=jnp.int32(len(weights)))
+    return reweigh(table, jnp.asarray(weights, jnp.float32))
+
+
+def test_a_million_trajectories():
+    """What has no weight is drawn by no rule by weight, though most have none, nor after many changes of weights."""
+    random = np.random.default_rng(0)
+    weights = np.where(random.random(10**6) < 0.1, 10.0 ** random.uniform(-30, 30, 10**6), 0.0).astype(np.float32)
+    table = a_million(weights)
+    for seed in range(10):
+        index = random.integers(0, 10**6, 1000)
+        new = np.where(random.random(1000) < 0.5, 10.0 ** random.uniform(-30, 30, 1000), 0.0).astype(np.float32)
+        table = update_weights(table, index, new)
+        for i, weight in zip(index, new, strict=True):
+            weights[i] = weight
+        chosen = select(table, jax.random.key(seed), 1000, by="weight")
+        assert (weights[np.asarray(chosen.row)] > 0).all()
+    np.testing.assert_array_equal(table.weight, weights)
+    race = select(table, jax.random.key(0), 1000, by="weight", replace=False)
+    assert (weights[np.asarray(race.row)] > 0).all()
+    assert len({*race.row.tolist()}) == 1000
+    top = select(table, jax.random.key(0), 1000, by="top")
+    assert top.row.tolist() == np.argsort(-weights, kind="stable")[:1000].tolist()
+    for chosen in (race, top, table):
+        check(chosen)
+
+
+@pytest.mark.parametrize(("by", "replace"), EVERY)
+def test_the_same_key_selects_the_same(four, by, replace):
+    """Within the caller's jit and scan as well; another key another, but for the top."""
+    keys = jax.random.split(jax.random.key(3), 20)
+
+    @jax.jit
+    def scanned(table):
+        return jax.lax.scan(lambda _, key: (None, select(table, key, 3, by=by, replace=replace)), None, keys)[1]
+
+    inside = scanned(four)
+    outside = [select(four, key, 3, by=by, replace=replace) for key in keys]
+    np.testing.assert_array_equal(inside.row, [x.row for x in outside])
+    np.testing.assert_array_equal(inside.probability, [x.probability for x in outside])
+    check(inside)
+    assert len({*map(tuple, inside.row.tolist())}) == 1 if by == "top" else len({*map(tuple, inside.row.tolist())}) > 3
+
+
+_, _, EMPTY, TOO_FEW, _ = FAULTS
+
+
+@pytest.mark.parametrize(("by", "replace"), EVERY)
+@pytest.mark.parametrize("weights", [[], [0.0, 0.0, 0.0, 0.0]])
+def test_an_empty_table_is_a_fault(by, replace, weights):
+    """And one whose weights are all 0, but for a uniform selection. No row lies outside, where nothing may be read."""
+    chosen = select(table_of(weights), jax.random.key(0), 3, by=by, replace=replace)
+    assert ((chosen.row >= 0) & (chosen.row < CAPACITY)).all()
+    if by == "uniform" and weights:
+        check(chosen)
+    else:
+        with pytest.raises(ValueError, match=f"^{re.escape(EMPTY)}$"):
+            check(chosen)
+
+
+@pytest.mark.parametrize(("by", "replace"), EVERY)
+def test_too_few_are_a_fault(four, by, replace):
+    """Of four trajectories, three of which have a weight: five by any rule that gives none twice, or four by weight."""
+    for count, few in ((5, not replace), (4, not replace and by != "uniform"), (3, False)):
+        chosen = select(four, jax.random.key(0), count, by=by, replace=replace)
+        if not few:
+            check(chosen)
+            continue
+        with pytest.raises(ValueError, match=f"^{re.escape(TOO_FEW)}$"):
+            check(chosen)
+
+
+def test_one_fault_of_many_selections_is_found():
+    """Such as those of a scan: their flags are looked at together."""
+    flags = jnp.array([0, 0, 8, 0, 4])
+    with pytest.raises(ValueError, match=re.escape(f"{EMPTY}; {TOO_FEW}")):
+        check(Selection(jnp.zeros((5, 2), jnp.int32), jnp.zeros((5, 2)), flags))
+
+
+@pytest.mark.parametrize(("by", "replace"), EVERY)
+def test_with_64_bits_enabled(four, by, replace):
+    """The types are the same: so a table stays the carry of a scan."""
+    chosen = select(four, jax.random.key(0), 3, by=by, replace=replace)
+    with jax.enable_x64(True):
+        other = select(four, jax.random.key(0), 3, by=by, replace=replace)
+    check(other)
+    assert jax.tree.map(lambda x: x.dtype, other) == jax.tree.map(lambda x: x.dtype, chosen)
+
+
+def test_nothing_is_compiled_twice_as_a_table_fills():
+    """One program for each rule, from the first trajectory on and round the rows."""
+    table = table_of([])
+    sizes = []
+    for i in range(8):
+        table = insert(table, {"x": np.zeros((1, 1), np.int8)}, weight=jnp.ones(1))
+        for by, replace in EVERY:
+            select(table, jax.random.key(i), 2, by=by, replace=replace)
+        sizes.append(module._select._cache_size())
+    assert sizes == [sizes[0]] * 8
+
+
+@pytest.mark.parametrize(
+    ("count", "more", "error", "message"),
+    [
+        (2, {"by": "newest"}, ValueError, "by='newest': expected 'uniform', 'weight' or 'top'"),
+        (0, {}, ValueError, "count=0 is below 1"),
+        (2.0, {}, TypeError, "count=2.0 is not a whole number"),
+        (6, {"by": "top"}, ValueError, "count=6: without replacement there are at most 5"),
+        (6, {"replace": False}, ValueError, "count=6: without replacement there are at most 5"),
+    ],
+)
+@pytest.mark.parametrize("traced", [False, True])
+def test_errors(four, count, more, error, message, traced):
+    """Named at once, in the caller's own jit as well."""
+
+    def chosen(table):
+        return select(table, jax.random.key(0), count, **more)
+
+    with pytest.raises(error, match=re.escape(message)):
+        (jax.jit(chosen) if traced else chosen)(four)
+
+
+def test_importance_weights_are_schauls():
+    """`(1 / N * 1 / P(i)) ** beta`, over the largest of the batch (Schaul et al. 2016, section 3.4)."""
+    priorities = np.array([0.5, 1.0, 2.0, 4.0]) ** 0.6
+    chances = priorities / priorities.sum()
+    for beta in (0.4, 1.0):
+        by_hand = [(1 / 4 * 1 / chance) ** beta for chance in chances]
+        got = importance_weights(jnp.asarray(chances, jnp.float32), 4, beta=beta)
+        np.testing.assert_allclose(got, np.array(by_hand) / max(by_hand), rtol=1e-6)
+    np.testing.assert_array_equal(importance_weights(jnp.asarray(chances), 4, beta=0.0), np.ones(4))
+
+
+def test_importance_weights_make_a_mean_unbiased(four):
+    """With beta 1 the weighted mean over draws by weight is the mean over trajectories that can be drawn."""
+    chosen = select(four, jax.random.key(0), 100_000, by="weight")
+    weights = importance_weights(chosen.probability, four.size, beta=1.0)
+    value = jnp.array([1.0, 100.0, 4.0, 10.0])[chosen.row]
+    np.testing.assert_allclose((weights * value).sum() / weights.sum(), (1 + 4 + 10) / 3, rtol=0.02)
+
+
+def test_importance_weights_are_annealed(four):
+    """Beta comes from a schedule, within jit: 0.4, 0.7, then 1; the smallest weight is (1/5) ** beta."""
+    schedule = optax.linear_schedule(0.4, 1.0, 2)
+    chances = jnp.array([5 / 9, 1 / 9])
+    weights = jax.jit(lambda step: importance_weights(chances, four.size, beta=schedule(step)))
+    np.testing.assert_allclose([weights(step)[0] for step in range(4)], [0.2**0.4, 0.2**0.7, 0.2, 0.2], rtol=1e-5)
+
+
+def test_errors_of_importance_weights():
+    """Named."""
+    with pytest.raises(ValueError, match=re.escape("beta=1.5 lies outside [0, 1]")):
+        importance_weights(jnp.ones(2), 4, beta=1.5)
+    with pytest.raises(TypeError, match="probability has dtype int32"):
+        importance_weights(jnp.ones(2, int), 4, beta=1.0)

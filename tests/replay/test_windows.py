@@ -1,0 +1,241 @@
+"""Windows of every pattern against a loop over steps; returns to go by hand; faults, which leave masks empty."""
+
+import itertools
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.stats
+
+from stellaris.replay import Selection, Window, collect, init, insert, random_steps, select, to_go
+from stellaris.replay import windows as module
+
+CAPACITY = 4
+LENGTH = 5
+LENGTHS = [1, 3, 5]  # of the trajectories; the fourth row holds nothing
+
+pytestmark = pytest.mark.usefixtures("unchecked")
+
+
+def by_hand(column, length, step, window):
+    """One window of one trajectory, step by step: its values and its mask."""
+    taken = []
+    for at in range(step + window.offset, step + window.offset + window.length):
+        if 0 <= at < length:
+            value = column[at]
+            if window.to_go is not None:
+                value = sum(window.to_go**i * x for i, x in enumerate(column[at:length].astype(np.float64)))
+            taken.append(np.asarray(value, column.dtype))
+    missing = [np.full(column.shape[1:], window.value, column.dtype)] * (window.length - len(taken))
+    mask = [True] * len(taken)
+    gap = [False] * len(missing)
+    if window.pad == "head":
+        return np.stack([*missing, *taken]), [*gap, *mask]
+    return np.stack([*taken, *missing]), [*mask, *gap]
+
+
+def table_of(dtype, shape=()):
+    """Three trajectories of random numbers, and the numbers as NumPy has them."""
+    random = np.random.default_rng(0)
+    columns = random.integers(1, 200, (3, LENGTH, *shape)).astype(dtype)
+    table = init({"x": jax.ShapeDtypeStruct(shape, columns.dtype)}, capacity=CAPACITY, length=LENGTH)
+    return insert(table, {"x": columns}, length=jnp.array(LENGTHS), version=jnp.array([7, 8, 9])), columns
+
+
+def chosen(rows, faults=0):
+    return Selection(jnp.asarray(rows, jnp.int32), jnp.full(len(rows), 1 / 3), jnp.int32(faults))
+
+
+def assert_by_hand(batch, columns, rows, steps, windows):
+    """Every number and every flag of a batch; sums are close."""
+    for name, window in windows.items():
+        for i, (row, step) in enumerate(zip(rows, steps, strict=True)):
+            values, mask = by_hand(columns[row], LENGTHS[row], step, window)
+            assert batch.mask[name][i].tolist() == mask
+            got = np.asarray(batch.values[name][i])
+            assert (got.dtype, got.shape) == (values.dtype, values.shape)
+            np.testing.assert_allclose(got, values, rtol=0 if window.to_go is None else 1e-6)
+    assert batch.length.tolist() == [LENGTHS[row] for row in rows]
+    assert batch.version.tolist() == [7 + row for row in rows]
+
+
+#: Every offset from where nothing is there yet to where nothing is left, of windows of one step to the table's length.
+PATTERNS = {
+    f"{length} from {offset}, {pad}": Window("x", length, offset=offset, pad=pad, value=-1.0)
+    for length, offset, pad in itertools.product((1, 3, LENGTH), (-6, -2, 0, 1, 5), ("head", "tail"))
+}
+ROWS, STEPS = zip(*((row, step) for row, n in enumerate(LENGTHS) for step in range(n)), strict=True)
+
+
+def test_every_pattern():
+    """At every step of every trajectory."""
+    table, columns = table_of("float32")
+    batch = collect(table, chosen(ROWS), PATTERNS, step=jnp.array(STEPS))
+    assert_by_hand(batch, columns, ROWS, STEPS, PATTERNS)
+
+
+TO_GO = {
+    f"{discount} from {offset}, {pad}": Window("x", 3, offset=offset, pad=pad, value=-1.0, to_go=discount)
+    for discount, offset, pad in itertools.product((0.0, 0.9, 1.0), (-2, 1), ("head", "tail"))
+}
+
+
+def test_every_pattern_of_returns_to_go():
+    """Discounted from each step to the trajectory's end, which may be far behind the window."""
+    table, columns = table_of("float32")
+    batch = collect(table, chosen(ROWS), TO_GO, step=jnp.array(STEPS))
+    assert_by_hand(batch, columns, ROWS, STEPS, TO_GO)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape", "value"),
+    [("float64", (2,), 0.1), ("uint8", (4, 3), 255), ("int32", (), -3), ("bool", (2,), True), ("float32", (1, 2), 0)],
+)
+def test_every_dtype(dtype, shape, value):
+    """Frames, vectors and numbers, padded at either end."""
+    windows = {pad: Window("x", 3, offset=-1, pad=pad, value=value) for pad in ("head", "tail")}
+    if dtype == "float64":
+        windows["to go"] = Window("x", 4, value=value, to_go=0.9)
+    with jax.enable_x64(dtype == "float64"):
+        table, columns = table_of(dtype, shape)
+        batch = collect(table, chosen(ROWS), windows, step=jnp.array(STEPS))
+        assert_by_hand(batch, columns, ROWS, STEPS, windows)
+
+
+def test_one_step_for_all():
+    """As if it were given for each, as NumPy's number or Python's."""
+    table, columns = table_of("float32")
+    windows = {"x": Window("x", 3, offset=-1)}
+    for step in (1, np.int64(1)):
+        assert_by_hand(collect(table, chosen([2, 0, 1]), windows, step=step), columns, [2, 0, 1], [1] * 3, windows)
+
+
+def test_within_the_callers_own_scan():
+    """Insert, select, a random step, collect: as one program, of which each round is what calls give."""
+    windows = {"x": Window("x", 3, offset=-1, pad="head"), "to go": Window("x", 2, to_go=0.5)}
+
+    def one(table, key):
+        table = insert(table, {"x": jax.random.uniform(key, (1, LENGTH))})
+        selection = select(table, key, 4)
+        return table, collect(table, selection, windows, step=random_steps(table, selection, key))
+
+    table = init({"x": jax.ShapeDtypeStruct((), jnp.float32)}, capacity=CAPACITY, length=LENGTH)
+    keys = jax.random.split(jax.random.key(0), 6)
+    _, batches = jax.jit(lambda table: jax.lax.scan(one, table, keys))(table)
+    for i, key in enumerate(keys):
+        table, batch = one(table, key)
+        inside = jax.tree.map(lambda x, i=i: x[i], batches)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), inside, batch)
+
+
+def test_nothing_is_compiled_twice_as_a_table_fills():
+    """One program, from the first trajectory on and round the rows, whatever their lengths and the steps."""
+    table = init({"x": jax.ShapeDtypeStruct((), jnp.float32)}, capacity=CAPACITY, length=LENGTH)
+    sizes = []
+    for i in range(7):
+        table = insert(table, {"x": jnp.ones((1, LENGTH))}, length=jnp.array([i % LENGTH + 1]))
+        selection = select(table, jax.random.key(i), 4)
+        collect(table, selection, {"x": Window("x", 3)}, step=random_steps(table, selection, jax.random.key(i)))
+        sizes.append(module._collect._cache_size())
+    assert sizes == [sizes[0]] * 7
+
+
+def test_nothing_large_is_copied():
+    """A window of 1 kB of a column of 4 MB, also where it has to be padded, takes less than 100 kB."""
+    spec = {"x": jax.ShapeDtypeStruct((16,), jnp.float32)}
+    table = jax.eval_shape(lambda: init(spec, capacity=1024, length=64))
+    selection = jax.eval_shape(lambda: chosen([0, 1]))
+    windows = tuple({"x": Window("x", 16, offset=-8, pad="head")}.items())
+    memory = module._collect.lower(table, selection, windows, 0, None).compile().memory_analysis()
+    assert memory.temp_size_in_bytes < 100_000
+
+
+@pytest.mark.parametrize("faults", [4, 8])
+def test_a_selection_with_a_fault_leaves_the_mask_empty(faults):
+    """All is padding: nothing of a table is taken for a batch, neither of the rows that it happens to name."""
+    table, _ = table_of("float32")
+    batch = collect(table, chosen(ROWS, faults), PATTERNS, step=jnp.array(STEPS))
+    assert not any(mask.any() for mask in batch.mask.values())
+    assert all((values == -1).all() for values in batch.values.values())
+    assert batch.length.tolist() == batch.version.tolist() == [0] * len(ROWS)
+
+
+@pytest.mark.parametrize(("by", "replace"), [("uniform", True), ("weight", True), ("weight", False), ("top", False)])
+def test_an_empty_table_leaves_the_mask_empty(by, replace):
+    """By every rule."""
+    table = init({"x": jax.ShapeDtypeStruct((), jnp.float32)}, capacity=CAPACITY, length=LENGTH)
+    batch = collect(table, select(table, jax.random.key(0), 3, by=by, replace=replace), {"x": Window("x", 3, value=9)})
+    assert not batch.mask["x"].any()
+    assert (batch.values["x"] == 9).all()
+
+
+def test_random_steps_are_alike():
+    """Chi-squared of 30,000 steps: each trajectory's own, all of its steps alike; the same key draws the same."""
+    table, _ = table_of("float32")
+    rows = np.repeat([0, 1, 2], 10_000)
+    steps = np.asarray(random_steps(table, chosen(rows), jax.random.key(0)))
+    for row, length in enumerate(LENGTHS):
+        counts = np.bincount(steps[rows == row])
+        assert len(counts) == length
+        assert length == 1 or scipy.stats.chisquare(counts).pvalue > 1e-3
+    np.testing.assert_array_equal(random_steps(table, chosen(rows), jax.random.key(0)), steps)
+
+
+def test_returns_to_go_by_hand():
+    """Of 1, 2, 4: 7, 6, 4 undiscounted; with 0.5: 3, 4, 4. What lies behind the end counts for nothing, even NaN."""
+    values = jnp.array([[1.0, 2.0, 4.0, jnp.nan], [1.0, 2.0, 4.0, 8.0]])
+    length = jnp.array([3, 1])
+    assert to_go(values, length).tolist() == [[7, 6, 4, 0], [1, 0, 0, 0]]
+    assert to_go(values, length, discount=0.5).tolist() == [[3, 4, 4, 0], [1, 0, 0, 0]]
+    assert to_go(values, length, discount=0.0).tolist() == [[1, 2, 4, 0], [1, 0, 0, 0]]
+    both = to_go(jnp.stack([values, 2 * values], axis=-1), length, discount=0.5)  # of several rewards
+    assert both[0, :3].tolist() == [[3, 6], [4, 8], [4, 8]]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_returns_to_go_keep_their_dtype(dtype):
+    """Whatever it is."""
+    assert to_go(jnp.ones((2, 3), dtype), jnp.array([3, 3]), discount=0.5).dtype == dtype
+
+
+def test_errors_of_returns_to_go():
+    """Named."""
+    with pytest.raises(TypeError, match="values has dtype int32: expected floating point"):
+        to_go(jnp.ones((1, 3), int), jnp.array([3]))
+    with pytest.raises(ValueError, match=re.escape("discount=1.5 lies outside [0, 1]")):
+        to_go(jnp.ones((1, 3)), jnp.array([3]), discount=1.5)
+
+
+@pytest.mark.parametrize(
+    ("windows", "step", "error", "message"),
+    [
+        ({}, 0, ValueError, "windows is empty"),
+        ({"a": Window("y", 2)}, 0, ValueError, "window 'a': column 'y' is unknown; there are done, frame, x"),
+        ({"a": Window("x", 6)}, 0, ValueError, "window 'a': length=6 is not between 1 and the table's 5"),
+        ({"a": Window("x", 0)}, 0, ValueError, "window 'a': length=0 is not between 1 and the table's 5"),
+        ({"a": Window("x", 2, pad="left")}, 0, ValueError, "window 'a': pad='left', expected 'head' or 'tail'"),
+        ({"a": Window("frame", 2, value=256)}, 0, ValueError, "window 'a': value=256 does not fit into uint8"),
+        ({"a": Window("frame", 2, value=-1)}, 0, ValueError, "window 'a': value=-1 does not fit into uint8"),
+        ({"a": Window("frame", 2, value=0.5)}, 0, ValueError, "window 'a': value=0.5 does not fit into uint8"),
+        ({"a": Window("frame", 2, value=np.nan)}, 0, ValueError, "window 'a': value=nan does not fit into uint8"),
+        ({"a": Window("frame", 2, value=np.inf)}, 0, ValueError, "window 'a': value=inf does not fit into uint8"),
+        ({"a": Window("done", 2, value=2)}, 0, ValueError, "window 'a': value=2 does not fit into bool"),
+        ({"a": Window("frame", 2, to_go=1.0)}, 0, ValueError, "to_go sums a column of floating point, not of uint8"),
+        ({"a": Window("x", 2, to_go=1.5)}, 0, ValueError, "to_go=1.5 lies outside [0, 1]"),
+        ({"a": Window("x", 2)}, np.zeros(2, int), ValueError, "step has shape (2,): expected (3,)"),
+        ({"a": Window("x", 2)}, 1.5, TypeError, "step has dtype float32: expected integers"),
+    ],
+)
+@pytest.mark.parametrize("traced", [False, True])
+def test_errors(windows, step, error, message, traced):
+    """Named at once, with the window's name, in the caller's own jit as well."""
+    spec = {"done": ((), "bool"), "frame": ((2,), "uint8"), "x": ((), "float32")}
+    table = init({k: jax.ShapeDtypeStruct(*v) for k, v in spec.items()}, capacity=CAPACITY, length=LENGTH)
+
+    def collected(table):
+        return collect(table, chosen([0, 1, 2]), windows, step=step)
+
+    with pytest.raises(error, match=re.escape(message)):
+        (jax.jit(collected) if traced else collected)(table)
