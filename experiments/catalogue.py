@@ -7,6 +7,7 @@ from types import ModuleType
 
 STELLARIS = "Stellaris (SC 2024)"
 MINIONSRL = "MinionsRL (AAAI 2024)"
+GEAR = "GEAR (ICML 2023)"
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,7 @@ EXPERIMENTS: Mapping[str, Entry] = {
         "minionsrl_finetuning", f"{MINIONSRL}, Figure 9", {"smoke": "1", "small": "60", "paper": "10,000"}
     ),
     "minionsrl-scheduler": Entry("minionsrl_scheduler", f"{MINIONSRL}, training of the scheduler", {"": "20"}),
+    "gear-hopper": Entry("gear_hopper", f"{GEAR}, learning from trajectories", {"smoke": "1", "small": "15"}),
     "cluster-faults": Entry("cluster_faults", "runs on a Ray cluster whose processes are killed", {"": "30"}),
     "simtest": Entry("simtest.command", "", {"": "1"}),
     "benchmarks": Entry("benchmarks.command", "", {"": "5"}),

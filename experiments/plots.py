@@ -106,7 +106,7 @@ def learning(
             returns = [history[-1]["episode_return"] for history in histories]
             bar(final, i, returns, contender.colour)
         final.set_xticks(range(len(systems)), [contender.name for contender, _ in systems], rotation=20, ha="right")
-        _legend(panels[0])
+        legend(panels[0])
 
 
 def _learning_curve(axes: Axes, curves: Curves, column: str) -> None:
@@ -165,7 +165,7 @@ def per_run(
                     )
             axes.set(xlabel=xlabel, ylabel=label, ylim=(0, None))
             axes.set_xlim(left=0)
-        _legend(several[0])
+        legend(several[0])
 
 
 def lines(
@@ -184,7 +184,7 @@ def lines(
         axes.set(xlabel=xlabel, ylabel=ylabel, ylim=(0, None))
         axes.set_xlim(left=0)
         if len(groups) > 1:
-            _legend(axes)
+            legend(axes)
 
 
 def spread(values: Mapping[str, Any], path: Path, *, level: float, title: str) -> None:
@@ -197,7 +197,7 @@ def spread(values: Mapping[str, Any], path: Path, *, level: float, title: str) -
         axes.yaxis.set_major_locator(matplotlib.ticker.LogLocator(subs=(1, 2, 5)))
         axes.yaxis.set_major_formatter("{x:g}")
         axes.yaxis.set_minor_formatter(matplotlib.ticker.NullFormatter())
-        _legend(axes)
+        legend(axes)
 
 
 class Line(NamedTuple):
@@ -237,7 +237,7 @@ def sweep(panels: Sequence[Panel], path: Path, *, title: str) -> None:
                 axes.xaxis.set_major_formatter("{x:g}")
             axes.set(xlabel=panel.xlabel, ylabel=panel.ylabel)
         if len(panels[0].lines) > 1:
-            _legend(several[0])
+            legend(several[0])
 
 
 def waterfall(
@@ -276,7 +276,7 @@ def stacked(parts: Mapping[str, Mapping[str, float]], path: Path, *, title: str,
         if len(names) > _LEVEL:
             axes.set_xticks(range(len(names)), names, rotation=20, ha="right")
         axes.set(ylabel=ylabel)
-        _legend(axes)
+        legend(axes)
 
 
 def reward_vs_time(
@@ -286,7 +286,7 @@ def reward_vs_time(
     with figure(path, _title(title, systems), columns=1) as (axes,):
         _curves(axes, systems, "seconds", target)
         axes.set(xlabel=f"{time} time (s)", ylabel=_return())
-        _legend(axes)
+        legend(axes)
 
 
 def reward_vs_cost(systems: Sequence[Curves], path: Path, *, title: str, target: float | None) -> None:
@@ -297,7 +297,7 @@ def reward_vs_cost(systems: Sequence[Curves], path: Path, *, title: str, target:
             _curves(axes, systems, column, target)
             axes.set(xlabel=f"training cost, {name} (USD)")
         panels[0].set(ylabel=_return())
-        _legend(panels[0])
+        legend(panels[0])
 
 
 def staleness(system: Curves, traces: Sequence[Trace], path: Path, *, title: str, time: str = "virtual") -> None:
@@ -346,7 +346,7 @@ def _title(title: str, systems: Sequence[Curves]) -> str:
     return title if seeds == 1 else f"{title} (mean and range of {seeds} seeds)"
 
 
-def _legend(axes: Axes) -> None:
+def legend(axes: Axes) -> None:
     """Above the panels, where it covers no curve."""
     figure = axes.get_figure()
     assert figure is not None

@@ -2,12 +2,14 @@
 
 import math
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from experiments import progress, shell
 from experiments.presets import Contender
 from stellaris.acting import envs
+from stellaris.acting.rollout import Fragment
 from stellaris.runtime import Platform, Recording, SimulatedPlatform, Trace
 from stellaris.systems import Evaluation, Row, Workload, train
 
@@ -58,6 +60,7 @@ def run(
     evaluation: Evaluation | None = None,
     replay: Recording | None = None,
     platform: Platform | None = None,
+    on_fragment: Callable[[Fragment], None] | None = None,
 ) -> None:
     """One run; `outcome` is filled as it goes, so that an interruption loses nothing. By default it is simulated."""
     contender = outcome.contender
@@ -87,6 +90,7 @@ def run(
             evaluation=evaluation,
             threads=threads,
             on_progress=on_progress,
+            on_fragment=on_fragment,
         )
         outcome.status = "done"
     except KeyboardInterrupt:

@@ -8,6 +8,9 @@ reads offline datasets; the latter two need `pip install 'stellaris[replay]'`.
 from stellaris.replay import datasets as datasets
 from stellaris.replay import files as files
 from stellaris.replay import sharded as sharded
+from stellaris.replay.episodes import Episodes as Episodes
+from stellaris.replay.episodes import Trajectories as Trajectories
+from stellaris.replay.episodes import columns_of as columns_of
 from stellaris.replay.selection import Selection as Selection
 from stellaris.replay.selection import importance_weights as importance_weights
 from stellaris.replay.selection import select as select

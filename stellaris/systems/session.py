@@ -56,6 +56,7 @@ class Session:
       checkpoints: where the run is saved.
       resume: whether to go on from the newest checkpoint, if there is one.
       on_progress: called with every row of the history.
+      on_fragment: called with everything that actors deliver.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class Session:
         checkpoints: Checkpoints | None,
         resume: bool,
         on_progress: Callable[[Row], None] | None,
+        on_fragment: Callable[[Fragment], None] | None,
     ) -> None:
         self.workload = workload
         self.platform = platform
@@ -96,6 +98,7 @@ class Session:
         self._checkpoints = checkpoints
         self._resume = resume
         self._on_progress = on_progress
+        self._on_fragment = on_fragment
         self._reader = Reader(prices, platform.functions, window=budget.window)
         self._deliveries = Deliveries(platform)
         self._programs: dict[str, Function] = {}
@@ -221,6 +224,8 @@ class Session:
         self.record.sampled(done, piece)
         lost = self.rollouts.add(done.tag, piece, self.workload.fragment, self.version)
         self.record.lost(done, steps=lost.steps, episode=lost.episode)
+        if self._on_fragment is not None:
+            self._on_fragment(piece)
         if done.tag in self.rollouts.pieces:
             self._invoke(done.tag)
         elif self._scheduled:

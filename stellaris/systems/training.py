@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from stellaris import checks
 from stellaris.acting.policies import PolicyVersion
+from stellaris.acting.rollout import Fragment
 from stellaris.configuration import described
 from stellaris.runtime.billing import Bill
 from stellaris.runtime.checkpoint import Checkpoints
@@ -56,6 +57,7 @@ def train(
     checkpoints: Checkpoints | None = None,
     resume: bool = False,
     on_progress: Callable[[Row], None] | None = None,
+    on_fragment: Callable[[Fragment], None] | None = None,
 ) -> Result:
     """Trains a policy with an actor-learner architecture on a platform.
 
@@ -74,6 +76,9 @@ def train(
         one that was not.
       resume: whether to go on from the newest checkpoint, if there is one.
       on_progress: called with every row of the history as soon as it is there; not again when resumed.
+      on_fragment: called with what every actor delivers, such as `stellaris.replay.Episodes(...).add`: a fragment, or
+        the pieces of one under `Workload.refresh`. Each once, of one environment in order, whether or not it is learned
+        from; it is not to be changed. When resumed, what came after the checkpoint comes again.
 
     Returns:
       The history, the newest policy version, the trace and the bills.
@@ -115,6 +120,7 @@ def train(
                 checkpoints=checkpoints,
                 resume=resume,
                 on_progress=on_progress,
+                on_fragment=on_fragment,
             )
             system.run(session)
             session.finish()

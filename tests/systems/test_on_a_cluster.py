@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from stellaris import IMPACT, IMPALA, PPO
+from stellaris.replay import Episodes
 from stellaris.runtime import FunctionSpec, RayPlatform, SimulatedPlatform
 from stellaris.runtime.delays import Constant, Measured
 from stellaris.runtime.endings import ENDINGS
@@ -58,7 +59,11 @@ def run(system: System, platform) -> Result:
     if actors == 1:
         system = replace(system, algorithm=replace(system.algorithm, minibatch_size=4))
     budget = Budget(steps=ROUNDS * actors * fragment)
-    return train(system, workload, platform=platform, budget=budget, prices=tiny.PRICES[:1])
+    episodes = Episodes(length=500)
+    options = {"prices": tiny.PRICES[:1], "on_fragment": episodes.add}
+    result = train(system, workload, platform=platform, budget=budget, **options)
+    assert len(episodes) == len(result.trace.select("episode").value)  # what actors deliver makes whole episodes
+    return result
 
 
 # Environments silence this when they are made, which Python does for all threads at once, or for none.
