@@ -69,7 +69,14 @@ class Preset:
 
 
 PRESETS: Mapping[str, Preset] = {
-    "smoke": Preset(steps=16 * 256, learning=Learning(updates=20, batch=16, context=5), episodes=2, seeds=1, width=16),
+    "smoke": Preset(
+        steps=16 * 256,
+        learning=Learning(updates=20, batch=16, context=5),
+        episodes=2,
+        seeds=1,
+        width=16,
+        layers=1,
+    ),
     "small": Preset(steps=500_000, learning=Learning(updates=2000), episodes=32, seeds=3),
 }
 
