@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 
 from stellaris import checks
 from stellaris.replay import weight_tree
-from stellaris.replay.memory import Memory, place, where_it_is
+from stellaris.replay.memory import Memory, where_it_is, zeros
 from stellaris.replay.weight_tree import WeightTree
 from stellaris.types import Array, Scalar
 
@@ -95,9 +95,7 @@ def init(spec: Spec, *, capacity: int, length: int, memory: Memory = "device") -
         raise ValueError(f"memory={memory!r}: expected 'device' or 'pinned_host'")
     check_spec(spec)
     return Table(
-        columns={
-            name: place(jnp.zeros((capacity, length, *one.shape), one.dtype), memory) for name, one in spec.items()
-        },
+        columns={name: zeros((capacity, length, *one.shape), one.dtype, memory) for name, one in spec.items()},
         length=jnp.zeros(capacity, jnp.int32),
         weights=weight_tree.build(jnp.zeros(capacity, jnp.float32)),
         version=jnp.zeros(capacity, jnp.int32),
