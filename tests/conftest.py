@@ -13,6 +13,18 @@ gc.freeze()
 gc.set_threshold(100_000, 20, 10)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _few_programs() -> Iterator[None]:
+    """Drops compiled programs before they are too many: each maps memory, and Linux lets a process map 65,530 times.
+
+    Beyond that compiling ends the process. What is needed again is read from the cache on the disk.
+    """
+    yield
+    with open("/proc/self/maps") as maps:
+        if sum(1 for _ in maps) > 20_000:
+            jax.clear_caches()
+
+
 @pytest.fixture
 def unchecked() -> Iterator[None]:
     """Without the tests' own type checker, as users run the library: arguments meet the library's checks alone."""

@@ -59,7 +59,7 @@ class Table(NamedTuple):
         return jnp.minimum(self.inserted, self.capacity)
 
     @property
-    def weight(self) -> Float[jax.Array, "*shards capacity"]:
+    def weight(self) -> Float[Array, "*shards capacity"]:
         """Of each trajectory."""
         return self.weights[0][..., : self.capacity]
 

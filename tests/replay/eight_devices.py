@@ -267,7 +267,7 @@ def test_nothing_compiles_again_while_the_table_fills(eight):
     shards = sharded.init(SPEC, capacity=8 * CAPACITY, length=STEPS, over=eight)
     for i in range(2 * CAPACITY):
         columns, length, weight = random_rows(8, i)
-        shards = sharded.insert(shards, columns, length=length, weight=weight, version=np.int32(i), over=eight)
+        shards = sharded.insert(shards, columns, length=length, weight=weight, version=jnp.int32(i), over=eight)
         drawn = sharded.select(shards, jax.random.key(i), 8, by="weight", over=Shards(eight.mesh, "data"))
         steps = sharded.random_steps(shards, drawn, jax.random.key(i), over=eight)
         batch = sharded.collect(shards, drawn, WINDOWS, step=steps, over=eight)
@@ -338,7 +338,7 @@ def test_a_table_is_donated(eight):
     assert all(column.is_deleted() for column in shards.columns.values())
 
 
-def test_errors_name_what_was_given_for_all_shards(eight):
+def test_errors_name_what_was_given_for_all_shards(unchecked, eight):
     """Numbers as the caller has them, not as one device has."""
     shards = sharded.init(SPEC, capacity=8 * CAPACITY, length=STEPS, over=eight)
     columns, _, _ = random_rows(8)

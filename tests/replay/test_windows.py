@@ -209,30 +209,62 @@ def test_errors_of_returns_to_go():
 
 
 @pytest.mark.parametrize(
-    ("windows", "step", "error", "message"),
+    ("window", "step", "error", "message"),
     [
-        ({}, 0, ValueError, "windows is empty"),
-        ({"a": Window("y", 2)}, 0, ValueError, "window 'a': column 'y' is unknown; there are done, frame, x"),
-        ({"a": Window("x", 6)}, 0, ValueError, "window 'a': length=6 is not between 1 and the table's 5"),
-        ({"a": Window("x", 0)}, 0, ValueError, "window 'a': length=0 is not between 1 and the table's 5"),
-        ({"a": Window("x", 2, pad="left")}, 0, ValueError, "window 'a': pad='left', expected 'head' or 'tail'"),
-        ({"a": Window("frame", 2, value=256)}, 0, ValueError, "window 'a': value=256 does not fit into uint8"),
-        ({"a": Window("frame", 2, value=-1)}, 0, ValueError, "window 'a': value=-1 does not fit into uint8"),
-        ({"a": Window("frame", 2, value=0.5)}, 0, ValueError, "window 'a': value=0.5 does not fit into uint8"),
-        ({"a": Window("frame", 2, value=np.nan)}, 0, ValueError, "window 'a': value=nan does not fit into uint8"),
-        ({"a": Window("frame", 2, value=np.inf)}, 0, ValueError, "window 'a': value=inf does not fit into uint8"),
-        ({"a": Window("done", 2, value=2)}, 0, ValueError, "window 'a': value=2 does not fit into bool"),
-        ({"a": Window("frame", 2, to_go=1.0)}, 0, ValueError, "to_go sums a column of floating point, not of uint8"),
-        ({"a": Window("x", 2, to_go=1.5)}, 0, ValueError, "to_go=1.5 lies outside [0, 1]"),
-        ({"a": Window("x", 2)}, np.zeros(2, int), ValueError, "step has shape (2,): expected (3,)"),
-        ({"a": Window("x", 2)}, 1.5, TypeError, "step has dtype float32: expected integers"),
+        (None, 0, ValueError, "windows is empty"),
+        ({"column": "y", "length": 2}, 0, ValueError, "window 'a': column 'y' is unknown; there are done, frame, x"),
+        ({"column": "x", "length": 6}, 0, ValueError, "window 'a': length=6 is not between 1 and the table's 5"),
+        ({"column": "x", "length": 0}, 0, ValueError, "window 'a': length=0 is not between 1 and the table's 5"),
+        (
+            {"column": "x", "length": 2, "pad": "left"},
+            0,
+            ValueError,
+            "window 'a': pad='left', expected 'head' or 'tail'",
+        ),
+        (
+            {"column": "frame", "length": 2, "value": 256},
+            0,
+            ValueError,
+            "window 'a': value=256 does not fit into uint8",
+        ),
+        ({"column": "frame", "length": 2, "value": -1}, 0, ValueError, "window 'a': value=-1 does not fit into uint8"),
+        (
+            {"column": "frame", "length": 2, "value": 0.5},
+            0,
+            ValueError,
+            "window 'a': value=0.5 does not fit into uint8",
+        ),
+        (
+            {"column": "frame", "length": 2, "value": np.nan},
+            0,
+            ValueError,
+            "window 'a': value=nan does not fit into uint8",
+        ),
+        (
+            {"column": "frame", "length": 2, "value": np.inf},
+            0,
+            ValueError,
+            "window 'a': value=inf does not fit into uint8",
+        ),
+        ({"column": "done", "length": 2, "value": 2}, 0, ValueError, "window 'a': value=2 does not fit into bool"),
+        (
+            {"column": "frame", "length": 2, "to_go": 1.0},
+            0,
+            ValueError,
+            "to_go sums a column of floating point, not of uint8",
+        ),
+        ({"column": "x", "length": 2, "to_go": 1.5}, 0, ValueError, "to_go=1.5 lies outside [0, 1]"),
+        ({"column": "x", "length": 2}, np.zeros(2, int), ValueError, "step has shape (2,): expected (3,)"),
+        ({"column": "x", "length": 2}, 1.5, TypeError, "step has dtype float32: expected integers"),
     ],
 )
 @pytest.mark.parametrize("traced", [False, True])
-def test_errors(windows, step, error, message, traced):
+def test_errors(unchecked, window, step, error, message, traced):
     """Named at once, with the window's name, in the caller's own jit as well."""
     spec = {"done": ((), "bool"), "frame": ((2,), "uint8"), "x": ((), "float32")}
     table = init({k: jax.ShapeDtypeStruct(*v) for k, v in spec.items()}, capacity=CAPACITY, length=LENGTH)
+
+    windows = {} if window is None else {"a": Window(**window)}
 
     def collected(table):
         return collect(table, chosen([0, 1, 2]), windows, step=step)
