@@ -7,7 +7,7 @@ such as a setting that `vmap` sweeps, passes every check, because its value is u
 import math
 import numbers
 import operator
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -85,6 +85,16 @@ def plain(x: Any) -> Any:
     """A number as Python's own, so that settings compare and hash by value; a traced number stays as it is."""
     concrete = isinstance(x, jax.Array | np.ndarray | np.generic) and not isinstance(x, jax.core.Tracer)
     return x.item() if concrete else x
+
+
+def per_sample(first: Array, of: str, check: Callable[..., None], **settings: Any) -> None:
+    """Raises unless every setting is one number that passes a check, or floats of the shape of `first`, called `of`."""
+    for name, setting in settings.items():
+        if setting is None or jnp.ndim(setting) == 0:
+            check(**{name: setting})
+        else:
+            floats(**{name: setting})
+            same_shape(first, of, **{name: setting})
 
 
 def positive(**settings: Any) -> None:

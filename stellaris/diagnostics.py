@@ -5,13 +5,14 @@ clock at which a gradient is applied minus the version on which it was computed.
 it takes effect; the library reports them separately.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Bool, Float, Int
 
 from stellaris import checks
+from stellaris.effective_samples import effective_sample_fraction
 from stellaris.losses import approximate_kl
 from stellaris.truncation import importance_ratio
 from stellaris.types import Array, Tree, at_least_float32
@@ -118,6 +119,83 @@ def lag_report(
     return LagReport(*jax.ops.segment_sum(samples, bucket, num_segments=lags).T)
 
 
+class RatioReport(NamedTuple):
+    """How importance ratios are distributed; see `ratio_report`.
+
+    Example:
+      >>> report = RatioReport(jnp.log(jnp.array([0.5, 4.0])), jnp.float32(0.8), jnp.int32(10))
+      >>> print(report.quantiles)
+      [0.5 4. ]
+    """
+
+    log_quantiles: Float[Array, "quantiles"]  #: of the log-ratios.
+    effective_sample_fraction: Float[Array, ""]
+    count: Int[Array, ""]  # type: ignore[assignment]  #: valid samples.
+
+    @property
+    def quantiles(self) -> Float[Array, "quantiles"]:
+        """Those of the ratios; infinite where a log-ratio is beyond 88, in float32."""
+        return jnp.exp(self.log_quantiles)
+
+
+def ratio_report(
+    log_ratio: Float[Array, "*batch"],
+    valid: Bool[Array, "*batch"] | None = None,
+    *,
+    quantiles: tuple[float, ...] = (0.0, 0.01, 0.5, 0.99, 1.0),
+) -> RatioReport:
+    """Quantiles and effective sample size of importance ratios as they are, before any bound.
+
+    What a clamp or a mask leaves hides what it has changed: a run whose weights are all bounded looks healthy.
+
+    Args:
+      log_ratio: `[...]` log-probability under the policy that learns minus that under the behaviour policy: of steps,
+        or of sequences, one number each (a row of `sequence_log_ratio`).
+      valid: `[...]`, False for samples that do not count; all by default.
+      quantiles: which, in [0, 1]; those of 0 and 1 are the least and the largest.
+
+    Returns:
+      `RatioReport(log_quantiles, effective_sample_fraction, count)`; quantiles are interpolated between samples, and 0
+      if none is valid.
+
+    Raises:
+      TypeError: if `log_ratio` holds integers.
+      ValueError: if the shapes differ, or a quantile lies outside [0, 1].
+
+    Source:
+      Kong 1992, A Note on Importance Sampling using Standardized Weights, for the effective sample size.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> report = ratio_report(jnp.log(jnp.array([0.5, 1.0, 8.0])), quantiles=(0.0, 0.5, 1.0))
+      >>> print(report.quantiles, f"{report.effective_sample_fraction:.3f}")
+      [0.5 1.  8. ] 0.461
+    """
+    checks.floats(log_ratio=log_ratio)
+    checks.same_shape(log_ratio, "log_ratio", valid=valid)
+    for quantile in quantiles:
+        checks.between_zero_and_one(quantile=quantile)
+    wide = jax.lax.stop_gradient(jnp.asarray(log_ratio, at_least_float32(jnp.result_type(log_ratio))))
+    there = jnp.ones(wide.shape, bool) if valid is None else jnp.asarray(valid)
+    at = jnp.asarray(quantiles, wide.dtype)
+    return RatioReport(
+        masked_quantile(wide, there, at), effective_sample_fraction(wide, there), jnp.sum(there, dtype=jnp.int32)
+    )
+
+
+def masked_quantile(x: jax.Array, there: jax.Array, quantile: Any) -> jax.Array:
+    """A quantile of the elements that are there, interpolated linearly; 0 if there is none."""
+    ascending = jnp.sort(jnp.where(there, x, jnp.inf).ravel())
+    last = jnp.maximum(jnp.sum(there), 1) - 1
+    place = jnp.asarray(quantile, x.dtype) * last.astype(x.dtype)
+    below = jnp.floor(place).astype(jnp.int32)
+    low, high = ascending[below], ascending[jnp.minimum(below + 1, last)]
+    share = place - below.astype(x.dtype)
+    # Not by their difference, which is not a number between two infinities.
+    between = jnp.where(share > 0, (1.0 - share) * low + share * high, low)
+    return jnp.where(jnp.any(there), between, 0.0)
+
+
 class VersionSpan(NamedTuple):
     """The versions that chose a trajectory's actions; see `version_span`.
 
@@ -189,8 +267,8 @@ def gradient_cosine(first: Tree, second: Tree) -> Float[jax.Array, ""]:
         checks.same_shape(a, f"first{name}", **{f"second{name}": b})
     # Scaled by their largest elements first, so that squares neither underflow nor overflow.
     a, b = _scaled(first), _scaled(second)
-    norms = jnp.sqrt(_dot(a, a) * _dot(b, b))
-    return _dot(a, b) / jnp.where(norms > 0, norms, 1.0)
+    norms = jnp.sqrt(tree_dot(a, a) * tree_dot(b, b))
+    return tree_dot(a, b) / jnp.where(norms > 0, norms, 1.0)
 
 
 def _scaled(tree: Tree) -> list[jax.Array]:
@@ -199,5 +277,12 @@ def _scaled(tree: Tree) -> list[jax.Array]:
     return [x / jnp.where(largest > 0, largest, 1.0) for x in leaves]
 
 
-def _dot(a: list[jax.Array], b: list[jax.Array]) -> jax.Array:
-    return jnp.sum(jnp.stack([jnp.sum(x * y) for x, y in zip(a, b, strict=True)]))
+def tree_dot(first: Tree, second: Tree) -> jax.Array:
+    """The sum of the products of all elements of two trees, in float32 at least."""
+
+    def dot(x: Any, y: Any) -> jax.Array:
+        wide = at_least_float32(jnp.result_type(x))
+        return jnp.sum(jnp.asarray(x, wide) * jnp.asarray(y, wide))
+
+    products = [dot(x, y) for x, y in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True)]
+    return jnp.sum(jnp.stack(products)) if products else jnp.zeros(())

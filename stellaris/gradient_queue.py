@@ -112,6 +112,7 @@ class Update(NamedTuple):
     scale: Float[jax.Array, "*n"]  #: factor on the optimizer's update: never on the gradient.
     count: Int[jax.Array, ""]  # type: ignore[assignment]  #: gradients in the group.
     staleness: Int[jax.Array, "capacity"]  #: of each, oldest first; -1 beyond `count`.
+    dropped: Int[jax.Array, ""] | int = 0  #: gradients that left the queue before these and are not applied.
 
 
 def capacity_for(name: str, group: int, capacity: int | None) -> int:
@@ -169,15 +170,29 @@ def queued(state: AggregatorState) -> Bool[jax.Array, "capacity"]:
     return (jnp.arange(state.capacity) - state.head) % state.capacity < state.count
 
 
+def staleness(state: AggregatorState, clock: Any) -> Int[jax.Array, "capacity"]:
+    """The staleness of the queued gradients, oldest first; what follows them has no meaning."""
+    return jnp.asarray(clock - state.version[_order(state)], jnp.int32)
+
+
+def without(state: AggregatorState, n: Any) -> AggregatorState:
+    """The queue without its oldest `n` gradients, or empty if there are fewer."""
+    n = jnp.minimum(state.count, n).astype(jnp.int32)
+    left = state.count - n
+    # An empty queue restarts from its first slot, which is still in the processor's cache.
+    head = jnp.where(left > 0, (state.head + n) % state.capacity, 0)
+    return state._replace(head=head, count=left)
+
+
 def take(
     state: AggregatorState, n: Any, clock: Any, weigh: Callable[[jax.Array], jax.Array], combine: str
 ) -> tuple[Update, AggregatorState]:
     """Takes the oldest `n` gradients, or all if there are fewer, weighted by staleness; the others stay in order."""
-    n, staleness = _oldest(state, n, clock)
+    n, ages = _oldest(state, n, clock)
     # Not behind this module's `jit`, because a caller's weight may close over traced numbers.
-    weight = weigh(staleness)
+    weight = weigh(ages)
     gradient, scale, state = _taken(state, n, weight, combine)
-    return Update(gradient, scale, n, staleness), state
+    return Update(gradient, scale, n, ages), state
 
 
 # ---- what is computed, behind `jit`: compiled once for each size, and inlined within a caller's `jit` ----------------
@@ -207,8 +222,7 @@ def _appended(state: AggregatorState, gradient: Tree, version: Any) -> Aggregato
 def _oldest(state: AggregatorState, n: Any, clock: Any) -> tuple[jax.Array, jax.Array]:
     """The number of gradients to take, and the staleness of each, oldest first; -1 beyond them."""
     n = jnp.minimum(state.count, n).astype(jnp.int32)
-    staleness = jnp.where(jnp.arange(state.capacity) < n, clock - state.version[_order(state)], -1)
-    return n, staleness.astype(jnp.int32)
+    return n, jnp.where(jnp.arange(state.capacity) < n, staleness(state, clock), -1)
 
 
 @functools.partial(jax.jit, inline=True, static_argnums=3)
@@ -221,10 +235,7 @@ def _taken(state: AggregatorState, n: Any, weight: Any, combine: str) -> tuple[T
     else:
         rows = _stacked(state.rows, _order(state), n)
         scale = weight
-    left = state.count - n
-    # An empty queue restarts from its first slot, which is still in the processor's cache.
-    head = jnp.where(left > 0, (state.head + n) % state.capacity, 0)
-    return state.layout.tree(rows), scale, state._replace(head=head, count=left)
+    return state.layout.tree(rows), scale, without(state, n)
 
 
 def _order(state: AggregatorState) -> jax.Array:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Float
 
 from stellaris import checks
-from stellaris.truncation import ROOM, check_cap, check_rho, importance_ratio, saturated, truncate_ratio
+from stellaris.truncation import ROOM, check_rho, importance_ratio, saturated, truncate_ratio
 from stellaris.types import Array, Scalar, largest
 
 #: Lower bound of log-probabilities and log-ratios: times an advantage of 1e8 it is still finite in float32.
@@ -24,31 +24,36 @@ def ppo_loss(
     log_ratio: Float[Array, "*batch"],
     advantage: Float[Array, "*batch"],
     *,
-    clip: Scalar = 0.2,
+    clip: Float[Array, "*batch"] | Scalar = 0.2,
+    clip_high: Float[Array, "*batch"] | Scalar | None = None,
     ratio_cap: Float[Array, "*batch"] | Scalar | None = None,
 ) -> Float[Array, "*batch"]:
     """PPO's clipped surrogate with Stellaris' global truncation, negated for minimisation.
 
-    `-min(r' A, clip(r', 1 - clip, 1 + clip) A)` with `r' = min(exp(log_ratio), cap)`.
+    `-min(r' A, clip(r', 1 - clip, 1 + clip_high) A)` with `r' = min(exp(log_ratio), cap)`.
 
     Args:
-      log_ratio: `[...]` log-probability under the policy that learns minus that under the behaviour policy.
+      log_ratio: `[...]` log-probability under the policy that learns minus that under the behaviour policy; of whole
+        sequences, from `sequence_log_ratio`, for GSPO.
       advantage: `[...]`.
-      clip: half-width of the trust region, positive.
+      clip: half-width of the trust region, positive: a number or, from `adaptive_clip`, `[...]`. `math.inf` clips
+        nothing.
+      clip_high: that of its upper half if it is wider or narrower, such as 0.28 beside a `clip` of 0.2 (clip-higher).
       ratio_cap: `[...]` from `global_ratio_cap`, or a constant; without it this is plain PPO.
 
     Returns:
       The loss `[...]`. It has no gradient where the ratio is above its cap. That includes negative advantages, where
       plain PPO pulls the ratio back: under a cap of 1 no ratio above 1 is pulled back. A constant cap of at least
-      `1 + clip` acts on negative advantages only, which is dual-clip PPO.
+      `1 + clip_high` acts on negative advantages only, which is dual-clip PPO; 3 is usual.
 
     Raises:
       TypeError: if an array holds integers, or a setting is not a number.
-      ValueError: if the shapes differ, or `clip` or a constant cap is not positive.
+      ValueError: if the shapes differ, or a constant width or cap is not positive.
 
     Source:
-      Schulman et al. 2017, Proximal Policy Optimization Algorithms, Eq. 7; Stellaris (SC 2024) for the cap; Ye et al.
-      2020, Mastering Complex Control in MOBA Games with Deep Reinforcement Learning, for the dual clip.
+      Schulman et al. 2017, Proximal Policy Optimization Algorithms, Eq. 7; Stellaris (SC 2024) for the cap; Yu et al.
+      2025, DAPO: An Open-Source LLM Reinforcement Learning System at Scale, Eq. 10, for two widths; Ye et al. 2020,
+      Mastering Complex Control in MOBA Games with Deep Reinforcement Learning, Eq. 4, for the dual clip.
 
     Example:
       >>> import jax.numpy as jnp
@@ -60,8 +65,8 @@ def ppo_loss(
       [-1.   1.   0.8]
     """
     _check(log_ratio, advantage=advantage)
-    checks.positive(clip=clip)
-    return _clipped_surrogate(_ratio(log_ratio, ratio_cap), advantage, 1.0 - clip, 1.0 + clip)
+    low, high = _trust_region(log_ratio, clip, clip_high)
+    return _clipped_surrogate(_ratio(log_ratio, ratio_cap), advantage, low, high)
 
 
 def ppo_penalty_loss(
@@ -217,27 +222,35 @@ def truncated_policy_gradient_loss(
     advantage: Float[Array, "*batch"],
     *,
     ratio_cap: Float[Array, "*batch"] | Scalar | None = 1.0,
+    ratio_floor: Scalar = 0.0,
 ) -> Float[Array, "*batch"]:
-    """The importance-weighted policy gradient with truncated weights: `-min(r, cap) * log_prob * A`.
+    """The importance-weighted policy gradient with truncated weights: `-max(min(r, cap), floor) * log_prob * A`.
 
-    The weight is a constant: a truncated sample has the gradient `cap * A * grad log pi`, but none in `ppo_loss`. Below
-    the cap both losses have the same gradient, `r A grad log pi`.
+    The weight is a constant: a truncated sample has the gradient `cap * A * grad log pi`, but none in `ppo_loss`.
+    Between the bounds both losses have the same gradient, `r A grad log pi`.
+
+    This is CISPO, whose bounds are `1 + eps_high` and `1 - eps_low`; with a cap alone, of 2 to 10, it is LlamaRL's
+    AIPO, PipelineRL's objective and REINFORCE with truncated importance sampling. Other weights, masked or soft,
+    multiply `impala_loss`.
 
     Args:
       log_prob: `[...]` log-probability under the policy that learns, with its gradient.
       log_ratio: `[...]` the same minus that under the behaviour policy; its gradient is ignored.
       advantage: `[...]`.
       ratio_cap: `[...]` from `global_ratio_cap`, or a constant; None for no truncation.
+      ratio_floor: least weight, at least 0. It wins over a cap that is lower.
 
     Returns:
       The loss `[...]`; actions of probability zero as in `impala_loss`.
 
     Raises:
       TypeError: if an array holds integers, or a setting is not a number.
-      ValueError: if the shapes differ.
+      ValueError: if the shapes differ, a constant cap is not positive, or the floor is negative.
 
     Source:
-      Espeholt et al. 2018, IMPALA, Section 4.2, with one-step weights; Ionides 2008, Truncated Importance Sampling.
+      Espeholt et al. 2018, IMPALA, Section 4.2, with one-step weights; Ionides 2008, Truncated Importance Sampling;
+      MiniMax 2025, MiniMax-M1: Scaling Test-Time Compute Efficiently with Lightning Attention, Eq. 4 and 5 (CISPO),
+      whose mean is over all valid steps of the batch, and whose lower bound is left so wide that it never acts.
 
     Example:
       >>> import jax.numpy as jnp
@@ -246,7 +259,9 @@ def truncated_policy_gradient_loss(
       [0.5 2. ]
     """
     _check(log_ratio, advantage=advantage, log_prob=log_prob)
-    return jax.lax.stop_gradient(_ratio(log_ratio, ratio_cap)) * impala_loss(log_prob, advantage)
+    checks.not_negative(ratio_floor=ratio_floor)
+    ratio = jax.lax.stop_gradient(_ratio(log_ratio, ratio_cap))
+    return jnp.maximum(ratio, jnp.asarray(ratio_floor, ratio.dtype)) * impala_loss(log_prob, advantage)
 
 
 def impact_loss(
@@ -254,14 +269,15 @@ def impact_loss(
     target_log_ratio: Float[Array, "*batch"],
     advantage: Float[Array, "*batch"],
     *,
-    clip: Scalar = 0.2,
+    clip: Float[Array, "*batch"] | Scalar = 0.2,
+    clip_high: Float[Array, "*batch"] | Scalar | None = None,
     rho: Scalar = 2.0,
     ratio_cap: Float[Array, "*batch"] | Scalar | None = None,
 ) -> Float[Array, "*batch"]:
     """IMPACT's surrogate: PPO's, clipped around a slowly moving target policy instead of the behaviour policy.
 
-    `-min(R A, clip(R, 1 - clip, 1 + clip) A)` with `R = min(exp(log_ratio), cap) * min(exp(-target_log_ratio), rho)`,
-    which is `pi / target` where neither bound acts.
+    `-min(R A, clip(R, 1 - clip, 1 + clip_high) A)` with `R = min(exp(log_ratio), cap) * min(exp(-target_log_ratio),
+    rho)`, which is `pi / target` where neither bound acts.
 
     Args:
       log_ratio: `[...]` log-probability under the policy that learns minus that under the behaviour policy.
@@ -270,7 +286,8 @@ def impact_loss(
       advantage: `[...]` under the target policy and not weighted by a ratio: `reward + discount V'_{t+1} - V_t`, with
         the targets `V'` of `vtrace` at `target_log_ratio`, as `IMPACT.prepare` computes it. The advantage that `vtrace`
         returns is already weighted by its truncated ratio; here it would be weighted twice.
-      clip: half-width of the trust region around the target, positive.
+      clip: half-width of the trust region around the target, positive; a number or `[...]`.
+      clip_high: that of its upper half; `clip` by default.
       rho: truncates `behaviour / target`, at least 1.
       ratio_cap: `[...]` from `global_ratio_cap`, or a constant; bounds `pi / behaviour`.
 
@@ -279,7 +296,7 @@ def impact_loss(
 
     Raises:
       TypeError: if an array holds integers, or a setting is not a number.
-      ValueError: if the shapes differ, `clip` is not positive, or `rho` is below 1.
+      ValueError: if the shapes differ, a constant width is not positive, or `rho` is below 1.
 
     Source:
       Luo et al. 2019, IMPACT: Importance Weighted Asynchronous Architectures with Clipped Target Networks, Section 3.
@@ -291,10 +308,10 @@ def impact_loss(
       [-1.  -1.2]
     """
     _check(log_ratio, advantage=advantage, target_log_ratio=target_log_ratio)
-    checks.positive(clip=clip)
+    low, high = _trust_region(log_ratio, clip, clip_high)
     check_rho(rho)
     weight = jnp.minimum(importance_ratio(-jax.lax.stop_gradient(target_log_ratio)), rho)
-    return _clipped_surrogate(_ratio(log_ratio, ratio_cap) * weight, advantage, 1.0 - clip, 1.0 + clip)
+    return _clipped_surrogate(_ratio(log_ratio, ratio_cap) * weight, advantage, low, high)
 
 
 def decoupled_ppo_loss(
@@ -302,43 +319,102 @@ def decoupled_ppo_loss(
     proximal_log_ratio: Float[Array, "*batch"],
     advantage: Float[Array, "*batch"],
     *,
-    clip: Scalar = 0.2,
+    clip: Float[Array, "*batch"] | Scalar = 0.2,
+    clip_high: Float[Array, "*batch"] | Scalar | None = None,
+    weight: Float[Array, "*batch"] | Scalar | None = None,
     ratio_cap: Float[Array, "*batch"] | Scalar | None = None,
 ) -> Float[Array, "*batch"]:
     """Decoupled PPO: importance weights from the behaviour policy, the trust region around a recent, proximal one.
 
-    `-min(r' A, clip(r', (1 - clip) w, (1 + clip) w) A)` with `r' = min(exp(log_ratio), cap)` and
-    `w = exp(proximal_log_ratio)`: the paper's `w min(u A, clip(u, 1 - clip, 1 + clip) A)` for `u = r' / w`, without a
-    division.
+    `-min(r' A, clip(r', (1 - clip) w, (1 + clip_high) w) A)` with `r' = min(exp(log_ratio), cap)` and
+    `w = exp(proximal_log_ratio)`: the paper's `w min(u A, clip(u, 1 - clip, 1 + clip_high) A)` for `u = r' / w`,
+    without a division. `weight` replaces the outer `w`, which is not bounded; the trust region stays where it is.
 
     Args:
       log_ratio: `[...]` log-probability under the policy that learns minus that under the behaviour policy.
       proximal_log_ratio: `[...]` the same for the proximal policy; a constant. Zeros, for a proximal policy equal to
-        the behaviour policy, give `ppo_loss`.
+        the behaviour policy, give `ppo_loss`. Without a forward pass: `approximate_proximal_log_ratio`.
       advantage: `[...]`.
-      clip: half-width of the trust region around the proximal policy, positive.
-      ratio_cap: `[...]` from `global_ratio_cap`, or a constant; bounds `pi / behaviour`.
+      clip: half-width of the trust region around the proximal policy, positive; a number or `[...]`.
+      clip_high: that of its upper half; `clip` by default.
+      weight: `[...]` or a number, instead of `w`; a constant. AReaL masks what is above 5:
+        `behaviour_weight(proximal_log_ratio, high=5.0, outside="mask").weight`, divided by all samples. 1 for no
+        importance weight.
+      ratio_cap: `[...]` from `global_ratio_cap`, or a constant; bounds `pi / behaviour`. A dual clip bounds
+        `pi / proximal`: pass `3 * importance_ratio(proximal_log_ratio)`.
 
     Returns:
       The loss `[...]`. It has no gradient where the ratio is above its cap.
 
     Raises:
       TypeError: if an array holds integers, or a setting is not a number.
-      ValueError: if the shapes differ or `clip` is not positive.
+      ValueError: if the shapes differ, a constant width is not positive, or a constant weight is negative.
 
     Source:
-      Hilton et al. 2021, Batch size-invariance for policy optimization, Section 2.
+      Hilton et al. 2021, Batch size-invariance for policy optimization, Section 2; Fu et al. 2025, AReaL: A Large-Scale
+      Asynchronous Reinforcement Learning System for Language Reasoning, whose code bounds the weight.
 
     Example:
       >>> import jax.numpy as jnp
       >>> log_ratio, proximal = jnp.log(jnp.array([1.5, 1.5])), jnp.log(jnp.array([1.0, 2.0]))
       >>> print(decoupled_ppo_loss(log_ratio, proximal, jnp.array([1.0, -1.0])))
       [-1.2  1.6]
+      >>> print(decoupled_ppo_loss(log_ratio, proximal, jnp.array([1.0, -1.0]), weight=1.0))
+      [-1.2  0.8]
     """
     _check(log_ratio, advantage=advantage, proximal_log_ratio=proximal_log_ratio)
-    checks.positive(clip=clip)
-    weight = importance_ratio(jax.lax.stop_gradient(proximal_log_ratio))
-    return _clipped_surrogate(_ratio(log_ratio, ratio_cap), advantage, (1.0 - clip) * weight, (1.0 + clip) * weight)
+    low, high = _trust_region(log_ratio, clip, clip_high)
+    proximal_log_ratio = jax.lax.stop_gradient(proximal_log_ratio)
+    if weight is None:
+        proximal = importance_ratio(proximal_log_ratio)
+        return _clipped_surrogate(_ratio(log_ratio, ratio_cap), advantage, low * proximal, high * proximal)
+    checks.per_sample(log_ratio, "log_ratio", checks.not_negative, weight=weight)
+    surrogate = _clipped_surrogate(_between(log_ratio, proximal_log_ratio, ratio_cap), advantage, low, high)
+    return jax.lax.stop_gradient(jnp.asarray(weight, surrogate.dtype)) * surrogate
+
+
+def sapo_loss(
+    log_ratio: Float[Array, "*batch"],
+    advantage: Float[Array, "*batch"],
+    *,
+    temperature: Scalar = 1.0,
+    negative_temperature: Scalar = 1.05,
+    ratio_cap: Float[Array, "*batch"] | Scalar | None = None,
+) -> Float[Array, "*batch"]:
+    """SAPO's soft surrogate: `-(4 / tau) sigmoid(tau (r' - 1)) A` with `r' = min(exp(log_ratio), cap)`.
+
+    Its slope is that of the importance-weighted policy gradient at `r = 1` and falls smoothly to 0 on both sides,
+    where PPO cuts it off.
+
+    Args:
+      log_ratio: `[...]` log-probability under the policy that learns minus that under the behaviour policy.
+      advantage: `[...]`; its sign chooses between the temperatures.
+      temperature: tau where the advantage is positive; larger is narrower.
+      negative_temperature: tau elsewhere.
+      ratio_cap: `[...]` from `global_ratio_cap`, or a constant; without it this is plain SAPO.
+
+    Returns:
+      The loss `[...]`. It has no gradient where the ratio is above its cap.
+
+    Raises:
+      TypeError: if an array holds integers, or a setting is not a number.
+      ValueError: if the shapes differ, or a temperature or a constant cap is not positive.
+
+    Source:
+      Gao et al. 2025, Soft Adaptive Policy Optimization, Eq. 5 and 6; its mean is over the steps of each sequence, then
+      over sequences.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> loss = sapo_loss(jnp.log(jnp.array([1.0, 3.0])), jnp.array([1.0, 1.0]))
+      >>> [f"{x:.4f}" for x in loss]
+      ['-2.0000', '-3.5232']
+    """
+    _check(log_ratio, advantage=advantage)
+    checks.positive(temperature=temperature, negative_temperature=negative_temperature)
+    ratio = _ratio(log_ratio, ratio_cap)
+    tau = jnp.where(jnp.asarray(advantage) > 0, temperature, negative_temperature).astype(jnp.result_type(ratio))
+    return -4.0 / tau * jax.nn.sigmoid(tau * (ratio - 1.0)) * advantage
 
 
 def value_loss(
@@ -416,9 +492,25 @@ def _as_float(x: Any) -> jax.Array:
 
 def _ratio(log_ratio: Array, ratio_cap: Array | float | None) -> Array:
     """The ratio to the behaviour policy, truncated if there is a cap."""
-    check_cap(log_ratio, "log_ratio", ratio_cap=ratio_cap)
+    checks.per_sample(log_ratio, "log_ratio", checks.positive, **checks.given(ratio_cap=ratio_cap))
     ratio = importance_ratio(log_ratio)
     return ratio if ratio_cap is None else truncate_ratio(ratio, ratio_cap)
+
+
+def _between(log_ratio: Array, proximal_log_ratio: Array, ratio_cap: Array | float | None) -> Array:
+    """The ratio to the proximal policy; a cap bounds that to the behaviour policy."""
+    checks.per_sample(log_ratio, "log_ratio", checks.positive, **checks.given(ratio_cap=ratio_cap))
+    # Each saturates first: the difference of two infinities is not a number.
+    ratio = importance_ratio(saturated(log_ratio) - saturated(proximal_log_ratio))
+    if ratio_cap is None:
+        return ratio
+    return truncate_ratio(ratio, ratio_cap * importance_ratio(-proximal_log_ratio))
+
+
+def _trust_region(log_ratio: Array, clip: Any, clip_high: Any) -> tuple[Any, Any]:
+    """The bounds of the ratio: `1 - clip` and `1 + clip_high`."""
+    checks.per_sample(log_ratio, "log_ratio", checks.positive, clip=clip, **checks.given(clip_high=clip_high))
+    return 1.0 - clip, 1.0 + (clip if clip_high is None else clip_high)
 
 
 def _clipped_surrogate(ratio: Array, advantage: Array, low: Array | float, high: Array | float) -> Array:

@@ -29,7 +29,7 @@ import jax.numpy as jnp
 from jaxtyping import Bool, Float
 
 from stellaris import checks
-from stellaris.truncation import check_cap, importance_ratio
+from stellaris.truncation import importance_ratio
 from stellaris.types import Array, Scalar, at_least_float32
 
 #: On a CPU the recurrence's loop is unrolled by two if a row has at least so many elements; measured by
@@ -166,7 +166,7 @@ def vtrace(
       [2.25 2.5 ] [2.25 1.5 ]
     """
     _check_trajectory(reward=reward, discount=discount, value=value, log_ratio=log_ratio, valid=valid)
-    check_cap(reward, "reward", ratio_cap=ratio_cap)
+    checks.per_sample(reward, "reward", checks.positive, **checks.given(ratio_cap=ratio_cap))
     checks.between_zero_and_one(lambda_=lambda_)
     checks.not_negative(rho_clip=rho_clip, c_clip=c_clip, pg_rho_clip=pg_rho_clip)
     constants = jax.lax.stop_gradient(((reward, discount, value, log_ratio), ratio_cap))

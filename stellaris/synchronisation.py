@@ -1,6 +1,6 @@
-"""Aggregators by how much learners wait for each other: softsync, stale synchronous, fully asynchronous, synchronous.
+"""Aggregators by how much learners wait for each other: buffered, stale synchronous, fully asynchronous, synchronous.
 
-Stellaris is compared with them. Of these, only softsync weighs gradients by their staleness.
+Stellaris is compared with them. Of these, only `buffered`, and with it `softsync`, weighs gradients by their staleness.
 """
 
 from dataclasses import dataclass, field
@@ -13,17 +13,18 @@ from jaxtyping import Int
 
 from stellaris import checks, gradient_queue
 from stellaris.gradient_queue import AggregatorState, Update
-from stellaris.staleness import inverse_root
+from stellaris.staleness import Weight, configured, inverse_root, polynomial_weight
 from stellaris.types import Array, Tree
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class SoftSync:
-    """The aggregator that `softsync` makes."""
+class Buffered:
+    """The aggregator that `buffered` and `softsync` make."""
 
     group: int = field(metadata={"static": True})
     capacity: int = field(metadata={"static": True})
+    weight: Weight
 
     def init(self, gradient_like: Tree) -> AggregatorState:
         return gradient_queue.empty(gradient_like, self.capacity, memory=())
@@ -35,13 +36,50 @@ class SoftSync:
         return state.count >= self.group
 
     def pop(self, state: AggregatorState, clock: Any, round: Any) -> tuple[Update, AggregatorState]:
-        return gradient_queue.take(state, self.group, clock, inverse_root(1.0), "mean")
+        return gradient_queue.take(state, self.group, clock, self.weight, "mean")
 
     def admit(self, state: AggregatorState, learner: Any, clock: Any) -> np.bool:
         return np.True_
 
 
-def softsync(n: int, *, learners: int | None = None, capacity: int | None = None) -> SoftSync:
+def buffered(k: int, weight: Weight = polynomial_weight, *, capacity: int | None = None) -> Buffered:
+    """Applies groups of `k` gradients, weighted by their staleness: `sum_i w(delta_i) g_i / k` (FedBuff).
+
+    Args:
+      k: the size of a group, at least 1.
+      weight: `(staleness) -> factor`; by default FedBuff's, `(staleness + 1) ** -0.5`. Give its settings by
+        `functools.partial`.
+      capacity: gradients that the queue can store, at least `k`; `2 * k` by default.
+
+    Returns:
+      An `Aggregator`; it pops the oldest gradients and admits every learner. The mean of the weights scales the
+      optimizer's step: with plain descent the step is the sum above, and with Adam the weights do not cancel.
+
+    Raises:
+      TypeError: if `weight` is not a function.
+      ValueError: if `k` is not positive, or `capacity` is below `k`.
+
+    Source:
+      Nguyen et al. 2022, Federated Learning with Buffered Asynchronous Aggregation, Algorithm 1, without its several
+      local steps; the weight is that of its experiments.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> aggregator = buffered(2)
+      >>> aggregator
+      Buffered(group=2, capacity=4, weight=polynomial_weight())
+      >>> state = aggregator.init(jnp.zeros(1))
+      >>> for gradient, version in ((4.0, 0), (1.0, 3)):
+      ...     state = aggregator.push(state, jnp.array([gradient]), version)
+      >>> update, state = aggregator.pop(state, 3, 0)
+      >>> print(update.gradient * update.scale)  # (4 / 2 + 1) / 2
+      [1.5]
+    """
+    capacity = gradient_queue.capacity_for("k", k, capacity)
+    return Buffered(k, capacity, configured(weight))
+
+
+def softsync(n: int, *, learners: int | None = None, capacity: int | None = None) -> Buffered:
     """Applies groups of `c` gradients, each divided by its staleness: `sum_i g_i / max(delta_i, 1) / c`.
 
     Args:
@@ -64,7 +102,7 @@ def softsync(n: int, *, learners: int | None = None, capacity: int | None = None
       >>> import jax.numpy as jnp
       >>> aggregator = softsync(4, learners=8)
       >>> aggregator
-      SoftSync(group=2, capacity=4)
+      Buffered(group=2, capacity=4, weight=staleness_weight(smoothness=1.0))
       >>> state = aggregator.init(jnp.zeros(1))
       >>> for gradient, version in ((1.0, 0), (4.0, 8)):
       ...     state = aggregator.push(state, jnp.array([gradient]), version)
@@ -73,12 +111,13 @@ def softsync(n: int, *, learners: int | None = None, capacity: int | None = None
       [2.0625]
     """
     checks.counts(n=n)
-    if learners is None:
-        return SoftSync(n, gradient_queue.capacity_for("n", n, capacity))
-    checks.counts(learners=learners)
-    if learners < n:
-        raise ValueError(f"learners={learners} is below n={n}: there is no group of less than one gradient")
-    return SoftSync(learners // n, gradient_queue.capacity_for("learners // n", learners // n, capacity))
+    name, group = "n", n
+    if learners is not None:
+        checks.counts(learners=learners)
+        if learners < n:
+            raise ValueError(f"learners={learners} is below n={n}: there is no group of less than one gradient")
+        name, group = "learners // n", learners // n
+    return Buffered(group, gradient_queue.capacity_for(name, group, capacity), configured(inverse_root(1.0)))
 
 
 @jax.tree_util.register_dataclass
@@ -155,6 +194,7 @@ class FullyAsynchronous:
     """The aggregator that `fully_asynchronous` makes."""
 
     capacity: int = field(metadata={"static": True})
+    drop_from: Any  #: None to drop nothing.
 
     def init(self, gradient_like: Tree) -> AggregatorState:
         return gradient_queue.empty(gradient_like, self.capacity, memory=())
@@ -163,30 +203,48 @@ class FullyAsynchronous:
         return gradient_queue.push(state, gradient, version, learner=learner)
 
     def ready(self, state: AggregatorState, clock: Any, round: Any) -> jax.Array:
-        return state.count > 0
+        """Whether there is a gradient that is fresh enough."""
+        return self._too_stale(state, clock) < state.count
 
     def pop(self, state: AggregatorState, clock: Any, round: Any) -> tuple[Update, AggregatorState]:
-        return gradient_queue.take(state, 1, clock, _unweighted, "mean")
+        """The oldest gradient that is fresh enough; those before it are dropped."""
+        dropped = self._too_stale(state, clock)
+        state = gradient_queue.without(state, dropped)
+        update, state = gradient_queue.take(state, 1, clock, _unweighted, "mean")
+        return update._replace(dropped=dropped), state
 
     def admit(self, state: AggregatorState, learner: Any, clock: Any) -> np.bool:
         return np.True_
 
+    def _too_stale(self, state: AggregatorState, clock: Any) -> jax.Array:
+        """How many gradients are too stale, of those before the oldest that is not."""
+        if self.drop_from is None:
+            return jnp.int32(0)
+        staleness = gradient_queue.staleness(state, clock)
+        fresh = (staleness < self.drop_from) & (jnp.arange(state.capacity) < state.count)
+        stale = jnp.where(jnp.any(fresh), jnp.argmax(fresh), state.count)
+        return jnp.asarray(stale, jnp.int32)
 
-def fully_asynchronous(*, capacity: int) -> FullyAsynchronous:
+
+def fully_asynchronous(*, capacity: int, drop_from: Int[Array, ""] | int | None = None) -> FullyAsynchronous:
     """Applies every gradient as it comes, one at a time, oldest first, all with weight 1.
 
     Args:
       capacity: gradients that the queue can store while an update is under way, at least 1.
+      drop_from: the staleness from which on gradients are dropped instead, at least 1: Ringmaster's `R`, which its
+        analysis sets to `max(1, ceil(variance / eps))` for a squared gradient norm of `eps`. None drops nothing. What
+        is dropped makes no new version.
 
     Returns:
-      An `Aggregator`; it admits every learner.
+      An `Aggregator`; it admits every learner. `Update.dropped` says how many were dropped.
 
     Raises:
-      ValueError: if `capacity` is below 1.
+      TypeError: if `drop_from` is not a whole number.
+      ValueError: if `capacity` or `drop_from` is below 1.
 
     Source:
       Dean et al. 2012, Large Scale Distributed Deep Networks (Downpour SGD); as the baseline of Stellaris (SC 2024) and
-      of Zhang et al. 2016.
+      of Zhang et al. 2016. Maranjyan et al. 2025, Ringmaster ASGD, Algorithm 4, for `drop_from`.
 
     Example:
       >>> import jax.numpy as jnp
@@ -195,9 +253,16 @@ def fully_asynchronous(*, capacity: int) -> FullyAsynchronous:
       >>> update, state = aggregator.pop(state, 5, 0)
       >>> print(update.gradient, update.scale, state.count)
       [2.] 1.0 0
+      >>> aggregator = fully_asynchronous(capacity=4, drop_from=3)
+      >>> state = aggregator.push(aggregator.init(jnp.zeros(1)), jnp.array([2.0]), version=0)
+      >>> bool(aggregator.ready(state, 5, 0)), bool(aggregator.ready(state, 2, 0))
+      (False, True)
     """
     checks.counts(capacity=capacity)
-    return FullyAsynchronous(capacity)
+    if drop_from is not None:
+        checks.integers(drop_from=jnp.asarray(drop_from))
+        checks.positive(drop_from=drop_from)
+    return FullyAsynchronous(capacity, checks.plain(drop_from))
 
 
 @jax.tree_util.register_dataclass

@@ -116,7 +116,7 @@ def truncate_ratio(ratio: Float[Array, "*batch"], cap: Float[Array, "*batch"] | 
       [0.5, 1.0]
     """
     checks.floats(ratio=ratio)
-    check_cap(ratio, "ratio", cap=cap)
+    checks.per_sample(ratio, "ratio", checks.positive, cap=cap)
     return _truncate(jnp.asarray(ratio), jnp.asarray(cap, jnp.result_type(ratio)))
 
 
@@ -130,16 +130,6 @@ def _truncate_tangent(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array
     # At equality the derivative of `jnp.minimum` is one half.
     (ratio, cap), (tangent, _) = primals, tangents
     return _truncate(ratio, cap), jnp.where(ratio > cap, 0.0, tangent)
-
-
-def check_cap(first: Array, of: str, **caps: Array | float | None) -> None:
-    """Raises an error unless every cap is a positive number, or holds floats of the shape of the argument `of`."""
-    for name, cap in checks.given(**caps).items():
-        if jnp.shape(cap) == ():
-            checks.positive(**{name: cap})
-        else:
-            checks.floats(**{name: cap})
-            checks.same_shape(first, of, **{name: cap})
 
 
 def check_rho(rho: Any) -> None:

@@ -40,9 +40,12 @@ PRINTED = {
         "StalenessAware(full=2, capacity=4, decay=0.5, smoothness=None, max_staleness=None, combine='mean', "
         "weight=hinge_weight(bound=2.0, slope=0.5), threshold='decay')",
     ),
-    "softsync": (lambda: softsync(4, learners=8), "SoftSync(group=2, capacity=4)"),
+    "softsync": (
+        lambda: softsync(4, learners=8),
+        "Buffered(group=2, capacity=4, weight=staleness_weight(smoothness=1.0))",
+    ),
     "stale synchronous": (lambda: stale_synchronous(1, 3), "StaleSynchronous(bound=1, learners=3, capacity=6)"),
-    "fully asynchronous": (lambda: fully_asynchronous(capacity=4), "FullyAsynchronous(capacity=4)"),
+    "fully asynchronous": (lambda: fully_asynchronous(capacity=4), "FullyAsynchronous(capacity=4, drop_from=None)"),
     "synchronous": (lambda: synchronous(3), "SynchronousAverage(n=3)"),
 }
 #: Aggregators that differ from `staleness_aware(4, decay=0.9)`, each in one setting.
@@ -212,9 +215,11 @@ def test_sizes_and_choices_are_structure():
     for other in (aware(full=3, capacity=8), aware(capacity=9), aware(combine="sequential"), aware(max_staleness=1.0)):
         with pytest.raises(ValueError, match="pytree structure error"):
             stacked([aware(), other])
-    assert [len(jax.tree.leaves(made)) for made in (softsync(2), fully_asynchronous(capacity=2), synchronous(2))] == [
-        0
-    ] * 3
+    assert [jax.tree.leaves(made) for made in (softsync(2), fully_asynchronous(capacity=2), synchronous(2))] == [
+        [1.0],
+        [],
+        [],
+    ]
 
 
 def test_a_tree_is_rebuilt_from_anything():

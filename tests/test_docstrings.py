@@ -9,8 +9,8 @@ import stellaris
 import stellaris.algorithms
 
 LAYERS = (
-    "returns truncation losses staleness thresholds gradient_queue aggregation synchronisation updates compensation "
-    "diagnostics algorithms distributions"
+    "returns truncation losses log_ratios behaviour_weights trust_regions effective_samples pacing staleness "
+    "thresholds gradient_queue aggregation synchronisation updates compensation diagnostics algorithms distributions"
 )
 PURE = re.compile(rf"stellaris\.({'|'.join(LAYERS.split())})(\.\w+)*")
 

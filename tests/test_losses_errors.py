@@ -62,6 +62,8 @@ def raises(error, message, loss, arguments):
         (ppo_loss, {"ratio_cap": jnp.ones(3)}, r"^ratio_cap has shape \(3,\): expected log_ratio's \(2, 3\)"),
         (ppo_loss, {"clip": 0.0}, r"clip=0\.0 is not positive"),
         (ppo_loss, {"clip": math.nan}, "clip=nan is not positive"),
+        (ppo_loss, {"clip": jnp.full(3, 0.2)}, r"clip has shape \(3,\): expected log_ratio's \(2, 3\)"),
+        (ppo_loss, {"clip_high": 0.0}, r"clip_high=0\.0 is not positive"),
         (value_loss, {"target": jnp.zeros((2, 1))}, r"target has shape \(2, 1\): expected value's \(2, 3\)"),
         (value_loss, {"old_value": jnp.zeros(6)}, r"old_value has shape \(6,\): expected value's \(2, 3\)"),
         (value_loss, {"clip": -1.0, "old_value": ZEROS}, r"clip=-1\.0 is not positive"),
@@ -107,7 +109,11 @@ def test_integers(loss, name, unchecked):
     [
         (ppo_loss, {"clip": None}, "clip=None is not a number"),
         (ppo_loss, {"clip": "0.2"}, "clip='0.2' is not a number"),
-        (ppo_loss, {"clip": jnp.full(3, 0.2)}, r"clip has shape \(3,\): expected one number"),
+        (
+            ppo_penalty_loss,
+            {"clip": jnp.full(3, 0.2), "coefficient": 1.0},
+            r"clip has shape \(3,\): expected one number",
+        ),
         (ppo_loss, {"ratio_cap": "2"}, "ratio_cap='2' is not a number"),
         (impact_loss, {"rho": "2"}, "rho='2' is not a number"),
         (value_loss, {"huber": "1"}, "huber='1' is not a number"),

@@ -177,6 +177,12 @@ class Checker:
                 key not in self.applied and key not in self.pushed.values(), f"gradient {key} was queued twice"
             )
             self.pushed[invocation] = key
+        elif event == "dropped":
+            self._require(invocation in self.pushed, f"gradient {invocation} was dropped unqueued, or twice")
+            staleness = self.version - self.calls[invocation].version
+            bound = getattr(getattr(self.scenario.system, "aggregator", None), "drop_from", None) or math.inf
+            self._require(staleness >= bound, f"gradient {invocation} of staleness {staleness} was dropped")
+            self.applied.add(self.pushed.pop(invocation))
         elif event == "staleness":
             self._require(value >= 0, f"staleness {value} is negative")
             if self._queues:

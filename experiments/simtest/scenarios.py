@@ -94,6 +94,7 @@ def _aggregators(learners: int) -> list[Aggregator]:
     if learners > 1:
         aggregators.append(staleness_aware(learners, decay=1.0, max_staleness=math.inf))
     aggregators.append(fully_asynchronous(capacity=2 * learners))
+    aggregators.append(fully_asynchronous(capacity=2 * learners, drop_from=2))
     aggregators.append(synchronous(learners))
     aggregators.append(stale_synchronous(1, learners))
     aggregators.append(softsync(2))

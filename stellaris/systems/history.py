@@ -20,7 +20,7 @@ Row: TypeAlias = Mapping[str, float]
 #: Episodes whose mean return is reported, unless a budget says otherwise.
 WINDOW = 100
 #: Events that a row of the history tells of.
-_NEWS = frozenset(("sampled", "episode", "published", "staleness"))
+_NEWS = frozenset(("sampled", "episode", "published", "staleness", "dropped"))
 #: Events whose mean over a round is a column of the same name, or of another.
 _MEANS = {
     "episode_length": "sampled_length",
@@ -37,7 +37,12 @@ _MEANS = {
 #: Events of which a round's greatest is a column.
 _MAXIMA = {f"{AGE}oldest": "lag_oldest", f"{AGE}span": "version_span"}
 #: Events whose sum since the start is a column, once there was any.
-_SUMS = {"discarded": "discarded", "lost_steps": "lost_steps", "lost_episode": "lost_episode_steps"}
+_SUMS = {
+    "discarded": "discarded",
+    "dropped": "gradients_dropped",
+    "lost_steps": "lost_steps",
+    "lost_episode": "lost_episode_steps",
+}
 #: Of a `LagReport`, what the history shows.
 _BY_LAG = ("kl", "clip_fraction", "truncation_fraction", "effective_sample_size")
 
@@ -62,7 +67,8 @@ def history(
     * `sampled_length` and `trained_length`: the mean length of episodes that were sampled, and of those that became
       part of a batch. Where fragments are thrown away the two differ;
     * since the start, in steps: `discarded` (thrown away), `lost_steps` (of fragments that were not whole when their
-      environment was lost) and `lost_episode_steps` (of episodes that will not end);
+      environment was lost) and `lost_episode_steps` (of episodes that will not end); and `gradients_dropped`, those
+      that an aggregator found too stale;
     * `evaluation_return`: the mean over the episodes of an evaluation;
     * `policy_kl`: the divergence of the policy that a batch has led to from the one that the batch before it led to,
       `KL(new || old)` in nats, a mean over some of the batch's observations; where there were several batches, over

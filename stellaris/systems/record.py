@@ -47,10 +47,9 @@ class Record:
             if value:
                 self._write(event, value, done)
 
-    def discarded(self, fragments: Iterable[Fragment]) -> None:
-        """Notes fragments that are thrown away: their transitions."""
-        for fragment in fragments:
-            self._write("discarded", fragment.steps - fragment.resets)
+    def discarded(self, steps: int) -> None:
+        """Notes transitions that are thrown away."""
+        self._write("discarded", steps)
 
     def trained(self, fragments: Iterable[Waiting], version: int) -> None:
         """Notes fragments that become a batch: how old they are under the newest version, and their episodes."""
@@ -89,6 +88,14 @@ class Record:
             self.platform.trace.append(
                 self.platform.now, event, function="learner", invocation=learner, value=float(value)
             )
+
+    def dropped(self, learner: int) -> None:
+        """Notes that a gradient left the queue and is not applied, because it is too stale.
+
+        Args:
+          learner: the number of the invocation that computed it.
+        """
+        self.platform.trace.append(self.platform.now, "dropped", function="learner", invocation=learner, value=1.0)
 
     def diverged(self, divergence: float) -> None:
         """Notes how far the newest policy is from the one before the last batch; nothing if that is not known."""

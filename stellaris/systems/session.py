@@ -266,7 +266,8 @@ class Session:
     def discard(self, fragments: Sequence[Waiting]) -> None:
         """Throws fragments away: they will not be learned from, and others are sampled in their place."""
         self.rollouts.accepted -= len(fragments)
-        self.record.discarded(waiting.fragment for waiting in fragments)
+        for waiting in fragments:
+            self.record.discarded(waiting.transitions)
 
     def batch(self, algorithm: Algorithm, fragments: Sequence[Waiting], target: PolicyVersion) -> Data:
         """The batch that fragments become, shuffled by this round's key.

@@ -99,8 +99,13 @@ class Stellaris:
             may_update = loop.queued and not loop.updating
             if may_update and (stalled or _ready(aggregator, loop.queue, loop.clock, session.round)):
                 update, loop.queue = _pop(aggregator, loop.queue, loop.clock, session.round)
+                for _ in range(int(update.dropped)):
+                    _drop(session, loop)
                 for staleness in update.staleness[: int(update.count)].tolist():
                     _apply(session, loop, staleness)
+                if not update.count:
+                    _learned(session, loop)  # from nothing; no version comes of it
+                    continue
                 group = programs.Group.of(update, loop.params)
                 platform.invoke("parameter", update_policy, group, loop.params, loop.opt_state)
                 loop.updating = True
@@ -125,9 +130,7 @@ class Stellaris:
                     session.record.metrics(done, learned.metrics)
                 case "parameter":
                     loop.params, loop.opt_state = done.result()
-                    for data in loop.finished:
-                        session.learned_from(data)
-                    loop.finished = []
+                    _learned(session, loop)
                     loop.clock = session.publish(loop.params)
                     loop.updating = False
 
@@ -148,7 +151,7 @@ class _Loop:
     work: deque[Work] = field(default_factory=deque)  #: gradients to be computed.
     queued: deque[tuple[int, Work]] = field(default_factory=deque)  #: those in the queue, by invocation, oldest first.
     running: dict[int, Work] = field(default_factory=dict)  #: by learner.
-    finished: list[Data] = field(default_factory=list)  #: batches whose last gradient is in the update under way.
+    finished: list[Data] = field(default_factory=list)  #: batches with no gradient left, but in the update under way.
     updating: bool = False
 
 
@@ -156,8 +159,32 @@ def _apply(session: Session, loop: _Loop, staleness: int) -> None:
     """The oldest gradient was taken out of the queue, to be applied."""
     learner, work = loop.queued.popleft()
     session.record.applied(learner, staleness=staleness, steps=work.data.learn(work.indices))
-    if not work.data.left:
-        loop.finished.append(work.data)
+    _finish(session, loop, work.data)
+
+
+def _drop(session: Session, loop: _Loop) -> None:
+    """The oldest gradient was taken out of the queue, and is too stale."""
+    learner, work = loop.queued.popleft()
+    session.record.dropped(learner)
+    work.data.left -= 1
+    _finish(session, loop, work.data)
+
+
+def _finish(session: Session, loop: _Loop, data: Data) -> None:
+    """If none of a batch's gradients is left, what none of those that were applied has seen is thrown away."""
+    if data.left:
+        return
+    if unseen := int(data.unseen.sum()):
+        session.record.discarded(unseen)
+        data.unseen[:] = 0
+    loop.finished.append(data)
+
+
+def _learned(session: Session, loop: _Loop) -> None:
+    """Finished batches have been learned from."""
+    for data in loop.finished:
+        session.learned_from(data)
+    loop.finished = []
 
 
 def _check_aggregator(aggregator: Aggregator, learners: int) -> None:
