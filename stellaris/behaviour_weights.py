@@ -146,7 +146,7 @@ def vespo_weight(
     k = jnp.where(negative, negative_power, power).astype(log_ratio.dtype)
     rate = jnp.where(negative, negative_decay, decay).astype(log_ratio.dtype)
     # As one exponential: the powers alone would overflow.
-    return jnp.exp(k * log_ratio - rate * jnp.expm1(log_ratio))
+    return jnp.exp(k * log_ratio + rate * (1.0 - jnp.exp(log_ratio)))
 
 
 def _check_order(low: Any, high: Any) -> None:

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Bool, Float, Int
 
-from stellaris import checks
+from stellaris import checks, order_statistics
 from stellaris.effective_samples import effective_sample_fraction
 from stellaris.losses import approximate_kl
 from stellaris.truncation import importance_ratio
@@ -150,7 +150,7 @@ def ratio_report(
 
     Args:
       log_ratio: `[...]` log-probability under the policy that learns minus that under the behaviour policy: of steps,
-        or of sequences, one number each (a row of `sequence_log_ratio`).
+        or of sequences, one number each (from `sequence_log_ratio`).
       valid: `[...]`, False for samples that do not count; all by default.
       quantiles: which, in [0, 1]; those of 0 and 1 are the least and the largest.
 
@@ -179,21 +179,10 @@ def ratio_report(
     there = jnp.ones(wide.shape, bool) if valid is None else jnp.asarray(valid)
     at = jnp.asarray(quantiles, wide.dtype)
     return RatioReport(
-        masked_quantile(wide, there, at), effective_sample_fraction(wide, there), jnp.sum(there, dtype=jnp.int32)
+        order_statistics.quantiles(wide, there, at),
+        effective_sample_fraction(wide, there),
+        jnp.sum(there, dtype=jnp.int32),
     )
-
-
-def masked_quantile(x: jax.Array, there: jax.Array, quantile: Any) -> jax.Array:
-    """A quantile of the elements that are there, interpolated linearly; 0 if there is none."""
-    ascending = jnp.sort(jnp.where(there, x, jnp.inf).ravel())
-    last = jnp.maximum(jnp.sum(there), 1) - 1
-    place = jnp.asarray(quantile, x.dtype) * last.astype(x.dtype)
-    below = jnp.floor(place).astype(jnp.int32)
-    low, high = ascending[below], ascending[jnp.minimum(below + 1, last)]
-    share = place - below.astype(x.dtype)
-    # Not by their difference, which is not a number between two infinities.
-    between = jnp.where(share > 0, (1.0 - share) * low + share * high, low)
-    return jnp.where(jnp.any(there), between, 0.0)
 
 
 class VersionSpan(NamedTuple):

@@ -25,7 +25,7 @@ def effective_sample_fraction(
 
     Args:
       log_ratio: `[...]` log-probability under the policy that learns minus that under the behaviour policy: of steps,
-        or of sequences, one number each (a row of `sequence_log_ratio`).
+        or of sequences, one number each (from `sequence_log_ratio`).
       valid: `[...]`, False for samples that do not count; all by default.
 
     Returns:

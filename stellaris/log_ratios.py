@@ -17,43 +17,43 @@ def sequence_log_ratio(
     *,
     segment: Int[Array, "T *batch"] | None = None,
     over: str = "sum",
-) -> Float[jax.Array, "T *batch"]:
-    """The log-ratio of the sequence that each step belongs to: the sum over its valid steps, or their mean.
+) -> Float[jax.Array, "..."]:
+    """The log-ratio of whole sequences: the sum over their valid steps, or its mean.
 
     `sum_t log_ratio_t` is the log-probability of the whole sequence under one policy minus that under the other;
     `over="mean"` gives the logarithm of the geometric mean of the steps' ratios. Any function of a log-ratio takes the
     result. GSPO is `ppo_loss(sequence_log_ratio(log_ratio, valid, over="mean"), advantage, clip=3e-4, clip_high=4e-4)`,
-    averaged over sequences; GSPO-token, for advantages that differ within a sequence, takes
+    one loss a sequence; GSPO-token, for advantages that differ within a sequence, takes
     `stop_gradient(s - log_ratio) + log_ratio` instead of the result `s`.
 
     Args:
       log_ratio: `[T, ...]`, time-major; columns are sequences. What stands at steps that are not valid does not matter:
         they have no part in the result, and exactly no gradient.
       valid: `[T, ...]`, False for padding and for prompts; all steps by default.
-      segment: `[T, ...]` integers, for several sequences packed into one column: consecutive steps of equal numbers are
-        a sequence. One by default.
+      segment: `[T, ...]` integers from 0 to T - 1, for several sequences packed into one column: steps of equal numbers
+        are a sequence. One by default.
       over: `"sum"` or `"mean"`.
 
     Returns:
-      `[T, ...]`, the same number at every step of a sequence, valid or not, in float32 at least; without `segment` any
-      row has one number for each column. A sequence without a valid step has 0. The gradient of a step's result flows
-      to all valid steps of its sequence.
+      `[...]`, one number a sequence, in float32 at least; 0 for one without a valid step. Beside `[T, ...]` it
+      broadcasts. With `segment` it is `[T, ...]`: at every step, valid or not, the number of the sequence that it
+      belongs to, and NaN where `segment` is out of its range.
 
     Raises:
       TypeError: if `log_ratio` holds integers, or `segment` does not.
       ValueError: if the shapes differ, there is no time axis, or `over` is neither of its values.
 
     Source:
-      Zheng et al. 2025, Group Sequence Policy Optimization, Eq. 7, for the mean and for GSPO-token.
+      Zheng et al. 2025, Group Sequence Policy Optimization, Eq. 7, for the mean, and Eq. 14 for GSPO-token.
 
     Example:
       >>> import jax.numpy as jnp
       >>> log_ratio = jnp.array([0.5, -0.25, 1.0, 9.0])
       >>> valid = jnp.array([True, True, True, False])
-      >>> print(sequence_log_ratio(log_ratio, valid, segment=jnp.array([4, 4, 7, 7])))
-      [0.25 0.25 1.   1.  ]
-      >>> print(sequence_log_ratio(log_ratio[:2], over="mean"))
-      [0.125 0.125]
+      >>> print(sequence_log_ratio(log_ratio, valid))
+      1.25
+      >>> print(sequence_log_ratio(log_ratio, valid, segment=jnp.array([0, 0, 1, 1]), over="mean"))
+      [0.125 0.125 1.    1.   ]
     """
     checks.floats(log_ratio=log_ratio)
     checks.same_shape(log_ratio, "log_ratio", valid=valid, segment=segment)
@@ -72,16 +72,17 @@ def sequence_log_ratio(
 
 
 def _totals(x: jax.Array, segment: Any) -> jax.Array:
-    """The sum over each step's sequence, at every step."""
+    """The sum over each column, or at every step over its segment."""
     if segment is None:
-        return jnp.broadcast_to(jnp.sum(x, axis=0, keepdims=True), x.shape)
-    # Sequences are numbered within their column, then columns one after the other: never more numbers than steps.
-    segment = jnp.asarray(segment)
-    begins = jnp.concatenate([jnp.zeros_like(segment[:1], bool), segment[1:] != segment[:-1]])
-    within = jnp.cumsum(begins, axis=0, dtype=jnp.int32).reshape(x.shape[0], -1)
-    number = (within + x.shape[0] * jnp.arange(within.shape[1], dtype=jnp.int32)).ravel()
-    sums = jax.ops.segment_sum(x.ravel(), number, num_segments=x.size)
-    return sums[number].reshape(x.shape)
+        return jnp.sum(x, axis=0)
+    steps = x.shape[0]
+    segment = jnp.asarray(segment, jnp.int32)
+    known = (segment >= 0) & (segment < steps)  # any other number would be another column's
+    within = jnp.clip(segment, 0, steps - 1).reshape(steps, -1)
+    # Columns are next to each other, as they are in the arrays: sums far apart would take turns in the cache.
+    number = (within * within.shape[1] + jnp.arange(within.shape[1], dtype=jnp.int32)).ravel()
+    sums = jax.ops.segment_sum(jnp.where(known, x, 0.0).ravel(), number, num_segments=x.size)
+    return jnp.where(known, sums[number].reshape(x.shape), jnp.nan)
 
 
 def approximate_proximal_log_ratio(

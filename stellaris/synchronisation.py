@@ -219,11 +219,10 @@ class FullyAsynchronous:
     def _too_stale(self, state: AggregatorState, clock: Any) -> jax.Array:
         """How many gradients are too stale, of those before the oldest that is not."""
         if self.drop_from is None:
-            return jnp.int32(0)
+            return jnp.zeros((), jnp.int32)
         staleness = gradient_queue.staleness(state, clock)
-        fresh = (staleness < self.drop_from) & (jnp.arange(state.capacity) < state.count)
-        stale = jnp.where(jnp.any(fresh), jnp.argmax(fresh), state.count)
-        return jnp.asarray(stale, jnp.int32)
+        fresh: jax.Array = (staleness < self.drop_from) & (jnp.arange(state.capacity) < state.count)
+        return jnp.where(jnp.any(fresh), jnp.argmax(fresh), state.count).astype(jnp.int32)
 
 
 def fully_asynchronous(*, capacity: int, drop_from: Int[Array, ""] | int | None = None) -> FullyAsynchronous:

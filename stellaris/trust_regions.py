@@ -8,11 +8,9 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 
-from stellaris import checks
-from stellaris.diagnostics import masked_quantile
-from stellaris.log_ratios import sequence_log_ratio
+from stellaris import checks, order_statistics
 from stellaris.types import Array, Scalar, at_least_float32
 
 
@@ -59,13 +57,15 @@ def second_moment_mask(
     checks.not_negative(bound=bound)
     log_ratio, there = _constant(log_ratio), _there(log_ratio, valid)
     outward = there & (log_ratio * jnp.sign(advantage).astype(log_ratio.dtype) > 0)
-    square = jnp.where(outward, jnp.square(log_ratio), jnp.inf)
-    ascending = jnp.sort(square.ravel())
-    total = jnp.cumsum(ascending)
-    # The mean of the n smallest grows with n: the first n at which it is too large says which squares are.
-    many = jnp.arange(1, square.size + 1).astype(total.dtype)
-    least_dropped = jnp.min(jnp.where(total > bound * many, ascending, jnp.inf), initial=jnp.inf)
-    return there & (~outward | (square < least_dropped))
+    square = jnp.square(log_ratio)
+
+    def small_enough(largest: jax.Array) -> jax.Array:
+        """Whether the squares up to this one have a mean within the bound. It grows with the largest."""
+        kept = outward & (square <= largest)
+        many = jnp.sum(kept).astype(square.dtype)
+        return jnp.sum(jnp.where(kept, square, 0.0)) <= jnp.where(many > 0, bound * many, 0.0)
+
+    return there & (~outward | (square <= order_statistics.largest(small_enough, (), square.dtype)))
 
 
 def probability_mask(
@@ -121,29 +121,21 @@ def probability_mask(
 
 
 def sequence_mask(
-    log_ratio: Float[Array, "T *batch"],
-    advantage: Float[Array, "T *batch"],
-    valid: Bool[Array, "T *batch"] | None = None,
-    *,
-    bound: Scalar,
-    segment: Int[Array, "T *batch"] | None = None,
-) -> Bool[jax.Array, "T *batch"]:
+    log_ratio: Float[Array, "*batch"], advantage: Float[Array, "*batch"], *, bound: Scalar
+) -> Bool[jax.Array, "*batch"]:
     """Off-policy sequence masking (OPSM): drops bad sequences that the policy that learns has moved away from.
 
     A sequence is dropped if its advantage is negative and `mean_t(-log_ratio_t) > bound`: an estimate, from its own
     actions, of the divergence from the behaviour policy.
 
     Args:
-      log_ratio: `[T, ...]` log-probability under the policy that learns minus that under the behaviour policy.
-      advantage: `[T, ...]`, the same at every step of a sequence.
-      valid: `[T, ...]`, False for padding and prompts; all steps by default.
+      log_ratio: `[...]` of whole sequences: `sequence_log_ratio(log_ratio, valid, over="mean")`.
+      advantage: `[...]` of each sequence.
       bound: of the mean, in nats a step, at least 0. In use are 1e-4 (slime) and 0.5 (TRL): it depends on what
         `log_ratio` contains, an older policy alone, or the difference between two inference engines as well.
-      segment: `[T, ...]` as in `sequence_log_ratio`.
 
     Returns:
-      `[T, ...]`, False for every step of a dropped sequence with a negative advantage, and for steps that are not
-      valid.
+      `[...]`, False for sequences that are dropped.
 
     Raises:
       TypeError: if an array holds integers, or `bound` is not a number.
@@ -154,15 +146,13 @@ def sequence_mask(
 
     Example:
       >>> import jax.numpy as jnp
-      >>> log_ratio = jnp.array([[-0.5, -0.5], [-0.3, -0.3]])
-      >>> sequence_mask(log_ratio, jnp.array([[1.0, -1.0], [1.0, -1.0]]), bound=0.3).tolist()
-      [[True, False], [True, False]]
+      >>> sequence_mask(jnp.array([-0.4, -0.4, 0.4]), jnp.array([1.0, -1.0, -1.0]), bound=0.3).tolist()
+      [True, False, True]
     """
     checks.floats(log_ratio=log_ratio, advantage=advantage)
     checks.same_shape(log_ratio, "log_ratio", advantage=advantage)
     checks.not_negative(bound=bound)
-    moved = -sequence_log_ratio(jax.lax.stop_gradient(log_ratio), valid, segment=segment, over="mean")
-    return _there(log_ratio, valid) & ~((jnp.asarray(advantage) < 0) & (moved > bound))
+    return ~((jnp.asarray(advantage) < 0) & (-_constant(log_ratio) > bound))
 
 
 class ClipWidths(NamedTuple):
@@ -223,7 +213,7 @@ def adaptive_clip(
     checks.between_zero_and_one(quantile=quantile)
     moved = _constant(log_ratio)
     distance = jnp.abs(moved)
-    threshold = masked_quantile(distance, _there(log_ratio, valid), quantile)
+    (threshold,) = order_statistics.quantiles(distance, _there(log_ratio, valid), jnp.asarray(quantile)[None])
     # Without the quotient where nothing has moved, and where it would overflow: its inverse, at most 1.
     inverse = jnp.where(distance > threshold, threshold / jnp.where(distance > 0, distance, 1.0), 1.0)
     share = 2.0 * jnp.square(inverse) / (1.0 + jnp.square(inverse))
@@ -243,12 +233,8 @@ def _there(like: Array, valid: Array | None) -> jax.Array:
 
 def _bernoulli_kl(log_q: jax.Array, log_p: jax.Array) -> jax.Array:
     """`KL(q || p)` of two distributions over an action and all others, from the action's log-probabilities."""
-    q, others = jnp.exp(log_q), -jnp.expm1(jnp.minimum(log_q, 0.0))
-    taken = jnp.where(q > 0, q * (log_q - log_p), 0.0)
-    return taken + jnp.where(others > 0, others * (_log_of_others(log_q) - _log_of_others(log_p)), 0.0)
-
-
-def _log_of_others(log_prob: jax.Array) -> jax.Array:
-    """`log(1 - exp(log_prob))`, accurate at both ends."""
-    log_prob = jnp.minimum(log_prob, 0.0)
-    return jnp.where(log_prob < -0.7, jnp.log1p(-jnp.exp(log_prob)), jnp.log(-jnp.expm1(log_prob)))
+    # No probability is 0 or 1, by less than a distance can tell: logarithms and their differences stay finite.
+    log_q, log_p = jnp.maximum(log_q, -80.0), jnp.maximum(log_p, -80.0)
+    least = jnp.finfo(log_q.dtype).epsneg  # type: ignore[no-untyped-call]
+    other_q, other_p = (jnp.maximum(1.0 - jnp.exp(x), least) for x in (log_q, log_p))
+    return jnp.exp(log_q) * (log_q - log_p) + other_q * jnp.log(other_q / other_p)

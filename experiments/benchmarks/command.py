@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 
 from experiments import shell
-from experiments.benchmarks import cluster, losses, overhead, peers, platform, replay, training
+from experiments.benchmarks import cluster, corrections, losses, overhead, peers, platform, replay, training
 
 #: Benchmarks by name: each module has `DESCRIPTION` and `measure(say) -> comparisons`; one that takes options of the
 #: command line has `add_arguments(parser)`, and `measure` takes them by name.
@@ -14,6 +14,7 @@ BENCHMARKS = {
     "training": training,
     "overhead": overhead,
     "losses": losses,
+    "corrections": corrections,
     "platform": platform,
     "peers": peers,
     "cluster": cluster,

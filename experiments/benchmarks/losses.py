@@ -199,8 +199,17 @@ def _memory() -> Iterator[Comparison]:
 
 
 def _bytes(function: Callable[..., Any], shapes: Any) -> int:
-    """Peak bytes of the compiled function by XLA's analysis: arguments, results and temporaries."""
-    arguments = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]  # type: ignore[no-untyped-call]
+    """Peak bytes of the function, of float32 arrays of these shapes."""
+    return peak_bytes(function, *(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes))  # type: ignore[no-untyped-call]
+
+
+def peak_bytes(function: Callable[..., Any], *arguments: Any) -> int:
+    """Peak bytes of the compiled function by XLA's analysis: arguments, results and temporaries.
+
+    Args:
+      function: to be compiled.
+      *arguments: of its arguments, shapes and dtypes.
+    """
     analysis: Any = jax.jit(function).lower(*arguments).compile().memory_analysis()
     parts = (analysis.argument_size_in_bytes, analysis.output_size_in_bytes, analysis.temp_size_in_bytes)
     return int(sum(parts) - analysis.alias_size_in_bytes)
