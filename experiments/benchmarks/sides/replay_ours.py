@@ -1,5 +1,6 @@
 """A batch from this library's table."""
 
+import functools
 import itertools
 import sys
 
@@ -35,16 +36,23 @@ def main(name: str) -> None:
     windows = {"x": replay.Window("x", load.window)}
     by: By = "weight" if name == "weighted" else "uniform"
 
-    @jax.jit
-    def batch(table: replay.Table, number: jax.Array) -> replay.Collected:
+    # The batch before, which nobody needs any more, is given away for its memory: new memory would be cleared first,
+    # page by page, which takes longer than to fill it.
+    @functools.partial(jax.jit, donate_argnums=2, keep_unused=True)
+    def batch(table: replay.Table, number: jax.Array, before: replay.Collected) -> replay.Collected:
+        del before
         key, other = jax.random.split(jax.random.fold_in(jax.random.key(0), number))
         drawn = replay.select(table, key, load.batch, by=by)
         start = jnp.minimum(replay.random_steps(table, drawn, other), load.steps - load.window)
         return replay.collect(table, drawn, windows, step=start)
 
     numbers = itertools.count()
-    seconds = timed(lambda: jax.block_until_ready(batch(table, next(numbers))))  # type: ignore[no-untyped-call]
-    found = {"seconds": seconds, "copy": timed(copies(load)), "compiled": timed(compiled(load))}
+    newest = [jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(batch, table, 0, None))]
+
+    def next_batch() -> None:
+        newest[0] = jax.block_until_ready(batch(table, next(numbers), newest[0]))  # type: ignore[no-untyped-call]
+
+    found = {"seconds": timed(next_batch), "copy": timed(copies(load)), "gathered": timed(gathered(load))}
     if name == "weighted":
         found |= changes(table)
     say(**found)
@@ -59,11 +67,15 @@ def copies(load: Load):  # type: ignore[no-untyped-def]
     return lambda: np.copyto(target, source[next(turn) % places])
 
 
-def compiled(load: Load):  # type: ignore[no-untyped-def]
-    """A compiled program that reads and writes as many bytes, into memory that is new, as every program's is."""
-    source = jnp.ones((load.batch, load.window, *load.shape), load.dtype)
-    add = jax.jit(lambda x: x + 1)
-    return lambda: jax.block_until_ready(add(source))  # type: ignore[no-untyped-call]
+def gathered(load: Load):  # type: ignore[no-untyped-def]
+    """NumPy's copy of windows from random places of a table as large: what the memory's latency makes of a copy."""
+    whole = np.ones(load.trajectories * load.steps * load.nbytes // (load.batch * load.window), np.uint8)
+    size = load.nbytes // load.batch
+    places = np.random.default_rng(0).integers(0, len(whole) - size, (200, load.batch))
+    windows = [[whole[place : place + size] for place in batch] for batch in places]
+    target = np.empty(load.nbytes, np.uint8)
+    turn = itertools.count()
+    return lambda: np.concatenate(windows[next(turn) % len(windows)], out=target)
 
 
 def changes(table: replay.Table) -> dict[str, list[float]]:
