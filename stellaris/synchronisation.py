@@ -219,7 +219,7 @@ class FullyAsynchronous:
     def _too_stale(self, state: AggregatorState, clock: Any) -> jax.Array:
         """How many gradients are too stale, of those before the oldest that is not."""
         if self.drop_from is None:
-            return jnp.int32(0)
+            return jnp.zeros((), jnp.int32)
         staleness = gradient_queue.staleness(state, clock)
         fresh = (staleness < self.drop_from) & (jnp.arange(state.capacity) < state.count)
         stale = jnp.where(jnp.any(fresh), jnp.argmax(fresh), state.count)
@@ -260,8 +260,8 @@ def fully_asynchronous(*, capacity: int, drop_from: Int[Array, ""] | int | None 
     """
     checks.counts(capacity=capacity)
     if drop_from is not None:
-        checks.integers(drop_from=jnp.asarray(drop_from))
         checks.positive(drop_from=drop_from)
+        checks.integers(drop_from=jnp.asarray(drop_from))
     return FullyAsynchronous(capacity, checks.plain(drop_from))
 
 
