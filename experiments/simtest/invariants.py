@@ -177,7 +177,7 @@ class Checker:
                 key not in self.applied and key not in self.pushed.values(), f"gradient {key} was queued twice"
             )
             self.pushed[invocation] = key
-        elif event == "dropped":
+        elif event == "dropped_gradient":
             self._require(invocation in self.pushed, f"gradient {invocation} was dropped unqueued, or twice")
             staleness = self.version - self.calls[invocation].version
             self._require(staleness >= self._drop_from, f"gradient {invocation} of staleness {staleness} was dropped")
