@@ -113,7 +113,7 @@ class Stellaris:
                     continue
 
             room = loop.queue.capacity - len(loop.queued) - len(loop.running)
-            for i in startable[: min(len(loop.work), room)]:
+            for i in startable[: max(min(len(loop.work), room), 0)]:
                 loop.free.remove(i)
                 loop.running[i] = loop.work.popleft()
                 platform.invoke("learner", learn, newest, held, loop.running[i], tag=i)
