@@ -12,6 +12,7 @@ from stellaris.runtime import Faults, SimulatedPlatform
 from stellaris.runtime.delays import Constant, LogNormal
 from stellaris.systems import Budget, Result, StalenessControl, Stellaris, history, train
 from stellaris.systems import stellaris as loop
+from stellaris.systems.history import Reader
 from tests.systems import test_checkpoints as checkpoints
 from tests.systems import tiny
 
@@ -200,7 +201,12 @@ def test_the_column_of_what_was_dropped() -> None:
         for number in range(events):
             trace.append(time, "dropped_gradient", function="learner", invocation=number, value=1.0)
         trace.append(time, "round", value=time)
+    reader = Reader((), {})
+    assert len(list(reader.read(trace.rows()))) == 3
+    assert not reader.anything_new
     trace.append(4.0, "dropped_gradient", function="learner", invocation=9, value=1.0)
+    assert not list(reader.read(trace.rows(reader.rows_read)))
+    assert reader.anything_new
     rows = history(trace)
     assert [row.get("gradients_dropped") for row in rows] == [None, 2.0, 3.0]
     assert [row["gradients"] for row in rows] == [0, 0, 0]
