@@ -9,7 +9,7 @@ from jaxtyping import Int
 
 from stellaris import checks
 from stellaris.diagnostics import tree_dot
-from stellaris.types import Scalar, Tree
+from stellaris.types import Scalar, Tree, at_least_float32
 
 #: Added to a mean square before its root is taken, as the adaptive form's authors do.
 _EPSILON = 1e-7
@@ -107,7 +107,7 @@ def add_delay_compensation(strength: Scalar, *, decay: Scalar | None = None) -> 
         _check_decay(decay)
 
     def init(params: Tree) -> optax.EmptyState | MeanSquare:
-        return optax.EmptyState() if decay is None else MeanSquare(jax.tree.map(jnp.zeros_like, params))
+        return optax.EmptyState() if decay is None else MeanSquare(_zeros_like(params))
 
     def update(updates: Tree, state: Any, params: Tree = None, *, params_then: Tree, **extra: Any) -> tuple[Tree, Any]:
         del extra
@@ -210,7 +210,7 @@ def gap_aware(
     optimizer = optax.with_extra_args_support(optimizer)
 
     def init(params: Tree) -> GapAware:
-        return GapAware(optimizer.init(params), jax.tree.map(jnp.zeros_like, params), jnp.int32(0))
+        return GapAware(optimizer.init(params), _zeros_like(params), jnp.int32(0))
 
     def update(
         updates: Tree, state: GapAware, params: Tree = None, *, params_then: Tree, **extra: Any
@@ -265,17 +265,28 @@ def limit_alignment(gradient: Tree, previous: Tree, *, limit: Scalar) -> Tree:
         if not 0.0 <= number < 1.0:
             raise ValueError(f"limit={limit} lies outside [0, 1)")
     _check_like(gradient, previous=previous)
-    length = tree_dot(previous, previous)
+    # Both relative to their largest elements, so that squares neither underflow nor overflow.
+    (scaled, largest), (before, _) = _scaled(gradient), _scaled(previous)
+    length = tree_dot(before, before)
     unit = jnp.where(length > 0, length, 1.0)
-    along = tree_dot(gradient, previous) / unit  # the parallel part, in units of the previous gradient
-    orthogonal = jax.tree.map(lambda g, p: g - (along * p).astype(jnp.result_type(g)), gradient, previous)
+    along = tree_dot(scaled, before) / unit  # the parallel part, in units of the previous gradient
+    orthogonal = jax.tree.map(lambda g, p: g - (along * p).astype(g.dtype), scaled, before)
     most = jnp.sqrt(tree_dot(orthogonal, orthogonal) / unit) * limit / jnp.sqrt(1.0 - jnp.square(limit))
     shrunk = (along > most) & (length > 0)
 
     def limited(g: Any, o: Any, p: Any) -> Any:
-        return jnp.where(shrunk, o + (most * p).astype(jnp.result_type(g)), g)
+        return jnp.where(shrunk, ((o + (most * p).astype(o.dtype)) * largest).astype(jnp.result_type(g)), g)
 
-    return jax.tree.map(limited, gradient, orthogonal, previous)
+    return jax.tree.map(limited, gradient, orthogonal, before)
+
+
+def _scaled(tree: Tree) -> tuple[Tree, jax.Array]:
+    """A tree relative to its largest element, in float32 at least, and that element; 1 for zero."""
+    wide = jax.tree.map(lambda x: jnp.asarray(x, at_least_float32(jnp.result_type(x))), tree)
+    maxima = [jnp.max(jnp.abs(x), initial=0.0) for x in jax.tree.leaves(wide)]
+    largest = jnp.max(jnp.stack(maxima)) if maxima else jnp.zeros(())
+    largest = jnp.where(largest > 0, largest, 1.0)
+    return jax.tree.map(lambda x: x / largest.astype(x.dtype), wide), largest
 
 
 def _check_like(gradient: Tree, **trees: Tree) -> None:
@@ -297,7 +308,12 @@ def _check_decay(decay: Any) -> None:
             raise ValueError(f"decay={decay} lies outside [0, 1)")
 
 
+def _zeros_like(params: Tree) -> Tree:
+    """Where running means begin: in float32 at least, because in a narrower type they would stand still."""
+    return jax.tree.map(lambda p: jnp.zeros(jnp.shape(p), at_least_float32(jnp.result_type(p))), params)
+
+
 def _averaged(mean: jax.Array, x: Any, decay: Any) -> jax.Array:
     """A running mean of squares, with one more."""
-    averaged: jax.Array = decay * mean + (1.0 - decay) * jnp.square(x)
+    averaged: jax.Array = decay * mean + (1.0 - decay) * jnp.square(jnp.asarray(x, mean.dtype))
     return averaged.astype(mean.dtype)

@@ -3,6 +3,7 @@
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from stellaris import checks
@@ -47,5 +48,9 @@ def rollout_capacity(
             checks.integers(**{name: number})
         else:
             checks.whole(at_least=least[name], **{name: number})
-    left = (max_staleness + version + 1) * batch - begun
-    return left * (left > 0)
+    # NumPy's numbers as Python's: of an unsigned type the difference would be huge where it is negative.
+    version, begun, batch, max_staleness = (int(x) if isinstance(x, np.integer) else x for x in given.values())
+    allowed = (max_staleness + version + 1) * batch
+    if all(isinstance(x, int) for x in (allowed, begun)):
+        return max(allowed - begun, 0)
+    return jnp.where(allowed > begun, allowed - begun, 0)

@@ -259,8 +259,8 @@ def fully_asynchronous(*, capacity: int, drop_from: Int[Array, ""] | int | None 
     """
     checks.counts(capacity=capacity)
     if drop_from is not None:
-        checks.integers(drop_from=jnp.asarray(drop_from))
         checks.positive(drop_from=drop_from)
+        checks.integers(drop_from=jnp.asarray(drop_from))
     return FullyAsynchronous(capacity, checks.plain(drop_from))
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from stellaris import (
     Aggregator,
+    buffered,
     exponential_weight,
     fully_asynchronous,
     hinge_weight,
@@ -66,7 +67,7 @@ class Model:
     """The queue that all aggregators share."""
 
     def __init__(self, capacity):
-        self.capacity, self.items, self.overflow = capacity, [], False
+        self.capacity, self.items, self.overflow, self.dropped = capacity, [], False, 0
 
     def push(self, number, version, learner):
         if len(self.items) < self.capacity:
@@ -130,10 +131,27 @@ class StaleSynchronous(FullyAsynchronous):
         return self.pushes[learner] - min(self.pushes) <= self.bound
 
 
-class Softsync(Model):
-    def __init__(self, group, capacity):
+class Dropping(FullyAsynchronous):
+    """Those from a staleness on leave the queue when a fresher one is popped, or when there is none."""
+
+    def __init__(self, drop_from, capacity):
         super().__init__(capacity)
-        self.group = group
+        self.drop_from = drop_from
+
+    def ready(self, clock, round):
+        return any(clock - version < self.drop_from for _, version in self.items)
+
+    def pop(self, clock, round):
+        while self.items and clock - self.items[0][1] >= self.drop_from:
+            self.items.pop(0)
+            self.dropped += 1
+        return super().pop(clock, round)
+
+
+class Buffered(Model):
+    def __init__(self, group, capacity, weight):
+        super().__init__(capacity)
+        self.group, self.weight = group, weight
 
     def ready(self, clock, round):
         return len(self.items) >= self.group
@@ -141,8 +159,10 @@ class Softsync(Model):
     def size(self):
         return self.group
 
-    def weight(self, staleness):
-        return 1 / max(staleness, 1)
+
+class Softsync(Buffered):
+    def __init__(self, group, capacity):
+        super().__init__(group, capacity, lambda staleness: 1 / max(staleness, 1))
 
 
 class StalenessAware(Model):
@@ -219,6 +239,8 @@ EXPONENTIAL = functools.partial(exponential_weight, rate=0.25), lambda staleness
 CASES = {
     "fully asynchronous": Case(fully_asynchronous(capacity=4), functools.partial(FullyAsynchronous, 4)),
     "fully asynchronous, capacity 1": Case(fully_asynchronous(capacity=1), functools.partial(FullyAsynchronous, 1)),
+    "dropping from 3": Case(fully_asynchronous(capacity=4, drop_from=3), functools.partial(Dropping, 3, 4)),
+    "buffered, 3": Case(buffered(3), functools.partial(Buffered, 3, 6, lambda s: (s + 1) ** -0.5)),
     "synchronous": Case(synchronous(LEARNERS), functools.partial(Synchronous, LEARNERS)),
     "stale synchronous, bound 0": Case(
         stale_synchronous(0, LEARNERS, capacity=1), functools.partial(StaleSynchronous, 0, LEARNERS, 1)
@@ -249,6 +271,8 @@ CASES = {
 #: One of each kind, where a check compiles anew.
 KINDS = [
     "fully asynchronous",
+    "dropping from 3",
+    "buffered, 3",
     "synchronous",
     "stale synchronous, bound 2",
     "softsync, 2 of 5 learners",

@@ -103,6 +103,55 @@ def test_a_ring_by_hand():
     assert state.memory.tolist() == [0, 1]
 
 
+def test_ages_and_what_is_left_by_hand():
+    """Of a ring whose oldest gradient is in its last slot: oldest first; without some it goes on where it was."""
+    state = gradient_queue.empty(jnp.zeros(1), 3, memory=())
+    for version in (0, 0):
+        state = gradient_queue.push(state, jnp.zeros(1), version)
+    state = gradient_queue.without(state, 1)
+    for version in (2, 5):
+        state = gradient_queue.push(state, jnp.zeros(1), version)
+    state = gradient_queue.without(state, 1)
+    assert (int(state.head), int(state.count), state.version.tolist()) == (2, 2, [5, 0, 2])
+    ages = gradient_queue.staleness(state, 7)
+    assert (ages.dtype, ages[:2].tolist()) == (jnp.int32, [5, 2])
+    one = gradient_queue.without(state, 1)
+    assert (int(one.head), int(one.count), gradient_queue.staleness(one, 7)[:1].tolist()) == (0, 1, [2])
+    equal(gradient_queue.without(state, 0), state)
+    assert gradient_queue.queued(one).tolist() == [True, False, False]
+    for n in (2, 99):
+        nothing = gradient_queue.without(state, n)
+        assert (int(nothing.head), int(nothing.count), bool(nothing.overflow)) == (0, 0, False)
+        assert not gradient_queue.queued(nothing).any()
+    equal(gradient_queue.without(nothing, 1), nothing)
+
+
+@pytest.mark.parametrize("x64", [False, True])
+def test_the_queue_without_some_is_what_a_group_leaves(x64):
+    """For any ring and number, traced or not: `take` and `without` leave the same, and the state keeps its types."""
+    with jax.enable_x64(x64):
+        take = jax.jit(lambda state, n: gradient_queue.take(state, n, 9, staleness_weight, "mean")[1])
+        without = jax.jit(gradient_queue.without)
+        state, random = gradient_queue.empty(jnp.zeros(2), 4, memory=jnp.arange(3)), Random(0)
+        push = jax.jit(gradient_queue.push)
+        for number in range(40):
+            state = push(state, jnp.full(2, number, float), number)
+            n = random.choice((0, 0, 1, 2, 5))
+            left = without(state, n)
+            equal(left, take(state, n))
+            assert jax.tree.map(lambda x: (x.dtype, x.weak_type), left) == jax.tree.map(
+                lambda x: (x.dtype, x.weak_type), state
+            )
+            state = left
+
+
+def test_nothing_is_dropped_unless_somebody_says_so():
+    """`take` drops nothing."""
+    state = gradient_queue.push(gradient_queue.empty(jnp.zeros(1), 2, memory=()), jnp.ones(1), 0)
+    assert gradient_queue.take(state, 1, 99, staleness_weight, "mean")[0].dropped == 0
+    assert gradient_queue.Update._field_defaults == {"dropped": 0}
+
+
 def test_capacity_by_hand(unchecked):
     """As given, if a group fits; twice a group by default. The size is called by its name."""
     assert gradient_queue.capacity_for("full", 3, None) == 6

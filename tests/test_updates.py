@@ -1,4 +1,4 @@
-"""Groups of gradients as optimizer steps, against loops."""
+"""Groups of gradients as optimizer steps, against loops; and steps scaled by effective samples."""
 
 import functools
 import math
@@ -13,6 +13,8 @@ from stellaris import (
     Update,
     add_delay_compensation,
     apply_update,
+    gap_aware,
+    scale_by_effective_samples,
     scale_by_staleness,
     staleness_aware,
     staleness_weight,
@@ -189,3 +191,111 @@ def test_transformations_equal_as_tuples_are_told_apart():
     for kind in (optax.GradientTransformation, optax.GradientTransformationExtraArgs):
         apply_update(kind(optax.identity().init, step), mean, jnp.zeros(1), optax.EmptyState())
     assert seen == [[], ["staleness"]]
+
+
+@pytest.mark.parametrize("run", [lambda f: f, jax.jit], ids=["eager", "jit"])
+@pytest.mark.parametrize("combine", ["mean", "sequential"])
+def test_dropped_gradients_leave_no_trace(combine, run):
+    """A group of none, however many were dropped before it: no parameter, mean square, moment or count changes."""
+    optimizer = gap_aware(optax.chain(add_delay_compensation(2.0, decay=0.95), optax.adam(0.1)))
+    each = combine == "sequential"
+    rows = jax.tree.map(lambda x: jnp.ones((3, *x.shape)) if each else jnp.ones(x.shape), LIKE)
+    scale, ages = (jnp.ones(3) if each else jnp.float32(1.0)), jnp.array([1, -1, -1])
+    apply = run(functools.partial(apply_update, optimizer))
+    update = Update(rows, scale, jnp.int32(1), ages, jnp.int32(2))
+    before = apply(update, PARAMS, optimizer.init(PARAMS), params_then=rows)
+    assert before[1].steps == 1
+    none = update._replace(count=jnp.int32(0), staleness=jnp.full(3, -1), dropped=jnp.int32(5))
+    equal(apply(none, *before, params_then=rows), before)
+
+
+# ---- steps scaled by effective samples ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("run", [lambda f: f, jax.jit], ids=["eager", "jit"])
+@pytest.mark.parametrize(
+    ("base", "fraction", "factor"),
+    [
+        (1.0, 0.25, 0.5),
+        (1.0, 1.0, 1.0),
+        (1.0, 0.0, 0.0),
+        (0.5, 0.125, 0.5),
+        (0.5, 0.5, 1.0),
+        (0.5, 0.9, 1.0),  # more than there are without staleness: no longer step
+        (0.55, 0.2, math.sqrt(0.2 / 0.55)),
+    ],
+)
+def test_effective_samples_by_hand(base, fraction, factor, run):
+    """sqrt(min(fraction / base, 1)), on every leaf."""
+    transform = scale_by_effective_samples(base)
+    update = run(lambda g, f: transform.update(g, transform.init(g), effective_sample_fraction=f)[0])
+    close(update(GRADIENTS[1], fraction), jax.tree.map(lambda g: factor * g, GRADIENTS[1]), 1e-6)
+    if factor == 1.0:
+        equal(update(GRADIENTS[1], fraction), GRADIENTS[1])
+
+
+def test_effective_samples_scale_the_learning_rate():
+    """After Adam, as its authors have it: a rate of `eta * sqrt(fraction)` for one step, and moments that never see it.
+
+    Before Adam it would be another thing; and the rate is whole again at the next step.
+    """
+    fractions, rate = [0.25, 1.0, 0.04, 0.5], 0.1
+    chain = optax.chain(optax.scale_by_adam(), scale_by_effective_samples(), optax.scale(-rate))
+    step = jax.jit(lambda g, s, p, f: chain.update(g, s, p, effective_sample_fraction=f))
+    params, state, moments = PARAMS, chain.init(PARAMS), optax.scale_by_adam()
+    want, memory = PARAMS, moments.init(PARAMS)
+    for tree, fraction in zip(GRADIENTS, fractions, strict=True):
+        updates, state = step(tree, state, params, fraction)
+        params = optax.apply_updates(params, updates)
+        direction, memory = moments.update(tree, memory)
+        want = jax.tree.map(lambda p, u, f=fraction: p - rate * math.sqrt(f) * u, want, direction)
+    close(params, want)
+    equal(state[0], memory)
+    assert step._cache_size() == 1
+
+
+def test_effective_samples_of_a_group():
+    """`apply_update` passes them on: one number for a mean, and one for each gradient of a sequential group.
+
+    Weights 1/2 and 1 by staleness, 1/2 and 1/4 by samples; gradients 2 and 4 at a rate of 1/2.
+    """
+    optimizer, params = optax.chain(optax.sgd(0.5), scale_by_effective_samples()), jnp.array([10.0])
+    mean = Update(jnp.array([2.0]), jnp.float32(0.5), jnp.int32(1), jnp.array([8]))
+    got, _ = apply_update(optimizer, mean, params, optimizer.init(params), effective_sample_fraction=0.25)
+    np.testing.assert_allclose(got, [10.0 - 0.5 * 2.0 * 0.5 * 0.5], rtol=1e-6)
+    each = Update(jnp.array([[2.0], [4.0]]), jnp.array([0.5, 1.0]), jnp.int32(2), jnp.array([8, 1]))
+    fractions = jnp.array([0.25, 0.0625])
+    got, _ = apply_update(optimizer, each, params, optimizer.init(params), effective_sample_fraction=fractions)
+    np.testing.assert_allclose(got, [10.0 - 0.5 * (2.0 * 0.5 * 0.5 + 4.0 * 0.25)], rtol=1e-6)
+    with pytest.raises(ValueError, match=r"effective_sample_fraction has shape \(\): expected \[2, \.\.\.\]"):
+        apply_update(optimizer, each, params, optimizer.init(params), effective_sample_fraction=jnp.float32(0.5))
+
+
+def test_bases_are_swept_and_types_kept():
+    """vmap over the base; steps of narrow types stay so, and of float64 have its digits."""
+    one = lambda base: scale_by_effective_samples(base).update(  # noqa: E731
+        jnp.ones(()), optax.EmptyState(), effective_sample_fraction=0.25
+    )[0]
+    np.testing.assert_allclose(jax.vmap(one)(jnp.array([0.25, 0.5, 1.0])), [1.0, 0.5**0.5, 0.5], rtol=1e-6)
+    with jax.enable_x64(True):
+        steps = {name: jnp.ones(2, name) for name in ("bfloat16", "float16", "float32", "float64")}
+        got, _ = scale_by_effective_samples().update(steps, optax.EmptyState(), effective_sample_fraction=0.1)
+        assert {name: str(x.dtype) for name, x in got.items()} == {name: name for name in steps}
+        np.testing.assert_allclose(got["float64"], math.sqrt(0.1), rtol=1e-15)
+        np.testing.assert_allclose(np.asarray(got["bfloat16"], float), math.sqrt(0.1), rtol=2**-8)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_effective_samples_that_are_missing():
+    """The base is checked when the transformation is made; the fraction is needed at a step, and others are not."""
+    for base, message in ((0.0, "not positive"), (-1.0, "not positive"), (1.5, r"outside \[0, 1\]"), (math.nan, "not")):
+        with pytest.raises(ValueError, match=rf"^base={base} (is|lies) {message}"):
+            scale_by_effective_samples(base)
+    with pytest.raises(TypeError, match=r"^base='1' is not a number"):
+        scale_by_effective_samples("1")
+    transform = scale_by_effective_samples()
+    with pytest.raises(TypeError, match="effective_sample_fraction"):
+        transform.update(GRADIENTS[0], transform.init(PARAMS), PARAMS, staleness=1)
+    got, state = transform.update(GRADIENTS[0], transform.init(PARAMS), staleness=1, effective_sample_fraction=1.0)
+    equal(got, GRADIENTS[0])
+    assert state == optax.EmptyState()

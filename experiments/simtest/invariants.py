@@ -177,20 +177,26 @@ class Checker:
                 key not in self.applied and key not in self.pushed.values(), f"gradient {key} was queued twice"
             )
             self.pushed[invocation] = key
-        elif event == "dropped":
+        elif event == "dropped_gradient":
             self._require(invocation in self.pushed, f"gradient {invocation} was dropped unqueued, or twice")
             staleness = self.version - self.calls[invocation].version
-            bound = getattr(getattr(self.scenario.system, "aggregator", None), "drop_from", None) or math.inf
-            self._require(staleness >= bound, f"gradient {invocation} of staleness {staleness} was dropped")
+            self._require(staleness >= self._drop_from, f"gradient {invocation} of staleness {staleness} was dropped")
             self.applied.add(self.pushed.pop(invocation))
         elif event == "staleness":
             self._require(value >= 0, f"staleness {value} is negative")
+            self._require(value < self._drop_from, f"gradient {invocation} of staleness {value:.0f} was not dropped")
             if self._queues:
                 self._require(invocation in self.pushed, f"gradient {invocation} was applied unqueued, or twice")
                 self.applied.add(self.pushed.pop(invocation))
                 due = self.version - self.calls[invocation].version
                 self._require(value == due, f"gradient {invocation} has staleness {due}, not {value:.0f}")
                 self.group.append((invocation, value))
+
+    @property
+    def _drop_from(self) -> float:
+        """The staleness from which on the system's gradients are dropped."""
+        aggregator = getattr(self.scenario.system, "aggregator", None)
+        return getattr(aggregator, "drop_from", None) or math.inf
 
     @property
     def _queues(self) -> bool:

@@ -20,7 +20,7 @@ Row: TypeAlias = Mapping[str, float]
 #: Episodes whose mean return is reported, unless a budget says otherwise.
 WINDOW = 100
 #: Events that a row of the history tells of.
-_NEWS = frozenset(("sampled", "episode", "published", "staleness", "dropped"))
+_NEWS = frozenset(("sampled", "episode", "published", "staleness", "dropped_gradient"))
 #: Events whose mean over a round is a column of the same name, or of another.
 _MEANS = {
     "episode_length": "sampled_length",
@@ -39,7 +39,7 @@ _MAXIMA = {f"{AGE}oldest": "lag_oldest", f"{AGE}span": "version_span"}
 #: Events whose sum since the start is a column, once there was any.
 _SUMS = {
     "discarded": "discarded",
-    "dropped": "gradients_dropped",
+    "dropped_gradient": "gradients_dropped",
     "lost_steps": "lost_steps",
     "lost_episode": "lost_episode_steps",
 }

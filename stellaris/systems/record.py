@@ -95,7 +95,9 @@ class Record:
         Args:
           learner: the number of the invocation that computed it.
         """
-        self.platform.trace.append(self.platform.now, "dropped", function="learner", invocation=learner, value=1.0)
+        self.platform.trace.append(
+            self.platform.now, "dropped_gradient", function="learner", invocation=learner, value=1.0
+        )
 
     def diverged(self, divergence: float) -> None:
         """Notes how far the newest policy is from the one before the last batch; nothing if that is not known."""

@@ -94,7 +94,8 @@ class Stellaris:
                 session.round_over()
 
             startable = [i for i in loop.free if aggregator.admit(loop.queue, i, loop.clock)] if loop.work else []
-            stalled = not (loop.running or startable)
+            # Nothing more can come: nobody runs, and nobody may start, or what would come has no room in the queue.
+            stalled = not loop.running and (not startable or len(loop.queued) == loop.queue.capacity)
             # Before freed learners restart: the update decides which version they work on.
             may_update = loop.queued and not loop.updating
             if may_update and (stalled or _ready(aggregator, loop.queue, loop.clock, session.round)):
@@ -103,15 +104,16 @@ class Stellaris:
                     _drop(session, loop)
                 for staleness in update.staleness[: int(update.count)].tolist():
                     _apply(session, loop, staleness)
-                if not update.count:
+                if update.count:
+                    group = programs.Group.of(update, loop.params)
+                    platform.invoke("parameter", update_policy, group, loop.params, loop.opt_state)
+                    loop.updating = True
+                elif update.dropped:
                     _learned(session, loop)  # from nothing; no version comes of it
                     continue
-                group = programs.Group.of(update, loop.params)
-                platform.invoke("parameter", update_policy, group, loop.params, loop.opt_state)
-                loop.updating = True
 
             room = loop.queue.capacity - len(loop.queued) - len(loop.running)
-            for i in startable[: min(len(loop.work), room)]:
+            for i in startable[: max(min(len(loop.work), room), 0)]:
                 loop.free.remove(i)
                 loop.running[i] = loop.work.popleft()
                 platform.invoke("learner", learn, newest, held, loop.running[i], tag=i)

@@ -1,13 +1,19 @@
-"""Stellaris with aggregators of the library's and of the caller's."""
+"""Stellaris with aggregators of the library's and of the caller's, and what becomes of gradients that are dropped."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from stellaris import gradient_queue, staleness_aware, staleness_weight
-from stellaris.systems import Stellaris
+from stellaris import Trace, fully_asynchronous, gradient_queue, staleness_aware, staleness_weight
+from stellaris.runtime import Faults, SimulatedPlatform
+from stellaris.runtime.delays import Constant, LogNormal
+from stellaris.systems import Budget, Result, StalenessControl, Stellaris, history, train
 from stellaris.systems import stellaris as loop
+from stellaris.systems.history import Reader
+from tests.systems import test_checkpoints as checkpoints
 from tests.systems import tiny
 
 
@@ -66,3 +72,153 @@ def test_equal_aggregators_share_their_programs() -> None:
         tiny.run(Stellaris(tiny.PPO_CONFIG, learners=3, aggregator=aggregator), tiny.deployment())
         compiled.append([function._cache_size() for function in (loop._push, loop._ready, loop._pop)])
     assert compiled[0] == compiled[1]
+
+
+# ---- gradients that are dropped -------------------------------------------------------------------------------------
+
+
+def fates(result: Result, drop_from: float) -> dict[str, list[int]]:
+    """Follows every gradient of a run: applied once or dropped once or left, and at which staleness; by invocation."""
+    newest, version, waiting = -1, {}, set()
+    seen: dict[str, list[int]] = {"staleness": [], "dropped_gradient": []}
+    for _, event, function, invocation, _, value in result.trace.rows():
+        if event == "published":
+            newest = int(value)
+        elif event == "started":
+            version[invocation] = newest
+        elif event == "pushed":
+            waiting.add(invocation)
+        elif event in seen:
+            waiting.remove(invocation)  # once, and only what is queued
+            age = newest - version[invocation]
+            assert (function, value) == ("learner", float(age) if event == "staleness" else 1.0)
+            assert (age >= drop_from) == (event == "dropped_gradient")
+            seen[event].append(age)
+    assert len(waiting) == result.trace.select("queued").value.sum()
+    assert len(seen["staleness"]) - newest in (0, 1)  # the last may be under way; what is dropped makes no version
+    return seen
+
+
+def assert_accounted_for(result: Result) -> None:
+    """Whatever was sampled was learned from, waits, was a reset, or was discarded or lost."""
+    trace = result.trace
+    sums = {
+        name: trace.select(name).value.sum()
+        for name in ("sampled", "learned", "waiting", "reset", "discarded", "lost_steps")
+    }
+    assert sums.pop("sampled") == sum(sums.values())
+    assert sums["learned"] > 0
+
+
+SLOW_UPDATES = tiny.deployment(LogNormal(0.01, 0.5), LogNormal(0.1, 0.5), LogNormal(0.5, 0.5))
+QUICK_UPDATES = tiny.deployment(LogNormal(0.01, 0.5), LogNormal(0.1, 0.5), LogNormal(0.05, 0.5))
+
+
+@pytest.mark.parametrize(
+    ("drop_from", "capacity", "functions", "pace"),
+    [
+        (1, 3, QUICK_UPDATES, 1),  # no room for more than the learners' gradients, all of which may be too stale
+        (1, 6, SLOW_UPDATES, 1),  # the queue fills with stale ones during an update
+        (2, 6, SLOW_UPDATES, 3),
+        (2, 3, QUICK_UPDATES, 0),  # actors wait for every gradient of a batch
+        (1, 3, SLOW_UPDATES, 0),
+    ],
+)
+def test_gradients_are_dropped(drop_from: int, capacity: int, functions: Any, pace: int) -> None:
+    """Every gradient is applied once or dropped once, by its staleness; every step is accounted for; none stalls it."""
+    aggregator = fully_asynchronous(capacity=capacity, drop_from=drop_from)
+    system = Stellaris(tiny.PPO_CONFIG, learners=3, aggregator=aggregator, control=StalenessControl(pace=pace))
+    result = tiny.run(system, functions, budget=Budget(steps=32 * 8))
+    seen = fates(result, drop_from)
+    assert min(map(len, seen.values())) > 5
+    assert_accounted_for(result)
+    discarded = result.trace.select("discarded")
+    assert discarded.value.sum() > 0  # of batches of which some gradients were dropped
+    taken, dropped = (set(result.trace.select(event).time) for event in ("staleness", "dropped_gradient"))
+    assert set(discarded.time) <= taken | dropped
+    assert result.history[-1]["steps"] >= 32 * 8
+    column = [row.get("gradients_dropped", 0.0) for row in result.history]
+    assert column == sorted(column)
+    assert column[-1] == len(seen["dropped_gradient"])
+    assert result.history[-1]["discarded"] == discarded.value.sum()
+    assert result.history[-1]["gradients"] == len(seen["staleness"])
+    if drop_from == 1:  # nothing that is applied then is stale, so that the queue is emptied of all there is at times
+        assert result.history[-1]["staleness_max"] == 0
+        assert dropped - taken
+
+
+def test_a_bound_that_is_never_reached() -> None:
+    """It is fully asynchronous to the bit, and the history has no column of what was dropped."""
+    plain, bounded = (
+        tiny.run(
+            Stellaris(tiny.PPO_CONFIG, learners=3, aggregator=fully_asynchronous(capacity=6, drop_from=bound)),
+            QUICK_UPDATES,
+        )
+        for bound in (None, 10**6)
+    )
+    assert repr(plain.history) == repr(bounded.history)
+    assert list(plain.trace.rows()) == list(bounded.trace.rows())
+    assert not any("gradients_dropped" in row for row in plain.history)
+
+
+@pytest.mark.parametrize("drop_from", [1, 2])
+def test_a_run_that_drops_gradients_is_resumed(drop_from: int, tmp_path: Path) -> None:
+    """With crashes and lost messages: the run that was broken off is the unbroken one; with drops on both sides."""
+    system = Stellaris(
+        tiny.PPO_CONFIG, learners=3, aggregator=fully_asynchronous(capacity=3 * drop_from, drop_from=drop_from)
+    )
+    whole = checkpoints.run(system, tmp_path / "whole")
+    checkpoints.run(system, tmp_path / "broken", budget=Budget(steps=32 * 5))
+    checkpoints.assert_same(checkpoints.run(system, tmp_path / "broken", resume=True), whole)
+    saved, dropped = whole.trace.select("checkpoint").time, whole.trace.select("dropped_gradient").time
+    assert len(saved) == 4
+    assert dropped.min() < saved[1] < dropped.max()
+    assert_accounted_for(whole)
+    assert whole.history[-1]["gradients_dropped"] == len(dropped)
+
+
+class Nothing(Pairs):
+    """Is ready, and then takes nothing out of the queue."""
+
+    def ready(self, state: Any, clock: Any, round: Any) -> Any:
+        return state.count > 0
+
+    def pop(self, state: Any, clock: Any, round: Any) -> Any:
+        return gradient_queue.take(state, 0, clock, staleness_weight, "mean")
+
+
+def test_an_aggregator_that_never_takes_anything() -> None:
+    """Its queue is full in the end, no version comes of nothing, and the run says so instead of going round forever."""
+    with pytest.raises(RuntimeError, match="the system waits for what never comes, such as its aggregator"):
+        tiny.run(Stellaris(tiny.PPO_CONFIG, learners=2, aggregator=Nothing()), tiny.deployment())
+
+
+def test_the_column_of_what_was_dropped() -> None:
+    """Since the start, from the first on; it is news enough for a row."""
+    trace = Trace()
+    trace.append(0.0, "published", function="policy", value=0.0)
+    for time, events in ((1.0, 0), (2.0, 2), (3.0, 1)):
+        for number in range(events):
+            trace.append(time, "dropped_gradient", function="learner", invocation=number, value=1.0)
+        trace.append(time, "round", value=time)
+    reader = Reader((), {})
+    assert len(list(reader.read(trace.rows()))) == 3
+    assert not reader.anything_new
+    trace.append(4.0, "dropped_gradient", function="learner", invocation=9, value=1.0)
+    assert not list(reader.read(trace.rows(reader.rows_read)))
+    assert reader.anything_new
+    rows = history(trace)
+    assert [row.get("gradients_dropped") for row in rows] == [None, 2.0, 3.0]
+    assert [row["gradients"] for row in rows] == [0, 0, 0]
+    assert np.all([np.isnan(row["staleness_mean"]) for row in rows])
+
+
+def test_what_came_twice_is_no_dropped_gradient() -> None:
+    """Completions that are delivered again are let go of, too; no history counts them among gradients."""
+    faults = {name: Faults(duplicate=0.5, duplicate_after=Constant(0.05)) for name in QUICK_UPDATES}
+    platform = SimulatedPlatform(QUICK_UPDATES, threads=1, faults=faults)
+    result = train(
+        Stellaris(tiny.PPO_CONFIG, learners=3), tiny.WORKLOAD, platform=platform, budget=Budget(steps=32 * 4)
+    )
+    assert len(result.trace.select("dropped").time) > 5
+    assert not any("gradients_dropped" in row for row in result.history)

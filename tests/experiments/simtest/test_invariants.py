@@ -8,7 +8,7 @@ import pytest
 
 from experiments.simtest.invariants import Checker, ViolationError
 from experiments.simtest.scenarios import ALGORITHM, PRICES, WORKLOAD, Scenario, scenario
-from stellaris import staleness_aware
+from stellaris import fully_asynchronous, staleness_aware
 from stellaris.runtime import FunctionSpec, Node, Resources, Trace
 from stellaris.runtime.delays import Constant
 from stellaris.systems import Budget, Stellaris, Synchronous, train
@@ -111,6 +111,15 @@ def test_a_sound_course() -> None:
         ([*QUEUED, (1.0, "staleness", "", 0), (1.0, "staleness", "", 0)], "gradient 0 was applied unqueued, or twice"),
         ([*QUEUED, (1.0, "staleness", "", 0, -1, 1.0)], "gradient 0 has staleness 0, not 1"),
         ([*QUEUED, (1.0, "staleness", "", 0, -1, -1.0)], r"staleness -1\.0 is negative"),
+        (
+            [*QUEUED, (1.0, "dropped_gradient", "", 0)],
+            "gradient 0 of staleness 0 was dropped",
+        ),  # by one that drops nothing
+        ([*DONE, (1.0, "dropped_gradient", "", 0)], "gradient 0 was dropped unqueued, or twice"),
+        (
+            [*QUEUED, (1.0, "staleness", "", 0), (1.0, "dropped_gradient", "", 0)],
+            "gradient 0 was dropped unqueued, or twice",
+        ),
     ],
     ids=lambda x: x if isinstance(x, str) else "rows",
 )
@@ -119,6 +128,38 @@ def test_an_event_that_is_wrong(rows: list[Row], message: str) -> None:
     with pytest.raises(ViolationError, match=message) as error:
         follow(checker(), *rows)
     assert str(error.value).startswith("seed 3, at ")
+
+
+def taken(event: str, staleness: int) -> list[Row]:
+    """A gradient so many versions old leaves the queue."""
+    versions = [(1.0, "published", "", -1, -1, float(version)) for version in range(1, staleness + 1)]
+    return [*QUEUED, *versions, (1.0, event, "", 0, -1, staleness if event == "staleness" else 1.0)]
+
+
+def test_what_is_too_stale_is_dropped_and_nothing_else() -> None:
+    """From a staleness of 2 on, each once; what was dropped is not queued again, and is not among what is left."""
+
+    def dropping() -> Checker:
+        return checker(system=Stellaris(ALGORITHM, learners=2, aggregator=fully_asynchronous(capacity=2, drop_from=2)))
+
+    for event, staleness in (("staleness", 1), ("dropped_gradient", 2), ("dropped_gradient", 3)):
+        seen = follow(dropping(), *taken(event, staleness))
+        assert (seen.applied, seen.pushed) == ({0}, {})
+    for rows, message in (
+        (taken("dropped_gradient", 1), "gradient 0 of staleness 1 was dropped"),
+        (taken("staleness", 2), "gradient 0 of staleness 2 was not dropped"),
+        (
+            [*taken("dropped_gradient", 2), (1.0, "dropped_gradient", "", 0)],
+            "gradient 0 was dropped unqueued, or twice",
+        ),
+        (
+            [*taken("dropped_gradient", 2), (1.0, "staleness", "", 0, -1, 1.0)],
+            "gradient 0 was applied unqueued, or twice",
+        ),
+        ([*taken("dropped_gradient", 2), (1.0, "pushed", "", 0)], "gradient 0 was queued twice"),
+    ):
+        with pytest.raises(ViolationError, match=message):
+            follow(dropping(), *rows)
 
 
 def applied(staleness: int, learners: int) -> list[Row]:
