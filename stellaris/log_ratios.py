@@ -79,7 +79,7 @@ def _totals(x: jax.Array, segment: Any) -> jax.Array:
     segment = jnp.asarray(segment)
     begins = jnp.concatenate([jnp.zeros_like(segment[:1], bool), segment[1:] != segment[:-1]])
     within = jnp.cumsum(begins, axis=0, dtype=jnp.int32).reshape(x.shape[0], -1)
-    number = (within + x.shape[0] * jnp.arange(within.shape[1], dtype=jnp.int32)).ravel()
+    number = (within + x.shape[0] * jnp.arange(within.shape[1], dtype=jnp.int32)[None]).ravel()
     sums = jax.ops.segment_sum(x.ravel(), number, num_segments=x.size)
     return sums[number].reshape(x.shape)
 

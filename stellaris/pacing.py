@@ -48,4 +48,4 @@ def rollout_capacity(
         else:
             checks.whole(at_least=least[name], **{name: number})
     left = (max_staleness + version + 1) * batch - begun
-    return left * (left > 0)
+    return max(left, 0) if isinstance(left, int) else left.clip(min=0)
