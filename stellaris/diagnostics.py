@@ -185,14 +185,16 @@ def ratio_report(
 
 def masked_quantile(x: jax.Array, there: jax.Array, quantile: Any) -> jax.Array:
     """A quantile of the elements that are there, interpolated linearly; 0 if there is none."""
+    if x.size == 0:
+        return jnp.zeros(jnp.shape(quantile), x.dtype)
     ascending = jnp.sort(jnp.where(there, x, jnp.inf).ravel())
     last = jnp.maximum(jnp.sum(there), 1) - 1
     place = jnp.asarray(quantile, x.dtype) * last.astype(x.dtype)
     below = jnp.floor(place).astype(jnp.int32)
     low, high = ascending[below], ascending[jnp.minimum(below + 1, last)]
     share = place - below.astype(x.dtype)
-    # Not by their difference, which is not a number between two infinities.
-    between = jnp.where(share > 0, (1.0 - share) * low + share * high, low)
+    # Not by their difference, which is not a number between two infinities; nor is 0 times one of them.
+    between = (1.0 - share) * low + share * jnp.where(share > 0, high, 0.0)
     return jnp.where(jnp.any(there), between, 0.0)
 
 

@@ -1,6 +1,7 @@
 """Log-ratios of whole sequences, and of a proximal policy that is not at hand: made from those of single steps."""
 
 import functools
+import math
 from typing import Any
 
 import jax
@@ -78,7 +79,7 @@ def _totals(x: jax.Array, segment: Any) -> jax.Array:
     # Sequences are numbered within their column, then columns one after the other: never more numbers than steps.
     segment = jnp.asarray(segment)
     begins = jnp.concatenate([jnp.zeros_like(segment[:1], bool), segment[1:] != segment[:-1]])
-    within = jnp.cumsum(begins, axis=0, dtype=jnp.int32).reshape(x.shape[0], -1)
+    within = jnp.cumsum(begins, axis=0, dtype=jnp.int32).reshape(x.shape[0], math.prod(x.shape[1:]))
     number = (within + x.shape[0] * jnp.arange(within.shape[1], dtype=jnp.int32)[None]).ravel()
     sums = jax.ops.segment_sum(x.ravel(), number, num_segments=x.size)
     return sums[number].reshape(x.shape)
@@ -120,4 +121,4 @@ def approximate_proximal_log_ratio(
     versions = jnp.maximum(jnp.asarray(staleness), 1).astype(log_ratio.dtype)
     share = 1.0 - 1.0 / versions
     # An action that has become impossible has the log-ratio minus infinity, of which 0 times is not a number.
-    return jnp.where(share > 0, share * log_ratio, 0.0)
+    return share * jnp.where(share > 0, log_ratio, 0.0)

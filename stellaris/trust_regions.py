@@ -58,7 +58,7 @@ def second_moment_mask(
     checks.same_shape(log_ratio, "log_ratio", advantage=advantage, valid=valid)
     checks.not_negative(bound=bound)
     log_ratio, there = _constant(log_ratio), _there(log_ratio, valid)
-    outward = there & (log_ratio * jnp.sign(advantage).astype(log_ratio.dtype) > 0)
+    outward = there & (jnp.sign(log_ratio) * jnp.sign(advantage).astype(log_ratio.dtype) > 0)
     square = jnp.where(outward, jnp.square(log_ratio), jnp.inf)
     ascending = jnp.sort(square.ravel())
     total = jnp.cumsum(ascending)
@@ -224,8 +224,9 @@ def adaptive_clip(
     moved = _constant(log_ratio)
     distance = jnp.abs(moved)
     threshold = masked_quantile(distance, _there(log_ratio, valid), quantile)
-    # Without the quotient where nothing has moved, and where it would overflow: its inverse, at most 1.
-    inverse = jnp.where(distance > threshold, threshold / jnp.where(distance > 0, distance, 1.0), 1.0)
+    # The inverse of the quotient, at most 1, which does not overflow: infinitely far it is 0.
+    beyond = distance > threshold
+    inverse = jnp.where(beyond, threshold, 1.0) / jnp.where(beyond, distance, 1.0)
     share = 2.0 * jnp.square(inverse) / (1.0 + jnp.square(inverse))
     narrowed = jnp.where(threshold > 0, share, 1.0)
     high = clip if clip_high is None else clip_high
@@ -244,8 +245,12 @@ def _there(like: Array, valid: Array | None) -> jax.Array:
 def _bernoulli_kl(log_q: jax.Array, log_p: jax.Array) -> jax.Array:
     """`KL(q || p)` of two distributions over an action and all others, from the action's log-probabilities."""
     q, others = jnp.exp(log_q), -jnp.expm1(jnp.minimum(log_q, 0.0))
-    taken = jnp.where(q > 0, q * (log_q - log_p), 0.0)
-    return taken + jnp.where(others > 0, others * (_log_of_others(log_q) - _log_of_others(log_p)), 0.0)
+    return q * _difference(log_q, log_p) + others * _difference(_log_of_others(log_q), _log_of_others(log_p))
+
+
+def _difference(first: jax.Array, second: jax.Array) -> jax.Array:
+    """Of two logarithms; those of 0 are finite, because neither their difference nor 0 times one is a number."""
+    return jnp.maximum(first, -1e30) - jnp.maximum(second, -1e30)
 
 
 def _log_of_others(log_prob: jax.Array) -> jax.Array:
