@@ -71,6 +71,15 @@ def test_fraction_by_hand(weights, expected):
     close(got, expected, 1e-6)
 
 
+def test_fraction_is_at_most_one():
+    """In float32 too, of weights that are equal but for rounding: `1 - fraction` is never negative."""
+    random = np.random.default_rng(0)
+    every = jax.jit(jax.vmap(effective_sample_fraction))
+    got = every(jnp.asarray(random.normal(size=(500, 37), scale=1e-4), jnp.float32))
+    assert got.max() <= 1.0
+    close(got, 1.0, 1e-5)
+
+
 def test_weights_that_can_not_be_represented():
     """Log-ratios of ±1e4, of steps or of whole sequences, in float32: only their differences matter."""
     with jax.debug_nans(True):
