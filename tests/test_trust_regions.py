@@ -300,6 +300,27 @@ def test_shapes(shape):
     assert {z.shape for z in jax.tree.leaves(got)} == {shape}
 
 
+@pytest.mark.parametrize("name", MASKS)
+def test_batches_under_vmap(name):
+    """`jit` of `vmap` takes each batch as if it were alone, is `checkpoint`'s, and is compiled once for new values."""
+    traces = []
+
+    @jax.jit
+    def both(*batches):
+        traces.append(1)
+        return jax.vmap(MASKS[name])(*batches), jax.vmap(jax.checkpoint(MASKS[name]))(*batches)
+
+    for seed in (0, 2):
+        batches = [sample(seed=seed + k) for k in (0, 1)]
+        stacked = (np.stack(part) for part in zip(*batches, strict=True))
+        got, again = both(*(z.astype(np.float32) if z.dtype == float else z for z in stacked))
+        equal(again, got)
+    assert len(traces) == 1
+    for k, batch in enumerate(batches):
+        alone = MASKS[name](*(z.astype(np.float32) if z.dtype == float else z for z in batch))
+        jax.tree.map(lambda z, y, k=k: close(z[k], y, 1e-6), got, alone)
+
+
 def test_without_lag_everything_is_kept():
     """At the bound 0 as well, where there may be one; and the width of the trust region is that which is given."""
     zeros = jnp.zeros_like(x)
