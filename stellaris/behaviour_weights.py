@@ -56,7 +56,7 @@ def behaviour_weight(
     * AReaL (Fu et al. 2025): `outside="mask", high=5.0` of `proximal / behaviour`, in `decoupled_ppo_loss`;
     * rejection by the geometric mean: `.kept` of `over="mean"`, `low=0.999, high=1.001`;
     * TOPR (Le Roux et al. 2025), for `impala_loss`: `low=jnp.where(advantage > 0, 1.0, 0.0), high=1.0`;
-    * P3O's cap: `high=effective_sample_size(log_ratio, valid)`;
+    * P3O's cap: `high=effective_sample_fraction(log_ratio, valid)`;
     * Stellaris' cap: `high=global_ratio_cap(...)`.
 
     Args:
@@ -123,7 +123,7 @@ def vespo_weight(
       negative_decay: likewise.
 
     Returns:
-      The weights `[...]`; those of infinitely unlikely sequences are 0.
+      The weights `[...]`; `W` saturates as in `importance_ratio`, where they are 1e-25 and less by default.
 
     Raises:
       TypeError: if an array holds integers, or a setting is not a number.

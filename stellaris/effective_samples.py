@@ -53,7 +53,8 @@ def effective_sample_fraction(
     largest = jnp.max(log_weight, initial=-jnp.inf)
     weight = jnp.exp(log_weight - jnp.where(jnp.isfinite(largest), largest, 0.0))
     squares = samples * jnp.sum(jnp.square(weight))
-    return jnp.where(squares > 0, jnp.square(jnp.sum(weight)) / jnp.where(squares > 0, squares, 1.0), 0.0)
+    fraction = jnp.square(jnp.sum(weight)) / jnp.where(squares > 0, squares, 1.0)
+    return jnp.minimum(fraction, 1.0)  # which rounding may exceed
 
 
 def scale_by_effective_samples(base: Scalar = 1.0) -> optax.GradientTransformationExtraArgs:

@@ -1,6 +1,7 @@
 """Log-ratios of whole sequences, and of a proximal policy that is not at hand: made from those of single steps."""
 
 import functools
+import math
 from typing import Any
 
 import jax
@@ -78,9 +79,9 @@ def _totals(x: jax.Array, segment: Any) -> jax.Array:
     steps = x.shape[0]
     segment = jnp.asarray(segment, jnp.int32)
     known = (segment >= 0) & (segment < steps)  # any other number would be another column's
-    within = jnp.clip(segment, 0, steps - 1).reshape(steps, -1)
+    within = jnp.clip(segment, 0, steps - 1).reshape(steps, math.prod(x.shape[1:]))
     # Columns are next to each other, as they are in the arrays: sums far apart would take turns in the cache.
-    number = (within * within.shape[1] + jnp.arange(within.shape[1], dtype=jnp.int32)).ravel()
+    number = (within * within.shape[1] + jnp.arange(within.shape[1], dtype=jnp.int32)[None]).ravel()
     sums = jax.ops.segment_sum(jnp.where(known, x, 0.0).ravel(), number, num_segments=x.size)
     return jnp.where(known, sums[number].reshape(x.shape), jnp.nan)
 
@@ -121,4 +122,4 @@ def approximate_proximal_log_ratio(
     versions = jnp.maximum(jnp.asarray(staleness), 1).astype(log_ratio.dtype)
     share = 1.0 - 1.0 / versions
     # An action that has become impossible has the log-ratio minus infinity, of which 0 times is not a number.
-    return jnp.where(share > 0, share * log_ratio, 0.0)
+    return share * jnp.where(share > 0, log_ratio, 0.0)

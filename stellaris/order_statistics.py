@@ -47,6 +47,7 @@ def largest(holds: Callable[[jax.Array], jax.Array], shape: tuple[int, ...], dty
     return jnp.where(jnp.abs(found) < jnp.finfo(dtype).tiny, 0.0, found)  # type: ignore[no-untyped-call]
 
 
+@jax.jit
 def quantiles(x: Array, there: Array, quantile: Array) -> jax.Array:
     """Quantiles of the elements that are there, interpolated linearly between the nearest two.
 
@@ -67,14 +68,14 @@ def quantiles(x: Array, there: Array, quantile: Array) -> jax.Array:
     last = jnp.maximum(jnp.sum(there), 1) - 1
     place = jnp.asarray(quantile, x.dtype) * last.astype(x.dtype)
     below = jnp.floor(place).astype(jnp.int32)
-    ranks = jnp.stack([below, jnp.minimum(below + 1, last)])
+    ranks = jnp.concatenate([below, jnp.minimum(below + 1, last)])
 
     def not_above(number: jax.Array) -> jax.Array:
         """Whether no more elements than the rank are below: so up to the element of that rank."""
-        return jnp.sum(there & (x < number[..., None]), axis=-1, dtype=jnp.int32) <= ranks
+        return jnp.sum(there[None] & (x[None] < number[:, None]), axis=1, dtype=jnp.int32) <= ranks
 
-    low, high = largest(not_above, ranks.shape, x.dtype)
+    low, high = jnp.split(largest(not_above, ranks.shape, x.dtype), 2)
     share = place - below.astype(x.dtype)
-    # Not by their difference, which is not a number between two infinities.
-    between = jnp.where(share > 0, (1.0 - share) * low + share * high, low)
+    # Not by their difference, which is not a number between two infinities; nor is 0 times one of them.
+    between = (1.0 - share) * low + share * jnp.where(share > 0, high, 0.0)
     return jnp.where(jnp.any(there), between, 0.0)

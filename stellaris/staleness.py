@@ -145,7 +145,7 @@ def scale_by_staleness(
     the moments, not on the learning rate.
 
     `apply_update` passes the staleness on to it. Use it there only with aggregators that do not weigh gradients:
-    `staleness_aware` and `softsync` do, so the weight would be applied twice.
+    `staleness_aware`, `softsync` and `buffered` do, so the weight would be applied twice.
 
     Args:
       smoothness: as in `staleness_weight`.

@@ -4,7 +4,7 @@ A mask `kept` goes around any loss: `jnp.where(kept, loss, 0.0)`, under which a 
 None of these functions has a gradient of its own. Their sources divide by all samples, kept or not.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -55,15 +55,20 @@ def second_moment_mask(
     checks.floats(log_ratio=log_ratio, advantage=advantage)
     checks.same_shape(log_ratio, "log_ratio", advantage=advantage, valid=valid)
     checks.not_negative(bound=bound)
-    log_ratio, there = _constant(log_ratio), _there(log_ratio, valid)
-    outward = there & (log_ratio * jnp.sign(advantage).astype(log_ratio.dtype) > 0)
+    kept: jax.Array = _of_small_squares(_constant(log_ratio), jnp.asarray(advantage), _there(log_ratio, valid), bound)
+    return kept
+
+
+@jax.jit
+def _of_small_squares(log_ratio: jax.Array, advantage: jax.Array, there: jax.Array, bound: Any) -> jax.Array:
+    outward = there & (jnp.sign(log_ratio) * jnp.sign(advantage).astype(log_ratio.dtype) > 0)
     square = jnp.square(log_ratio)
 
     def small_enough(largest: jax.Array) -> jax.Array:
         """Whether the squares up to this one have a mean within the bound. It grows with the largest."""
         kept = outward & (square <= largest)
         many = jnp.sum(kept).astype(square.dtype)
-        return jnp.sum(jnp.where(kept, square, 0.0)) <= jnp.where(many > 0, bound * many, 0.0)
+        return jnp.sum(jnp.where(kept, square, 0.0)) <= jnp.where(many > 0, bound * jnp.maximum(many, 1.0), 0.0)
 
     return there & (~outward | (square <= order_statistics.largest(small_enough, (), square.dtype)))
 
@@ -214,8 +219,9 @@ def adaptive_clip(
     moved = _constant(log_ratio)
     distance = jnp.abs(moved)
     (threshold,) = order_statistics.quantiles(distance, _there(log_ratio, valid), jnp.asarray(quantile)[None])
-    # Without the quotient where nothing has moved, and where it would overflow: its inverse, at most 1.
-    inverse = jnp.where(distance > threshold, threshold / jnp.where(distance > 0, distance, 1.0), 1.0)
+    # The inverse of the quotient, at most 1, which does not overflow: infinitely far it is 0.
+    beyond = distance > threshold
+    inverse = jnp.where(beyond, threshold, 1.0) / jnp.where(beyond, distance, 1.0)
     share = 2.0 * jnp.square(inverse) / (1.0 + jnp.square(inverse))
     narrowed = jnp.where(threshold > 0, share, 1.0)
     high = clip if clip_high is None else clip_high

@@ -8,7 +8,7 @@ import jaxtyping
 import numpy as np
 import pytest
 
-from stellaris import LagReport, gradient_cosine, lag_report, version_span
+from stellaris import LagReport, RatioReport, gradient_cosine, lag_report, ratio_report, version_span
 
 
 def close(got, want, tolerance=1e-6):
@@ -155,6 +155,94 @@ def test_lag_report_errors(changed, error, message, monkeypatch):
     fine = {"lag": jnp.zeros(2, jnp.int32), "log_ratio": jnp.zeros(2), "valid": jnp.ones(2, bool)}
     with pytest.raises(error, match=message):
         lag_report(**(fine | changed))
+
+
+# ---- of ratios ------------------------------------------------------------------------------------------------------
+
+AT = (0.0, 0.01, 0.1, 0.25, 0.5, 0.9, 0.99, 1.0)
+
+
+@pytest.mark.parametrize("shape", [(20, 3), (1,)])
+def test_ratio_report_is_numpys(shape):
+    """Quantiles of valid log-ratios as NumPy interpolates them, effective samples as a loop counts them."""
+    asked = jax.jit(lambda x, valid: ratio_report(x, valid, quantiles=AT))
+    for seed in range(5):
+        _, log_ratio, valid, *_ = samples(shape, seed)
+        valid.flat[0] = True
+        with jax.enable_x64(True):
+            got, all_valid = asked(log_ratio, valid), asked(log_ratio, None)
+        assert isinstance(got, RatioReport)
+        assert (got.log_quantiles.dtype, got.count.dtype) == (jnp.float64, jnp.int32)
+        weights = [math.exp(x) for x in log_ratio[valid]]
+        close(got.log_quantiles, np.quantile(log_ratio[valid], AT), 1e-12)
+        close(got.quantiles, np.exp(got.log_quantiles), 1e-12)
+        close(got.effective_sample_fraction, sum(weights) ** 2 / len(weights) / sum(w * w for w in weights), 1e-12)
+        assert got.count == valid.sum()
+        close(all_valid.log_quantiles, np.quantile(log_ratio, AT), 1e-12)
+        assert all_valid.count == log_ratio.size
+
+
+def test_ratio_report_by_hand():
+    """Ratios 1/2, 1, 8: by default least, largest, middle and the two hundredths in between."""
+    got = ratio_report(jnp.log(jnp.array([8.0, 0.5, 1.0])))
+    close(got.quantiles, [0.5, 0.5 * 2**0.02, 1.0, 8**0.98, 8.0], 1e-5)
+    close(got.effective_sample_fraction, 9.5**2 / 3 / 65.25)
+    assert got.count == 3
+
+
+def test_ratios_are_reported_before_any_bound():
+    """Beyond exp(30), of impossible actions, and, in logarithms, beyond what float32 can hold."""
+    far = jnp.array([-jnp.inf, -1e4, 0.0, 50.0, 1e4])
+    with jax.debug_nans(True):
+        got = ratio_report(far, quantiles=(0.0, 0.25, 0.5, 0.75, 1.0))
+        equal(got.log_quantiles, far)
+        close(got.effective_sample_fraction, 0.2)
+        close(got.quantiles[3] / math.exp(50), 1.0, 1e-5)
+        equal(got.quantiles[jnp.array([0, 1, 4])], [0.0, 0.0, math.inf])
+        equal(ratio_report(jnp.full(4, -jnp.inf)).log_quantiles, [-math.inf] * 5)
+        close(ratio_report(far[1:], quantiles=(0.5,)).log_quantiles, [25.0])
+
+
+def test_ratio_report_without_a_sample():
+    """Zeros: none that is valid, or an empty batch."""
+    for report in (ratio_report(jnp.ones(3), jnp.zeros(3, bool)), ratio_report(jnp.zeros((0, 2)))):
+        equal(report, RatioReport(np.zeros(5), np.zeros(()), np.int32(0)))
+
+
+def test_ratios_that_are_not_valid_do_not_count():
+    """Whatever they hold; and nothing has a gradient."""
+    _, log_ratio, valid, *_ = samples()
+    asked = jax.jit(ratio_report)
+    clean = asked(log_ratio.astype(np.float32), valid)
+    for garbage in (math.nan, math.inf, -math.inf, 1e30):
+        equal(asked(np.where(valid, log_ratio, garbage).astype(np.float32), valid), clean)
+    total = lambda x: sum(jnp.sum(z.astype(float)) for z in ratio_report(x, valid))  # noqa: E731
+    equal(jax.grad(total)(jnp.asarray(log_ratio, jnp.float32)), np.zeros(60))
+
+
+def test_ratio_report_under_transformations():
+    """`vmap` gives a report of each row; bfloat16 is reported in float32, as the same numbers in it are."""
+    x = jnp.asarray(samples((2, 30))[1], jnp.bfloat16)
+    rows = jax.jit(jax.vmap(ratio_report))(x)
+    assert rows.log_quantiles.dtype == jnp.float32
+    for k in range(2):
+        jax.tree.map(lambda r, w, k=k: close(r[k], w), rows, ratio_report(x[k].astype(jnp.float32)))
+
+
+@pytest.mark.parametrize(
+    ("changed", "error", "message"),
+    [
+        ({"log_ratio": jnp.zeros(2, jnp.int32)}, TypeError, "log_ratio has dtype int32: expected floating point"),
+        ({"valid": jnp.ones(3, bool)}, ValueError, r"valid has shape \(3,\): expected log_ratio's \(2,\)"),
+        ({"quantiles": (0.5, 1.5)}, ValueError, r"quantile=1\.5 lies outside \[0, 1\]"),
+        ({"quantiles": (-0.1,)}, ValueError, r"quantile=-0\.1 lies outside \[0, 1\]"),
+        ({"quantiles": ("0.5",)}, TypeError, "quantile='0.5' is not a number"),
+    ],
+)
+def test_ratio_report_errors(changed, error, message, unchecked):
+    """Each names the argument and its value."""
+    with pytest.raises(error, match=message):
+        ratio_report(**({"log_ratio": jnp.zeros(2)} | changed))
 
 
 # ---- by trajectory --------------------------------------------------------------------------------------------------

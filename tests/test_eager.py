@@ -3,6 +3,7 @@
 One table for all of them; a function that is exported and not in the table fails a test.
 """
 
+import functools
 import gc
 import inspect
 
@@ -51,6 +52,11 @@ def peers(n):
     return params(n + 2), params(n + 3)
 
 
+def segment(n):
+    """Several sequences in a column."""
+    return jnp.cumsum(mask(n + 1).astype(jnp.int32), axis=0)
+
+
 def trajectory(n):
     return Trajectory(
         observation=x(n, T + 1, B, 3),
@@ -67,6 +73,9 @@ def trajectory(n):
 ppo, impala, impact = PPO(minibatch_size=4, epochs=2), IMPALA(), IMPACT(minibatch_size=4, epochs=2)
 optimizer = ppo.optimizer()
 careful = optax.chain(stellaris.add_delay_compensation(0.5), optax.scale_by_adam(), stellaris.scale_by_staleness())
+adaptive = optax.chain(
+    stellaris.add_delay_compensation(2.0, decay=0.95), optax.sgd(0.1), stellaris.scale_by_effective_samples()
+)
 
 
 def batch(n):
@@ -95,8 +104,11 @@ AGGREGATORS = {
         3, decay=0.9, max_staleness=4, combine="sequential", threshold="integer"
     ),
     "softsync": stellaris.softsync(2),
+    "buffered": stellaris.buffered(2),
+    "buffered, hinge": stellaris.buffered(2, functools.partial(stellaris.hinge_weight, bound=1.0), capacity=5),
     "stale_synchronous": stellaris.stale_synchronous(2, learners=3),
     "fully_asynchronous": stellaris.fully_asynchronous(capacity=3),
+    "fully_asynchronous, Ringmaster": stellaris.fully_asynchronous(capacity=3, drop_from=2),
     "synchronous": stellaris.synchronous(3),
 }
 queues = {name: aggregator.init(tree(0)) for name, aggregator in AGGREGATORS.items()}
@@ -122,6 +134,38 @@ CALLS = {
     "truncated_policy_gradient_loss": lambda n: stellaris.truncated_policy_gradient_loss(x(n), x(n), x(n)),
     "impact_loss": lambda n: stellaris.impact_loss(x(n), x(n), x(n), ratio_cap=1.5),
     "decoupled_ppo_loss": lambda n: stellaris.decoupled_ppo_loss(x(n), x(n), x(n), ratio_cap=1.5),
+    "decoupled_ppo_loss, weighted": lambda n: stellaris.decoupled_ppo_loss(
+        x(n), x(n), x(n), clip=jnp.exp(x(n)), clip_high=jnp.exp(x(n)), weight=jnp.exp(x(n)), ratio_cap=jnp.exp(x(n))
+    ),
+    "ppo_loss, two widths": lambda n: stellaris.ppo_loss(x(n), x(n), clip=jnp.exp(x(n)), clip_high=jnp.exp(x(n))),
+    "sapo_loss": lambda n: stellaris.sapo_loss(x(n), x(n), ratio_cap=1.5),
+    "sapo_loss, gradient": lambda n: jax.grad(lambda r: jnp.sum(stellaris.sapo_loss(r, x(n))))(x(n)),
+    "sequence_log_ratio": lambda n: stellaris.sequence_log_ratio(x(n), mask(n)),
+    "sequence_log_ratio, packed": lambda n: stellaris.sequence_log_ratio(x(n), segment=segment(n), over="mean"),
+    "sequence_log_ratio, gradient": lambda n: jax.grad(
+        lambda r: jnp.sum(stellaris.sequence_log_ratio(r, mask(n), segment=segment(n)))
+    )(x(n)),
+    "approximate_proximal_log_ratio": lambda n: stellaris.approximate_proximal_log_ratio(x(n), segment(n)),
+    "behaviour_weight": lambda n: stellaris.behaviour_weight(x(n), high=jnp.exp(x(n))),
+    "behaviour_weight, masked": lambda n: stellaris.behaviour_weight(x(n), low=0.5, high=5.0, outside="mask"),
+    "vespo_weight": lambda n: stellaris.vespo_weight(x(n), x(n)),
+    "second_moment_mask": lambda n: stellaris.second_moment_mask(x(n), x(n), mask(n)),
+    "probability_mask": lambda n: stellaris.probability_mask(x(n) - 1.0, x(n + 1) - 1.0, x(n)),
+    "probability_mask, KL": lambda n: stellaris.probability_mask(
+        x(n) - 1.0, x(n + 1) - 1.0, x(n), bound=0.05, divergence="kl"
+    ),
+    "sequence_mask": lambda n: stellaris.sequence_mask(x(n), x(n), bound=0.1),
+    "adaptive_clip": lambda n: stellaris.adaptive_clip(x(n), mask(n), clip_high=0.3),
+    "effective_sample_fraction": lambda n: stellaris.effective_sample_fraction(x(n), mask(n)),
+    "scale_by_effective_samples": lambda n: linked(
+        stellaris.scale_by_effective_samples(), n, effective_sample_fraction=jnp.float32(0.1 * n)
+    ),
+    "ratio_report": lambda n: stellaris.ratio_report(x(n), mask(n)),
+    "ratio_report, quantiles": lambda n: stellaris.ratio_report(x(n)).quantiles,
+    "rollout_capacity": lambda n: stellaris.rollout_capacity(n, begun=40, batch=16, max_staleness=1),
+    "rollout_capacity, array": lambda n: stellaris.rollout_capacity(
+        jnp.int32(n), begun=jnp.arange(3), batch=16, max_staleness=1
+    ),
     "value_loss": lambda n: stellaris.value_loss(x(n), x(n), old_value=x(n), clip=0.2, loss_clip=1.0, huber=1.0),
     "staleness_weight": lambda n: stellaris.staleness_weight(jnp.array([0, n, 9])),
     "polynomial_weight": lambda n: stellaris.polynomial_weight(jnp.array([0, n, 9])),
@@ -133,12 +177,23 @@ CALLS = {
     "scale_by_staleness, group": lambda n: linked(stellaris.scale_by_staleness(), n, staleness=jnp.array([n, -1])),
     "delay_compensate": lambda n: stellaris.delay_compensate(tree(n), tree(n + 1), tree(n + 2), 0.5),
     "add_delay_compensation": lambda n: linked(stellaris.add_delay_compensation(0.5), n, params_then=tree(n)),
+    "reduce_by_gap": lambda n: stellaris.reduce_by_gap(tree(n), tree(n + 1), tree(n + 2), tree(n + 3)),
+    "gap_aware": lambda n: linked(stellaris.gap_aware(optax.sgd(0.1)), n, params_then=tree(n)),
+    "limit_alignment": lambda n: stellaris.limit_alignment(tree(n), tree(n + 1), limit=0.1),
     "apply_update": lambda n: stellaris.apply_update(optimizer, update(n), tree(n), optimizer.init(tree(n))),
     "apply_update, sequential": lambda n: stellaris.apply_update(
         optimizer, update(n, "sequential"), tree(n), optimizer.init(tree(n))
     ),
     "apply_update, careful": lambda n: stellaris.apply_update(
         careful, update(n), tree(n), careful.init(tree(n)), params_then=tree(n + 1)
+    ),
+    "apply_update, adaptive": lambda n: stellaris.apply_update(
+        adaptive,
+        update(n),
+        tree(n),
+        adaptive.init(tree(n)),
+        params_then=tree(n + 1),
+        effective_sample_fraction=jnp.float32(0.5),
     ),
     "lag_report": lambda n: stellaris.lag_report(
         jnp.full((T, B), n, jnp.int32), x(n), mask(n), clipped=mask(n), truncated=mask(n)

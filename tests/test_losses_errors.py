@@ -14,6 +14,7 @@ from stellaris import (
     impala_loss,
     ppo_loss,
     ppo_penalty_loss,
+    sapo_loss,
     truncated_policy_gradient_loss,
     value_loss,
 )
@@ -40,6 +41,7 @@ REQUIRED = {
     truncated_policy_gradient_loss: ["log_prob", "log_ratio", "advantage"],
     impact_loss: ["log_ratio", "target_log_ratio", "advantage"],
     decoupled_ppo_loss: ["log_ratio", "proximal_log_ratio", "advantage"],
+    sapo_loss: ["log_ratio", "advantage"],
     value_loss: ["value", "target"],
 }
 
@@ -64,6 +66,25 @@ def raises(error, message, loss, arguments):
         (ppo_loss, {"clip": math.nan}, "clip=nan is not positive"),
         (ppo_loss, {"clip": jnp.full(3, 0.2)}, r"clip has shape \(3,\): expected log_ratio's \(2, 3\)"),
         (ppo_loss, {"clip_high": 0.0}, r"clip_high=0\.0 is not positive"),
+        (ppo_loss, {"clip_high": -0.1}, r"clip_high=-0\.1 is not positive"),
+        (
+            ppo_loss,
+            {"clip_high": jnp.full((2, 1), 0.2)},
+            r"clip_high has shape \(2, 1\): expected log_ratio's \(2, 3\)",
+        ),
+        (impact_loss, {"clip_high": 0.0}, r"clip_high=0\.0 is not positive"),
+        (impact_loss, {"clip": jnp.full(3, 0.2)}, r"clip has shape \(3,\): expected log_ratio's \(2, 3\)"),
+        (decoupled_ppo_loss, {"clip_high": math.nan}, "clip_high=nan is not positive"),
+        (decoupled_ppo_loss, {"weight": -0.5}, r"weight=-0\.5 is negative or not a number"),
+        (decoupled_ppo_loss, {"weight": math.nan}, "weight=nan is negative or not a number"),
+        (decoupled_ppo_loss, {"weight": jnp.ones(2)}, r"weight has shape \(2,\): expected log_ratio's \(2, 3\)"),
+        (decoupled_ppo_loss, {"weight": 1.0, "ratio_cap": 0.0}, r"ratio_cap=0\.0 is not positive"),
+        (decoupled_ppo_loss, {"weight": 1.0, "ratio_cap": jnp.ones(2)}, r"ratio_cap has shape \(2,\)"),
+        (truncated_policy_gradient_loss, {"ratio_floor": -0.5}, r"ratio_floor=-0\.5 is negative or not a number"),
+        (sapo_loss, {"advantage": jnp.zeros(3)}, r"advantage has shape \(3,\): expected log_ratio's \(2, 3\)"),
+        (sapo_loss, {"temperature": 0.0}, r"temperature=0\.0 is not positive"),
+        (sapo_loss, {"negative_temperature": -1}, "negative_temperature=-1 is not positive"),
+        (sapo_loss, {"ratio_cap": jnp.ones(3)}, r"ratio_cap has shape \(3,\): expected log_ratio's \(2, 3\)"),
         (value_loss, {"target": jnp.zeros((2, 1))}, r"target has shape \(2, 1\): expected value's \(2, 3\)"),
         (value_loss, {"old_value": jnp.zeros(6)}, r"old_value has shape \(6,\): expected value's \(2, 3\)"),
         (value_loss, {"clip": -1.0, "old_value": ZEROS}, r"clip=-1\.0 is not positive"),
@@ -95,7 +116,8 @@ def test_errors(loss, arguments, message, unchecked):
 @pytest.mark.parametrize(
     ("loss", "name"),
     [(loss, name) for loss, names in REQUIRED.items() for name in names]
-    + [(ppo_loss, "ratio_cap"), (impact_loss, "ratio_cap"), (value_loss, "old_value")],
+    + [(ppo_loss, "ratio_cap"), (impact_loss, "ratio_cap"), (value_loss, "old_value")]
+    + [(ppo_loss, "clip"), (impact_loss, "clip_high"), (decoupled_ppo_loss, "weight")],
 )
 def test_integers(loss, name, unchecked):
     """Integers where floats are due: the error names the argument and its type."""
@@ -115,6 +137,10 @@ def test_integers(loss, name, unchecked):
             r"clip has shape \(3,\): expected one number",
         ),
         (ppo_loss, {"ratio_cap": "2"}, "ratio_cap='2' is not a number"),
+        (decoupled_ppo_loss, {"weight": "1"}, "weight='1' is not a number"),
+        (truncated_policy_gradient_loss, {"ratio_floor": None}, "ratio_floor=None is not a number"),
+        (truncated_policy_gradient_loss, {"ratio_floor": jnp.ones((2, 3))}, r"ratio_floor has shape \(2, 3\)"),
+        (sapo_loss, {"temperature": jnp.ones(3)}, r"temperature has shape \(3,\): expected one number"),
         (impact_loss, {"rho": "2"}, "rho='2' is not a number"),
         (value_loss, {"huber": "1"}, "huber='1' is not a number"),
         (ppo_loss, {"advantage": [[0.0] * 3] * 2}, "advantage is a list: expected an array"),

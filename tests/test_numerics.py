@@ -1,4 +1,7 @@
-"""Transformations, types, shapes and extremes of every function of returns, truncation and losses, in one table."""
+"""Transformations, types, shapes and extremes of every function of returns, truncation, losses and weights per sample.
+
+One table for all of them.
+"""
 
 import functools
 import math
@@ -6,13 +9,17 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stellaris import (
     adapt_kl_coefficient,
+    adaptive_clip,
     approximate_kl,
+    approximate_proximal_log_ratio,
+    behaviour_weight,
     decoupled_ppo_loss,
     exponential_weight,
     gae,
@@ -25,12 +32,18 @@ from stellaris import (
     polynomial_weight,
     ppo_loss,
     ppo_penalty_loss,
+    probability_mask,
+    sapo_loss,
+    scale_by_effective_samples,
+    second_moment_mask,
+    sequence_mask,
     staleness_aware,
     staleness_threshold,
     staleness_weight,
     truncate_ratio,
     truncated_policy_gradient_loss,
     value_loss,
+    vespo_weight,
     vtrace,
 )
 
@@ -60,10 +73,38 @@ FUNCTIONS = {
     "truncated_policy_gradient_loss": (truncated_policy_gradient_loss, "pxa"),
     "impact_loss": (lambda x, y, a, c: impact_loss(x, y, a, ratio_cap=c), "xxac"),
     "decoupled_ppo_loss": (lambda x, y, a, c: decoupled_ppo_loss(x, y, a, ratio_cap=c), "xxac"),
+    "ppo_loss, two widths": (lambda x, a, c, e: ppo_loss(x, a, clip=c / 4, clip_high=e / 8), "xacc"),
+    "impact_loss, two widths": (lambda x, y, a: impact_loss(x, y, a, clip=0.1, clip_high=0.3), "xxa"),
+    "decoupled_ppo_loss, weighted": (
+        lambda x, y, a, c: decoupled_ppo_loss(x, y, a, clip=0.1, clip_high=0.3, weight=jnp.minimum(c, 1.5)),
+        "xxac",
+    ),
+    "decoupled_ppo_loss, weighted and capped": (
+        lambda x, y, a, c: decoupled_ppo_loss(x, y, a, weight=1.5, ratio_cap=c),
+        "xxac",
+    ),
+    "truncated_policy_gradient_loss, floored": (
+        lambda p, x, a: truncated_policy_gradient_loss(p, x, a, ratio_cap=1.5, ratio_floor=0.7),
+        "pxa",
+    ),
+    "sapo_loss": (sapo_loss, "xa"),
+    "sapo_loss, capped": (
+        lambda x, a, c: sapo_loss(x, a, temperature=0.5, negative_temperature=2.0, ratio_cap=c),
+        "xac",
+    ),
+    "behaviour_weight": (lambda x, c: behaviour_weight(x, low=0.5, high=c).weight, "xc"),
+    "behaviour_weight, masked": (lambda x: behaviour_weight(x, low=0.5, high=1.5, outside="mask").weight, "x"),
+    "vespo_weight": (vespo_weight, "xa"),
+    "approximate_proximal_log_ratio": (
+        lambda x: approximate_proximal_log_ratio(importance_ratio(x), jnp.full(x.shape, 3)),
+        "x",
+    ),
     "value_loss": (lambda v, g: value_loss(v, g), "ww"),
     "value_loss, clipped": (lambda v, g, o: value_loss(v, g, old_value=o, clip=0.2, loss_clip=2.0, huber=0.5), "www"),
 }
 RETURNS = ("gae", "vtrace", "vtrace, capped")
+#: Constants: without a gradient.
+FROZEN = ("vtrace", "global_ratio_cap", "behaviour_weight", "vespo_weight", "approximate_proximal_log_ratio")
 every_function = pytest.mark.parametrize("name", FUNCTIONS)
 
 
@@ -119,7 +160,7 @@ def test_transformations(name):
     close(got["vmap"], got["value"])
     close(got["checkpoint"], got["gradient"])
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(got))
-    frozen = name.startswith(("vtrace", "global_ratio_cap"))
+    frozen = name.startswith(FROZEN)
     assert any(np.any(x) for x in jax.tree.leaves(got["gradient"])) != frozen
 
 
@@ -276,6 +317,17 @@ SATURATED = [
     (impala_loss, (-9e5, 1e8), 9e13, -1e8),
     (truncated_policy_gradient_loss, (-math.inf, -math.inf, 1e8), 1e14 / E30, 0.0),
     (truncated_policy_gradient_loss, (-1.0, 1e4, 1e8), 1e8, -1e8),
+    (functools.partial(truncated_policy_gradient_loss, ratio_floor=0.5), (-1.0, -math.inf, 1e8), 0.5e8, -0.5e8),
+    (functools.partial(ppo_loss, clip_high=0.5), (1e4, 1e8), -1.5e8, 0.0),
+    (sapo_loss, (1e4, 1e8), -4e8, 0.0),
+    (sapo_loss, (1e4, -1e8), 4e8 / 1.05, 0.0),
+    (sapo_loss, (-math.inf, 1e8), -4e8 / (1 + math.e), 0.0),
+    (functools.partial(decoupled_ppo_loss, weight=2.0), (1e4, -math.inf, -1e8), 2e8 * E30, 0.0),
+    (functools.partial(decoupled_ppo_loss, weight=2.0), (1e4, 1e4, -1e8), 2e8, 0.0),
+    (functools.partial(decoupled_ppo_loss, weight=2.0), (-math.inf, 0.0, 1e8), -2e8 / E30, 0.0),
+    (lambda x: behaviour_weight(x, high=math.inf).weight, (1e4,), E30, 0.0),
+    (lambda x: behaviour_weight(x, outside="mask").weight, (1e4,), 0.0, 0.0),
+    (lambda x: approximate_proximal_log_ratio(x, jnp.int32(4)), (-1e4,), -7500.0, 0.0),
     (impact_loss, (1e4, 1e4, -1e8), 1e8, 0.0),
     (impact_loss, (1e4, -math.inf, -1e8), 2e8 * E30, 0.0),
     (decoupled_ppo_loss, (1e4, 1e4, -1e8), E30 * 1e8, 0.0),
@@ -339,6 +391,32 @@ SETTINGS = {
     "vtrace": (
         lambda s: vtrace(*arrays_of("vtrace"), lambda_=s, rho_clip=2 * s, c_clip=s / 2, pg_rho_clip=3 * s).advantage,
         (0.5, 0.9),
+    ),
+    "ppo_loss, two widths": (lambda s: ppo_loss(x, a, clip=s / 2, clip_high=s), (0.1, 0.3)),
+    "impact_loss, two widths": (lambda s: impact_loss(x, x / 2, a, clip_high=s), (0.1, 0.3)),
+    "decoupled_ppo_loss, weight": (lambda s: decoupled_ppo_loss(x, x / 2, a, clip_high=s, weight=3 * s), (0.1, 0.3)),
+    "truncated_policy_gradient_loss, floor": (
+        lambda s: truncated_policy_gradient_loss(-abs(x), x, a, ratio_floor=s),
+        (0.0, 0.9),
+    ),
+    "sapo_loss": (lambda s: sapo_loss(x, a, temperature=s, negative_temperature=2 * s, ratio_cap=s), (0.9, 1.3)),
+    "behaviour_weight": (lambda s: behaviour_weight(x, low=s / 2, high=s), (0.9, 1.3)),
+    "behaviour_weight, masked": (lambda s: behaviour_weight(x, low=s / 2, high=s, outside="mask"), (0.9, 1.3)),
+    "vespo_weight": (
+        lambda s: vespo_weight(x, a, power=s, decay=2 * s, negative_power=3 * s, negative_decay=s / 2),
+        (0.5, 2.0),
+    ),
+    "second_moment_mask": (lambda s: second_moment_mask(x, a, bound=s), (0.0, 0.1)),
+    "probability_mask": (lambda s: probability_mask(x - 2, x / 2 - 2, a, bound=s), (0.01, 0.1)),
+    "sequence_mask": (lambda s: sequence_mask(x, a, bound=s), (0.0, 0.1)),
+    "adaptive_clip": (lambda s: adaptive_clip(x, clip=s, clip_high=2 * s, quantile=s), (0.1, 0.5)),
+    "scale_by_effective_samples": (
+        lambda s: scale_by_effective_samples(s).update(x, optax.EmptyState(), effective_sample_fraction=s / 4)[0],
+        (0.9, 1.0),
+    ),
+    "scale_by_effective_samples, fraction": (
+        lambda s: scale_by_effective_samples(0.5).update(x, optax.EmptyState(), effective_sample_fraction=s)[0],
+        (0.1, 0.9),
     ),
     "staleness_weight": (lambda s: staleness_weight(LATE, smoothness=s), (1.0, 3.0)),
     "polynomial_weight": (lambda s: polynomial_weight(LATE, power=s), (0.0, 0.5)),
