@@ -62,7 +62,7 @@ def behaviour_weight(
     Args:
       log_ratio: `[...]` log-probability under the policy in question minus that under the behaviour policy.
       low: least ratio, a number or `[...]`, at least 0.
-      high: largest ratio, a number or `[...]`, above 0 and not below `low`; `math.inf` for no bound.
+      high: largest ratio, a number or `[...]`, not below `low`; `math.inf` for no bound.
       outside: `"clamp"` or `"mask"`.
 
     Returns:
@@ -87,8 +87,7 @@ def behaviour_weight(
       ([0.0, 1.0, 0.0], [False, True, False])
     """
     checks.floats(log_ratio=log_ratio)
-    checks.per_sample(log_ratio, "log_ratio", checks.not_negative, low=low)
-    checks.per_sample(log_ratio, "log_ratio", checks.positive, high=high)
+    checks.per_sample(log_ratio, "log_ratio", checks.not_negative, low=low, high=high)
     _check_order(low, high)
     if outside not in ("clamp", "mask"):
         raise ValueError(f"outside={outside!r} is neither 'clamp' nor 'mask'")

@@ -69,7 +69,7 @@ def sequence_log_ratio(
     there = jnp.ones(steps.shape, bool) if valid is None else jnp.asarray(valid)
     add_up = functools.partial(_totals, segment=segment)
     total = add_up(jnp.where(there, steps, 0.0))
-    return total if over == "sum" else total / jnp.maximum(add_up(there.astype(steps.dtype)), 1.0)
+    return total if over == "sum" else total / jnp.maximum(add_up(there.astype(jnp.int32)), 1).astype(total.dtype)
 
 
 def _totals(x: jax.Array, segment: Any) -> jax.Array:
@@ -82,8 +82,8 @@ def _totals(x: jax.Array, segment: Any) -> jax.Array:
     within = jnp.clip(segment, 0, steps - 1).reshape(steps, math.prod(x.shape[1:]))
     # Columns are next to each other, as they are in the arrays: sums far apart would take turns in the cache.
     number = (within * within.shape[1] + jnp.arange(within.shape[1], dtype=jnp.int32)[None]).ravel()
-    sums = jax.ops.segment_sum(jnp.where(known, x, 0.0).ravel(), number, num_segments=x.size)
-    return jnp.where(known, sums[number].reshape(x.shape), jnp.nan)
+    sums = jax.ops.segment_sum(jnp.where(known, x, 0).ravel(), number, num_segments=x.size)
+    return jnp.where(known, sums[number].reshape(x.shape), jnp.nan if x.dtype.kind == "f" else 0)
 
 
 def approximate_proximal_log_ratio(

@@ -213,7 +213,8 @@ def impala_loss(log_prob: Float[Array, "*batch"], advantage: Float[Array, "*batc
     """
     checks.floats(log_prob=log_prob, advantage=advantage)
     checks.same_shape(log_prob, "log_prob", advantage=advantage)
-    return -jnp.maximum(log_prob, min_log_prob(log_prob)) * advantage
+    least = min_log_prob(log_prob)
+    return -jnp.where(log_prob < least, least, log_prob) * advantage
 
 
 def truncated_policy_gradient_loss(
@@ -514,7 +515,10 @@ def _trust_region(log_ratio: Array, clip: Any, clip_high: Any) -> tuple[Any, Any
 
 
 def _clipped_surrogate(ratio: Array, advantage: Array, low: Array | float, high: Array | float) -> Array:
-    return -jnp.minimum(ratio * advantage, jnp.clip(ratio, low, high) * advantage)
+    """`-min(ratio A, clip(ratio, low, high) A)`: of the two bounds the advantage's sign chooses one."""
+    # By choices, whose gradient costs less than that of a minimum, and is whole at the bound itself.
+    above, below = jnp.where(ratio > high, high, ratio), jnp.where(ratio < low, low, ratio)
+    return -jnp.where(jnp.asarray(advantage) > 0, above, below) * advantage
 
 
 def _check(log_ratio: Array, **arrays: Array) -> None:

@@ -47,8 +47,9 @@ def importance_ratio(log_ratio: Float[Array, "*batch"]) -> Float[Array, "*batch"
 
 def saturated(log_ratio: Array) -> jax.Array:
     """Log-ratios clipped so that the ratio times an advantage is finite."""
-    most = math.log(largest(jnp.result_type(log_ratio))) - ROOM
-    return jnp.clip(log_ratio, -MAX_LOG_RATIO, min(MAX_LOG_RATIO, most))
+    most = min(MAX_LOG_RATIO, math.log(largest(jnp.result_type(log_ratio))) - ROOM)
+    # By choices, whose gradient costs less than that of a minimum.
+    return jnp.where(log_ratio > most, most, jnp.where(log_ratio < -MAX_LOG_RATIO, -MAX_LOG_RATIO, log_ratio))
 
 
 def global_ratio_cap(log_ratios: Float[Array, "V *batch"], *, rho: Scalar = 1.0) -> Float[Array, "*batch"]:

@@ -1,6 +1,7 @@
 """Which samples learn at all, and how far: masks and clip widths from how far the policy has moved.
 
-A mask `kept` goes around any loss: `jnp.where(kept, loss, 0.0)`, under which a dropped sample has exactly no gradient.
+A mask `kept` goes around any loss: `jnp.where(kept, loss, 0.0)`, under which a dropped sample has exactly no gradient,
+provided that its log-ratio is a number.
 None of these functions has a gradient of its own. Their sources divide by all samples, kept or not.
 """
 
@@ -225,7 +226,9 @@ def adaptive_clip(
     share = 2.0 * jnp.square(inverse) / (1.0 + jnp.square(inverse))
     narrowed = jnp.where(threshold > 0, share, 1.0)
     high = clip if clip_high is None else clip_high
-    return ClipWidths(jnp.where(moved > 0, clip, clip * narrowed), jnp.where(moved > 0, high * narrowed, high))
+    low, high = jnp.where(moved > 0, clip, clip * narrowed), jnp.where(moved > 0, high * narrowed, high)
+    dtype = jnp.result_type(log_ratio)
+    return ClipWidths(low.astype(dtype), high.astype(dtype))
 
 
 def _constant(x: Array) -> jax.Array:
