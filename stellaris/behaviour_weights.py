@@ -48,16 +48,19 @@ def behaviour_weight(
     `proximal / behaviour` beside a loss whose own ratio is `pi / proximal`. A loss whose ratio is already
     `pi / behaviour`, such as `ppo_loss` of it, must not be weighted by that ratio again.
 
-    Known by these names, with the bounds that their authors or code take:
+    Known by these names, with the bounds and the denominators that their authors or their code take:
 
-    * truncated importance sampling (TIS; Yao et al. 2025): `high=2.0`; of a sequence, `sequence_log_ratio(...)`, 2 to
-    8;
-    * masked importance sampling (MIS), IcePop (Ring-1T 2025): `outside="mask", low=0.5, high=5.0`;
-    * AReaL (Fu et al. 2025): `outside="mask", high=5.0` of `proximal / behaviour`, in `decoupled_ppo_loss`;
-    * rejection by the geometric mean: `.kept` of `over="mean"`, `low=0.999, high=1.001`;
-    * TOPR (Le Roux et al. 2025), for `impala_loss`: `low=jnp.where(advantage > 0, 1.0, 0.0), high=1.0`;
-    * P3O's cap: `high=effective_sample_fraction(log_ratio, valid)`;
-    * Stellaris' cap: `high=global_ratio_cap(...)`.
+    * truncated importance sampling (TIS; Yao et al. 2025): `high=2.0`; of sequences 2 to 8. All valid steps.
+    * masked importance sampling (MIS), IcePop (Ring-1T 2025): `outside="mask", low=0.5, high=5.0`. All valid steps, of
+      each sequence and then of the sequences.
+    * AReaL (Fu et al. 2025): `outside="mask", high=5.0` of `proximal / behaviour`, in `decoupled_ppo_loss`. All valid
+      steps, counted before the mask; RLinf divides by those that are kept.
+    * rejection by the geometric mean: `.kept` of `low=0.999, high=1.001, outside="mask"`. verl divides by what is kept,
+      TRL by all.
+    * TOPR (Le Roux et al. 2025), of whole sequences, for `impala_loss`: `low=jnp.where(advantage > 0, 1.0, 0.0),
+      high=1.0`; the paper's advantage is a reward of 1 or -1. The steps of each sequence.
+    * P3O (2026): `high=effective_sample_fraction(log_ratio, valid)`. All valid steps.
+    * Stellaris: `high=global_ratio_cap(...)`.
 
     Args:
       log_ratio: `[...]` log-probability under the policy in question minus that under the behaviour policy.
@@ -74,8 +77,7 @@ def behaviour_weight(
 
     Source:
       Ionides 2008, Truncated Importance Sampling, whose level grows with the number of samples; a constant is that of
-      Espeholt et al. 2018, IMPALA. The names above; their means divide by all samples, except that TRL and verl's
-      rejection divide by those kept.
+      Espeholt et al. 2018, IMPALA. The names above.
 
     Example:
       >>> import jax.numpy as jnp
@@ -129,7 +131,8 @@ def vespo_weight(
       ValueError: if the shapes differ, or a setting is negative.
 
     Source:
-      Shen et al. 2026, VESPO: Variational Sequence-Level Soft Policy Optimization, with its settings.
+      Shen et al. 2026, VESPO: Variational Sequence-Level Soft Policy Optimization for Stable Off-Policy LLM Training,
+      Eq. 20, with its settings; its mean is over all valid steps of the batch.
 
     Example:
       >>> import jax.numpy as jnp

@@ -106,7 +106,8 @@ def probability_mask(
       ValueError: if the shapes differ, `bound` is not positive, or `divergence` is neither of its values.
 
     Source:
-      Qi et al. 2026, Rethinking the Trust Region in LLM Reinforcement Learning (DPPO), Eq. 12 to 16.
+      Qi et al. 2026, Rethinking the Trust Region in LLM Reinforcement Learning (DPPO), Eq. 12 to 16; its mean is over
+      all samples, dropped or not.
 
     Example:
       >>> import jax.numpy as jnp
@@ -148,7 +149,8 @@ def sequence_mask(
       ValueError: if the shapes differ, or `bound` is negative.
 
     Source:
-      DeepSeek-AI 2025, DeepSeek-V3.2: Pushing the Frontier of Open Large Language Models, Eq. 9.
+      DeepSeek-AI 2025, DeepSeek-V3.2: Pushing the Frontier of Open Large Language Models, Eq. 9. Its mean is over the
+      steps of each sequence, then over all sequences, dropped or not; its penalty on the divergence is not masked.
 
     Example:
       >>> import jax.numpy as jnp

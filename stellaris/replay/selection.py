@@ -16,6 +16,7 @@ from stellaris import checks
 from stellaris.replay import weight_tree
 from stellaris.replay.table import EMPTY, TOO_FEW, Table
 from stellaris.replay.weight_tree import WeightTree
+from stellaris.replay.whole_numbers import below
 from stellaris.types import Array, Scalar
 
 #: How trajectories are chosen: with equal chances, with chances in proportion to their weights, or by largest weight.
@@ -107,7 +108,7 @@ def _uniform(table: Table, key: jax.Array, count: int, axis: str | None) -> Sele
     """Numbers of trajectories, counted through the shards."""
     sizes = _of_all(table.size, axis)
     ends = jnp.cumsum(sizes, dtype=jnp.int32)
-    drawn = jax.random.randint(key, (count,), 0, jnp.maximum(ends[-1], 1), jnp.int32)
+    drawn = below(key, jnp.maximum(ends[-1], 1), (count,))
     # Of an empty table a row is named that is there, though it is not to be used: collecting reads it.
     shard = jnp.minimum(jnp.searchsorted(ends, drawn, side="right"), len(sizes) - 1).astype(jnp.int32)
     row = drawn - (ends - sizes)[shard]
@@ -118,9 +119,11 @@ def _uniform(table: Table, key: jax.Array, count: int, axis: str | None) -> Sele
 def _weighted(table: Table, tree: WeightTree, key: jax.Array, count: int, axis: str | None) -> Selection:
     """By the shards' totals one of these, and in it a trajectory: as if the totals were a tree's highest level."""
     totals = _of_all(weight_tree.total(tree), axis)
-    random = jax.random.uniform(key, (1 + len(tree), count), jnp.float32)
-    shard = weight_tree.choose(jnp.broadcast_to(totals, (count, len(totals))), random[0])
-    row = weight_tree.draw(tree, random[1:])
+    random = jax.random.uniform(key, (len(tree) + (axis is not None), count), jnp.float32)
+    row = weight_tree.draw(tree, random[: len(tree)])
+    shard = jnp.zeros_like(row)
+    if axis is not None:
+        shard = weight_tree.choose(jnp.broadcast_to(totals, (count, len(totals))), random[-1])
     here = jnp.int32(0) if axis is None else jax.lax.axis_index(axis)
     index = _sum(jnp.where(shard == here, here * table.capacity + row, 0), axis)
     weight = _sum(jnp.where(shard == here, tree[0][row], 0.0), axis)

@@ -14,6 +14,7 @@ from stellaris import checks
 from stellaris.replay.memory import where_it_is
 from stellaris.replay.selection import Selection
 from stellaris.replay.table import Table
+from stellaris.replay.whole_numbers import below
 from stellaris.types import Array
 
 
@@ -75,7 +76,7 @@ def random_steps(
     length = table.length[row]
     if axis is not None:
         length = jax.lax.psum(jnp.where(shard, length, 0), axis)  # type: ignore[no-untyped-call]
-    return jax.random.randint(key, length.shape, 0, jnp.maximum(length, 1), jnp.int32)
+    return below(key, jnp.maximum(length, 1), length.shape)
 
 
 def collect(

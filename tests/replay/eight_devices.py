@@ -12,6 +12,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 from stellaris.replay import Window, check, files, selection, sharded, table
 from stellaris.replay.sharded import Shards
+from stellaris.replay.whole_numbers import below
 
 CAPACITY, STEPS = 5, 6  # of each shard
 SPEC = {
@@ -133,11 +134,11 @@ def test_every_selector_and_window_agrees_with_numpy(over, by, replace):
     held = np.array([*known])
     weight = np.array([known[row][2] for row in held])
     if by == "uniform" and replace:
-        numbers = jax.random.randint(jax.random.key(3), (count,), 0, len(held), jnp.int32)
+        numbers = below(jax.random.key(3), len(held), (count,))
         np.testing.assert_array_equal(rows, held[numbers])
     if by == "weight" and replace:
         points = np.asarray(jax.random.uniform(jax.random.key(3), (2, count), jnp.float32))
-        np.testing.assert_array_equal(rows, [weighted(known, over.number, *point) for point in points.T])
+        np.testing.assert_array_equal(rows, [weighted(known, over.number, shard, row) for row, shard in points.T])
     if by == "top":
         np.testing.assert_array_equal(rows, held[np.argsort(-weight, stable=True)[:count]])
     else:
@@ -147,7 +148,7 @@ def test_every_selector_and_window_agrees_with_numpy(over, by, replace):
 
     steps = sharded.random_steps(shards, drawn, jax.random.key(4), over=over)
     lengths = np.array([known[row][1] for row in rows])
-    np.testing.assert_array_equal(steps, jax.random.randint(jax.random.key(4), (count,), 0, lengths, jnp.int32))
+    np.testing.assert_array_equal(steps, below(jax.random.key(4), lengths, (count,)))
     batch = sharded.collect(shards, drawn, WINDOWS, step=steps, over=over)
     values, masks = windowed(known, rows, np.asarray(steps))
     for name, window in WINDOWS.items():
