@@ -14,8 +14,7 @@ from stellaris.types import Array, Scalar, Tree, at_least_float32
 def effective_sample_fraction(
     log_ratio: Float[Array, "*batch"], valid: Bool[Array, "*batch"] | None = None
 ) -> Float[jax.Array, ""]:
-    """The effective sample size of importance weights, as a fraction: `(sum w)^2 / (n sum w^2)` for `w =
-    exp(log_ratio)`.
+    """The effective sample size of importance weights as a fraction: `(sum w)^2 / (n sum w^2)`, `w = exp(log_ratio)`.
 
     It is 1 for equal weights and `1 / n` if one weight is all. The weights are not bounded, and never computed: only
     their logarithms are.

@@ -89,8 +89,7 @@ def _totals(x: jax.Array, segment: Any) -> jax.Array:
 def approximate_proximal_log_ratio(
     log_ratio: Float[Array, "*batch"], staleness: Int[Array, "*batch"]
 ) -> Float[Array, "*batch"]:
-    """The log-ratio of a proximal policy between behaviour and learning policy, by their versions: `(1 - 1/d)
-    log_ratio`.
+    """The log-ratio of a proximal policy between behaviour and learning policy: `(1 - 1/d) log_ratio` at a lag of `d`.
 
     Decoupled PPO asks for the log-probabilities of a recent policy, which cost a forward pass. This takes the policy
     one version before the one that learns, on the line between the two in log-probability, instead. For an action `d`

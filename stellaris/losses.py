@@ -277,8 +277,8 @@ def impact_loss(
 ) -> Float[Array, "*batch"]:
     """IMPACT's surrogate: PPO's, clipped around a slowly moving target policy instead of the behaviour policy.
 
-    `-min(R A, clip(R, 1 - clip, 1 + clip_high) A)` with `R = min(exp(log_ratio), cap) * min(exp(-target_log_ratio),
-    rho)`, which is `pi / target` where neither bound acts.
+    `-min(R A, clip(R, 1 - clip, 1 + clip_high) A)` with
+    `R = min(exp(log_ratio), cap) * min(exp(-target_log_ratio), rho)`, which is `pi / target` where neither bound acts.
 
     Args:
       log_ratio: `[...]` log-probability under the policy that learns minus that under the behaviour policy.
