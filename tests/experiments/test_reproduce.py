@@ -1,5 +1,6 @@
 """`python -m experiments reproduce`: every figure's study, whatever becomes of one of them."""
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,33 @@ def test_what_is_reproduced() -> None:
     figures = reproduce.figures()
     assert {"stellaris-training", "stellaris-why", "stellaris-motivation"} <= {*figures}
     assert not {"tuning", "quickstart", "reproduce"} & {*figures}
+
+
+def test_every_figure_takes_the_options_that_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real ones' own command lines, none of which runs."""
+    seen: dict[str, Any] = {}
+
+    def entry(name: str, real: Any) -> Any:
+        def main(arguments: Any) -> int:
+            seen[name] = arguments
+            return 0
+
+        module = SimpleNamespace(add_arguments=real.load().add_arguments, main=main)
+        return SimpleNamespace(minutes=real.minutes, load=lambda: module)
+
+    figures = {
+        name: entry(name, real)
+        for name, real in catalogue.EXPERIMENTS.items()
+        if "small" in real.minutes and name != "reproduce"
+    }
+    monkeypatch.setattr(catalogue, "EXPERIMENTS", figures)
+    for preset in ("smoke", "small", "paper"):
+        seen.clear()
+        words = SimpleNamespace(preset=preset, jobs=1, out=Path("there"))
+        assert reproduce.main(words) == 0
+        assert {*seen} == {*figures} - {"tuning"}
+    assert (seen["gear-hopper"].preset, seen["gear-hopper"].out) == ("small", Path("there/gear-hopper"))
+    assert seen["stellaris-why"].out == Path("there")
 
 
 @pytest.mark.parametrize(
