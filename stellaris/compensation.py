@@ -8,7 +8,7 @@ import optax
 from jaxtyping import Int
 
 from stellaris import checks
-from stellaris.diagnostics import tree_dot
+from stellaris.diagnostics import scaled, tree_dot
 from stellaris.types import Scalar, Tree, at_least_float32
 
 #: Added to a mean square before its root is taken, as the adaptive form's authors do.
@@ -266,11 +266,11 @@ def limit_alignment(gradient: Tree, previous: Tree, *, limit: Scalar) -> Tree:
             raise ValueError(f"limit={limit} lies outside [0, 1)")
     _check_like(gradient, previous=previous)
     # Both relative to their largest elements, so that squares neither underflow nor overflow.
-    (scaled, largest), (before, _) = _scaled(gradient), _scaled(previous)
+    (now, largest), (before, _) = scaled(gradient), scaled(previous)
     length = tree_dot(before, before)
     unit = jnp.where(length > 0, length, 1.0)
-    along = tree_dot(scaled, before) / unit  # the parallel part, in units of the previous gradient
-    orthogonal = jax.tree.map(lambda g, p: g - (along * p).astype(g.dtype), scaled, before)
+    along = tree_dot(now, before) / unit  # the parallel part, in units of the previous gradient
+    orthogonal = jax.tree.map(lambda g, p: g - (along * p).astype(g.dtype), now, before)
     most = jnp.sqrt(tree_dot(orthogonal, orthogonal) / unit) * limit / jnp.sqrt(1.0 - jnp.square(limit))
     shrunk = (along > most) & (length > 0)
 
@@ -278,15 +278,6 @@ def limit_alignment(gradient: Tree, previous: Tree, *, limit: Scalar) -> Tree:
         return jnp.where(shrunk, ((o + (most * p).astype(o.dtype)) * largest).astype(jnp.result_type(g)), g)
 
     return jax.tree.map(limited, gradient, orthogonal, before)
-
-
-def _scaled(tree: Tree) -> tuple[Tree, jax.Array]:
-    """A tree relative to its largest element, in float32 at least, and that element; 1 for zero."""
-    wide = jax.tree.map(lambda x: jnp.asarray(x, at_least_float32(jnp.result_type(x))), tree)
-    maxima = [jnp.max(jnp.abs(x), initial=0.0) for x in jax.tree.leaves(wide)]
-    largest = jnp.max(jnp.stack(maxima)) if maxima else jnp.zeros(())
-    largest = jnp.where(largest > 0, largest, 1.0)
-    return jax.tree.map(lambda x: x / largest.astype(x.dtype), wide), largest
 
 
 def _check_like(gradient: Tree, **trees: Tree) -> None:

@@ -255,15 +255,21 @@ def gradient_cosine(first: Tree, second: Tree) -> Float[jax.Array, ""]:
         checks.floats(**{f"first{name}": a, f"second{name}": b})
         checks.same_shape(a, f"first{name}", **{f"second{name}": b})
     # Scaled by their largest elements first, so that squares neither underflow nor overflow.
-    a, b = _scaled(first), _scaled(second)
+    (a, _), (b, _) = scaled(first), scaled(second)
     norms = jnp.sqrt(tree_dot(a, a) * tree_dot(b, b))
     return tree_dot(a, b) / jnp.where(norms > 0, norms, 1.0)
 
 
-def _scaled(tree: Tree) -> list[jax.Array]:
-    leaves = [jnp.asarray(x, at_least_float32(jnp.result_type(x))) for x in jax.tree.leaves(tree)]
-    largest = jnp.max(jnp.stack([jnp.max(jnp.abs(x), initial=0.0) for x in leaves]))
-    return [x / jnp.where(largest > 0, largest, 1.0) for x in leaves]
+def scaled(tree: Tree) -> tuple[Tree, jax.Array]:
+    """A tree relative to its largest element, in float32 at least, and that element; 1 for zero.
+
+    The squares of such a tree neither underflow nor overflow.
+    """
+    wide = jax.tree.map(lambda x: jnp.asarray(x, at_least_float32(jnp.result_type(x))), tree)
+    maxima = [jnp.max(jnp.abs(x), initial=0.0) for x in jax.tree.leaves(wide)]
+    largest = jnp.max(jnp.stack(maxima)) if maxima else jnp.zeros(())
+    largest = jnp.where(largest > 0, largest, 1.0)
+    return jax.tree.map(lambda x: x / largest.astype(x.dtype), wide), largest
 
 
 def tree_dot(first: Tree, second: Tree) -> jax.Array:

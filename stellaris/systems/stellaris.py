@@ -178,7 +178,6 @@ def _finish(session: Session, loop: _Loop, data: Data) -> None:
         return
     if unseen := int(data.unseen.sum()):
         session.record.discarded(unseen)
-        data.unseen[:] = 0
     loop.finished.append(data)
 
 
