@@ -159,6 +159,14 @@ def test_certain_and_impossible_actions(divergence):
     equal(got, [True, True, True, False, True, True, False, False])
 
 
+def test_each_divergence_has_its_bound():
+    """0.7 to 0.85 are 0.15 apart in variation and 0.072 in nats: beyond the latter's 0.05, and not beyond 0.15."""
+    now, before, advantage = jnp.log(jnp.array([0.85, 0.84, 0.86])), jnp.log(jnp.full(3, 0.7)), jnp.ones(3)
+    equal(probability_mask(now, before, advantage)[1:], [True, False])
+    equal(probability_mask(now, before, advantage, divergence="kl"), [False] * 3)
+    equal(probability_mask(now, before, advantage, bound=0.15, divergence="kl"), [True] * 3)
+
+
 # ---- OPSM -----------------------------------------------------------------------------------------------------------
 
 

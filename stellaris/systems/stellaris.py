@@ -100,15 +100,16 @@ class Stellaris:
             may_update = loop.queued and not loop.updating
             if may_update and (stalled or _ready(aggregator, loop.queue, loop.clock, session.round)):
                 update, loop.queue = _pop(aggregator, loop.queue, loop.clock, session.round)
-                for _ in range(int(update.dropped)):
+                dropped, count, staleness = jax.device_get((update.dropped, update.count, update.staleness))
+                for _ in range(int(dropped)):
                     _drop(session, loop)
-                for staleness in update.staleness[: int(update.count)].tolist():
-                    _apply(session, loop, staleness)
-                if update.count:
+                for versions in staleness[: int(count)].tolist():
+                    _apply(session, loop, versions)
+                if count:
                     group = programs.Group.of(update, loop.params)
                     platform.invoke("parameter", update_policy, group, loop.params, loop.opt_state)
                     loop.updating = True
-                elif update.dropped:
+                elif dropped:
                     _learned(session, loop)  # from nothing; no version comes of it
                     continue
 
