@@ -4,7 +4,10 @@ import ray
 
 
 class Session:
-    """The Ray that is initialised now. Without it no call of Ray's is made, as that would have Ray initialise itself."""
+    """The Ray that is initialised now.
+
+    Once it is over none of Ray's functions is to be called: most of them would have Ray initialise itself.
+    """
 
     def __init__(self) -> None:
         self.number = _number()  #: no other has it.
