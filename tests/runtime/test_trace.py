@@ -237,6 +237,23 @@ def test_a_file_that_is_no_trace(tmp_path):
         Trace.load(tmp_path / "absent.csv")
 
 
+def test_more_names_than_16_bits_count(path):
+    """Of events and functions: every view and every file has them all."""
+    trace, n = Trace(), 40_000
+    for i in range(n):
+        trace.append(float(i), "started", function=f"f{i}", invocation=i)
+    trace.append(0.0, "last", function="g")
+    assert [name for _, _, name, *_ in trace.rows()][-3:] == ["f39998", "f39999", "g"]
+    assert trace.select("last", function="g").time.tolist() == [0.0]
+    table = trace.invocations()
+    assert [table.names[code] for code in table.function[-2:]] == ["f39998", "f39999"]
+    trace.save(path)
+    assert columns(Trace.load(path)) == columns(trace)
+    again = Trace()
+    again.restore_state(trace.save_state())
+    assert columns(again) == columns(trace)
+
+
 @pytest.mark.parametrize("old", [False, True])
 def test_a_crashed_write_leaves_nothing(tmp_path, monkeypatch, old):
     """Neither half a file nor a draft; what was there stays."""
