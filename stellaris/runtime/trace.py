@@ -4,7 +4,7 @@ import os
 import struct
 from array import array
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 import numpy as np
 
@@ -227,7 +227,7 @@ class Trace:
                     frame = pd.read_parquet(file)
                 else:
                     # As text: a function's name may look like a number, and pandas' own reading of numbers may round.
-                    compression = "gzip" if kind == "csv.gz" else None
+                    compression: Literal["gzip"] | None = "gzip" if kind == "csv.gz" else None
                     frame = pd.read_csv(file, dtype=str, keep_default_na=False, compression=compression)
             except (ImportError, MemoryError):
                 raise
