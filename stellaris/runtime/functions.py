@@ -88,8 +88,10 @@ class Retry:
           attempt: its number.
           chance: the random number between 0 and 1.
         """
-        # The exponent is bounded so that the power does not overflow; a wait that still grows has reached its maximum.
-        longest = min(self.first * self.factor ** min(attempt - 2, 100), self.maximum)
+        try:
+            longest = min(self.first * self.factor ** (attempt - 2), self.maximum)
+        except OverflowError:
+            longest = self.maximum if self.first else 0.0
         return longest * (1 - self.jitter + self.jitter * chance)
 
 

@@ -41,6 +41,23 @@ def test_rules_are_some_of_several(monkeypatch):
         unchecked.FunctionSpec(Constant(1.0), overflow="drop")
 
 
+@pytest.mark.parametrize(
+    ("policy", "attempt", "seconds"),
+    [
+        (Retry(first=1.0, factor=1.01), 300, 1.01**298),
+        (Retry(first=1.0, factor=1.01), 10_000, 60.0),
+        (Retry(first=1.0, factor=1e9), 101, 60.0),
+        (Retry(first=0.0, factor=1e9), 101, 0.0),
+        (Retry(first=1e-300, factor=1e9, maximum=1e300), 101, 1e300),
+        (Retry(first=1.0, factor=1.0), 10_000, 1.0),
+        (Retry(first=0.5, factor=2.0, jitter=0.5), 3, 1.0),
+    ],
+)
+def test_waits_grow_up_to_their_maximum(policy, attempt, seconds):
+    """However many attempts that takes, and whatever their power would overflow to."""
+    assert policy.wait(attempt) == pytest.approx(seconds)
+
+
 def test_limits_below_one():
     """Nothing could ever run."""
     with pytest.raises(ValueError, match="max_concurrency=0 is below 1"):
