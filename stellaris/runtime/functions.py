@@ -71,7 +71,7 @@ class Retry:
     jitter: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.limit < 1:
+        if not self.limit >= 1:
             raise ValueError(f"limit={self.limit} is below 1: even the first attempt counts")
         for name in ("first", "maximum"):
             if not 0 <= getattr(self, name) < math.inf:
@@ -183,7 +183,7 @@ class FunctionSpec:
             raise ValueError(f"keep_alive={self.keep_alive} is negative")
         for name in ("max_concurrency", "reserved_concurrency"):
             limit = getattr(self, name)
-            if limit is not None and limit < 1:
+            if limit is not None and not limit >= 1:
                 raise ValueError(f"{name}={limit} is below 1: nothing could ever run")
         most = math.inf if self.max_concurrency is None else self.max_concurrency
         if not 0 <= self.provisioned <= most:
@@ -225,7 +225,7 @@ class Function:
     def __post_init__(self) -> None:
         if not callable(self.body):
             raise TypeError(f"body={self.body!r} cannot be called: expected body(context, *args)")
-        if self.max_batch < 1:
+        if not self.max_batch >= 1:
             raise ValueError(f"max_batch={self.max_batch} is below 1")
         if isinstance(self.upload, int) and self.upload < 0:
             raise ValueError(f"upload={self.upload} is negative: bytes of the result")

@@ -1,6 +1,7 @@
 """Functions: deployments and programs that are refused, and results before the end."""
 
 import importlib.util
+import math
 import sys
 
 import pytest
@@ -81,6 +82,10 @@ def test_how_many_may_be_provisioned(provisioned, limit):
         (lambda: FunctionSpec(Constant(1.0), retry=3), TypeError, r"retry=3: expected Retry\("),
         (lambda: Function(3), TypeError, "body=3 cannot be called"),
         (lambda: Function(nothing, upload=-1), ValueError, "upload=-1 is negative"),
+        (lambda: Function(nothing, max_batch=math.nan), ValueError, "max_batch=nan is below 1"),
+        (lambda: Retry(limit=math.nan), ValueError, "limit=nan is below 1"),
+        (lambda: FunctionSpec(Constant(1.0), max_concurrency=math.nan), ValueError, "max_concurrency=nan is below 1"),
+        (lambda: FunctionSpec(Constant(1.0), reserved_concurrency=math.nan), ValueError, "reserved_concurrency=nan is"),
     ],
 )
 def test_arguments_of_another_kind(unchecked, make, error, message):
