@@ -231,10 +231,17 @@ class Function:
             raise ValueError(f"upload={self.upload} is negative: bytes of the result")
 
     def uploads(self, arguments: tuple[Any, ...]) -> int:
-        """Bytes of what the body will return for these arguments."""
-        if callable(self.upload):
-            return self.upload(*arguments)
-        return self.upload or 0
+        """Bytes of what the body will return for these arguments.
+
+        Raises:
+          ValueError: if `upload` gives a number that is negative or not finite.
+        """
+        if not callable(self.upload):
+            return self.upload or 0
+        nbytes = self.upload(*arguments)
+        if not 0 <= nbytes < math.inf:
+            raise ValueError(f"upload()={nbytes} is negative or not finite: bytes of the result")
+        return nbytes
 
 
 @dataclass(eq=False, slots=True)
