@@ -65,6 +65,7 @@ def main(arguments: argparse.Namespace) -> int:
         from stellaris.runtime import RayPlatform
 
         with _cluster(arguments.address, console), progress.Display(console) as display:
+            recorder = on_cluster.Recorder(display, arguments.out)
             for row in every:
                 if row.name not in chosen and "all" not in chosen:
                     continue
@@ -78,7 +79,8 @@ def main(arguments: argparse.Namespace) -> int:
                 )
                 outcomes.append(outcome)
                 platform = RayPlatform(row.functions, seed=arguments.seed)
-                runs.run(workload, outcome, threads=1, watcher=display, platform=platform)
+                runs.run(workload, outcome, threads=1, watcher=recorder, platform=platform)
+                _write(arguments, outcomes, target)  # now: the next run may end this process
 
     try:
         status = shell.INTERRUPTED if shell.interruptible(learn) else 0
@@ -87,9 +89,9 @@ def main(arguments: argparse.Namespace) -> int:
         status = shell.FAILED
     learned = [outcome for outcome in outcomes if outcome.history]
     if learned:
-        summaries = [runs.summarise(outcome, target) for outcome in learned]
+        summaries = _write(arguments, learned, target)
         console.print(_table(summaries, arguments.env, target))
-        _write(arguments, learned, summaries, target)
+        _draw(arguments, learned, target)
         console.print(f"results: {arguments.out}/  (trace_*.json opens in ui.perfetto.dev)", markup=False)
         if target is not None and any(summary["seconds_to_target"] is None for summary in summaries):
             status = status or shell.FAILED
@@ -127,17 +129,12 @@ def _table(summaries: Sequence[dict[str, object]], env: str, target: float | Non
 
 
 def _write(
-    arguments: argparse.Namespace,
-    outcomes: Sequence[runs.Outcome],
-    summaries: Sequence[dict[str, object]],
-    target: float | None,
-) -> None:
-    """Histories, traces, and the quickstart's pictures."""
-    out = arguments.out
-    out.mkdir(parents=True, exist_ok=True)
-    for outcome in outcomes:
-        write_rows(out / f"history_{outcome.name}.csv", outcome.history)
-        outcome.trace.to_chrome(out / f"trace_{outcome.name}.json")
+    arguments: argparse.Namespace, outcomes: Sequence[runs.Outcome], target: float | None
+) -> Sequence[dict[str, object]]:
+    """Writes the last run's history and trace, and the record of all runs; returns the runs in figures."""
+    write_rows(on_cluster.history_file(arguments.out, outcomes[-1]), outcomes[-1].history)
+    outcomes[-1].trace.to_chrome(arguments.out / f"trace_{outcomes[-1].name}.json")
+    summaries = [runs.summarise(outcome, target) for outcome in outcomes]
     record = {
         "environment": arguments.env,
         "target_return": target,
@@ -145,9 +142,15 @@ def _write(
         "machine": machine.platform(),
         "runs": summaries,
     }
-    with atomic_write(out / "summary.json") as file:
+    with atomic_write(on_cluster.record_file(arguments.out)) as file:
         json.dump(finite(record), file, indent=2)
         file.write("\n")
+    return summaries
+
+
+def _draw(arguments: argparse.Namespace, outcomes: Sequence[runs.Outcome], target: float | None) -> None:
+    """Draws the quickstart's pictures."""
+    out = arguments.out
     systems = [plots.Curves(outcome.contender, [outcome.history]) for outcome in outcomes]
     title = f"{arguments.env} on Ray"
     plots.reward_vs_time(systems, out / "reward_vs_time.png", title=title, target=target, time="wall")

@@ -17,6 +17,7 @@ from experiments.presets import Contender, tuned
 from stellaris.runtime import FunctionSpec, SimulatedPlatform, Trace, Transfer
 from stellaris.runtime.delays import Empirical
 from stellaris.runtime.endings import ENDINGS
+from stellaris.runtime.files import atomic_write
 from stellaris.systems import Budget, Row, Stellaris, Workload, train
 
 DESCRIPTION = "compare staleness, speed and cost on Ray with a simulation that has the delays that were measured there"
@@ -81,14 +82,14 @@ def main(arguments: argparse.Namespace) -> int:
         connect()
         with progress.Display(console) as display:
             for row in chosen:
-                # One by one, so that those that are there are reported if it is interrupted.
-                pairs.extend(_pair(row, workload, seed, arguments.seconds, display) for seed in range(arguments.seeds))
+                for seed in range(arguments.seeds):
+                    pairs.append(_pair(row, workload, seed, arguments.seconds, display))
+                    _write(pairs, arguments.out)  # now: the next run may end this process
 
     status = shell.INTERRUPTED if shell.interruptible(compare) else 0
     if not pairs:
         return status
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    _write(pairs, arguments.out)
+    _write(pairs, arguments.out)  # again, as an interruption may have come before
     _draw(pairs, [row for row in chosen if row.name in {pair.system for pair in pairs}], arguments)
     table, worst = _table(pairs)
     console.print(table)
@@ -254,7 +255,7 @@ def _shares(samples: Sequence[Any]) -> list[Any]:
 
 
 def _write(pairs: Sequence[Pair], out: Path) -> None:
-    with open(out / "runs.csv", "w", newline="") as file:
+    with atomic_write(out / "runs.csv") as file:
         writer = csv.writer(file)
         writer.writerow(("system", "seed", "on", *_QUANTITIES))
         for pair in pairs:

@@ -1,11 +1,15 @@
 """The systems of the other experiments on a Ray cluster: a small one on this machine, and what is deployed there."""
 
 import contextlib
+import csv
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+from experiments.output import write_rows
 from experiments.presets import Contender, architectures
+from experiments.runs import Outcome, Watcher
 from stellaris.aggregation import StalenessAware
 from stellaris.runtime import FunctionSpec
 from stellaris.runtime.delays import Measured
@@ -44,6 +48,55 @@ def two_nodes(processors: int = 8) -> Iterator[str]:
     finally:
         ray.shutdown()
         cluster.shutdown()
+
+
+class Recorder:
+    """Writes each row of a run's history as soon as it is there: Ray may end this process without notice.
+
+    Args:
+      watcher: is told of the runs as well.
+      out: folder of the histories.
+    """
+
+    def __init__(self, watcher: Watcher, out: Path) -> None:
+        self._watcher = watcher
+        self._out = out
+        self._earlier = True  # whether the folder may hold the record of earlier runs
+        self._columns: list[str] = []  # of the file that is being written
+
+    def begin(self, run: Outcome) -> None:
+        """It begins."""
+        self._columns = []
+        self._watcher.begin(run)
+
+    def row(self, run: Outcome) -> None:
+        """A round of it is over."""
+        if self._earlier:
+            record_file(self._out).unlink(missing_ok=True)  # it does not tell of what is written from here on
+            self._earlier = False
+        path = history_file(self._out, run)
+        new = [name for name in run.history[-1] if name not in self._columns]
+        if new:  # the file is written anew, with their columns
+            self._columns += new
+            write_rows(path, run.history)
+        else:
+            with path.open("a", newline="") as file:
+                csv.DictWriter(file, self._columns, lineterminator="\n").writerow(run.history[-1])
+        self._watcher.row(run)
+
+    def end(self, run: Outcome) -> None:
+        """It has ended, however."""
+        self._watcher.end(run)
+
+
+def history_file(out: Path, run: Outcome) -> Path:
+    """Where a run's history is, in the folder of the results."""
+    return out / f"history_{run.name}.csv"
+
+
+def record_file(out: Path) -> Path:
+    """Where it is said what the runs of a folder of results are."""
+    return out / "summary.json"
 
 
 def contenders(environment: str, *, actors: int, learners: int) -> Sequence[Contender]:

@@ -1,5 +1,6 @@
 """Configurations as plain data: what a run was set up with, so that it can be recorded, printed and compared."""
 
+import contextlib
 import dataclasses
 import enum
 import functools
@@ -113,7 +114,8 @@ def _compound(value: Any, of: Any) -> Any:
     if isinstance(value, types.FunctionType):
         return _function(value, of)
     if callable(value) and hasattr(value, "__qualname__"):
-        return _name(value)
+        wrapped = getattr(value, "__wrapped__", None)  # as of what is compiled or cached
+        return of(wrapped) if isinstance(wrapped, types.FunctionType) else _name(value)
     if hasattr(value, "__dict__") and _ADDRESS.search(repr(value)):
         return {"type": _name(type(value)), **of(vars(value))}
     return _ADDRESS.sub("", repr(value))
@@ -123,17 +125,31 @@ def _function(function: types.FunctionType, of: Any) -> Any:
     """Its name; and of one that was made within another, or has none, what tells it from others of that name."""
     if function.__closure__ is None and "<" not in function.__qualname__:
         return _name(function)
-    code = function.__code__
-    constants = [constant for constant in code.co_consts if not isinstance(constant, types.CodeType)]
-    digest = hashlib.sha256(code.co_code + repr((constants, code.co_names)).encode()).hexdigest()[:16]
-    cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
+    closure = {}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with contextlib.suppress(ValueError):  # it has no value yet
+            closure[name] = cell.cell_contents
     return {
         "type": "function",
         "name": _name(function),
-        "code": digest,
+        "code": _code(function.__code__),
         "defaults": of(function.__defaults__),
-        "closure": {name: of(cell.cell_contents) for name, cell in cells},
+        "keywords": of(function.__kwdefaults__),
+        "closure": of(closure),
     }
+
+
+def _code(code: types.CodeType) -> str:
+    """A digest of what is run, and of the functions within it."""
+    constants = [_constant(constant) for constant in code.co_consts]
+    return hashlib.sha256(code.co_code + repr((constants, code.co_names)).encode()).hexdigest()[:16]
+
+
+def _constant(constant: Any) -> Any:
+    if isinstance(constant, types.CodeType):
+        return _code(constant)
+    # The order of a set differs from one process to the next.
+    return sorted(constant, key=repr) if isinstance(constant, frozenset) else constant
 
 
 def _name(value: Any) -> str:

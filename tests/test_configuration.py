@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import jax
 import numpy as np
 import optax
 import pytest
@@ -35,6 +36,29 @@ class _Plain:
 
 def _scaled(factor: float) -> Any:
     return lambda x: factor * x
+
+
+def _member(members: frozenset[int]) -> Any:
+    """A function that has a set among its constants, in the order of this one: which differs between processes."""
+
+    def function(x: int) -> bool:
+        return x in {0, 8}
+
+    constants = [members if isinstance(constant, frozenset) else constant for constant in function.__code__.co_consts]
+    function.__code__ = function.__code__.replace(co_consts=tuple(constants))
+    return function
+
+
+def _calls_what_is_not_there_yet() -> Any:
+    def first() -> Any:
+        return second()
+
+    found = described(first)
+
+    def second() -> None:
+        """Is defined after it was needed."""
+
+    return found
 
 
 @pytest.mark.parametrize(
@@ -67,6 +91,11 @@ def test_what_acts_alike_is_described_alike() -> None:
     assert _different(_Outer(cache=1), _Outer(cache=2)) == []  # what a class does not show of itself
     assert _different([1, 2], (1, 2)) == []
     assert _different(_scaled(2.0), _scaled(2.0)) == []
+    one, other = frozenset((0, 8)), frozenset((8, 0))
+    assert one == other
+    assert repr(one) != repr(other)
+    assert _different(_member(one), _member(other)) == []
+    assert _calls_what_is_not_there_yet() == _calls_what_is_not_there_yet()
 
 
 @pytest.mark.parametrize(
@@ -86,6 +115,11 @@ def test_what_acts_alike_is_described_alike() -> None:
         ({"x": True}, {"x": 1}, ["x"]),
         (_scaled(2.0), _scaled(3.0), ["closure.factor"]),
         (lambda x: x + 1, lambda x: x + 2, ["code"]),
+        (lambda xs: [x + 1 for x in xs], lambda xs: [x + 2 for x in xs], ["code"]),
+        (lambda: lambda: lambda x: x + 1, lambda: lambda: lambda x: x + 2, ["code"]),
+        (lambda *, x=1: x, lambda *, x=2: x, ["keywords.x"]),
+        (jax.jit(_scaled(2.0)), jax.jit(_scaled(3.0)), ["closure.factor"]),
+        (functools.cache(lambda x: x + 1), functools.cache(lambda x: x + 2), ["code"]),
         (functools.partial(optax.adam, 1e-3), functools.partial(optax.adam, 1e-2), ["args[0]"]),
         (np.zeros(100), np.ones(100), ["sha256"]),
         (_Plain(1), _Plain(2), ["x"]),

@@ -28,7 +28,7 @@ class Checkpoints:
     Each is plain data (`state.json`), and the larger arrays, which orbax reads by their names; see `snapshots` for what
     can be saved. It has hashes of all its files, and says which stellaris saved it: the version, and a hash of its
     sources. They are checked before anything is loaded. A checkpoint holds no code, and none is run that it names: a
-    stranger's may be nonsense, and is then refused, but it can do no harm.
+    stranger's may be nonsense, which is refused, or fails where the platform first needs it, but it runs nothing.
 
     Args:
       folder: a local one, made if it is missing.

@@ -125,6 +125,7 @@ class Platform(Protocol):
 
         Raises:
           LookupError: if no function of this name is deployed.
+          TypeError: if `count` is not whole.
           ValueError: if `count` is below 1, or `at` is past.
         """
 

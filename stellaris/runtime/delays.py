@@ -6,7 +6,7 @@ import os
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -159,29 +159,27 @@ class Empirical:
         """The durations in one column of a CSV file, in seconds.
 
         Args:
-          path: of the file, whose first line names its columns.
+          path: of the file, in UTF-8, whose first line names its columns.
           column: its name.
 
         Returns:
           The distribution.
 
         Raises:
-          ValueError: if there is no such column, or a value in it is no duration; names the line.
+          ValueError: if there is no such column, it is empty, a value in it is no duration, or a row has more values
+            than there are columns; names the file, and the line.
         """
-        with open(path, newline="") as file:
+        name = os.fspath(path)
+        with open(path, newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file)
-            if column not in (reader.fieldnames or ()):
-                raise ValueError(f"column={column!r}: {os.fspath(path)} has the columns {reader.fieldnames}")
-            samples = []
-            for row in reader:
-                try:
-                    seconds = float(row[column])
-                except (TypeError, ValueError):
-                    seconds = math.nan
-                if not 0 <= seconds < math.inf:
-                    where = f"{os.fspath(path)}, line {reader.line_num}"
-                    raise ValueError(f"{where}: {column}={row[column]!r} is no duration in seconds")
-                samples.append(seconds)
+            try:
+                if column not in (reader.fieldnames or ()):
+                    raise ValueError(f"column={column!r}: {name} has the columns {reader.fieldnames}")
+                samples = [_duration(row, column, f"{name}, line {reader.line_num}") for row in reader]
+            except (csv.Error, UnicodeDecodeError) as error:
+                raise ValueError(f"{name} cannot be read as CSV: {error}") from error
+        if not samples:
+            raise ValueError(f"{name}: Empirical(samples) is empty")
         return cls(tuple(samples))
 
     def __post_init__(self) -> None:
@@ -249,6 +247,21 @@ class Stream:
                 raise ValueError(f"function {function!r}: its {purpose} {self._delay!r} drew {what}")
             self._ahead = block[::-1].tolist()  # reversed, because the list is used up from its end
         return self._ahead.pop()
+
+
+def _duration(row: dict[str | None, Any], column: str, where: str) -> float:
+    """The duration in a row of a file, in seconds; `where` names the row in errors."""
+    if None in row:  # as of a decimal comma: the numbers would be others
+        columns = [name for name in row if name is not None]
+        found = len(columns) + len(row[None])
+        raise ValueError(f"{where}: it has {found} values, for the columns {columns}")
+    try:
+        seconds = float(row[column])
+    except (TypeError, ValueError):
+        seconds = math.nan
+    if not 0 <= seconds < math.inf:
+        raise ValueError(f"{where}: {column}={row[column]!r} is no duration in seconds")
+    return seconds
 
 
 def check_delay(name: str, delay: object) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
+from uuid import uuid4
 
 
 @contextmanager
@@ -21,7 +22,7 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     """
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    draft = target.with_name(f".{os.getpid()}.{target.name}")
+    draft = target.with_name(f".{uuid4().hex[:12]}.{target.name}")  # of this writer alone
     try:
         yield draft
         draft.replace(target)

@@ -71,7 +71,7 @@ class Retry:
     jitter: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.limit < 1:
+        if not self.limit >= 1:
             raise ValueError(f"limit={self.limit} is below 1: even the first attempt counts")
         for name in ("first", "maximum"):
             if not 0 <= getattr(self, name) < math.inf:
@@ -88,8 +88,10 @@ class Retry:
           attempt: its number.
           chance: the random number between 0 and 1.
         """
-        # The exponent is bounded so that the power does not overflow; a wait that still grows has reached its maximum.
-        longest = min(self.first * self.factor ** min(attempt - 2, 100), self.maximum)
+        try:
+            longest = min(self.first * self.factor ** (attempt - 2), self.maximum)
+        except OverflowError:
+            longest = self.maximum if self.first else 0.0
         return longest * (1 - self.jitter + self.jitter * chance)
 
 
@@ -181,7 +183,7 @@ class FunctionSpec:
             raise ValueError(f"keep_alive={self.keep_alive} is negative")
         for name in ("max_concurrency", "reserved_concurrency"):
             limit = getattr(self, name)
-            if limit is not None and limit < 1:
+            if limit is not None and not limit >= 1:
                 raise ValueError(f"{name}={limit} is below 1: nothing could ever run")
         most = math.inf if self.max_concurrency is None else self.max_concurrency
         if not 0 <= self.provisioned <= most:
@@ -223,16 +225,23 @@ class Function:
     def __post_init__(self) -> None:
         if not callable(self.body):
             raise TypeError(f"body={self.body!r} cannot be called: expected body(context, *args)")
-        if self.max_batch < 1:
+        if not self.max_batch >= 1:
             raise ValueError(f"max_batch={self.max_batch} is below 1")
         if isinstance(self.upload, int) and self.upload < 0:
             raise ValueError(f"upload={self.upload} is negative: bytes of the result")
 
     def uploads(self, arguments: tuple[Any, ...]) -> int:
-        """Bytes of what the body will return for these arguments."""
-        if callable(self.upload):
-            return self.upload(*arguments)
-        return self.upload or 0
+        """Bytes of what the body will return for these arguments.
+
+        Raises:
+          ValueError: if `upload` gives a number that is negative or not finite.
+        """
+        if not callable(self.upload):
+            return self.upload or 0
+        nbytes = self.upload(*arguments)
+        if not 0 <= nbytes < math.inf:
+            raise ValueError(f"upload()={nbytes} is negative or not finite: bytes of the result")
+        return nbytes
 
 
 @dataclass(eq=False, slots=True)

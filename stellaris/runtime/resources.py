@@ -64,7 +64,7 @@ class Node:
         for name in ("memory", "vcpus", "gpus", "gpu_sharing"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"node {self.name!r}: {name}={getattr(self, name)} is negative")
-        if self.slots_per_gpu < 1:
+        if not self.slots_per_gpu >= 1:
             raise ValueError(f"node {self.name!r}: slots_per_gpu={self.slots_per_gpu} is below 1")
         if self.gpu_sharing > 1:
             raise ValueError(f"node {self.name!r}: gpu_sharing={self.gpu_sharing} is above 1, worse than taking turns")

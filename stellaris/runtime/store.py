@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 
+from stellaris import checks
 from stellaris.runtime.leases import Entry, Lease, Leases
 from stellaris.runtime.references import At, Held, Lagged, Latest, Object
 from stellaris.runtime.versions import OBJECTS, Versions
@@ -40,7 +41,7 @@ class Store:
         capacity: float = math.inf,
         on_stored: Callable[[str, int, int], None] = lambda name, version, nbytes: None,
     ) -> None:
-        if keep < 1:
+        if not keep >= 1:
             raise ValueError(f"keep={keep} is below 1: the newest version must stay")
         if not capacity > 0:
             raise ValueError(f"capacity={capacity} is not positive: bytes, or math.inf")
@@ -69,7 +70,7 @@ class Store:
           TypeError: if the size of a leaf is not known.
           ValueError: if the name is the store's own.
         """
-        if name == OBJECTS:
+        if name in (OBJECTS, ""):
             raise ValueError(f"name={name!r} is the store's own")
         version, nbytes = self._versions.add(name, tree)
         self._on_stored(name, version, nbytes)
@@ -121,19 +122,22 @@ class Store:
         Raises:
           LookupError: if it has not been published, or is no longer kept.
         """
+        version = checks.plain(version)
         self._versions.get(name, version)
-        return At(name, version)
+        return At(name, int(version))
 
     def lagged(self, name: str, lag: int) -> Lagged:
         """A reference to the version `lag` versions before the newest when the body starts: staleness without delays.
 
         Raises:
+          TypeError: if `lag` is not whole.
           ValueError: if `lag` is negative.
         """
         if lag < 0:
             raise ValueError(f"lag={lag} is negative: no version is newer than the newest")
-        self._versions.keep(name, lag + 1)
-        return Lagged(name, lag)
+        checks.whole(at_least=0, lag=lag)
+        self._versions.keep(name, int(lag) + 1)
+        return Lagged(name, int(lag))
 
     def held(self, name: str, *, slots: int) -> Held:
         """A reference to the versions that the running invocations of the same function work on.
@@ -144,11 +148,13 @@ class Store:
         says what its own version is.
 
         Raises:
+          TypeError: if `slots` is not whole.
           ValueError: if `slots` is below 1.
         """
         if slots < 1:
             raise ValueError(f"slots={slots} is below 1: an invocation holds its own version at least")
-        return Held(name, slots)
+        checks.whole(at_least=1, slots=slots)
+        return Held(name, int(slots))
 
     def newest(self, name: str) -> int:
         """The newest version of `name`, or -1 before the first."""

@@ -1,6 +1,7 @@
 """A trace as a timeline in Chrome's format, which opens in Perfetto."""
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 
 import numpy as np
@@ -25,7 +26,8 @@ def events(table: Invocations, counted: Mapping[str, Events]) -> Iterator[str]:
         titles.append(
             {ending: json.dumps(name if ending == "completed" else f"{name} ({ending})") for ending in ENDINGS}
         )
-    shown = np.flatnonzero(~np.isnan(table.started) & (table.ending >= 0))
+    # JSON has neither NaN nor infinity: one of them would keep the whole file from opening.
+    shown = np.flatnonzero(np.isfinite(table.started) & np.isfinite(table.ended) & (table.ending >= 0))
     rows = zip(
         table.number[shown].tolist(),
         table.function[shown].tolist(),
@@ -45,7 +47,8 @@ def events(table: Invocations, counted: Mapping[str, Events]) -> Iterator[str]:
     for event, name in COUNTERS.items():
         rows_of = counted[event]
         for time, value in zip(rows_of.time.tolist(), rows_of.value.tolist(), strict=True):
-            yield f'{{"ph":"C","name":"{name}","pid":0,"ts":{time * 1e6!r},"args":{{"{name}":{value!r}}}}}'
+            if math.isfinite(time) and math.isfinite(value):
+                yield f'{{"ph":"C","name":"{name}","pid":0,"ts":{time * 1e6!r},"args":{{"{name}":{value!r}}}}}'
 
 
 def _span(begin: float, end: float) -> str:

@@ -4,7 +4,7 @@ import os
 import struct
 from array import array
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 import numpy as np
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 #: Columns, by name, with the type codes of their arrays.
-_TYPES = {"time": "d", "event": "h", "function": "h", "invocation": "i", "container": "i", "value": "d"}
+_TYPES = {"time": "d", "event": "i", "function": "i", "invocation": "i", "container": "i", "value": "d"}
 
 
 @part()
@@ -76,7 +76,7 @@ class Trace:
         self.newest.append((time, event, function, invocation, container, value))
 
     def settle(self) -> None:
-        """Moves the newest rows into the columns, where a row takes a seventh of the memory."""
+        """Moves the newest rows into the columns, where a row takes a sixth of the memory."""
         if not self.newest:
             return
         columns: list[Sequence[Any]] = [*zip(*self.newest, strict=True)]
@@ -215,27 +215,47 @@ class Trace:
           The trace, bit for bit.
 
         Raises:
-          ValueError: if the name ends in neither `.parquet`, `.csv` nor `.csv.gz`, columns are missing, or a row is
-            damaged or cut off.
+          ValueError: if the name ends in neither `.parquet`, `.csv` nor `.csv.gz`, the file cannot be read as such,
+            columns are missing, or a row is damaged or cut off; names the file.
         """
         import pandas as pd
 
         kind = _kind(path)
-        # As text, because a function's name may look like a number, and pandas' own reading of numbers may round.
-        frame = pd.read_parquet(path) if kind == "parquet" else pd.read_csv(path, dtype=str, keep_default_na=False)
+        with open(path, "rb") as file:  # errors of opening it are the system's own
+            try:
+                if kind == "parquet":
+                    frame = pd.read_parquet(file)
+                else:
+                    # As text: a function's name may look like a number, and pandas' own reading of numbers may round.
+                    compression: Literal["gzip"] | None = "gzip" if kind == "csv.gz" else None
+                    frame = pd.read_csv(file, dtype=str, keep_default_na=False, compression=compression)
+            except (ImportError, MemoryError):
+                raise
+            except Exception as error:  # of pandas, pyarrow, gzip or zlib
+                raise ValueError(
+                    f"{os.fspath(path)} is no trace, or damaged: {type(error).__name__}: {error}"
+                ) from error
+            if kind == "csv" and _unended(file):
+                raise ValueError(f"{os.fspath(path)} is damaged or cut off: its last row does not end")
         missing = [name for name in _TYPES if name not in frame]
         if missing:
             raise ValueError(f"{os.fspath(path)} is no trace: it has no column {', '.join(missing)}")
         trace = cls()
         for name, kept in (("event", trace._columns[1]), ("function", trace._columns[2])):
+            if frame[name].isna().any():
+                raise ValueError(f"{os.fspath(path)} is damaged or cut off: column {name}: a name is missing")
             labels = frame[name].astype(str)
             codes = {label: trace._code(label) for label in labels.unique()}
-            kept.frombytes(labels.map(codes).to_numpy(np.int16).tobytes())
+            kept.frombytes(labels.map(codes).to_numpy(np.dtype(kept.typecode)).tobytes())
         for name, place in (("time", 0), ("invocation", 3), ("container", 4), ("value", 5)):
             column = trace._columns[place]
-            values = frame[name].replace("", "nan") if kind != "parquet" else frame[name]
+            values = (frame[name].replace("", "nan") if kind != "parquet" else frame[name]).to_numpy()
             try:
-                column.frombytes(values.to_numpy().astype(np.dtype(column.typecode)).tobytes())
+                with np.errstate(invalid="ignore"):
+                    numbers = values.astype(np.dtype(column.typecode))
+                if kind == "parquet" and not np.array_equal(numbers, values, equal_nan=column.typecode == "d"):
+                    raise ValueError(f"a value of {values.dtype} does not fit into {numbers.dtype}")
+                column.frombytes(numbers.tobytes())
             except (ValueError, TypeError, OverflowError) as error:
                 raise ValueError(f"{os.fspath(path)} is damaged or cut off: column {name}: {error}") from None
         return trace
@@ -264,6 +284,12 @@ class Trace:
             code = self._codes[name] = len(self._names)
             self._names.append(name)
         return code
+
+
+def _unended(file: BinaryIO) -> bool:
+    """Whether a text file does not end with a line's end."""
+    file.seek(-1, os.SEEK_END)
+    return file.read() != b"\n"
 
 
 def _kind(path: str | os.PathLike[str]) -> str:

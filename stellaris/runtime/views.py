@@ -22,7 +22,7 @@ class Invocations(NamedTuple):
     """Every invocation of a trace, in order of their numbers: arrays `[n]`, with NaN for what has not happened."""
 
     number: NDArray  #: int64.
-    function: NDArray  #: int16: index into `names`.
+    function: NDArray  #: int32: index into `names`.
     key: NDArray  #: int64: number of its first attempt.
     submitted: NDArray  #: seconds.
     acquired: NDArray  #: seconds: when it got a container.
@@ -51,10 +51,10 @@ def invocations_of(columns: Mapping[str, NDArray], codes: Mapping[str, int], fun
     times = {name: np.full(n, math.nan) for name in ("submitted", "acquired", "started", "ended")}
     key = np.arange(n)
     container = np.full(n, -1)
-    function = np.full(n, -1, np.int16)
+    function = np.full(n, -1, np.int32)
     cold = np.zeros(n, bool)
     ending = np.full(n, -1, np.int8)
-    places = np.full(len(codes) + 1, -1, np.int16)  # indices into `functions`, by code
+    places = np.full(len(codes) + 1, -1, np.int32)  # indices into `functions`, by code
     places[[codes[name] for name in functions]] = np.arange(len(functions))
 
     def rows(name: str) -> NDArray:

@@ -1,6 +1,8 @@
 """Real kills, and each check on a course of events written by hand: one that is wrong is named."""
 
 import re
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -92,23 +94,43 @@ def test_a_run_survives_a_kill(ray_on_this_machine: None, system: str, after: fl
     assert outcome.events["container_lost"] <= outcome.killed
 
 
+class Machines:
+    """Stands for a cluster."""
+
+    second = 7
+
+    def __enter__(self) -> "Machines":
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        """Nothing is to be ended."""
+
+    def mend(self) -> None:
+        """Nothing is broken."""
+
+
+def test_a_run_is_reported_before_the_next_begins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """On the disk, where standard output is a file: the process may end without notice."""
+    report = tmp_path / "report.txt"
+    runs: list[str] = []
+
+    def ran(name: str, **options: Any) -> Outcome:
+        assert [line.split()[0] for line in report.read_text().splitlines()] == [str(n + 1) for n in range(len(runs))]
+        runs.append(name)
+        return Outcome(name, "container", options["after"], True, "completed", 2.0)
+
+    monkeypatch.setattr(cluster_faults, "_Machines", Machines)
+    monkeypatch.setattr(cluster_faults, "run", ran)
+    with report.open("w", buffering=2**20) as file:
+        monkeypatch.setattr(sys, "stdout", file)
+        assert command.main(["cluster-faults", "--runs", "3"]) == 0
+    assert len(runs) == 3
+
+
 def test_the_command_counts_kills_and_tells_what_was_violated(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Runs in which nothing was killed do not count; a violation is an exit status of 1."""
-
-    class Machines:
-        second = 7
-
-        def __enter__(self) -> "Machines":
-            return self
-
-        def __exit__(self, *details: object) -> None:
-            """Nothing is to be ended."""
-
-        def mend(self) -> None:
-            """Nothing is broken."""
-
     runs: list[dict[str, Any]] = []
 
     def ran(name: str, **options: Any) -> Outcome:

@@ -253,13 +253,17 @@ def test_durations_from_a_file_are_drawn(tmp_path):
         ("s\n0.5\nfast\n", r"measured.csv, line 3: s='fast' is no duration in seconds"),
         ("a,s\n1,0.5\n2,0.5\n3,\n", r"measured.csv, line 4: s='' is no duration in seconds"),
         ("a,s\n1,0.5\n2\n", r"measured.csv, line 3: s=None is no duration in seconds"),
-        ("s\n", r"Empirical\(samples\) is empty"),
+        ("a,s\n1,0,5\n", r"measured.csv, line 2: it has 3 values, for the columns \['a', 's'\]"),
+        ("s\n", r"measured.csv: Empirical\(samples\) is empty"),
+        (b"s\n0.5\n\xff\n", r"measured.csv cannot be read as CSV: "),
+        (b"s\xff\n0.5\n", r"measured.csv cannot be read as CSV: "),
+        ("s\n0.5\n" + "1" * 200_000, r"measured.csv cannot be read as CSV: "),
     ],
 )
 def test_files_that_have_no_durations(tmp_path, text, message):
-    """The message says which column there is, or which line is wrong."""
+    """The message names the file, and says which column there is, or which line is wrong."""
     path = tmp_path / "measured.csv"
-    path.write_text(text)
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(ValueError, match=message):
         Empirical.from_csv(path, "s")
 

@@ -32,3 +32,17 @@ def test_a_whole_write(tmp_path):
             file.write(text)
         assert path.read_bytes() == text.encode()
         assert [p.name for p in path.parent.iterdir()] == ["file.txt"]
+
+
+def test_writers_at_once_do_not_meet(tmp_path):
+    """As of two threads: what either has written appears whole, the last one in the end."""
+    path = tmp_path / "file.txt"
+    with atomic_write(path) as slow:
+        slow.write("slow, ")
+        slow.flush()
+        with atomic_write(path) as quick:
+            quick.write("quick")
+        assert path.read_text() == "quick"
+        slow.write("and whole")
+    assert path.read_text() == "slow, and whole"
+    assert [p.name for p in tmp_path.iterdir()] == ["file.txt"]

@@ -1,6 +1,7 @@
 """Functions: deployments and programs that are refused, and results before the end."""
 
 import importlib.util
+import math
 import sys
 
 import pytest
@@ -41,6 +42,23 @@ def test_rules_are_some_of_several(monkeypatch):
         unchecked.FunctionSpec(Constant(1.0), overflow="drop")
 
 
+@pytest.mark.parametrize(
+    ("policy", "attempt", "seconds"),
+    [
+        (Retry(first=1.0, factor=1.01), 300, 1.01**298),
+        (Retry(first=1.0, factor=1.01), 10_000, 60.0),
+        (Retry(first=1.0, factor=1e9), 101, 60.0),
+        (Retry(first=0.0, factor=1e9), 101, 0.0),
+        (Retry(first=1e-300, factor=1e9, maximum=1e300), 101, 1e300),
+        (Retry(first=1.0, factor=1.0), 10_000, 1.0),
+        (Retry(first=0.5, factor=2.0, jitter=0.5), 3, 1.0),
+    ],
+)
+def test_waits_grow_up_to_their_maximum(policy, attempt, seconds):
+    """However many attempts that takes, and whatever their power would overflow to."""
+    assert policy.wait(attempt) == pytest.approx(seconds)
+
+
 def test_limits_below_one():
     """Nothing could ever run."""
     with pytest.raises(ValueError, match="max_concurrency=0 is below 1"):
@@ -64,6 +82,10 @@ def test_how_many_may_be_provisioned(provisioned, limit):
         (lambda: FunctionSpec(Constant(1.0), retry=3), TypeError, r"retry=3: expected Retry\("),
         (lambda: Function(3), TypeError, "body=3 cannot be called"),
         (lambda: Function(nothing, upload=-1), ValueError, "upload=-1 is negative"),
+        (lambda: Function(nothing, max_batch=math.nan), ValueError, "max_batch=nan is below 1"),
+        (lambda: Retry(limit=math.nan), ValueError, "limit=nan is below 1"),
+        (lambda: FunctionSpec(Constant(1.0), max_concurrency=math.nan), ValueError, "max_concurrency=nan is below 1"),
+        (lambda: FunctionSpec(Constant(1.0), reserved_concurrency=math.nan), ValueError, "reserved_concurrency=nan is"),
     ],
 )
 def test_arguments_of_another_kind(unchecked, make, error, message):

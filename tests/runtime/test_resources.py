@@ -16,11 +16,12 @@ from stellaris.runtime import Node, Resources
         (lambda: Node("n", memory=-1.0), "node 'n': memory=-1.0 is negative"),
         (lambda: Node("n", gpus=-1), "node 'n': gpus=-1 is negative"),
         (lambda: Node("n", slots_per_gpu=0), "node 'n': slots_per_gpu=0 is below 1"),
+        (lambda: Node("n", slots_per_gpu=math.nan), "node 'n': slots_per_gpu=nan is below 1"),
         (lambda: Node("n", gpu_sharing=1.5), "node 'n': gpu_sharing=1.5 is above 1"),
         (lambda: Node("n", gpu_sharing=-0.5), "node 'n': gpu_sharing=-0.5 is negative"),
     ],
 )
-def test_machines_that_there_are_none_of(make, message):
+def test_machines_that_there_are_none_of(unchecked, make, message):
     """Are refused."""
     with pytest.raises(ValueError, match=message):
         make()

@@ -1,9 +1,13 @@
 """The store: versions, objects and the references to them."""
 
+import math
+
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from stellaris.runtime import SimulatedPlatform, Store, Versioned
+from stellaris.runtime.references import At, Held, Lagged
 from tests.runtime.stores import bytes_of, filled, gone, start
 
 
@@ -82,6 +86,8 @@ def test_held_needs_a_version_of_ones_own():
         (lambda s: s.at("p", 0), r"'p' version 0 is not in the store, which keeps \(2, 3\)"),
         (lambda s: s.at("p", 4), r"'p' version 4 is not in the store"),
         (lambda s: s.at("p", -1), r"'p' version -1 is not in the store"),
+        (lambda s: s.at("p", np.array(2**32 + 3)), r"'p' version 4294967299 is not in the store"),
+        (lambda s: s.at("p", 2.5), r"'p' version 2.5 is not in the store"),
         (lambda s: s.at("q", 0), r"'q' was never published: the store knows \['p'\]"),
         (lambda s: s.value("q"), r"'q' was never published"),
         (lambda s: start(s, s.latest("q")), r"'q' was never published"),
@@ -98,15 +104,42 @@ def test_versions_that_are_not_there(look_up, message):
     ("make", "message"),
     [
         (lambda: Store(keep=0), "keep=0 is below 1"),
+        (lambda: Store(keep=math.nan), "keep=nan is below 1"),
+        (lambda: Store().publish("", 1.0), "name='' is the store's own"),
         (lambda: SimulatedPlatform({}, keep_versions=0), "keep_versions=0 is below 1"),
         (lambda: Store().lagged("p", -1), "lag=-1 is negative"),
         (lambda: Store().held("p", slots=0), "slots=0 is below 1"),
     ],
 )
-def test_arguments_out_of_range(make, message):
+def test_arguments_out_of_range(unchecked, make, message):
     """Found at once."""
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Store().lagged("p", 1.5), r"lag=1\.5 is not a whole number"),
+        (lambda: Store().lagged("p", math.nan), "lag=nan is not a whole number"),
+        (lambda: Store().held("p", slots=2.5), r"slots=2\.5 is not a whole number"),
+    ],
+)
+def test_fractions_of_versions(unchecked, make, message):
+    """Found at once, and not when a body starts."""
+    with pytest.raises(TypeError, match=message):
+        make()
+
+
+@pytest.mark.parametrize("array", [np.array, np.int64, jnp.int32])
+def test_numbers_of_versions_in_arrays(unchecked, array):
+    """Are whole numbers of Python's from there on."""
+    store = filled(5, keep=5)
+    assert store.at("p", array(3)) == At("p", 3)
+    assert store.lagged("p", array(3)) == Lagged("p", 3)
+    assert store.held("p", slots=array(3)) == Held("p", 3)
+    for version, _ in start(store, store.at("p", array(3)), store.lagged("p", array(3))):
+        assert type(version) is int
 
 
 def test_an_object_is_there_until_it_is_dropped():

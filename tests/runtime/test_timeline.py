@@ -1,6 +1,7 @@
 """Timelines in Chrome's format."""
 
 import json
+import math
 
 import pytest
 
@@ -34,6 +35,22 @@ def test_to_chrome(tmp_path):
     instants = [0.0, 1.5, 2.5, 4.5, 6.0, 6.0]
     assert counters[:-1] == [("version", 1e6 * t, {"version": v}) for v, t in enumerate(instants)]
     assert counters[-1] == ("staleness", 7e6, {"staleness": 3.0})
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf])
+def test_what_json_cannot_say_is_left_out(tmp_path, number):
+    """One number would keep the whole file from opening."""
+    trace = Trace()
+    for event, time in (("submitted", 0.0), ("started", 0.0), ("completed", number)):
+        trace.append(time, event, function="f", invocation=0)
+    for event, time in (("started", 1.0), ("completed", 3.0)):
+        trace.append(time, event, function="f", invocation=1)
+    for time, value in ((1.0, number), (number, 1.0), (2.0, 3.0)):
+        trace.append(time, "staleness", value=value)
+    trace.to_chrome(tmp_path / "trace.json")
+    events = json.loads((tmp_path / "trace.json").read_text(), parse_constant=pytest.fail)["traceEvents"]
+    assert [(e["ts"], e["args"]) for e in events if e["ph"] == "C"] == [(2e6, {"staleness": 3.0})]
+    assert [(e["ts"], e["dur"]) for e in events if e["ph"] == "X"] == [(1e6, 2e6)]
 
 
 def test_an_interrupted_export_keeps_the_old_one(tmp_path, monkeypatch):

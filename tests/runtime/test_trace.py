@@ -230,11 +230,66 @@ def test_a_file_that_is_no_trace(tmp_path):
     path.write_text("time,event,function,value\n1,a,b,2\n")
     with pytest.raises(ValueError, match=r"other.csv is no trace: it has no column invocation, container$"):
         Trace.load(path)
-    path.write_text("")
-    with pytest.raises(ValueError):  # noqa: PT011 - pandas' own
-        Trace.load(path)
     with pytest.raises(FileNotFoundError):
         Trace.load(tmp_path / "absent.csv")
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\n\n", b'time,event\n1,"open', b"time,event\n1,\xff", b"\x1f\x8b\x08\x00", b"PAR1\n"]
+)
+def test_a_file_that_cannot_be_read_is_named(path, content):
+    """Whatever library reads it, and whatever its error."""
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=rf"{path.name} is no trace"):
+        Trace.load(path)
+
+
+@pytest.mark.parametrize("share", [0.2, 0.5, 0.95])
+def test_a_file_of_which_a_part_is_missing_is_named(path, share):
+    """Also a compressed one, which ends too early."""
+    recorded_run().save(path)
+    content = path.read_bytes()
+    path.write_bytes(content[: int(share * len(content))])
+    with pytest.raises(ValueError, match=rf"{path.name} is (no trace, or )?damaged"):
+        Trace.load(path)
+
+
+@pytest.mark.parametrize(
+    ("column", "wrong"),
+    [
+        ("invocation", 2**32 + 7),
+        ("container", -(2**31) - 1),
+        ("invocation", 1.5),
+        ("container", math.nan),
+        ("event", None),
+        ("function", None),
+    ],
+)
+def test_a_column_of_other_values_is_named(tmp_path, column, wrong):
+    """None is taken for another: a number that its column cannot hold, or a name that is missing."""
+    pytest.importorskip("pyarrow")
+    frame = by_hand().to_dataframe().astype({"event": object, "function": object})
+    frame[column] = [*frame[column][:-1], wrong]
+    frame.to_parquet(tmp_path / "t.parquet")
+    with pytest.raises(ValueError, match=rf"t.parquet is damaged or cut off: column {column}"):
+        Trace.load(tmp_path / "t.parquet")
+
+
+def test_more_names_than_16_bits_count(path):
+    """Of events and functions: every view and every file has them all."""
+    trace, n = Trace(), 40_000
+    for i in range(n):
+        trace.append(float(i), "started", function=f"f{i}", invocation=i)
+    trace.append(0.0, "last", function="g")
+    assert [name for _, _, name, *_ in trace.rows()][-3:] == ["f39998", "f39999", "g"]
+    assert trace.select("last", function="g").time.tolist() == [0.0]
+    table = trace.invocations()
+    assert [table.names[code] for code in table.function[-2:]] == ["f39998", "f39999"]
+    trace.save(path)
+    assert columns(Trace.load(path)) == columns(trace)
+    again = Trace()
+    again.restore_state(trace.save_state())
+    assert columns(again) == columns(trace)
 
 
 @pytest.mark.parametrize("old", [False, True])
@@ -268,14 +323,14 @@ def test_saving_replaces_and_makes_folders(tmp_path):
 
 
 def test_a_file_that_was_cut_off(tmp_path):
-    """Whatever the place: what is left of the last row is no number, and the file is named."""
+    """Whatever the place within the last row, even if a number is left of it; the file is named."""
     path = tmp_path / "run.csv"
     recorded_run().save(path)
     text = path.read_text()
-    cut = text.rindex(",", 0, text.rindex(",", 0, text.rindex(","))) + 1  # within the last row
-    path.write_text(text[:cut])
-    with pytest.raises(ValueError, match=r"run.csv is damaged or cut off: column (invocation|container)"):
-        Trace.load(path)
+    for cut in range(text.rindex("\n", 0, len(text) - 1) + 2, len(text)):  # within the last row
+        path.write_text(text[:cut])
+        with pytest.raises(ValueError, match=r"run.csv is damaged or cut off"):
+            Trace.load(path)
 
 
 def test_a_row_that_is_none_leaves_the_columns_as_they_were():

@@ -55,5 +55,5 @@ def test_no_invocations():
     for trace in (Trace(), recorded_run()):
         table = trace.invocations()
         types = [column.dtype for column in table[:-1]]
-        assert types == [np.int64, np.int16, np.int64, *[float] * 2, bool, *[float] * 2, np.int8, np.int64]
+        assert types == [np.int64, np.int32, np.int64, *[float] * 2, bool, *[float] * 2, np.int8, np.int64]
     assert [len(column) for column in Trace().invocations()] == [0] * 11

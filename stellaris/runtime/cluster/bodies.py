@@ -12,6 +12,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from stellaris.runtime.cluster.container import PROGRAMS, Process, Returned, Sent, fields, message
 from stellaris.runtime.cluster.packing import Packer, Unpacker, packed_program
+from stellaris.runtime.cluster.session import Session
 from stellaris.runtime.functions import Function, FunctionSpec
 from stellaris.runtime.resources import Node, Resources
 from stellaris.runtime.simulated.bodies import BodyRunner, ContainerLostError
@@ -58,9 +59,11 @@ class RayBodies(BodyRunner):
       nodes: of the cluster, on which containers are placed; none to leave that to Ray.
       seed: of the contexts' keys.
       clock: of the platform.
+      session: of Ray's.
     """
 
-    def __init__(self, nodes: Sequence[Node], seed: int, clock: Clock) -> None:
+    def __init__(self, nodes: Sequence[Node], seed: int, clock: Clock, session: Session) -> None:
+        self._session = session
         self._nodes = tuple(nodes)
         self._seed = seed
         self._packer = Packer()
@@ -76,6 +79,7 @@ class RayBodies(BodyRunner):
 
     def make(self, container: Container, spec: FunctionSpec, on_made: Callable[[Container], Any]) -> None:
         """Has Ray make an actor, on the container's node if it was placed on one."""
+        self._session.check()
         options: dict[str, Any] = {"max_restarts": 0, "max_task_retries": 0} | _needs(spec.resources, self._nodes)
         if container.place.node >= 0:
             node = self._nodes[container.place.node].name
@@ -101,8 +105,9 @@ class RayBodies(BodyRunner):
     def end(self, container: Container) -> None:
         """Kills the actor."""
         if container.handle is not None:
-            with contextlib.suppress(ray.exceptions.RayError):  # of one that is not there yet, or not any more
-                ray.kill(container.handle.actor, no_restart=True)
+            if not self._session.over:
+                with contextlib.suppress(ray.exceptions.RayError):  # of one that is not there yet, or not any more
+                    ray.kill(container.handle.actor, no_restart=True)
             container.handle = None
             del self._containers[container.number]
 
@@ -110,19 +115,26 @@ class RayBodies(BodyRunner):
         """Nodes that Ray has taken for dead."""
         if not self._nodes:
             return ()
+        self._session.check()
         alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
         return [place for place, node in enumerate(self._nodes) if node.name not in alive]
 
     # ---- bodies ---------------------------------------------------------------------------------------------------
 
     def check(self, program: Function, function: str) -> None:
-        """Raises a TypeError that names it if something in a program cannot go to another process."""
+        """Raises a TypeError that names it if something in a program cannot go to another process.
+
+        Raises:
+          RuntimeError: if Ray was shut down.
+        """
+        self._session.check()
         self._known(program, function)
 
     def start(self, call: Call, *, trusted: bool, on_done: Callable[[Call], Any] | None = None) -> None:
         """Sends a call to its container."""
         assert call.container is not None
         assert on_done is not None
+        self._session.check()
         arguments = None
         try:
             if call.resolved:
@@ -153,6 +165,9 @@ class RayBodies(BodyRunner):
             return None, ContainerLostError(f"the container of function {call.function!r} was lost: {error}")
         except ray.exceptions.RayError as error:
             return None, error  # what the body returned cannot be sent, for example
+        except ValueError:
+            self._session.check()  # Ray's own error says that the owner of an object is unknown
+            raise
         return value, returned.error
 
     def drop(self, call: Call) -> bool:

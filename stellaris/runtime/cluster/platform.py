@@ -3,7 +3,9 @@
 import contextlib
 import math
 import os
+import threading
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from queue import Empty
@@ -13,6 +15,7 @@ import ray
 
 from stellaris import checks
 from stellaris.runtime.cluster.bodies import GB, RayBodies
+from stellaris.runtime.cluster.session import Session
 from stellaris.runtime.cluster.store import RayStore
 from stellaris.runtime.functions import Function, FunctionSpec, Invocation
 from stellaris.runtime.resources import Node, Resources
@@ -21,6 +24,10 @@ from stellaris.runtime.simulated.clock import WallClock
 from stellaris.runtime.simulated.deployment import Deployment
 from stellaris.runtime.simulated.events import EventPlatform
 from stellaris.runtime.simulated.placement import Placement
+
+#: Platforms that use a Ray that one of them has started, by the session's number.
+_USERS: Counter[tuple[str, str]] = Counter()
+_USERS_LOCK = threading.Lock()
 
 
 class RayPlatform(EventPlatform):
@@ -40,7 +47,8 @@ class RayPlatform(EventPlatform):
     must not count on memory that it shares with others: what it is to keep is its container's `state`.
 
     If Ray is not initialised, it is on this machine alone, and nothing listens beyond loopback; or on the cluster at
-    `address`. It is then shut down with the platform. To choose Ray's own options call `ray.init` before.
+    `address`. It is then shut down with the last platform that uses it. To choose Ray's own options call `ray.init`
+    before, and `ray.shutdown` when the platforms are closed: a platform without its Ray raises a RuntimeError.
 
     Args:
       functions: the deployment, by name. Their `Resources` are reserved with Ray: processors, memory, and for each of a
@@ -94,14 +102,14 @@ class RayPlatform(EventPlatform):
             keep_versions=keep_versions,
             store_capacity=store_capacity,
         )
-        self._started_ray = connect(address)
+        session = self._join(address)
         with contextlib.ExitStack() as unmade:
-            unmade.callback(self._disconnect)
+            unmade.callback(self._leave)
             # Where no container needs anything, Ray places them; else this platform does, which knows what is idle.
             if any(_needy(spec) for spec in functions.values()):
                 deployment = replace(deployment, nodes=_nodes(slots_per_gpu))
             clock = WallClock(stopped=True)
-            bodies = RayBodies(deployment.nodes, seed, clock)
+            bodies = RayBodies(deployment.nodes, seed, clock, session)
             unmade.callback(bodies.close, 0.0)
             super().__init__(deployment, clock, bodies, seed=seed, hang_after=hang_after, store=RayStore)
             bodies.trace = self.trace
@@ -128,13 +136,27 @@ class RayPlatform(EventPlatform):
     def close(self, *, patience: float = math.inf) -> None:
         if not self._closed:
             super().close(patience=patience)
-            self._disconnect()
+            self._leave()
 
-    def _disconnect(self) -> None:
-        """Shuts Ray down if this platform has started it."""
-        if self._started_ray:
-            self._started_ray = False
-            ray.shutdown()
+    def _join(self, address: str | None) -> Session:
+        """The Ray that is there, or is started now."""
+        with _USERS_LOCK:
+            started = connect(address)
+            self._session = Session()
+            if started or self._session.number in _USERS:
+                _USERS[self._session.number] += 1
+        return self._session
+
+    def _leave(self) -> None:
+        """Shuts Ray down if a platform has started it, and this is the last that uses it."""
+        number = self._session.number
+        with _USERS_LOCK:
+            if number in _USERS:
+                _USERS[number] -= 1
+                if not _USERS[number]:
+                    del _USERS[number]
+                    if not self._session.over:
+                        ray.shutdown()
 
     def _await_provisioned(self, patience: float) -> None:
         """Waits for the provisioned containers, which are there before the clock starts."""

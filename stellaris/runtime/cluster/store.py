@@ -1,8 +1,11 @@
 """The versioned store of a cluster: versions are in Ray's object store, and cross to a node once."""
 
+from typing import Any
+
 import ray.exceptions
 
 from stellaris.runtime.cluster.packing import Kept
+from stellaris.runtime.cluster.session import Session
 from stellaris.runtime.references import Object, size
 from stellaris.runtime.store import Store
 from stellaris.runtime.versions import StoreFullError
@@ -10,12 +13,21 @@ from stellaris.types import Tree
 
 
 class RayStore(Store):
-    """A `Store` whose values are in Ray's object store as well: removed there once no call holds them."""
+    """A `Store` whose values are in Ray's object store as well: removed there once no call holds them.
+
+    Nothing can be added once Ray was shut down: that is a RuntimeError.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._session = Session()
 
     def publish(self, name: str, tree: Tree) -> int:
+        self._session.check()
         return super().publish(name, _kept(name, tree))
 
     def put(self, tree: Tree) -> Object:
+        self._session.check()
         return super().put(_kept("object", tree))
 
     def value(self, name: str) -> Tree:

@@ -50,9 +50,9 @@ class Deployment:
         if unknown:
             deployed = sorted(self.functions)
             raise LookupError(f"faults={unknown}: no such function is deployed: the platform has {deployed}")
-        if self.max_concurrency is not None and self.max_concurrency < 1:
+        if self.max_concurrency is not None and not self.max_concurrency >= 1:
             raise ValueError(f"max_concurrency={self.max_concurrency} is below 1: nothing could ever run")
-        if self.keep_versions < 1:
+        if not self.keep_versions >= 1:
             raise ValueError(f"keep_versions={self.keep_versions} is below 1: the newest version must stay")
         if not self.store_capacity > 0:
             raise ValueError(f"store_capacity={self.store_capacity} is not positive: bytes, or math.inf")

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, Self
 
+from stellaris import checks
 from stellaris.runtime.billing import Bill, Meters
 from stellaris.runtime.contract import Platform
 from stellaris.runtime.functions import Function, FunctionSpec, Invocation
@@ -117,6 +118,7 @@ class EventPlatform(Platform):
         pool = arguments.deployed(name, self._life.pools)
         if count < 1:
             raise ValueError(f"function {name!r}: count={count} is below 1")
+        checks.whole(at_least=1, count=count)
         at = self.now if at is None else arguments.instant(name, at, self._clock)
         self._life.fleet.warm_at(at, pool, count)
 

@@ -10,6 +10,7 @@ import ray
 from experiments.cluster_faults import descendants
 from stellaris.runtime import FunctionSpec, Node, RayPlatform, Resources, StoreFullError
 from stellaris.runtime.cluster import platform as module
+from stellaris.runtime.cluster import session
 from stellaris.runtime.cluster.platform import connect
 from stellaris.runtime.contract import Platform
 from stellaris.runtime.delays import Constant, Measured
@@ -71,6 +72,51 @@ def test_ray_is_shut_down_by_the_platform_that_has_started_it(monkeypatch: pytes
         platform.close()
         platform.close()
     assert shut == [True]
+
+
+def test_ray_stays_for_the_platforms_that_still_use_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever of them has started it: the last one shuts it down, and one that failed to start does not count."""
+    shut = []
+    started = iter([True, False, False])
+    monkeypatch.setattr(module, "connect", lambda address: next(started))
+    monkeypatch.setattr(ray, "shutdown", lambda: shut.append(True))
+    first = RayPlatform({"f": SPEC})
+    second = RayPlatform({"f": SPEC})
+    with pytest.raises(ValueError, match="no node could ever hold"):
+        RayPlatform({"f": FunctionSpec(Measured(), resources=Resources(gpu_slots=1))})
+    first.close()
+    first.close()
+    assert not shut
+    second.invoke("f", lambda context, x: 2 * x, 21)
+    done = second.next_completion()
+    assert done is not None
+    assert done.result() == 42
+    second.close()
+    assert shut == [True]
+
+
+@pytest.mark.parametrize("how", ["shut down", "shut down and initialised again"])
+def test_a_platform_whose_ray_is_gone_says_so(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    """It neither has Ray initialise itself nor takes part in another Ray, whatever is asked of it; it can be closed."""
+    anew = []
+    with RayPlatform({"f": SPEC, "g": SPEC}) as platform:
+        platform.invoke("f", bool)  # no container is made for it yet
+        with monkeypatch.context() as patch:
+            patch.setattr(ray, "init", lambda **options: anew.append(options))
+            if how == "shut down":
+                patch.setattr(ray, "is_initialized", lambda: False)
+            else:
+                patch.setattr(session, "_number", lambda: ("another:6379", "02000000"))
+            for use in (
+                lambda: platform.invoke("f", bool),
+                lambda: platform.store.publish("p", bytes_of(7)),
+                lambda: platform.store.put(bytes_of(7)),
+                platform.next_completion,
+            ):
+                with pytest.raises(RuntimeError, match=r"Ray was shut down .* make another platform"):
+                    use()
+            platform.close()
+    assert anew == []
 
 
 @pytest.mark.parametrize(

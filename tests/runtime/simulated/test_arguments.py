@@ -99,12 +99,16 @@ def test_what_is_refused(call, error, message):
     [
         (("g",), LookupError, r"no function 'g' is deployed: the platform has \['f'\]"),
         (("f", 0), ValueError, "function 'f': count=0 is below 1"),
+        (("f", 1.5), TypeError, r"count=1\.5 is not a whole number"),
+        (("f", float("nan")), TypeError, "count=nan is not a whole number"),
     ],
 )
-def test_prewarming_what_is_not_there(arguments, error, message):
-    """Is refused."""
-    with deploy() as platform, pytest.raises(error, match=message):
-        platform.prewarm(*arguments)
+def test_prewarming_what_is_not_there(unchecked, arguments, error, message):
+    """Is refused, and changes nothing."""
+    with deploy() as platform:
+        with pytest.raises(error, match=message):
+            platform.prewarm(*arguments)
+        assert platform.slots("f", concurrent=3) == 3
 
 
 def test_prewarming_in_the_past():

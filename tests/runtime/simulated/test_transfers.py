@@ -61,6 +61,16 @@ def test_the_result_is_transferred_too(upload, seconds):
         assert platform.next_completion().finished == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("upload", [-5, float("nan"), float("inf")])
+def test_a_result_of_no_size_is_refused(unchecked, upload):
+    """Time would go back, or stand still."""
+    with deploy(1.0, transfer=Transfer(Constant(0.0), bandwidth=100.0)) as platform:
+        platform.invoke("f", Function(nothing, upload=lambda: upload))
+        with pytest.raises(ValueError, match=rf"upload\(\)={upload} is negative or not finite"):
+            platform.next_completion()
+        assert platform.now == 0.0
+
+
 def test_an_infinite_bandwidth_leaves_the_latency():
     """As its error message says."""
     with deploy(1.0, transfer=Transfer(Constant(0.25), bandwidth=float("inf"))) as platform:
