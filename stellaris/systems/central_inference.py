@@ -12,6 +12,7 @@ from stellaris.acting.envs import Step, VectorEnv
 from stellaris.acting.normalisation import Statistics
 from stellaris.acting.policies import Policy
 from stellaris.acting.rollout import ActorState, Episode, Fragment, start
+from stellaris.acting.vector import checked_step
 from stellaris.algorithms import PPO, Algorithm
 from stellaris.algorithms.algorithm import check_algorithm
 from stellaris.runtime.functions import Context, Function, Invocation
@@ -263,7 +264,7 @@ def _environment(env: VectorEnv) -> Function:
                 asked.append(i)
         if asked:
             slots = np.array([contexts[i].slot for i in asked], np.int32)
-            step = env.step(slots, np.stack([arguments[i][0] for i in asked]))
+            step = checked_step(env.step(slots, np.stack([arguments[i][0] for i in asked])), len(asked), env.spec)
             for row, i in enumerate(asked):
                 outcomes[i] = _taken(contexts[i], step, row)
         return outcomes

@@ -412,7 +412,13 @@ class Session:
         """Plays with the newest version: seeds follow from the round, so that nothing else has a part in them."""
         seed = int(np.random.SeedSequence([self._seed, self.round, _EVALUATION]).generate_state(1)[0] >> 1)
         version = self.platform.store.value(POLICY)
-        self.record.evaluated(evaluate(self.policy, version, self.workload.environment, episodes=episodes, seed=seed))
+        try:
+            played = evaluate(self.policy, version, self.workload.environment, episodes=episodes, seed=seed)
+        except Exception as error:  # of the environment, mostly, whose traceback is the cause's
+            raise RuntimeError(
+                f"the evaluation after round {self.round} has failed: {type(error).__name__}: {error}"
+            ) from error
+        self.record.evaluated(played)
 
     # ---- checkpoints ----------------------------------------------------------------------------------------------
 
