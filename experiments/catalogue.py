@@ -19,8 +19,15 @@ class Entry:
     minutes: Mapping[str, str] = field(default_factory=dict)  #: by preset, on two cores; "" where there is none.
 
     def load(self) -> ModuleType:
-        """Its module."""
-        return importlib.import_module(f"experiments.{self.module}")
+        """Its module.
+
+        Raises:
+          ModuleNotFoundError: without a package that it needs; names the extra that brings it.
+        """
+        from stellaris.extras import needs  # here, because it takes seconds, and not all who ask for names load one
+
+        with needs(f"experiments.{self.module}"):
+            return importlib.import_module(f"experiments.{self.module}")
 
 
 #: Of five variants by five seeds; in proportion for more.

@@ -18,7 +18,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("name", metavar="NAME", choices=EXPERIMENTS, help=", ".join(EXPERIMENTS))
     parser.add_argument("arguments", metavar="...", nargs=argparse.REMAINDER, help="the experiment's options")
     named = parser.parse_args(argv)
-    experiment = EXPERIMENTS[named.name].load()
+    try:
+        experiment = EXPERIMENTS[named.name].load()
+    except ModuleNotFoundError as error:
+        raise shell.UsageError(error) from error
     own = Parser(
         prog=f"python -m experiments {named.name}",
         description=experiment.DESCRIPTION,

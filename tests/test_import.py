@@ -1,7 +1,14 @@
-"""`import stellaris` is light."""
+"""`import stellaris` is light, and a package that is missing is named with the extra that brings it."""
 
+import re
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from stellaris.extras import EXTRAS, needs
 
 HEAVY = ("chex", "flax", "envpool", "gymnasium", "mujoco", "pandas", "matplotlib", "rich", "h5py", "safetensors")
 
@@ -25,4 +32,125 @@ except ImportError as error:
 print(stellaris.runtime.SimulatedPlatform.__name__)
 """
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert run.stdout == "False\nRayPlatform needs Ray: pip install 'stellaris[ray]'\nSimulatedPlatform\n"
+    assert run.stdout == "False\nRayPlatform needs ray: pip install 'stellaris[ray]'\nSimulatedPlatform\n"
+
+
+#: Blocks packages as if they were not installed; then the lines of a test follow.
+WITHOUT = """
+import sys
+for name in {packages}:
+    sys.modules[name] = None
+def said(do):
+    try:
+        do()
+    except ImportError as error:
+        print(error)
+"""
+
+
+def without(*packages: str, code: str) -> list[str]:
+    """The lines that a program prints where these packages are not installed."""
+    program = WITHOUT.format(packages=packages) + code
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    return run.stdout.splitlines()
+
+
+def test_the_table_of_extras_is_that_of_the_project() -> None:
+    """Each package is in the extra that is named, and each of an extra, but for developers' tools, is in the table."""
+    project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())["project"]
+    listed = {
+        re.split("[>=-]", requirement)[0]: extra
+        for extra in ("experiments", "ray", "replay")
+        for requirement in project["optional-dependencies"][extra]
+    }
+    assert listed == EXTRAS
+
+
+def test_a_package_of_no_extra_is_not_explained() -> None:
+    """The error is the import's own."""
+    with pytest.raises(ModuleNotFoundError, match=r"^No module named 'no_such_package'$"), needs("a test"):
+        import no_such_package  # noqa: F401
+
+
+def test_without_envpool_names_are_gymnasiums() -> None:
+    """A system trains; a name that only EnvPool knows says that it is missing, and how to install it."""
+    code = """
+from stellaris.acting import ActorCritic, configured, envs
+from stellaris.systems import Budget, Evaluation, Synchronous, Workload, train
+from stellaris.runtime import FunctionSpec, SimulatedPlatform
+from stellaris.runtime.delays import Constant
+
+functions = {"actor": FunctionSpec(Constant(0.01)), "learner": FunctionSpec(Constant(0.1))}
+result = train(
+    Synchronous(),
+    Workload("CartPole-v1", ActorCritic(hidden=(8,)), actors=2, fragment=16),
+    platform=SimulatedPlatform(functions),
+    budget=Budget(steps=64),
+    evaluation=Evaluation(every=1, episodes=1),
+)
+print(type(envs.make("CartPole-v1", slots=1)).__name__, result.history[-1]["steps"])
+try:
+    envs.make("Pong-v5", slots=1)
+except ValueError as error:
+    print(error)
+said(lambda: envs.make(configured("Pong-v5", stack_num=3), slots=1))
+"""
+    trained, unknown, pool = without("envpool", code=code)
+    assert trained == "GymnasiumEnv 64"
+    assert re.fullmatch(
+        r"unknown environment 'Pong-v5': .*; EnvPool, which has others, is not installed \(envpool: pip install "
+        r"'stellaris\[experiments\]'\)",
+        unknown,
+    )
+    assert pool == "EnvPool's Pong-v5 needs envpool: pip install 'stellaris[experiments]'"
+
+
+def test_what_is_missing_is_named_with_its_extra(tmp_path: Path) -> None:
+    """By whoever needs it; nothing is written."""
+    code = f"""
+import numpy as np, os
+from stellaris import ActorCritic, EnvSpec, Trace
+from stellaris.acting import envs
+from stellaris.runtime import Checkpoints, CheckpointError
+from stellaris.replay import datasets
+said(lambda: ActorCritic()(EnvSpec("Own-v0", np.zeros(2), 2, True)))
+said(lambda: envs.make("CartPole-v1", slots=1))
+said(lambda: Trace().to_dataframe())
+said(lambda: Trace().save("{tmp_path}/x.parquet"))
+said(lambda: Trace().save("{tmp_path}/x.csv"))
+said(lambda: Trace.load("{tmp_path}/x.parquet"))
+said(lambda: Trace.load("{tmp_path}/x.csv"))
+said(lambda: datasets.read("{tmp_path}/x.hdf5"))
+try:
+    Checkpoints("{tmp_path}/x").prepare()
+except CheckpointError as error:
+    print(error)
+print(os.listdir("{tmp_path}"))
+"""
+    experiments = "pip install 'stellaris[experiments]'"
+    assert without("flax", "gymnasium", "pandas", "pyarrow", "orbax", "h5py", code=code) == [
+        f"a network of ActorCritic or Pixels needs flax: {experiments}",
+        f"environment 'CartPole-v1' needs gymnasium: {experiments}",
+        f"a trace's table needs pandas: {experiments}",
+        f"{tmp_path}/x.parquet needs pyarrow: {experiments}",
+        f"a trace's table needs pandas: {experiments}",
+        f"{tmp_path}/x.parquet needs pandas: {experiments}",
+        f"{tmp_path}/x.csv needs pandas: {experiments}",
+        "reading a dataset needs h5py: pip install 'stellaris[replay]'",
+        f"a checkpoint needs orbax: {experiments}",
+        "[]",
+    ]
+
+
+@pytest.mark.parametrize("package", ["rich", "matplotlib"])
+def test_the_command_line_says_what_is_missing(package: str) -> None:
+    """In one line on stderr, and the status of a usage that is impossible."""
+    code = """
+sys.stderr = sys.stdout
+from experiments import command
+print(command.main(["stellaris-motivation"]))
+"""
+    assert without(package, code=code) == [
+        f"error: experiments.stellaris_motivation needs {package}: pip install 'stellaris[experiments]'",
+        "2",
+    ]

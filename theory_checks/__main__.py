@@ -7,7 +7,10 @@ from experiments import shell
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; its imports take seconds, and signals are to be looked after first."""
-    from theory_checks import command
+    from stellaris.extras import needs
+
+    with needs("theory_checks"):
+        from theory_checks import command
 
     return command.main(argv)
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from stellaris.acting.spaces import spec_of, translation
 from stellaris.acting.vector import Step, checked_slots
+from stellaris.extras import needs
 from stellaris.types import NDArray, Tree
 
 
@@ -20,11 +21,13 @@ class EnvPoolEnv:
       **options: of EnvPool's, such as `stack_num=3`.
 
     Raises:
+      ModuleNotFoundError: without EnvPool.
       ValueError: if a space is not supported, or EnvPool does not know an option; names them.
     """
 
     def __init__(self, name: str, *, slots: int, seed: int = 0, threads: int = 1, **options: Any) -> None:
-        import envpool
+        with needs(f"EnvPool's {name}"):
+            import envpool
 
         with warnings.catch_warnings():
             # Gymnasium remarks on the float32 bounds of every space that EnvPool declares.

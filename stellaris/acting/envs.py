@@ -12,6 +12,7 @@ from stellaris.acting.gymnasium_env import GymnasiumEnv as GymnasiumEnv
 from stellaris.acting.vector import EnvSpec as EnvSpec
 from stellaris.acting.vector import Step as Step
 from stellaris.acting.vector import VectorEnv as VectorEnv
+from stellaris.extras import install, needs
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,8 @@ def make(environment: Environment, *, slots: int, seed: int = 0, threads: int = 
     """A vector environment.
 
     A name is EnvPool's where it has one, and Gymnasium's otherwise; what was registered with Gymnasium and is not
-    Gymnasium's own, by the module of its entry point, comes before EnvPool's of the same name.
+    Gymnasium's own, by the module of its entry point, comes before EnvPool's of the same name. Without EnvPool all
+    names are Gymnasium's: the same environments, slower, and with other episodes from the same seed.
 
     Args:
       environment: a name such as `"Hopper-v4"`, or `"module:Name-v0"` for one that importing a module registers; one of
@@ -91,6 +93,7 @@ def make(environment: Environment, *, slots: int, seed: int = 0, threads: int = 
       The environment; its slots must be reset before they are stepped.
 
     Raises:
+      ModuleNotFoundError: without Gymnasium, or without EnvPool for what `configured` gives; names the extra.
       TypeError: if the environment is neither a name nor something to call, what it makes is no environment, or a
         number is not whole.
       ValueError: if neither library knows the name, what it needs is not installed, its observations are not arrays of
@@ -149,10 +152,9 @@ def _name(environment: Callable[[], Any]) -> str:
 
 
 def _named(name: str, *, slots: int, seed: int, threads: int) -> VectorEnv:
-    import envpool
-    import gymnasium
-
-    pools = envpool.list_all_envs()
+    with needs(f"environment {name!r}"):
+        import gymnasium
+    pools = _pools()
     try:
         if name in pools and not _is_own(gymnasium.registry.get(name)):
             return EnvPoolEnv(name, slots=slots, seed=seed, threads=threads)
@@ -160,7 +162,19 @@ def _named(name: str, *, slots: int, seed: int, threads: int) -> VectorEnv:
             return GymnasiumEnv(name, functools.partial(gymnasium.make, name), slots=slots, seed=seed)
     except (ImportError, gymnasium.error.Error) as error:
         raise ValueError(f"environment {name!r} cannot be made: {error} ({_suggest(name, pools)})") from error
-    raise ValueError(f"unknown environment {name!r}: {_suggest(name, [*pools, *gymnasium.registry])}")
+    missing = "" if pools else f"; EnvPool, which has others, is not installed ({install('envpool')})"
+    raise ValueError(f"unknown environment {name!r}: {_suggest(name, [*pools, *gymnasium.registry])}{missing}")
+
+
+def _pools() -> list[str]:
+    """Names of EnvPool's environments; none where it is not installed."""
+    try:
+        import envpool
+    except ModuleNotFoundError as error:
+        if error.name != "envpool":
+            raise
+        return []
+    return list(envpool.list_all_envs())
 
 
 def _is_own(registered: Any) -> bool:

@@ -1,15 +1,17 @@
 """Gymnasium's environments, and a user's own, as a vector environment."""
 
+import math
 import threading
 import warnings
 from collections.abc import Callable
+from numbers import Real
 from typing import Any
 
 import jax
 import numpy as np
 
 from stellaris.acting.spaces import arranged, spec_of, translation
-from stellaris.acting.vector import Step, checked_slots
+from stellaris.acting.vector import Step, checked_slots, kind_of
 from stellaris.types import NDArray, Tree
 
 #: Seconds that `close` waits for a call that is under way; a body that hangs would be waited for without end.
@@ -26,7 +28,9 @@ class GymnasiumEnv:
       seed: of slot 0; slot `i` is seeded with `seed + i`.
 
     Raises:
-      TypeError: if what `new` makes is not a `gymnasium.Env`, by its methods and spaces.
+      TypeError: if what `new` makes is not a `gymnasium.Env`, by its methods and spaces. In a call, if `reset` does not
+        return two values, `step` not five, a reward is not one finite number, or an end not one bool; the message names
+        the environment.
       ValueError: if a space is not supported, or `new` gives the same environment twice.
     """
 
@@ -105,13 +109,36 @@ class GymnasiumEnv:
 
     def _reset(self, slot: int) -> Tree:
         # The first reset seeds the slot; later episodes go on from there.
-        observation = self._envs[slot].reset(seed=self._seeds[slot])[0]
+        observation, _ = self._returned("reset", self._envs[slot].reset(seed=self._seeds[slot]), "observation, info")
         self._seeds[slot], self._ended[slot] = None, False
         return self._observed(observation)
 
     def _step(self, slot: int, action: Any) -> tuple[Tree, float, bool, bool]:
         if self._ended[slot]:
             return self._reset(slot), 0.0, False, False
-        observation, reward, terminated, truncated, _ = self._envs[slot].step(action)
-        self._ended[slot] = bool(terminated or truncated)
-        return self._observed(observation), float(reward), bool(terminated), bool(truncated)
+        values = "observation, reward, terminated, truncated, info"
+        observation, reward, terminated, truncated, _ = self._returned("step", self._envs[slot].step(action), values)
+        ends = self._bool("terminated", terminated), self._bool("truncated", truncated)
+        self._ended[slot] = any(ends)
+        return self._observed(observation), self._number("reward", reward), *ends
+
+    def _returned(self, method: str, returned: Any, values: str) -> Any:
+        """What a method gave, if it is as many values as these."""
+        count = len(values.split())
+        if not isinstance(returned, tuple | list) or len(returned) != count:
+            given = f"{len(returned)} values" if isinstance(returned, tuple | list) else kind_of(returned)
+            raise TypeError(f"{self.spec.name}: {method} returned {given}: expected {count}, ({values})")
+        return returned
+
+    def _bool(self, name: str, value: Any) -> bool:
+        """This value, if it is one bool of any library: a word or a number is no end of an episode."""
+        if np.ndim(value) or np.asarray(value).dtype != bool:
+            raise TypeError(f"{self.spec.name}: {name}={value!r} is not a bool")
+        return bool(value)
+
+    def _number(self, name: str, value: Any) -> float:
+        """This value, if it is one finite number of any library."""
+        real = isinstance(value, Real) or (np.ndim(value) == 0 and np.asarray(value).dtype.kind in "biuf")
+        if not real or not math.isfinite(value):
+            raise TypeError(f"{self.spec.name}: {name}={value!r} is not a finite real number")
+        return float(value)

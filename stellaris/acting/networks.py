@@ -2,11 +2,14 @@
 
 from collections.abc import Callable
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from stellaris.distributions import Categorical, DiagonalGaussian
+from stellaris.extras import needs
+
+with needs("a network of ActorCritic or Pixels"):
+    import flax.linen as nn
 
 #: A standard deviation of 0.6 keeps most first actions within bounds of [-1, 1].
 INITIAL_LOG_STD = -0.5

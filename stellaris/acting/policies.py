@@ -244,6 +244,7 @@ class ActorCritic:
         """The policy for an environment.
 
         Raises:
+          ModuleNotFoundError: without flax.
           ValueError: if observations are not vectors; says which policy to use.
         """
         from stellaris.acting.networks import Towers  # here, so that importing stellaris does not import flax
@@ -291,6 +292,7 @@ class Pixels:
         """The policy for an environment.
 
         Raises:
+          ModuleNotFoundError: without flax.
           ValueError: if observations are not images, or too small for the convolutions.
         """
         from stellaris.acting.networks import ConvolutionTowers, NatureCNN

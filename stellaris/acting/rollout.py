@@ -10,7 +10,7 @@ import numpy as np
 
 from stellaris.acting.normalisation import Statistics
 from stellaris.acting.policies import Policy
-from stellaris.acting.vector import VectorEnv
+from stellaris.acting.vector import VectorEnv, checked_step
 from stellaris.types import NDArray, Trajectory, Tree, Versioned
 
 #: Bytes of observations that are valued in one call, at the end of a fragment: of most environments, all.
@@ -169,6 +169,10 @@ class Actors:
 
         Returns:
           The actors' fragments, and their new states.
+
+        Raises:
+          TypeError: if what a step of the environments gives is not as `Step` says; names the environment.
+          ValueError: if a reward is not finite, or an observation not as the specification says.
         """
         n, length, policy = len(slots), self._length, self._policy
         groups = _Groups.of(versions)
@@ -187,7 +191,7 @@ class Actors:
             chosen, log_prob = _act(policy, groups.versions, observation, noise, t)
             log_probs.append(log_prob)
             action = groups.apart(chosen)
-            step = self._env.step(where, action)
+            step = checked_step(self._env.step(where, action), n, policy.spec)
             valid = ~ended
             record.add(t, step.observation, action, step.reward, step.terminated, valid)
             running_return += step.reward * valid

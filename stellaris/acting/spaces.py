@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from stellaris.acting.vector import EnvSpec, array
+from stellaris.extras import needs
 from stellaris.types import NDArray, Tree
 
 
@@ -27,7 +28,8 @@ def spec_of(name: str, observation_space: Any, action_space: Any) -> EnvSpec:
       >>> spec.observation_shape, spec.actions
       ((3,), 5)
     """
-    from gymnasium.spaces import Box, Discrete
+    with needs(f"environment {name}"):
+        from gymnasium.spaces import Box, Discrete
 
     observation = _arrays(
         observation_space,

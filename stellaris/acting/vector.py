@@ -112,7 +112,7 @@ class Step(NamedTuple):
     """What one step of `n` slots gave."""
 
     observation: Tree  #: `[n, *obs]`, a tree as the specification says; at an episode's end, its last.
-    reward: NDArray  #: `[n]` float32; zero where the slot was reset.
+    reward: NDArray  #: `[n]` float32, finite; zero where the slot was reset.
     terminated: NDArray  #: `[n]` bool: the episode ended in a state of value zero.
     truncated: NDArray  #: `[n]` bool: the episode was cut off, by a time limit for instance.
 
@@ -131,6 +131,43 @@ class VectorEnv(Protocol):
 
     def close(self) -> None:
         """Ends the environments. Closing twice does nothing."""
+
+
+def checked_step(step: Any, count: int, spec: EnvSpec) -> Step:
+    """What a step gave, in NumPy's arrays, if it is as `Step` says but for its observation; rewards are floats.
+
+    Args:
+      step: from an environment, which may be a stranger's.
+      count: of slots that were stepped.
+      spec: of the environment.
+
+    Raises:
+      TypeError: if it is no `Step`, or an array's shape or type is another; the message names the environment.
+      ValueError: if a reward is not finite.
+    """
+    if not isinstance(step, Step):
+        raise TypeError(f"{spec.name}: step returned {kind_of(step)}: expected a stellaris Step")
+    reward, *ends = (np.asarray(column) for column in step[1:])
+    for name, column, kinds, expected in (
+        ("reward", reward, "fiub", "numbers"),
+        ("terminated", ends[0], "b", "bool"),
+        ("truncated", ends[1], "b", "bool"),
+    ):
+        if column.shape != (count,) or column.dtype.kind not in kinds:
+            raise TypeError(
+                f"{spec.name}: {name} has shape {column.shape} and type {column.dtype}: expected {(count,)} and "
+                f"{expected}"
+            )
+    if reward.dtype.kind != "f":
+        reward = reward.astype(np.float32)
+    if not np.isfinite(reward).all():
+        raise ValueError(f"{spec.name}: reward={reward.tolist()} is not finite")
+    return Step(step.observation, reward, *ends)
+
+
+def kind_of(value: Any) -> str:
+    """Of which type a value is, in words, for messages."""
+    return "None" if value is None else f"a value of type {type(value).__name__}"
 
 
 def checked_slots(slots: NDArray, count: int, spec: EnvSpec) -> NDArray:

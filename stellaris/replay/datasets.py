@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int
 
+from stellaris.extras import needs
 from stellaris.replay import table as tables
 from stellaris.replay.table import Table
 from stellaris.types import NDArray
@@ -301,10 +302,8 @@ def _opened(path: Path) -> Any:
       FileNotFoundError: if there is none.
       ValueError: if it is of another kind.
     """
-    try:
+    with needs("reading a dataset"):
         import h5py
-    except ImportError as error:
-        raise ImportError("datasets are read with h5py: pip install 'stellaris[replay]'") from error
     try:
         return h5py.File(path)
     except FileNotFoundError:

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import SingleDeviceSharding
 
+from stellaris.extras import needs
 from stellaris.replay import table as tables
 from stellaris.replay import weight_tree
 from stellaris.replay.memory import Memory
@@ -385,8 +386,6 @@ def _safetensors() -> Any:
     Raises:
       ImportError: if it is missing.
     """
-    try:
+    with needs("a saved table"):
         import safetensors.numpy
-    except ImportError as error:
-        raise ImportError("tables are saved with safetensors: pip install 'stellaris[replay]'") from error
     return safetensors

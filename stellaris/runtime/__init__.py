@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from stellaris.extras import needs
 from stellaris.runtime import delays as delays
 from stellaris.runtime.billing import Bill as Bill
 from stellaris.runtime.checkpoint import Checkpoints as Checkpoints
@@ -41,10 +42,6 @@ def __getattr__(name: str) -> Any:
     """Imports Ray's platform when it is asked for: Ray is an extra, and takes its time."""
     if name != "RayPlatform":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
+    with needs("RayPlatform"):
         from stellaris.runtime.cluster.platform import RayPlatform
-    except ModuleNotFoundError as error:
-        if error.name != "ray":
-            raise
-        raise ImportError("RayPlatform needs Ray: pip install 'stellaris[ray]'") from error
     return RayPlatform

@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from stellaris.extras import needs
 from stellaris.runtime.files import sync
 from stellaris.runtime.snapshots import CheckpointError, Snapshot
 from stellaris.types import NDArray
@@ -144,12 +145,10 @@ def orbax() -> Any:
       CheckpointError: if it is missing.
     """
     try:
-        import orbax.checkpoint
+        with needs("a checkpoint"):
+            import orbax.checkpoint
     except ImportError as error:
-        raise CheckpointError(
-            "checkpoints keep their arrays with orbax, which is missing: pip install orbax-checkpoint, or "
-            "stellaris[experiments]"
-        ) from error
+        raise CheckpointError(str(error)) from error
     return orbax.checkpoint
 
 

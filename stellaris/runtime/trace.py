@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 import numpy as np
 
+from stellaris.extras import needs
 from stellaris.runtime import timeline
 from stellaris.runtime.files import atomic_path, atomic_write
 from stellaris.runtime.views import Events, Invocations, invocations_of
@@ -171,7 +172,8 @@ class Trace:
 
     def to_dataframe(self) -> "pd.DataFrame":
         """The whole log, one row per event, in order (needs pandas)."""
-        import pandas as pd
+        with needs("a trace's table"):
+            import pandas as pd
 
         def text(codes: NDArray) -> "pd.Categorical[str]":
             return pd.Categorical.from_codes(np.array(codes), categories=pd.Index(self._names or [""]))
@@ -194,9 +196,13 @@ class Trace:
           path: of a `.parquet` file (needs pyarrow), or a `.csv` or `.csv.gz` file; written whole or not at all.
 
         Raises:
+          ModuleNotFoundError: without pandas, or pyarrow for a `.parquet` file.
           ValueError: if the name ends in none of these.
         """
         kind = _kind(path)
+        if kind == "parquet":
+            with needs(os.fspath(path)):
+                import pyarrow  # noqa: F401
         frame = self.to_dataframe()
         with atomic_path(path) as draft:
             if kind == "parquet":
@@ -215,12 +221,16 @@ class Trace:
           The trace, bit for bit.
 
         Raises:
+          ModuleNotFoundError: as `save`.
           ValueError: if the name ends in neither `.parquet`, `.csv` nor `.csv.gz`, the file cannot be read as such,
             columns are missing, or a row is damaged or cut off; names the file.
         """
-        import pandas as pd
-
         kind = _kind(path)
+        with needs(os.fspath(path)):
+            import pandas as pd
+
+            if kind == "parquet":
+                import pyarrow  # noqa: F401
         with open(path, "rb") as file:  # errors of opening it are the system's own
             try:
                 if kind == "parquet":
@@ -229,7 +239,7 @@ class Trace:
                     # As text: a function's name may look like a number, and pandas' own reading of numbers may round.
                     compression: Literal["gzip"] | None = "gzip" if kind == "csv.gz" else None
                     frame = pd.read_csv(file, dtype=str, keep_default_na=False, compression=compression)
-            except (ImportError, MemoryError):
+            except MemoryError:
                 raise
             except Exception as error:  # of pandas, pyarrow, gzip or zlib
                 raise ValueError(

@@ -1,6 +1,7 @@
 """The scheduler that is learned: a small policy whose observations are MinionsRL's states, and its file."""
 
 import functools
+import io
 import json
 import math
 import os
@@ -8,7 +9,7 @@ import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import jax
 import numpy as np
@@ -26,6 +27,10 @@ from stellaris.types import NDArray, Tree
 FORMAT = 1
 #: Tanh units of the two layers of the policy, and of the critic. Source: MinionsRL (AAAI 2024), Table 3.
 HIDDEN = (64, 64)
+#: The most actors that a scheduler may decide for: a file may claim any number, and its network grows with it.
+MOST = 2**16
+#: Bytes that the header of a file may have, and what comes before an array's numbers.
+_HEADER = 2**16
 #: Of a state's numbers that is seen, either side of 0: so much can be squared and summed in single precision.
 _FAR = 1e15
 
@@ -46,7 +51,7 @@ class Learned:
       statistics: of the states that it has learned from, by which it normalises them.
 
     Raises:
-      ValueError: if `most` is below 1.
+      ValueError: if `most` is below 1 or above 65,536, or a parameter or statistic is not finite.
 
     Source:
       MinionsRL (AAAI 2024): two layers of 64 tanh units for the policy and for the critic.
@@ -63,7 +68,12 @@ class Learned:
     statistics: Statistics
 
     def __post_init__(self) -> None:
-        checks.whole(at_least=1, most=self.most)
+        _check_most(self.most)
+        with np.errstate(all="ignore"):
+            version = self.version  # in single precision, in which it decides
+        for name, tree in (("params", version.params), ("statistics", version.normaliser)):
+            if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(tree)):
+                raise ValueError(f"{name} of {self!r} are not finite: it has diverged, so try a lower learning rate")
 
     def __repr__(self) -> str:
         return f"Learned(most={self.most}, states={float(self.statistics.count):.0f})"
@@ -76,7 +86,7 @@ class Learned:
           most: actors that there are.
           seed: of its parameters.
         """
-        checks.whole(at_least=1, most=most)
+        _check_most(most)
         policy = policy_for(most)
         params = jax.jit(Policy.init, static_argnums=0)(policy, jax.random.key(seed))
         return Learned(most, jax.tree.map(np.asarray, params), policy.statistics())
@@ -126,25 +136,80 @@ class Learned:
           SchedulerError: if it holds something else, or a scheduler of another format or shape; says what differs.
         """
         name = os.fspath(path)
-        try:
-            with Path(path).open("rb") as opened, np.load(opened, allow_pickle=False) as file:
-                held = {key: file[key] for key in file.files}
-            header = json.loads(str(held.pop("header")))
-            most = int(header["most"])
-            checks.whole(at_least=1, most=most)
-        except (KeyError, TypeError, ValueError, EOFError, zipfile.BadZipFile) as error:
-            raise SchedulerError(f"{name} holds no scheduler: {error}") from error
+        with Path(path).open("rb") as opened:
+            try:
+                return _read(opened)
+            except SchedulerError as error:
+                raise SchedulerError(f"{name} holds {error}") from None
+            except Exception as error:  # whatever a damaged file makes of its readers
+                raise SchedulerError(f"{name} holds no scheduler: {error}") from error
+
+
+def _read(opened: BinaryIO) -> Learned:
+    """The scheduler of a file. Nothing is decompressed or made before it is known to be as large as it must be.
+
+    Raises:
+      SchedulerError: if it is one of another kind.
+      Exception: if it is damaged, or hostile.
+    """
+    with zipfile.ZipFile(opened) as file:
+        header = json.loads(str(_array(_member(file, "header", most=_HEADER))))
+        most = int(header["most"])
+        _check_most(most)
         if found := list(differences(header, _header(most))):
             said = ", ".join(f"{place} is {there!r}, here {here!r}" for place, there, here in found)
-            raise SchedulerError(f"{name} holds a scheduler of another kind: {said}")
-        like = Learned.untrained(most=most, seed=0)
-        leaves, structure = jax.tree.flatten((like.params, like.statistics))
-        arrays = [held.get(f"leaf{i}") for i in range(len(leaves))]
-        for i, (array, leaf) in enumerate(zip(arrays, leaves, strict=True)):
-            if (there := _kind(array)) != (here := _kind(np.asarray(leaf))):
-                raise SchedulerError(f"{name} holds a scheduler of another kind: array {i} is {there}, here {here}")
-        params, statistics = jax.tree.unflatten(structure, arrays)
-        return Learned(most, params, statistics)
+            raise SchedulerError(f"a scheduler of another kind: {said}")
+        policy = policy_for(most)
+        like = jax.eval_shape(policy.init, jax.random.key(0)), policy.statistics()
+        leaves, structure = jax.tree.flatten(like)
+        held = file.namelist()
+        arrays = []
+        for i, leaf in enumerate(leaves):
+            nbytes = math.prod(leaf.shape) * leaf.dtype.itemsize
+            content = _member(file, f"leaf{i}", most=nbytes + _HEADER) if f"leaf{i}.npy" in held else None
+            there, here = "nothing" if content is None else _kind(*_shape(content)), _kind(leaf.shape, leaf.dtype)
+            if content is None or there != here:
+                raise SchedulerError(f"a scheduler of another kind: array {i} is {there}, here {here}")
+            arrays.append(_array(content))
+    return Learned(most, *jax.tree.unflatten(structure, arrays))
+
+
+def _member(file: zipfile.ZipFile, name: str, *, most: int) -> BinaryIO:
+    """An array's file within a file.
+
+    Raises:
+      ValueError: if it would have more bytes than these; nothing is decompressed then.
+    """
+    info = file.getinfo(f"{name}.npy")
+    if info.file_size > most:
+        raise ValueError(f"{name} has {info.file_size} bytes, and {most} at most are expected")
+    return io.BytesIO(file.read(info))
+
+
+def _shape(content: BinaryIO) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """The shape and the type that an array's file begins with."""
+    if np.lib.format.read_magic(content) != (1, 0):
+        raise ValueError("an array is of another format than 1.0")
+    shape, _, dtype = np.lib.format.read_array_header_1_0(content)
+    content.seek(0)
+    return shape, dtype
+
+
+def _array(content: BinaryIO) -> NDArray:
+    """The array of a file that holds as many bytes as it says."""
+    shape, dtype = _shape(content)
+    if math.prod(shape) * dtype.itemsize > content.seek(0, os.SEEK_END):
+        raise ValueError(f"an array of {_kind(shape, dtype)} is cut off")
+    content.seek(0)
+    array: NDArray = np.lib.format.read_array(content, allow_pickle=False)
+    return array
+
+
+def _check_most(most: Any) -> None:
+    """Raises unless there may be so many actors."""
+    checks.whole(at_least=1, most=most)
+    if most > MOST:
+        raise ValueError(f"most={most} is above {MOST}")
 
 
 def _header(most: int) -> dict[str, Any]:
@@ -152,9 +217,9 @@ def _header(most: int) -> dict[str, Any]:
     return {"format": FORMAT, "most": most, "hidden": list(HIDDEN), "state": list(State._fields)}
 
 
-def _kind(array: NDArray | None) -> str:
+def _kind(shape: tuple[int, ...], dtype: np.dtype[Any]) -> str:
     """Of what numbers an array is, and its shape."""
-    return "nothing" if array is None else f"{array.dtype}{list(array.shape)}"
+    return f"{dtype}{list(shape)}"
 
 
 def observed(states: Sequence[State]) -> NDArray:

@@ -3,9 +3,10 @@
 import math
 from collections.abc import Mapping, Sequence
 from numbers import Real
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
+import numpy as np
 
 
 class State(NamedTuple):
@@ -50,7 +51,7 @@ class Scheduler(Protocol):
           key: of this round, for a scheduler that draws.
 
         Returns:
-          A whole number in [1, most].
+          A whole number in [1, most], of Python's, or a scalar of NumPy's or JAX's.
         """
 
 
@@ -102,13 +103,15 @@ def decided(scheduler: Scheduler, states: Sequence[State], *, most: int, key: ja
         ...
       ValueError: Fixed(actors=40) decided for 40 actors in round 7: there are 1 to 32
     """
-    actors = scheduler.decide(states, most=most, key=key)
-    whole = isinstance(actors, Real) and math.isfinite(actors) and int(actors) == actors
-    if not whole or not 1 <= actors <= most:
+    actors: Any = scheduler.decide(states, most=most, key=key)
+    scalar = isinstance(actors, jax.Array | np.ndarray | np.generic) and np.ndim(actors) == 0
+    number = actors.item() if scalar else actors
+    whole = isinstance(number, Real) and not isinstance(number, bool) and math.isfinite(number) and number % 1 == 0
+    if not whole or not 1 <= number <= most:
         raise ValueError(
             f"{scheduler!r} decided for {actors!r} actors in round {states[-1].round}: there are 1 to {most}"
         )
-    return int(actors)
+    return int(number)
 
 
 def check_scheduler(scheduler: object) -> None:

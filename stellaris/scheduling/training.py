@@ -148,7 +148,7 @@ def train_scheduler(
       The scheduler as it is at the end.
 
     Raises:
-      ValueError: if a number is below 1.
+      ValueError: if a number is below 1, or the scheduler diverges: its parameters are not finite.
 
     Source:
       MinionsRL (AAAI 2024), "Training MinionsRL's Scheduler": 100 episodes, and 10 to fine-tune.
@@ -196,7 +196,7 @@ def learn(
       The scheduler after that, the optimizer's state, and PPO's metrics.
 
     Raises:
-      ValueError: if a run has no round that is over.
+      ValueError: if a run has no round that is over, or the scheduler diverges: its parameters are not finite.
     """
     runs = [
         (_states(history, objective), _decisions(history), objective.rewards(history) / scale) for history in histories

@@ -12,6 +12,7 @@ from stellaris.acting.envs import Step, VectorEnv
 from stellaris.acting.normalisation import Statistics
 from stellaris.acting.policies import Policy
 from stellaris.acting.rollout import ActorState, Episode, Fragment, start
+from stellaris.acting.vector import checked_step
 from stellaris.algorithms import PPO, Algorithm
 from stellaris.algorithms.algorithm import check_algorithm
 from stellaris.runtime.functions import Context, Function, Invocation
@@ -21,7 +22,7 @@ from stellaris.systems import programs
 from stellaris.systems.batches import Data
 from stellaris.systems.central_learner import IN_STEP, take_learned
 from stellaris.systems.record import POLICY
-from stellaris.systems.session import Session
+from stellaris.systems.session import Session, lives_too_short
 from stellaris.types import NDArray, Trajectory, Tree, Versioned
 
 
@@ -184,10 +185,7 @@ def _observed(session: Session, loop: _Loop, done: Invocation) -> None:
         # It has begun, or was lost and has begun anew, or has taken a step that nobody heard of: what was sampled of
         # the fragment does not lead here.
         if rollout.begun == _TIMES:
-            raise RuntimeError(
-                f"actor {actor} has lost its environment {_TIMES} times before fragment={session.workload.fragment} "
-                "steps were sampled: containers do not live as long, so raise keep_alive, or lower the rate of faults"
-            )
+            raise RuntimeError(lives_too_short(actor, _TIMES, session.workload))
         loop.sampling[actor] = rollout = _Rollout(rollout.noise, rollout.begun + 1)
     else:
         rollout.outcome.append(outcome)
@@ -266,7 +264,7 @@ def _environment(env: VectorEnv) -> Function:
                 asked.append(i)
         if asked:
             slots = np.array([contexts[i].slot for i in asked], np.int32)
-            step = env.step(slots, np.stack([arguments[i][0] for i in asked]))
+            step = checked_step(env.step(slots, np.stack([arguments[i][0] for i in asked])), len(asked), env.spec)
             for row, i in enumerate(asked):
                 outcomes[i] = _taken(contexts[i], step, row)
         return outcomes

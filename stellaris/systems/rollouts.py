@@ -78,6 +78,7 @@ class Rollouts:
     begun: int = 0  #: invocations of actors, each with noise of its own number.
     delivered: int = 0  #: fragments.
     pieces: dict[int, list[Fragment]] = field(default_factory=dict)  #: of fragments that are not whole, by actor.
+    lost: dict[int, int] = field(default_factory=dict)  #: how often pieces of its fragment were lost, by actor.
     unfinished: dict[int, int] = field(default_factory=dict)  #: length so far of the episode under way, by slot.
     waiting: list[Waiting] = field(default_factory=list)  #: in order of delivery.
 
@@ -112,6 +113,7 @@ class Rollouts:
         pieces = self.pieces.pop(actor, [])
         if pieces and (piece.slot, piece.environment, piece.first) != pieces[-1].follows:
             lost_steps = sum(lost.steps - lost.resets for lost in pieces)
+            self.lost[actor] = self.lost.get(actor, 0) + 1
             pieces = []
         cut = self.unfinished.get(piece.slot, 0) if piece.first == 0 else 0
         self.unfinished[piece.slot] = piece.unfinished
@@ -119,6 +121,7 @@ class Rollouts:
         if sum(part.steps for part in pieces) < length:
             self.pieces[actor] = pieces
         else:
+            self.lost.pop(actor, None)
             self.waiting.append(Waiting(join(pieces), version, self.delivered))
             self.delivered += 1
             self.accepted += 1

@@ -34,6 +34,8 @@ T = TypeVar("T")
 _NOISE, _SCHEDULE = 2**32 - 1, 2**32 - 2
 #: The seeds of evaluations are made with this number, and no others.
 _EVALUATION = 1
+#: So often in a row a fragment's pieces are lost before the run is given up.
+_TIMES = 100
 
 
 class Session:
@@ -208,7 +210,12 @@ class Session:
         return True
 
     def sample(self, control: StalenessControl) -> None:
-        """Has actors begin fragments on the newest version, as far as the control admits."""
+        """Has actors begin fragments on the newest version, as far as the control admits.
+
+        Raises:
+          ValueError: if the control's window holds fewer fragments than a batch has: no batch would ever be whole.
+        """
+        self._check_window(control)
         while (actor := self.rollouts.take_actor(control)) is not None:
             self._invoke(actor)
 
@@ -218,12 +225,18 @@ class Session:
         Args:
           done: the actor's invocation, with the actor as its tag.
           fragment: what was sampled, if that is not the invocation's result.
+
+        Raises:
+          RuntimeError: if an actor's fragment had to be begun anew a hundred times in a row, because its environment
+            was lost before the fragment was whole.
         """
         piece = done.result() if fragment is None else fragment
         self._steps += piece.steps
         self.record.sampled(done, piece)
         lost = self.rollouts.add(done.tag, piece, self.workload.fragment, self.version)
         self.record.lost(done, steps=lost.steps, episode=lost.episode)
+        if self.rollouts.lost.get(done.tag, 0) == _TIMES:
+            raise RuntimeError(lives_too_short(done.tag, _TIMES, self.workload))
         if self._on_fragment is not None:
             self._on_fragment(piece)
         if done.tag in self.rollouts.pieces:
@@ -251,17 +264,33 @@ class Session:
           algorithm: which prepares it.
           params: the newest ones, for algorithms that need a policy beside the behaviour policy.
           control: which fragments are thrown away first.
+
+        Raises:
+          ValueError: as `sample`.
         """
         fragments = self.next_fragments(control)
         return None if fragments is None else self.batch(algorithm, fragments, self.versioned(params))
 
     def next_fragments(self, control: StalenessControl) -> list[Waiting] | None:
-        """The oldest fragments that wait, as many as a batch has; None if there are fewer."""
+        """The oldest fragments that wait, as many as a batch has; None if there are fewer.
+
+        Raises:
+          ValueError: as `sample`.
+        """
+        self._check_window(control)
         self.discard(self.rollouts.discard(control, self.version))
         taken = self.rollouts.take()
         if taken is not None:
             self.record.trained(taken, self.version)
         return taken
+
+    def _check_window(self, control: StalenessControl) -> None:
+        """Raises unless as many fragments are kept as a batch has."""
+        if control.window < self.rollouts.batch:
+            raise ValueError(
+                f"window={control.window} is below the {self.rollouts.batch} fragments of a batch "
+                f"(actors={self.workload.actors}): no batch would ever be whole, so keep as many"
+            )
 
     def discard(self, fragments: Sequence[Waiting]) -> None:
         """Throws fragments away: they will not be learned from, and others are sampled in their place."""
@@ -383,7 +412,13 @@ class Session:
         """Plays with the newest version: seeds follow from the round, so that nothing else has a part in them."""
         seed = int(np.random.SeedSequence([self._seed, self.round, _EVALUATION]).generate_state(1)[0] >> 1)
         version = self.platform.store.value(POLICY)
-        self.record.evaluated(evaluate(self.policy, version, self.workload.environment, episodes=episodes, seed=seed))
+        try:
+            played = evaluate(self.policy, version, self.workload.environment, episodes=episodes, seed=seed)
+        except Exception as error:  # of the environment, mostly, whose traceback is the cause's
+            raise RuntimeError(
+                f"the evaluation after round {self.round} has failed: {type(error).__name__}: {error}"
+            ) from error
+        self.record.evaluated(played)
 
     # ---- checkpoints ----------------------------------------------------------------------------------------------
 
@@ -444,6 +479,14 @@ def _noise(policy: Policy, length: int, key: jax.Array) -> jax.Array:
 @functools.partial(jax.jit, static_argnums=0)
 def _divergence(policy: Policy, version: PolicyVersion, before: PolicyVersion, observation: Tree) -> jax.Array:
     return policy.divergence(version, before, observation)
+
+
+def lives_too_short(actor: int, times: int, workload: Workload) -> str:
+    """Says that an actor's fragment will never be whole, and what helps."""
+    return (
+        f"actor {actor} has lost its environment {times} times before fragment={workload.fragment} steps were sampled: "
+        "containers do not live as long, so raise keep_alive, or lower the rate of faults"
+    )
 
 
 def _actors(workload: Workload, policy: Policy, env: Environments, key: jax.Array) -> Sequence[tuple[str, Function]]:

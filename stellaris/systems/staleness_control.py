@@ -28,7 +28,8 @@ class StalenessControl:
       takes longer may be overtaken, and be older when it arrives. `pace=0` is synchronous.
     * `discard=η`: a fragment is thrown away if, when its batch is made, its oldest step was chosen by a version more
       than η versions behind the newest. Those that take long to sample are then learned from less often.
-    * `window=n`: only the n fragments that arrived last are kept.
+    * `window=n`: only the n fragments that arrived last are kept; at least as many as a batch has, one of each actor,
+      or a run ends with a ValueError as it begins.
 
     How a batch becomes versions is the system's: with a central learner each batch makes one, and the pace's bound is
     one in versions. Stellaris publishes several a batch.

@@ -15,6 +15,7 @@ from stellaris.algorithms import PPO, Algorithm
 from stellaris.algorithms.algorithm import check_algorithm
 from stellaris.gradient_queue import AggregatorState, Update
 from stellaris.saved import saved
+from stellaris.synchronisation import StaleSynchronous
 from stellaris.systems import programs
 from stellaris.systems.batches import Data, Work
 from stellaris.systems.programs import Learned
@@ -42,8 +43,11 @@ class Stellaris:
 
     Raises:
       IndexError: if the aggregator is one of fewer learners.
+      RuntimeError: in a run, if the aggregator admits no learner, or takes nothing out of a full queue, so that nothing
+        would ever be learned again.
       TypeError: if the algorithm, the aggregator or the control is none, or `learners` is not whole.
-      ValueError: if `learners` is below 1 or above the capacity of the aggregator's queue, or `rho` below 1.
+      ValueError: if `learners` is below 1 or above the capacity of the aggregator's queue, if the aggregator waits for
+        more learners, or if `rho` is below 1.
 
     Source:
       Stellaris (SC 2024).
@@ -114,6 +118,10 @@ class Stellaris:
                     continue
 
             room = loop.queue.capacity - len(loop.queued) - len(loop.running)
+            if loop.work and not loop.running and not loop.updating and not (startable and room):
+                # Actors might go on, and use the budget up; but what decides about learners has come to rest.
+                what = f"admits none of learners={self.learners}" if room else "takes nothing out of its full queue"
+                raise RuntimeError(f"nothing goes on after {platform.now:.6g} s: the aggregator {aggregator!r} {what}")
             for i in startable[: max(min(len(loop.work), room), 0)]:
                 loop.free.remove(i)
                 loop.running[i] = loop.work.popleft()
@@ -204,6 +212,11 @@ def _check_aggregator(aggregator: Aggregator, learners: int) -> None:
             "ever run at once: raise its capacity"
         )
     jax.eval_shape(lambda state: aggregator.admit(state, learners - 1, 0), empty)  # checks the learner's number
+    if isinstance(aggregator, StaleSynchronous) and aggregator.learners > learners:
+        raise ValueError(
+            f"learners={learners}: the aggregator waits for the slowest of its {aggregator.learners} learners, and "
+            f"those that are missing push nothing: make it for learners={learners}"
+        )
 
 
 # Compiled once for each aggregator, by value. The queue is updated in place: it is the largest thing that changes with

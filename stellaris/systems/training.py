@@ -89,7 +89,8 @@ def train(
       FunctionError: if a body raised, or a function's attempts are used up; names the function and the invocation. Rows
         were handed to `on_progress` before, and `platform.trace` stays readable.
       LookupError: if a function that the system needs is not deployed.
-      RuntimeError: if nothing goes on, and no limit of the budget is reached.
+      RuntimeError: if nothing goes on, and no limit of the budget is reached; or if an evaluation fails, with its error
+        as the cause.
       TypeError: if `prices` is one sheet, `checkpoints` a folder's name, or the seed no whole number.
       ValueError: if the environment is unknown or unsupported, a budget of cost comes without prices, two price sheets
         have one name, one prices nothing that is deployed, the seed is out of [0, 2**31), or there are checkpoints of

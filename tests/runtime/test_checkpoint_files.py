@@ -243,11 +243,11 @@ def test_orbax_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
     def without(name: str, *args: Any, **kwargs: Any) -> Any:
         if name.startswith("orbax"):
-            raise ModuleNotFoundError(f"No module named {name!r}")
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
         return real(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(CheckpointError, match=r"orbax, which is missing: pip install orbax-checkpoint, or stellaris\["):
+    with pytest.raises(CheckpointError, match=r"a checkpoint needs orbax: pip install 'stellaris\[experiments\]'"):
         Checkpoints(tmp_path / "run").prepare()
     assert not (tmp_path / "run").exists()
 

@@ -1,9 +1,12 @@
 """The learned scheduler: its decisions, what they depend on, and its file."""
 
+import io
 import json
 import math
 import pickle
 import re
+import tracemalloc
+import zipfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -192,7 +195,19 @@ REFUSED: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
     "shape": (lambda h, a: a.update(leaf0=a["leaf0"][:-1]), r"array 0 is float32\[63\], here float32\[64\]"),
     "dtype": (lambda h, a: a.update(leaf0=a["leaf0"].astype(str)), r"array 0 is <U\d+\[64\], here float32\[64\]"),
     "missing": (lambda h, a: a.pop("leaf3"), r"another kind: array 3 is nothing, here float32\["),
+    "too many actors": (lambda h, a: h.update(most=10**7), "holds no scheduler: most=10000000 is above 65536"),
+    "not finite": (lambda h, a: a["leaf0"].__setitem__(3, np.nan), "holds no scheduler: params .* not finite"),
+    "infinite": (lambda h, a: a["leaf3"].__setitem__(3, -np.inf), "holds no scheduler: params .* not finite"),
+    "mean": (lambda h, a: a["leaf13"].__setitem__(0, np.inf), "holds no scheduler: statistics .* not finite"),
+    "great mean": (lambda h, a: a["leaf13"].__setitem__(0, 1e300), "holds no scheduler: statistics .* not finite"),
+    "deviations": (lambda h, a: a["leaf14"].__setitem__(2, -50.0), "holds no scheduler: statistics .* not finite"),
+    "count": (lambda h, a: a.update(leaf12=np.float64(np.nan)), "holds no scheduler: statistics .* not finite"),
 }
+
+
+def test_the_arrays_of_the_file() -> None:
+    """So that the changes below are to what they are called."""
+    assert [array.shape for array in arrays(ONE)][12:] == [(), (8,), (8,)]
 
 
 @pytest.mark.parametrize("what", REFUSED)
@@ -232,3 +247,71 @@ def test_files_that_hold_no_scheduler(tmp_path: Path) -> None:
         np.savez(path, **other)  # type: ignore[arg-type]
         with pytest.raises(SchedulerError, match="holds no scheduler"):
             Learned.load(path)
+
+
+def held(file: zipfile.ZipFile, name: str, shape: tuple[int, ...], data: bytes) -> None:
+    """Puts an array into a file whose header says that it has this shape, whatever its data."""
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "<f4", "fortran_order": False, "shape": shape})
+    file.writestr(f"{name}.npy", header.getvalue() + data, zipfile.ZIP_DEFLATED)
+
+
+def header_of(**changes: Any) -> bytes:
+    """The header of a file, as `save` writes it, but for some changes."""
+    content = io.BytesIO()
+    header = {"format": 1, "most": MOST, "hidden": [64, 64], "state": list(State._fields)} | changes
+    np.save(content, np.array(json.dumps(header)))
+    return content.getvalue()
+
+
+NESTED = io.BytesIO()
+np.save(NESTED, np.array("[" * 12_000))
+#: By what is wrong, what is written beside the header, the header, and what is said.
+HOSTILE: dict[str, tuple[Callable[[zipfile.ZipFile], Any], bytes, str]] = {
+    "large data": (lambda file: held(file, "leaf0", (64,), bytes(10**8)), header_of(), r"leaf0 has \d+ bytes"),
+    "large shape": (lambda file: held(file, "leaf0", (10**12,), b""), header_of(), r"array 0 is float32\[10{12}\]"),
+    "large header": (lambda file: None, header_of(note="x" * 10**6), r"header has \d+ bytes"),
+    "large number": (lambda file: None, header_of(most=10**9), "most=1000000000 is above 65536"),
+    "nested header": (lambda file: None, NESTED.getvalue(), "."),
+    "not an array": (lambda file: file.writestr("leaf0.npy", b"?" * 50), header_of(), "."),
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_a_small_file_takes_little(what: str, tmp_path: Path) -> None:
+    """Whatever it claims, or would become: it is refused before that is made."""
+    write, header, said = HOSTILE[what]
+    path = tmp_path / "scheduler.npz"
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("header.npy", header, zipfile.ZIP_DEFLATED)
+        write(file)
+    tracemalloc.start()
+    with pytest.raises(SchedulerError, match=rf"scheduler\.npz holds .*{said}"):
+        Learned.load(path)
+    assert tracemalloc.get_traced_memory()[1] < 10**7
+    tracemalloc.stop()
+
+
+def test_a_compressed_file_is_read(tmp_path: Path) -> None:
+    """If it is the same otherwise; a damaged one is refused."""
+    ONE.save(tmp_path / "plain.npz")
+    with np.load(tmp_path / "plain.npz") as plain:
+        np.savez_compressed(tmp_path / "packed.npz", **plain)
+    assert digest(Learned.load(tmp_path / "packed.npz")) == digest(ONE)
+    content = bytearray((tmp_path / "packed.npz").read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    (tmp_path / "packed.npz").write_bytes(content)
+    with pytest.raises(SchedulerError, match=r"packed\.npz holds no scheduler: ."):
+        Learned.load(tmp_path / "packed.npz")
+
+
+def test_parameters_that_are_not_finite() -> None:
+    """Are refused where a scheduler is made: it would decide for one actor, whatever the state."""
+    broken = jax.tree.map(np.copy, ONE.params)
+    jax.tree.leaves(broken)[-1].flat[0] = np.nan
+    with pytest.raises(ValueError, match=r"params of Learned\(most=8, states=50\) are not finite"):
+        replace(ONE, params=broken)
+    with pytest.raises(ValueError, match=r"statistics of Learned\(most=8, states=50\) are not finite"):
+        replace(ONE, statistics=ONE.statistics._replace(m2=np.full(8, np.nan)))
+    with pytest.raises(ValueError, match="most=65537 is above 65536"):
+        Learned.untrained(most=2**16 + 1, seed=0)

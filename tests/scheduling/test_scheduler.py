@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -112,7 +113,10 @@ def test_nothing_else_is_told() -> None:
 # ---- what they decide ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("number", [1, 32, 2.0, np.int64(3), np.float32(4.0), np.int32(5)])
+@pytest.mark.parametrize(
+    "number",
+    [1, 32, 2.0, np.int64(3), np.float32(4.0), np.int32(5), np.array(6), jnp.int32(7), jnp.uint8(8), jnp.bfloat16(9.0)],
+)
 def test_a_whole_number_is_one_whatever_its_type(number: Any) -> None:
     """And it becomes Python's own."""
     got = decided(Deciding(number), [state(7)], most=32, key=KEY)
@@ -121,7 +125,11 @@ def test_a_whole_number_is_one_whatever_its_type(number: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "number", [0, -1, 33, 2.5, math.nan, math.inf, -math.inf, None, "3", [2], np.float64("nan"), 1j]
+    "number",
+    [
+        *(0, -1, 33, 2.5, math.nan, math.inf, -math.inf, None, "3", [2], np.float64("nan"), 1j),
+        *(True, np.True_, jnp.bool_(True), np.array([3]), jnp.array([3]), jnp.float32(2.5), jnp.int32(33)),
+    ],
 )
 def test_an_impossible_decision_is_named(number: Any, unchecked: None) -> None:
     """With the scheduler, what it decided, and the round."""

@@ -1,6 +1,8 @@
 """Environments of a stranger's own, of any kind, are learned by both systems."""
 
 import functools
+import itertools
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,12 +10,16 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from stellaris import ActorCritic, EnvSpec, Pixels, Policy
 from stellaris.acting import Vectorised
 from stellaris.acting.envs import GymnasiumEnv
-from stellaris.runtime import Checkpoints
+from stellaris.runtime import Checkpoints, FunctionError, FunctionSpec
+from stellaris.runtime.delays import Constant
+from stellaris.systems import CentralInference, Evaluation, Synchronous, Workload
+from tests.systems import tiny
 from tests.systems.bandits import Bandit, Picture, Sensors, both, learned
 
 SMALL = ActorCritic(hidden=(16,))
@@ -111,3 +117,78 @@ def test_policies_that_do_not_fit(environment: Any, policy: Any, message: str) -
     """Said before anything runs, with what to pass instead."""
     with pytest.raises(ValueError, match=message):
         learned("stellaris", environment, policy)
+
+
+class Careless:
+    """A vector environment of two bandits, whose steps are changed."""
+
+    def __init__(self, change: Callable[[Any], Any]) -> None:
+        self.env, self.change = GymnasiumEnv("Careless", Bandit, slots=2), change
+        self.spec, self.reset, self.close = self.env.spec, self.env.reset, self.env.close
+
+    def step(self, slots: Any, action: Any) -> Any:
+        """That of the bandits, changed."""
+        return self.change(self.env.step(slots, action))
+
+
+@pytest.mark.parametrize("system", [Synchronous(tiny.PPO_CONFIG), CentralInference(tiny.PPO_CONFIG)])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda step: step._replace(terminated=step.terminated.astype(int)), r"terminated has shape .* and type int64"),
+        (lambda step: step._replace(truncated=step.truncated[0]), r"truncated has shape \(\) and type bool"),
+        (lambda step: step._replace(reward=step.reward[:, None]), r"reward has shape \(\d, 1\) and type float32"),
+        (lambda step: step._replace(reward=step.reward.astype(str)), r"reward has shape .* and type <U"),
+        (lambda step: step._replace(reward=np.full_like(step.reward, np.nan)), r"reward=\[nan.* is not finite"),
+        (lambda step: tuple(step), r"step returned a value of type tuple: expected a stellaris Step"),
+        (lambda step: None, r"step returned None: expected a stellaris Step"),
+    ],
+)
+def test_a_vector_environment_that_returns_something_else(change: Any, message: str, system: Any) -> None:
+    """Is named, with what was returned: ones and zeros would not have been taken for ends and valid steps."""
+    workload = Workload(Vectorised(lambda slots, seed: Careless(change)), SMALL, actors=2, fragment=16)
+    functions = tiny.deployment() | {"inference": FunctionSpec(Constant(0.01))}
+    with pytest.raises(FunctionError, match=f"function 'actor', .*Error: Careless: {message}"):
+        tiny.run(system, functions, workload=workload, prices=())
+
+
+def test_rewards_of_whole_numbers() -> None:
+    """Or of bits: they are learned from as the floats that they are equal to."""
+
+    def changed(change: Callable[[Any], Any]) -> Any:
+        workload = Workload(Vectorised(lambda slots, seed: Careless(change)), SMALL, actors=2, fragment=16)
+        return list(tiny.run(Synchronous(tiny.PPO_CONFIG), tiny.deployment(), workload=workload).history)
+
+    plain = changed(lambda step: step)
+    for dtype in (bool, int, np.float64):
+        assert changed(lambda step, dtype=dtype: step._replace(reward=step.reward.astype(dtype))) == plain
+
+
+class Failing(Bandit):
+    """It cannot be stepped."""
+
+    def step(self, action: Any) -> Any:
+        """Breaks."""
+        raise ArithmeticError("the simulator has exploded")
+
+
+def test_an_error_in_an_evaluation_says_so() -> None:
+    """With the round, and what was wrong; the rows before it were handed out."""
+    kinds = itertools.chain([Bandit], itertools.repeat(Failing))  # the run's environments are made first
+
+    def vectors(slots: int, seed: int) -> GymnasiumEnv:
+        return GymnasiumEnv("Bandit", next(kinds), slots=slots, seed=seed)
+
+    rows: list[Any] = []
+    with pytest.raises(
+        RuntimeError, match="the evaluation after round 2 has failed: ArithmeticError: the simulator has exploded"
+    ) as caught:
+        tiny.run(
+            Synchronous(tiny.PPO_CONFIG),
+            tiny.deployment(),
+            workload=Workload(Vectorised(vectors), SMALL, actors=2, fragment=16),
+            evaluation=Evaluation(every=2, episodes=1),
+            on_progress=rows.append,
+        )
+    assert isinstance(caught.value.__cause__, ArithmeticError)
+    assert [row["round"] for row in rows] == [1]

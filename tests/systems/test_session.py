@@ -224,6 +224,18 @@ def test_episodes_are_lost_with_their_containers() -> None:
     assert abs(trace.select("sampled").value.sum() - spent) == 0
 
 
+def test_containers_that_never_live_as_long_as_a_fragment() -> None:
+    """End the run, with the reason: it would use its budget up, and learn nothing."""
+    functions = tiny.deployment(keep_alive=0.0, queueing=Constant(0.01))
+    with pytest.raises(RuntimeError, match=r"actor \d has lost its environment 100 times before fragment=16 steps"):
+        tiny.run(
+            Synchronous(tiny.PPO_CONFIG),
+            functions,
+            workload=replace(tiny.WORKLOAD, refresh=4),
+            budget=Budget(steps=32 * 1000),
+        )
+
+
 def test_an_actor_that_keeps_a_container_needs_one() -> None:
     """It is told at once if there are fewer."""
     functions = tiny.deployment(max_concurrency=1)

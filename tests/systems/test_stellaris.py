@@ -189,8 +189,10 @@ class Nothing(Pairs):
 
 def test_an_aggregator_that_never_takes_anything() -> None:
     """Its queue is full in the end, no version comes of nothing, and the run says so instead of going round forever."""
-    with pytest.raises(RuntimeError, match="the system waits for what never comes, such as its aggregator"):
-        tiny.run(Stellaris(tiny.PPO_CONFIG, learners=2, aggregator=Nothing()), tiny.deployment())
+    for control in (StalenessControl(), StalenessControl(pace=1)):
+        system = Stellaris(tiny.PPO_CONFIG, learners=2, aggregator=Nothing(), control=control)
+        with pytest.raises(RuntimeError, match=r"nothing goes on after 0\.36 s: .*Nothing.* takes nothing out of its"):
+            tiny.run(system, tiny.deployment())
 
 
 def test_the_column_of_what_was_dropped() -> None:

@@ -155,6 +155,10 @@ def test_round_based_actors_wait_for_the_round() -> None:
             lambda: Stellaris(learners=4, aggregator=fully_asynchronous(capacity=1)),
             r"learners=4: the aggregator's queue holds 1 gradients, and no more learners would ever run",
         ),
+        (
+            lambda: Stellaris(learners=2, aggregator=stale_synchronous(1, 4)),
+            r"learners=2: the aggregator waits for the slowest of its 4 learners",
+        ),
         (lambda: Stellaris(learners=2, aggregator=synchronous(1)), r"learners=2: the aggregator's queue holds 1"),
         (lambda: Stellaris(learners=5, aggregator=softsync(2)), r"learners=5: the aggregator's queue holds 4"),
     ],
@@ -208,10 +212,22 @@ def test_an_aggregator_of_fewer_learners() -> None:
         Stellaris(learners=2, aggregator=stale_synchronous(1, 1))
 
 
-def test_a_run_that_is_stuck() -> None:
-    """An aggregator that waits for learners that there are not: the run does not end as if it were done."""
-    system = Stellaris(tiny.PPO_CONFIG, learners=2, aggregator=stale_synchronous(1, 4))
-    with pytest.raises(RuntimeError, match=r"nothing goes on after 0\.\d+ s, and the budget is not used up"):
+class Nobody:
+    """An aggregator that admits no learner."""
+
+    def __init__(self) -> None:
+        whole = staleness_aware(2, decay=1.0)
+        self.init, self.push, self.ready, self.pop = whole.init, whole.push, whole.ready, whole.pop
+
+    def admit(self, state: Any, learner: Any, clock: Any) -> Any:
+        return False
+
+
+@pytest.mark.parametrize("control", [StalenessControl(), StalenessControl(pace=1)])
+def test_a_run_that_is_stuck(control: StalenessControl) -> None:
+    """The run does not end as if it were done; nor do actors use its budget up, where nothing keeps them."""
+    system = Stellaris(tiny.PPO_CONFIG, learners=2, aggregator=Nobody(), control=control)
+    with pytest.raises(RuntimeError, match=r"nothing goes on after 0\.16 s: .*Nobody.* admits none of learners=2"):
         tiny.run(system, tiny.deployment(), budget=Budget(steps=10_000))
 
 

@@ -1,0 +1,57 @@
+"""Packages that only parts of the library need: where one is missing, the error names the extra that brings it."""
+
+import contextlib
+from collections.abc import Iterator
+
+#: The extra that brings a package, by the name under which it is imported.
+EXTRAS = {
+    "envpool": "experiments",
+    "flax": "experiments",
+    "gymnasium": "experiments",
+    "h5py": "replay",
+    "matplotlib": "experiments",
+    "mujoco": "experiments",
+    "orbax": "experiments",
+    "pandas": "experiments",
+    "pyarrow": "experiments",
+    "ray": "ray",
+    "rich": "experiments",
+    "safetensors": "replay",
+    "scipy": "experiments",
+}
+
+
+@contextlib.contextmanager
+def needs(what: str) -> Iterator[None]:
+    """Around imports: where a package of an extra is missing, says what needs it and how to install it.
+
+    Args:
+      what: needs the packages that are imported.
+
+    Raises:
+      ModuleNotFoundError: if one is missing.
+
+    Example:
+      >>> with needs("a net of butterflies"):
+      ...     raise ModuleNotFoundError("No module named 'flax'", name="flax")
+      Traceback (most recent call last):
+        ...
+      ModuleNotFoundError: a net of butterflies needs flax: pip install 'stellaris[experiments]'
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in EXTRAS:
+            raise
+        raise ModuleNotFoundError(f"{what} needs {install(package)}", name=error.name) from error
+
+
+def install(package: str) -> str:
+    """A package's name, and the command that installs it.
+
+    Example:
+      >>> install("ray")
+      "ray: pip install 'stellaris[ray]'"
+    """
+    return f"{package}: pip install 'stellaris[{EXTRAS[package]}]'"
