@@ -95,8 +95,8 @@ def train(
       TypeError: if `prices` is one sheet, `checkpoints` a folder's name, or the seed no whole number.
       ValueError: if the environment is unknown or unsupported, a budget of cost comes without prices, two price sheets
         have one name, one prices nothing that is deployed, the seed is out of [0, 2**31), or there are checkpoints of
-        a run that is not to be resumed; if there are fewer containers than actors that need one each; or if the system's
-        `StalenessControl` has a window below the number of actors.
+        a run that is not to be resumed; if there are fewer containers than actors that need one each; or if the window
+        of the system's `StalenessControl` is below the number of actors.
     """
     with platform:
         checks.seed(seed=seed)

@@ -9,7 +9,8 @@ from stellaris import Trace
 from stellaris.runtime import PriceSheet, Rate
 from stellaris.runtime.delays import Gamma, LogNormal
 from stellaris.systems import Budget, Stellaris, Synchronous, history
-from stellaris.systems.history import WINDOW, Reader
+from stellaris.systems.history import _MAXIMA, _MEANS, _SUMS, WINDOW, Reader
+from stellaris.systems.record import COLUMNS
 from tests.systems import tiny
 from tests.systems.test_record import lag_report, scalars
 
@@ -80,6 +81,15 @@ def test_a_row_by_hand() -> None:
         "kl": 1.0,
         "data_lag_max": 5.0,
     }
+
+
+def test_every_column_is_known() -> None:
+    """So that no metric takes the place of one."""
+    trace = Trace()
+    for event in (*_MEANS, *_MAXIMA, *_SUMS, "episode", "round"):
+        trace.append(0.0, event, value=1.0)
+    row = history(trace, prices=[PriceSheet("p", {"actor": Rate(per_second=0.5)})])[0]
+    assert set(row) == {*COLUMNS, "cost_p"}
 
 
 def test_what_is_reported_by_lag() -> None:
