@@ -23,10 +23,11 @@ def test_examples_of_the_readme_run(block: str) -> None:
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=lambda page: page.stem)
 def test_a_page_runs_from_top_to_bottom(page: Path) -> None:
-    """Its blocks are one program."""
-    names: dict[str, object] = {"__name__": page.stem}
+    """Each block by itself, unless the page says that they are one program."""
+    first: dict[str, object] = {"__name__": page.stem}
+    together = "one program" in page.read_text()
     for block in blocks(page):
-        exec(compile(block, page.name, "exec"), names)
+        exec(compile(block, page.name, "exec"), first if together else dict(first))
 
 
 @pytest.mark.parametrize("page", [README, *PAGES], ids=lambda page: page.stem)

@@ -57,9 +57,9 @@ def history(
     """The history that a trace tells: `train` returns the same.
 
     A row has the columns `round`, `seconds`, `steps` (delivered), `version` (the newest), `episodes` (that ended),
-    `episode_return` (mean of the last episodes), `gradients` (applied), `staleness_mean` and `staleness_max` (of
-    the round's applied gradients, in versions), and `cost_NAME` in USD for each price sheet. What did not happen in a
-    round, its row does not have:
+    `episode_return` (mean of the last episodes; NaN before one ended), `gradients` (applied), `staleness_mean` and
+    `staleness_max` (of the round's applied gradients, in versions; both NaN where there were none, as is usual of the
+    last row), and `cost_NAME` in USD for each price sheet. What did not happen in a round, its row does not have:
 
     * of the fragments that became batches, in versions behind the newest: `lag_in_flight` (of the oldest step, when the
       fragment was delivered) and `lag_in_queue` (since then), both means over fragments; `lag_mean` over steps; the
@@ -183,7 +183,7 @@ class Reader:
             "episode_return": _mean(self._recent),
             "gradients": self._gradients,
             "staleness_mean": _mean(staleness),
-            "staleness_max": max(staleness, default=0.0),
+            "staleness_max": max(staleness, default=math.nan),
         }
         row |= {f"cost_{name}": meter.bill(until=time).total for name, meter in self._meters.items()}
         row |= {name: _mean(self._round[event]) for event, name in _MEANS.items() if event in self._round}

@@ -1,6 +1,7 @@
 """What a system notes in the trace of what it does. It only writes: nothing that is noted changes what is learned."""
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,16 @@ METRIC = "metric:"
 LAG = "lag:"
 #: Before a field of `rollouts.Lags`, of a fragment that becomes part of a batch.
 AGE = "age:"
+#: Columns that a history may have, whatever the learners report.
+COLUMNS = frozenset(
+    (
+        *("round", "seconds", "steps", "version", "episodes", "episode_return", "gradients"),
+        *("staleness_mean", "staleness_max", "sampled_length", "trained_length", "evaluation_return", "policy_kl"),
+        *("actors", "actor_seconds", "learner_seconds", "round_return", "lag_in_flight", "lag_in_queue", "lag_mean"),
+        *("lag_oldest", "version_span", "discarded", "gradients_dropped", "lost_steps", "lost_episode_steps"),
+    )
+)
+_COLUMN = re.compile("|".join([*COLUMNS, "cost_.*", r"lag\d+_.*"]))
 
 
 @dataclass(frozen=True)
@@ -130,7 +141,7 @@ def scalars(metrics: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     """Metrics as events of a trace; of a `LagReport` the lags that there were samples of.
 
     Raises:
-      ValueError: if one is neither a number nor a `LagReport`; names it.
+      ValueError: if one is neither a number nor a `LagReport`, or has the name of a column of the history; names it.
 
     Example:
       >>> report = LagReport(*np.array([[0.0, 2.0], [0.0, 0.5], [0.0, 1.0], [0.0, 0.0], [0.0, 2.0], [0.0, 2.5]]))
@@ -142,6 +153,8 @@ def scalars(metrics: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
             for lag in np.flatnonzero(np.asarray(value.count)).tolist():
                 for field, sums in value._asdict().items():
                     yield f"{LAG}{lag}:{field}", float(sums[lag])
+        elif _COLUMN.fullmatch(name):
+            raise ValueError(f"metric {name!r} has the name of a column of the history: rename it")
         elif np.ndim(value) == 0:
             yield f"{METRIC}{name}", float(value)
         else:

@@ -38,7 +38,7 @@ class System(Protocol):
 
     @property
     def functions(self) -> tuple[str, ...]:
-        """Names of the functions that must be deployed."""
+        """Names of the functions that must be deployed, besides `actor`, which `train` always asks for."""
 
     def run(self, session: Session) -> None:
         """Runs until `session.next_completion()` gives None."""
@@ -64,7 +64,8 @@ def train(
     Args:
       system: such as `systems.Stellaris()` or `systems.Synchronous()`.
       workload: what is to be learned.
-      platform: a fresh one; it is closed at the end, whatever happens.
+      platform: a fresh one, with the functions that the system needs, and always one named `actor`: environments are
+        made for its containers. It is closed at the end, whatever happens.
       budget: when to stop.
       evaluation: when versions are evaluated; the history then has a column `evaluation_return`. None for never: the
         training episodes' returns are in the history in any case.
@@ -88,13 +89,14 @@ def train(
         checkpoints, but none that can be loaded; or if none can be written.
       FunctionError: if a body raised, or a function's attempts are used up; names the function and the invocation. Rows
         were handed to `on_progress` before, and `platform.trace` stays readable.
-      LookupError: if a function that the system needs is not deployed.
+      LookupError: if a function that the system needs, or `actor`, is not deployed.
       RuntimeError: if nothing goes on, and no limit of the budget is reached; or if an evaluation fails, with its error
         as the cause.
       TypeError: if `prices` is one sheet, `checkpoints` a folder's name, or the seed no whole number.
       ValueError: if the environment is unknown or unsupported, a budget of cost comes without prices, two price sheets
         have one name, one prices nothing that is deployed, the seed is out of [0, 2**31), or there are checkpoints of
-        a run that is not to be resumed; or there are fewer containers than actors that need one each.
+        a run that is not to be resumed; if there are fewer containers than actors that need one each; or if the window
+        of the system's `StalenessControl` is below the number of actors.
     """
     with platform:
         checks.seed(seed=seed)

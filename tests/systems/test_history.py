@@ -9,7 +9,8 @@ from stellaris import Trace
 from stellaris.runtime import PriceSheet, Rate
 from stellaris.runtime.delays import Gamma, LogNormal
 from stellaris.systems import Budget, Stellaris, Synchronous, history
-from stellaris.systems.history import WINDOW, Reader
+from stellaris.systems.history import _MAXIMA, _MEANS, _SUMS, WINDOW, Reader
+from stellaris.systems.record import COLUMNS
 from tests.systems import tiny
 from tests.systems.test_record import lag_report, scalars
 
@@ -54,7 +55,8 @@ def test_a_row_by_hand() -> None:
     note(5.0, "episode", 1000.0, "actor")  # nobody has declared the round over that it is in
     prices = PriceSheet("p", {"actor": Rate(per_second=0.5)})
     first, second = history(trace, prices=[prices])
-    assert math.isnan(first.pop("staleness_mean"))  # type: ignore[attr-defined]
+    for column in ("staleness_mean", "staleness_max"):  # no gradient was applied
+        assert math.isnan(first.pop(column))  # type: ignore[attr-defined]
     assert first == {
         "round": 1,
         "seconds": 2.0,
@@ -63,7 +65,6 @@ def test_a_row_by_hand() -> None:
         "episodes": 2,
         "episode_return": 15.0,
         "gradients": 0,
-        "staleness_max": 0.0,
         "cost_p": 1.0,
     }
     assert second == {
@@ -80,6 +81,15 @@ def test_a_row_by_hand() -> None:
         "kl": 1.0,
         "data_lag_max": 5.0,
     }
+
+
+def test_every_column_is_known() -> None:
+    """So that no metric takes the place of one."""
+    trace = Trace()
+    for event in (*_MEANS, *_MAXIMA, *_SUMS, "episode", "round"):
+        trace.append(0.0, event, value=1.0)
+    row = history(trace, prices=[PriceSheet("p", {"actor": Rate(per_second=0.5)})])[0]
+    assert set(row) == {*COLUMNS, "cost_p"}
 
 
 def test_what_is_reported_by_lag() -> None:

@@ -64,11 +64,11 @@ def test_gradients(unchecked: None) -> None:
 def test_metrics(unchecked: None) -> None:
     """Whatever a loss reports, under names of their own; of a report by lag the lags that there are samples of."""
     notes, trace = record()
-    notes.metrics(DONE, {"kl": np.float32(0.25), "steps": 3, "by_lag": lag_report(0.0, 8.0)})
+    notes.metrics(DONE, {"kl": np.float32(0.25), "queued": 3, "by_lag": lag_report(0.0, 8.0)})
     rows = {event: value for _, event, _, _, _, value in trace.rows()}
     assert rows == {
         "metric:kl": 0.25,
-        "metric:steps": 3.0,
+        "metric:queued": 3.0,
         "lag:1:count": 8.0,
         "lag:1:kl_sum": 4.0,
         "lag:1:clipped": 4.0,
@@ -82,3 +82,12 @@ def test_a_metric_that_is_no_number() -> None:
     """A loss of one's own may report anything: it is named."""
     with pytest.raises(ValueError, match=r"metric 'ratios' has shape \(3,\): a loss reports scalars"):
         dict(scalars({"ratios": np.zeros(3)}))
+
+
+@pytest.mark.parametrize(
+    "name", ["steps", "episode_return", "round_return", "cost_usd", "lag3_kl", "discarded", "actors"]
+)
+def test_a_metric_with_the_name_of_a_column(name: str) -> None:
+    """It would stand in the history in that column's place, by which the budget ends a run."""
+    with pytest.raises(ValueError, match=f"metric '{name}' has the name of a column of the history: rename it"):
+        dict(scalars({name: 1.0}))
