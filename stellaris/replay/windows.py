@@ -190,7 +190,7 @@ def to_go(
       discount: between 0 and 1.
 
     Returns:
-      The sums, in the dtype of `values`.
+      The sums, in the dtype of `values`; those of a dtype narrower than float32 are summed in float32.
 
     Raises:
       TypeError: if `values` is not floating point.
@@ -209,12 +209,15 @@ def to_go(
     steps = jnp.arange(values.shape[1])
     kept = steps < jnp.asarray(length)[:, None]
 
-    def back(after: jax.Array, now: jax.Array) -> tuple[jax.Array, jax.Array]:
-        total = now + jnp.asarray(discount, now.dtype) * after
-        return total, total
+    values = jnp.asarray(values)
+    wide = jnp.promote_types(values.dtype, jnp.float32)
 
-    ordered = jnp.moveaxis(_where(kept, jnp.asarray(values), 0), 1, 0)
-    _, sums = jax.lax.scan(back, jnp.zeros_like(ordered[0]), ordered, reverse=True)
+    def back(after: jax.Array, now: jax.Array) -> tuple[jax.Array, jax.Array]:
+        total = now.astype(wide) + jnp.asarray(discount, wide) * after
+        return total, total.astype(values.dtype)
+
+    ordered = jnp.moveaxis(_where(kept, values, 0), 1, 0)
+    _, sums = jax.lax.scan(back, jnp.zeros_like(ordered[0], wide), ordered, reverse=True)
     return jnp.moveaxis(sums, 0, 1)
 
 
