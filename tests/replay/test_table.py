@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from stellaris import exponential_weight, hinge_weight, polynomial_weight, staleness_weight
-from stellaris.replay import check, init, insert, reweigh, update_weights
+from stellaris.replay import check, init, insert, reweigh, select, update_weights
 from stellaris.replay import table as module
 
 CAPACITY = 5
@@ -137,6 +137,57 @@ def test_rows_that_hold_nothing_keep_no_weight():
     check(table)
 
 
+@pytest.mark.parametrize("removal", ["oldest", "lowest"])
+@pytest.mark.parametrize("before", [2**31 - 3, 2**31 - 1])
+def test_counts_do_not_end(removal, before):
+    """A table goes on beyond 2^31 insertions as one that has seen few: sizes, rows, and the order of insertion."""
+    tables = []
+    for seen in (before, before % CAPACITY + CAPACITY):
+        number = jnp.arange(seen - CAPACITY, seen)
+        row = number % CAPACITY
+        table = filled()
+        table = table._replace(number=table.number.at[row].set(number), inserted=jnp.int32(seen))
+        for i in range(4):
+            table = insert(table, rewards(6 + i, 7 + i), removal=removal)
+        tables.append(table)
+    late, early = tables
+    assert int(late.size) == CAPACITY
+    assert (late.number >= 0).all()
+    assert (late.inserted > late.number).all()
+    assert jnp.argsort(late.number).tolist() == jnp.argsort(early.number).tolist()
+    assert late.columns["reward"].tolist() == early.columns["reward"].tolist()
+    check(late)
+
+
+def test_counts_of_a_table_that_is_not_full():
+    """Rows that hold nothing stay so where many trajectories have replaced each other."""
+    table = insert(empty(), rewards(1, 2), removal="lowest")
+    table = table._replace(number=table.number.at[1].set(2**31 - 9), inserted=jnp.int32(2**31 - 8))
+    table = module._recounted(table, CAPACITY)
+    assert table.number.tolist() == [0, 2**31 - 9, -1, -1, -1]
+    table = module._recounted(table._replace(inserted=jnp.int32(2**31 - 1)), CAPACITY)
+    assert table.number.tolist() == [0, 2**30 - 9 + 2**30 % CAPACITY, -1, -1, -1]
+    assert 2**30 - CAPACITY < int(table.inserted) - 2**30 % CAPACITY <= 2**30
+
+
+@pytest.mark.parametrize("weight", [1e-39, 1e-45])
+def test_a_weight_below_the_least_counts_as_0(weight):
+    """Wherever it comes in, as the error of a selection says; the least one counts."""
+    for table in (
+        insert(empty(), rewards(1, 2, 3), weight=np.full(3, weight, np.float32)),
+        update_weights(insert(empty(), rewards(1, 2, 3)), np.arange(3), np.full(3, weight, np.float32)),
+        reweigh(insert(empty(), rewards(1, 2, 3)), np.full(CAPACITY, weight, np.float32)),
+    ):
+        assert np.asarray(table.weight).tobytes() == bytes(4 * CAPACITY)
+        check(table)
+        with pytest.raises(ValueError, match=re.escape("whose weights are all 0 (below 1.2e-38 they count as 0)")):
+            check(select(table, jax.random.key(0), 2, by="weight"))
+    table = insert(empty(), rewards(1, 2, 3), weight=np.full(3, module.LEAST_WEIGHT, np.float32))
+    drawn = select(table, jax.random.key(0), 100, by="weight")
+    check(drawn)
+    assert sorted({*drawn.row.tolist()}) == [0, 1, 2]
+
+
 BAD_WEIGHT, BAD_LENGTH, _, _, BAD_INDEX = module.FAULTS
 BAD_WEIGHTS = [-1.0, float("nan"), float("inf"), -float("inf"), 1.1e30]
 
@@ -200,6 +251,7 @@ SPEC = {"reward": jax.ShapeDtypeStruct((), jnp.float32)}
         ({}, {}, ValueError, "spec is empty"),
         (SPEC, {"capacity": 0}, ValueError, "capacity=0 is below 1"),
         (SPEC, {"length": 0}, ValueError, "length=0 is below 1"),
+        (SPEC, {"capacity": 2**31}, ValueError, "capacity=2147483648: a table holds at most 1073741824 trajectories"),
         (SPEC, {"capacity": 2.5}, TypeError, "capacity=2.5 is not a whole number"),
         (
             {"x": jax.ShapeDtypeStruct((), np.float64)},
