@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Float, Int
 
 from stellaris import checks
@@ -17,7 +18,7 @@ from stellaris.replay import weight_tree
 from stellaris.replay.table import EMPTY, TOO_FEW, Table
 from stellaris.replay.weight_tree import WeightTree
 from stellaris.replay.whole_numbers import below
-from stellaris.types import Array, Scalar
+from stellaris.types import Array, Scalar, at_least_float32, largest
 
 #: How trajectories are chosen: with equal chances, with chances in proportion to their weights, or by largest weight.
 By: TypeAlias = Literal["uniform", "weight", "top"]
@@ -149,7 +150,7 @@ def _race(table: Table, tree: WeightTree, key: jax.Array, count: int, axis: str 
         wait, point = random
         left = weight_tree.total(tree)
         row = weight_tree.draw(tree, point)
-        arrival = jnp.minimum(time + wait / jnp.where(left > 0, left, 1.0), jnp.finfo(jnp.float32).max)
+        arrival = jnp.minimum(time + wait / jnp.where(left > 0, left, 1.0), largest(jnp.float32))
         time = jnp.where(left > 0, arrival, jnp.inf)
         return (weight_tree.update(tree, row, jnp.zeros(1, jnp.float32)), time), (row[0], time)
 
@@ -217,9 +218,10 @@ def importance_weights(
     checks.floats(probability=probability)
     checks.between_zero_and_one(beta=beta)
     chance = jnp.asarray(probability)
-    wide = jnp.promote_types(chance.dtype, jnp.float32)
-    weights = jnp.maximum(size * chance.astype(wide), jnp.finfo(wide).tiny) ** -beta
-    return jnp.maximum((weights / weights.max()).astype(chance.dtype), jnp.finfo(chance.dtype).tiny)
+    wide = at_least_float32(chance.dtype)
+    weights = jnp.maximum(size * chance.astype(wide), np.finfo(wide).tiny) ** -beta
+    least = jnp.finfo(chance.dtype).tiny  # type: ignore[no-untyped-call]
+    return jnp.maximum((weights / weights.max()).astype(chance.dtype), least)
 
 
 def _of_all(value: jax.Array, axis: str | None) -> jax.Array:

@@ -13,7 +13,7 @@ from stellaris import checks
 from stellaris.replay import weight_tree
 from stellaris.replay.memory import Memory, where_it_is, zeros
 from stellaris.replay.weight_tree import WeightTree
-from stellaris.types import Array, Scalar
+from stellaris.types import Array, NDArray, Scalar
 
 #: What a step holds, by column: `jax.ShapeDtypeStruct(shape, dtype)`, without the axes of trajectories and of steps.
 Spec: TypeAlias = Mapping[str, jax.ShapeDtypeStruct]
@@ -153,7 +153,8 @@ def insert(
 
     Raises:
       TypeError: if a column has another dtype.
-      ValueError: if columns are missing or unknown, a shape does not fit, or there are more than the table holds.
+      ValueError: if columns are missing or unknown, a shape does not fit, a number of a NumPy array is too large for
+        its place in the table, or there are more trajectories than the table holds.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -256,7 +257,7 @@ def update_weights(
 
     Raises:
       TypeError: if `index` is not whole, or `weight` not floating point.
-      ValueError: if their shapes differ.
+      ValueError: if their shapes differ, or an index exceeds int32.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -268,6 +269,7 @@ def update_weights(
     checks.integers(index=index)
     checks.floats(weight=weight)
     checks.same_shape(index, "index", weight=weight)
+    check_int32(index=index)
     changed: Table = _update_weights(table, jnp.ravel(index), jnp.ravel(weight), axis)
     return changed
 
@@ -366,7 +368,41 @@ def check_batch(
         if np.shape(value) not in ((), (batch,)):
             raise ValueError(f"{name} has shape {np.shape(value)}: expected ({batch},), one for each trajectory")
     checks.integers(length=length, version=version)
+    check_int32(length=length, version=version)
     return length
+
+
+def check_int32(**numbers: Any) -> None:
+    """Raises a ValueError if JAX would cut whole numbers off: those of NumPy and of Python that exceed int32.
+
+    Args:
+      **numbers: arrays or one number each.
+    """
+    for name, array in numbers.items():
+        if not isinstance(array, jax.Array) and (lost := unfit(np.asarray(array), np.int32)).size:
+            raise ValueError(f"{name} has {lost[0]}: expected a number of int32")
+
+
+def unfit(values: NDArray, dtype: Any) -> NDArray:
+    """Numbers that a dtype would change: whole ones beyond those that it has, and others that would become infinite.
+
+    Args:
+      values: whole numbers, or floating point for a dtype that is, too.
+      dtype: that they are to have.
+
+    Returns:
+      Those of them, `[n]`.
+    """
+    if jnp.issubdtype(values.dtype, jnp.floating):
+        with np.errstate(over="ignore"):
+            return np.asarray(values[np.isfinite(values) & ~np.isfinite(values.astype(dtype))])
+    if jnp.issubdtype(dtype, jnp.floating):  # which has all whole numbers up to this one
+        most = 2 ** (jnp.finfo(dtype).nmant + 1)  # type: ignore[no-untyped-call]
+        least = -most
+    else:
+        info = jnp.iinfo(dtype)  # type: ignore[no-untyped-call]
+        least, most = int(info.min), int(info.max)
+    return np.asarray(values[(values < least) | (values > most)])
 
 
 def _check_columns(table: Table, columns: Mapping[str, Array]) -> int:
@@ -386,7 +422,12 @@ def _check_columns(table: Table, columns: Mapping[str, Array]) -> int:
             expected = ", ".join(map(str, ("batch", "steps", *column.shape[2:])))
             raise ValueError(f"column {name!r} has shape {np.shape(new)}: expected [{expected}], {batch} and {steps}")
         if jnp.result_type(new) != column.dtype:
-            raise TypeError(f"column {name!r} has dtype {jnp.result_type(new)}: the table has {column.dtype}")
+            raise TypeError(
+                f"column {name!r} has dtype {jnp.result_type(new)}: the table has {column.dtype}; convert it, "
+                f"such as by x.astype({str(column.dtype)!r})"
+            )
+        if isinstance(new, np.ndarray) and new.dtype != column.dtype and (lost := unfit(new, column.dtype)).size:
+            raise ValueError(f"column {name!r} has {lost[0]}: the table's {column.dtype} cannot hold it")
     length = next(iter(table.columns.values())).shape[1]
     if not 1 <= steps <= length:
         raise ValueError(f"columns have {steps} steps: a trajectory of the table has 1 to {length}")

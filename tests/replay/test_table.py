@@ -274,7 +274,12 @@ def test_errors_of_init(spec, sizes, error, message):
         ({"reward": np.zeros((1, 4), np.float32), "x": np.zeros((1, 4))}, {}, ValueError, "column 'x' is unknown"),
         ({"reward": np.zeros(4, np.float32)}, {}, ValueError, "'reward' has shape (4,): expected [batch, steps, ...]"),
         ({"reward": np.zeros((1, 4, 2), np.float32)}, {}, ValueError, "'reward' has shape (1, 4, 2): expected"),
-        ({"reward": np.zeros((1, 4), np.int32)}, {}, TypeError, "'reward' has dtype int32: the table has float32"),
+        (
+            {"reward": np.zeros((1, 4), np.int32)},
+            {},
+            TypeError,
+            "'reward' has dtype int32: the table has float32; convert it, such as by x.astype('float32')",
+        ),
         ({"reward": np.zeros((1, 5), np.float32)}, {}, ValueError, "5 steps: a trajectory of the table has 1 to 4"),
         ({"reward": np.zeros((1, 0), np.float32)}, {}, ValueError, "0 steps: a trajectory of the table has 1 to 4"),
         ({"reward": np.zeros((6, 4), np.float32)}, {}, ValueError, "columns have 6 trajectories: the table holds 5"),
@@ -285,6 +290,18 @@ def test_errors_of_init(spec, sizes, error, message):
         (rewards(1), {"version": np.ones((1, 1), int)}, ValueError, "version has shape (1, 1): expected (1,)"),
         (rewards(1), {"length": np.ones(1)}, TypeError, "length has dtype float32: expected integers"),
         (rewards(1), {"version": 1.5}, TypeError, "version has dtype float32: expected integers"),
+        (
+            rewards(1),
+            {"version": np.array(2**32 + 7)},
+            ValueError,
+            "version has 4294967303: expected a number of int32",
+        ),
+        (
+            rewards(1),
+            {"length": np.array([2**32 + 1])},
+            ValueError,
+            "length has 4294967297: expected a number of int32",
+        ),
     ],
 )
 @pytest.mark.parametrize("traced", [False, True])
@@ -299,12 +316,25 @@ def test_errors_of_insert(columns, more, error, message, traced):
     assert table.columns["reward"].sum() == 0
 
 
+def test_numbers_of_64_bits_that_fit_are_inserted():
+    """As NumPy makes them: they become the table's, except where a number would be another."""
+    table = init({"action": jax.ShapeDtypeStruct((), jnp.int32)}, capacity=2, length=1)
+    table = insert(table, {"action": np.array([[2**31 - 1], [-(2**31)]])})
+    assert table.columns["action"].tolist() == [[2**31 - 1], [-(2**31)]]
+    with pytest.raises(ValueError, match=re.escape("'action' has 2147483648: the table's int32 cannot hold it")):
+        insert(table, {"action": np.array([[2**31 - 1], [2**31]])})
+    with pytest.raises(ValueError, match=re.escape("'reward' has -1e+39: the table's float32 cannot hold it")):
+        insert(empty(), {"reward": np.array([[np.inf, np.nan, 1.0, -1e39]])})
+    assert insert(empty(), {"reward": np.full((1, 1), np.inf)}).columns["reward"][0, 0] == np.inf
+
+
 @pytest.mark.parametrize(
     ("index", "weight", "error", "message"),
     [
         (np.zeros(2), np.zeros(2), TypeError, "index has dtype float32: expected integers"),
         (np.zeros(2, int), np.zeros(2, int), TypeError, "weight has dtype int32: expected floating point"),
         (np.zeros(2, int), np.zeros(3), ValueError, "weight has shape (3,): expected index's (2,)"),
+        (np.array([0, 2**32]), np.zeros(2), ValueError, "index has 4294967296: expected a number of int32"),
     ],
 )
 def test_errors_of_changing_weights(index, weight, error, message):
