@@ -95,6 +95,7 @@ def init(spec: Spec, *, capacity: int, length: int, over: Shards, memory: Memory
       (1, 4, 3)
     """
     checks.whole(at_least=1, capacity=capacity)
+    tables.check_memory(memory)
     if capacity % over.number:
         raise ValueError(f"capacity={capacity}: {over.number} devices do not divide it")
 

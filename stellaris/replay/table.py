@@ -99,8 +99,7 @@ def init(spec: Spec, *, capacity: int, length: int, memory: Memory = "device") -
     checks.whole(at_least=1, capacity=capacity, length=length)
     if capacity > LARGEST_CAPACITY:
         raise ValueError(f"capacity={capacity}: a table holds at most {LARGEST_CAPACITY} trajectories")
-    if memory not in ("device", "pinned_host"):
-        raise ValueError(f"memory={memory!r}: expected 'device' or 'pinned_host'")
+    check_memory(memory)
     check_spec(spec)
     return Table(
         columns={name: zeros((capacity, length, *one.shape), one.dtype, memory) for name, one in spec.items()},
@@ -111,6 +110,16 @@ def init(spec: Spec, *, capacity: int, length: int, memory: Memory = "device") -
         inserted=jnp.zeros((), jnp.int32),
         faults=jnp.zeros((), jnp.int32),
     )
+
+
+def check_memory(memory: str) -> None:
+    """Raises a ValueError unless a table can keep its columns there.
+
+    Args:
+      memory: where.
+    """
+    if memory not in ("device", "pinned_host"):
+        raise ValueError(f"memory={memory!r}: expected 'device' or 'pinned_host'")
 
 
 def check_spec(spec: Spec) -> None:
