@@ -3,6 +3,9 @@
 Both become the same columns: `observation`, `action`, `reward`, `terminated`, `truncated`. A step is an observation,
 the action that was chosen there, and what came of it.
 
+A stranger's file is safe to read: nothing of any other file comes into a column, claimed sizes are checked before
+memory is taken for them, and a number that a table cannot hold is named.
+
 * Minari: a group for each episode, `episode_0`, ..., with `observations` (one more than steps: the last, at which no
   action was chosen, is left out), `actions`, `rewards`, `terminations` and `truncations`. Observations and actions may
   be groups themselves: then each array within is a column, such as `observation/achieved_goal`.
@@ -10,6 +13,7 @@ the action that was chosen there, and what came of it.
   ends where either of the last two is true; steps behind the last end are a trajectory as well.
 """
 
+import math
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -25,7 +29,7 @@ from stellaris.replay import table as tables
 from stellaris.replay.table import Table
 from stellaris.types import NDArray
 
-_EPISODE = re.compile(r"episode_(\d+)")
+_EPISODE = re.compile(r"episode_([0-9]{1,18})")
 #: Names of the columns by those of their datasets.
 _MINARI = {
     "observations": "observation",
@@ -45,6 +49,8 @@ _FLAGS = ("terminations", "truncations", "terminals", "timeouts")
 _ONE_NUMBER = ("rewards", *_FLAGS)
 #: Trajectories that are inserted at once.
 _BATCH = 256
+#: Bytes of data for each of the file: gzip packs 1,032, and a dataset that was never written takes none.
+_MOST_PACKED = 2000
 
 
 class Dataset(NamedTuple):
@@ -65,8 +71,9 @@ def read(path: str | os.PathLike[str]) -> Dataset:
 
     Raises:
       ImportError: without h5py.
-      ValueError: if the file is of neither kind, or a dataset in it is missing or does not fit: names file, dataset and
-        what was expected.
+      ValueError: if the file is of neither kind, if it claims more data than a file of its size can have, or if a
+        dataset in it is missing, does not fit, is kept in another file, or has flags that are neither 0 nor 1: names
+        file, dataset and what was expected.
 
     Source:
       Minari (Younis et al. 2024); D4RL (Fu et al. 2020).
@@ -91,7 +98,8 @@ def insert(table: Table, path: str | os.PathLike[str], *, weight: float = 1.0, v
     """The table with all trajectories of a dataset more, one after the other. The one that is given is donated.
 
     Args:
-      table: whose columns are some of the dataset's, or all; float64 becomes the table's float32.
+      table: whose columns are some of the dataset's, or all. Floating point is rounded to the table's dtype; whole
+        numbers become the table's if it holds them exactly, such as actions of int64 an int32 or int8.
       path: of an HDF5 file of Minari or D4RL.
       weight: of each trajectory.
       version: of the policy that has sampled them.
@@ -101,8 +109,7 @@ def insert(table: Table, path: str | os.PathLike[str], *, weight: float = 1.0, v
 
     Raises:
       ImportError: without h5py.
-      ValueError: if the file is of neither kind, or a dataset in it is missing or does not fit: names file, dataset and
-        what was expected.
+      ValueError: as `read` does, or if the table's column cannot hold a number. Nothing is inserted then.
 
     Source:
       Minari (Younis et al. 2024); D4RL (Fu et al. 2020).
@@ -137,6 +144,7 @@ class _Part(NamedTuple):
     dataset: Any
     start: int
     steps: int
+    is_flag: bool
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -146,17 +154,16 @@ class _Part(NamedTuple):
     @property
     def dtype(self) -> np.dtype[Any]:
         """Flags are kept as whole numbers by some."""
-        is_flag = self.dataset.name.rpartition("/")[2] in _FLAGS
-        return np.dtype(bool) if is_flag else self.dataset.dtype
+        return np.dtype(bool) if self.is_flag else self.dataset.dtype
 
 
 def _episodes(path: Path, file: Any) -> list[dict[str, _Part]]:
     """Where each trajectory's columns are: looked at before any is read, and all alike."""
-    numbers = sorted(int(match[1]) for name in file if (match := _EPISODE.fullmatch(name)))
+    numbers = {name: int(match[1]) for name in file if (match := _EPISODE.fullmatch(name))}
     if numbers:
-        episodes = [_episode_of_minari(path, file, f"episode_{number}") for number in numbers]
+        episodes = [_episode_of_minari(path, file, name) for name in sorted(numbers, key=lambda name: numbers[name])]
     elif "observations" in file:
-        episodes = _episodes_of_d4rl(path, file)
+        return _episodes_of_d4rl(path, file)
     else:
         raise ValueError(
             f"{path}: has {', '.join(file) or 'nothing'}; expected groups episode_0, ... as Minari writes them, or "
@@ -172,6 +179,7 @@ def _episodes(path: Path, file: Any) -> list[dict[str, _Part]]:
                     f"{path}: dataset {part.dataset.name!r} has {_shown(part)} a step: expected {_shown(first[name])}, "
                     f"as {first[name].dataset.name!r} has"
                 )
+    _check_size(path, [part.dataset for episode in episodes for part in episode.values()])
     return episodes
 
 
@@ -182,7 +190,7 @@ def _episode_of_minari(path: Path, file: Any, group: str) -> dict[str, _Part]:
         one_more = int(name == "observations")
         for within, dataset in _datasets(path, file, f"{group}/{name}"):
             _check_length(path, dataset, steps + one_more, f"{steps} rewards" + " and one more" * one_more)
-            columns[column + within] = _Part(dataset, 0, steps)
+            columns[column + within] = _Part(dataset, 0, steps, name in _FLAGS)
     return columns
 
 
@@ -192,37 +200,66 @@ def _episodes_of_d4rl(path: Path, file: Any) -> list[dict[str, _Part]]:
     for name, column in _D4RL.items():
         for within, dataset in _datasets(path, file, name):
             _check_length(path, dataset, steps, f"{steps} rewards")
-            found[column + within] = dataset
-    ends = np.zeros(steps, bool)
-    for column in ("terminated", "truncated"):
-        ends |= _values(path, found[column]).astype(bool)
+            found[column + within] = _Part(dataset, 0, steps, name in _FLAGS)
+    _check_size(path, [part.dataset for part in found.values()])
+    ends = _values(path, found["terminated"]) | _values(path, found["truncated"])
     ends[-1] = True
     stops = np.flatnonzero(ends) + 1
     starts = [0, *stops[:-1].tolist()]
     return [
-        {name: _Part(dataset, start, stop - start) for name, dataset in found.items()}
+        {name: part._replace(start=start, steps=stop - start) for name, part in found.items()}
         for start, stop in zip(starts, stops.tolist(), strict=True)
     ]
 
 
 def _datasets(path: Path, file: Any, name: str) -> Iterator[tuple[str, Any]]:
     """A dataset, or those of a group, each with its name within."""
-    found = file.get(name)
-    if found is None:
-        raise ValueError(f"{path}: dataset {name!r} is missing: expected one with a row for each step")
-    shape = getattr(found, "shape", None)  # a group has none
-    if name.rpartition("/")[2] in _ONE_NUMBER and (shape is None or len(shape) != 1):
-        raise ValueError(f"{path}: dataset {name!r} has shape {shape}: expected one number for each step")
-    if shape == ():
-        raise ValueError(f"{path}: dataset {name!r} is one value: expected a row for each step")
-    if shape is not None:
+    h5py = _h5py()
+    top = file
+    for part in name.split("/"):
+        top = _member(path, top, part)
+    waiting, seen = [("", top)], set()
+    while waiting:
+        within, found = waiting.pop()
+        if found is None:
+            raise ValueError(f"{path}: dataset {name + within!r} is missing: expected one with a row for each step")
+        shape = getattr(found, "shape", None)  # a group has none
+        if name.rpartition("/")[2] in _ONE_NUMBER and (shape is None or len(shape) != 1):
+            raise ValueError(f"{path}: dataset {name!r} has shape {shape}: expected one number for each step")
+        if isinstance(found, h5py.Group):
+            if found in seen:
+                raise ValueError(
+                    f"{path}: group {name + within!r} contains itself, or is there twice: expected it once"
+                )
+            seen.add(found)
+            waiting += [(f"{within}/{one}", _member(path, found, one)) for one in reversed([*found])]
+            continue
+        if not shape:
+            raise ValueError(f"{path}: dataset {name + within!r} is one value: expected a row for each step")
         if found.dtype.kind not in "biuf":
-            raise ValueError(f"{path}: dataset {name!r} has dtype {found.dtype}: expected numbers")
-        yield "", found
-        return
-    for within in found:
-        for deeper, dataset in _datasets(path, file, f"{name}/{within}"):
-            yield f"/{within}{deeper}", dataset
+            raise ValueError(f"{path}: dataset {name + within!r} has dtype {found.dtype}: expected numbers")
+        if found.external or found.is_virtual:
+            raise ValueError(f"{path}: dataset {name + within!r} is kept in another file, which is not read")
+        yield within, found
+
+
+def _member(path: Path, group: Any, name: str) -> Any:
+    """A member of a group; None if there is none. Links to other files are not followed."""
+    h5py = _h5py()
+    if not isinstance(group, h5py.Group):
+        return None
+    found = None
+    elsewhere = isinstance(group.get(name, getlink=True), h5py.ExternalLink)
+    try:
+        if not elsewhere and (found := group.get(name)) is not None:  # a soft link may lead over one to another file
+            elsewhere = h5py.h5o.get_info(found.id).fileno != h5py.h5o.get_info(group.id).fileno
+    except (RuntimeError, OSError, KeyError) as error:  # such as of links in a circle
+        raise ValueError(
+            f"{path}: {name!r} in {group.name!r} cannot be opened ({error}): the file is damaged"
+        ) from error
+    if elsewhere:
+        raise ValueError(f"{path}: {name!r} in {group.name!r} is kept in another file, which is not read")
+    return found
 
 
 def _length(path: Path, file: Any, name: str) -> int:
@@ -230,6 +267,18 @@ def _length(path: Path, file: Any, name: str) -> int:
     if not len(dataset):
         raise ValueError(f"{path}: dataset {name!r} is empty: expected at least one step")
     return len(dataset)
+
+
+def _check_size(path: Path, datasets: list[Any]) -> None:
+    """Raises if a file claims more than it can have: all of it would be zeros, and take memory."""
+    claimed = [math.prod(dataset.shape) * dataset.dtype.itemsize for dataset in datasets]
+    size = path.stat().st_size
+    if sum(claimed) > _MOST_PACKED * size:
+        most = datasets[claimed.index(max(claimed))]
+        raise ValueError(
+            f"{path}: has {size:,} bytes and claims {sum(claimed):,} of data, as dataset {most.name!r} has shape "
+            f"{list(most.shape)}: expected at most {_MOST_PACKED:,} times its size"
+        )
 
 
 def _check_length(path: Path, dataset: Any, rows: int, because: str) -> None:
@@ -246,8 +295,7 @@ def _check_table(path: Path, episodes: list[dict[str, _Part]], table: Table) -> 
         if name not in first:
             raise ValueError(f"{path}: nothing there is the table's column {name!r}; there are {', '.join(first)}")
         part = first[name]
-        shrinks = jnp.issubdtype(part.dtype, jnp.floating) and jnp.issubdtype(column.dtype, jnp.floating)
-        if part.shape != column.shape[2:] or not (shrinks or np.can_cast(part.dtype, column.dtype)):
+        if part.shape != column.shape[2:] or not _converts(part.dtype, column.dtype):
             raise ValueError(
                 f"{path}: dataset {part.dataset.name!r} has {_shown(part)} a step: the table's column {name!r} expects "
                 f"{column.dtype} {list(column.shape[2:])}"
@@ -262,28 +310,54 @@ def _check_table(path: Path, episodes: list[dict[str, _Part]], table: Table) -> 
         )
 
 
+def _converts(dtype: Any, to: Any) -> bool:
+    """Whether a table's dtype can take values of another, as far as it can hold them."""
+    narrows = jnp.issubdtype(dtype, jnp.integer) and jnp.issubdtype(to, jnp.integer)
+    rounds = jnp.issubdtype(dtype, jnp.number) and jnp.issubdtype(to, jnp.floating)
+    return bool(narrows or rounds or np.can_cast(dtype, to))
+
+
 def _gathered(path: Path, episodes: list[dict[str, _Part]], dtypes: Mapping[str, Any]) -> Dataset:
     """Reads columns, in these dtypes."""
     length = np.array([_steps(episode) for episode in episodes], np.int32)
     columns = {}
     for name, dtype in dtypes.items():
-        columns[name] = np.zeros((len(episodes), length.max(), *episodes[0][name].shape), dtype)
+        shape = (len(episodes), int(length.max()), *episodes[0][name].shape)
+        try:
+            columns[name] = np.zeros(shape, dtype)
+        except (MemoryError, ValueError) as error:  # NumPy has a ValueError for what no machine has
+            raise ValueError(
+                f"{path}: its trajectories, padded to the longest, make column {name!r} {list(shape)}: too large for "
+                "this machine's memory"
+            ) from error
         dataset = None
         for row, episode in zip(columns[name], episodes, strict=True):
             part = episode[name]
             if part.dataset is not dataset:  # read once, even if all trajectories are in it: it may be compressed
                 dataset = part.dataset
-                values = _values(path, dataset)
+                values = _values(path, part)
+                if values.dtype != dtype and (lost := tables.unfit(values, dtype)).size:
+                    raise ValueError(
+                        f"{path}: dataset {dataset.name!r} has {lost[0]}: the table's column {name!r} expects numbers "
+                        f"that {jnp.dtype(dtype)} can hold"
+                    )
             row[: part.steps] = values[part.start : part.start + part.steps]
     return Dataset(columns, length)
 
 
-def _values(path: Path, dataset: Any) -> NDArray:
+def _values(path: Path, part: _Part) -> NDArray:
+    """All that is in a part's dataset."""
     try:
-        values: NDArray = dataset[:]
+        values: NDArray = part.dataset[:]
     except OSError as error:
-        raise ValueError(f"{path}: dataset {dataset.name!r} cannot be read ({error}): the file is damaged") from error
-    return values
+        raise ValueError(
+            f"{path}: dataset {part.dataset.name!r} cannot be read ({error}): the file is damaged"
+        ) from error
+    if not part.is_flag:
+        return values
+    if (others := values[(values != 0) & (values != 1)]).size:
+        raise ValueError(f"{path}: dataset {part.dataset.name!r} has {others[0]}: expected 0 or 1 for each step")
+    return values.astype(bool)
 
 
 def _steps(episode: dict[str, _Part]) -> int:
@@ -302,11 +376,17 @@ def _opened(path: Path) -> Any:
       FileNotFoundError: if there is none.
       ValueError: if it is of another kind.
     """
-    with needs("reading a dataset"):
-        import h5py
+    h5py = _h5py()
     try:
         return h5py.File(path)
     except FileNotFoundError:
         raise
     except OSError as error:
         raise ValueError(f"{path}: no HDF5 file, or damaged ({error}); expected one of Minari or D4RL") from error
+
+
+def _h5py() -> Any:
+    """The library, or an error that names the extra which brings it."""
+    with needs("reading a dataset"):
+        import h5py
+    return h5py

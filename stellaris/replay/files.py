@@ -1,8 +1,9 @@
 """Tables on the disk: a folder of one safetensors file a shard, and a manifest that says what is in them.
 
-A save writes its files beside those of the one before, and then puts its manifest in place of the other at once: so a
-reader finds either of the two whole, whenever the writer was killed. Files that no manifest names are removed by the
-next save.
+A save writes new files, and then puts its manifest in place of the one before at once: so a reader finds either of the
+two whole, whenever the writer was killed. It does so while a writer is at work, too: the files of the save before stay
+until the next one begins, and a reader opens all files at once and starts anew if the manifest has changed by then. Of
+two writers the second is refused.
 """
 
 import contextlib
@@ -11,6 +12,7 @@ import hashlib
 import json
 import os
 import re
+import reprlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import SingleDeviceSharding
 
+from stellaris import checks
 from stellaris.extras import needs
 from stellaris.replay import table as tables
 from stellaris.replay import weight_tree
@@ -33,7 +36,9 @@ FORMAT = 1
 _MANIFEST = "manifest.json"
 #: What a killed process leaves of a manifest.
 _DRAFT = re.compile(rf"\.\d+\.{re.escape(_MANIFEST)}")
-_SHARD = re.compile(r"(\d{6})\.shard-\d{5}-of-\d{5}\.safetensors")
+_SHARD = re.compile(r"([0-9]{6,})\.shard-[0-9]{5,}-of-[0-9]{5,}\.safetensors")
+#: The largest size that JAX's indices have.
+_MOST = 2**31 - 1
 #: What is known of each trajectory, beside the columns.
 _KNOWN = ("length", "weight", "version", "number")
 
@@ -67,6 +72,8 @@ class _Shard(NamedTuple):
 def save(table: Table, folder: str | os.PathLike[str]) -> None:
     """Writes a table, in place of the one that the folder has; until it is whole on the disk, that one stays.
 
+    On the disk there is room to be for two: the files of the save before are removed when the next one begins.
+
     Args:
       table: or the shards of one. Columns are written as they are, only of the rows that hold a trajectory.
       folder: of this table alone; made if it is missing.
@@ -74,7 +81,7 @@ def save(table: Table, folder: str | os.PathLike[str]) -> None:
     Raises:
       ImportError: without safetensors.
       ValueError: if other processes have shards of the table.
-      OSError: if it cannot be written. What was saved before stays.
+      OSError: if it cannot be written, or another save is writing to the folder. What was saved before stays.
 
     Example:
       >>> import jax, jax.numpy as jnp, tempfile
@@ -91,12 +98,15 @@ def save(table: Table, folder: str | os.PathLike[str]) -> None:
         raise ValueError("table has shards in other processes: save it where one process has all of them")
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    _remove_unnamed(folder)
-    taken = [int(match[1]) for path in folder.iterdir() if (match := _SHARD.fullmatch(path.name))]
-    try:
-        _write(table, folder, 1 + max(taken, default=0))
-    finally:
-        _remove_unnamed(folder)
+    with _locked(folder):
+        before = _named_files(folder)
+        _remove_others(folder, before)
+        taken = [int(match[1]) for path in folder.iterdir() if (match := _SHARD.fullmatch(path.name))]
+        try:
+            _write(table, folder, 1 + max(taken, default=0))
+        finally:
+            if (now := _named_files(folder)) is not None:
+                _remove_others(folder, now | (before or set()))
 
 
 def load(
@@ -125,8 +135,9 @@ def load(
     Raises:
       FileNotFoundError: if there is no manifest.
       ImportError: without safetensors.
-      ValueError: if a file is damaged, or not what the manifest or `spec` says: names file, column, and what was
-        expected; or if `capacity` is less than what the table holds, or the devices do not divide it.
+      ValueError: if a file is damaged, or not what the manifest or `spec` says: names file, column or field, and what
+        was expected; or if `capacity` is below 1 or less than what the table holds, the devices do not divide it, the
+        table is too large for memory, or `memory` is unknown.
 
     Example:
       >>> import jax, jax.numpy as jnp, tempfile
@@ -138,9 +149,27 @@ def load(
       [[1.0, 1.0, 0.0, 0.0]]
     """
     _safetensors()
+    tables.check_memory(memory)
+    if capacity is not None:
+        checks.whole(at_least=1, capacity=capacity)
     path = Path(folder) / _MANIFEST
-    saved = _read_manifest(path)
-    _check_spec(path, saved.spec, spec)
+    while True:
+        content = _content(path)
+        try:
+            saved = _parsed(path, content)
+            _check_spec(path, saved.spec, spec)
+            with contextlib.ExitStack() as stack:
+                opened = [stack.enter_context(_opened(shard)) for shard in saved.shards]
+                return _assembled(path, saved, opened, capacity, over, memory)
+        except ValueError:
+            if _content(path) == content:
+                raise
+
+
+def _assembled(
+    path: Path, saved: _Saved, opened: list[Any], capacity: int | None, over: Shards | None, memory: Memory
+) -> Table:
+    """The table of what was saved, on the devices."""
     capacity = saved.capacity if capacity is None else capacity
     parts = 1 if over is None else over.number
     held = sum(shard.trajectories for shard in saved.shards)
@@ -148,21 +177,34 @@ def load(
         raise ValueError(f"capacity={capacity}: the table in {path.parent} holds {held} trajectories")
     if capacity % parts:
         raise ValueError(f"capacity={capacity}: {parts} devices do not divide it; give one that they do")
-    return _assembled(saved, capacity, over, memory)
-
-
-def _assembled(saved: _Saved, capacity: int, over: Shards | None, memory: Memory) -> Table:
-    """The table of what was saved, on the devices."""
-    parts = 1 if over is None else over.number
     same = parts == len(saved.shards) and capacity == saved.capacity
-    numbers = [_read(shard, "number", saved.arrays["number"]) for shard in saved.shards]
+
+    def arrays(name: str) -> list[NDArray]:
+        """An array of each file."""
+        found = []
+        for shard, file in zip(saved.shards, opened, strict=True):
+            found.append(_read(shard, file, name, saved.arrays[name]))
+            limits = {"length": saved.length, "weight": tables.LARGEST_WEIGHT, "number": shard.inserted - 1}
+            if name in limits:
+                _check_numbers(shard, name, found[-1], limits[name])
+        return found
+
+    numbers = arrays("number")
     dealt = _in_place(numbers) if same else _in_order(numbers, parts)
 
     def rows(name: str, empty: int = 0) -> list[NDArray]:
         """An array of each shard, with the trajectories that were dealt to it."""
-        found = np.concatenate([_read(shard, name, saved.arrays[name]) for shard in saved.shards])
-        return [_padded(found[row], capacity // parts, empty) for row in dealt]
+        found = np.concatenate(arrays(name))
+        try:
+            return [_padded(found[row], capacity // parts, empty) for row in dealt]
+        except (MemoryError, ValueError) as error:  # NumPy has a ValueError for what no machine has
+            raise ValueError(
+                f"{path}: {_named(name)} of capacity={capacity} and length={saved.length} is too large for this "
+                "machine's memory"
+            ) from error
 
+    place = functools.partial(_placed, over=over)
+    columns = {name: place(rows(_column(name)), memory=memory) for name in saved.spec}
     number = rows("number", empty=-1)
     inserted = [np.array(shard.inserted, np.int32) for shard in saved.shards]
     faults = [np.array(shard.faults, np.int32) for shard in saved.shards]
@@ -171,9 +213,8 @@ def _assembled(saved: _Saved, capacity: int, over: Shards | None, memory: Memory
         inserted = [np.array(len(row), np.int32) for row in dealt]
         faults = [np.array(np.bitwise_or.reduce(faults))] * parts
     trees = [weight_tree.build(jnp.asarray(weight)) for weight in rows("weight")]
-    place = functools.partial(_placed, over=over)
     return Table(
-        columns={name: place(rows(_column(name)), memory=memory) for name in saved.spec},
+        columns=columns,
         length=place(rows("length")),
         weights=tuple(place([np.asarray(level) for level in levels]) for levels in zip(*trees, strict=True)),
         version=place(rows("version")),
@@ -274,22 +315,91 @@ def _of_shard(i: int, leaf: jax.Array) -> NDArray:
     raise AssertionError(f"no device has shard {i}")
 
 
-def _read_manifest(path: Path) -> _Saved:
-    """What a folder has, as its manifest says."""
+def _content(path: Path) -> bytes:
+    """A manifest, as it is on the disk."""
     try:
-        content = json.loads(path.read_bytes())
-        manifest = content["manifest"]
-        if content["sha256"] != _digest_of_manifest(manifest):
-            raise ValueError("its SHA-256 is another")
+        return path.read_bytes()
     except FileNotFoundError as error:
         raise FileNotFoundError(f"{path}: missing; expected the manifest that `save` writes") from error
-    except (ValueError, KeyError, TypeError) as error:
+
+
+def _parsed(path: Path, content: bytes) -> _Saved:
+    """What a folder has, as its manifest says. Its hash tells of damage and not of who has written it."""
+    try:
+        whole = json.loads(content)
+        manifest = whole["manifest"]
+        if whole["sha256"] != _digest_of_manifest(manifest):
+            raise ValueError("its SHA-256 is another")
+        version = manifest["format"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"{path}: damaged ({error}); expected the manifest that `save` writes") from error
-    if manifest["format"] != FORMAT:
-        raise ValueError(f"{path}: format {manifest['format']}; this stellaris reads format {FORMAT}")
-    spec = {name: _kind(one["shape"], one["dtype"]) for name, one in manifest["columns"].items()}
-    shards = [_Shard(path.parent / one.pop("file"), **one) for one in manifest["shards"]]
-    return _Saved(spec, manifest["capacity"], manifest["length"], shards)
+    if version != FORMAT:
+        raise ValueError(f"{path}: format {version}; this stellaris reads format {FORMAT}")
+
+    def field(record: dict[str, Any], name: str, where: str, valid: Callable[[Any], bool], expected: str) -> Any:
+        value = record.get(name)
+        if not valid(value):
+            raise ValueError(f"{path}: {name}{where} is {reprlib.repr(value)}: expected {expected}")
+        return value
+
+    def whole_number(record: dict[str, Any], name: str, least: int, most: int, where: str = "") -> int:
+        in_range = f"a whole number from {least} to {most}"
+        number: int = field(record, name, where, lambda x: type(x) is int and least <= x <= most, in_range)
+        return number
+
+    def records(name: str, kind: type) -> Any:
+        """A list or dict of records."""
+
+        def valid(x: Any) -> bool:
+            inner = x.values() if isinstance(x, dict) else x
+            return isinstance(x, kind) and bool(x) and all(isinstance(one, dict) for one in inner)
+
+        return field(manifest, name, "", valid, f"a {kind.__name__} of records")
+
+    columns = records("columns", dict)
+    spec = {}
+    for name, one in columns.items():
+        where = f" of column {name!r}"
+        shape = field(one, "shape", where, _is_shape, "a list of whole numbers")
+        spec[name] = _kind(shape, field(one, "dtype", where, _is_dtype, "the name of a type of numbers"))
+    listed = records("shards", list)
+    capacity = whole_number(manifest, "capacity", 1, len(listed) * tables.LARGEST_CAPACITY)
+    saved = _Saved(spec, capacity, whole_number(manifest, "length", 1, _MOST), [])
+    names = {*saved.arrays}
+    for i, one in enumerate(listed):
+        where = f" of shard {i}"
+        ends = f".shard-{i:05d}-of-{len(listed):05d}.safetensors"
+        held = whole_number(one, "trajectories", 0, capacity // len(listed), where)
+        saved.shards.append(
+            _Shard(
+                # A name that the writer gives, so that the file is no other folder's.
+                path.parent / field(one, "file", where, functools.partial(_is_name, ends=ends), f"a name *{ends}"),
+                whole_number(one, "bytes", 0, 2**63 - 1, where),
+                held,
+                whole_number(one, "inserted", held, _MOST, where),
+                whole_number(one, "faults", 0, 2 ** len(tables.FAULTS) - 1, where),
+                field(one, "sha256", where, lambda x: isinstance(x, dict) and names <= {*x}, "one of each array"),
+            )
+        )
+    return saved
+
+
+def _is_shape(x: Any) -> bool:
+    return isinstance(x, list) and all(type(n) is int and 0 <= n <= _MOST for n in x)
+
+
+def _is_dtype(x: Any) -> bool:
+    try:
+        dtype = jnp.dtype(x if isinstance(x, str) else "")
+    except (TypeError, ValueError, SyntaxError):
+        return False
+    return (
+        x == str(dtype) and dtype.isnative and bool(jnp.issubdtype(dtype, np.bool_) or jnp.issubdtype(dtype, np.number))
+    )
+
+
+def _is_name(x: Any, ends: str) -> bool:
+    return isinstance(x, str) and _SHARD.fullmatch(x) is not None and x.endswith(ends)
 
 
 def _check_spec(path: Path, saved: Spec, expected: Spec | None) -> None:
@@ -309,21 +419,28 @@ def _check_spec(path: Path, saved: Spec, expected: Spec | None) -> None:
             raise ValueError(f"{path}: column {name!r} is {_shown(saved[name])}: expected {_shown(expected[name])}")
 
 
-def _read(shard: _Shard, name: str, each: jax.ShapeDtypeStruct) -> NDArray:
-    """An array of a file, which is what the manifest says."""
+def _opened(shard: _Shard) -> Any:
+    """A file, which can be read from then on even if it is removed."""
     path = shard.path
-    expected = _kind((shard.trajectories, *each.shape), each.dtype)
-    what = f"{path}: {_named(name)}"
-    if not path.is_file():
-        raise ValueError(f"{what} is missing, as is the file: expected {_shown(expected)}")
-    if (size := path.stat().st_size) != shard.bytes:
-        raise ValueError(f"{what} cannot be read: the file has {size} bytes, expected {shard.bytes}")
-    stored = _storable(np.empty(expected.shape, expected.dtype))
     try:
-        with _safetensors().safe_open(path, framework="numpy") as file:
-            if name not in file.keys():  # noqa: SIM118 (it is no mapping)
-                raise ValueError(f"{what} is missing: expected {_shown(expected)}")
-            array: NDArray = file.get_tensor(name)
+        if (size := path.stat().st_size) != shard.bytes:
+            raise ValueError(f"{path}: has {size} bytes: expected {shard.bytes}, as the manifest says")
+        return _safetensors().safe_open(path, framework="numpy")
+    except FileNotFoundError as error:
+        raise ValueError(f"{path}: missing; expected a file of {shard.bytes} bytes") from error
+    except _safetensors().SafetensorError as error:
+        raise ValueError(f"{path}: damaged ({error}); expected a file that `save` writes") from error
+
+
+def _read(shard: _Shard, file: Any, name: str, each: jax.ShapeDtypeStruct) -> NDArray:
+    """An array of an open file, which is what the manifest says."""
+    expected = _kind((shard.trajectories, *each.shape), each.dtype)
+    what = f"{shard.path}: {_named(name)}"
+    stored = _kind(expected.shape, _stored(expected.dtype))
+    try:
+        if name not in file.keys():  # noqa: SIM118 (it is no mapping)
+            raise ValueError(f"{what} is missing: expected {_shown(expected)}")
+        array: NDArray = file.get_tensor(name)
     except _safetensors().SafetensorError as error:
         raise ValueError(f"{what} cannot be read ({error}): expected {_shown(expected)}") from error
     if (array.shape, array.dtype) != (stored.shape, stored.dtype):
@@ -333,16 +450,46 @@ def _read(shard: _Shard, name: str, each: jax.ShapeDtypeStruct) -> NDArray:
     return array.view(expected.dtype)
 
 
-def _remove_unnamed(folder: Path) -> None:
-    """Removes the files of saves that the manifest does not name: it has been replaced, or never came."""
+def _check_numbers(shard: _Shard, name: str, found: NDArray, most: float) -> None:
+    """Raises unless the trajectories of a table can have these."""
+    if (others := found[~((found >= 0) & (found <= most))]).size:
+        raise ValueError(f"{shard.path}: {_named(name)} has {others[0]}: expected 0 to {most}")
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Keeps other saves out of a folder."""
+    import fcntl  # which Windows does not have: there tables are not saved, but may be used
+
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
-        named = {shard.path.name for shard in _read_manifest(folder / _MANIFEST).shards}
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise OSError(f"{folder}: another save is writing there; wait for it, or name another folder") from None
+        except OSError:
+            pass  # a file system without locks
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _named_files(folder: Path) -> set[str] | None:
+    """The files that the manifest names; None if it is damaged: perhaps somebody can still mend it."""
+    try:
+        return {shard.path.name for shard in _parsed(folder / _MANIFEST, _content(folder / _MANIFEST)).shards}
     except FileNotFoundError:
-        named = set()
+        return set()
     except ValueError:
-        return  # a damaged manifest: perhaps somebody can still mend it
+        return None
+
+
+def _remove_others(folder: Path, kept: set[str] | None) -> None:
+    """Removes the files of saves other than these: they have been replaced, or were never whole."""
+    if kept is None:
+        return
     for path in folder.iterdir():
-        if _DRAFT.fullmatch(path.name) or (_SHARD.fullmatch(path.name) and path.name not in named):
+        if _DRAFT.fullmatch(path.name) or (_SHARD.fullmatch(path.name) and path.name not in kept):
             with contextlib.suppress(OSError):  # one too many does no harm
                 path.unlink()
 
@@ -367,9 +514,12 @@ def _shown(one: Any) -> str:
 
 def _storable(array: NDArray) -> NDArray:
     """As safetensors can store it: a type that NumPy does not have itself, such as bfloat16, as whole numbers."""
-    if array.dtype.kind in "biufc":
-        return array
-    return array.view(np.dtype(f"u{array.dtype.itemsize}"))
+    return array.view(_stored(array.dtype))
+
+
+def _stored(dtype: Any) -> Any:
+    """What `_storable` makes of a dtype."""
+    return dtype if dtype.kind in "biufc" else np.dtype(f"u{dtype.itemsize}")
 
 
 def _digest(array: NDArray) -> str:

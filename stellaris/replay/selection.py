@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Float, Int
 
 from stellaris import checks
@@ -17,7 +18,7 @@ from stellaris.replay import weight_tree
 from stellaris.replay.table import EMPTY, TOO_FEW, Table
 from stellaris.replay.weight_tree import WeightTree
 from stellaris.replay.whole_numbers import below
-from stellaris.types import Array, Scalar
+from stellaris.types import Array, Scalar, at_least_float32, largest
 
 #: How trajectories are chosen: with equal chances, with chances in proportion to their weights, or by largest weight.
 By: TypeAlias = Literal["uniform", "weight", "top"]
@@ -135,7 +136,8 @@ def _race(table: Table, tree: WeightTree, key: jax.Array, count: int, axis: str 
     """Without replacement: each trajectory arrives after an exponential time of its weight's rate, and the first win.
 
     The next arrival of a shard is exponential, too, of the rate of what is left there: so a shard draws its own
-    trajectories one after the other, and the shards compare times.
+    trajectories one after the other, and the shards compare times. A time beyond float32 is the largest number, because
+    an infinite time says that nothing is left to draw.
     """
     here = jnp.int32(0) if axis is None else jax.lax.axis_index(axis)
     many = min(count, table.capacity)
@@ -148,7 +150,8 @@ def _race(table: Table, tree: WeightTree, key: jax.Array, count: int, axis: str 
         wait, point = random
         left = weight_tree.total(tree)
         row = weight_tree.draw(tree, point)
-        time = jnp.where(left > 0, time + wait / jnp.where(left > 0, left, 1.0), jnp.inf)
+        arrival = jnp.minimum(time + wait / jnp.where(left > 0, left, 1.0), largest(jnp.float32))
+        time = jnp.where(left > 0, arrival, jnp.inf)
         return (weight_tree.update(tree, row, jnp.zeros(1, jnp.float32)), time), (row[0], time)
 
     _, (row, time) = jax.lax.scan(draw, (tree, jnp.float32(0.0)), (waits, points))
@@ -189,6 +192,8 @@ def importance_weights(
 ) -> Float[jax.Array, " k"]:
     """What corrects a loss for draws that were not uniform: `(size * probability) ** -beta`, over the largest of these.
 
+    Chances and weights below the least normal number of their dtype, 1e-38 for float32, count as this number.
+
     Args:
       probability: `[k]` of what was drawn.
       size: trajectories to draw from.
@@ -212,8 +217,11 @@ def importance_weights(
     """
     checks.floats(probability=probability)
     checks.between_zero_and_one(beta=beta)
-    weights = (size * jnp.asarray(probability)) ** -beta
-    return jnp.asarray(weights / weights.max())
+    chance = jnp.asarray(probability)
+    wide = at_least_float32(chance.dtype)
+    weights = jnp.maximum(size * chance.astype(wide), np.finfo(wide).tiny) ** -beta
+    least = jnp.finfo(chance.dtype).tiny  # type: ignore[no-untyped-call]
+    return jnp.maximum((weights / weights.max()).astype(chance.dtype), least)
 
 
 def _of_all(value: jax.Array, axis: str | None) -> jax.Array:

@@ -95,6 +95,7 @@ def init(spec: Spec, *, capacity: int, length: int, over: Shards, memory: Memory
       (1, 4, 3)
     """
     checks.whole(at_least=1, capacity=capacity)
+    tables.check_memory(memory)
     if capacity % over.number:
         raise ValueError(f"capacity={capacity}: {over.number} devices do not divide it")
 
@@ -312,7 +313,7 @@ def update_weights(table: Table, index: Int[Array, " k"], weight: Float[Array, "
 
     Raises:
       TypeError: if `index` is not whole, or `weight` not floating point.
-      ValueError: if their shapes differ.
+      ValueError: if their shapes differ, or an index exceeds int32.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -325,6 +326,7 @@ def update_weights(table: Table, index: Int[Array, " k"], weight: Float[Array, "
     checks.integers(index=index)
     checks.floats(weight=weight)
     checks.same_shape(index, "index", weight=weight)
+    tables.check_int32(index=index)
     changed: Table = _update_weights(table, jnp.asarray(index), jnp.asarray(weight), over)
     return changed
 

@@ -13,7 +13,7 @@ from stellaris import checks
 from stellaris.replay import weight_tree
 from stellaris.replay.memory import Memory, where_it_is, zeros
 from stellaris.replay.weight_tree import WeightTree
-from stellaris.types import Array, Scalar
+from stellaris.types import Array, NDArray, Scalar
 
 #: What a step holds, by column: `jax.ShapeDtypeStruct(shape, dtype)`, without the axes of trajectories and of steps.
 Spec: TypeAlias = Mapping[str, jax.ShapeDtypeStruct]
@@ -24,7 +24,8 @@ Removal: TypeAlias = Literal["oldest", "lowest"]
 FAULTS = (
     "a weight that is negative, not finite or above 1e30: it was taken for 0",
     "a trajectory's length that is below 1 or above the steps that were given: its weight was taken for 0",
-    "a selection from a table that is empty, or whose weights are all 0: its rows are not to be used",
+    "a selection from a table that is empty, or whose weights are all 0 (below 1.2e-38 they count as 0): its rows are "
+    "not to be used",
     "a selection without replacement, or of the top, of more trajectories than have a weight above 0",
     "an index of a trajectory that is not in the table: its weight was not changed",
 )
@@ -32,6 +33,11 @@ BAD_WEIGHT, BAD_LENGTH, EMPTY, TOO_FEW, BAD_INDEX = (np.int32(1 << i) for i in r
 
 #: So the sum of a hundred million weights is finite.
 LARGEST_WEIGHT = 1e30
+#: Of normal numbers: whether what is below differs from 0 depends on the device.
+LEAST_WEIGHT = float(np.finfo(np.float32).tiny)
+
+#: Counts of trajectories are lowered by about this number before they exceed int32.
+LARGEST_CAPACITY = 2**30
 
 
 class Table(NamedTuple):
@@ -45,7 +51,7 @@ class Table(NamedTuple):
     weights: WeightTree  #: of each trajectory; 0 where there is none.
     version: Int[jax.Array, " capacity"]  #: of the policy that has sampled it.
     number: Int[jax.Array, " capacity"]  #: how many had been inserted before it; -1 where there is none.
-    inserted: Int[jax.Array, ""]  #: trajectories so far.
+    inserted: Int[jax.Array, ""]  #: trajectories so far; lowered by about 2^30, as `number` is, before it reaches 2^31.
     faults: Int[jax.Array, ""]  #: what went wrong where no error could be raised; see `check`.
 
     @property
@@ -78,8 +84,8 @@ def init(spec: Spec, *, capacity: int, length: int, memory: Memory = "device") -
       The table, on the default device.
 
     Raises:
-      ValueError: if `spec` is empty, `capacity` or `length` is below 1, `memory` is unknown, or a dtype is not enabled
-        in JAX.
+      ValueError: if `spec` is empty, `capacity` is not between 1 and 2^30, `length` is below 1, `memory` is unknown, or
+        a dtype is not enabled in JAX.
 
     Source:
       GEAR (ICML 2023), trajectory tables.
@@ -91,8 +97,9 @@ def init(spec: Spec, *, capacity: int, length: int, memory: Memory = "device") -
       (10, 5, 3)
     """
     checks.whole(at_least=1, capacity=capacity, length=length)
-    if memory not in ("device", "pinned_host"):
-        raise ValueError(f"memory={memory!r}: expected 'device' or 'pinned_host'")
+    if capacity > LARGEST_CAPACITY:
+        raise ValueError(f"capacity={capacity}: a table holds at most {LARGEST_CAPACITY} trajectories")
+    check_memory(memory)
     check_spec(spec)
     return Table(
         columns={name: zeros((capacity, length, *one.shape), one.dtype, memory) for name, one in spec.items()},
@@ -103,6 +110,16 @@ def init(spec: Spec, *, capacity: int, length: int, memory: Memory = "device") -
         inserted=jnp.zeros((), jnp.int32),
         faults=jnp.zeros((), jnp.int32),
     )
+
+
+def check_memory(memory: str) -> None:
+    """Raises a ValueError unless a table can keep its columns there.
+
+    Args:
+      memory: where.
+    """
+    if memory not in ("device", "pinned_host"):
+        raise ValueError(f"memory={memory!r}: expected 'device' or 'pinned_host'")
 
 
 def check_spec(spec: Spec) -> None:
@@ -135,7 +152,7 @@ def insert(
       table: to add to.
       columns: `[batch, steps, ...]` of each of the table's columns; `steps` is at most the table's length.
       length: `[batch]` of each trajectory, in steps; all of them by default. What lies behind is not kept.
-      weight: `[batch]` or one for all, by which it is selected: from 0 to 1e30.
+      weight: `[batch]` or one for all, by which it is selected: from 0 to 1e30. Below 1.2e-38 it counts as 0.
       version: `[batch]` or one for all, of the policy that has sampled it.
       removal: of a full table the oldest make room, or those of the lowest weight, of equal ones that in the first row.
         The oldest are found by going round the rows, so a table should have one rule throughout.
@@ -145,7 +162,8 @@ def insert(
 
     Raises:
       TypeError: if a column has another dtype.
-      ValueError: if columns are missing or unknown, a shape does not fit, or there are more than the table holds.
+      ValueError: if columns are missing or unknown, a shape does not fit, a number of a NumPy array is too large for
+        its place in the table, or there are more trajectories than the table holds.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -164,6 +182,7 @@ def insert(
 def _insert(table: Table, columns: dict[str, Any], length: Any, weight: Any, version: Any, removal: Removal) -> Table:
     batch, steps = next(iter(columns.values())).shape[:2]
     length = jnp.broadcast_to(jnp.asarray(length, jnp.int32), batch)
+    table = _recounted(table, batch)
     number = table.inserted + jnp.arange(batch, dtype=jnp.int32)
     row = _rows(table, number, removal)
     fits = (length >= 1) & (length <= steps)
@@ -181,6 +200,20 @@ def _insert(table: Table, columns: dict[str, Any], length: Any, weight: Any, ver
     )
 
 
+def _recounted(table: Table, batch: int) -> Table:
+    """With lower counts if those of a batch would not fit into int32: by whole rounds, so that the rows go on."""
+    rounds = np.int32(LARGEST_CAPACITY // table.capacity * table.capacity)
+
+    def lower(counts: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        number, inserted = counts
+        return jnp.where(number < 0, number, jnp.maximum(number - rounds, 0)), inserted - rounds
+
+    # A loop of at most one round: it changes the numbers in place, where a branch would copy them at every insertion.
+    counts = table.number, table.inserted
+    number, inserted = jax.lax.while_loop(lambda counts: counts[1] > np.iinfo(np.int32).max - batch, lower, counts)
+    return table._replace(number=number, inserted=inserted)
+
+
 def _rows(table: Table, number: Int[jax.Array, " batch"], removal: Removal) -> Int[jax.Array, " batch"]:
     """Where a batch goes: first into rows that hold nothing, in order."""
     if removal == "oldest":
@@ -194,7 +227,8 @@ def _sound(weight: jax.Array, counted: jax.Array) -> tuple[jax.Array, jax.Array]
     """Weights, 0 in place of those that do not count or are no valid ones, and the flag that says so of the latter."""
     weight = weight.astype(jnp.float32)
     sound = (weight >= 0) & (weight <= LARGEST_WEIGHT)
-    return jnp.where(sound & counted, weight, 0.0), jnp.where((sound | ~counted).all(), 0, BAD_WEIGHT)
+    kept = sound & counted & (weight >= LEAST_WEIGHT)
+    return jnp.where(kept, weight, 0.0), jnp.where((sound | ~counted).all(), 0, BAD_WEIGHT)
 
 
 def _set_rows(column: jax.Array, row: Int[jax.Array, " batch"], new: Any, kept: jax.Array) -> jax.Array:
@@ -224,7 +258,7 @@ def update_weights(
     Args:
       table: to change; or, within `shard_map`, this device's shard of it.
       index: `[k]` rows, as a selection names them. Of the same row twice the last counts.
-      weight: `[k]`, from 0 to 1e30.
+      weight: `[k]`, from 0 to 1e30. Below 1.2e-38 it counts as 0.
       axis: of the mesh, within `shard_map`, where all devices are given the same rows and weights; None for one table.
 
     Returns:
@@ -232,7 +266,7 @@ def update_weights(
 
     Raises:
       TypeError: if `index` is not whole, or `weight` not floating point.
-      ValueError: if their shapes differ.
+      ValueError: if their shapes differ, or an index exceeds int32.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -244,6 +278,7 @@ def update_weights(
     checks.integers(index=index)
     checks.floats(weight=weight)
     checks.same_shape(index, "index", weight=weight)
+    check_int32(index=index)
     changed: Table = _update_weights(table, jnp.ravel(index), jnp.ravel(weight), axis)
     return changed
 
@@ -268,7 +303,7 @@ def reweigh(table: Table, weight: Float[Array, " capacity"]) -> Table:
 
     Args:
       table: to change; it is donated.
-      weight: `[capacity]`, from 0 to 1e30.
+      weight: `[capacity]`, from 0 to 1e30. Below 1.2e-38 it counts as 0.
 
     Returns:
       The table. A weight that is no valid one sets a flag: see `check`.
@@ -342,7 +377,41 @@ def check_batch(
         if np.shape(value) not in ((), (batch,)):
             raise ValueError(f"{name} has shape {np.shape(value)}: expected ({batch},), one for each trajectory")
     checks.integers(length=length, version=version)
+    check_int32(length=length, version=version)
     return length
+
+
+def check_int32(**numbers: Any) -> None:
+    """Raises a ValueError if JAX would cut whole numbers off: those of NumPy and of Python that exceed int32.
+
+    Args:
+      **numbers: arrays or one number each.
+    """
+    for name, array in numbers.items():
+        if not isinstance(array, jax.Array) and (lost := unfit(np.asarray(array), np.int32)).size:
+            raise ValueError(f"{name} has {lost[0]}: expected a number of int32")
+
+
+def unfit(values: NDArray, dtype: Any) -> NDArray:
+    """Numbers that a dtype would change: whole ones beyond those that it has, and others that would become infinite.
+
+    Args:
+      values: whole numbers, or floating point for a dtype that is, too.
+      dtype: that they are to have.
+
+    Returns:
+      Those of them, `[n]`.
+    """
+    if jnp.issubdtype(values.dtype, jnp.floating):
+        with np.errstate(over="ignore"):
+            return np.asarray(values[np.isfinite(values) & ~np.isfinite(values.astype(dtype))])
+    if jnp.issubdtype(dtype, jnp.floating):  # which has all whole numbers up to this one
+        most = 2 ** (jnp.finfo(dtype).nmant + 1)  # type: ignore[no-untyped-call]
+        least = -most
+    else:
+        info = jnp.iinfo(dtype)  # type: ignore[no-untyped-call]
+        least, most = int(info.min), int(info.max)
+    return np.asarray(values[(values < least) | (values > most)])
 
 
 def _check_columns(table: Table, columns: Mapping[str, Array]) -> int:
@@ -362,7 +431,12 @@ def _check_columns(table: Table, columns: Mapping[str, Array]) -> int:
             expected = ", ".join(map(str, ("batch", "steps", *column.shape[2:])))
             raise ValueError(f"column {name!r} has shape {np.shape(new)}: expected [{expected}], {batch} and {steps}")
         if jnp.result_type(new) != column.dtype:
-            raise TypeError(f"column {name!r} has dtype {jnp.result_type(new)}: the table has {column.dtype}")
+            raise TypeError(
+                f"column {name!r} has dtype {jnp.result_type(new)}: the table has {column.dtype}; convert it, "
+                f"such as by x.astype({str(column.dtype)!r})"
+            )
+        if isinstance(new, np.ndarray) and new.dtype != column.dtype and (lost := unfit(new, column.dtype)).size:
+            raise ValueError(f"column {name!r} has {lost[0]}: the table's {column.dtype} cannot hold it")
     length = next(iter(table.columns.values())).shape[1]
     if not 1 <= steps <= length:
         raise ValueError(f"columns have {steps} steps: a trajectory of the table has 1 to {length}")

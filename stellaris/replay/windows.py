@@ -13,9 +13,9 @@ from jaxtyping import Bool, Float, Int
 from stellaris import checks
 from stellaris.replay.memory import where_it_is
 from stellaris.replay.selection import Selection
-from stellaris.replay.table import Table
+from stellaris.replay.table import Table, check_int32, unfit
 from stellaris.replay.whole_numbers import below
-from stellaris.types import Array
+from stellaris.types import Array, at_least_float32
 
 
 @dataclass(frozen=True)
@@ -100,8 +100,10 @@ def collect(
       The batch. If the selection has a fault, its mask is empty.
 
     Raises:
+      TypeError: if a window's length or offset, or a step, is not whole.
       ValueError: if there are no windows, a column is unknown, a window is longer than the table's trajectories, its
-        padding does not fit into the column's dtype, or the devices do not divide the batch.
+        padding does not fit into the column's dtype, a step or an offset exceeds int32, or the devices do not divide
+        the batch.
 
     Source:
       GEAR (ICML 2023), subscription patterns: offset, length, padding at head or tail.
@@ -190,7 +192,7 @@ def to_go(
       discount: between 0 and 1.
 
     Returns:
-      The sums, in the dtype of `values`.
+      The sums, in the dtype of `values`; those of a dtype narrower than float32 are summed in float32.
 
     Raises:
       TypeError: if `values` is not floating point.
@@ -209,12 +211,15 @@ def to_go(
     steps = jnp.arange(values.shape[1])
     kept = steps < jnp.asarray(length)[:, None]
 
-    def back(after: jax.Array, now: jax.Array) -> tuple[jax.Array, jax.Array]:
-        total = now + jnp.asarray(discount, now.dtype) * after
-        return total, total
+    values = jnp.asarray(values)
+    wide = at_least_float32(values.dtype)
 
-    ordered = jnp.moveaxis(_where(kept, jnp.asarray(values), 0), 1, 0)
-    _, sums = jax.lax.scan(back, jnp.zeros_like(ordered[0]), ordered, reverse=True)
+    def back(after: jax.Array, now: jax.Array) -> tuple[jax.Array, jax.Array]:
+        total = now.astype(wide) + jnp.asarray(discount, wide) * after
+        return total, total.astype(values.dtype)
+
+    ordered = jnp.moveaxis(_where(kept, values, 0), 1, 0)
+    _, sums = jax.lax.scan(back, jnp.zeros_like(ordered[0], wide), ordered, reverse=True)
     return jnp.moveaxis(sums, 0, 1)
 
 
@@ -254,7 +259,9 @@ def check_windows(table: Table, selection: Selection, windows: Mapping[str, Wind
     longest = next(iter(table.columns.values())).shape[1]
     for name, window in windows.items():
         _check(name, window, table, longest)
-    checks.integers(step=jnp.asarray(step))
+    step = step if isinstance(step, jax.Array) else np.asarray(step)
+    checks.integers(step=step)
+    check_int32(step=step)
     count = selection.row.shape[0]
     if np.shape(step) not in ((), (count,)):
         raise ValueError(f"step has shape {np.shape(step)}: expected ({count},), one for each trajectory")
@@ -264,17 +271,23 @@ def _check(name: str, window: Window, table: Table, longest: int) -> None:
     """Raises a ValueError unless a window fits the table."""
     if window.column not in table.columns:
         raise ValueError(f"window {name!r}: column {window.column!r} is unknown; there are {', '.join(table.columns)}")
+    for setting in ("length", "offset"):
+        number = {f"window {name!r}: {setting}": getattr(window, setting)}
+        checks.integers(**number)
+        check_int32(**number)
     if not 1 <= window.length <= longest:
         raise ValueError(f"window {name!r}: length={window.length} is not between 1 and the table's {longest}")
     if window.pad not in ("head", "tail"):
         raise ValueError(f"window {name!r}: pad={window.pad!r}, expected 'head' or 'tail'")
     dtype = table.columns[window.column].dtype
-    if not jnp.issubdtype(dtype, jnp.floating):
-        if window.to_go is not None:
-            raise ValueError(f"window {name!r}: to_go sums a column of floating point, not of {dtype}")
+    if jnp.issubdtype(dtype, jnp.floating):
+        fits = not unfit(np.array([window.value], float), dtype).size
+    elif window.to_go is not None:
+        raise ValueError(f"window {name!r}: to_go sums a column of floating point, not of {dtype}")
+    else:
         with np.errstate(invalid="ignore"):  # of NaN and what is too large
             fits = np.asarray(window.value).astype(dtype) == window.value
-        if not fits:
-            raise ValueError(f"window {name!r}: value={window.value} does not fit into {dtype}")
+    if not fits:
+        raise ValueError(f"window {name!r}: value={window.value} does not fit into {dtype}")
     if window.to_go is not None:
         checks.between_zero_and_one(to_go=window.to_go)

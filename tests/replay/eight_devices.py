@@ -346,6 +346,10 @@ def test_errors_name_what_was_given_for_all_shards(unchecked, eight):
     drawn = sharded.select(shards, jax.random.key(0), 12, over=eight)
     with pytest.raises(ValueError, match="capacity=9: 8 devices do not divide it"):
         sharded.init(SPEC, capacity=9, length=STEPS, over=eight)
+    with pytest.raises(ValueError, match="memory='disk': expected 'device' or 'pinned_host'"):
+        sharded.init(SPEC, capacity=8, length=STEPS, over=eight, memory="disk")
+    with pytest.raises(ValueError, match="index has 4294967296: expected a number of int32"):
+        sharded.update_weights(shards, np.array([2**32]), np.ones(1), over=eight)
     with pytest.raises(ValueError, match="columns have 4 trajectories: 8 devices do not divide them"):
         sharded.insert(shards, {name: column[:4] for name, column in columns.items()}, over=eight)
     with pytest.raises(ValueError, match=r"column 'frame' has shape \(8, 6, 1\): expected \[batch, steps, 2\]"):

@@ -2,6 +2,8 @@
 
 import re
 import sys
+from types import SimpleNamespace
+from unittest import mock
 
 import h5py
 import jax
@@ -201,6 +203,179 @@ def test_errors_of_d4rl_name_file_dataset_and_expectation(tmp_path, name, value,
     path = write_d4rl(tmp_path / "bad.hdf5", change=replaced(name, value))
     with pytest.raises(ValueError, match=re.escape(f"bad.hdf5: {message}")):
         datasets.read(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("terminals", np.full(10, 0.5), "dataset '/terminals' has 0.5: expected 0 or 1 for each step"),
+        ("timeouts", np.full(10, np.nan), "dataset '/timeouts' has nan: expected 0 or 1 for each step"),
+        ("timeouts", np.arange(10), "dataset '/timeouts' has 2: expected 0 or 1 for each step"),
+        ("observations", h5py.Empty("f"), "dataset 'observations' is one value: expected a row for each step"),
+        ("rewards", h5py.Empty("f"), "dataset 'rewards' has shape None: expected one number for each step"),
+        ("observations", np.dtype("f4"), "dataset 'observations' is one value: expected a row for each step"),
+        ("actions", h5py.SoftLink("/nothing"), "dataset 'actions' is missing: expected one with a row for each step"),
+        ("actions", h5py.SoftLink("/actions"), "'actions' in '/' cannot be opened ("),
+    ],
+)
+def test_what_a_strangers_file_may_hold_is_named(tmp_path, name, value, message):
+    """Neither taken for something else nor an error of the library."""
+    path = write_d4rl(tmp_path / "bad.hdf5", change=replaced(name, value))
+    with pytest.raises(ValueError, match=re.escape(f"bad.hdf5: {message}")):
+        datasets.read(path)
+
+
+@pytest.mark.parametrize("flag", [np.uint8, np.float64, bool])
+def test_flags_of_0_and_1_in_any_dtype(tmp_path, flag):
+    """Each is as good as bool."""
+    path = write_d4rl(tmp_path / "a.hdf5", change=replaced("terminals", np.isin(np.arange(10), [2, 6]).astype(flag)))
+    assert datasets.read(path).length.tolist() == [3, 4, 1, 2]
+
+
+def test_an_observation_may_be_called_as_a_flag(tmp_path):
+    """It is no flag, and may have any shape."""
+
+    def nested(file):
+        del file["observations"]
+        file["observations/rewards"] = np.full((10, 2), 0.25)
+        file["observations/timeouts"] = np.full(10, 0.25)
+
+    columns, _ = datasets.read(write_d4rl(tmp_path / "a.hdf5", change=nested))
+    assert columns["observation/timeouts"][0].tolist() == [0.25, 0.25, 0.25, 0]
+    assert columns["observation/rewards"].shape == (4, 4, 2)
+
+
+def of_another_file(kind, other):
+    """What puts numbers of another file in place of the actions."""
+
+    def change(file):
+        del file["actions"]
+        if kind == "external":
+            file.create_dataset("actions", (10, 1), "f4", external=[(other, 0, h5py.h5f.UNLIMITED)])
+        elif kind == "virtual":
+            layout = h5py.VirtualLayout((10, 1), "f4")
+            layout[:] = h5py.VirtualSource(other, "actions", (10, 1), "f4")
+            file.create_virtual_dataset("actions", layout)
+        elif kind == "link":
+            file["actions"] = h5py.ExternalLink(other, "/actions")
+        else:
+            file["other"] = h5py.ExternalLink(other, "/")
+            file["actions"] = h5py.SoftLink("/other/actions")
+
+    return change
+
+
+@pytest.mark.parametrize("kind", ["external", "virtual", "link", "link to a link"])
+def test_nothing_is_read_from_another_file(tmp_path, kind):
+    """A stranger's dataset could put any file of the machine into a column."""
+    other = write_d4rl(tmp_path / "secret.hdf5")
+    path = write_d4rl(tmp_path / "a.hdf5", change=of_another_file(kind, str(other)))
+    with pytest.raises(ValueError, match=r"a.hdf5: .*'actions'.* is kept in another file, which is not read"):
+        datasets.read(path)
+
+
+@pytest.mark.parametrize("place", ["observations/again", "observations/deep/deeper/again"])
+def test_a_group_that_contains_itself(tmp_path, place):
+    """By a hard link or a soft one."""
+    for link in (lambda file: file["observations"], lambda _: h5py.SoftLink("/observations")):
+
+        def nested(file, link=link):
+            del file["observations"]
+            file["observations/x"] = np.zeros((10, 2))
+            file[place] = link(file)
+
+        path = write_d4rl(tmp_path / "a.hdf5", change=nested)
+        with pytest.raises(ValueError, match=re.escape(f"a.hdf5: group '{place}' contains itself, or is there twice")):
+            datasets.read(path)
+
+
+def test_groups_may_be_deep(tmp_path):
+    """Deeper than Python calls functions."""
+
+    def nested(file):
+        del file["observations"]
+        file["observations" + "/x" * 1500] = np.zeros((10, 2))
+
+    assert datasets.read(write_d4rl(tmp_path / "a.hdf5", change=nested)).length.tolist() == [3, 4, 1, 2]
+
+
+@pytest.mark.parametrize("kind", ["minari", "d4rl"])
+def test_sizes_that_a_file_cannot_have(tmp_path, kind):
+    """They are claimed in a few bytes, and no memory is taken for them."""
+    steps = 10**11
+
+    def claim(file):
+        group = file if kind == "d4rl" else file.create_group("episode_0")
+        for name in [*group]:
+            del group[name]
+        flags = ("terminals", "timeouts") if kind == "d4rl" else ("terminations", "truncations")
+        for name in ("observations", "actions", "rewards", *flags):
+            rows = steps + (kind == "minari" and name == "observations")
+            group.create_dataset(name, (rows,), "u1", chunks=(1000,))
+
+    write = write_d4rl if kind == "d4rl" else lambda path, change: write_minari(path, (), change)
+    path = write(tmp_path / "a.hdf5", change=claim)
+    assert path.stat().st_size < 20_000
+    with pytest.raises(ValueError, match=r"a.hdf5: has .* bytes and claims 500,000,000,00. of data, as dataset '/"):
+        datasets.read(path)
+
+
+def test_padding_that_is_too_large(tmp_path, monkeypatch):
+    """One long trajectory among many short ones."""
+    path = write_d4rl(tmp_path / "a.hdf5")
+    full = vars(np) | {"zeros": mock.Mock(side_effect=MemoryError)}
+    monkeypatch.setattr(datasets, "np", SimpleNamespace(**full))
+    message = "a.hdf5: its trajectories, padded to the longest, make column 'observation' [4, 4, 2]: too large for"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        datasets.read(path)
+
+
+@pytest.mark.parametrize("kind", ["minari", "d4rl"])
+@pytest.mark.parametrize(
+    ("values", "dtype", "lost"),
+    [
+        (np.array([2**31 - 1, -(2**31)]), "int32", None),
+        (np.array([0, 2**31]), "int32", 2**31),
+        (np.array([-128, 127]), "int8", None),
+        (np.array([0, -129]), "int8", -129),
+        (np.array([0, 2**63], np.uint64), "int32", 2**63),
+        (np.array([0, -1]), "uint8", -1),
+        (np.array([2**24, -(2**24)]), "float32", None),
+        (np.array([0, 2**24 + 1]), "float32", 2**24 + 1),
+        (np.array([0, 257]), "bfloat16", 257),
+        (np.array([1 / 3, np.inf]), "float32", None),
+        (np.array([0, -1e39]), "float32", -1e39),
+        (np.array([0, 1e5]), "float16", 1e5),
+    ],
+)
+def test_numbers_that_fit_become_the_tables(tmp_path, kind, values, dtype, lost):
+    """Whole ones exactly, others rounded; one that does not fit is named, and nothing is inserted."""
+    if kind == "d4rl":
+        path = write_d4rl(tmp_path / "a.hdf5", change=replaced("rewards", np.resize(values, 10)))
+    else:
+        path = write_minari(tmp_path / "a.hdf5", (2,), change=replaced("episode_0/rewards", values))
+    table = init({"reward": jax.ShapeDtypeStruct((), dtype)}, capacity=4, length=4)
+    if lost is None:
+        table = datasets.insert(table, path)
+        np.testing.assert_array_equal(table.columns["reward"][0, :2], values.astype(dtype))
+        return
+    place = "/rewards" if kind == "d4rl" else "/episode_0/rewards"
+    message = f"a.hdf5: dataset '{place}' has {lost}: the table's column 'reward' expects numbers that {dtype} can hold"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        datasets.insert(table, path)
+    assert table.size == 0
+
+
+def test_episodes_may_be_numbered_with_zeros(tmp_path):
+    """Their names are taken as they are; what is no number of an episode is none."""
+
+    def renamed(file):
+        for i in range(3):
+            file.move(f"episode_{i}", f"episode_{i:03}")
+        file.create_group("episode_" + "1" * 5000)
+
+    path = write_minari(tmp_path / "a.hdf5", change=renamed)
+    assert datasets.read(path).length.tolist() == [*LENGTHS]
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,14 @@
 """A table comes back as it was; what interrupts a save spoils nothing; what is damaged is named."""
 
+import contextlib
+import functools
 import json
 import os
+import re
+import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -93,10 +98,11 @@ def test_a_larger_table_keeps_the_order_of_insertion(tmp_path):
 def test_only_rows_that_hold_something_are_written(tmp_path):
     """A table that is nearly empty makes a small file."""
     save(table_of(1), tmp_path)
-    small = sum(path.stat().st_size for path in tmp_path.iterdir())
+    before = {*tmp_path.iterdir()}
+    small = sum(path.stat().st_size for path in before)
     save(table_of(14), tmp_path)
-    assert small < 0.75 * sum(path.stat().st_size for path in tmp_path.iterdir())
-    assert len([*tmp_path.iterdir()]) == 2
+    (shard,) = {*tmp_path.iterdir()} - before
+    assert small < 0.75 * (shard.stat().st_size + (tmp_path / "manifest.json").stat().st_size)
 
 
 class Killed(BaseException):
@@ -152,7 +158,7 @@ def test_an_interrupted_save_never_spoils_the_one_before(tmp_path, monkeypatch, 
         assert_same(load(folder), new if "replace" in steps.done else old)
         save(last, folder)
         assert_same(load(folder), last)
-        assert len([*folder.iterdir()]) == 2  # nothing is left of the interrupted one
+        assert len([*folder.iterdir()]) == 3  # of an interrupted save nothing is left, of the one before its file
         if not interrupted and steps.left >= 0:
             break
     assert "replace" in steps.done
@@ -193,7 +199,116 @@ def test_files_of_others_stay(tmp_path):
     save(table_of(1), tmp_path)
     save(table_of(2), tmp_path)
     assert {path.name for path in tmp_path.iterdir()} >= {"notes.txt", "weights.safetensors"}
-    assert len([*tmp_path.iterdir()]) == 4
+    assert len([*tmp_path.iterdir()]) == 5
+
+
+class Beside:
+    """Another process that does something before some of the steps of a load."""
+
+    def __init__(self, monkeypatch, act):
+        self.act = act  # of the number of the step
+        self.steps = 0
+        self.busy = False
+        self.open = safetensors.safe_open
+        monkeypatch.setattr(safetensors, "safe_open", self.opened)
+        read = Path.read_bytes
+        monkeypatch.setattr(Path, "read_bytes", lambda path: (self.step(), read(path))[1])
+
+    def step(self):
+        if not self.busy:
+            self.busy = True
+            self.act(self.steps)
+            self.busy = False
+            self.steps += 1
+
+    def opened(self, *arguments, **settings):
+        self.step()
+        file = self.open(*arguments, **settings)
+
+        def get_tensor(name):
+            self.step()
+            return file.get_tensor(name)
+
+        @contextlib.contextmanager
+        def watched():
+            with file:
+                yield SimpleNamespace(keys=file.keys, get_tensor=get_tensor)
+
+        return watched()
+
+
+def save_at(at, tables, folder, step):
+    """Saves them at one step of all."""
+    for table in tables if step == at else []:
+        save(table, folder)
+
+
+@pytest.mark.parametrize("saves", [1, 2, 3])
+def test_a_reader_finds_a_whole_table_beside_a_writer(tmp_path, monkeypatch, saves):
+    """Whatever is saved meanwhile, before any of its steps: what was there when it began, or later."""
+    tables = [table_of(1 + i, seed=i) for i in range(4)]
+    for at in range(30):
+        folder = tmp_path / str(at)
+        save(tables[0], folder)
+        with monkeypatch.context() as patches:
+            beside = Beside(patches, functools.partial(save_at, at, tables[1 : 1 + saves], folder))
+            found = load(folder)
+        if beside.steps <= at:
+            break
+        assert_same(found, tables[0] if int(found.size) == 3 else tables[saves])
+    assert at >= 7
+
+
+def test_a_reader_comes_to_an_end_beside_a_writer(tmp_path, monkeypatch):
+    """Though there is another save before each of its steps."""
+    tables = [table_of(1, seed=seed) for seed in range(2)]
+    save(tables[0], tmp_path)
+    with monkeypatch.context() as patches:
+        beside = Beside(patches, lambda step: save(tables[(step + 1) % 2], tmp_path))
+        found = load(tmp_path)
+    assert 5 < beside.steps < 30
+    assert_same(found, tables[1])  # which was there when the manifest was read
+
+
+def test_a_reader_names_a_folder_that_goes(tmp_path, monkeypatch):
+    """With all that is in it, while it is read."""
+    save(table_of(1), tmp_path / "table")
+    Beside(monkeypatch, lambda step: shutil.rmtree(tmp_path / "table") if step == 1 else None)
+    with pytest.raises(FileNotFoundError, match=r"manifest.json: missing; expected the manifest that `save` writes"):
+        load(tmp_path / "table")
+
+
+def test_two_writers(tmp_path, monkeypatch):
+    """The second is told that there is a first, which goes on; once that has ended it may write."""
+    function, refused = safetensors.numpy.save_file, []
+
+    def interrupted(*arguments):
+        with pytest.raises(OSError, match=rf"^{re.escape(str(tmp_path))}: another save is writing there") as error:
+            save(table_of(2), tmp_path)
+        refused.append(error)
+        function(*arguments)
+
+    with monkeypatch.context() as patches:
+        patches.setattr(safetensors.numpy, "save_file", interrupted)
+        save(table_of(1), tmp_path)
+    assert len(refused) == 1
+    assert_same(load(tmp_path), table_of(1))
+    save(table_of(2), tmp_path)
+    assert_same(load(tmp_path), table_of(2))
+
+
+def test_a_million_saves(tmp_path):
+    """Their numbers become longer; the file of the one before last is removed all the same."""
+    save(table_of(1), tmp_path)
+    for path in [*tmp_path.glob("*.safetensors")]:
+        path.rename(tmp_path / path.name.replace("000001.", "999999."))
+    manifest = json.loads((tmp_path / "manifest.json").read_text())["manifest"]
+    manifest["shards"][0]["file"] = "999999.shard-00000-of-00001.safetensors"
+    write_manifest(tmp_path, manifest)
+    for batches in (2, 3):
+        save(table_of(batches), tmp_path)
+        assert_same(load(tmp_path), table_of(batches))
+    assert sorted(path.name.partition(".")[0] for path in tmp_path.iterdir()) == ["1000000", "1000001", "manifest"]
 
 
 @pytest.fixture
@@ -213,10 +328,15 @@ def damage(shard, change):
 
 def accept_size(folder, shard):
     """Has the manifest say the size that the file has."""
-    path = folder / "manifest.json"
-    manifest = json.loads(path.read_text())["manifest"]
+    manifest = json.loads((folder / "manifest.json").read_text())["manifest"]
     manifest["shards"][0]["bytes"] = shard.stat().st_size
-    path.write_text(json.dumps({"sha256": files._digest_of_manifest(manifest), "manifest": manifest}))
+    write_manifest(folder, manifest)
+
+
+def write_manifest(folder, manifest):
+    """With the hash that it should have."""
+    content = json.dumps({"sha256": files._digest_of_manifest(manifest), "manifest": manifest})
+    (folder / "manifest.json").write_text(content)
 
 
 def flip(arrays):
@@ -259,20 +379,17 @@ def test_a_truncated_file_is_named(saved):
     folder, shard = saved
     whole = shard.read_bytes()
     shard.write_bytes(whole[:-10])
-    message = (
-        rf"{shard.name}: the number of trajectories cannot be read: the file has {len(whole) - 10} bytes, expected"
-    )
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=f"{shard.name}: has {len(whole) - 10} bytes: expected {len(whole)}, as the"):
         load(folder)
     accept_size(folder, shard)
-    with pytest.raises(ValueError, match=rf"{shard.name}: .* cannot be read \(.*\): expected int32 \[6\]"):
+    with pytest.raises(ValueError, match=rf"{shard.name}: damaged \(.*\); expected a file that `save` writes"):
         load(folder)
     shard.unlink()
-    with pytest.raises(ValueError, match=rf"{shard.name}: .* is missing, as is the file: expected int32 \[6\]"):
+    with pytest.raises(ValueError, match=f"{shard.name}: missing; expected a file of {len(whole) - 10} bytes"):
         load(folder)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", "{}", '{"sha256": "0", "manifest": {}}'])
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", "{}", '{"sha256": "0", "manifest": {}}', "[" * 100_000])
 def test_a_damaged_manifest_is_named(saved, text):
     """Whatever is in it. A save then writes a new one."""
     folder, _ = saved
@@ -294,11 +411,96 @@ def test_a_bit_of_the_manifest_is_noticed(saved):
 
 def test_another_format_is_refused(saved):
     """A later one may mean something else."""
-    path = saved[0] / "manifest.json"
-    manifest = json.loads(path.read_text())["manifest"] | {"format": 2}
-    path.write_text(json.dumps({"sha256": files._digest_of_manifest(manifest), "manifest": manifest}))
+    manifest = json.loads((saved[0] / "manifest.json").read_text())["manifest"] | {"format": 2}
+    write_manifest(saved[0], manifest)
     with pytest.raises(ValueError, match=r"manifest.json: format 2; this stellaris reads format 1"):
         load(saved[0])
+
+
+@pytest.mark.parametrize(
+    ("place", "values", "message"),
+    [
+        ((), [[], 3, None, {}], "manifest.json: "),
+        (("capacity",), [None, 0, -1, 2.5, True, "4", 10**30], "manifest.json: capacity is .*: expected"),
+        (("length",), [None, 0, -1, 4.0, False, [4], 2**31], "manifest.json: length is .*: expected"),
+        (("columns",), [None, [], {}, "frame"], "manifest.json: columns is .*: expected"),
+        (("columns", "frame"), [None, []], "manifest.json: columns is .*: expected a dict of records"),
+        (("columns", "frame"), [{}], "manifest.json: shape of column 'frame' is None: expected"),
+        (
+            ("columns", "frame", "shape"),
+            [None, 2, [-1], [2.0], ["2"], [[2]]],
+            "shape of column 'frame' is .*: expected",
+        ),
+        (("columns", "frame", "shape"), [[2**31], [10**30, 10**30]], "shape of column 'frame' is .*: expected"),
+        (
+            ("columns", "frame", "dtype"),
+            [None, 1, "", "nonsense", "object", "U5", "M8[s]", "V4", "f4", ">f4", "f4,(", "(2,)f4", "{}"],
+            "dtype of column 'frame'",
+        ),
+        (("shards",), [None, [], {}, [None], [3]], "manifest.json: "),
+        (
+            ("shards", 0, "file"),
+            [None, 7, "x", "../other/000001.shard-00000-of-00001.safetensors"],
+            "file of shard 0 is",
+        ),
+        (("shards", 0, "file"), ["/etc/passwd", "000001.shard-00001-of-00001.safetensors"], "file of shard 0 is"),
+        (("shards", 0, "bytes"), [None, -1, 1.5, "1"], "bytes of shard 0 is .*: expected"),
+        (("shards", 0, "trajectories"), [None, -1, 1.5, 41, 10**30], "trajectories of shard 0 is .*: expected"),
+        (("shards", 0, "trajectories"), [5], r"safetensors: the number of trajectories is int32 \[6\]: expected"),
+        (("shards", 0, "inserted"), [None, -1, 5, 2**31], "inserted of shard 0 is .*: expected"),
+        (("shards", 0, "faults"), [None, -1, 32], "faults of shard 0 is .*: expected"),
+        (("shards", 0, "sha256"), [None, [], {}, {"weight": 3}], "sha256 of shard 0 is .*: expected"),
+        (("length",), [2**31 - 1], r"safetensors: column 'done' is bool \[6, 4\]: expected bool \[6, 2147483647\]"),
+    ],
+)
+def test_nonsense_in_a_manifest_is_named(saved, place, values, message):
+    """Whoever has computed its hash: the field, its value, and what was expected. A save writes a new one."""
+    folder, _ = saved
+    whole = json.loads((folder / "manifest.json").read_text())["manifest"]
+    for value in values:
+        manifest = inner = json.loads(json.dumps(whole))
+        for key in place[:-1]:
+            inner = inner[key]
+        if place:
+            inner[place[-1]] = value
+        write_manifest(folder, manifest if place else value)
+        with pytest.raises(ValueError, match=message):
+            load(folder)
+    save(table_of(1), folder)
+    assert_same(load(folder), table_of(1))
+
+
+def test_a_capacity_that_is_too_large(tmp_path):
+    """No file tells how many rows there are, for only those that hold something are written."""
+    save(init({"x": jax.ShapeDtypeStruct((2**10,), jnp.uint8)}, capacity=1, length=2**10), tmp_path)
+    manifest = json.loads((tmp_path / "manifest.json").read_text())["manifest"] | {"capacity": 2**30}
+    write_manifest(tmp_path, manifest)
+    with pytest.raises(ValueError, match=r"json: column 'x' of capacity=1073741824 and length=1024 is too large for"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("length", 5, "the length of trajectories has 5: expected 0 to 4"),
+        ("length", -1, "the length of trajectories has -1: expected 0 to 4"),
+        ("weight", np.nan, r"the weight of trajectories has nan: expected 0 to 1e\+30"),
+        ("weight", -1, r"the weight of trajectories has -1.0: expected 0 to 1e\+30"),
+        ("number", -1, "the number of trajectories has -1: expected 0 to 5"),
+        ("number", 6, "the number of trajectories has 6: expected 0 to 5"),
+    ],
+)
+def test_nonsense_in_a_file_is_named(saved, name, value, message):
+    """Whoever has computed its hash: no table has such trajectories."""
+    folder, shard = saved
+    arrays = safetensors.numpy.load_file(shard)
+    arrays[name][2] = value
+    safetensors.numpy.save_file(arrays, shard)
+    manifest = json.loads((folder / "manifest.json").read_text())["manifest"]
+    manifest["shards"][0]["sha256"][name] = files._digest(arrays[name])
+    write_manifest(folder, manifest)
+    with pytest.raises(ValueError, match=f"{shard.name}: {message}"):
+        load(folder)
 
 
 @pytest.mark.parametrize(
@@ -332,6 +534,12 @@ def test_a_capacity_that_is_too_small(saved):
     with pytest.raises(ValueError, match=r"capacity=5: the table in .* holds 6 trajectories"):
         load(saved[0], capacity=5)
     check(load(saved[0], capacity=6))
+    with pytest.raises(ValueError, match="capacity=0 is below 1"):
+        load(saved[0], capacity=0)
+    with pytest.raises(TypeError, match=r"capacity=6.5 is not a whole number"):
+        load(saved[0], capacity=6.5)
+    with pytest.raises(ValueError, match="memory='disk': expected 'device' or 'pinned_host'"):
+        load(saved[0], memory="disk")
 
 
 def test_without_safetensors_the_error_names_the_extra(tmp_path, monkeypatch):

@@ -87,6 +87,17 @@ def test_a_race_of_weights_a_billion_times_apart():
     assert chosen.row.tolist() == [1, 5, 3, 0, 4, 6, 2]
 
 
+@pytest.mark.parametrize("weight", [1.2e-38, 1e30])
+def test_a_race_at_the_ends_of_the_scale(weight):
+    """All are drawn, though the times of the least weights are beyond the largest number."""
+    table = table_of([weight] * 20, capacity=20)
+    chosen = jax.vmap(lambda key: select(table, key, 20, by="weight", replace=False))(
+        jax.random.split(jax.random.key(0), 50)
+    )
+    check(chosen)
+    assert (jnp.sort(chosen.row, axis=1) == jnp.arange(20)).all()
+
+
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_the_top_with_ties(count):
     """Of equal weights the first rows."""
@@ -254,6 +265,28 @@ def test_importance_weights_are_annealed(four):
     chances = jnp.array([5 / 9, 1 / 9])
     weights = jax.jit(lambda step: importance_weights(chances, four.size, beta=schedule(step)))
     np.testing.assert_allclose([weights(step)[0] for step in range(4)], [0.2**0.4, 0.2**0.7, 0.2, 0.2], rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("beta", [0.0, 0.4, 1.0])
+@pytest.mark.parametrize(
+    ("chances", "size"), [([1.0, 0.0], 2), ([0.0, 0.0], 0), ([1.0, 1e-38], 5), ([0.5, 0.25], 10**6), ([1.0, 0.5], 2)]
+)
+def test_importance_weights_are_in_their_range(chances, size, beta, dtype):
+    """In (0, 1], the least chance with the weight 1, also where a chance is too small for its dtype."""
+    weights = np.asarray(importance_weights(jnp.array(chances, dtype), size, beta=beta).astype(jnp.float32))
+    assert ((weights > 0) & (weights <= 1)).all()
+    assert weights[np.argmin(chances)] == 1
+    assert importance_weights(jnp.array(chances, dtype), size, beta=beta).dtype == dtype
+
+
+def test_importance_weights_of_weights_far_apart():
+    """1e20 and 1e-20, both of which are drawn: the correction of the first is as good as none of it."""
+    chosen = select(table_of([1e20, 1e-20]), jax.random.key(0), 2, by="weight", replace=False)
+    check(chosen)
+    weights = importance_weights(chosen.probability, 2, beta=1.0)
+    assert weights[1] == 1
+    assert 0 < weights[0] < 1e-37
 
 
 def test_errors_of_importance_weights():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from stellaris import exponential_weight, hinge_weight, polynomial_weight, staleness_weight
-from stellaris.replay import check, init, insert, reweigh, update_weights
+from stellaris.replay import check, init, insert, reweigh, select, update_weights
 from stellaris.replay import table as module
 
 CAPACITY = 5
@@ -137,6 +137,57 @@ def test_rows_that_hold_nothing_keep_no_weight():
     check(table)
 
 
+@pytest.mark.parametrize("removal", ["oldest", "lowest"])
+@pytest.mark.parametrize("before", [2**31 - 3, 2**31 - 1])
+def test_counts_do_not_end(removal, before):
+    """A table goes on beyond 2^31 insertions as one that has seen few: sizes, rows, and the order of insertion."""
+    tables = []
+    for seen in (before, before % CAPACITY + CAPACITY):
+        number = jnp.arange(seen - CAPACITY, seen)
+        row = number % CAPACITY
+        table = filled()
+        table = table._replace(number=table.number.at[row].set(number), inserted=jnp.int32(seen))
+        for i in range(4):
+            table = insert(table, rewards(6 + i, 7 + i), removal=removal)
+        tables.append(table)
+    late, early = tables
+    assert int(late.size) == CAPACITY
+    assert (late.number >= 0).all()
+    assert (late.inserted > late.number).all()
+    assert jnp.argsort(late.number).tolist() == jnp.argsort(early.number).tolist()
+    assert late.columns["reward"].tolist() == early.columns["reward"].tolist()
+    check(late)
+
+
+def test_counts_of_a_table_that_is_not_full():
+    """Rows that hold nothing stay so where many trajectories have replaced each other."""
+    table = insert(empty(), rewards(1, 2), removal="lowest")
+    table = table._replace(number=table.number.at[1].set(2**31 - 9), inserted=jnp.int32(2**31 - 8))
+    table = module._recounted(table, CAPACITY)
+    assert table.number.tolist() == [0, 2**31 - 9, -1, -1, -1]
+    table = module._recounted(table._replace(inserted=jnp.int32(2**31 - 1)), CAPACITY)
+    assert table.number.tolist() == [0, 2**30 - 9 + 2**30 % CAPACITY, -1, -1, -1]
+    assert 2**30 - CAPACITY < int(table.inserted) - 2**30 % CAPACITY <= 2**30
+
+
+@pytest.mark.parametrize("weight", [1e-39, 1e-45])
+def test_a_weight_below_the_least_counts_as_0(weight):
+    """Wherever it comes in, as the error of a selection says; the least one counts."""
+    for table in (
+        insert(empty(), rewards(1, 2, 3), weight=np.full(3, weight, np.float32)),
+        update_weights(insert(empty(), rewards(1, 2, 3)), np.arange(3), np.full(3, weight, np.float32)),
+        reweigh(insert(empty(), rewards(1, 2, 3)), np.full(CAPACITY, weight, np.float32)),
+    ):
+        assert np.asarray(table.weight).tobytes() == bytes(4 * CAPACITY)
+        check(table)
+        with pytest.raises(ValueError, match=re.escape("whose weights are all 0 (below 1.2e-38 they count as 0)")):
+            check(select(table, jax.random.key(0), 2, by="weight"))
+    table = insert(empty(), rewards(1, 2, 3), weight=np.full(3, module.LEAST_WEIGHT, np.float32))
+    drawn = select(table, jax.random.key(0), 100, by="weight")
+    check(drawn)
+    assert sorted({*drawn.row.tolist()}) == [0, 1, 2]
+
+
 BAD_WEIGHT, BAD_LENGTH, _, _, BAD_INDEX = module.FAULTS
 BAD_WEIGHTS = [-1.0, float("nan"), float("inf"), -float("inf"), 1.1e30]
 
@@ -200,6 +251,7 @@ SPEC = {"reward": jax.ShapeDtypeStruct((), jnp.float32)}
         ({}, {}, ValueError, "spec is empty"),
         (SPEC, {"capacity": 0}, ValueError, "capacity=0 is below 1"),
         (SPEC, {"length": 0}, ValueError, "length=0 is below 1"),
+        (SPEC, {"capacity": 2**31}, ValueError, "capacity=2147483648: a table holds at most 1073741824 trajectories"),
         (SPEC, {"capacity": 2.5}, TypeError, "capacity=2.5 is not a whole number"),
         (
             {"x": jax.ShapeDtypeStruct((), np.float64)},
@@ -222,7 +274,12 @@ def test_errors_of_init(spec, sizes, error, message):
         ({"reward": np.zeros((1, 4), np.float32), "x": np.zeros((1, 4))}, {}, ValueError, "column 'x' is unknown"),
         ({"reward": np.zeros(4, np.float32)}, {}, ValueError, "'reward' has shape (4,): expected [batch, steps, ...]"),
         ({"reward": np.zeros((1, 4, 2), np.float32)}, {}, ValueError, "'reward' has shape (1, 4, 2): expected"),
-        ({"reward": np.zeros((1, 4), np.int32)}, {}, TypeError, "'reward' has dtype int32: the table has float32"),
+        (
+            {"reward": np.zeros((1, 4), np.int32)},
+            {},
+            TypeError,
+            "'reward' has dtype int32: the table has float32; convert it, such as by x.astype('float32')",
+        ),
         ({"reward": np.zeros((1, 5), np.float32)}, {}, ValueError, "5 steps: a trajectory of the table has 1 to 4"),
         ({"reward": np.zeros((1, 0), np.float32)}, {}, ValueError, "0 steps: a trajectory of the table has 1 to 4"),
         ({"reward": np.zeros((6, 4), np.float32)}, {}, ValueError, "columns have 6 trajectories: the table holds 5"),
@@ -233,6 +290,18 @@ def test_errors_of_init(spec, sizes, error, message):
         (rewards(1), {"version": np.ones((1, 1), int)}, ValueError, "version has shape (1, 1): expected (1,)"),
         (rewards(1), {"length": np.ones(1)}, TypeError, "length has dtype float32: expected integers"),
         (rewards(1), {"version": 1.5}, TypeError, "version has dtype float32: expected integers"),
+        (
+            rewards(1),
+            {"version": np.array(2**32 + 7)},
+            ValueError,
+            "version has 4294967303: expected a number of int32",
+        ),
+        (
+            rewards(1),
+            {"length": np.array([2**32 + 1])},
+            ValueError,
+            "length has 4294967297: expected a number of int32",
+        ),
     ],
 )
 @pytest.mark.parametrize("traced", [False, True])
@@ -247,12 +316,25 @@ def test_errors_of_insert(columns, more, error, message, traced):
     assert table.columns["reward"].sum() == 0
 
 
+def test_numbers_of_64_bits_that_fit_are_inserted():
+    """As NumPy makes them: they become the table's, except where a number would be another."""
+    table = init({"action": jax.ShapeDtypeStruct((), jnp.int32)}, capacity=2, length=1)
+    table = insert(table, {"action": np.array([[2**31 - 1], [-(2**31)]])})
+    assert table.columns["action"].tolist() == [[2**31 - 1], [-(2**31)]]
+    with pytest.raises(ValueError, match=re.escape("'action' has 2147483648: the table's int32 cannot hold it")):
+        insert(table, {"action": np.array([[2**31 - 1], [2**31]])})
+    with pytest.raises(ValueError, match=re.escape("'reward' has -1e+39: the table's float32 cannot hold it")):
+        insert(empty(), {"reward": np.array([[np.inf, np.nan, 1.0, -1e39]])})
+    assert insert(empty(), {"reward": np.full((1, 1), np.inf)}).columns["reward"][0, 0] == np.inf
+
+
 @pytest.mark.parametrize(
     ("index", "weight", "error", "message"),
     [
         (np.zeros(2), np.zeros(2), TypeError, "index has dtype float32: expected integers"),
         (np.zeros(2, int), np.zeros(2, int), TypeError, "weight has dtype int32: expected floating point"),
         (np.zeros(2, int), np.zeros(3), ValueError, "weight has shape (3,): expected index's (2,)"),
+        (np.array([0, 2**32]), np.zeros(2), ValueError, "index has 4294967296: expected a number of int32"),
     ],
 )
 def test_errors_of_changing_weights(index, weight, error, message):

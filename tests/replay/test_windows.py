@@ -200,6 +200,16 @@ def test_returns_to_go_keep_their_dtype(dtype):
     assert to_go(jnp.ones((2, 3), dtype), jnp.array([3, 3]), discount=0.5).dtype == dtype
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_returns_to_go_are_summed_in_full(dtype):
+    """Five thousand rewards of 1, rounded once: a narrow sum would stand still at 256 or 2,048."""
+    expected = np.arange(5000, 0, -1).astype(np.float32)
+    got = to_go(jnp.ones((1, 5000), dtype), jnp.array([5000]))
+    np.testing.assert_array_equal(got[0], jnp.asarray(expected, dtype))
+    discounted = to_go(jnp.ones((1, 5000), dtype), jnp.array([5000]), discount=0.999)
+    np.testing.assert_allclose(discounted[0, 0].astype(np.float32), 1000 * (1 - 0.999**5000), rtol=2**-8)
+
+
 def test_errors_of_returns_to_go():
     """Named."""
     with pytest.raises(TypeError, match="values has dtype int32: expected floating point"):
@@ -253,6 +263,22 @@ def test_errors_of_returns_to_go():
             ValueError,
             "to_go sums a column of floating point, not of uint8",
         ),
+        (
+            {"column": "x", "length": 2, "value": 1e39},
+            0,
+            ValueError,
+            "window 'a': value=1e+39 does not fit into float32",
+        ),
+        ({"column": "x", "length": 2.0}, 0, TypeError, "window 'a': length has dtype float32: expected integers"),
+        ({"column": "x", "length": 2, "offset": 0.5}, 0, TypeError, "window 'a': offset has dtype float32: expected"),
+        ({"column": "x", "length": 2, "offset": 2**31}, 0, ValueError, "window 'a': offset has 2147483648: expected a"),
+        (
+            {"column": "x", "length": 2},
+            np.full(3, 2**32),
+            ValueError,
+            "step has 4294967296: expected a number of int32",
+        ),
+        ({"column": "x", "length": 2}, 2**31, ValueError, "step has 2147483648: expected a number of int32"),
         ({"column": "x", "length": 2, "to_go": 1.5}, 0, ValueError, "to_go=1.5 lies outside [0, 1]"),
         ({"column": "x", "length": 2}, np.zeros(2, int), ValueError, "step has shape (2,): expected (3,)"),
         ({"column": "x", "length": 2}, 1.5, TypeError, "step has dtype float32: expected integers"),
