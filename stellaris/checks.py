@@ -66,7 +66,7 @@ def given(**settings: Any) -> dict[str, Any]:
 
 
 def known(**settings: Any) -> Iterator[tuple[str, Any]]:
-    """Yields the settings whose values are known: those that are not traced.
+    """Yields the settings whose values are known, those that are not traced, as numbers on the host.
 
     Raises:
       TypeError: if a setting is not one number.
@@ -78,7 +78,8 @@ def known(**settings: Any) -> Iterator[tuple[str, Any]]:
         if np.ndim(setting) > 0:
             raise TypeError(f"{name} has shape {np.shape(setting)}: expected one number")
         if not isinstance(x, jax.core.Tracer):
-            yield name, x
+            # While a function is traced, JAX traces even the comparison of two numbers that are known.
+            yield name, np.asarray(x)[()] if isinstance(x, jax.Array) else x
 
 
 def plain(x: Any) -> Any:
