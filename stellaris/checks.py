@@ -45,6 +45,11 @@ def same_shape(first: Array, of: str, **arrays: Array | None) -> None:
             raise ValueError(f"{name} has shape {jnp.shape(array)}: expected {of}'s {jnp.shape(first)}")
 
 
+def mask(array: Array | None, like: Array) -> jax.Array:
+    """A mask as bools, whatever its type: of numbers, 0 is False. None stands for all of the shape of `like`."""
+    return jnp.ones(jnp.shape(like), bool) if array is None else jnp.asarray(array, bool)
+
+
 def _array(name: str, array: Any) -> None:
     """Raises a TypeError unless this is an array or a number."""
     if not isinstance(array, jax.Array | np.ndarray | np.generic | numbers.Real):

@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int, Shaped
 
 from stellaris import checks
 from stellaris.types import Array, at_least_float32
@@ -14,7 +14,7 @@ from stellaris.types import Array, at_least_float32
 
 def sequence_log_ratio(
     log_ratio: Float[Array, "T *batch"],
-    valid: Bool[Array, "T *batch"] | None = None,
+    valid: Shaped[Array, "T *batch"] | None = None,
     *,
     segment: Int[Array, "T *batch"] | None = None,
     over: str = "sum",
@@ -66,7 +66,7 @@ def sequence_log_ratio(
         checks.integers(segment=segment)
     # In float32 at least: a long sum of narrower numbers loses its digits, and a mean close to 0 has none to lose.
     steps = jnp.asarray(log_ratio, at_least_float32(jnp.result_type(log_ratio)))
-    there = jnp.ones(steps.shape, bool) if valid is None else jnp.asarray(valid)
+    there = checks.mask(valid, steps)
     add_up = functools.partial(_totals, segment=segment)
     total = add_up(jnp.where(there, steps, 0.0))
     return total if over == "sum" else total / jnp.maximum(add_up(there.astype(jnp.int32)), 1).astype(total.dtype)

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Bool, Float
+from jaxtyping import Float, Shaped
 
 from stellaris import checks
 from stellaris.truncation import importance_ratio
@@ -47,7 +47,7 @@ def gae(
     value: Float[Array, "T+1 *batch"],
     *,
     lambda_: Scalar = 0.95,
-    valid: Bool[Array, "T *batch"] | None = None,
+    valid: Shaped[Array, "T *batch"] | None = None,
 ) -> Float[Array, "T *batch"]:
     """Generalised advantage estimation.
 
@@ -83,6 +83,7 @@ def gae(
     """
     _check_trajectory(reward=reward, discount=discount, value=value, valid=valid)
     checks.between_zero_and_one(lambda_=lambda_)
+    valid = None if valid is None else checks.mask(valid, reward)
     advantage: jax.Array = _advantages(reward, discount, value, valid, lambda_)
     return advantage
 
@@ -114,7 +115,7 @@ def vtrace(
     c_clip: Scalar = 1.0,
     pg_rho_clip: Scalar = 1.0,
     ratio_cap: Float[Array, "T *batch"] | Scalar | None = None,
-    valid: Bool[Array, "T *batch"] | None = None,
+    valid: Shaped[Array, "T *batch"] | None = None,
 ) -> VTrace:
     """V-trace: off-policy value targets and advantages.
 
@@ -168,6 +169,7 @@ def vtrace(
     _check_trajectory(reward=reward, discount=discount, value=value, log_ratio=log_ratio, valid=valid)
     checks.per_sample(reward, "reward", checks.positive, **checks.given(ratio_cap=ratio_cap))
     checks.between_zero_and_one(lambda_=lambda_)
+    valid = None if valid is None else checks.mask(valid, reward)
     checks.not_negative(rho_clip=rho_clip, c_clip=c_clip, pg_rho_clip=pg_rho_clip)
     constants = jax.lax.stop_gradient(((reward, discount, value, log_ratio), ratio_cap))
     estimate: VTrace = _vtrace(*constants, valid, lambda_, (rho_clip, c_clip, pg_rho_clip))

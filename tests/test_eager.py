@@ -6,6 +6,7 @@ One table for all of them; a function that is exported and not in the table fail
 import functools
 import gc
 import inspect
+import sys
 
 import chex
 import jax
@@ -79,11 +80,12 @@ adaptive = optax.chain(
 
 
 def batch(n):
-    return ppo.prepare(trajectory(n))
+    return ppo.prepare(trajectory(n))._replace(valid=mask(n + 1).ravel())
 
 
 def target_batch(n):
-    return impact.prepare(trajectory(n), apply_fn, params(n))
+    batch = impact.prepare(trajectory(n), apply_fn, params(n))
+    return batch._replace(samples=batch.samples._replace(valid=mask(n + 1).ravel()))
 
 
 def update(n, combine="mean"):
@@ -118,6 +120,7 @@ categorical = Categorical(x(0, B, 3))
 #: What each function does with the arrays of one call, by name, and after a comma in which form.
 CALLS = {
     "gae": lambda n: stellaris.gae(x(n), x(n), v(n), valid=mask(n)),
+    "gae, masked gradient": lambda n: jax.grad(lambda r: jnp.sum(stellaris.gae(r, r, v(n), valid=mask(n))))(x(n)),
     "gae, swept": lambda n: jax.vmap(lambda s: stellaris.gae(x(n), x(n), v(n), lambda_=s))(jnp.linspace(0.0, 1.0, 3)),
     "gae, gradient": lambda n: jax.grad(lambda r, s: jnp.sum(stellaris.gae(r, r, v(n), lambda_=s)), (0, 1))(x(n), 0.9),
     "vtrace": lambda n: stellaris.vtrace(x(n), x(n), v(n), x(n), ratio_cap=jnp.exp(x(n)), valid=mask(n)),
@@ -216,7 +219,7 @@ CALLS = {
     "IMPALA.optimizer": lambda n: linked(impala.optimizer(), n),
     "IMPALA.loss": lambda n: impala.loss(apply_fn, params(n), trajectory(n), peers(n), version=n),
     "IMPACT.optimizer": lambda n: linked(impact.optimizer(), n),
-    "IMPACT.prepare": lambda n: target_batch(n),
+    "IMPACT.prepare": lambda n: impact.prepare(trajectory(n), apply_fn, params(n)),
     "IMPACT.minibatches": lambda n: impact.minibatches(jax.random.key(n), target_batch(n)),
     "IMPACT.select": lambda n: impact.select(target_batch(n), jnp.arange(3)),
     "IMPACT.loss": lambda n: impact.loss(apply_fn, params(n), target_batch(n), peers(n), version=n),
@@ -260,6 +263,28 @@ def test_the_table_holds_every_public_function():
     expected = (set(FUNCTIONS) - makers) | (set(METHODS) - protocol)
     expected |= {f"{maker}.{method}" for maker in makers for method in methods}
     assert {name.partition(", ")[0] for name in CALLS} == expected
+
+
+#: Calls of functions that take `valid`, and of those that learn from what holds it.
+MASKED = [
+    name
+    for name in CALLS
+    if "valid" in inspect.signature(FUNCTIONS.get(name.partition(", ")[0], len)).parameters
+    or name.partition(", ")[0] in ("gradient", "update", "PPO.prepare", "IMPACT.prepare")
+    or name.endswith(".loss")
+]
+
+
+@pytest.mark.parametrize("name", MASKED)
+def test_masks_are_bools_or_numbers(name, monkeypatch):
+    """A number is False where it is 0, as in trainers of language models: results have the same values and types."""
+    bools = mask
+    expected = called(name, 1)
+    for dtype in ("int32", "bfloat16"):
+        monkeypatch.setattr(sys.modules[__name__], "mask", lambda n, d=dtype: bools(n).astype(d))
+        got = called(name, 1)
+        jax.tree.map(np.testing.assert_array_equal, got, expected)
+        assert [y.dtype for y in jax.tree.leaves(got)] == [y.dtype for y in jax.tree.leaves(expected)]
 
 
 @pytest.fixture
