@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, Int
 
 from stellaris import checks
 from stellaris.saved import saved
-from stellaris.types import Tree, at_least_float32
+from stellaris.types import Tree, alike, at_least_float32
 
 #: Rows start at multiples of so many elements, for aligned vector loads.
 ALIGNMENT = 64
@@ -251,15 +251,19 @@ def _mean(rows: jax.Array, order: jax.Array, weight: jax.Array, n: jax.Array) ->
     total = jnp.sum(weight)
     wide = at_least_float32(rows.dtype)
     share = (weight / jnp.where(total > 0, total, 1.0)).astype(wide)
+    rows, order, share, n = alike((rows, order, share, n))
 
     def add(i: jax.Array, sums: jax.Array) -> jax.Array:
-        return sums + share[i] * rows[order[i]].astype(wide)
+        added: jax.Array = sums + share[i] * rows[order[i]].astype(wide)
+        return added
 
-    sums: jax.Array = jax.lax.fori_loop(0, n, add, jnp.zeros(rows.shape[1:], wide))
+    sums: jax.Array = jax.lax.fori_loop(0, n, add, jnp.zeros_like(rows[0], wide))
     return sums
 
 
 def _stacked(rows: jax.Array, order: jax.Array, n: jax.Array) -> jax.Array:
+    rows, order, n = alike((rows, order, n))
+
     def copy(i: jax.Array, stacked: jax.Array) -> jax.Array:
         return stacked.at[i].set(rows[order[i]])
 

@@ -30,7 +30,7 @@ from jaxtyping import Float, Shaped
 
 from stellaris import checks
 from stellaris.truncation import importance_ratio
-from stellaris.types import Array, Scalar, at_least_float32
+from stellaris.types import Array, Scalar, alike, at_least_float32
 
 #: On a CPU the recurrence's loop is unrolled by two if a row has at least so many elements; measured by
 #: `python -m experiments.benchmarks losses`.
@@ -253,11 +253,11 @@ def _masked(row: _Row, valid: Array | None, *terms: jax.Array) -> tuple[jax.Arra
 def _vtrace(arrays: Any, ratio_cap: Any, valid: Any, lambda_: Any, clips: Any) -> VTrace:
     dtype = jnp.result_type(*arrays)
     wide = _as(at_least_float32(dtype))
-    reward, discount, value, log_ratio = map(wide, arrays)
-    lambda_, clips = jax.lax.stop_gradient((wide(lambda_), clips))
-    rho_clip, c_clip, pg_rho_clip = map(wide, clips)
+    arrays, settings = jax.tree.map(wide, (arrays, jax.lax.stop_gradient((lambda_, clips, ratio_cap))))
+    (reward, discount, value, log_ratio), valid, (lambda_, clips, ratio_cap) = alike((arrays, valid, settings))
+    rho_clip, c_clip, pg_rho_clip = clips
     ratio = importance_ratio(log_ratio)
-    capped = ratio if ratio_cap is None else jnp.minimum(ratio, wide(ratio_cap))
+    capped = ratio if ratio_cap is None else jnp.minimum(ratio, ratio_cap)
 
     def terms(row: _Row) -> tuple[jax.Array, ...]:
         error = row(reward) + row(discount) * row(value, 1) - row(value)
@@ -278,7 +278,8 @@ def _vtrace(arrays: Any, ratio_cap: Any, valid: Any, lambda_: Any, clips: Any) -
 def _advantages(reward: Any, discount: Any, value: Any, valid: Any, lambda_: Any) -> jax.Array:
     dtype = jnp.result_type(reward, discount, value)
     wide = _as(at_least_float32(dtype))
-    advantage: jax.Array = _gae(wide(reward), wide(discount), wide(value), valid, wide(lambda_))
+    reward, discount, value, lambda_ = map(wide, (reward, discount, value, lambda_))
+    advantage: jax.Array = _gae(*alike((reward, discount, value, valid, lambda_)))
     return advantage.astype(dtype)
 
 
