@@ -193,7 +193,8 @@ def adaptive_clip(
 
     With `x = |log_ratio|` and `q` its quantile over the batch, `c = min(2 / (1 + (x / q)^2), 1)`: 1 for all but the
     largest. A sample with a ratio above 1 has the widths `(clip, c * clip_high)`, any other `(c * clip, clip_high)`.
-    So the way back to the behaviour policy is never narrowed.
+    So the way back to the behaviour policy is never narrowed. Where `q` is 0, as in a batch that is nearly all fresh,
+    whatever has moved has the width 0 on its side: the limit of ever smaller quantiles.
 
     Args:
       log_ratio: `[...]`, a whole batch: log-probability under the policy that learns minus that under the behaviour
@@ -232,9 +233,11 @@ def adaptive_clip(
     beyond = distance > threshold
     inverse = jnp.where(beyond, threshold, 1.0) / jnp.where(beyond, distance, 1.0)
     share = 2.0 * jnp.square(inverse) / (1.0 + jnp.square(inverse))
-    narrowed = jnp.where(threshold > 0, share, 1.0)
-    high = clip if clip_high is None else clip_high
-    low, high = jnp.where(moved > 0, clip, clip * narrowed), jnp.where(moved > 0, high * narrowed, high)
+    # An infinite width stays so: times a share of 0 it would not be a number.
+    low, high = (
+        jnp.where(narrowed & jnp.isfinite(width), width * share, width)
+        for width, narrowed in ((clip, moved <= 0), (clip if clip_high is None else clip_high, moved > 0))
+    )
     dtype = jnp.result_type(log_ratio)
     return ClipWidths(low.astype(dtype), high.astype(dtype))
 
