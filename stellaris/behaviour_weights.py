@@ -128,7 +128,7 @@ def vespo_weight(
 
     Raises:
       TypeError: if an array holds integers, or a setting is not a number.
-      ValueError: if the shapes differ, or a setting is negative.
+      ValueError: if the shapes differ, or a setting is negative or infinite.
 
     Source:
       Shen et al. 2026, VESPO: Variational Sequence-Level Soft Policy Optimization for Stable Off-Policy LLM Training,
@@ -142,7 +142,9 @@ def vespo_weight(
     """
     checks.floats(log_ratio=log_ratio, advantage=advantage)
     checks.same_shape(log_ratio, "log_ratio", advantage=advantage)
-    checks.not_negative(power=power, decay=decay, negative_power=negative_power, negative_decay=negative_decay)
+    settings = {"power": power, "decay": decay, "negative_power": negative_power, "negative_decay": negative_decay}
+    checks.not_negative(**settings)
+    checks.finite(**settings)
     log_ratio = jax.lax.stop_gradient(saturated(log_ratio))
     negative = jnp.asarray(advantage) < 0
     k = jnp.where(negative, negative_power, power).astype(log_ratio.dtype)

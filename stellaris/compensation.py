@@ -36,7 +36,7 @@ def delay_compensate(
 
     Raises:
       TypeError: if a leaf of the gradient holds integers.
-      ValueError: if the trees differ in structure or shape, or `strength` is negative.
+      ValueError: if the trees differ in structure or shape, or `strength` is negative or infinite.
 
     Source:
       Zheng et al. 2017, Asynchronous Stochastic Gradient Descent with Delay Compensation, Eq. 10; Section 6 for the
@@ -48,6 +48,7 @@ def delay_compensate(
       [3.]
     """
     checks.not_negative(strength=strength)
+    checks.finite(strength=strength)
     others = {"params_now": params_now, "params_then": params_then}
     if mean_square is not None:
         others["mean_square"] = mean_square
@@ -86,8 +87,8 @@ def add_delay_compensation(strength: Scalar, *, decay: Scalar | None = None) -> 
       the gradient was computed.
 
     Raises:
-      ValueError: if `strength` is negative or `decay` lies outside [0, 1); at an update, if `params` is missing or a
-        tree does not fit the gradient's.
+      ValueError: if `strength` is negative or infinite, or `decay` lies outside [0, 1); at an update, if `params` is
+        missing or a tree does not fit the gradient's.
 
     Source:
       Zheng et al. 2017, Asynchronous Stochastic Gradient Descent with Delay Compensation, Algorithm 2. There each
@@ -103,6 +104,7 @@ def add_delay_compensation(strength: Scalar, *, decay: Scalar | None = None) -> 
       [-1.5]
     """
     checks.not_negative(strength=strength)
+    checks.finite(strength=strength)
     if decay is not None:
         _check_decay(decay)
 

@@ -14,7 +14,7 @@ from jaxtyping import Float, Int, Shaped
 from stellaris import checks, order_statistics
 from stellaris.effective_samples import effective_sample_fraction
 from stellaris.losses import approximate_kl
-from stellaris.truncation import importance_ratio
+from stellaris.truncation import importance_ratio, saturated
 from stellaris.types import Array, Tree, at_least_float32
 
 
@@ -81,7 +81,7 @@ def lag_report(
       lags: the number of lags to distinguish, at least 1; larger lags count as the last.
 
     Returns:
-      A `LagReport` of arrays `[lags]`.
+      A `LagReport` of arrays `[lags]`, of which only the divergence has a gradient.
 
     Raises:
       TypeError: if `log_ratio` holds integers.
@@ -104,9 +104,11 @@ def lag_report(
         raise ValueError(f"lags={lags} is below 1")
     bucket = jnp.clip(lag, 0, lags - 1).ravel()
     # In float32 at least: narrower types cannot count far, and squares of ratios overflow in them.
-    log_ratio = jnp.asarray(log_ratio, at_least_float32(jnp.result_type(log_ratio)))
+    wide = jnp.asarray(log_ratio, at_least_float32(jnp.result_type(log_ratio)))
+    # A saturated ratio has no gradient: in float16 that of the wide one would be infinite.
+    log_ratio = jnp.where(saturated(jnp.asarray(log_ratio)) < log_ratio, jax.lax.stop_gradient(wide), wide)
     log_ratio = jnp.where(valid, log_ratio, 0.0)
-    ratio = importance_ratio(log_ratio)
+    ratio = jax.lax.stop_gradient(importance_ratio(log_ratio))
     nothing = jnp.zeros_like(ratio)
     columns = (
         jnp.ones_like(ratio),

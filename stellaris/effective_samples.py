@@ -8,7 +8,7 @@ import optax
 from jaxtyping import Float, Shaped
 
 from stellaris import checks
-from stellaris.types import Array, Scalar, Tree, at_least_float32
+from stellaris.types import Array, Scalar, Tree, at_least_float32, largest
 
 
 def effective_sample_fraction(
@@ -47,11 +47,13 @@ def effective_sample_fraction(
     checks.same_shape(log_ratio, "log_ratio", valid=valid)
     wide = jnp.asarray(log_ratio, at_least_float32(jnp.result_type(log_ratio)))
     there = checks.mask(valid, wide)
+    # Infinite weights are equal, and all there is.
+    wide = jnp.minimum(wide, largest(wide.dtype))
     log_weight = jax.lax.stop_gradient(jnp.where(there, wide, -jnp.inf))
     samples = jnp.sum(there).astype(wide.dtype)
     # Relative to the largest, so that neither a weight nor its square overflows.
-    largest = jnp.max(log_weight, initial=-jnp.inf)
-    weight = jnp.exp(log_weight - jnp.where(jnp.isfinite(largest), largest, 0.0))
+    top = jnp.max(log_weight, initial=-jnp.inf)
+    weight = jnp.exp(log_weight - jnp.where(jnp.isfinite(top), top, 0.0))
     squares = samples * jnp.sum(jnp.square(weight))
     fraction = jnp.square(jnp.sum(weight)) / jnp.where(squares > 0, squares, 1.0)
     return jnp.minimum(fraction, 1.0)  # which rounding may exceed

@@ -190,6 +190,8 @@ def test_vespo_extremes(dtype):
         ({"power": -1.0}, ValueError, r"power=-1\.0 is negative"),
         ({"decay": -1}, ValueError, "decay=-1 is negative"),
         ({"negative_power": math.nan}, ValueError, "negative_power=nan is negative or not a number"),
+        ({"decay": math.inf}, ValueError, "decay=inf is not finite"),
+        ({"negative_power": math.inf}, ValueError, "negative_power=inf is not finite"),
         ({"negative_decay": None}, TypeError, "negative_decay=None is not a number"),
     ],
 )

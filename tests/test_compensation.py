@@ -182,12 +182,12 @@ def test_a_gradient_of_integers():
             delay_compensate(GRADIENT | {"w": leaf}, NOW, THEN, 0.5)
 
 
-@pytest.mark.parametrize("strength", [-0.5, math.nan])
+@pytest.mark.parametrize("strength", [-0.5, math.nan, math.inf])
 @pytest.mark.usefixtures("unchecked")
 def test_a_strength_out_of_its_range(strength):
     """Found when the transformation is made, not when it is first used."""
     for function in (functools.partial(delay_compensate, GRADIENT, NOW, THEN), add_delay_compensation):
-        with pytest.raises(ValueError, match=f"strength={strength} is negative or not a number"):
+        with pytest.raises(ValueError, match=f"strength={strength} is (negative or not a number|not finite)"):
             function(strength)
 
 

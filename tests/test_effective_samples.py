@@ -62,6 +62,8 @@ def test_fraction_is_a_loop(seed, spread):
         ([], 0.0),
         ([3.0, 1.0], 0.8),
         ([1e30, 1.0], 0.5),
+        ([math.inf, 1.0, 1.0], 1 / 3),  # one weight is all
+        ([math.inf, math.inf, 0.0, 1.0], 0.5),
     ],
 )
 def test_fraction_by_hand(weights, expected):
