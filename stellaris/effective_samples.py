@@ -20,7 +20,9 @@ def effective_sample_fraction(
     their logarithms are.
 
     It is P3O's own cap: its loss is `behaviour_weight(log_ratio, high=fraction).weight * impala_loss(...)` and a
-    penalty, `(1 - fraction) * approximate_kl(-log_ratio)`, which is an estimate of `KL(pi || mu)`.
+    penalty, `(1 - fraction) * KL(pi || mu)`. Of actions of `mu`, `importance_ratio(log_ratio) *
+    approximate_kl(-log_ratio)` is an unbiased estimate of that divergence. The authors' code leaves out the ratio,
+    without which the estimate holds for actions of `pi` alone.
 
     Args:
       log_ratio: `[...]` log-probability under the policy that learns minus that under the behaviour policy: of steps,

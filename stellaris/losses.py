@@ -161,7 +161,9 @@ def approximate_kl(log_ratio: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
     """An estimate of `KL(mu || pi)` from actions of `mu`: `r - 1 - log r`, unbiased and never negative.
 
     Args:
-      log_ratio: `[...]` of actions that the behaviour policy `mu` chose.
+      log_ratio: `[...]` of actions that the behaviour policy `mu` chose. Of the same actions
+        `importance_ratio(log_ratio) * approximate_kl(-log_ratio)` estimates the other divergence, `KL(pi || mu)`, as
+        unbiased in value and gradient.
 
     Returns:
       The estimates `[...]`; their gradient is unbiased as well. `r` saturates as in `importance_ratio`. For an action
