@@ -59,7 +59,9 @@ def delay_compensate(
         # In this order parameters that have not moved add zero, even if g * g overflows.
         return g + (factor * (now - then) * g * g).astype(jnp.result_type(g))
 
-    return jax.tree.map(compensate, gradient, *others.values())
+    with _promoting():
+        compensated: Tree = jax.tree.map(compensate, gradient, *others.values())
+    return compensated
 
 
 class MeanSquare(NamedTuple):
@@ -159,7 +161,9 @@ def reduce_by_gap(gradient: Tree, params_now: Tree, params_then: Tree, step_size
         gap = jnp.where(size > 0, jnp.abs(now - then) / jnp.where(size > 0, size, 1.0), 0.0)
         return (g / (1.0 + gap)).astype(jnp.result_type(g))
 
-    return jax.tree.map(reduce, gradient, params_now, params_then, step_size)
+    with _promoting():
+        reduced: Tree = jax.tree.map(reduce, gradient, params_now, params_then, step_size)
+    return reduced
 
 
 class GapAware(NamedTuple):
@@ -222,9 +226,9 @@ def gap_aware(
         seen = 1.0 - jnp.asarray(decay, float) ** state.steps.astype(float)
         started = jnp.where(seen > 0, seen, 1.0)
         size = jax.tree.map(lambda square: jnp.sqrt(square / started.astype(square.dtype)), state.mean_square)
-        updates, inner = optimizer.update(
-            reduce_by_gap(updates, params, params_then, size), state.inner, params, params_then=params_then, **extra
-        )
+        reduced = reduce_by_gap(updates, params, params_then, size)
+        with _promoting():  # optax's Adam is not strict about types
+            updates, inner = optimizer.update(reduced, state.inner, params, params_then=params_then, **extra)
         square = jax.tree.map(lambda s, step: _averaged(s, step, decay), state.mean_square, updates)
         return updates, GapAware(inner, square, state.steps + 1)
 
@@ -282,6 +286,11 @@ def limit_alignment(gradient: Tree, previous: Tree, *, limit: Scalar) -> Tree:
     return jax.tree.map(limited, gradient, orthogonal, before)
 
 
+def _promoting() -> Any:
+    """Where gradients, parameters and running means may be of different float types, strict promotion or not."""
+    return jax.numpy_dtype_promotion("standard")
+
+
 def _check_like(gradient: Tree, **trees: Tree) -> None:
     """Raises unless trees have a gradient's structure and shapes, and the gradient holds floats."""
     checks.same_structure(gradient, "gradient", **trees)
@@ -308,5 +317,6 @@ def _zeros_like(params: Tree) -> Tree:
 
 def _averaged(mean: jax.Array, x: Any, decay: Any) -> jax.Array:
     """A running mean of squares, with one more."""
-    averaged: jax.Array = decay * mean + (1.0 - decay) * jnp.square(jnp.asarray(x, mean.dtype))
+    with _promoting():
+        averaged: jax.Array = decay * mean + (1.0 - decay) * jnp.square(jnp.asarray(x, mean.dtype))
     return averaged.astype(mean.dtype)
