@@ -35,6 +35,17 @@ def integers(**arrays: Array) -> None:
             raise TypeError(f"{name} has dtype {jnp.result_type(array)}: expected integers")
 
 
+def int32(**arrays: Any) -> None:
+    """Raises a ValueError unless every known whole number fits into int32: JAX would take another without a word."""
+    for name, array in arrays.items():
+        dtype = getattr(array, "dtype", np.dtype(int))
+        if isinstance(array, jax.core.Tracer) or not np.issubdtype(dtype, np.integer) or np.can_cast(dtype, np.int32):
+            continue
+        beyond = [int(x) for x in (np.max(array, initial=0), np.min(array, initial=0)) if not -(2**31) <= x < 2**31]
+        if beyond:
+            raise ValueError(f"{name}={beyond[0]} does not fit into int32")
+
+
 def same_shape(first: Array, of: str, **arrays: Array | None) -> None:
     """Raises a ValueError unless every array has the shape of `first`, the argument called `of`."""
     for name, array in arrays.items():

@@ -85,7 +85,7 @@ def lag_report(
 
     Raises:
       TypeError: if `log_ratio` holds integers.
-      ValueError: if the shapes differ, or `lags` is below 1.
+      ValueError: if the shapes differ, a lag is beyond int32, or `lags` is below 1.
 
     Source:
       Kong 1992, A Note on Importance Sampling using Standardized Weights, for the effective sample size.
@@ -100,6 +100,7 @@ def lag_report(
     checks.floats(log_ratio=log_ratio)
     checks.same_shape(log_ratio, "log_ratio", lag=lag, valid=valid, clipped=clipped, truncated=truncated)
     valid = checks.mask(valid, log_ratio)
+    checks.int32(lag=lag)
     if lags < 1:
         raise ValueError(f"lags={lags} is below 1")
     bucket = jnp.clip(lag, 0, lags - 1).ravel()
@@ -212,7 +213,7 @@ def version_span(version: Int[Array, "T *batch"], valid: Shaped[Array, "T *batch
       as its oldest version.
 
     Raises:
-      ValueError: if the shapes differ.
+      ValueError: if the shapes differ, or a version is beyond int32.
 
     Source:
       Stellaris (SC 2024): every step of a trajectory is tagged with the version that chose its action.
@@ -223,6 +224,7 @@ def version_span(version: Int[Array, "T *batch"], valid: Shaped[Array, "T *batch
       VersionSpan(mean=Array(3.6666667, dtype=float32), oldest=Array(3, dtype=int32))
     """
     checks.same_shape(version, "version", valid=valid)
+    checks.int32(version=version)
     version, valid = jnp.asarray(version, jnp.int32), checks.mask(valid, version)
     total = jnp.sum(jnp.where(valid, version, 0).astype(float), axis=0)
     oldest = jnp.min(version, axis=0, where=valid, initial=2**31 - 1)

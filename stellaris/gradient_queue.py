@@ -154,13 +154,15 @@ def push(state: AggregatorState, gradient: Tree, version: Any, *, learner: Any =
 
     Raises:
       TypeError: if the version is not a whole number.
-      ValueError: if the version is negative, or the gradient differs in structure or shape from that given to `empty`.
+      ValueError: if the version is negative or beyond int32, or the gradient differs in structure or shape from that
+        given to `empty`.
     """
     del learner
     _check_like(gradient, state.layout)
     if not jnp.issubdtype(jnp.result_type(version), jnp.integer):
         raise TypeError(f"version={version} has dtype {jnp.result_type(version)}: expected a whole number")
     checks.not_negative(version=version)
+    checks.int32(version=version)
     after: AggregatorState = _appended(state, gradient, version)
     return after
 
@@ -172,6 +174,7 @@ def queued(state: AggregatorState) -> Bool[jax.Array, "capacity"]:
 
 def staleness(state: AggregatorState, clock: Any) -> Int[jax.Array, "capacity"]:
     """The staleness of the queued gradients, oldest first; what follows them has no meaning."""
+    checks.int32(clock=clock)
     return jnp.asarray(clock - state.version[_order(state)], jnp.int32)
 
 
@@ -188,6 +191,7 @@ def take(
     state: AggregatorState, n: Any, clock: Any, weigh: Callable[[jax.Array], jax.Array], combine: str
 ) -> tuple[Update, AggregatorState]:
     """Takes the oldest `n` gradients, or all if there are fewer, weighted by staleness; the others stay in order."""
+    checks.int32(clock=clock)
     n, ages = _oldest(state, n, clock)
     # Not behind this module's `jit`, because a caller's weight may close over traced numbers.
     weight = weigh(ages)

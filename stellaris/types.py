@@ -31,7 +31,7 @@ def at_least_float32(dtype: Any) -> Any:
 
 def default_float(x: Any) -> jax.Array:
     """In JAX's default float type: float32, or float64 where it is enabled."""
-    return jnp.asarray(x).astype(float)
+    return jnp.asarray(x, float)
 
 
 def alike(tree: Tree) -> Tree:

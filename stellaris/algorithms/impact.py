@@ -114,6 +114,7 @@ class IMPACT:
         Returns:
           A `TargetBatch`; sample `t * B + b` is step `t` of environment `b`.
         """
+        checks.int32(**{"trajectory.version": trajectory.version})
         observation = before_the_last(trajectory.observation)
         valid = checks.mask(trajectory.valid, trajectory.reward)
         policy = actor_critic.evaluate(apply_fn, target, observation, cleaned(trajectory, "action").action)

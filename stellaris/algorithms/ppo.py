@@ -88,6 +88,7 @@ class PPO:
           A `Batch`; sample `t * B + b` is step `t` of environment `b`.
         """
         del apply_fn, target
+        checks.int32(**{"trajectory.version": trajectory.version})
         reward, value = jnp.asarray(trajectory.reward), jnp.asarray(trajectory.value)
         valid = checks.mask(trajectory.valid, reward)
         discount = self.discount * (1.0 - jnp.asarray(trajectory.terminated, reward.dtype))
