@@ -60,7 +60,9 @@ def gae(
       lambda_: in [0, 1]. 0 gives one-step temporal differences, 1 Monte-Carlo returns minus the value. A number, or a
         traced scalar that `vmap` sweeps.
       valid: `[T, ...]`, False for steps that are not transitions (an environment's reset). Their advantage is zero, and
-        no trace crosses them. By default all steps are transitions.
+        no trace crosses them: a step that is not valid cuts, and is not skipped. To skip steps, such as tokens that the
+        policy did not choose, move the valid ones to the front; `docs/functions.md` shows how. By default all steps are
+        transitions.
 
     Returns:
       The advantages `[T, ...]`, of the dtype to which the inputs promote. The value target is
@@ -141,7 +143,7 @@ def vtrace(
         where it is not below the clips; with the default clips of 1 always, since `cap >= rho >= 1`. Stellaris' IMPALA
         uses the cap instead of the clips: `rho_clip = pg_rho_clip = math.inf`.
       valid: `[T, ...]`, False for steps that are not transitions. Their target is their value, their advantage is zero,
-        and no trace crosses them.
+        and no trace crosses them: it cuts and does not skip, as in `gae`.
 
     Returns:
       `VTrace(target, advantage)`, each `[T, ...]`, of the dtype to which the inputs promote. Both are constants:
