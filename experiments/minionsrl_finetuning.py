@@ -89,5 +89,5 @@ def _episodes(path: Path) -> Episodes | None:
     return Episodes(*(np.array([float(row[column]) for row in rows]) for column in columns))
 
 
-STUDY = Study("minionsrl-finetuning", SIZES, _variants, _report)
+STUDY = Study("minionsrl-finetuning", SIZES, _variants, _report, ("finetuning",))
 add_arguments, main = STUDY.add_arguments, STUDY.main

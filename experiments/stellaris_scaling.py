@@ -108,5 +108,5 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
     tidy.show("scaling", headings, rows, out, console)
 
 
-STUDY = Study("stellaris-scaling", SIZES, _variants, _report)
+STUDY = Study("stellaris-scaling", SIZES, _variants, _report, ("scaling_actors", "scaling_learners"))
 add_arguments, main = STUDY.add_arguments, STUDY.main

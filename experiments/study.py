@@ -57,6 +57,7 @@ class Study:
     sizes: Mapping[str, Size]  #: by preset, among them "small".
     variants: Callable[[str], Sequence[Variant]]  #: of an environment.
     report: Callable[[Sequence[Finished], Path, Console], None]  #: tables and pictures, of the runs that are there.
+    pictures: Sequence[str] = ()  #: stems of their names, which an environment's name may follow.
     seed: int = 0  #: the first one.
     alone: bool = False  #: whether its runs are done one at a time, because they measure this machine.
 
@@ -134,7 +135,7 @@ class Study:
                 results = [result for cell in cells if (result := finished(cell, out))]
                 if results:
                     home = out / self.name
-                    tidy.clear(home)
+                    tidy.clear(home, self.pictures)
                     tidy.write(results, home)
                     self.report(results, home, console)
                     console.print(f"results: {home}/ ({len(results)} of {len(cells)} runs)", markup=False)

@@ -39,7 +39,7 @@ def of_stellaris(environment: str, changes: Mapping[str, Mapping[str, Any]]) -> 
 
 def compared(name: str, variants: Callable[[str], Sequence[Variant]]) -> Study:
     """A study that shows what each variant comes to."""
-    return Study(name, SIZES, variants, lambda *of: _report(name, *of))
+    return Study(name, SIZES, variants, lambda *of: _report(name, *of), (name,))
 
 
 def _report(name: str, results: Sequence[Finished], out: Path, console: Console) -> None:
