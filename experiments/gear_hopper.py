@@ -114,7 +114,8 @@ def main(arguments: argparse.Namespace) -> int:
             status = shell.FAILED
         if done:
             console.print(_table(done, preset))
-            _write(done, preset, arguments.out)
+            with output.kept(arguments.out, lambda: "of what is not there the table above tells"):
+                _write(done, preset, arguments.out)
             console.print(f"results: {arguments.out}/", markup=False)
     return status
 
