@@ -70,7 +70,7 @@ class Preset:
 
 PRESETS: Mapping[str, Preset] = {
     "smoke": Preset(
-        steps=16 * 256,
+        steps=2 * 16 * 256,  # PPO updates its policy between two rounds
         learning=Learning(updates=20, batch=16, context=5),
         episodes=2,
         seeds=1,

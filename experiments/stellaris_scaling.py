@@ -23,7 +23,7 @@ DESCRIPTION = (
 BATCH = ACTORS * FRAGMENT
 ACTOR_FUNCTIONS, LEARNER_FUNCTIONS = (1, 4, 16, 64, 256, 1024), (1, 4, 16, 64)
 SIZES = {
-    "smoke": Size(("CartPole-v1",), 2 * BATCH, 1),
+    "smoke": Size(("CartPole-v1",), 3 * BATCH, 1),
     "small": Size(("Hopper-v4",), 20 * BATCH, 5),
     "paper": Size(("Hopper-v4", "Humanoid-v4", "Walker2d-v4"), 100 * BATCH, 5),
 }

@@ -287,6 +287,13 @@ def test_the_command(tiny: None, tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert set(record["seconds"][0]) == {"collecting", "learning", "playing"}
 
 
+def test_the_smallest_preset_learns() -> None:
+    """Whoever collects, too: between two rounds."""
+    smoke = gear_hopper.PRESETS["smoke"]
+    assert smoke.steps >= 2 * smoke.workload.actors * smoke.workload.fragment
+    assert smoke.learning.updates >= 1
+
+
 def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """One line says so, after the table of what was computed."""
 
