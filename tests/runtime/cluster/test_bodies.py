@@ -17,6 +17,7 @@ from stellaris.runtime import Function, FunctionError, FunctionSpec, RayPlatform
 from stellaris.runtime.cluster.bodies import RayBodies
 from stellaris.runtime.cluster.container import Returned
 from stellaris.runtime.cluster.packing import LARGE, Packer
+from stellaris.runtime.cluster.session import Session
 from stellaris.runtime.delays import Measured
 from stellaris.runtime.simulated.bodies import ContainerLostError
 from stellaris.runtime.simulated.calls import Call, Container
@@ -191,7 +192,7 @@ def called() -> tuple[RayBodies, Call]:
     """A call that nobody has sent yet, and who is to do it."""
     pool = Pool("f", FunctionSpec(Measured()), seed=0)
     call = Call(0, "f", None, 1, 0, 0.0, Function(pid), (), 1.0, 0, pool, None)
-    return RayBodies((), seed=0, clock=WallClock()), call
+    return RayBodies((), seed=0, clock=WallClock(), session=Session()), call
 
 
 def _lost(reference) -> None:
