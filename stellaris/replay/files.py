@@ -35,7 +35,7 @@ from stellaris.types import NDArray
 FORMAT = 1
 _MANIFEST = "manifest.json"
 #: What a killed process leaves of a manifest.
-_DRAFT = re.compile(rf"\.\d+\.{re.escape(_MANIFEST)}")
+_DRAFT = re.compile(rf"\.[0-9a-f]{{12}}\.{re.escape(_MANIFEST)}")
 _SHARD = re.compile(r"([0-9]{6,})\.shard-[0-9]{5,}-of-[0-9]{5,}\.safetensors")
 #: The largest size that JAX's indices have.
 _MOST = 2**31 - 1
