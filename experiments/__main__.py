@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from experiments import shell
+from experiments.toolkit import shell
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -3,9 +3,9 @@
 import argparse
 from collections.abc import Sequence
 
-from experiments import shell
 from experiments.catalogue import EXPERIMENTS
-from experiments.options import Parser
+from experiments.toolkit import shell
+from experiments.toolkit.options import Parser
 
 
 @shell.command

@@ -13,9 +13,11 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from experiments import options, plots, progress, runs, shell, testbed
-from experiments.output import finite, one_run, write_rows
-from experiments.presets import PRESETS, TARGETS, Preset
+from experiments.study import runs
+from experiments.tasks import testbed
+from experiments.tasks.presets import PRESETS, TARGETS, Preset
+from experiments.toolkit import options, plots, progress, shell
+from experiments.toolkit.output import finite, one_run, write_rows
 from stellaris.runtime import FunctionError
 from stellaris.runtime.files import atomic_write
 from stellaris.systems import Budget

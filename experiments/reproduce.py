@@ -5,7 +5,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from experiments import catalogue, options, shell, study
+from experiments import catalogue
+from experiments.study import study
+from experiments.toolkit import options, shell
 
 DESCRIPTION = "run the study of every figure, going on with what the folder of results holds"
 

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
-from experiments import options, progress, runs, shell
-from experiments.presets import TARGETS, architectures
+from experiments.study import runs
+from experiments.tasks.presets import TARGETS, architectures
+from experiments.toolkit import options, progress, shell
 from stellaris.runtime import FunctionError
 
 DESCRIPTION = "learn an environment by every architecture in turn; exit status 1 if one does not reach the target"

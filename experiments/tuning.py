@@ -7,14 +7,14 @@ from typing import Any
 
 from rich.console import Console
 
-from experiments import tidy, variants
-from experiments.cells import Finished
-from experiments.presets import LEARNERS, Contender, architectures
-from experiments.study import Size, Study, Variant
+from experiments.study import tidy, variants
+from experiments.study.cells import Finished
+from experiments.study.study import Size, Study, Variant
+from experiments.tasks.presets import LEARNERS, Contender, architectures
 from stellaris import IMPACT, IMPALA, PPO, staleness_aware
 from stellaris.systems import (
     AsynchronousActors,
-    Impact,
+    CircularReplay,
     StalenessControl,
     Stellaris,
     Synchronous,
@@ -32,7 +32,7 @@ START: Mapping[str, System] = {
     "synchronous": Synchronous(_PPO),
     "stellaris": Stellaris(_PPO, learners=LEARNERS, aggregator=staleness_aware(LEARNERS, decay=1.0), rho=2.0),
     "asynchronous actors": AsynchronousActors(IMPALA(learning_rate=3e-3, epochs=4, minibatch_size=4)),
-    "IMPACT": Impact(IMPACT(learning_rate=1e-3, epochs=1, minibatch_size=512)),
+    "IMPACT": CircularReplay(IMPACT(learning_rate=1e-3, epochs=1, minibatch_size=512)),
 }
 IN_ROUNDS = {"control": StalenessControl(pace=0)}
 #: Gradients of a group are applied one after the other, instead of their mean.

@@ -11,10 +11,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Bool, Float, Int
 
-from stellaris import checks, order_statistics
-from stellaris.effective_samples import effective_sample_fraction
+from stellaris._core import checks, order_statistics
+from stellaris.corrections.caps import importance_ratio
+from stellaris.corrections.effective_samples import effective_sample_fraction
 from stellaris.losses import approximate_kl
-from stellaris.truncation import importance_ratio
 from stellaris.types import Array, Tree, at_least_float32
 
 
@@ -255,12 +255,12 @@ def gradient_cosine(first: Tree, second: Tree) -> Float[jax.Array, ""]:
         checks.floats(**{f"first{name}": a, f"second{name}": b})
         checks.same_shape(a, f"first{name}", **{f"second{name}": b})
     # Scaled by their largest elements first, so that squares neither underflow nor overflow.
-    (a, _), (b, _) = scaled(first), scaled(second)
+    (a, _), (b, _) = scale_to_largest(first), scale_to_largest(second)
     norms = jnp.sqrt(tree_dot(a, a) * tree_dot(b, b))
     return tree_dot(a, b) / jnp.where(norms > 0, norms, 1.0)
 
 
-def scaled(tree: Tree) -> tuple[Tree, jax.Array]:
+def scale_to_largest(tree: Tree) -> tuple[Tree, jax.Array]:
     """A tree relative to its largest element, in float32 at least, and that element; 1 for zero.
 
     The squares of such a tree neither underflow nor overflow.

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
-from stellaris import checks
+from stellaris._core import checks
 from stellaris.types import Array, Distribution
 
 _LOG_SQRT_2PI = 0.9189385332046727

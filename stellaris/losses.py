@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Float
 
-from stellaris import checks
-from stellaris.truncation import ROOM, check_rho, importance_ratio, saturated, truncate_ratio
+from stellaris._core import checks
+from stellaris.corrections.caps import ROOM, check_rho, importance_ratio, saturated, truncate_ratio
 from stellaris.types import Array, Scalar, largest
 
 #: Lower bound of log-probabilities and log-ratios: times an advantage of 1e8 it is still finite in float32.
@@ -339,8 +339,8 @@ def decoupled_ppo_loss(
       clip: half-width of the trust region around the proximal policy, positive; a number or `[...]`.
       clip_high: that of its upper half; `clip` by default.
       weight: `[...]` or a number, instead of `w`; a constant. AReaL masks what is above 5:
-        `behaviour_weight(proximal_log_ratio, high=5.0, outside="mask").weight`, divided by all samples. 1 for no
-        importance weight.
+        `bounded_importance_weight(proximal_log_ratio, high=5.0, outside="mask").weight`, divided by all samples.
+        1 for no importance weight.
       ratio_cap: `[...]` from `global_ratio_cap`, or a constant; bounds `pi / behaviour`. A dual clip bounds
         `pi / proximal`: pass `3 * importance_ratio(proximal_log_ratio)`.
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stellaris import checks
+from stellaris._core import checks
 from stellaris.types import Array
 
 

@@ -28,8 +28,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Bool, Float
 
-from stellaris import checks
-from stellaris.truncation import importance_ratio
+from stellaris._core import checks
+from stellaris.corrections.caps import importance_ratio
 from stellaris.types import Array, Scalar, at_least_float32
 
 #: On a CPU the recurrence's loop is unrolled by two if a row has at least so many elements; measured by

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stellaris.extras import EXTRAS, needs
+from stellaris._core.extras import EXTRAS, needs
 
 HEAVY = ("chex", "flax", "envpool", "gymnasium", "mujoco", "pandas", "matplotlib", "rich", "h5py", "safetensors")
 
@@ -75,7 +75,7 @@ def test_a_package_of_no_extra_is_not_explained() -> None:
 def test_without_envpool_names_are_gymnasiums() -> None:
     """A system trains; a name that only EnvPool knows says that it is missing, and how to install it."""
     code = """
-from stellaris.acting import ActorCritic, configured, envs
+from stellaris.acting import ActorCritic, configure, envs
 from stellaris.systems import Budget, Evaluation, Synchronous, Workload, train
 from stellaris.runtime import FunctionSpec, SimulatedPlatform
 from stellaris.runtime.delays import Constant
@@ -93,7 +93,7 @@ try:
     envs.make("Pong-v5", slots=1)
 except ValueError as error:
     print(error)
-said(lambda: envs.make(configured("Pong-v5", stack_num=3), slots=1))
+said(lambda: envs.make(configure("Pong-v5", stack_num=3), slots=1))
 """
     trained, unknown, pool = without("envpool", code=code)
     assert trained == "GymnasiumEnv 64"
@@ -151,6 +151,6 @@ from experiments import command
 print(command.main(["stellaris-motivation"]))
 """
     assert without(package, code=code) == [
-        f"error: experiments.stellaris_motivation needs {package}: pip install 'stellaris[experiments]'",
+        f"error: experiments.figures.stellaris.motivation needs {package}: pip install 'stellaris[experiments]'",
         "2",
     ]

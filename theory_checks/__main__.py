@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
-from experiments import shell
+from experiments.toolkit import shell
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; its imports take seconds, and signals are to be looked after first."""
-    from stellaris.extras import needs
+    from stellaris._core.extras import needs
 
     with needs("theory_checks"):
         from theory_checks import command

@@ -19,8 +19,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from experiments import options, shell
-from experiments.output import usable
+from experiments.toolkit import options, shell
+from experiments.toolkit.output import usable
 from theory_checks import convergence, costs, improvement, rates, ssp, threshold, truncation, update, vtrace
 from theory_checks.check import Outcome, Theorem, replay, verify
 

@@ -49,7 +49,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import stellaris
-from experiments import plots
+from experiments.toolkit import plots
 from stellaris.types import NDArray
 from theory_checks import schedules
 from theory_checks.check import Claim, Family, Instance, Sides, Theorem
@@ -135,8 +135,8 @@ def draw(key: jax.Array, index: jax.Array) -> Instance:
 AGGREGATORS: Mapping[str, stellaris.Aggregator] = {
     "fully asynchronous": stellaris.fully_asynchronous(capacity=8),
     "softsync(2)": stellaris.softsync(2),
-    "staleness-aware": stellaris.staleness_aware(full=4, decay=1.0, max_staleness=1),
-    "unweighted": stellaris.staleness_aware(full=4, decay=1.0, max_staleness=1, smoothness=math.inf),
+    "staleness-aware": stellaris.staleness_aware(group_size=4, decay=1.0, max_staleness=1),
+    "unweighted": stellaris.staleness_aware(group_size=4, decay=1.0, max_staleness=1, smoothness=math.inf),
 }
 #: Arrivals of a recorded run, more than its updates, and how old its oldest gradient may be.
 _ARRIVALS, _LATEST = 240, 48

@@ -43,7 +43,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from experiments import testbed
+from experiments.tasks import testbed
 from stellaris.runtime import FunctionSpec, PriceSheet, Rate, Resources, SimulatedPlatform, Split
 from stellaris.runtime.delays import Constant
 from stellaris.types import NDArray

@@ -41,7 +41,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import rel_entr
 
-from experiments import plots
+from experiments.toolkit import plots
 from stellaris.types import NDArray
 from theory_checks import mdp
 from theory_checks.check import Claim, Family, Instance, Sides, Theorem, draws, look, worst

@@ -27,7 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import stellaris
-from experiments import plots
+from experiments.toolkit import plots
 from stellaris import Aggregator
 from stellaris.types import NDArray
 from theory_checks import mdp, schedules

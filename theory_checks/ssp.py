@@ -170,7 +170,7 @@ def picture(path: Path, seed: int) -> None:
     Two workers, views that lack all they may, for every T the worst turn. Nothing is drawn at random.
     """
     del seed
-    from experiments.plots import figure
+    from experiments.toolkit.plots import figure
 
     workers, updates, bounds = 2, 400, (0, 1, 3)
     turns = np.unique(np.geomspace(1, updates, 60).astype(int))

@@ -166,7 +166,7 @@ def patience(instance: Instance) -> Mapping[str, Sides]:
 
 def picture(path: Path, seed: int) -> None:
     """How long gradients wait, by rule; and how stale the slowest learner's are, by how slow it is, as beta -> 0."""
-    from experiments.plots import figure
+    from experiments.toolkit.plots import figure
 
     full = 16
     orders = _races(seed, np.random.default_rng(seed).normal(scale=1.5, size=(40, full)), arrivals=400)

@@ -30,7 +30,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import stellaris
-from experiments import plots
+from experiments.toolkit import plots
 from stellaris.types import Array
 from theory_checks.check import Claim, Family, Instance, Sides, Theorem, draws
 

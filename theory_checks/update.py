@@ -26,7 +26,7 @@ import numpy as np
 from jax.scipy.special import rel_entr
 
 import stellaris
-from experiments import plots
+from experiments.toolkit import plots
 from stellaris.types import Array, NDArray
 from theory_checks import mdp
 from theory_checks.check import Claim, Family, Instance, Sides, Theorem, draws

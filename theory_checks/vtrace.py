@@ -33,7 +33,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import stellaris
-from experiments import plots
+from experiments.toolkit import plots
 from theory_checks import mdp
 from theory_checks.check import Claim, Family, Instance, Sides, Theorem, draws
 

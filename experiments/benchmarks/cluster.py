@@ -9,9 +9,9 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from experiments import options
 from experiments.benchmarks import peers
 from experiments.benchmarks.measuring import Comparison
+from experiments.toolkit import options
 from stellaris import IMPALA
 from stellaris.runtime import FunctionSpec
 from stellaris.runtime.delays import Measured
@@ -38,7 +38,7 @@ def measure(say: Callable[[str], None], *, turns: int = TURNS, without_rllib: bo
     """Runs all of them, saying what it is at."""
     import ray
 
-    from stellaris.runtime.cluster.platform import connect
+    from stellaris.runtime.ray.platform import connect
 
     connect(num_cpus=READERS)
     try:

@@ -5,8 +5,8 @@ import argparse
 from rich.console import Console
 from rich.table import Table
 
-from experiments import shell
 from experiments.benchmarks import cluster, corrections, losses, overhead, peers, platform, replay, training
+from experiments.toolkit import shell
 
 #: Benchmarks by name: each module has `DESCRIPTION` and `measure(say) -> comparisons`; one that takes options of the
 #: command line has `add_arguments(parser)`, and `measure` takes them by name.

@@ -18,17 +18,17 @@ from experiments.benchmarks.measuring import Comparison, interleaved
 from stellaris import (
     adaptive_clip,
     approximate_proximal_log_ratio,
-    behaviour_weight,
+    bounded_importance_weight,
     decoupled_ppo_loss,
     effective_sample_fraction,
     impala_loss,
+    off_policy_sequence_mask,
     ppo_loss,
     probability_mask,
     ratio_report,
     sapo_loss,
     second_moment_mask,
     sequence_log_ratio,
-    sequence_mask,
     truncated_policy_gradient_loss,
     vespo_weight,
 )
@@ -152,7 +152,7 @@ def _packed_by_hand(b: Batch) -> Array:
 
 
 def _areal(b: Batch) -> Array:
-    weight = behaviour_weight(b["proximal"], high=5.0, outside="mask").weight
+    weight = bounded_importance_weight(b["proximal"], high=5.0, outside="mask").weight
     return decoupled_ppo_loss(_log_ratio(b), b["proximal"], b["advantage"], weight=weight)
 
 
@@ -174,7 +174,7 @@ def _a3po_by_hand(b: Batch) -> Array:
 
 def _sequence_tis(b: Batch) -> Array:
     whole = sequence_log_ratio(b["proximal"], b["valid"])
-    return behaviour_weight(whole, high=8.0).weight * ppo_loss(_log_ratio(b) - b["proximal"], b["advantage"])
+    return bounded_importance_weight(whole, high=8.0).weight * ppo_loss(_log_ratio(b) - b["proximal"], b["advantage"])
 
 
 def _sequence_tis_by_hand(b: Batch) -> Array:
@@ -215,7 +215,7 @@ def _dppo_by_hand(b: Batch, divergence: str, bound: float) -> Array:
 
 def _opsm(b: Batch) -> Array:
     moved = sequence_log_ratio(_log_ratio(b), b["valid"], over="mean")
-    kept = sequence_mask(moved, b["advantage"][0], bound=1e-3)
+    kept = off_policy_sequence_mask(moved, b["advantage"][0], bound=1e-3)
     return jnp.where(kept, ppo_loss(_log_ratio(b), b["advantage"]), 0.0)
 
 
@@ -259,7 +259,7 @@ def _sat_by_hand(b: Batch) -> Array:
 
 def _p3o(b: Batch) -> Array:
     cap = effective_sample_fraction(_log_ratio(b), b["valid"])
-    return behaviour_weight(_log_ratio(b), high=cap).weight * impala_loss(b["log_prob"], b["advantage"])
+    return bounded_importance_weight(_log_ratio(b), high=cap).weight * impala_loss(b["log_prob"], b["advantage"])
 
 
 def _p3o_by_hand(b: Batch) -> Array:
@@ -276,7 +276,9 @@ def _weighted_by_hand(b: Batch, low: Any, high: Any) -> Array:
 
 def _topr(b: Batch) -> Array:
     low = jnp.where(b["advantage"] > 0, 1.0, 0.0)
-    return behaviour_weight(_log_ratio(b), low=low, high=1.0).weight * impala_loss(b["log_prob"], b["advantage"])
+    return bounded_importance_weight(_log_ratio(b), low=low, high=1.0).weight * impala_loss(
+        b["log_prob"], b["advantage"]
+    )
 
 
 PAIRS: dict[str, tuple[Loss, Loss]] = {
@@ -285,7 +287,9 @@ PAIRS: dict[str, tuple[Loss, Loss]] = {
         lambda b: _clipped(jnp.exp(_log_ratio(b)), b["advantage"], 0.8, 1.28),
     ),
     "TIS": (
-        lambda b: behaviour_weight(b["proximal"]).weight * ppo_loss(_log_ratio(b) - b["proximal"], b["advantage"]),
+        lambda b: (
+            bounded_importance_weight(b["proximal"]).weight * ppo_loss(_log_ratio(b) - b["proximal"], b["advantage"])
+        ),
         lambda b: (
             jnp.minimum(jnp.exp(b["proximal"]), 2.0) * _clipped(jnp.exp(_log_ratio(b) - b["proximal"]), b["advantage"])
         ),

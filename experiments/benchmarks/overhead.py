@@ -18,8 +18,8 @@ from unittest.mock import patch
 import jax
 import numpy as np
 
-from experiments import presets
 from experiments.benchmarks.measuring import Comparison
+from experiments.tasks import presets
 from stellaris.acting import envs, rollout
 from stellaris.acting.envpool_env import EnvPoolEnv
 from stellaris.runtime import SimulatedPlatform

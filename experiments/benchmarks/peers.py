@@ -20,10 +20,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from experiments import options
 from experiments.benchmarks.installed import python_of
 from experiments.benchmarks.measuring import Comparison
 from experiments.benchmarks.sides.protocol import Round, Task, rounds_in
+from experiments.toolkit import options
 
 DESCRIPTION = "training side by side with Stable-Baselines3, SBX and Ray RLlib, which it installs"
 

@@ -17,8 +17,8 @@ import numpy as np
 import optax
 import psutil
 
-from experiments import testbed
 from experiments.benchmarks.measuring import Comparison
+from experiments.tasks import testbed
 from stellaris import PPO, staleness_aware
 from stellaris.acting import envs
 from stellaris.acting.policies import ActorCritic, PolicyVersion
@@ -27,7 +27,7 @@ from stellaris.algorithms import update as learn
 from stellaris.algorithms.batch import take
 from stellaris.runtime import SimulatedPlatform
 from stellaris.systems import Budget, Result, Stellaris, Synchronous, System, Workload, train
-from stellaris.systems.batches import Data, batch_of
+from stellaris.systems.batches import LearnerBatch, batch_of
 from stellaris.types import Versioned
 
 DESCRIPTION = "what the systems, the platform and the import cost beside the work itself"
@@ -151,7 +151,7 @@ class _Work:
         fragments, self.states = self.actors.rollout(versions, range(ACTORS), self.states, self.keys)
         return fragments
 
-    def batch(self) -> Data:
+    def batch(self) -> LearnerBatch:
         """Of a rollout, prepared and shuffled as the systems do."""
         self.batches += 1
         key = jax.random.fold_in(jax.random.key(2), self.batches)

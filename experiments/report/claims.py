@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from experiments import minions
-from experiments.statistics import Estimate, estimate, ratio
+from experiments.tasks import minionsrl
+from experiments.toolkit.statistics import Estimate, estimate, ratio
 
 #: A claim is judged only where the baseline reaches such a part of what it comes to, tuned, with as many steps.
 ENOUGH = 0.7
@@ -158,7 +158,7 @@ _COST = "training cost reduction against the baselines"
 def _minions(claim: str, baseline: str, bill: str, compare: Callable[[Run, Run], float]) -> Comparison:
     """MinionsRL with its scheduler, up to the target."""
     under = f"to the target, against {baseline}{bill}"
-    return Comparison(claim, "minionsrl-training", baseline, under, compare, minions.LEARNED, minions.GOALS)
+    return Comparison(claim, "minionsrl-training", baseline, under, compare, minionsrl.LEARNED, minionsrl.GOALS)
 
 
 _MINIONS_TIME, _MINIONS_COST = "total training time reduction (up to)", "training cost reduction (up to)"
@@ -176,10 +176,10 @@ COMPARISONS = (
     Comparison(_HPC_REWARD, "stellaris-hpc", "PAR-RL", "960 cores, 16 GPUs", _return_ratio),
     Comparison(_HPC_COST, "stellaris-hpc", "PAR-RL", "960 cores, 16 GPUs, by use", _SAVED_BY_USE),
     Comparison(_HPC_COST, "stellaris-hpc", "PAR-RL", "960 cores, 16 GPUs, demo's bill", _SAVED),
-    _minions(_MINIONS_TIME, minions.AZURE, "", _faster),
-    _minions(_MINIONS_TIME, minions.IMPACT, "", _faster),
-    _minions(_MINIONS_COST, minions.AZURE, ", Eq. 2", _SAVED_BY_USE),
-    _minions(_MINIONS_COST, minions.IMPACT, ", Eq. 2", _SAVED_BY_USE),
-    _minions(_MINIONS_MAX, minions.MAX, ", Eq. 2", _SAVED_BY_USE),
-    _minions(_MINIONS_MAX, minions.MAX, ", as Azure bills", _saved("cost_azure")),
+    _minions(_MINIONS_TIME, minionsrl.AZURE, "", _faster),
+    _minions(_MINIONS_TIME, minionsrl.IMPACT, "", _faster),
+    _minions(_MINIONS_COST, minionsrl.AZURE, ", Eq. 2", _SAVED_BY_USE),
+    _minions(_MINIONS_COST, minionsrl.IMPACT, ", Eq. 2", _SAVED_BY_USE),
+    _minions(_MINIONS_MAX, minionsrl.MAX, ", Eq. 2", _SAVED_BY_USE),
+    _minions(_MINIONS_MAX, minionsrl.MAX, ", as Azure bills", _saved("cost_azure")),
 )

@@ -6,11 +6,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments import catalogue, minions, options, reproduce, shell, stellaris_frameworks, testbed
-from experiments.presets import architectures
+from experiments import catalogue, reproduce
+from experiments.figures.stellaris import frameworks
 from experiments.report import page
 from experiments.report.claims import Points, claims, findings, verdict
-from experiments.statistics import estimate
+from experiments.tasks import minionsrl, testbed
+from experiments.tasks.presets import architectures
+from experiments.toolkit import options, shell
+from experiments.toolkit.statistics import estimate
 from stellaris.runtime import Trace
 from stellaris.runtime.files import atomic_write
 
@@ -40,7 +43,7 @@ def main(arguments: argparse.Namespace) -> int:
                 claims=_claims(points),
                 notes=_notes(points),
                 studies=[_study(out / name, name) for name in ran],
-                frameworks=[stellaris_frameworks.HEADINGS, *stellaris_frameworks.rows()],
+                frameworks=[frameworks.HEADINGS, *frameworks.rows()],
                 settings=_settings(points),
                 assumptions=_assumptions(),
                 timeline=_timeline(out),
@@ -63,12 +66,12 @@ def _settings(points: Mapping[str, Points]) -> list[Sequence[str]]:
 
 def _assumptions() -> list[Sequence[str]]:
     """The testbed's numbers."""
-    sources, of_minions = testbed.sources(), testbed.sources(minions.__file__)
+    sources, of_minions = testbed.sources(), testbed.sources(minionsrl.__file__)
     rows = [(name, f"{value:g}", sources[name]) for name, value in testbed.facts().items()]
-    goals = "; ".join(f"{name}: {target:g}, {usd:g} USD" for name, (target, usd) in minions.GOALS.items())
-    own = {"ACTORS": minions.ACTORS, "FRAGMENT": minions.FRAGMENT, "BANDWIDTH": minions.BANDWIDTH}
+    goals = "; ".join(f"{name}: {target:g}, {usd:g} USD" for name, (target, usd) in minionsrl.GOALS.items())
+    own = {"ACTORS": minionsrl.ACTORS, "FRAGMENT": minionsrl.FRAGMENT, "BANDWIDTH": minionsrl.BANDWIDTH}
     rows += [(f"MinionsRL: {name}", f"{value:g}", of_minions[name]) for name, value in own.items()]
-    containers = f"{minions.ACTOR}; {minions.LEARNER}"
+    containers = f"{minionsrl.ACTOR}; {minionsrl.LEARNER}"
     return [
         *rows,
         ("MinionsRL: ACTOR, LEARNER", containers, of_minions["ACTOR, LEARNER"]),

@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from experiments import options, shell
 from experiments.simtest.runs import run
+from experiments.toolkit import options, shell
 
 #: Seconds of real time between two lines of progress.
 _PROGRESS_EVERY = 5.0

@@ -5,10 +5,10 @@ from collections import defaultdict
 from typing import Any
 
 from experiments.simtest.scenarios import NOTICED_WITHIN, PRICES, RETRIED_WITHIN, Scenario
-from stellaris.aggregation import StalenessAware
+from stellaris.aggregation.staleness_aware import StalenessAware
 from stellaris.runtime import Bill, FunctionSpec, PriceSheet, Rate, SimulatedPlatform
 from stellaris.runtime.endings import ENDINGS
-from stellaris.runtime.trace import Trace
+from stellaris.runtime.trace.trace import Trace
 from stellaris.systems import CentralInference, Stellaris
 
 #: What becomes of steps that were sampled.
@@ -209,11 +209,11 @@ class Checker:
         if isinstance(aggregator, StalenessAware):
             beta = aggregator.max_staleness * aggregator.decay**self.rounds
             fresh = sum(staleness) / len(staleness) <= beta + 1e-6
-            allowed = fresh or len(staleness) >= aggregator.full or self.open_learners == 0
+            allowed = fresh or len(staleness) >= aggregator.group_size or self.open_learners == 0
             self._require(
                 allowed,
                 f"a group of staleness {staleness} was applied in round {self.rounds}: the threshold is {beta:.3g}, "
-                f"{aggregator.full} gradients are a full group, and {self.open_learners} learners run",
+                f"{aggregator.group_size} gradients are a full group, and {self.open_learners} learners run",
             )
             self._require(not self.pushed, f"the queue was left with {len(self.pushed)} gradients")
         self.group = []

@@ -36,8 +36,8 @@ from stellaris.systems import (
     AsynchronousActors,
     Budget,
     CentralInference,
+    CircularReplay,
     DataParallel,
-    Impact,
     StalenessControl,
     Stellaris,
     Synchronous,
@@ -151,7 +151,7 @@ def _system(rng: np.random.Generator, learners: int) -> System:
         Stellaris(ALGORITHM, learners=queues, aggregator=aggregator, rho=rho, control=_control(rng)),
         Synchronous(ALGORITHM),
         AsynchronousActors(ALGORITHM, control=_control(rng)),
-        Impact(TARGETED, buffer=2, passes=2, control=_control(rng)),
+        CircularReplay(TARGETED, buffer=2, passes=2, control=_control(rng)),
         DataParallel(ALGORITHM, learners=min(learners, 2)),
         CentralInference(ALGORITHM),
     )

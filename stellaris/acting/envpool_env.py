@@ -4,9 +4,9 @@ import threading
 import warnings
 from typing import Any
 
+from stellaris._core.extras import needs
 from stellaris.acting.spaces import spec_of, translation
 from stellaris.acting.vector import Step, checked_slots
-from stellaris.extras import needs
 from stellaris.types import NDArray, Tree
 
 

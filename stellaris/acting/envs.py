@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from stellaris import checks
+from stellaris._core import checks
+from stellaris._core.extras import install, needs
 from stellaris.acting.envpool_env import EnvPoolEnv as EnvPoolEnv
 from stellaris.acting.gymnasium_env import GymnasiumEnv as GymnasiumEnv
 from stellaris.acting.vector import EnvSpec as EnvSpec
 from stellaris.acting.vector import Step as Step
 from stellaris.acting.vector import VectorEnv as VectorEnv
-from stellaris.extras import install, needs
 
 
 @dataclass(frozen=True)
@@ -47,13 +47,13 @@ class Vectorised:
 
 @dataclass(frozen=True)
 class Configured:
-    """An environment of EnvPool's with options of its own; `configured` makes it."""
+    """An environment of EnvPool's with options of its own; `configure` makes it."""
 
     name: str
     options: tuple[tuple[str, Any], ...]
 
 
-def configured(name: str, **options: Any) -> Configured:
+def configure(name: str, **options: Any) -> Configured:
     """An environment of EnvPool's with other options than its defaults.
 
     Args:
@@ -63,7 +63,7 @@ def configured(name: str, **options: Any) -> Configured:
         (False); `reward_clip` leaves only the sign of a reward (False).
 
     Example:
-      >>> configured("Pong-v5", stack_num=3, reward_clip=True)
+      >>> configure("Pong-v5", stack_num=3, reward_clip=True)
       Configured(name='Pong-v5', options=(('reward_clip', True), ('stack_num', 3)))
     """
     return Configured(name, tuple(sorted(options.items())))
@@ -83,7 +83,7 @@ def make(environment: Environment, *, slots: int, seed: int = 0, threads: int = 
 
     Args:
       environment: a name such as `"Hopper-v4"`, or `"module:Name-v0"` for one that importing a module registers; one of
-        EnvPool's with options, from `configured`; a class, function or `functools.partial` that makes one
+        EnvPool's with options, from `configure`; a class, function or `functools.partial` that makes one
         `gymnasium.Env`; or `Vectorised`.
       slots: number of environments, at least 1.
       seed: of slot 0; slot `i` is seeded with `seed + i`.
@@ -93,7 +93,7 @@ def make(environment: Environment, *, slots: int, seed: int = 0, threads: int = 
       The environment; its slots must be reset before they are stepped.
 
     Raises:
-      ModuleNotFoundError: without Gymnasium, or without EnvPool for what `configured` gives; names the extra.
+      ModuleNotFoundError: without Gymnasium, or without EnvPool for what `configure` gives; names the extra.
       TypeError: if the environment is neither a name nor something to call, what it makes is no environment, or a
         number is not whole.
       ValueError: if neither library knows the name, what it needs is not installed, its observations are not arrays of

@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 
-from stellaris import checks
+from stellaris._core import checks
 from stellaris.acting import envs
 from stellaris.acting.envs import Environment
 from stellaris.acting.policies import Policy, PolicyVersion

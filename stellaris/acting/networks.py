@@ -5,8 +5,8 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
+from stellaris._core.extras import needs
 from stellaris.distributions import Categorical, DiagonalGaussian
-from stellaris.extras import needs
 
 with needs("a network of ActorCritic or Pixels"):
     import flax.linen as nn

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import jax
 import jax.numpy as jnp
 
-from stellaris import checks
+from stellaris._core import checks
 from stellaris.acting.normalisation import Normaliser, Statistics
 from stellaris.acting.vector import EnvSpec, array
 from stellaris.distributions import Categorical, DiagonalGaussian, as_distribution

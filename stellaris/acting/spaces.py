@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from stellaris._core.extras import needs
 from stellaris.acting.vector import EnvSpec, array
-from stellaris.extras import needs
 from stellaris.types import NDArray, Tree
 
 

@@ -8,12 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from stellaris import checks
+from stellaris._core import checks
 from stellaris.algorithms.batch import masked_mean
+from stellaris.corrections.caps import global_ratio_cap, importance_ratio
 from stellaris.diagnostics import lag_report, version_span
 from stellaris.distributions import as_distribution
 from stellaris.losses import approximate_kl
-from stellaris.truncation import global_ratio_cap, importance_ratio
 from stellaris.types import ApplyFn, Array, Tree
 
 #: What a loss reports, by name: scalars; and `by_lag`, a `LagReport`, if it is told which version learns.

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Int
 
-from stellaris import eager
+from stellaris._core import eager
 from stellaris.algorithms.actor_critic import Metrics
 from stellaris.algorithms.algorithm import Algorithm
 from stellaris.diagnostics import LagReport, gradient_cosine

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Bool, Float, Int
 
-from stellaris import checks
+from stellaris._core import checks
 from stellaris.algorithms import actor_critic
 from stellaris.algorithms.actor_critic import Metrics
 from stellaris.algorithms.batch import (
@@ -21,9 +21,9 @@ from stellaris.algorithms.batch import (
     take,
     the_last,
 )
+from stellaris.corrections.caps import check_rho
 from stellaris.losses import MIN_LOG_PROB, impact_loss, value_loss
 from stellaris.returns import vtrace
-from stellaris.truncation import check_rho
 from stellaris.types import ApplyFn, Array, Trajectory, Tree
 
 

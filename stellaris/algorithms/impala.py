@@ -8,13 +8,13 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Float, Int
 
-from stellaris import checks
+from stellaris._core import checks
 from stellaris.algorithms import actor_critic
 from stellaris.algorithms.actor_critic import Metrics
 from stellaris.algorithms.batch import before_the_last, cleaned, minibatches, take, the_last
+from stellaris.corrections.caps import check_rho, importance_ratio
 from stellaris.losses import impala_loss, value_loss
 from stellaris.returns import vtrace
-from stellaris.truncation import check_rho, importance_ratio
 from stellaris.types import ApplyFn, Array, Trajectory, Tree
 
 

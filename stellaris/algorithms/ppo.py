@@ -7,13 +7,13 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Float, Int
 
-from stellaris import checks
+from stellaris._core import checks
 from stellaris.algorithms import actor_critic
 from stellaris.algorithms.actor_critic import Metrics
 from stellaris.algorithms.batch import Batch, before_the_last, cleaned, flatten, minibatches, standardized, take
+from stellaris.corrections.caps import check_rho
 from stellaris.losses import ppo_loss, value_loss
 from stellaris.returns import gae
-from stellaris.truncation import check_rho
 from stellaris.types import ApplyFn, Array, Trajectory, Tree
 
 

@@ -22,6 +22,6 @@ from stellaris.replay.table import reweigh as reweigh
 from stellaris.replay.table import update_weights as update_weights
 from stellaris.replay.windows import Collected as Collected
 from stellaris.replay.windows import Window as Window
-from stellaris.replay.windows import collect as collect
+from stellaris.replay.windows import gather as gather
 from stellaris.replay.windows import random_steps as random_steps
-from stellaris.replay.windows import to_go as to_go
+from stellaris.replay.windows import return_to_go as return_to_go

@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int
 
-from stellaris.extras import needs
+from stellaris._core.extras import needs
 from stellaris.replay import table as tables
 from stellaris.replay.table import Table
 from stellaris.types import NDArray

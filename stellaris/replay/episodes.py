@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import numpy as np
 
-from stellaris import checks
+from stellaris._core import checks
 from stellaris.replay.table import Spec
 from stellaris.types import NDArray, Trajectory, Tree
 

@@ -22,8 +22,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import SingleDeviceSharding
 
-from stellaris import checks
-from stellaris.extras import needs
+from stellaris._core import checks
+from stellaris._core.extras import needs
 from stellaris.replay import table as tables
 from stellaris.replay import weight_tree
 from stellaris.replay.memory import Memory

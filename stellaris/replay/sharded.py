@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Float, Int
 
-from stellaris import checks
+from stellaris._core import checks
 from stellaris.replay import selection as selecting
 from stellaris.replay import table as tables
 from stellaris.replay import windows as collecting
@@ -248,7 +248,7 @@ def _random_steps(table: Table, selection: Selection, key: jax.Array, over: Shar
     return steps
 
 
-def collect(
+def gather(
     table: Table, selection: Selection, windows: Mapping[str, Window], *, over: Shards, step: Int[Array, " k"] | int = 0
 ) -> Collected:
     """Windows of the selected trajectories, of which each device gets its part of the rows, in order.
@@ -264,7 +264,7 @@ def collect(
       The batch, `[k, ...]`, split over the devices. If the selection has a fault, its mask is empty.
 
     Raises:
-      ValueError: if the devices do not divide the batch, or as `replay.collect` does.
+      ValueError: if the devices do not divide the batch, or as `replay.gather` does.
 
     Source:
       GEAR (ICML 2023): owners fill the slots of the batch, and a reduce-scatter gives each device its own.
@@ -275,7 +275,7 @@ def collect(
       >>> table = init({"reward": jax.ShapeDtypeStruct((), jnp.float32)}, capacity=4, length=3, over=over)
       >>> table = insert(table, {"reward": jnp.array([[1.0, 2.0, 3.0]])}, over=over)
       >>> drawn = select(table, jax.random.key(0), 1, over=over)
-      >>> collect(table, drawn, {"next": Window("reward", 2, offset=1)}, over=over).values["next"].tolist()
+      >>> gather(table, drawn, {"next": Window("reward", 2, offset=1)}, over=over).values["next"].tolist()
       [[2.0, 3.0]]
     """
     collecting.check_windows(_whole(table), selection, windows, step)
@@ -291,7 +291,7 @@ def _collect(
     table: Table, selection: Selection, step: Any, windows: tuple[tuple[str, Window], ...], over: Shards
 ) -> Collected:
     def local(table: Table, selection: Selection, step: Any) -> Collected:
-        return collecting.collect(_squeezed(table), selection, dict(windows), step=step, axis=over.axis)
+        return collecting.gather(_squeezed(table), selection, dict(windows), step=step, axis=over.axis)
 
     split = over.sharding.spec
     steps = jnp.broadcast_to(step, selection.row.shape)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
-from stellaris import checks
+from stellaris._core import checks
 from stellaris.replay import weight_tree
 from stellaris.replay.memory import Memory, where_it_is, zeros
 from stellaris.replay.weight_tree import WeightTree

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from stellaris import checks
+from stellaris._core import checks
 from stellaris.replay.memory import where_it_is
 from stellaris.replay.selection import Selection
 from stellaris.replay.table import Table, check_int32, unfit
@@ -28,8 +28,8 @@ class Window:
       offset: of the first; below 0 for steps before. A history of ten steps up to this one has -9.
       pad: where padding goes if the trajectory has not all of these steps: before them or after them.
       value: of the padding.
-      to_go: None for the column itself. A discount for the sum of what it has from each step to the trajectory's end,
-        discounted by this: the return to go, if the column is the reward.
+      return_to_go: None for the column itself. A discount for the sum of what it has from each step to the end of the
+        trajectory, discounted by this: the return to go, if the column is the reward.
     """
 
     column: str
@@ -37,7 +37,7 @@ class Window:
     offset: int = 0
     pad: Literal["head", "tail"] = "tail"
     value: float | int = 0.0
-    to_go: float | None = None
+    return_to_go: float | None = None
 
 
 class Collected(NamedTuple):
@@ -79,7 +79,7 @@ def random_steps(
     return below(key, jnp.maximum(length, 1), length.shape)
 
 
-def collect(
+def gather(
     table: Table,
     selection: Selection,
     windows: Mapping[str, Window],
@@ -115,9 +115,9 @@ def collect(
       >>> table = insert(table, {"reward": jnp.array([[1.0, 2.0, 3.0]])})
       >>> windows = {
       ...     "history": Window("reward", 3, offset=-2, pad="head", value=-1.0),
-      ...     "return": Window("reward", 2, to_go=0.5),
+      ...     "return": Window("reward", 2, return_to_go=0.5),
       ... }
-      >>> batch = collect(table, select(table, jax.random.key(0), 1), windows, step=1)
+      >>> batch = gather(table, select(table, jax.random.key(0), 1), windows, step=1)
       >>> batch.values["history"].tolist(), batch.mask["history"].tolist(), batch.values["return"].tolist()
       ([[-1.0, 1.0, 2.0]], [[False, True, True]], [[3.5, 3.0]])
     """
@@ -147,10 +147,10 @@ def _collect(
         there = place < many[:, None] if window.pad == "tail" else place >= (window.length - many)[:, None]
         column = table.columns[window.column]
         rows = row
-        if window.to_go is not None:
+        if window.return_to_go is not None:
             whole = jnp.ones((len(row), column.shape[1]), bool)
             column = _slices(column, row, jnp.zeros_like(row), whole, Window(window.column, column.shape[1]))
-            column = to_go(column, table.length[row], discount=window.to_go)
+            column = return_to_go(column, table.length[row], discount=window.return_to_go)
             rows = jnp.arange(len(row))
         values[name] = _slices(column, rows, source, there, window)
         mask[name] = there
@@ -181,7 +181,7 @@ def _where(there: jax.Array, values: jax.Array, padding: float | int) -> jax.Arr
     return jnp.where(kept, values, jnp.asarray(padding, values.dtype))
 
 
-def to_go(
+def return_to_go(
     values: Float[Array, "k steps *rest"], length: Int[Array, " k"], *, discount: float = 1.0
 ) -> Float[jax.Array, "k steps *rest"]:
     """The discounted sum from each step to the trajectory's end: `g[t] = x[t] + discount * g[t + 1]`.
@@ -203,7 +203,7 @@ def to_go(
 
     Example:
       >>> import jax.numpy as jnp
-      >>> to_go(jnp.array([[1.0, 2.0, 4.0, 100.0]]), jnp.array([3]), discount=0.5).tolist()
+      >>> return_to_go(jnp.array([[1.0, 2.0, 4.0, 100.0]]), jnp.array([3]), discount=0.5).tolist()
       [[3.0, 4.0, 4.0, 0.0]]
     """
     checks.floats(values=values)
@@ -246,12 +246,12 @@ def _scattered(batch: Collected, padding: Mapping[str, float], axis: str) -> Col
 
 
 def check_windows(table: Table, selection: Selection, windows: Mapping[str, Window], step: Any) -> None:
-    """Raises unless `collect` can have these.
+    """Raises unless `gather` can have these.
 
     Args:
       table: of which only shapes and dtypes are looked at.
       selection: likewise.
-      windows: to collect.
+      windows: to gather.
       step: likewise.
     """
     if not windows:
@@ -282,12 +282,12 @@ def _check(name: str, window: Window, table: Table, longest: int) -> None:
     dtype = table.columns[window.column].dtype
     if jnp.issubdtype(dtype, jnp.floating):
         fits = not unfit(np.array([window.value], float), dtype).size
-    elif window.to_go is not None:
-        raise ValueError(f"window {name!r}: to_go sums a column of floating point, not of {dtype}")
+    elif window.return_to_go is not None:
+        raise ValueError(f"window {name!r}: return_to_go sums a column of floating point, not of {dtype}")
     else:
         with np.errstate(invalid="ignore"):  # of NaN and what is too large
             fits = np.asarray(window.value).astype(dtype) == window.value
     if not fits:
         raise ValueError(f"window {name!r}: value={window.value} does not fit into {dtype}")
-    if window.to_go is not None:
-        checks.between_zero_and_one(to_go=window.to_go)
+    if window.return_to_go is not None:
+        checks.between_zero_and_one(return_to_go=window.return_to_go)

@@ -8,11 +8,11 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
-from stellaris.runtime.billing import Bill
+from stellaris.runtime.costs.billing import Bill
+from stellaris.runtime.costs.price_sheets import PriceSheet
 from stellaris.runtime.functions import Function, FunctionSpec, Invocation
-from stellaris.runtime.price_sheets import PriceSheet
-from stellaris.runtime.store import Store
-from stellaris.runtime.trace import Trace
+from stellaris.runtime.store.store import Store
+from stellaris.runtime.trace.trace import Trace
 
 
 @runtime_checkable

@@ -10,8 +10,8 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from stellaris import checks
-from stellaris.saved import part
+from stellaris._core import checks
+from stellaris.runtime.state.registry import register_part
 from stellaris.types import NDArray
 
 #: Durations that a stream draws at a time: a call of NumPy's generator costs as much as drawing some fifty numbers.
@@ -214,7 +214,7 @@ class Measured:
         raise TypeError("Measured is only a compute time: it is known once the body has run, and cannot be drawn")
 
 
-@part("_rng", "_ahead", rebuilt=("_delay", "_name"))
+@register_part("_rng", "_ahead", rebuilt=("_delay", "_name"))
 class Stream:
     """The draws of one purpose, from a random stream of its own, so that no purpose's draws depend on another's number.
 

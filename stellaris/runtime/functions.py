@@ -9,7 +9,7 @@ import jax
 
 from stellaris.runtime.delays import Constant, Delay, check_delay, check_drawn
 from stellaris.runtime.resources import Resources
-from stellaris.saved import saved
+from stellaris.runtime.state.registry import register_value
 
 
 @dataclass(frozen=True)
@@ -195,7 +195,7 @@ class FunctionSpec:
             raise ValueError(f"timeout={self.timeout} is not positive: nothing could ever finish")
 
 
-@saved
+@register_value
 @dataclass(frozen=True, eq=False)
 class Function:
     """The program of a function, brought by the system that invokes it.

@@ -5,10 +5,10 @@ from typing import Any, TypeAlias
 
 import jax
 
-from stellaris.saved import saved
+from stellaris.runtime.state.registry import register_value
 
 
-@saved
+@register_value
 @dataclass(frozen=True)
 class Latest:
     """The newest version when the body starts."""
@@ -16,7 +16,7 @@ class Latest:
     name: str
 
 
-@saved
+@register_value
 @dataclass(frozen=True)
 class At:
     """One given version."""
@@ -25,7 +25,7 @@ class At:
     version: int
 
 
-@saved
+@register_value
 @dataclass(frozen=True)
 class Lagged:
     """The version `lag` before the newest when the body starts (the first, while there are fewer)."""
@@ -34,7 +34,7 @@ class Lagged:
     lag: int
 
 
-@saved
+@register_value
 @dataclass(frozen=True)
 class Held:
     """The versions that the running invocations of the same function work on, as a tuple of length `slots`."""
@@ -43,7 +43,7 @@ class Held:
     slots: int
 
 
-@saved
+@register_value
 @dataclass(frozen=True)
 class Object:
     """A value without a name or versions."""

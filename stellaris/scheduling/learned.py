@@ -14,11 +14,11 @@ from typing import Any, BinaryIO
 import jax
 import numpy as np
 
-from stellaris import checks
+from stellaris._core import checks
+from stellaris._core.describe import differences
 from stellaris.acting.normalisation import Statistics
 from stellaris.acting.policies import ActorCritic, Policy, PolicyVersion
 from stellaris.acting.vector import EnvSpec
-from stellaris.configuration import differences
 from stellaris.runtime.files import atomic_path
 from stellaris.scheduling.scheduler import State
 from stellaris.types import NDArray, Tree

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import jax
 import numpy as np
 
-from stellaris import checks
+from stellaris._core import checks
 from stellaris.scheduling.scheduler import State
 
 

@@ -90,7 +90,7 @@ def states_of(history: Sequence[Mapping[str, float]], *, budget: float, sheet: s
     return states
 
 
-def decided(scheduler: Scheduler, states: Sequence[State], *, most: int, key: jax.Array) -> int:
+def decide_actors(scheduler: Scheduler, states: Sequence[State], *, most: int, key: jax.Array) -> int:
     """What a scheduler decides, if that is possible.
 
     Raises:
@@ -98,7 +98,7 @@ def decided(scheduler: Scheduler, states: Sequence[State], *, most: int, key: ja
 
     Example:
       >>> from stellaris.scheduling import Fixed
-      >>> decided(Fixed(40), [State(7, *[0.0] * 7)], most=32, key=jax.random.key(0))
+      >>> decide_actors(Fixed(40), [State(7, *[0.0] * 7)], most=32, key=jax.random.key(0))
       Traceback (most recent call last):
         ...
       ValueError: Fixed(actors=40) decided for 40 actors in round 7: there are 1 to 32

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import jax
 import numpy as np
 
-from stellaris import checks
+from stellaris._core import checks
 from stellaris.acting.normalisation import Statistics
 from stellaris.acting.policies import Policy, PolicyVersion
 from stellaris.algorithms import PPO, update

@@ -3,11 +3,11 @@
 from stellaris.systems.central_inference import CentralInference as CentralInference
 from stellaris.systems.central_learner import AsynchronousActors as AsynchronousActors
 from stellaris.systems.central_learner import Synchronous as Synchronous
+from stellaris.systems.circular_replay import CircularReplay as CircularReplay
 from stellaris.systems.data_parallel import DataParallel as DataParallel
 from stellaris.systems.deliveries import Deliveries as Deliveries
 from stellaris.systems.history import Row as Row
 from stellaris.systems.history import history as history
-from stellaris.systems.impact import Impact as Impact
 from stellaris.systems.minionsrl import MinionsRL as MinionsRL
 from stellaris.systems.session import Session as Session
 from stellaris.systems.staleness_control import StalenessControl as StalenessControl

@@ -14,16 +14,16 @@ from stellaris.acting.policies import Policy, PolicyVersion
 from stellaris.acting.rollout import Fragment
 from stellaris.algorithms import Algorithm
 from stellaris.runtime.references import size
-from stellaris.saved import saved
+from stellaris.runtime.state.registry import register_value
 from stellaris.types import NDArray, Trajectory, Tree, concatenate
 
 #: Observations of a batch by which successive policies are compared: more would cost as much as a gradient.
 SAMPLE = 256
 
 
-@saved
+@register_value
 @dataclass(eq=False)
-class Data:
+class LearnerBatch:
     """A batch on the device, and what has been learned from it."""
 
     batch: Any  #: what the algorithm made of the fragments.
@@ -40,9 +40,9 @@ class Data:
         return size(self.batch)
 
     @property
-    def minibatches(self) -> list["Work"]:
+    def minibatches(self) -> list["GradientTask"]:
         """The gradients to be computed, in order."""
-        return [Work(self, row) for row in self.indices]
+        return [GradientTask(self, row) for row in self.indices]
 
     def learn(self, indices: NDArray) -> int:
         """Notes that a gradient of these items was applied; returns how many transitions it was the first to see."""
@@ -53,12 +53,12 @@ class Data:
         return first_seen
 
 
-@saved
+@register_value
 @dataclass(frozen=True, eq=False)
-class Work:
+class GradientTask:
     """One gradient to be computed: a minibatch of a batch."""
 
-    data: Data
+    data: LearnerBatch
     indices: NDArray  #: `[m]` int32.
 
     @property
@@ -75,7 +75,7 @@ def batch_of(
     policy: Policy,
     target: PolicyVersion,
     key: jax.Array,
-) -> Data:
+) -> LearnerBatch:
     """The batch that fragments become.
 
     Args:
@@ -99,7 +99,7 @@ def batch_of(
     if width is not None and len(fragments) < width:
         indices = _without_empty(indices, unseen)
     sample = _sample(trajectory.observation, width or len(fragments))
-    return Data(batch, indices, statistics, unseen, left=len(indices), rows=rows, sample=sample)
+    return LearnerBatch(batch, indices, statistics, unseen, left=len(indices), rows=rows, sample=sample)
 
 
 def _widened(trajectory: Trajectory, width: int) -> Trajectory:
@@ -138,7 +138,7 @@ def _sample(observation: Tree, width: int) -> Tree:
     return jax.tree.map(spaced, observation)
 
 
-def unlearned(batches: Iterable[Data]) -> int:
+def unlearned(batches: Iterable[LearnerBatch]) -> int:
     """Transitions of batches, each counted once, that no applied gradient has seen."""
     return sum({id(data): int(data.unseen.sum()) for data in batches}.values())
 

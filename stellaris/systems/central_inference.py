@@ -16,10 +16,10 @@ from stellaris.acting.vector import checked_step
 from stellaris.algorithms import PPO, Algorithm
 from stellaris.algorithms.algorithm import check_algorithm
 from stellaris.runtime.functions import Context, Function, Invocation
-from stellaris.saved import saved
+from stellaris.runtime.state.registry import register_value
 from stellaris.scheduling.scheduler import Scheduler, check_scheduler
 from stellaris.systems import programs
-from stellaris.systems.batches import Data
+from stellaris.systems.batches import LearnerBatch
 from stellaris.systems.central_learner import IN_STEP, take_learned
 from stellaris.systems.record import POLICY
 from stellaris.systems.session import Session, lives_too_short
@@ -122,7 +122,7 @@ class CentralInference:
 _TIMES = 1000
 
 
-@saved
+@register_value
 @dataclass
 class _Rollout:
     """A fragment that is being sampled."""
@@ -147,7 +147,7 @@ class _Rollout:
         self.version.append(answers.version)
 
 
-@saved
+@register_value
 @dataclass
 class _Loop:
     """Where the event loop stands between two events: what a checkpoint saves of it."""
@@ -158,7 +158,7 @@ class _Loop:
     sampling: dict[int, _Rollout] = field(default_factory=dict)  #: by actor.
     asking: list[int] = field(default_factory=list)  #: actors whose observation has arrived,
     answering: list[int] = field(default_factory=list)  #: and those whose actions are being chosen.
-    learning: Data | None = None
+    learning: LearnerBatch | None = None
 
 
 def _go_on(session: Session, loop: _Loop, actor: int, step: Function) -> None:

@@ -6,10 +6,10 @@ from typing import ClassVar
 from stellaris.algorithms import IMPALA, PPO, Algorithm
 from stellaris.algorithms.algorithm import check_algorithm
 from stellaris.runtime.functions import Invocation
-from stellaris.saved import saved
+from stellaris.runtime.state.registry import register_value
 from stellaris.scheduling.scheduler import Scheduler, check_scheduler
 from stellaris.systems import programs
-from stellaris.systems.batches import Data
+from stellaris.systems.batches import LearnerBatch
 from stellaris.systems.record import POLICY
 from stellaris.systems.session import Session
 from stellaris.systems.staleness_control import StalenessControl, check_control
@@ -83,14 +83,14 @@ class AsynchronousActors:
         run(session, self.algorithm, self.control)
 
 
-@saved
+@register_value
 @dataclass
 class _Loop:
     """Where the event loop stands between two events: what a checkpoint saves of it."""
 
     params: Tree
     opt_state: Tree
-    learning: Data | None = None  #: what the learner works on.
+    learning: LearnerBatch | None = None  #: what the learner works on.
 
 
 def run(
@@ -143,7 +143,7 @@ def run(
     session.unused(batches=[loop.learning] if loop.learning else [])
 
 
-def take_learned(session: Session, done: Invocation, data: Data) -> tuple[Tree, Tree]:
+def take_learned(session: Session, done: Invocation, data: LearnerBatch) -> tuple[Tree, Tree]:
     """Takes what a learner of a whole batch returns, and notes it; returns the parameters and the optimizer's state."""
     params, opt_state, metrics = done.result()
     session.record.metrics(done, metrics)

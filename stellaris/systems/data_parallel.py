@@ -11,16 +11,16 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from stellaris import checks
+from stellaris._core import checks
 from stellaris.acting.policies import Policy, PolicyVersion
 from stellaris.algorithms import PPO, Algorithm, gradient
 from stellaris.algorithms.algorithm import check_algorithm
 from stellaris.runtime.functions import Context, Function
 from stellaris.runtime.references import size
-from stellaris.saved import saved
+from stellaris.runtime.state.registry import register_value
 from stellaris.scheduling.scheduler import Scheduler, check_scheduler
 from stellaris.systems import programs
-from stellaris.systems.batches import Data
+from stellaris.systems.batches import LearnerBatch
 from stellaris.systems.central_learner import IN_STEP
 from stellaris.systems.session import Session
 from stellaris.types import NDArray, Tree
@@ -126,7 +126,7 @@ class DataParallel:
                         loop.applied = 0
         session.unused(batches=[loop.data] if loop.data else [])
 
-    def _check(self, data: Data) -> None:
+    def _check(self, data: LearnerBatch) -> None:
         items = data.indices.shape[1]
         if items % self.learners:
             raise ValueError(
@@ -134,7 +134,7 @@ class DataParallel:
             )
 
 
-@saved
+@register_value
 @dataclass
 class _Loop:
     """Where the event loop stands between two events: what a checkpoint saves of it."""
@@ -142,12 +142,12 @@ class _Loop:
     params: Tree
     opt_state: Tree
     normalised: PolicyVersion  #: that the batch was sampled with; its parameters are replaced as they are learned.
-    data: Data | None = None  #: what is learned from.
+    data: LearnerBatch | None = None  #: what is learned from.
     applied: int = 0  #: gradients of it that were.
     shards: dict[int, "_Gradient"] = field(default_factory=dict)  #: of the next one, by learner.
 
 
-@saved
+@register_value
 @dataclass(frozen=True, eq=False)
 class _Held:
     """What the learners hold already, each of them: nothing is fetched."""
@@ -156,12 +156,12 @@ class _Held:
     nbytes: int = 0
 
 
-@saved
+@register_value
 @dataclass(frozen=True, eq=False)
 class _Shard:
     """A learner's part of a minibatch."""
 
-    data: Data
+    data: LearnerBatch
     indices: NDArray  #: `[m / N]` int32.
     fetched: int  #: bytes: a learner fetches its part of a batch once.
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from stellaris.runtime.contract import Platform
 from stellaris.runtime.endings import RETRIABLE
 from stellaris.runtime.functions import Invocation
-from stellaris.saved import saved
+from stellaris.runtime.state.registry import register_value
 
 
-@saved
+@register_value
 @dataclass
 class Handled:
     """Idempotency keys that were handled: all below a floor, and some above it.

@@ -8,11 +8,11 @@ from typing import TypeAlias
 import numpy as np
 
 from stellaris.diagnostics import LagReport
-from stellaris.runtime.billing import Meter
+from stellaris.runtime.costs.billing import Meter
+from stellaris.runtime.costs.price_sheets import PriceSheet
+from stellaris.runtime.costs.usage import USE_EVENTS
 from stellaris.runtime.functions import FunctionSpec
-from stellaris.runtime.price_sheets import PriceSheet
-from stellaris.runtime.trace import Trace
-from stellaris.runtime.usage import USE_EVENTS
+from stellaris.runtime.trace.trace import Trace
 from stellaris.systems.record import AGE, LAG, METRIC, POLICY
 
 #: What was reached by the end of a round, by column.

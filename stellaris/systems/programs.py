@@ -12,17 +12,17 @@ import numpy as np
 from stellaris.acting.envs import VectorEnv
 from stellaris.acting.policies import Policy, PolicyVersion
 from stellaris.acting.rollout import Actors, Fragment, fragment_bytes, start
+from stellaris.aggregation.apply import apply_update
+from stellaris.aggregation.gradient_queue import Update
 from stellaris.algorithms import Algorithm, gradient, update
-from stellaris.gradient_queue import Update
 from stellaris.runtime.functions import Context, Function
 from stellaris.runtime.references import size
-from stellaris.saved import saved
-from stellaris.systems.batches import Data, Work
+from stellaris.runtime.state.registry import register_value
+from stellaris.systems.batches import GradientTask, LearnerBatch
 from stellaris.types import Tree, Versioned
-from stellaris.updates import apply_update
 
 
-@saved
+@register_value
 class NonFiniteGradientError(FloatingPointError):
     """A gradient with a NaN or an infinity, caught where it was computed."""
 
@@ -35,7 +35,7 @@ class Learned(NamedTuple):
     metrics: dict[str, Any]  #: what the loss reports, on the host.
 
 
-@saved
+@register_value
 @dataclass(frozen=True, eq=False)
 class Group:
     """Gradients that the parameter function applies together."""
@@ -92,9 +92,9 @@ def _keys(key: jax.Array, numbers: Any) -> jax.Array:
 
 
 def learner(algorithm: Algorithm, policy: Policy, rho: float) -> Function:
-    """The learner function: `(Versioned, held, Work) -> Learned`, one gradient on one minibatch."""
+    """The learner function: `(Versioned, held, GradientTask) -> Learned`, one gradient on one minibatch."""
 
-    def body(context: Context, version: Versioned, held: Sequence[Versioned], work: Work) -> Learned:
+    def body(context: Context, version: Versioned, held: Sequence[Versioned], work: GradientTask) -> Learned:
         # Under an infinite rho the cap never binds: the other policies need not be looked at.
         peers = () if math.isinf(rho) else tuple(peer.value for peer in held[1:])
         number = np.int32(version.version)
@@ -129,12 +129,14 @@ def _gradient(
 
 
 def whole_batch(algorithm: Algorithm, policy: Policy) -> Function:
-    """The synchronous learner: `(Versioned, optimizer state, Data) -> (params, optimizer state, metrics)`.
+    """The synchronous learner: `(Versioned, optimizer state, LearnerBatch) -> (params, optimizer state, metrics)`.
 
     It computes and applies every gradient of a batch, one after the other.
     """
 
-    def body(context: Context, version: Versioned, opt_state: Tree, data: Data) -> tuple[Tree, Tree, dict[str, Any]]:
+    def body(
+        context: Context, version: Versioned, opt_state: Tree, data: LearnerBatch
+    ) -> tuple[Tree, Tree, dict[str, Any]]:
         number = np.int32(version.version)
         indices, count = data.indices, None
         if data.rows is not None:

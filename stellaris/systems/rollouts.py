@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from stellaris.acting.rollout import Fragment, join
-from stellaris.saved import saved
+from stellaris.runtime.state.registry import register_value
 from stellaris.systems.staleness_control import Age, StalenessControl
 
 
@@ -21,7 +21,7 @@ class Lags(NamedTuple):
     span: int  #: from its oldest step's version to its newest's.
 
 
-@saved
+@register_value
 @dataclass(frozen=True, eq=False)
 class Waiting:
     """A fragment that waits to be learned from."""
@@ -60,7 +60,7 @@ class Lost(NamedTuple):
     episode: int  #: length so far of the episode that nobody will see the end of.
 
 
-@saved
+@register_value
 @dataclass
 class Rollouts:
     """Where a run's fragments stand between two events: what a checkpoint saves of them.

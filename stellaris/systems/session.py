@@ -12,13 +12,13 @@ from stellaris.acting.evaluation import evaluate
 from stellaris.acting.policies import Policy, PolicyVersion
 from stellaris.acting.rollout import Fragment
 from stellaris.algorithms import Algorithm
-from stellaris.runtime.checkpoint import Checkpoints
 from stellaris.runtime.contract import Platform, Resumable
+from stellaris.runtime.costs.price_sheets import PriceSheet
 from stellaris.runtime.functions import Function, Invocation
-from stellaris.runtime.price_sheets import PriceSheet
-from stellaris.scheduling.scheduler import Scheduler, decided, states_of
+from stellaris.runtime.state.checkpoint import Checkpoints
+from stellaris.scheduling.scheduler import Scheduler, decide_actors, states_of
 from stellaris.systems import programs
-from stellaris.systems.batches import Data, batch_of, unlearned
+from stellaris.systems.batches import LearnerBatch, batch_of, unlearned
 from stellaris.systems.deliveries import Deliveries
 from stellaris.systems.environments import Environments
 from stellaris.systems.history import Reader, Row
@@ -54,7 +54,7 @@ class Session:
       evaluation: when versions are evaluated, or None.
       prices: sheets under which the history shows costs.
       seed: of parameters and shuffles.
-      configuration: of the whole run, as `described`; a run that is resumed must have the same.
+      configuration: of the whole run, as `describe`; a run that is resumed must have the same.
       checkpoints: where the run is saved.
       resume: whether to go on from the newest checkpoint, if there is one.
       on_progress: called with every row of the history.
@@ -202,7 +202,7 @@ class Session:
             return False
         states = states_of(self.history, budget=budget, sheet=sheet)
         key = jax.random.fold_in(self._schedule_key, self.round)
-        actors = decided(scheduler, states, most=self.workload.actors, key=key)
+        actors = decide_actors(scheduler, states, most=self.workload.actors, key=key)
         self.record.scheduled(actors)
         self.rollouts.begin_round(actors)
         self._scheduled = self._under_way = True
@@ -257,7 +257,7 @@ class Session:
         act = self._act[actor % len(self._act)]
         self.platform.invoke("actor", act, self.platform.store.latest(POLICY), number, work=steps, tag=actor)
 
-    def next_batch(self, algorithm: Algorithm, params: Tree, control: StalenessControl) -> Data | None:
+    def next_batch(self, algorithm: Algorithm, params: Tree, control: StalenessControl) -> LearnerBatch | None:
         """The batch of the oldest fragments that wait; None if too few do.
 
         Args:
@@ -298,7 +298,7 @@ class Session:
         for waiting in fragments:
             self.record.discarded(waiting.transitions)
 
-    def batch(self, algorithm: Algorithm, fragments: Sequence[Waiting], target: PolicyVersion) -> Data:
+    def batch(self, algorithm: Algorithm, fragments: Sequence[Waiting], target: PolicyVersion) -> LearnerBatch:
         """The batch that fragments become, shuffled by this round's key.
 
         Args:
@@ -324,7 +324,7 @@ class Session:
             width //= 4
         return width
 
-    def learned_from(self, data: Data) -> None:
+    def learned_from(self, data: LearnerBatch) -> None:
         """A batch has been learned from: its observations count among those that later versions normalise by.
 
         Once all of the batch was learned from, and not before: it is learned from under the normalisation that it was
@@ -338,7 +338,9 @@ class Session:
         self._statistics = self._statistics.merge(data.statistics)
         self._sample = data.sample
 
-    def unused(self, *, gradients: int = 0, batches: Sequence[Data] = (), fragments: Sequence[Waiting] = ()) -> None:
+    def unused(
+        self, *, gradients: int = 0, batches: Sequence[LearnerBatch] = (), fragments: Sequence[Waiting] = ()
+    ) -> None:
         """Notes what the end of a run leaves: gradients in a queue, and what was taken but not wholly learned from."""
         steps = unlearned(batches) + sum(waiting.transitions for waiting in fragments)
         self.record.unused(gradients=gradients, steps=self.rollouts.unlearned + steps)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import NamedTuple
 
-from stellaris import checks
+from stellaris._core import checks
 
 
 class Age(NamedTuple):

@@ -9,20 +9,20 @@ from typing import Any, ClassVar
 import jax
 import numpy as np
 
-from stellaris import checks
-from stellaris.aggregation import Aggregator, staleness_aware
+from stellaris._core import checks
+from stellaris.aggregation.gradient_queue import AggregatorState, Update
+from stellaris.aggregation.staleness_aware import Aggregator, staleness_aware
+from stellaris.aggregation.synchronisation import StaleSynchronous
 from stellaris.algorithms import PPO, Algorithm
 from stellaris.algorithms.algorithm import check_algorithm
-from stellaris.gradient_queue import AggregatorState, Update
-from stellaris.saved import saved
-from stellaris.synchronisation import StaleSynchronous
+from stellaris.corrections.caps import check_rho
+from stellaris.runtime.state.registry import register_value
 from stellaris.systems import programs
-from stellaris.systems.batches import Data, Work
+from stellaris.systems.batches import GradientTask, LearnerBatch
 from stellaris.systems.programs import Learned
 from stellaris.systems.record import POLICY
 from stellaris.systems.session import Session
 from stellaris.systems.staleness_control import StalenessControl, check_control
-from stellaris.truncation import check_rho
 from stellaris.types import Tree
 
 
@@ -149,7 +149,7 @@ class Stellaris:
         session.unused(gradients=len(loop.queued), batches=[work.data for work in unapplied])
 
 
-@saved
+@register_value
 @dataclass
 class _Loop:
     """Where the event loop stands between two events: what a checkpoint saves of it."""
@@ -159,10 +159,14 @@ class _Loop:
     clock: int  #: the newest version.
     queue: AggregatorState
     free: list[int]  #: learners that do not run.
-    work: deque[Work] = field(default_factory=deque)  #: gradients to be computed.
-    queued: deque[tuple[int, Work]] = field(default_factory=deque)  #: those in the queue, by invocation, oldest first.
-    running: dict[int, Work] = field(default_factory=dict)  #: by learner.
-    finished: list[Data] = field(default_factory=list)  #: batches with no gradient left, but in the update under way.
+    work: deque[GradientTask] = field(default_factory=deque)  #: gradients to be computed.
+    queued: deque[tuple[int, GradientTask]] = field(
+        default_factory=deque
+    )  #: those in the queue, by invocation, oldest first.
+    running: dict[int, GradientTask] = field(default_factory=dict)  #: by learner.
+    finished: list[LearnerBatch] = field(
+        default_factory=list
+    )  #: batches with no gradient left, but in the update under way.
     updating: bool = False
 
 
@@ -181,7 +185,7 @@ def _drop(session: Session, loop: _Loop) -> None:
     _finish(session, loop, work.data)
 
 
-def _finish(session: Session, loop: _Loop, data: Data) -> None:
+def _finish(session: Session, loop: _Loop, data: LearnerBatch) -> None:
     """If none of a batch's gradients is left, what none of those that were applied has seen is thrown away."""
     if data.left:
         return

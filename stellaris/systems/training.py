@@ -7,15 +7,15 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from stellaris import checks
+from stellaris._core import checks
+from stellaris._core.describe import describe
 from stellaris.acting.policies import PolicyVersion
 from stellaris.acting.rollout import Fragment
-from stellaris.configuration import described
-from stellaris.runtime.billing import Bill
-from stellaris.runtime.checkpoint import Checkpoints
 from stellaris.runtime.contract import Platform, Resumable
-from stellaris.runtime.price_sheets import PriceSheet
-from stellaris.runtime.trace import Trace
+from stellaris.runtime.costs.billing import Bill
+from stellaris.runtime.costs.price_sheets import PriceSheet
+from stellaris.runtime.state.checkpoint import Checkpoints
+from stellaris.runtime.trace.trace import Trace
 from stellaris.systems.environments import Environments
 from stellaris.systems.history import Row
 from stellaris.systems.record import POLICY
@@ -117,7 +117,7 @@ def train(
                 evaluation=evaluation,
                 prices=tuple(prices),
                 seed=seed,
-                configuration=described(
+                configuration=describe(
                     {"system": system, "workload": workload, "evaluation": evaluation, "prices": prices, "seed": seed}
                 ),
                 checkpoints=checkpoints,

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Real
 
-from stellaris import checks
+from stellaris._core import checks
 from stellaris.acting import envs
 from stellaris.acting.envs import Environment, EnvSpec
 from stellaris.acting.policies import ActorCritic, Policy

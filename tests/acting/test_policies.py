@@ -12,11 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from stellaris._core.describe import describe
 from stellaris.acting.networks import NatureCNN, Towers
 from stellaris.acting.normalisation import Normaliser
 from stellaris.acting.policies import ActorCritic, Network, Pixels, Policy, PolicyVersion
 from stellaris.acting.vector import EnvSpec
-from stellaris.configuration import described
 from stellaris.distributions import Categorical, DiagonalGaussian
 from tests.acting.environments import array
 
@@ -71,7 +71,7 @@ def test_policies_are_values():
     policy, again = ActorCritic()(HOPPER), ActorCritic()(EnvSpec(**vars(HOPPER)))
     assert policy == again
     assert hash(policy) == hash(again)
-    assert described(policy) == described(again)
+    assert describe(policy) == describe(again)
     assert "hidden = (256, 256)" in repr(policy)
     others = [
         ActorCritic()(CARTPOLE),

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from experiments import quickstart as module
-from experiments import runs
 from experiments.__main__ import main
+from experiments.study import runs
 from stellaris.acting import envs
 from stellaris.runtime import SimulatedPlatform
 

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from experiments import command, presets, systems
+from experiments import command, systems
+from experiments.tasks import presets
 from stellaris.acting import ActorCritic
 from stellaris.systems import Workload
 

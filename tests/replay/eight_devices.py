@@ -27,7 +27,7 @@ WINDOWS = {
     "past": Window("value", 4, offset=-3, pad="head", value=-1.5),
     "later": Window("reward", 6, offset=2),
     "done": Window("done", 2),
-    "to go": Window("reward", 3, to_go=0.5, pad="head"),
+    "to go": Window("reward", 3, return_to_go=0.5, pad="head"),
 }
 
 
@@ -84,7 +84,7 @@ def stacked(over, sizes, seed=0):
 
 
 def windowed(known, rows, steps):
-    """What `collect` is to give, step by step."""
+    """What `gather` is to give, step by step."""
     values, masks = {}, {}
     for name, window in WINDOWS.items():
         kind = SPEC[window.column]
@@ -93,8 +93,10 @@ def windowed(known, rows, steps):
         for k, (row, step) in enumerate(zip(rows, steps, strict=True)):
             columns, length, *_ = known[row]
             column = columns[window.column][:length]
-            if window.to_go is not None:
-                sums = [sum(window.to_go ** (j - i) * column[j] for j in range(i, length)) for i in range(length)]
+            if window.return_to_go is not None:
+                sums = [
+                    sum(window.return_to_go ** (j - i) * column[j] for j in range(i, length)) for i in range(length)
+                ]
                 column = np.array(sums, kind.dtype)
             wanted = range(step + window.offset, step + window.offset + window.length)
             found = [i for i in wanted if 0 <= i < length]
@@ -149,7 +151,7 @@ def test_every_selector_and_window_agrees_with_numpy(over, by, replace):
     steps = sharded.random_steps(shards, drawn, jax.random.key(4), over=over)
     lengths = np.array([known[row][1] for row in rows])
     np.testing.assert_array_equal(steps, below(jax.random.key(4), lengths, (count,)))
-    batch = sharded.collect(shards, drawn, WINDOWS, step=steps, over=over)
+    batch = sharded.gather(shards, drawn, WINDOWS, step=steps, over=over)
     values, masks = windowed(known, rows, np.asarray(steps))
     for name, window in WINDOWS.items():
         assert batch.values[name].dtype == SPEC[window.column].dtype
@@ -252,7 +254,7 @@ def test_nothing_to_select_is_a_fault_and_an_empty_batch(eight, by, replace):
     drawn = sharded.select(shards, jax.random.key(0), 8, by=by, replace=replace, over=eight)
     with pytest.raises(ValueError, match="a table that is empty"):
         check(drawn)
-    batch = sharded.collect(shards, drawn, WINDOWS, over=eight)
+    batch = sharded.gather(shards, drawn, WINDOWS, over=eight)
     assert not any(mask.any() for mask in batch.mask.values())
     one, _ = stacked(eight, (0, 0, 1, 0, 0, 0, 0, 0))
     if by == "top" or not replace:
@@ -271,7 +273,7 @@ def test_nothing_compiles_again_while_the_table_fills(eight):
         shards = sharded.insert(shards, columns, length=length, weight=weight, version=jnp.int32(i), over=eight)
         drawn = sharded.select(shards, jax.random.key(i), 8, by="weight", over=Shards(eight.mesh, "data"))
         steps = sharded.random_steps(shards, drawn, jax.random.key(i), over=eight)
-        batch = sharded.collect(shards, drawn, WINDOWS, step=steps, over=eight)
+        batch = sharded.gather(shards, drawn, WINDOWS, step=steps, over=eight)
         shards = sharded.update_weights(shards, drawn.row, batch.length.astype(jnp.float32), over=eight)
     assert [program._cache_size() for program in programs] == [1] * len(programs)
 
@@ -322,7 +324,7 @@ def test_the_programs_are_parts_of_a_compiled_step(over):
     @jax.jit
     def step(shards, key):
         drawn = sharded.select(shards, key, 8, over=over)
-        batch = sharded.collect(shards, drawn, WINDOWS, over=over)
+        batch = sharded.gather(shards, drawn, WINDOWS, over=over)
         shards = sharded.update_weights(shards, drawn.row, jnp.full(8, 0.25, jnp.float32), over=over)
         return shards, drawn, batch
 
@@ -361,9 +363,9 @@ def test_errors_name_what_was_given_for_all_shards(unchecked, eight):
     with pytest.raises(ValueError, match="count=41: without replacement there are at most 40"):
         sharded.select(shards, jax.random.key(0), 41, by="top", over=eight)
     with pytest.raises(ValueError, match="selection has 12 trajectories: 8 devices do not divide them"):
-        sharded.collect(shards, drawn, WINDOWS, over=eight)
+        sharded.gather(shards, drawn, WINDOWS, over=eight)
     with pytest.raises(ValueError, match="window 'a': length=7 is not between 1 and the table's 6"):
-        sharded.collect(shards, drawn, {"a": Window("reward", 7)}, over=eight)
+        sharded.gather(shards, drawn, {"a": Window("reward", 7)}, over=eight)
     with pytest.raises(ValueError, match=r"weight has shape \(40,\): expected length's \(8, 5\)"):
         sharded.reweigh(shards, np.ones(40), over=eight)
     with pytest.raises(ValueError, match="axis='rows': the mesh has 'data'"):
@@ -437,7 +439,7 @@ def test_columns_that_stay_with_the_hosts(eight, tmp_path):
             assert {column.sharding.memory_kind for column in one.columns.values()} == {memory}
             assert one.length.sharding.memory_kind == "device"
             drawn = sharded.select(one, jax.random.key(1), 8, by="weight", over=eight)
-            batches.append(sharded.collect(one, drawn, WINDOWS, over=eight))
+            batches.append(sharded.gather(one, drawn, WINDOWS, over=eight))
     for leaf, *leaves in zip(*map(jax.tree.leaves, batches), strict=True):
         assert all(np.array_equal(leaf, other) for other in leaves)
 

@@ -18,8 +18,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stellaris._core.describe import describe, digest
 from stellaris.acting.normalisation import Statistics
-from stellaris.configuration import described, digest
 from stellaris.scheduling import Learned, Scheduler, SchedulerError, State
 from stellaris.scheduling.learned import observed, policy_for
 
@@ -127,7 +127,7 @@ def test_errors_of_use() -> None:
 def test_its_configuration() -> None:
     """Equal parameters, one description; any other parameter, statistic or number of actors, another one."""
     assert digest(ONE) == digest(experienced())
-    assert described(ONE) == described(experienced())
+    assert describe(ONE) == describe(experienced())
     one_weight = jax.tree.map(np.copy, ONE.params)
     jax.tree.leaves(one_weight)[-1].flat[0] += 1e-3
     others = [
@@ -138,7 +138,7 @@ def test_its_configuration() -> None:
         Learned.untrained(most=MOST + 1, seed=0),
     ]
     assert len({digest(one) for one in (ONE, *others)}) == 6
-    json.dumps(described(ONE), allow_nan=False)
+    json.dumps(describe(ONE), allow_nan=False)
 
 
 def test_its_repr_is_short() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from stellaris.scheduling import Adapt, Fixed, Maximum, Scheduler, State, Stepped
-from stellaris.scheduling.scheduler import check_scheduler, decided, states_of
+from stellaris.scheduling.scheduler import check_scheduler, decide_actors, states_of
 from tests.scheduling.states import state
 
 KEY = jax.random.key(0)
@@ -119,7 +119,7 @@ def test_nothing_else_is_told() -> None:
 )
 def test_a_whole_number_is_one_whatever_its_type(number: Any) -> None:
     """And it becomes Python's own."""
-    got = decided(Deciding(number), [state(7)], most=32, key=KEY)
+    got = decide_actors(Deciding(number), [state(7)], most=32, key=KEY)
     assert got == number
     assert type(got) is int
 
@@ -136,7 +136,7 @@ def test_an_impossible_decision_is_named(number: Any, unchecked: None) -> None:
     with pytest.raises(
         ValueError, match=r"^Deciding\(what=.*\) decided for .* actors in round 7: there are 1 to 32$"
     ) as error:
-        decided(Deciding(number), [state(7)], most=32, key=KEY)
+        decide_actors(Deciding(number), [state(7)], most=32, key=KEY)
     assert f"decided for {number!r} actors" in str(error.value)
 
 

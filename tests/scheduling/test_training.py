@@ -9,11 +9,11 @@ import jax
 import numpy as np
 import pytest
 
+from stellaris._core.describe import digest
 from stellaris.acting.policies import Policy
-from stellaris.configuration import digest
 from stellaris.scheduling import Learned, State
 from stellaris.scheduling.learned import observed, policy_for
-from stellaris.scheduling.scheduler import decided, states_of
+from stellaris.scheduling.scheduler import decide_actors, states_of
 from stellaris.scheduling.training import (
     SCHEDULER_PPO,
     History,
@@ -155,7 +155,7 @@ class Made:
         for number in range(1, self.rounds[seed % len(self.rounds)] + 1):
             states = states_of(history, budget=EASY.budget, sheet=EASY.sheet)
             key = jax.random.fold_in(jax.random.key(seed), number)
-            actors = decided(scheduler, states, most=MOST, key=key)
+            actors = decide_actors(scheduler, states, most=MOST, key=key)
             before = history[-1]["seconds"] if history else 0.0
             history.append(ended(number, before + 0.1 + abs(actors - BEST), 0.01 * number, 1.0, actors=actors))
         self.states.append(states)

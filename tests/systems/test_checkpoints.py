@@ -36,8 +36,8 @@ from stellaris.systems import (
     AsynchronousActors,
     Budget,
     CentralInference,
+    CircularReplay,
     DataParallel,
-    Impact,
     MinionsRL,
     Result,
     StalenessControl,
@@ -111,7 +111,7 @@ def test_a_resumed_run_is_the_unbroken_one(name: str, tmp_path: Path) -> None:
     ("system", "actors"),
     [
         (AsynchronousActors(tiny.PPO_CONFIG), {}),
-        (Impact(IMPACT(epochs=1, minibatch_size=8), passes=2), {}),
+        (CircularReplay(IMPACT(epochs=1, minibatch_size=8), passes=2), {}),
         (DataParallel(tiny.PPO_CONFIG, learners=2), {}),
         (CentralInference(tiny.PPO_CONFIG), {}),
         (Stellaris(tiny.PPO_CONFIG, learners=3, control=StalenessControl(pace=3, discard=6)), {"refresh": 4}),

@@ -18,8 +18,8 @@ from stellaris.systems import (
     AsynchronousActors,
     Budget,
     CentralInference,
+    CircularReplay,
     DataParallel,
-    Impact,
     MinionsRL,
     Result,
     Stellaris,
@@ -34,7 +34,7 @@ ALGORITHM = PPO(learning_rate=1e-2, epochs=1, minibatch_size=16)
 SYSTEMS: dict[str, System] = {
     "synchronous": Synchronous(ALGORITHM),
     "asynchronous actors": AsynchronousActors(IMPALA(learning_rate=1e-2, minibatch_size=2)),
-    "impact": Impact(IMPACT(learning_rate=1e-2, epochs=1, minibatch_size=16), passes=2),
+    "impact": CircularReplay(IMPACT(learning_rate=1e-2, epochs=1, minibatch_size=16), passes=2),
     "data-parallel": DataParallel(ALGORITHM, learners=2),
     "central inference": CentralInference(ALGORITHM),
     "minionsrl": MinionsRL(ALGORITHM, scheduler=Stepped(first=2, change=-1, every=1)),

@@ -16,7 +16,7 @@ from stellaris.algorithms import Algorithm, update
 from stellaris.algorithms.batch import take
 from stellaris.runtime.delays import Constant, Uniform
 from stellaris.systems import StalenessControl, Stellaris, Synchronous, programs
-from stellaris.systems.batches import Work
+from stellaris.systems.batches import GradientTask
 from tests.systems import tiny
 
 PPO = tiny.PPO_CONFIG
@@ -24,15 +24,15 @@ NO_THRESHOLD = {"decay": 1.0, "max_staleness": math.inf}
 
 
 @pytest.fixture
-def learned(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, Work, PolicyVersion]]:
+def learned(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, GradientTask, PolicyVersion]]:
     """What every learner invocation computed: number, work and the version that it computed on."""
-    seen: list[tuple[int, Work, PolicyVersion]] = []
+    seen: list[tuple[int, GradientTask, PolicyVersion]] = []
     make = programs.learner
 
     def spying(*args: Any) -> programs.Function:
         program = make(*args)
 
-        def body(context: Any, version: Any, held: Any, work: Work) -> programs.Learned:
+        def body(context: Any, version: Any, held: Any, work: GradientTask) -> programs.Learned:
             seen.append((context.number, work, version))
             return program.body(context, version, held, work)
 

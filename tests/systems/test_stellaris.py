@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stellaris import Trace, fully_asynchronous, gradient_queue, staleness_aware, staleness_weight
+from stellaris import Trace, fully_asynchronous, staleness_aware, staleness_weight
+from stellaris.aggregation import gradient_queue
 from stellaris.runtime import Faults, SimulatedPlatform
 from stellaris.runtime.delays import Constant, LogNormal
 from stellaris.systems import Budget, Result, StalenessControl, Stellaris, history, train

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from experiments import testbed
-from stellaris.runtime import Rate, Split, usage
+from experiments.tasks import testbed
+from stellaris.runtime import Rate, Split
+from stellaris.runtime.costs import usage
 from theory_checks import check, costs
 
 ROUNDS, ASYNCHRONOUS = costs.THEOREMS

@@ -14,8 +14,8 @@ from theory_checks.quadratics import Problem, Run, mean_square
 AGGREGATORS = {
     "fully asynchronous": stellaris.fully_asynchronous(capacity=8),
     "softsync": stellaris.softsync(3),
-    "staleness-aware": stellaris.staleness_aware(full=4, decay=0.9, max_staleness=1),
-    "sequential": stellaris.staleness_aware(full=4, decay=0.9, max_staleness=2, combine="sequential"),
+    "staleness-aware": stellaris.staleness_aware(group_size=4, decay=0.9, max_staleness=1),
+    "sequential": stellaris.staleness_aware(group_size=4, decay=0.9, max_staleness=2, combine="sequential"),
 }
 
 

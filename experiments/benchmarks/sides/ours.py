@@ -3,8 +3,8 @@
 import contextlib
 import sys
 
-from experiments import testbed
 from experiments.benchmarks.sides.protocol import Reporter, Task, task_given
+from experiments.tasks import testbed
 from stellaris import IMPALA, PPO
 from stellaris.acting import ActorCritic
 from stellaris.runtime import FunctionSpec, Platform, SimulatedPlatform

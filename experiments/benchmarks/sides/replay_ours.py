@@ -44,7 +44,7 @@ def main(name: str) -> None:
         key, other = jax.random.split(jax.random.fold_in(jax.random.key(0), number))
         drawn = replay.select(table, key, load.batch, by=by)
         start = jnp.minimum(replay.random_steps(table, drawn, other), load.steps - load.window)
-        return replay.collect(table, drawn, windows, step=start)
+        return replay.gather(table, drawn, windows, step=start)
 
     numbers = itertools.count()
     newest = [jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(batch, table, 0, None))]

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple, Protocol
 import jax
 
 from stellaris.runtime.delays import Measured
+from stellaris.runtime.engine.calls import BodyContext, Call, Container
+from stellaris.runtime.engine.execution import run_batch, run_body
+from stellaris.runtime.engine.threads import Outcome, Settled, Task, Threads
 from stellaris.runtime.functions import Function, FunctionSpec
-from stellaris.runtime.simulated.calls import BodyContext, Call, Container
-from stellaris.runtime.simulated.execution import run_batch, run_body
-from stellaris.runtime.simulated.threads import Outcome, Settled, Task, Threads
 
 #: Seconds that a hand-over to another thread and back costs, roughly: quicker bodies are not handed over.
 _HAND_OVER = 100e-6

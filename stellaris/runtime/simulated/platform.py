@@ -5,22 +5,22 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from stellaris.configuration import described
+from stellaris._core.describe import describe
+from stellaris.runtime.engine import arguments
+from stellaris.runtime.engine.clock import VirtualClock, WallClock
+from stellaris.runtime.engine.deployment import Deployment
+from stellaris.runtime.engine.faults import Faults, StoreFaults
+from stellaris.runtime.engine.placement import Placement
+from stellaris.runtime.engine.platform import EventPlatform
+from stellaris.runtime.engine.recorded import Recording
 from stellaris.runtime.functions import FunctionSpec
 from stellaris.runtime.resources import Node
-from stellaris.runtime.simulated import arguments
 from stellaris.runtime.simulated.bodies import Bodies
-from stellaris.runtime.simulated.clock import VirtualClock, WallClock
-from stellaris.runtime.simulated.deployment import Deployment
-from stellaris.runtime.simulated.events import EventPlatform
-from stellaris.runtime.simulated.faults import Faults, StoreFaults
-from stellaris.runtime.simulated.placement import Placement
-from stellaris.runtime.simulated.recorded import Recording
-from stellaris.runtime.snapshots import CheckpointError
-from stellaris.saved import part
+from stellaris.runtime.state.registry import register_part
+from stellaris.runtime.state.snapshots import CheckpointError
 
 
-@part(
+@register_part(
     rebuilt=(
         "_deployment",
         "_seed",
@@ -153,7 +153,7 @@ class SimulatedPlatform(EventPlatform):
     @property
     def configuration(self) -> Mapping[str, Any]:
         """All that decides what happens on it, as plain data: where this is another, a run cannot go on."""
-        configuration: dict[str, Any] = described(self._deployment)
+        configuration: dict[str, Any] = describe(self._deployment)
         return configuration | {
             "clock": "virtual" if self._clock.virtual else "wall",
             "seed": self._seed,

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from experiments import testbed
 from experiments.benchmarks import training
+from experiments.tasks import testbed
 from stellaris import PPO
 from stellaris.systems import Synchronous
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from experiments.report import claims
-from experiments.statistics import estimate
+from experiments.toolkit.statistics import estimate
 
 REWARD = "episodic reward against the baselines at equal wall-clock time"
 COST = "training cost reduction against the baselines"

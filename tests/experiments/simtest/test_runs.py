@@ -9,8 +9,9 @@ import pytest
 
 from experiments.simtest import runs
 from experiments.simtest.invariants import ViolationError
-from stellaris.runtime import store, usage
-from stellaris.runtime.simulated import admission, departures, fleet, transfers
+from stellaris.runtime.costs import usage
+from stellaris.runtime.engine import admission, departures, fleet, transfers
+from stellaris.runtime.store import store
 from stellaris.systems import session
 from stellaris.systems import stellaris as loop
 

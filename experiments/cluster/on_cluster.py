@@ -1,0 +1,135 @@
+"""The systems of the other experiments on a Ray cluster: a small one on this machine, and what is deployed there."""
+
+import contextlib
+import csv
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from experiments.study.runs import Outcome, Watcher
+from experiments.tasks.presets import Contender, architectures
+from experiments.toolkit.output import write_rows
+from stellaris.aggregation.staleness_aware import StalenessAware
+from stellaris.runtime import FunctionSpec
+from stellaris.runtime.delays import Measured
+from stellaris.systems import DataParallel, Stellaris, System
+
+#: Bytes of each node's object store on this machine: a policy and a few batches.
+_STORE = 200 * 2**20
+#: Seconds that containers stay that start on demand.
+_KEEP_ALIVE = 60.0
+
+
+@contextlib.contextmanager
+def two_nodes(processors: int = 8) -> Iterator[str]:
+    """Starts a cluster of two nodes on this machine, by Ray's own utilities; nothing listens beyond loopback.
+
+    Args:
+      processors: that each node says it has: containers take turns on those that there really are.
+
+    Yields:
+      Its address; this process is connected to it.
+    """
+    import ray
+    from ray.cluster_utils import Cluster
+
+    from stellaris.runtime.ray.platform import connect, starting_processes, stay_on_loopback
+
+    stay_on_loopback()
+    node = {"num_cpus": processors, "object_store_memory": _STORE}
+    with starting_processes():
+        cluster = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
+    try:
+        with starting_processes():
+            cluster.add_node(**node)
+        connect(cluster.address)
+        yield cluster.address
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+class Recorder:
+    """Writes each row of a run's history as soon as it is there: Ray may end this process without notice.
+
+    Args:
+      watcher: is told of the runs as well.
+      out: folder of the histories.
+    """
+
+    def __init__(self, watcher: Watcher, out: Path) -> None:
+        self._watcher = watcher
+        self._out = out
+        self._earlier = True  # whether the folder may hold the record of earlier runs
+        self._columns: list[str] = []  # of the file that is being written
+
+    def begin(self, run: Outcome) -> None:
+        """It begins."""
+        self._columns = []
+        self._watcher.begin(run)
+
+    def row(self, run: Outcome) -> None:
+        """A round of it is over."""
+        if self._earlier:
+            record_file(self._out).unlink(missing_ok=True)  # it does not tell of what is written from here on
+            self._earlier = False
+        path = history_file(self._out, run)
+        new = [name for name in run.history[-1] if name not in self._columns]
+        if new:  # the file is written anew, with their columns
+            self._columns += new
+            write_rows(path, run.history)
+        else:
+            with path.open("a", newline="") as file:
+                csv.DictWriter(file, self._columns, lineterminator="\n").writerow(run.history[-1])
+        self._watcher.row(run)
+
+    def end(self, run: Outcome) -> None:
+        """It has ended, however."""
+        self._watcher.end(run)
+
+
+def history_file(out: Path, run: Outcome) -> Path:
+    """Where a run's history is, in the folder of the results."""
+    return out / f"history_{run.name}.csv"
+
+
+def record_file(out: Path) -> Path:
+    """Where it is said what the runs of a folder of results are."""
+    return out / "summary.json"
+
+
+def contenders(environment: str, *, actors: int, learners: int) -> Sequence[Contender]:
+    """Every architecture, with the settings that it has elsewhere for an environment, and what it deploys on a cluster.
+
+    Args:
+      environment: its name.
+      actors: of each system.
+      learners: of Stellaris, and of the data-parallel system.
+    """
+    rows = []
+    for row in architectures(environment).contenders:
+        system: Any = row.system
+        if isinstance(system, Stellaris):
+            assert isinstance(system.aggregator, StalenessAware)
+            aggregator = replace(system.aggregator, group_size=learners, capacity=2 * learners)
+            system = replace(system, learners=learners, aggregator=aggregator)
+        elif isinstance(system, DataParallel):
+            system = replace(system, learners=learners)
+        rows.append(replace(row, system=system, functions=deployment(system, actors=actors)))
+    return rows
+
+
+def deployment(system: System, *, actors: int) -> dict[str, FunctionSpec]:
+    """Functions that take what their work takes: what is serverless starts on demand, the others are there before."""
+    places = {"actor": actors, "learner": getattr(system, "learners", 1)}
+    on_demand = getattr(system, "serverless", ())
+    return {
+        name: FunctionSpec(
+            Measured(),
+            max_concurrency=places.get(name, 1),
+            provisioned=0 if name in on_demand else places.get(name, 1),
+            keep_alive=_KEEP_ALIVE,
+        )
+        for name in system.functions
+    }

@@ -1,0 +1,20 @@
+"""When the headline ratios hold, with the demo's own settings."""
+
+from experiments.figures.stellaris.motivation import SIZES
+from experiments.study import sweeps
+from experiments.study.study import Variant
+from experiments.tasks import presets
+from experiments.tasks.testbed import Assumed
+
+DESCRIPTION = "the same with the demo's settings, and over how a gradient's time grows with its samples"
+
+
+def _pair(environment: str, assumed: Assumed) -> tuple[Variant, Variant]:
+    """Both systems of the demo, whose baseline computes its gradients on four times as many samples."""
+    preset = presets.paper(environment, assumed)
+    own, other = preset.contenders
+    return Variant(own, preset.workload), Variant(other, preset.workload)
+
+
+STUDY = sweeps.over("stellaris-demo-sweeps", SIZES, _pair, tuple(sweeps.SWEPT), ("stellaris", "synchronous"))
+add_arguments, main = STUDY.add_arguments, STUDY.main

@@ -1,0 +1,134 @@
+"""One run of one system: done on a fresh platform, looked at as it goes, and summed up."""
+
+import math
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from experiments.tasks.presets import Contender
+from experiments.toolkit import progress, shell
+from stellaris.acting import envs
+from stellaris.acting.rollout import Fragment
+from stellaris.runtime import Platform, Recording, SimulatedPlatform, Trace
+from stellaris.systems import Evaluation, Row, Workload, train
+
+
+@dataclass(kw_only=True)
+class Outcome(progress.Run):
+    """One run of one system: what it has done so far."""
+
+    contender: Contender
+    seed: int
+    trace: Trace = field(default_factory=Trace)
+
+    @property
+    def name(self) -> str:
+        """As in the names of its files."""
+        return f"{self.contender.name}_{self.seed}"
+
+
+class Watcher(Protocol):
+    """Is told how a run gets on."""
+
+    def begin(self, run: Outcome, /) -> None:
+        """It begins."""
+
+    def row(self, run: Outcome, /) -> None:
+        """A round of it is over."""
+
+    def end(self, run: Outcome, /) -> None:
+        """It has ended, however."""
+
+
+def check(workload: Workload) -> None:
+    """Makes environment and policy once, before anything else: what they raise is their author's choice."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # they come again with the run
+            workload.make_policy(envs.make(workload.environment, slots=1).spec)
+    except Exception as error:
+        raise shell.UsageError(f"--env {workload.environment}: {error}") from error
+
+
+def run(
+    workload: Workload,
+    outcome: Outcome,
+    *,
+    threads: int,
+    watcher: Watcher,
+    evaluation: Evaluation | None = None,
+    replay: Recording | None = None,
+    platform: Platform | None = None,
+    on_fragment: Callable[[Fragment], None] | None = None,
+) -> None:
+    """One run; `outcome` is filled as it goes, so that an interruption loses nothing. By default it is simulated."""
+    contender = outcome.contender
+    platform = platform or SimulatedPlatform(
+        contender.functions,
+        seed=outcome.seed,
+        threads=threads,
+        replay=replay,
+        on_event=lambda platform: shell.check(),  # between two events an interruption finds the trace whole
+    )
+    outcome.trace = platform.trace
+    outcome.begin()
+    watcher.begin(outcome)
+
+    def on_progress(row: Row) -> None:
+        outcome.add(row)
+        watcher.row(outcome)
+
+    try:
+        train(
+            contender.system,
+            workload,
+            platform=platform,
+            budget=outcome.budget,
+            prices=contender.prices,
+            seed=outcome.seed,
+            evaluation=evaluation,
+            threads=threads,
+            on_progress=on_progress,
+            on_fragment=on_fragment,
+        )
+        outcome.status = "done"
+    except KeyboardInterrupt:
+        outcome.status = "interrupted"
+        raise
+    except Exception:
+        outcome.status = "failed"
+        raise
+    finally:
+        watcher.end(outcome)
+
+
+def summarise(outcome: Outcome, target: float | None) -> dict[str, Any]:
+    """One run in figures, all of them read off its history and its trace."""
+    last, trace = outcome.history[-1], outcome.trace
+    staleness = trace.select("staleness").value
+    reached = [row["seconds"] for row in outcome.history if target and row["episode_return"] >= target]
+    return {
+        "system": outcome.contender.name,
+        "seed": outcome.seed,
+        "status": outcome.status,
+        "final_return": last["episode_return"],
+        "seconds_to_target": reached[0] if reached else None,
+        "virtual_seconds": last["seconds"],
+        "steps": int(last["steps"]),
+        "versions": int(last["version"]),
+        "gradients": int(last["gradients"]),
+        **{name: value for name, value in last.items() if name.startswith("cost_")},
+        "staleness_mean": float(staleness.mean()) if len(staleness) else None,
+        "staleness_max": int(staleness.max()) if len(staleness) else None,
+        "cold_starts": _cold_starts(trace),
+        "wall_seconds": outcome.wall_seconds,
+    }
+
+
+def _cold_starts(trace: Trace) -> int:
+    """Invocations that waited for a new container; a reserved machine is new once, but costs no wait."""
+    acquired, started = trace.select("acquired"), trace.select("started")
+    begun = dict(zip(started.invocation.tolist(), started.time.tolist(), strict=True))
+    rows = zip(*(column.tolist() for column in acquired), strict=True)
+    return sum(bool(cold) and begun.get(number, math.inf) > time for time, number, cold in rows)

@@ -1,0 +1,63 @@
+"""What a study leaves in its folder: tidy files of its runs, its table, and no pictures but its own."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from experiments.study.cells import Finished
+from experiments.toolkit import output
+
+#: Rows of a run's curve.
+_POINTS = 50
+
+
+def clear(home: Path) -> None:
+    """Of pictures of other runs: what the folder shows is what its tables tell of."""
+    for kind in ("*.png", "*.pdf"):
+        for path in home.glob(kind):
+            path.unlink()
+
+
+def write(results: Sequence[Finished], out: Path) -> None:
+    """`runs.csv`, a row a run, and `curves.csv`, a row a point of a run's curve; what was run with is in its cell.
+
+    How long each took is in `wall_seconds.csv`: that alone differs when it is done again.
+    """
+    output.write_rows(out / "runs.csv", [{**_names(result), **_figures(result)} for result in results])
+    took = [{**_names(result), "wall_seconds": result.summary["wall_seconds"]} for result in results]
+    output.write_rows(out / "wall_seconds.csv", took)
+    output.write_rows(out / "curves.csv", [{**_names(result), **row} for result in results for row in _thinned(result)])
+
+
+def _names(result: Finished) -> dict[str, Any]:
+    cell = result.cell
+    return {"environment": cell.environment, "system": cell.contender.name, "setting": cell.setting, "seed": cell.seed}
+
+
+def _figures(result: Finished) -> dict[str, Any]:
+    """Those that are the same whenever it is run."""
+    other = ("system", "seed", "status", "wall_seconds")
+    return {name: value for name, value in result.summary.items() if name not in other}
+
+
+def _thinned(result: Finished) -> Sequence[dict[str, float]]:
+    """Evenly over the run, its last row included; to seven digits, which keep steps whole."""
+    bills = (name for name in result.history[-1] if name.startswith("cost_"))
+    columns = ("seconds", "steps", "episode_return", *bills)
+    stride = -(-len(result.history) // _POINTS)
+    rows = result.history[::-1][::stride][::-1]
+    return [{column: float(f"{row[column]:.7g}") for column in columns} for row in rows]
+
+
+def show(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], out: Path, console: Console) -> None:
+    """Prints a study's table, whose first two columns are names, and writes it to `table.csv`."""
+    output.write_rows(out / "table.csv", [dict(zip(headings, row, strict=True)) for row in rows])
+    printed = Table(title=title)
+    for i, heading in enumerate(headings):
+        printed.add_column(heading, justify="left" if i < 2 else "right", no_wrap=True)
+    for row in rows:
+        printed.add_row(*row)
+    console.print(printed)

@@ -1,0 +1,1 @@
+"""When queued gradients are applied, and with which weights: pure functions over an explicit state."""

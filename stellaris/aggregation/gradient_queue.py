@@ -1,0 +1,279 @@
+"""The queue of gradients that every aggregator keeps: a ring of static capacity, as pure functions over its state.
+
+Each gradient is one row: its leaves, flattened and concatenated. A push writes one array in place, not one per leaf;
+with many small leaves those writes would take most of the time.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from stellaris._core import checks
+from stellaris.runtime.state.registry import register_value
+from stellaris.types import Tree, at_least_float32
+
+#: Rows start at multiples of so many elements, for aligned vector loads.
+ALIGNMENT = 64
+
+
+@register_value
+@jax.tree_util.register_static
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """Where a gradient's leaves lie in a row. It is static: a part of the state's structure, not a leaf."""
+
+    structure: Any
+    shapes: tuple[tuple[int, ...], ...]
+    dtypes: tuple[np.dtype[Any], ...]
+
+    # JAX compares layouts at every call of a compiled function; usually they are the same object.
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Layout) and self._parts == other._parts)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @functools.cached_property
+    def _parts(self) -> tuple[Any, ...]:
+        return self.structure, self.shapes, self.dtypes
+
+    @functools.cached_property
+    def _hash(self) -> int:
+        return hash(self._parts)
+
+    @staticmethod
+    def of(gradient: Tree) -> "Layout":
+        """The layout of gradients like this one."""
+        leaves, structure = jax.tree.flatten(gradient)
+        return Layout(structure, tuple(map(jnp.shape, leaves)), tuple(np.dtype(jnp.result_type(x)) for x in leaves))
+
+    @property
+    def dtype(self) -> Any:
+        """The narrowest dtype that holds every leaf without loss."""
+        with jax.numpy_dtype_promotion("standard"):
+            return jnp.result_type(*self.dtypes) if self.dtypes else jnp.float32
+
+    @property
+    def offsets(self) -> tuple[int, ...]:
+        """The start of each leaf, and the end of the last."""
+        return tuple(np.cumsum([0, *map(math.prod, self.shapes)]).tolist())
+
+    def tree(self, rows: jax.Array) -> Tree:
+        """The gradients in rows `[..., P]`, as one tree with the rows' leading axes."""
+        lead, bounds = rows.shape[:-1], zip(self.offsets, self.offsets[1:], strict=False)
+        parts = [rows[..., begin:end] for begin, end in bounds]
+        leaves = zip(parts, self.shapes, self.dtypes, strict=True)
+        return jax.tree.unflatten(self.structure, [x.reshape(*lead, *shape).astype(d) for x, shape, d in leaves])
+
+
+class AggregatorState(NamedTuple):
+    """A queue of gradients, oldest first from `head`, and the memory of its aggregator.
+
+    Example:
+      >>> state = push(empty(jnp.zeros(3), 4, memory=()), jnp.ones(3), version=7)
+      >>> state.capacity, int(state.count), state.version.tolist()
+      (4, 1, [7, 0, 0, 0])
+    """
+
+    rows: Float[jax.Array, "capacity P"]  #: a ring of gradients, each one row of `layout`.
+    layout: Layout
+    version: Int[jax.Array, "capacity"]  #: on which each gradient was computed.
+    head: Int[jax.Array, ""]  #: the slot of the oldest gradient.
+    count: Int[jax.Array, ""]  # type: ignore[assignment]  #: how many are queued.
+    overflow: Bool[jax.Array, ""]  #: whether a gradient was ever lost, because it was pushed into a full queue.
+    memory: Tree  #: for the aggregator's use.
+
+    @property
+    def capacity(self) -> int:
+        """How many gradients the queue can hold."""
+        return self.version.shape[-1]
+
+
+class Update(NamedTuple):
+    """A group of gradients, ready for `apply_update`.
+
+    `combine="mean"`: `gradient = sum(w g) / sum(w)` and `scale = sum(w) / n`, a scalar: one optimizer step.
+    `combine="sequential"`: both stacked `[capacity, ...]`, oldest first and zero beyond `count`: one step each.
+
+    Example:
+      >>> update = Update(jnp.array([2.0]), scale=jnp.array(0.5), count=jnp.int32(1), staleness=jnp.array([8, -1]))
+      >>> print(update.gradient * update.scale)
+      [1.]
+    """
+
+    gradient: Tree
+    scale: Float[jax.Array, "*n"]  #: factor on the optimizer's update: never on the gradient.
+    count: Int[jax.Array, ""]  # type: ignore[assignment]  #: gradients in the group.
+    staleness: Int[jax.Array, "capacity"]  #: of each, oldest first; -1 beyond `count`.
+    dropped: Int[jax.Array, ""] | int = 0  #: gradients that left the queue before these and are not applied.
+
+
+def capacity_for(name: str, group: int, capacity: int | None) -> int:
+    """The capacity of a queue out of which groups of this size are taken: as given, or twice the size.
+
+    Raises:
+      ValueError: unless both are positive whole numbers, and a group fits; it calls the size by this name.
+    """
+    checks.counts(**{name: group})
+    capacity = 2 * group if capacity is None else capacity
+    checks.counts(capacity=capacity)
+    if capacity < group:
+        raise ValueError(f"capacity={capacity} is below {name}={group}: the queue could never fill")
+    return capacity
+
+
+def empty(like: Tree, capacity: int, memory: Tree) -> AggregatorState:
+    """An empty queue for gradients of this structure.
+
+    Raises:
+      TypeError: if a leaf holds integers.
+    """
+    checks.floats(**{f"gradient_like{name}": leaf for name, leaf in _named(like)})
+    layout = Layout.of(like)
+    length = -(-layout.offsets[-1] // ALIGNMENT) * ALIGNMENT
+    return AggregatorState(
+        rows=jnp.zeros((capacity, length), layout.dtype),
+        layout=layout,
+        version=jnp.zeros(capacity, jnp.int32),
+        head=jnp.int32(0),
+        count=jnp.int32(0),
+        overflow=jnp.bool_(False),
+        memory=memory,
+    )
+
+
+def push(state: AggregatorState, gradient: Tree, version: Any, *, learner: Any = 0) -> AggregatorState:
+    """Appends a gradient. If the queue is full, the gradient is lost, `overflow` is set, and nothing else changes.
+
+    Raises:
+      TypeError: if the version is not a whole number.
+      ValueError: if the version is negative, or the gradient differs in structure or shape from that given to `empty`.
+    """
+    del learner
+    _check_like(gradient, state.layout)
+    if not jnp.issubdtype(jnp.result_type(version), jnp.integer):
+        raise TypeError(f"version={version} has dtype {jnp.result_type(version)}: expected a whole number")
+    checks.not_negative(version=version)
+    after: AggregatorState = _appended(state, gradient, version)
+    return after
+
+
+def queued(state: AggregatorState) -> Bool[jax.Array, "capacity"]:
+    """Which slots of the ring are in use."""
+    return (jnp.arange(state.capacity) - state.head) % state.capacity < state.count
+
+
+def staleness(state: AggregatorState, clock: Any) -> Int[jax.Array, "capacity"]:
+    """The staleness of the queued gradients, oldest first; what follows them has no meaning."""
+    return jnp.asarray(clock - state.version[_order(state)], jnp.int32)
+
+
+def without(state: AggregatorState, n: Any) -> AggregatorState:
+    """The queue without its oldest `n` gradients, or empty if there are fewer."""
+    n = jnp.minimum(state.count, n).astype(jnp.int32)
+    left = state.count - n
+    # An empty queue restarts from its first slot, which is still in the processor's cache.
+    head = jnp.where(left > 0, (state.head + n) % state.capacity, 0)
+    return state._replace(head=head, count=left)
+
+
+def take(
+    state: AggregatorState, n: Any, clock: Any, weigh: Callable[[jax.Array], jax.Array], combine: str
+) -> tuple[Update, AggregatorState]:
+    """Takes the oldest `n` gradients, or all if there are fewer, weighted by staleness; the others stay in order."""
+    n, ages = _oldest(state, n, clock)
+    # Not behind this module's `jit`, because a caller's weight may close over traced numbers.
+    weight = weigh(ages)
+    gradient, scale, state = _taken(state, n, weight, combine)
+    return Update(gradient, scale, n, ages), state
+
+
+# ---- what is computed, behind `jit`: compiled once for each size, and inlined within a caller's `jit` ----------------
+
+
+@functools.partial(jax.jit, inline=True)
+def _appended(state: AggregatorState, gradient: Tree, version: Any) -> AggregatorState:
+    layout, rows = state.layout, state.rows
+    free = state.count < state.capacity
+    slot = (state.head + state.count) % state.capacity
+    # Only one row is read and written, so that a donated state is updated in place.
+    for leaf, begin in zip(jax.tree.leaves(gradient), layout.offsets, strict=False):
+        new = jnp.ravel(jnp.asarray(leaf, rows.dtype))[None]
+        at = slot, jnp.int32(begin)
+        old = jax.lax.dynamic_slice(rows, at, new.shape)
+        rows = jax.lax.dynamic_update_slice(rows, jnp.where(free, new, old), at)
+    version = jnp.where(free, jnp.asarray(version, jnp.int32), state.version[slot])
+    return state._replace(
+        rows=rows,
+        version=state.version.at[slot].set(version),
+        count=state.count + free.astype(jnp.int32),
+        overflow=state.overflow | ~free,
+    )
+
+
+@functools.partial(jax.jit, inline=True)
+def _oldest(state: AggregatorState, n: Any, clock: Any) -> tuple[jax.Array, jax.Array]:
+    """The number of gradients to take, and the staleness of each, oldest first; -1 beyond them."""
+    n = jnp.minimum(state.count, n).astype(jnp.int32)
+    return n, jnp.where(jnp.arange(state.capacity) < n, staleness(state, clock), -1)
+
+
+@functools.partial(jax.jit, inline=True, static_argnums=3)
+def _taken(state: AggregatorState, n: Any, weight: Any, combine: str) -> tuple[Tree, jax.Array, AggregatorState]:
+    """The gradients and their scale, and the queue without them."""
+    weight = jnp.where(jnp.arange(state.capacity) < n, weight, 0.0)
+    if combine == "mean":
+        rows = _mean(state.rows, _order(state), weight, n)
+        scale = jnp.sum(weight) / jnp.maximum(n, 1).astype(weight.dtype)
+    else:
+        rows = _stacked(state.rows, _order(state), n)
+        scale = weight
+    return state.layout.tree(rows), scale, without(state, n)
+
+
+def _order(state: AggregatorState) -> jax.Array:
+    """The slots of the ring, beginning with the oldest gradient's."""
+    return (state.head + jnp.arange(state.capacity)) % state.capacity
+
+
+# Both loop over the gradients that are taken: the other slots cost nothing, and their contents do not matter.
+
+
+def _mean(rows: jax.Array, order: jax.Array, weight: jax.Array, n: jax.Array) -> jax.Array:
+    """`sum(w g) / sum(w)`, in float32 at least; zero, like the scale, if every weight has underflowed."""
+    total = jnp.sum(weight)
+    wide = at_least_float32(rows.dtype)
+    share = (weight / jnp.where(total > 0, total, 1.0)).astype(wide)
+
+    def add(i: jax.Array, sums: jax.Array) -> jax.Array:
+        return sums + share[i] * rows[order[i]].astype(wide)
+
+    sums: jax.Array = jax.lax.fori_loop(0, n, add, jnp.zeros(rows.shape[1:], wide))
+    return sums
+
+
+def _stacked(rows: jax.Array, order: jax.Array, n: jax.Array) -> jax.Array:
+    def copy(i: jax.Array, stacked: jax.Array) -> jax.Array:
+        return stacked.at[i].set(rows[order[i]])
+
+    stacked: jax.Array = jax.lax.fori_loop(0, n, copy, jnp.zeros_like(rows))
+    return stacked
+
+
+def _named(tree: Tree) -> list[tuple[str, Any]]:
+    return [(jax.tree_util.keystr(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)]
+
+
+def _check_like(gradient: Tree, layout: Layout) -> None:
+    like = jax.tree.unflatten(layout.structure, layout.dtypes)
+    checks.same_structure(like, "gradient_like", gradient=gradient)
+    for (name, leaf), shape in zip(_named(gradient), layout.shapes, strict=True):
+        if jnp.shape(leaf) != shape:
+            raise ValueError(f"gradient{name} has shape {jnp.shape(leaf)}: expected {shape}")

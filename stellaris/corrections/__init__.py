@@ -1,0 +1,1 @@
+"""Corrections for stale data: ratios, caps, weights, masks, clipping and effective samples, per sample."""

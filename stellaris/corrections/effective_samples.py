@@ -1,0 +1,96 @@
+"""The effective number of samples of importance weights, and steps that are shortened as it falls."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Bool, Float
+
+from stellaris._core import checks
+from stellaris.types import Array, Scalar, Tree, at_least_float32
+
+
+def effective_sample_fraction(
+    log_ratio: Float[Array, "*batch"], valid: Bool[Array, "*batch"] | None = None
+) -> Float[jax.Array, ""]:
+    """The effective sample size of importance weights as a fraction: `(sum w)^2 / (n sum w^2)`, `w = exp(log_ratio)`.
+
+    It is 1 for equal weights and `1 / n` if one weight is all. The weights are not bounded, and never computed: only
+    their logarithms are.
+
+    It is P3O's own cap: its loss is
+    `bounded_importance_weight(log_ratio, high=fraction).weight * impala_loss(...)` and a penalty, `(1 - fraction) * approximate_kl(-log_ratio)`, which is an estimate of `KL(pi || mu)`.
+
+    Args:
+      log_ratio: `[...]` log-probability under the policy that learns minus that under the behaviour policy: of steps,
+        or of sequences, one number each (from `sequence_log_ratio`).
+      valid: `[...]`, False for samples that do not count; all by default.
+
+    Returns:
+      A scalar in (0, 1], without a gradient; 0 if no sample is valid or every weight is 0.
+
+    Raises:
+      TypeError: if `log_ratio` holds integers.
+      ValueError: if the shapes differ.
+
+    Source:
+      Kong 1992, A Note on Importance Sampling using Standardized Weights; P3O (arXiv 2605.12380, 2026), whose fraction
+      is that of the steps of a minibatch.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> print(effective_sample_fraction(jnp.log(jnp.array([1.0, 1.0, 2.0]))).round(4))
+      0.8889
+    """
+    checks.floats(log_ratio=log_ratio)
+    checks.same_shape(log_ratio, "log_ratio", valid=valid)
+    wide = jnp.asarray(log_ratio, at_least_float32(jnp.result_type(log_ratio)))
+    log_weight = jax.lax.stop_gradient(wide if valid is None else jnp.where(jnp.asarray(valid), wide, -jnp.inf))
+    samples = jnp.asarray(log_weight.size if valid is None else jnp.sum(valid), wide.dtype)
+    # Relative to the largest, so that neither a weight nor its square overflows.
+    largest = jnp.max(log_weight, initial=-jnp.inf)
+    weight = jnp.exp(log_weight - jnp.where(jnp.isfinite(largest), largest, 0.0))
+    squares = samples * jnp.sum(jnp.square(weight))
+    fraction = jnp.square(jnp.sum(weight)) / jnp.where(squares > 0, squares, 1.0)
+    return jnp.minimum(fraction, 1.0)  # which rounding may exceed
+
+
+def scale_by_effective_samples(base: Scalar = 1.0) -> optax.GradientTransformationExtraArgs:
+    """Scales an optimizer's step by `sqrt(min(fraction / base, 1))`: where few samples count, it is shorter.
+
+    In a chain, place it *after* `optax.scale_by_adam`, as `scale_by_staleness`: it scales the learning rate.
+
+    Args:
+      base: the fraction from which on steps are not shortened, in (0, 1]; that of data without staleness, as measured,
+        or 1.
+
+    Returns:
+      A transformation with `update(updates, state, params, effective_sample_fraction=...)`.
+
+    Raises:
+      ValueError: if `base` lies outside (0, 1].
+
+    Source:
+      Huang et al. 2026, Stable Asynchrony: Variance-Controlled Off-Policy RL for LLMs (VCPO), with the fraction of
+      unbounded sequence ratios, and a base of 1, or 0.55 for several turns.
+
+    Example:
+      >>> import jax.numpy as jnp, optax
+      >>> optimizer = optax.chain(optax.scale_by_adam(), scale_by_effective_samples(), optax.scale(-0.1))
+      >>> params = jnp.zeros(1)
+      >>> step, _ = optimizer.update(jnp.ones(1), optimizer.init(params), params, effective_sample_fraction=0.25)
+      >>> print(step.round(4))
+      [-0.05]
+    """
+    checks.positive(base=base)
+    checks.between_zero_and_one(base=base)
+
+    def update(
+        updates: Tree, state: optax.EmptyState, params: Tree = None, *, effective_sample_fraction: Any, **extra: Any
+    ) -> tuple[Tree, optax.EmptyState]:
+        del params, extra
+        factor = jnp.sqrt(jnp.clip(jnp.asarray(effective_sample_fraction, float) / base, 0.0, 1.0))
+        return jax.tree.map(lambda u: u * factor.astype(u.dtype), updates), state
+
+    return optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update)

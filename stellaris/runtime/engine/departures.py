@@ -1,0 +1,154 @@
+"""How calls leave the simulated platform: they complete, fail or are killed, and are handed out, perhaps late or twice.
+
+The second half of a call's life; `lifecycle` is the first.
+"""
+
+import copy
+
+from stellaris.runtime.endings import ENDINGS_BY_NAME
+from stellaris.runtime.engine.agenda import END, Agenda
+from stellaris.runtime.engine.calls import Call
+from stellaris.runtime.engine.fleet import Fleet
+from stellaris.runtime.engine.transfers import Transfers
+from stellaris.runtime.simulated.bodies import BodyRunner, ContainerLostError
+from stellaris.runtime.state.registry import register_part
+from stellaris.runtime.trace.trace import Trace
+
+
+@register_part(
+    "pending",
+    "undelivered",
+    rebuilt=("_agenda", "_fleet", "_transfers", "_rows", "_bodies"),
+    steps=("complete", "_end_if_pending", "_deliver"),
+)
+class Departures:
+    """Ends calls, frees their containers, and hands them out.
+
+    Args:
+      agenda: to which ends and messages are added.
+      fleet: of the containers.
+      transfers: which hold the versions and objects that calls refer to.
+      trace: the record.
+      bodies: what the calls compute.
+    """
+
+    def __init__(self, agenda: Agenda, fleet: Fleet, transfers: Transfers, trace: Trace, bodies: BodyRunner) -> None:
+        self._agenda = agenda
+        self._fleet = fleet
+        self._transfers = transfers
+        self._rows = trace.newest
+        self._bodies = bodies
+        self.pending: dict[int, Call] = {}  #: calls that have not ended, by number.
+        self.undelivered = 0  #: messages under way whose call has ended.
+        fleet.on_lost = self._crash
+
+    # ---- ended ----------------------------------------------------------------------------------------------------
+
+    def complete(self, call: Call, now: float) -> Call | None:
+        """A call is due: ends it by how its body and its message fare, in this order.
+
+        First the body: it may hang, or raise. Then the container: it may crash, and the result with it. Then the
+        message: it may be lost, or arrive twice.
+        """
+        if call.number not in self.pending:
+            return None  # it was killed before
+        outcome = self._bodies.finish(call)
+        if outcome is None:
+            limit = call.pool.spec.timeout
+            if limit is None or call.started is None:
+                return self._end_if_pending((call, "hung"), now)
+            self.end_at(call.started + limit, call, "timed_out")
+            return None
+        call.value, call.error = outcome
+        if isinstance(call.error, ContainerLostError):
+            assert call.container is not None
+            return self._fleet.lose(call.container, now)
+        if call.error is not None:
+            return self._end_if_pending((call, "failed"), now)
+        if call.course is None:
+            self.end(call, "completed", now)
+            return call
+        if call.course.crashes_at_end():
+            return self._end_if_pending((call, "crashed"), now)
+        noticed, again = call.course.messages(now)
+        if again is not None:
+            self._deliver_at(again, _twin(call, now), "redelivered")
+        if noticed is None:
+            return self._end_if_pending((call, "completed"), now)
+        # It ends now, and frees its container; but it is handed out only when the loss of its message is noticed.
+        self._deliver_at(noticed, call, "noticed")
+        self._end_if_pending((call, "lost"), now)
+        return None
+
+    def end_at(self, time: float, call: Call, status: str) -> None:
+        """Adds the event of a call's end, which does nothing if the call has ended before."""
+        self._agenda.add(time, END, call.number, self._end_if_pending, (call, status))
+
+    def end(self, call: Call, status: str, now: float) -> None:
+        """Ends a call, and frees its container or ends it as well."""
+        container = call.container
+        dies = ENDINGS_BY_NAME[status].ends_container
+        if dies and container is not None and call.status == "running":
+            # First, because freeing the container gives its slot away, in which no killed body may still run.
+            container.occupied = not self._bodies.drop(call)
+        # Before the container: in the trace a call ends before its container does, or before another call gets it.
+        self._mark_ended(call, status, now)
+        if container is not None:
+            self._fleet.release(container, now, started=call.started is not None, dies=dies)
+
+    def cancel_all(self, now: float) -> None:
+        """Cancels what is pending, because the platform closes; the fleet ends the containers."""
+        for call in list(self.pending.values()):
+            self._mark_ended(call, "cancelled", now)
+
+    def _end_if_pending(self, ending: tuple[Call, str], now: float) -> Call | None:
+        """Ends a call and hands it out, unless it was killed before, or completed before its time-out."""
+        call, status = ending
+        if call.number not in self.pending:
+            return None
+        self.end(call, status, now)
+        return call
+
+    def _mark_ended(self, call: Call, status: str, now: float) -> None:
+        """Records the end of a call and drops what it no longer needs; no call ends elsewhere."""
+        del self.pending[call.number]
+        call.status = status
+        call.finished = now
+        call.resolved = None
+        call.task = None
+        if status != "completed":
+            call.value = None
+        if call.args:
+            self._transfers.release(call.number)
+        if not ENDINGS_BY_NAME[status].retriable:
+            call.args = None
+        if call.arrived:
+            where = -1 if call.container is None else call.container.number
+            self._rows.append((now, status, call.function, call.number, where, 0.0))
+
+    def _crash(self, call: Call, now: float) -> Call | None:
+        return self._end_if_pending((call, "crashed"), now)
+
+    # ---- handed out later -----------------------------------------------------------------------------------------
+
+    def _deliver_at(self, time: float, call: Call, event: str) -> None:
+        self.undelivered += 1
+        self._agenda.add(time, END, call.number, self._deliver, (call, event))
+
+    def _deliver(self, message: tuple[Call, str], now: float) -> Call | None:
+        """Hands out a call that has ended before: a duplicate, or one whose lost message is noticed."""
+        call, event = message
+        self.undelivered -= 1
+        self._rows.append((now, event, call.function, call.number, -1, 0.0))
+        return call
+
+
+def _twin(call: Call, now: float) -> Call:
+    """A copy of a call that completes, for the duplicate of its message; the copy has the same number and key."""
+    twin = copy.copy(call)
+    twin.status = "completed"
+    twin.finished = now
+    twin.args = None
+    twin.resolved = None
+    twin.task = None
+    return twin

@@ -1,0 +1,212 @@
+"""Faults: crashes, lost and duplicated messages, throttling, stragglers, lost containers, and a store in trouble."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from stellaris._core.describe import digest
+from stellaris.runtime.delays import Constant, Delay, Stream, Uniform, check_drawn
+from stellaris.runtime.state.registry import register_part, register_value
+
+#: The faults that one attempt can meet. Each has a random stream of its own, so their order decides nothing.
+KINDS = ("throttle", "crash_before", "crash_during", "crash_after", "lose", "duplicate", "straggle")
+
+
+@dataclass(frozen=True)
+class Faults:
+    """The faults of a function's invocations: each kind independently with its probability, or as scheduled.
+
+    Args:
+      throttle: probability that a request for a container is refused; the attempt ends as `throttled`.
+      crash_before: probability that the container crashes before the body runs. As after every crash, the attempt ends
+        as `crashed`, and the container ends with its state.
+      crash_during: probability that it crashes at a random moment while the body runs; the body has no effect.
+      crash_after: probability that it crashes after the body has had its effects, before its result is sent.
+      lose: probability that the message of a completion is lost. The body has run, the container lives on, and the
+        attempt ends as `lost`, which is noticed later.
+      notice_after: seconds until the loss of a message is noticed, and the invocation handed out as `lost`.
+      duplicate: probability that the message of a completion arrives twice. If the first message is lost, the second
+        still arrives, perhaps after the loss was noticed and the work was done again.
+      duplicate_after: seconds between the two messages.
+      straggle: probability that computing takes longer.
+      straggler_factor: how many times as long it then takes; a distribution of a factor, not of seconds.
+      lifetime: seconds after which a container is lost with its state, whatever it is doing; None for never.
+      at: scheduled faults, in addition to the random ones. Maps the number of an attempt (from 0, in order of
+        submission) to kinds of fault, which are the names of the probabilities above: `{3: ("lose",)}`.
+      lose_containers_at: instants at which the function's newest container is lost.
+
+    Raises:
+      TypeError: if a duration or the straggler's factor is a bare number instead of a distribution.
+      ValueError: if a probability lies outside [0, 1], or the schedule has a fault of an unknown kind.
+
+    Example:
+      >>> faults = Faults(crash_during=0.05, at={3: ("lose", "duplicate")})
+    """
+
+    throttle: float = 0.0
+    crash_before: float = 0.0
+    crash_during: float = 0.0
+    crash_after: float = 0.0
+    lose: float = 0.0
+    notice_after: Delay = Constant(1.0)
+    duplicate: float = 0.0
+    duplicate_after: Delay = Constant(0.1)
+    straggle: float = 0.0
+    straggler_factor: Delay = Constant(10.0)
+    lifetime: Delay | None = None
+    at: Mapping[int, Sequence[str]] = field(default_factory=dict)
+    lose_containers_at: Sequence[float] = ()
+
+    def __hash__(self) -> int:
+        return hash(digest(self))
+
+    def __post_init__(self) -> None:
+        check_drawn(
+            notice_after=self.notice_after,
+            duplicate_after=self.duplicate_after,
+            straggler_factor=self.straggler_factor,
+        )
+        if self.lifetime is not None:
+            check_drawn(lifetime=self.lifetime)
+        for kind in KINDS:
+            if not 0 <= getattr(self, kind) <= 1:
+                raise ValueError(f"{kind}={getattr(self, kind)} is no probability: between 0 and 1")
+        for number, kinds in self.at.items():
+            unknown = [kinds] if isinstance(kinds, str) else [kind for kind in kinds if kind not in KINDS]
+            if unknown:
+                raise ValueError(f"at={{{number}: {kinds!r}}}: give a sequence of {', '.join(KINDS)}")
+        if not all(0 <= instant < math.inf for instant in self.lose_containers_at):
+            raise ValueError(f"lose_containers_at={self.lose_containers_at} has an instant that never comes")
+
+
+@register_part("_attempts", rebuilt=("_faults", "_chances", "_moment", "_factor", "_notice", "_again"))
+class FaultDraws:
+    """Draws the faults of a function's attempts.
+
+    Args:
+      function: its name.
+      faults: its faults.
+      seed: of the run.
+    """
+
+    def __init__(self, function: str, faults: Faults, seed: int) -> None:
+        self._faults = faults
+        self._attempts = 0
+        chances = Uniform(0.0, 1.0)
+        self._chances = {
+            kind: Stream(chances, seed, f"{function}/{kind}") for kind in KINDS if getattr(faults, kind) > 0
+        }
+        self._moment = Stream(chances, seed, f"{function}/moment")
+        self._factor = Stream(faults.straggler_factor, seed, f"{function}/straggler_factor")
+        self._notice = Stream(faults.notice_after, seed, f"{function}/notice_after")
+        self._again = Stream(faults.duplicate_after, seed, f"{function}/duplicate_after")
+
+    def next_attempt(self) -> frozenset[str] | None:
+        """The faults of the next attempt that is submitted; None for none."""
+        kinds = {kind for kind, chance in self._chances.items() if chance.draw() < getattr(self._faults, kind)}
+        kinds.update(self._faults.at.get(self._attempts, ()))
+        self._attempts += 1
+        return frozenset(kinds) or None
+
+    def moment(self) -> float:
+        """The share of its duration after which an invocation crashes."""
+        return self._moment.draw()
+
+    def straggler_factor(self) -> float:
+        """How many times as long an invocation takes."""
+        return self._factor.draw()
+
+    def notice_after(self) -> float:
+        """Seconds until a lost message is noticed."""
+        return self._notice.draw()
+
+    def duplicate_after(self) -> float:
+        """Seconds between a message and its duplicate."""
+        return self._again.draw()
+
+
+@dataclass(frozen=True)
+class Outages:
+    """Outages, at random or as scheduled.
+
+    Args:
+      every: seconds between the end of a random outage and the beginning of the next; None for no random ones.
+      lasting: seconds of a random outage.
+      at: scheduled outages: `(begin, end)` in seconds.
+
+    Raises:
+      TypeError: if a duration is a bare number instead of a distribution.
+      ValueError: if a scheduled outage ends before it begins.
+
+    Example:
+      >>> Outages(at=((10.0, 12.5),))
+      Outages(every=None, lasting=Constant(seconds=1.0), at=((10.0, 12.5),))
+    """
+
+    every: Delay | None = None
+    lasting: Delay = Constant(1.0)
+    at: Sequence[tuple[float, float]] = ()
+
+    def __post_init__(self) -> None:
+        check_drawn(lasting=self.lasting)
+        if self.every is not None:
+            check_drawn(every=self.every)
+        for begin, end in self.at:
+            if not 0 <= begin <= end:
+                raise ValueError(f"at=(({begin}, {end}),): an outage begins at 0 or later, and ends after it begins")
+
+
+@dataclass(frozen=True)
+class StoreFaults:
+    """The faults of a store.
+
+    Args:
+      slow: when transfers take longer.
+      slow_factor: how many times as long they then take.
+      refuse: when it does not answer; an invocation that starts then and refers to the store crashes.
+
+    Raises:
+      ValueError: if the factor is below 1.
+    """
+
+    slow: Outages = Outages()
+    slow_factor: float = 10.0
+    refuse: Outages = Outages()
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.slow_factor < math.inf:
+            raise ValueError(f"slow_factor={self.slow_factor} is below 1 or not finite")
+
+
+@register_value
+class StoreRefusedError(RuntimeError):
+    """The store did not answer an invocation."""
+
+
+@register_part("_begin", "_end", rebuilt=("_scheduled", "_gaps", "_lengths"))
+class OutageClock:
+    """Says whether there is an outage; it may only be asked about later and later times.
+
+    Args:
+      outages: their distribution, or schedule.
+      seed: of the run.
+      name: of their random stream.
+    """
+
+    def __init__(self, outages: Outages, seed: int, name: str) -> None:
+        self._scheduled = outages.at
+        self._gaps = None if outages.every is None else Stream(outages.every, seed, f"{name}/every")
+        self._lengths = Stream(outages.lasting, seed, f"{name}/lasting")
+        self._begin = self._end = -math.inf if self._gaps is None else 0.0
+
+    def now(self, instant: float) -> bool:
+        """Whether there is an outage at `instant`; its beginning belongs to it, its end does not."""
+        while self._gaps is not None and instant >= self._end:
+            before = self._end
+            self._begin = before + self._gaps.draw()
+            self._end = self._begin + self._lengths.draw()
+            if self._end == before:
+                raise ValueError(
+                    f"at {before} s an outage of no length follows another at no distance: time stands still"
+                )
+        return self._begin <= instant < self._end or any(begin <= instant < end for begin, end in self._scheduled)

@@ -1,0 +1,111 @@
+"""A recorded run as a schedule, so that another algorithm meets exactly the same delays."""
+
+import functools
+import hashlib
+import math
+from typing import NamedTuple
+
+from stellaris.runtime.endings import ENDINGS
+from stellaris.runtime.trace.trace import Trace
+from stellaris.runtime.trace.views import Events
+
+
+class RecordedCall(NamedTuple):
+    """When what happened to one invocation of a recorded run, in seconds of its clock; NaN for what did not happen."""
+
+    submitted: float
+    acquired: float
+    started: float
+    ended: float
+    ending: str
+    noticed: float  #: when the loss of its message was noticed.
+    redelivered: float  #: when its message arrived a second time.
+
+    def later(self, event: str, *, after: str, at: float, otherwise: float = math.nan) -> float:
+        """Moves the time of a recorded event, because the event before it happens at another time now.
+
+        Returns the recorded time itself, to the last bit, if the event before it happens when it did in the recording;
+        otherwise `at` plus the recorded gap.
+
+        Args:
+          event: such as `"ended"`.
+          after: the event before it.
+          at: when the event before it happens now.
+          otherwise: the drawn time, for an event before which the recorded invocation was cancelled. It is moved past
+            the instant of the cancellation, before which nothing happened in the recording.
+        """
+        before: float = getattr(self, after)
+        then: float = getattr(self, event)
+        if self.ending == "cancelled" and (math.isnan(then) or event == "ended"):
+            cancelled = self.ended if at == before else at + (self.ended - before)
+            return max(otherwise, math.nextafter(cancelled, math.inf))
+        return then if at == before else at + (then - before)
+
+
+class Recording:
+    """The starts and ends of a recorded run, for another run to repeat.
+
+    The n-th invocation of a function waits, starts, computes and ends, well or badly, as the n-th did in the recorded
+    run. As long as a system does what the recorded one did, the same happens at the same instants, to the last bit, and
+    the same versions are published then: so a system with another loss, or another cap, meets the same schedule. If it
+    submits an invocation at another instant, as a system with another aggregator will, the invocation meets the delays
+    of the recorded one from then on. An invocation without a counterpart in the recording draws its delays from the
+    deployment, and so does one whose counterpart was cancelled, from there on.
+
+    Args:
+      trace: of the recorded run.
+
+    Example:
+      >>> from stellaris.runtime import FunctionSpec, Recording, SimulatedPlatform, delays
+      >>> deployment = {"f": FunctionSpec(delays.Exponential(1.0), cold_start=delays.Exponential(1.0))}
+      >>> ends = []
+      >>> recording = None
+      >>> for seed in (1, 2):
+      ...     with SimulatedPlatform(deployment, seed=seed, replay=recording) as platform:
+      ...         _ = platform.invoke("f", lambda context: seed)
+      ...         ends.append(platform.next_completion().finished)
+      ...         recording = Recording(platform.trace)
+      >>> ends[0] == ends[1]
+      True
+    """
+
+    def __init__(self, trace: Trace) -> None:
+        table = trace.invocations()
+        noticed = _times(trace.select("noticed"))
+        redelivered = _times(trace.select("redelivered"))
+        after = math.nextafter(max((row[0] for row in trace.rows()), default=0.0), math.inf)
+        lost = ENDINGS.index("lost")
+        self._calls: dict[str, list[RecordedCall]] = {name: [] for name in table.names}
+        submitted = table.submitted.tolist()
+        acquired = table.acquired.tolist()
+        started = table.started.tolist()
+        ended = table.ended.tolist()
+        for i, (number, function, ending) in enumerate(
+            zip(table.number.tolist(), table.function.tolist(), table.ending.tolist(), strict=True)
+        ):
+            call = RecordedCall(
+                submitted=submitted[i],
+                acquired=acquired[i],
+                started=started[i],
+                ended=ended[i],
+                ending=ENDINGS[ending] if ending >= 0 else "",
+                # A loss that was not noticed by the end of the recording is noticed right after it.
+                noticed=noticed.get(number, after if ending == lost else math.nan),
+                redelivered=redelivered.get(number, math.nan),
+            )
+            self._calls[table.names[function]].append(call)
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """A hash of everything that it says."""
+        return hashlib.sha256(repr(sorted(self._calls.items())).encode()).hexdigest()[:16]
+
+    def get(self, function: str, n: int) -> RecordedCall | None:
+        """The n-th invocation of a function, from 0; None if there was none, or if it had not ended."""
+        calls = self._calls.get(function, [])
+        return calls[n] if n < len(calls) and calls[n].ending else None
+
+
+def _times(rows: Events) -> dict[int, float]:
+    """When an event happened, by invocation."""
+    return dict(zip(rows.invocation.tolist(), rows.time.tolist(), strict=True))

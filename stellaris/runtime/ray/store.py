@@ -1,0 +1,49 @@
+"""The versioned store of a cluster: versions are in Ray's object store, and cross to a node once."""
+
+from typing import Any
+
+import ray.exceptions
+
+from stellaris.runtime.ray.packing import Kept
+from stellaris.runtime.ray.session import Session
+from stellaris.runtime.references import Object, size
+from stellaris.runtime.store.store import Store
+from stellaris.runtime.store.versions import StoreFullError
+from stellaris.types import Tree
+
+
+class RayStore(Store):
+    """A `Store` whose values are in Ray's object store as well: removed there once no call holds them.
+
+    Nothing can be added once Ray was shut down: that is a RuntimeError.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._session = Session()
+
+    def publish(self, name: str, tree: Tree) -> int:
+        self._session.check()
+        return super().publish(name, _kept(name, tree))
+
+    def put(self, tree: Tree) -> Object:
+        self._session.check()
+        return super().put(_kept("object", tree))
+
+    def value(self, name: str) -> Tree:
+        kept = super().value(name)
+        assert isinstance(kept, Kept)
+        return kept.value
+
+
+def _kept(name: str, tree: Tree) -> Kept:
+    """A value, put into the object store.
+
+    Raises:
+      StoreFullError: if it has no room.
+    """
+    nbytes = size(tree)
+    try:
+        return Kept(tree, nbytes)
+    except (ray.exceptions.ObjectStoreFullError, ray.exceptions.OutOfDiskError) as error:
+        raise StoreFullError(f"{name!r}: its {nbytes:,} bytes do not fit into Ray's object store: {error}") from error
