@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int, Shaped
 
 from stellaris._core import checks, order_statistics
-from stellaris.corrections.caps import importance_ratio
+from stellaris.corrections.caps import importance_ratio, saturated
 from stellaris.corrections.effective_samples import effective_sample_fraction
 from stellaris.losses import approximate_kl
 from stellaris.types import Array, Tree, at_least_float32
@@ -64,10 +64,10 @@ class LagReport(NamedTuple):
 def lag_report(
     lag: Int[Array, "*batch"],
     log_ratio: Float[Array, "*batch"],
-    valid: Bool[Array, "*batch"],
+    valid: Shaped[Array, "*batch"],
     *,
-    clipped: Bool[Array, "*batch"] | None = None,
-    truncated: Bool[Array, "*batch"] | None = None,
+    clipped: Shaped[Array, "*batch"] | None = None,
+    truncated: Shaped[Array, "*batch"] | None = None,
     lags: int = 8,
 ) -> LagReport:
     """Counts, divergence, clipping, truncation and effective sample size of a batch, by policy lag.
@@ -81,11 +81,11 @@ def lag_report(
       lags: the number of lags to distinguish, at least 1; larger lags count as the last.
 
     Returns:
-      A `LagReport` of arrays `[lags]`.
+      A `LagReport` of arrays `[lags]`, of which only the divergence has a gradient.
 
     Raises:
       TypeError: if `log_ratio` holds integers.
-      ValueError: if the shapes differ, or `lags` is below 1.
+      ValueError: if the shapes differ, a lag is beyond int32, or `lags` is below 1.
 
     Source:
       Kong 1992, A Note on Importance Sampling using Standardized Weights, for the effective sample size.
@@ -99,19 +99,23 @@ def lag_report(
     """
     checks.floats(log_ratio=log_ratio)
     checks.same_shape(log_ratio, "log_ratio", lag=lag, valid=valid, clipped=clipped, truncated=truncated)
+    valid = checks.mask(valid, log_ratio)
+    checks.int32(lag=lag)
     if lags < 1:
         raise ValueError(f"lags={lags} is below 1")
     bucket = jnp.clip(lag, 0, lags - 1).ravel()
     # In float32 at least: narrower types cannot count far, and squares of ratios overflow in them.
-    log_ratio = jnp.asarray(log_ratio, at_least_float32(jnp.result_type(log_ratio)))
+    wide = jnp.asarray(log_ratio, at_least_float32(jnp.result_type(log_ratio)))
+    # A saturated ratio has no gradient: in float16 that of the wide one would be infinite.
+    log_ratio = jnp.where(saturated(jnp.asarray(log_ratio)) < log_ratio, jax.lax.stop_gradient(wide), wide)
     log_ratio = jnp.where(valid, log_ratio, 0.0)
-    ratio = importance_ratio(log_ratio)
+    ratio = jax.lax.stop_gradient(importance_ratio(log_ratio))
     nothing = jnp.zeros_like(ratio)
     columns = (
         jnp.ones_like(ratio),
         approximate_kl(log_ratio),
-        nothing if clipped is None else jnp.asarray(clipped),
-        nothing if truncated is None else jnp.asarray(truncated),
+        nothing if clipped is None else checks.mask(clipped, log_ratio),
+        nothing if truncated is None else checks.mask(truncated, log_ratio),
         ratio,
         jnp.square(ratio),
     )
@@ -140,7 +144,7 @@ class RatioReport(NamedTuple):
 
 def ratio_report(
     log_ratio: Float[Array, "*batch"],
-    valid: Bool[Array, "*batch"] | None = None,
+    valid: Shaped[Array, "*batch"] | None = None,
     *,
     quantiles: tuple[float, ...] = (0.0, 0.01, 0.5, 0.99, 1.0),
 ) -> RatioReport:
@@ -176,7 +180,7 @@ def ratio_report(
     for quantile in quantiles:
         checks.between_zero_and_one(quantile=quantile)
     wide = jax.lax.stop_gradient(jnp.asarray(log_ratio, at_least_float32(jnp.result_type(log_ratio))))
-    there = jnp.ones(wide.shape, bool) if valid is None else jnp.asarray(valid)
+    there = checks.mask(valid, wide)
     at = jnp.asarray(quantiles, wide.dtype)
     return RatioReport(
         order_statistics.quantiles(wide, there, at),
@@ -197,7 +201,7 @@ class VersionSpan(NamedTuple):
     oldest: Int[Array, "*batch"]
 
 
-def version_span(version: Int[Array, "T *batch"], valid: Bool[Array, "T *batch"]) -> VersionSpan:
+def version_span(version: Int[Array, "T *batch"], valid: Shaped[Array, "T *batch"]) -> VersionSpan:
     """The mean and the oldest version that chose the actions of each trajectory.
 
     Args:
@@ -209,7 +213,7 @@ def version_span(version: Int[Array, "T *batch"], valid: Bool[Array, "T *batch"]
       as its oldest version.
 
     Raises:
-      ValueError: if the shapes differ.
+      ValueError: if the shapes differ, or a version is beyond int32.
 
     Source:
       Stellaris (SC 2024): every step of a trajectory is tagged with the version that chose its action.
@@ -220,9 +224,10 @@ def version_span(version: Int[Array, "T *batch"], valid: Bool[Array, "T *batch"]
       VersionSpan(mean=Array(3.6666667, dtype=float32), oldest=Array(3, dtype=int32))
     """
     checks.same_shape(version, "version", valid=valid)
-    version = jnp.asarray(version, jnp.int32)
+    checks.int32(version=version)
+    version, valid = jnp.asarray(version, jnp.int32), checks.mask(valid, version)
     total = jnp.sum(jnp.where(valid, version, 0).astype(float), axis=0)
-    oldest = jnp.min(version, axis=0, where=jnp.asarray(valid), initial=2**31 - 1)
+    oldest = jnp.min(version, axis=0, where=valid, initial=2**31 - 1)
     return VersionSpan(total / jnp.maximum(jnp.sum(valid, axis=0), 1).astype(total.dtype), oldest)
 
 

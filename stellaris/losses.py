@@ -161,7 +161,9 @@ def approximate_kl(log_ratio: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
     """An estimate of `KL(mu || pi)` from actions of `mu`: `r - 1 - log r`, unbiased and never negative.
 
     Args:
-      log_ratio: `[...]` of actions that the behaviour policy `mu` chose.
+      log_ratio: `[...]` of actions that the behaviour policy `mu` chose. Of the same actions
+        `importance_ratio(log_ratio) * approximate_kl(-log_ratio)` estimates the other divergence, `KL(pi || mu)`, as
+        unbiased in value and gradient.
 
     Returns:
       The estimates `[...]`; their gradient is unbiased as well. `r` saturates as in `importance_ratio`. For an action
@@ -399,7 +401,7 @@ def sapo_loss(
 
     Raises:
       TypeError: if an array holds integers, or a setting is not a number.
-      ValueError: if the shapes differ, or a temperature or a constant cap is not positive.
+      ValueError: if the shapes differ, a temperature or a constant cap is not positive, or a temperature is infinite.
 
     Source:
       Gao et al. 2025, Soft Adaptive Policy Optimization, Eq. 5 and 6; its mean is over the steps of each sequence, then
@@ -413,6 +415,7 @@ def sapo_loss(
     """
     _check(log_ratio, advantage=advantage)
     checks.positive(temperature=temperature, negative_temperature=negative_temperature)
+    checks.finite(temperature=temperature, negative_temperature=negative_temperature)
     ratio = _ratio(log_ratio, ratio_cap)
     tau = jnp.where(jnp.asarray(advantage) > 0, temperature, negative_temperature).astype(jnp.result_type(ratio))
     return -4.0 / tau * jax.nn.sigmoid(tau * (ratio - 1.0)) * advantage

@@ -3,7 +3,6 @@
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from stellaris._core import checks
@@ -48,9 +47,16 @@ def rollout_capacity(
             checks.integers(**{name: number})
         else:
             checks.whole(at_least=least[name], **{name: number})
-    # NumPy's numbers as Python's: of an unsigned type the difference would be huge where it is negative.
-    version, begun, batch, max_staleness = (int(x) if isinstance(x, np.integer) else x for x in given.values())
-    allowed = (max_staleness + version + 1) * batch
-    if all(isinstance(x, int) for x in (allowed, begun)):
-        return max(allowed - begun, 0)
-    return jnp.where(allowed > begun, allowed - begun, 0)
+    version, begun, batch, max_staleness = map(_signed, given.values())
+    capacity = (max_staleness + version + 1) * batch - begun
+    return max(capacity, 0) if isinstance(capacity, int) else capacity.clip(min=0)
+
+
+def _signed(x: Any) -> Any:
+    """A number as an int, an array with a sign and of full width, so that neither bytes nor negative numbers wrap.
+
+    Numbers of int32 may still wrap, products and rollouts alike: the difference of the two is right all the same.
+    """
+    if isinstance(x, jax.Array):
+        return x.astype(int)
+    return x.astype(np.int64) if np.ndim(x) else int(x)

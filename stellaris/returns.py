@@ -26,11 +26,11 @@ from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Bool, Float
+from jaxtyping import Float, Shaped
 
 from stellaris._core import checks
 from stellaris.corrections.caps import importance_ratio
-from stellaris.types import Array, Scalar, at_least_float32
+from stellaris.types import Array, Scalar, alike, at_least_float32
 
 #: On a CPU the recurrence's loop is unrolled by two if a row has at least so many elements; measured by
 #: `python -m experiments.benchmarks losses`.
@@ -47,7 +47,7 @@ def gae(
     value: Float[Array, "T+1 *batch"],
     *,
     lambda_: Scalar = 0.95,
-    valid: Bool[Array, "T *batch"] | None = None,
+    valid: Shaped[Array, "T *batch"] | None = None,
 ) -> Float[Array, "T *batch"]:
     """Generalised advantage estimation.
 
@@ -60,7 +60,9 @@ def gae(
       lambda_: in [0, 1]. 0 gives one-step temporal differences, 1 Monte-Carlo returns minus the value. A number, or a
         traced scalar that `vmap` sweeps.
       valid: `[T, ...]`, False for steps that are not transitions (an environment's reset). Their advantage is zero, and
-        no trace crosses them. By default all steps are transitions.
+        no trace crosses them: a step that is not valid cuts, and is not skipped. To skip steps, such as tokens that the
+        policy did not choose, move the valid ones to the front; `docs/functions.md` shows how. By default all steps are
+        transitions.
 
     Returns:
       The advantages `[T, ...]`, of the dtype to which the inputs promote. The value target is
@@ -83,6 +85,7 @@ def gae(
     """
     _check_trajectory(reward=reward, discount=discount, value=value, valid=valid)
     checks.between_zero_and_one(lambda_=lambda_)
+    valid = None if valid is None else checks.mask(valid, reward)
     advantage: jax.Array = _advantages(reward, discount, value, valid, lambda_)
     return advantage
 
@@ -114,7 +117,7 @@ def vtrace(
     c_clip: Scalar = 1.0,
     pg_rho_clip: Scalar = 1.0,
     ratio_cap: Float[Array, "T *batch"] | Scalar | None = None,
-    valid: Bool[Array, "T *batch"] | None = None,
+    valid: Shaped[Array, "T *batch"] | None = None,
 ) -> VTrace:
     """V-trace: off-policy value targets and advantages.
 
@@ -140,7 +143,7 @@ def vtrace(
         where it is not below the clips; with the default clips of 1 always, since `cap >= rho >= 1`. Stellaris' IMPALA
         uses the cap instead of the clips: `rho_clip = pg_rho_clip = math.inf`.
       valid: `[T, ...]`, False for steps that are not transitions. Their target is their value, their advantage is zero,
-        and no trace crosses them.
+        and no trace crosses them: it cuts and does not skip, as in `gae`.
 
     Returns:
       `VTrace(target, advantage)`, each `[T, ...]`, of the dtype to which the inputs promote. Both are constants:
@@ -168,6 +171,7 @@ def vtrace(
     _check_trajectory(reward=reward, discount=discount, value=value, log_ratio=log_ratio, valid=valid)
     checks.per_sample(reward, "reward", checks.positive, **checks.given(ratio_cap=ratio_cap))
     checks.between_zero_and_one(lambda_=lambda_)
+    valid = None if valid is None else checks.mask(valid, reward)
     checks.not_negative(rho_clip=rho_clip, c_clip=c_clip, pg_rho_clip=pg_rho_clip)
     constants = jax.lax.stop_gradient(((reward, discount, value, log_ratio), ratio_cap))
     estimate: VTrace = _vtrace(*constants, valid, lambda_, (rho_clip, c_clip, pg_rho_clip))
@@ -251,11 +255,11 @@ def _masked(row: _Row, valid: Array | None, *terms: jax.Array) -> tuple[jax.Arra
 def _vtrace(arrays: Any, ratio_cap: Any, valid: Any, lambda_: Any, clips: Any) -> VTrace:
     dtype = jnp.result_type(*arrays)
     wide = _as(at_least_float32(dtype))
-    reward, discount, value, log_ratio = map(wide, arrays)
-    lambda_, clips = jax.lax.stop_gradient((wide(lambda_), clips))
-    rho_clip, c_clip, pg_rho_clip = map(wide, clips)
+    arrays, settings = jax.tree.map(wide, (arrays, jax.lax.stop_gradient((lambda_, clips, ratio_cap))))
+    (reward, discount, value, log_ratio), valid, (lambda_, clips, ratio_cap) = alike((arrays, valid, settings))
+    rho_clip, c_clip, pg_rho_clip = clips
     ratio = importance_ratio(log_ratio)
-    capped = ratio if ratio_cap is None else jnp.minimum(ratio, wide(ratio_cap))
+    capped = ratio if ratio_cap is None else jnp.minimum(ratio, ratio_cap)
 
     def terms(row: _Row) -> tuple[jax.Array, ...]:
         error = row(reward) + row(discount) * row(value, 1) - row(value)
@@ -276,7 +280,8 @@ def _vtrace(arrays: Any, ratio_cap: Any, valid: Any, lambda_: Any, clips: Any) -
 def _advantages(reward: Any, discount: Any, value: Any, valid: Any, lambda_: Any) -> jax.Array:
     dtype = jnp.result_type(reward, discount, value)
     wide = _as(at_least_float32(dtype))
-    advantage: jax.Array = _gae(wide(reward), wide(discount), wide(value), valid, wide(lambda_))
+    reward, discount, value, lambda_ = map(wide, (reward, discount, value, lambda_))
+    advantage: jax.Array = _gae(*alike((reward, discount, value, valid, lambda_)))
     return advantage.astype(dtype)
 
 

@@ -4,6 +4,8 @@ Arrays are time-major: `T` steps, then `B` environments (or any other batch shap
 and count published policies from 0. `value` and `observation` have one row more than `reward`, for bootstrapping.
 """
 
+import functools
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
@@ -29,7 +31,26 @@ def at_least_float32(dtype: Any) -> Any:
 
 def default_float(x: Any) -> jax.Array:
     """In JAX's default float type: float32, or float64 where it is enabled."""
-    return jnp.asarray(x).astype(float)
+    return jnp.asarray(x, float)
+
+
+def alike(tree: Tree) -> Tree:
+    """The arrays of a tree; within `jax.shard_map` each with the varying axes of all, which a loop's carry must have.
+
+    It costs nothing: the compiler drops the sums, which nothing uses, and the choices, which are known. Random keys
+    stay as they are.
+
+    Example:
+      >>> alike((jnp.ones(2), None, jnp.int32(3)))
+      (Array([1., 1.], dtype=float32), None, Array(3, dtype=int32))
+    """
+    numbers = [x for x in jax.tree.leaves(tree) if not _is_key(x)]
+    false = functools.reduce(operator.or_, (jnp.zeros_like(jnp.sum(x), bool) for x in numbers), jnp.bool_(False))
+    return jax.tree.map(lambda x: x if _is_key(x) else jnp.where(false, jnp.zeros_like(x), x), tree)
+
+
+def _is_key(x: Any) -> bool:
+    return jnp.issubdtype(jnp.result_type(x), jax.dtypes.extended)
 
 
 def largest(dtype: Any) -> float:

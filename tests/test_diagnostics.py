@@ -8,7 +8,19 @@ import jaxtyping
 import numpy as np
 import pytest
 
-from stellaris import LagReport, RatioReport, gradient_cosine, lag_report, ratio_report, version_span
+from stellaris import (
+    IMPACT,
+    PPO,
+    Batch,
+    LagReport,
+    RatioReport,
+    Trajectory,
+    gradient_cosine,
+    lag_report,
+    ratio_report,
+    sequence_log_ratio,
+    version_span,
+)
 
 
 def close(got, want, tolerance=1e-6):
@@ -105,6 +117,37 @@ def test_invalid_samples_do_not_count():
     nothing = compiled(lag, jnp.asarray(log_ratio, jnp.float32), np.zeros_like(valid), *flags)
     for name in MEANS:
         equal(getattr(nothing, name), np.zeros(4))
+
+
+@pytest.mark.parametrize("number", [2**31, 2**32 + 7, -(2**31) - 1])
+def test_versions_beyond_int32(number, unchecked):
+    """An error that names the argument, not the version to which JAX wraps them: neither in arrays nor as numbers."""
+    versions, x, there = np.array([0, number]), jnp.zeros(2), jnp.ones(2, bool)
+    with pytest.raises(ValueError, match=rf"^version={number} does not fit into int32"):
+        version_span(versions, there)
+    with pytest.raises(ValueError, match=rf"^lag={number} does not fit into int32"):
+        lag_report(versions, x, there)
+    with pytest.raises(ValueError, match=rf"^segment={number} does not fit into int32"):
+        sequence_log_ratio(x, segment=versions)
+    batch = Batch(jnp.ones((2, 1)), jnp.zeros(2, jnp.int32), x, x, x, x, versions, there)
+    network = lambda params, observation: (observation * params, observation[:, 0])  # noqa: E731
+    with pytest.raises(ValueError, match=rf"^batch\.version={number} does not fit into int32"):
+        PPO().loss(network, jnp.ones(2), batch)
+    column = jnp.zeros((2, 1))
+    trajectory = Trajectory(jnp.zeros((3, 1)), *[column] * 5, jnp.zeros((3, 1)), versions[:, None])
+    for prepare in (PPO().prepare, IMPACT().prepare):
+        with pytest.raises(ValueError, match=rf"^trajectory\.version={number} does not fit into int32"):
+            prepare(trajectory, network, jnp.ones(2))
+    with pytest.raises(ValueError, match=rf"^version={number} does not fit into int32"):
+        PPO().loss(network, jnp.ones(2), batch._replace(version=np.zeros(2, int)), version=np.array(number))
+
+
+def test_gradients_are_finite_in_float16():
+    """Of the divergence, where numbers end at 65504: `r - 1` up to where ratios saturate. Nothing else has one."""
+    x = jnp.asarray([0.5, 8.0, 11.5, 31.0, 1e4, -1e4, -math.inf], jnp.float16)
+    slope = jax.grad(lambda x: sum(map(jnp.sum, lag_report(jnp.zeros(7, jnp.int32), x, jnp.ones(7, bool)))))(x)
+    assert slope.dtype == jnp.float16
+    close(slope.astype(jnp.float32), [math.exp(0.5) - 1, math.exp(8.0) - 1, 0.0, 0.0, 0.0, -1.0, 0.0], 1e-3)
 
 
 def test_reports_add_up():

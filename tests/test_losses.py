@@ -9,11 +9,13 @@ import optax
 import pytest
 
 from stellaris import (
+    Categorical,
     approximate_kl,
     decoupled_ppo_loss,
     global_ratio_cap,
     impact_loss,
     impala_loss,
+    importance_ratio,
     ppo_loss,
     ppo_penalty_loss,
     truncated_policy_gradient_loss,
@@ -113,6 +115,27 @@ def test_approximate_kl_is_unbiased():
         estimate = lambda x: jnp.sum(jnp.exp(log_mu) * approximate_kl(jax.nn.log_softmax(x) - log_mu))  # noqa: E731
         exact = lambda x: jnp.sum(jnp.exp(log_mu) * (log_mu - jax.nn.log_softmax(x)))  # noqa: E731
         got, expected = jax.value_and_grad(estimate)(logits), jax.value_and_grad(exact)(logits)
+    jax.tree.map(lambda x, y: close(x, y, 1e-12), got, expected)
+
+
+def test_the_other_divergence_from_the_same_actions():
+    """Weighted by the ratio: its mean over the behaviour policy's actions is `KL(pi || mu)`, in value and gradient.
+
+    Without the weight it is neither that nor `KL(mu || pi)`.
+    """
+    with jax.enable_x64(True):
+        logits, behaviour = jnp.asarray(np.random.default_rng(0).normal(size=(2, 5)))
+        log_mu = jax.nn.log_softmax(behaviour)
+
+        def estimate(x, weigh=importance_ratio):
+            log_ratio = jax.nn.log_softmax(x) - log_mu
+            return jnp.sum(jnp.exp(log_mu) * weigh(log_ratio) * approximate_kl(-log_ratio))
+
+        exact = lambda x: Categorical(x).kl_divergence(Categorical(behaviour))  # noqa: E731
+        got, expected = jax.value_and_grad(estimate)(logits), jax.value_and_grad(exact)(logits)
+        unweighted = estimate(logits, jnp.ones_like)
+        for divergence in (exact(logits), Categorical(behaviour).kl_divergence(Categorical(logits))):
+            assert abs(unweighted - divergence) > 0.05
     jax.tree.map(lambda x, y: close(x, y, 1e-12), got, expected)
 
 

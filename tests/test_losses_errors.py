@@ -83,6 +83,7 @@ def raises(error, message, loss, arguments):
         (truncated_policy_gradient_loss, {"ratio_floor": -0.5}, r"ratio_floor=-0\.5 is negative or not a number"),
         (sapo_loss, {"advantage": jnp.zeros(3)}, r"advantage has shape \(3,\): expected log_ratio's \(2, 3\)"),
         (sapo_loss, {"temperature": 0.0}, r"temperature=0\.0 is not positive"),
+        (sapo_loss, {"temperature": math.inf}, "temperature=inf is not finite"),
         (sapo_loss, {"negative_temperature": -1}, "negative_temperature=-1 is not positive"),
         (sapo_loss, {"ratio_cap": jnp.ones(3)}, r"ratio_cap has shape \(3,\): expected log_ratio's \(2, 3\)"),
         (value_loss, {"target": jnp.zeros((2, 1))}, r"target has shape \(2, 1\): expected value's \(2, 3\)"),

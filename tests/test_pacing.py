@@ -102,6 +102,16 @@ def test_arrays_are_as_numbers():
     assert rollout_capacity(1, begun=np.arange(47, 50), batch=16, max_staleness=1).tolist() == [1, 0, 0]
 
 
+def test_numbers_beyond_int32():
+    """A long run: exact in NumPy's int64, and on the device, where only the difference has to fit."""
+    version, batch = 2**21 - 2, 2**10
+    begun = (version + 2) * batch - 5  # the capacity is 2**31
+    assert rollout_capacity(version, begun=begun, batch=batch, max_staleness=1) == 5
+    assert rollout_capacity(np.array([version]), begun=np.array([begun]), batch=batch, max_staleness=1).tolist() == [5]
+    wrapped = jnp.asarray(np.array([begun], np.int64).astype(np.int32))
+    assert rollout_capacity(jnp.array([version]), begun=wrapped, batch=batch, max_staleness=1).tolist() == [5]
+
+
 def test_nothing_is_compiled_twice():
     """Other numbers are no reason to."""
     rule = jax.jit(lambda v, n: rollout_capacity(v, begun=n, batch=16, max_staleness=1))
@@ -113,6 +123,11 @@ def test_nothing_is_compiled_twice():
 def test_unsigned_numbers(kind):
     """More begun than allowed is no huge number: of a scalar, of an array, and on the device."""
     assert rollout_capacity(0, begun=kind(40), batch=kind(16), max_staleness=kind(1)) == 0
+    many = [np.array([x], kind) for x in (61, 0, 64, 1)]  # (1 + 61 + 1) * 64 is more than a byte holds
+    for arrays in (many, [jnp.asarray(x) for x in many], many[:2] + [jnp.asarray(x) for x in many[2:]]):
+        for rule in (rollout_capacity, jax.jit(rollout_capacity)):
+            version, begun, batch, bound = arrays
+            assert rule(version, begun=begun, batch=batch, max_staleness=bound).tolist() == [4032]
     begun = np.array([40, 3], kind)
     assert rollout_capacity(0, begun=begun, batch=16, max_staleness=1).tolist() == [0, 29]
     assert rollout_capacity(kind(0), begun=jnp.asarray(begun), batch=16, max_staleness=1).tolist() == [0, 29]

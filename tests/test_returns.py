@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from stellaris import gae, vtrace
+from tests.test_docs import ROOT, blocks
 
 SHAPES = [(1,), (5,), (1, 3), (8, 2), (9, 2), (21, 4), (7, 2, 3), (4, 0)]
 
@@ -168,3 +169,24 @@ def test_the_platform_decides(platform, loops):
     ):
         text = jax.jit(function).trace(*arguments).lower(lowering_platforms=(platform,)).as_text()
         assert ("stablehlo.while" in text) == loops
+
+
+def test_steps_that_are_skipped():
+    """The recipe of `docs/functions.md`: as if the valid steps of a column, and the bootstrap, were all there is."""
+    (recipe,) = (block for block in blocks(ROOT / "docs" / "functions.md") if "gae_over_valid_steps" in block)
+    names = {"__name__": "functions"}
+    exec(compile(recipe, "functions.md", "exec"), names)
+    random = np.random.default_rng(0)
+    valid = random.uniform(size=(9, 6)) < np.linspace(0.0, 1.0, 6)
+    reward, discount = random.normal(size=(9, 6)), random.uniform(0.5, 1.0, size=(9, 6))
+    value = random.normal(size=(10, 6))
+    with jax.enable_x64(True):
+        got = names["gae_over_valid_steps"](*map(jnp.asarray, (reward, discount, value, valid)), 0.9)
+    expected = np.zeros((9, 6))
+    for column in range(6):
+        steps = np.flatnonzero(valid[:, column])
+        values, later = np.append(value[steps, column], value[-1, column]), 0.0
+        for k, t in reversed([*enumerate(steps)]):
+            error = reward[t, column] + discount[t, column] * values[k + 1] - values[k]
+            expected[t, column] = later = error + 0.9 * discount[t, column] * later
+    np.testing.assert_allclose(got, expected, rtol=1e-10, atol=1e-10)

@@ -35,6 +35,17 @@ def integers(**arrays: Array) -> None:
             raise TypeError(f"{name} has dtype {jnp.result_type(array)}: expected integers")
 
 
+def int32(**arrays: Any) -> None:
+    """Raises a ValueError unless every known whole number fits into int32: JAX would take another without a word."""
+    for name, array in arrays.items():
+        dtype = getattr(array, "dtype", np.dtype(int))
+        if isinstance(array, jax.core.Tracer) or not np.issubdtype(dtype, np.integer) or np.can_cast(dtype, np.int32):
+            continue
+        beyond = [int(x) for x in (np.max(array, initial=0), np.min(array, initial=0)) if not -(2**31) <= x < 2**31]
+        if beyond:
+            raise ValueError(f"{name}={beyond[0]} does not fit into int32")
+
+
 def same_shape(first: Array, of: str, **arrays: Array | None) -> None:
     """Raises a ValueError unless every array has the shape of `first`, the argument called `of`."""
     for name, array in arrays.items():
@@ -43,6 +54,11 @@ def same_shape(first: Array, of: str, **arrays: Array | None) -> None:
         _array(name, array)
         if jnp.shape(array) != jnp.shape(first):
             raise ValueError(f"{name} has shape {jnp.shape(array)}: expected {of}'s {jnp.shape(first)}")
+
+
+def mask(array: Array | None, like: Array) -> jax.Array:
+    """A mask as bools, whatever its type: of numbers, 0 is False. None stands for all of the shape of `like`."""
+    return jnp.ones(jnp.shape(like), bool) if array is None else jnp.asarray(array, bool)
 
 
 def _array(name: str, array: Any) -> None:
@@ -66,7 +82,7 @@ def given(**settings: Any) -> dict[str, Any]:
 
 
 def known(**settings: Any) -> Iterator[tuple[str, Any]]:
-    """Yields the settings whose values are known: those that are not traced.
+    """Yields the settings whose values are known, those that are not traced, as numbers on the host.
 
     Raises:
       TypeError: if a setting is not one number.
@@ -78,7 +94,8 @@ def known(**settings: Any) -> Iterator[tuple[str, Any]]:
         if np.ndim(setting) > 0:
             raise TypeError(f"{name} has shape {np.shape(setting)}: expected one number")
         if not isinstance(x, jax.core.Tracer):
-            yield name, x
+            # While a function is traced, JAX traces even the comparison of two numbers that are known.
+            yield name, np.asarray(x)[()] if isinstance(x, jax.Array) else x
 
 
 def plain(x: Any) -> Any:

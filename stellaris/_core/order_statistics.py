@@ -42,7 +42,9 @@ def largest(holds: Callable[[jax.Array], jax.Array], shape: tuple[int, ...], dty
         there = (tried <= infinity) & ((tried < least) | holds(number(jnp.maximum(tried, least))))
         return jnp.where(there, tried, found)
 
-    found = number(jnp.maximum(jax.lax.fori_loop(0, bits, halve, jnp.zeros(shape, whole)), least))
+    # Of the condition only the type counts here: within `shard_map` the start varies as it does.
+    start = jnp.zeros_like(holds(jnp.zeros(shape, dtype)), whole)
+    found = number(jnp.maximum(jax.lax.fori_loop(0, bits, halve, start), least))
     # To the condition denormal numbers may all be 0, of which the last would be found.
     return jnp.where(jnp.abs(found) < jnp.finfo(dtype).tiny, 0.0, found)  # type: ignore[no-untyped-call]
 

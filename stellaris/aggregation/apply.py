@@ -9,7 +9,7 @@ import optax
 
 from stellaris._core import eager
 from stellaris.aggregation.gradient_queue import Update
-from stellaris.types import Tree
+from stellaris.types import Tree, alike
 
 
 def apply_update(
@@ -71,8 +71,10 @@ def _step_once(
 def _step_for_each(
     optimizer: optax.GradientTransformation, update: Update, params: Tree, opt_state: Tree, extra: Mapping[str, Any]
 ) -> tuple[Tree, Tree]:
+    update, params, opt_state, extra = alike((update, params, opt_state, dict(extra)))
+
     def one(i: jax.Array, before: tuple[Tree, Tree]) -> tuple[Tree, Tree]:
-        gradient, scale, row = jax.tree.map(lambda x: x[i], (update.gradient, update.scale, dict(extra)))
+        gradient, scale, row = jax.tree.map(lambda x: x[i], (update.gradient, update.scale, extra))
         return _step(optimizer, gradient, scale, before, row)
 
     after: tuple[Tree, Tree] = jax.lax.fori_loop(0, update.count, one, (params, opt_state))

@@ -36,7 +36,7 @@ def delay_compensate(
 
     Raises:
       TypeError: if a leaf of the gradient holds integers.
-      ValueError: if the trees differ in structure or shape, or `strength` is negative.
+      ValueError: if the trees differ in structure or shape, or `strength` is negative or infinite.
 
     Source:
       Zheng et al. 2017, Asynchronous Stochastic Gradient Descent with Delay Compensation, Eq. 10; Section 6 for the
@@ -48,6 +48,7 @@ def delay_compensate(
       [3.]
     """
     checks.not_negative(strength=strength)
+    checks.finite(strength=strength)
     others = {"params_now": params_now, "params_then": params_then}
     if mean_square is not None:
         others["mean_square"] = mean_square
@@ -58,7 +59,9 @@ def delay_compensate(
         # In this order parameters that have not moved add zero, even if g * g overflows.
         return g + (factor * (now - then) * g * g).astype(jnp.result_type(g))
 
-    return jax.tree.map(compensate, gradient, *others.values())
+    with _promoting():
+        compensated: Tree = jax.tree.map(compensate, gradient, *others.values())
+    return compensated
 
 
 class MeanSquare(NamedTuple):
@@ -86,8 +89,8 @@ def add_delay_compensation(strength: Scalar, *, decay: Scalar | None = None) -> 
       the gradient was computed.
 
     Raises:
-      ValueError: if `strength` is negative or `decay` lies outside [0, 1); at an update, if `params` is missing or a
-        tree does not fit the gradient's.
+      ValueError: if `strength` is negative or infinite, or `decay` lies outside [0, 1); at an update, if `params` is
+        missing or a tree does not fit the gradient's.
 
     Source:
       Zheng et al. 2017, Asynchronous Stochastic Gradient Descent with Delay Compensation, Algorithm 2. There each
@@ -103,6 +106,7 @@ def add_delay_compensation(strength: Scalar, *, decay: Scalar | None = None) -> 
       [-1.5]
     """
     checks.not_negative(strength=strength)
+    checks.finite(strength=strength)
     if decay is not None:
         _check_decay(decay)
 
@@ -157,7 +161,9 @@ def reduce_by_gap(gradient: Tree, params_now: Tree, params_then: Tree, step_size
         gap = jnp.where(size > 0, jnp.abs(now - then) / jnp.where(size > 0, size, 1.0), 0.0)
         return (g / (1.0 + gap)).astype(jnp.result_type(g))
 
-    return jax.tree.map(reduce, gradient, params_now, params_then, step_size)
+    with _promoting():
+        reduced: Tree = jax.tree.map(reduce, gradient, params_now, params_then, step_size)
+    return reduced
 
 
 class GapAware(NamedTuple):
@@ -220,9 +226,9 @@ def gap_aware(
         seen = 1.0 - jnp.asarray(decay, float) ** state.steps.astype(float)
         started = jnp.where(seen > 0, seen, 1.0)
         size = jax.tree.map(lambda square: jnp.sqrt(square / started.astype(square.dtype)), state.mean_square)
-        updates, inner = optimizer.update(
-            reduce_by_gap(updates, params, params_then, size), state.inner, params, params_then=params_then, **extra
-        )
+        reduced = reduce_by_gap(updates, params, params_then, size)
+        with _promoting():  # optax's Adam is not strict about types
+            updates, inner = optimizer.update(reduced, state.inner, params, params_then=params_then, **extra)
         square = jax.tree.map(lambda s, step: _averaged(s, step, decay), state.mean_square, updates)
         return updates, GapAware(inner, square, state.steps + 1)
 
@@ -280,6 +286,11 @@ def limit_alignment(gradient: Tree, previous: Tree, *, limit: Scalar) -> Tree:
     return jax.tree.map(limited, gradient, orthogonal, before)
 
 
+def _promoting() -> Any:
+    """Where gradients, parameters and running means may be of different float types, strict promotion or not."""
+    return jax.numpy_dtype_promotion("standard")
+
+
 def _check_like(gradient: Tree, **trees: Tree) -> None:
     """Raises unless trees have a gradient's structure and shapes, and the gradient holds floats."""
     checks.same_structure(gradient, "gradient", **trees)
@@ -306,5 +317,6 @@ def _zeros_like(params: Tree) -> Tree:
 
 def _averaged(mean: jax.Array, x: Any, decay: Any) -> jax.Array:
     """A running mean of squares, with one more."""
-    averaged: jax.Array = decay * mean + (1.0 - decay) * jnp.square(jnp.asarray(x, mean.dtype))
+    with _promoting():
+        averaged: jax.Array = decay * mean + (1.0 - decay) * jnp.square(jnp.asarray(x, mean.dtype))
     return averaged.astype(mean.dtype)

@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, Int
 
 from stellaris._core import checks
 from stellaris.runtime.state.registry import register_value
-from stellaris.types import Tree, at_least_float32
+from stellaris.types import Tree, alike, at_least_float32
 
 #: Rows start at multiples of so many elements, for aligned vector loads.
 ALIGNMENT = 64
@@ -154,13 +154,15 @@ def push(state: AggregatorState, gradient: Tree, version: Any, *, learner: Any =
 
     Raises:
       TypeError: if the version is not a whole number.
-      ValueError: if the version is negative, or the gradient differs in structure or shape from that given to `empty`.
+      ValueError: if the version is negative or beyond int32, or the gradient differs in structure or shape from that
+        given to `empty`.
     """
     del learner
     _check_like(gradient, state.layout)
     if not jnp.issubdtype(jnp.result_type(version), jnp.integer):
         raise TypeError(f"version={version} has dtype {jnp.result_type(version)}: expected a whole number")
     checks.not_negative(version=version)
+    checks.int32(version=version)
     after: AggregatorState = _appended(state, gradient, version)
     return after
 
@@ -172,6 +174,7 @@ def queued(state: AggregatorState) -> Bool[jax.Array, "capacity"]:
 
 def staleness(state: AggregatorState, clock: Any) -> Int[jax.Array, "capacity"]:
     """The staleness of the queued gradients, oldest first; what follows them has no meaning."""
+    checks.int32(clock=clock)
     return jnp.asarray(clock - state.version[_order(state)], jnp.int32)
 
 
@@ -188,6 +191,7 @@ def take(
     state: AggregatorState, n: Any, clock: Any, weigh: Callable[[jax.Array], jax.Array], combine: str
 ) -> tuple[Update, AggregatorState]:
     """Takes the oldest `n` gradients, or all if there are fewer, weighted by staleness; the others stay in order."""
+    checks.int32(clock=clock)
     n, ages = _oldest(state, n, clock)
     # Not behind this module's `jit`, because a caller's weight may close over traced numbers.
     weight = weigh(ages)
@@ -251,15 +255,19 @@ def _mean(rows: jax.Array, order: jax.Array, weight: jax.Array, n: jax.Array) ->
     total = jnp.sum(weight)
     wide = at_least_float32(rows.dtype)
     share = (weight / jnp.where(total > 0, total, 1.0)).astype(wide)
+    rows, order, share, n = alike((rows, order, share, n))
 
     def add(i: jax.Array, sums: jax.Array) -> jax.Array:
-        return sums + share[i] * rows[order[i]].astype(wide)
+        added: jax.Array = sums + share[i] * rows[order[i]].astype(wide)
+        return added
 
-    sums: jax.Array = jax.lax.fori_loop(0, n, add, jnp.zeros(rows.shape[1:], wide))
+    sums: jax.Array = jax.lax.fori_loop(0, n, add, jnp.zeros_like(rows[0], wide))
     return sums
 
 
 def _stacked(rows: jax.Array, order: jax.Array, n: jax.Array) -> jax.Array:
+    rows, order, n = alike((rows, order, n))
+
     def copy(i: jax.Array, stacked: jax.Array) -> jax.Array:
         return stacked.at[i].set(rows[order[i]])
 

@@ -138,6 +138,7 @@ class StalenessAware:
 
     def ready(self, state: AggregatorState, clock: Any, round: Any) -> jax.Array:
         """Fresh enough, or full."""
+        checks.int32(clock=clock)
         total = jnp.sum(jnp.where(gradient_queue.queued(state), clock - state.version, 0))
         limit = self._limit(state.memory, round)
         unlimited = jnp.isinf(limit)  # infinity times a count of 0 would be NaN

@@ -277,6 +277,7 @@ class SynchronousAverage:
 
     def push(self, state: AggregatorState, gradient: Tree, version: Any, *, learner: Any = 0) -> AggregatorState:
         _check_learner(learner, self.n)
+        checks.int32(version=version)
         accepted = state.count < self.n
         last = jnp.where(accepted, version, state.memory[learner]).astype(jnp.int32)
         memory = state.memory.at[learner].set(last)
@@ -290,6 +291,7 @@ class SynchronousAverage:
 
     def admit(self, state: AggregatorState, learner: Any, clock: Any) -> jax.Array:
         _check_learner(learner, self.n)
+        checks.int32(clock=clock)
         return jnp.asarray(clock > state.memory[learner])
 
 

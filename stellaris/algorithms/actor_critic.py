@@ -85,6 +85,7 @@ def loss(
       lags: how many policy lags are told apart.
     """
     valid = jnp.asarray(batch.valid)
+    checks.int32(**checks.given(version=version), **{"batch.version": batch.version})
     truncated = jnp.zeros_like(clipped) if cap is None else importance_ratio(log_ratio) > cap
     span = version_span(jnp.ravel(batch.version), valid.ravel())
     metrics: Metrics = {

@@ -5,8 +5,9 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int, Shaped
 
+from stellaris._core import checks
 from stellaris.types import Array, Tree
 
 
@@ -27,7 +28,7 @@ class Batch(NamedTuple):
     advantage: Float[Array, "N"]  #: standardised over the batch if the configuration says so.
     target: Float[Array, "N"]  #: of the value: advantage before standardisation plus value.
     version: Int[Array, "N"]  #: of the behaviour policy.
-    valid: Bool[Array, "N"]  #: False for a sample that is no transition, and weighs nothing.
+    valid: Shaped[Array, "N"]  #: False for a sample that is no transition, and weighs nothing.
 
 
 def take(batch: Any, indices: Int[Array, "n"], *, axis: int = 0) -> Any:
@@ -114,6 +115,7 @@ def _ranking(x: jax.Array) -> jax.Array:
 
 def standardized(x: Array, valid: Array) -> jax.Array:
     """To zero mean and unit variance over valid samples; the others are zero."""
+    valid = checks.mask(valid, x)
     mean = masked_mean(x, valid)
     deviation = jnp.sqrt(masked_mean(jnp.square(x - mean), valid))
     return jnp.where(valid, (x - mean) / (deviation + 1e-8), 0.0)
@@ -121,7 +123,7 @@ def standardized(x: Array, valid: Array) -> jax.Array:
 
 def masked_mean(x: Any, valid: Array) -> jax.Array:
     """Mean over valid samples; 0 if there are none. What an invalid sample holds is never looked at."""
-    x = x.astype(float) if x.dtype == bool else x
+    x, valid = x.astype(float) if x.dtype == bool else x, checks.mask(valid, x)
     total = jnp.sum(jnp.where(valid, x, 0.0))
     return total / jnp.maximum(jnp.sum(valid), 1).astype(x.dtype)
 
@@ -129,12 +131,14 @@ def masked_mean(x: Any, valid: Array) -> jax.Array:
 def cleaned(batch: Any, *fields: str) -> Any:
     """Zeros in these fields where a sample is not valid: what multiplies a gradient of zero must be a number.
 
+    `valid` itself comes back as bools.
+
     Observations are better left as they are: a network may need more of them than zeros.
     """
-    valid = jnp.asarray(batch.valid)
+    valid = checks.mask(batch.valid, batch.log_prob)
 
     def clean(x: Array) -> jax.Array:
         mask = valid.reshape(*valid.shape, *[1] * (jnp.ndim(x) - valid.ndim))
         return jnp.where(mask, x, jnp.zeros((), jnp.result_type(x)))
 
-    return batch._replace(**{field: clean(getattr(batch, field)) for field in fields})
+    return batch._replace(valid=valid, **{field: clean(getattr(batch, field)) for field in fields})

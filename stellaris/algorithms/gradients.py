@@ -170,8 +170,9 @@ def _first(step: Any, state: tuple[Tree, Tree], indices: jax.Array, count: Any) 
         state, metrics = step(state, indices[i])
         return state, {name: _two_in_one(name, before[name], value) for name, value in metrics.items()}
 
-    shapes = jax.eval_shape(step, state, indices[0])[1]
-    nothing = {name: jax.tree.map(functools.partial(_nothing, name), value) for name, value in shapes.items()}
+    # Of these metrics only the types count: within `shard_map` sums vary as they do.
+    like = step(state, indices[0])[1]
+    nothing = {name: jax.tree.map(functools.partial(_nothing, name), value) for name, value in like.items()}
     state, sums = jax.lax.fori_loop(0, count, and_all_before, (state, nothing))
     in_one = {
         name: total if _is_sum(name, total) else total / jnp.asarray(count, total.dtype) for name, total in sums.items()
@@ -181,11 +182,11 @@ def _first(step: Any, state: tuple[Tree, Tree], indices: jax.Array, count: Any) 
 
 def _nothing(name: str, like: Any) -> jax.Array:
     """What a metric of no gradient is: what follows is added to it, or is greater."""
+    like = jnp.asarray(like)
     if not name.endswith("_max"):
-        return jnp.zeros(like.shape, like.dtype if jnp.issubdtype(like.dtype, jnp.floating) else jnp.result_type(float))
+        return jnp.zeros_like(like, like.dtype if jnp.issubdtype(like.dtype, jnp.floating) else jnp.result_type(float))
     info: Any = jnp.finfo if jnp.issubdtype(like.dtype, jnp.floating) else jnp.iinfo
-    least = info(like.dtype).min
-    return jnp.full(like.shape, least, like.dtype)
+    return jnp.full_like(like, info(like.dtype).min)
 
 
 def _two_in_one(name: str, before: Any, value: Any) -> Any:

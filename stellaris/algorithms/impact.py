@@ -6,7 +6,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int, Shaped
 
 from stellaris._core import checks
 from stellaris.algorithms import actor_critic
@@ -41,7 +41,7 @@ class TargetBatch(NamedTuple):
     target_log_ratio: Float[Array, "N"]  #: log-probability under the target policy minus the behaviour policy's.
 
     @property
-    def valid(self) -> Bool[Array, "N"]:
+    def valid(self) -> Shaped[Array, "N"]:
         """False for a sample that is no transition, and weighs nothing."""
         return self.samples.valid
 
@@ -114,8 +114,9 @@ class IMPACT:
         Returns:
           A `TargetBatch`; sample `t * B + b` is step `t` of environment `b`.
         """
+        checks.int32(**{"trajectory.version": trajectory.version})
         observation = before_the_last(trajectory.observation)
-        valid = jnp.asarray(trajectory.valid)
+        valid = checks.mask(trajectory.valid, trajectory.reward)
         policy = actor_critic.evaluate(apply_fn, target, observation, cleaned(trajectory, "action").action)
         value = jnp.concatenate([policy.value, apply_fn(target, the_last(trajectory.observation))[1]])
         log_ratio = actor_critic.log_ratio(policy.log_prob, trajectory.log_prob, valid)

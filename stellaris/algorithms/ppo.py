@@ -88,7 +88,9 @@ class PPO:
           A `Batch`; sample `t * B + b` is step `t` of environment `b`.
         """
         del apply_fn, target
-        reward, value, valid = (jnp.asarray(x) for x in (trajectory.reward, trajectory.value, trajectory.valid))
+        checks.int32(**{"trajectory.version": trajectory.version})
+        reward, value = jnp.asarray(trajectory.reward), jnp.asarray(trajectory.value)
+        valid = checks.mask(trajectory.valid, reward)
         discount = self.discount * (1.0 - jnp.asarray(trajectory.terminated, reward.dtype))
         advantage = gae(reward, discount, value, lambda_=self.lambda_, valid=valid)
         batch = Batch(

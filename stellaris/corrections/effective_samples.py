@@ -5,22 +5,24 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Bool, Float
+from jaxtyping import Float, Shaped
 
 from stellaris._core import checks
-from stellaris.types import Array, Scalar, Tree, at_least_float32
+from stellaris.types import Array, Scalar, Tree, at_least_float32, largest
 
 
 def effective_sample_fraction(
-    log_ratio: Float[Array, "*batch"], valid: Bool[Array, "*batch"] | None = None
+    log_ratio: Float[Array, "*batch"], valid: Shaped[Array, "*batch"] | None = None
 ) -> Float[jax.Array, ""]:
     """The effective sample size of importance weights as a fraction: `(sum w)^2 / (n sum w^2)`, `w = exp(log_ratio)`.
 
     It is 1 for equal weights and `1 / n` if one weight is all. The weights are not bounded, and never computed: only
     their logarithms are.
 
-    It is P3O's own cap: its loss is
-    `bounded_importance_weight(log_ratio, high=fraction).weight * impala_loss(...)` and a penalty, `(1 - fraction) * approximate_kl(-log_ratio)`, which is an estimate of `KL(pi || mu)`.
+    It is P3O's own cap: its loss is `bounded_importance_weight(log_ratio, high=fraction).weight * impala_loss(...)` plus
+    a penalty, `(1 - fraction) * KL(pi || mu)`. For actions of `mu`, `importance_ratio(log_ratio) *
+    approximate_kl(-log_ratio)` is an unbiased estimate of that divergence. The authors' code leaves out the ratio; the
+    estimate then holds for actions of `pi` only.
 
     Args:
       log_ratio: `[...]` log-probability under the policy that learns minus that under the behaviour policy: of steps,
@@ -46,11 +48,14 @@ def effective_sample_fraction(
     checks.floats(log_ratio=log_ratio)
     checks.same_shape(log_ratio, "log_ratio", valid=valid)
     wide = jnp.asarray(log_ratio, at_least_float32(jnp.result_type(log_ratio)))
-    log_weight = jax.lax.stop_gradient(wide if valid is None else jnp.where(jnp.asarray(valid), wide, -jnp.inf))
-    samples = jnp.asarray(log_weight.size if valid is None else jnp.sum(valid), wide.dtype)
+    there = checks.mask(valid, wide)
+    # Infinite weights are equal, and all there is.
+    wide = jnp.minimum(wide, largest(wide.dtype))
+    log_weight = jax.lax.stop_gradient(jnp.where(there, wide, -jnp.inf))
+    samples = jnp.sum(there).astype(wide.dtype)
     # Relative to the largest, so that neither a weight nor its square overflows.
-    largest = jnp.max(log_weight, initial=-jnp.inf)
-    weight = jnp.exp(log_weight - jnp.where(jnp.isfinite(largest), largest, 0.0))
+    top = jnp.max(log_weight, initial=-jnp.inf)
+    weight = jnp.exp(log_weight - jnp.where(jnp.isfinite(top), top, 0.0))
     squares = samples * jnp.sum(jnp.square(weight))
     fraction = jnp.square(jnp.sum(weight)) / jnp.where(squares > 0, squares, 1.0)
     return jnp.minimum(fraction, 1.0)  # which rounding may exceed

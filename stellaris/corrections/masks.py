@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Shaped
 
 from stellaris._core import checks, order_statistics
 from stellaris.types import Array, Scalar, at_least_float32
@@ -21,7 +21,7 @@ _BOUNDS = {"tv": 0.15, "kl": 0.05}
 def second_moment_mask(
     log_ratio: Float[Array, "*batch"],
     advantage: Float[Array, "*batch"],
-    valid: Bool[Array, "*batch"] | None = None,
+    valid: Shaped[Array, "*batch"] | None = None,
     *,
     bound: Scalar = 0.04,
 ) -> Bool[jax.Array, "*batch"]:
@@ -59,7 +59,8 @@ def second_moment_mask(
     checks.floats(log_ratio=log_ratio, advantage=advantage)
     checks.same_shape(log_ratio, "log_ratio", advantage=advantage, valid=valid)
     checks.not_negative(bound=bound)
-    kept: jax.Array = _of_small_squares(_constant(log_ratio), jnp.asarray(advantage), _there(log_ratio, valid), bound)
+    there = checks.mask(valid, log_ratio)
+    kept: jax.Array = _of_small_squares(_constant(log_ratio), jnp.asarray(advantage), there, bound)
     return kept
 
 
@@ -182,7 +183,7 @@ class ClipWidths(NamedTuple):
 
 def adaptive_clip(
     log_ratio: Float[Array, "*batch"],
-    valid: Bool[Array, "*batch"] | None = None,
+    valid: Shaped[Array, "*batch"] | None = None,
     *,
     clip: Scalar = 0.2,
     clip_high: Scalar | None = None,
@@ -192,7 +193,8 @@ def adaptive_clip(
 
     With `x = |log_ratio|` and `q` its quantile over the batch, `c = min(2 / (1 + (x / q)^2), 1)`: 1 for all but the
     largest. A sample with a ratio above 1 has the widths `(clip, c * clip_high)`, any other `(c * clip, clip_high)`.
-    So the way back to the behaviour policy is never narrowed.
+    So the way back to the behaviour policy is never narrowed. Where `q` is 0, as in a batch that is nearly all fresh,
+    whatever has moved has the width 0 on its side: the limit of ever smaller quantiles.
 
     Args:
       log_ratio: `[...]`, a whole batch: log-probability under the policy that learns minus that under the behaviour
@@ -226,14 +228,16 @@ def adaptive_clip(
     checks.between_zero_and_one(quantile=quantile)
     moved = _constant(log_ratio)
     distance = jnp.abs(moved)
-    (threshold,) = order_statistics.quantiles(distance, _there(log_ratio, valid), jnp.asarray(quantile)[None])
+    (threshold,) = order_statistics.quantiles(distance, checks.mask(valid, distance), jnp.asarray(quantile)[None])
     # The inverse of the quotient, at most 1, which does not overflow: infinitely far it is 0.
     beyond = distance > threshold
     inverse = jnp.where(beyond, threshold, 1.0) / jnp.where(beyond, distance, 1.0)
     share = 2.0 * jnp.square(inverse) / (1.0 + jnp.square(inverse))
-    narrowed = jnp.where(threshold > 0, share, 1.0)
-    high = clip if clip_high is None else clip_high
-    low, high = jnp.where(moved > 0, clip, clip * narrowed), jnp.where(moved > 0, high * narrowed, high)
+    # An infinite width stays so: times a share of 0 it would not be a number.
+    low, high = (
+        jnp.where(narrowed & jnp.isfinite(width), width * share, width)
+        for width, narrowed in ((clip, moved <= 0), (clip if clip_high is None else clip_high, moved > 0))
+    )
     dtype = jnp.result_type(log_ratio)
     return ClipWidths(low.astype(dtype), high.astype(dtype))
 
@@ -241,10 +245,6 @@ def adaptive_clip(
 def _constant(x: Array) -> jax.Array:
     """Without a gradient, in float32 at least: squares and differences of narrower numbers lose their digits."""
     return jax.lax.stop_gradient(jnp.asarray(x, at_least_float32(jnp.result_type(x))))
-
-
-def _there(like: Array, valid: Array | None) -> jax.Array:
-    return jnp.ones(jnp.shape(like), bool) if valid is None else jnp.asarray(valid)
 
 
 def _bernoulli_kl(log_q: jax.Array, log_p: jax.Array) -> jax.Array:

@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int, Shaped
 
 from stellaris._core import checks
 from stellaris.types import Array, at_least_float32
@@ -14,7 +14,7 @@ from stellaris.types import Array, at_least_float32
 
 def sequence_log_ratio(
     log_ratio: Float[Array, "T *batch"],
-    valid: Bool[Array, "T *batch"] | None = None,
+    valid: Shaped[Array, "T *batch"] | None = None,
     *,
     segment: Int[Array, "T *batch"] | None = None,
     over: str = "sum",
@@ -42,7 +42,8 @@ def sequence_log_ratio(
 
     Raises:
       TypeError: if `log_ratio` holds integers, or `segment` does not.
-      ValueError: if the shapes differ, there is no time axis, or `over` is neither of its values.
+      ValueError: if the shapes differ, there is no time axis, a segment is beyond int32, or `over` is neither of its
+        values.
 
     Source:
       Zheng et al. 2025, Group Sequence Policy Optimization, Eq. 7, for the mean, and Eq. 14 for GSPO-token.
@@ -64,9 +65,10 @@ def sequence_log_ratio(
         raise ValueError(f"over={over!r} is neither 'sum' nor 'mean'")
     if segment is not None:
         checks.integers(segment=segment)
+        checks.int32(segment=segment)
     # In float32 at least: a long sum of narrower numbers loses its digits, and a mean close to 0 has none to lose.
     steps = jnp.asarray(log_ratio, at_least_float32(jnp.result_type(log_ratio)))
-    there = jnp.ones(steps.shape, bool) if valid is None else jnp.asarray(valid)
+    there = checks.mask(valid, steps)
     add_up = functools.partial(_totals, segment=segment)
     total = add_up(jnp.where(there, steps, 0.0))
     return total if over == "sum" else total / jnp.maximum(add_up(there.astype(jnp.int32)), 1).astype(total.dtype)
@@ -118,7 +120,7 @@ def approximate_proximal_log_ratio(
     checks.integers(staleness=staleness)
     checks.same_shape(log_ratio, "log_ratio", staleness=staleness)
     log_ratio = jax.lax.stop_gradient(jnp.asarray(log_ratio))
-    versions = jnp.maximum(jnp.asarray(staleness), 1).astype(log_ratio.dtype)
+    versions = jnp.maximum(jnp.asarray(staleness, log_ratio.dtype), 1.0)
     share = 1.0 - 1.0 / versions
     # An action that has become impossible has the log-ratio minus infinity, of which 0 times is not a number.
     return share * jnp.where(share > 0, log_ratio, 0.0)

@@ -43,6 +43,10 @@ def bounded_importance_weight(
     `r = exp(log_ratio)`. With `outside="clamp"` every sample is kept; with `low=0` that is truncation. With
     `outside="mask"` a sample whose ratio is outside `[low, high]` has the weight 0 and is not kept.
 
+    With either, a log-ratio that is NaN gives the weight NaN and is kept: a policy that has failed shows in the loss,
+    instead of learning from fewer and fewer samples. Where padding holds NaN, pass `jnp.where(valid, log_ratio, 0.0)`,
+    or `sequence_log_ratio` with `valid`.
+
     Which ratio is meant is decided by `log_ratio`: that of a step as it is, that of a whole sequence or its geometric
     mean from `sequence_log_ratio`. Numerator and denominator are the caller's as well: `pi / behaviour`, or
     `proximal / behaviour` beside a loss whose own ratio is `pi / proximal`. A loss whose ratio is already
@@ -97,8 +101,9 @@ def bounded_importance_weight(
     least, most = (jax.lax.stop_gradient(jnp.asarray(bound, ratio.dtype)) for bound in (low, high))
     if outside == "clamp":
         return BoundedImportanceWeight(jnp.clip(ratio, least, most), jnp.ones(ratio.shape, bool))
-    kept = (ratio >= least) & (ratio <= most)
-    return BoundedImportanceWeight(jnp.where(kept, ratio, 0.0), jnp.asarray(kept))
+    dropped = (ratio < least) | (ratio > most)
+    # Clipped all the same, so that a bound that is NaN gives NaN.
+    return BoundedImportanceWeight(jnp.where(dropped, 0.0, jnp.clip(ratio, least, most)), jnp.logical_not(dropped))
 
 
 def vespo_weight(
@@ -128,7 +133,7 @@ def vespo_weight(
 
     Raises:
       TypeError: if an array holds integers, or a setting is not a number.
-      ValueError: if the shapes differ, or a setting is negative.
+      ValueError: if the shapes differ, or a setting is negative or infinite.
 
     Source:
       Shen et al. 2026, VESPO: Variational Sequence-Level Soft Policy Optimization for Stable Off-Policy LLM Training,
@@ -142,7 +147,9 @@ def vespo_weight(
     """
     checks.floats(log_ratio=log_ratio, advantage=advantage)
     checks.same_shape(log_ratio, "log_ratio", advantage=advantage)
-    checks.not_negative(power=power, decay=decay, negative_power=negative_power, negative_decay=negative_decay)
+    settings = {"power": power, "decay": decay, "negative_power": negative_power, "negative_decay": negative_decay}
+    checks.not_negative(**settings)
+    checks.finite(**settings)
     log_ratio = jax.lax.stop_gradient(saturated(log_ratio))
     negative = jnp.asarray(advantage) < 0
     k = jnp.where(negative, negative_power, power).astype(log_ratio.dtype)

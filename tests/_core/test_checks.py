@@ -58,6 +58,9 @@ def test_known_numbers_are_those_that_are_not_traced(unchecked):
     seen = []
     jax.jit(lambda x: seen.extend(checks.known(x=x, y=2)))(1.0)
     assert seen == [("y", 2)]
+    array = jnp.float32(-1.0)
+    with pytest.raises(ValueError, match=r"^x=-1\.0 is not positive"):
+        jax.jit(lambda y: checks.positive(x=array) or y)(1.0)
     for value, message in (("1", "x='1' is not a number"), ([1], r"x=\[1\] is not a number"), (None, "x=None is not")):
         fails(TypeError, message, lambda value=value: list(checks.known(x=value)))
     fails(TypeError, r"x has shape \(1,\): expected one number", lambda: list(checks.known(x=np.ones(1))))

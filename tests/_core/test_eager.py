@@ -6,6 +6,11 @@ One table for all of them; a function that is exported and not in the table fail
 import functools
 import gc
 import inspect
+import itertools
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import chex
 import jax
@@ -46,7 +51,8 @@ def apply_fn(params, observation):
 
 
 def params(n):
-    return {"policy": x(n, 3, 2), "value": x(n + 1, 3)}
+    both = x(n, 3, 3)
+    return {"policy": both[:, :2], "value": both[:, 2]}
 
 
 def peers(n):
@@ -80,11 +86,12 @@ adaptive = optax.chain(
 
 
 def batch(n):
-    return ppo.prepare(trajectory(n))
+    return ppo.prepare(trajectory(n))._replace(valid=mask(n + 1).ravel())
 
 
 def target_batch(n):
-    return impact.prepare(trajectory(n), apply_fn, params(n))
+    batch = impact.prepare(trajectory(n), apply_fn, params(n))
+    return batch._replace(samples=batch.samples._replace(valid=mask(n + 1).ravel()))
 
 
 def update(n, combine="mean"):
@@ -113,15 +120,29 @@ AGGREGATORS = {
     "synchronous": stellaris.synchronous(3),
 }
 queues = {name: aggregator.init(tree(0)) for name, aggregator in AGGREGATORS.items()}
+
+
+def learned(params, n, **count):
+    """Several steps of PPO."""
+    indices = ppo.minibatches(jax.random.key(n), batch(n))
+    return learn(ppo, apply_fn, params, optimizer.init(params), batch(n), indices, **count)
+
+
 gaussian = DiagonalGaussian(x(0, B, 3), x(1, 3))
 categorical = Categorical(x(0, B, 3))
 
 #: What each function does with the arrays of one call, by name, and after a comma in which form.
 CALLS = {
     "gae": lambda n: stellaris.gae(x(n), x(n), v(n), valid=mask(n)),
+    "gae, masked gradient": lambda n: jax.grad(lambda r: jnp.sum(stellaris.gae(r, r, v(n), valid=mask(n))))(x(n)),
     "gae, swept": lambda n: jax.vmap(lambda s: stellaris.gae(x(n), x(n), v(n), lambda_=s))(jnp.linspace(0.0, 1.0, 3)),
     "gae, gradient": lambda n: jax.grad(lambda r, s: jnp.sum(stellaris.gae(r, r, v(n), lambda_=s)), (0, 1))(x(n), 0.9),
+    "gae, constants": lambda n: stellaris.gae(jnp.ones((T, B)), jnp.full((T, B), 0.9), v(n)),
+    "gae, gradient, constants": lambda n: jax.grad(
+        lambda value, s: jnp.sum(stellaris.gae(jnp.ones((T, B)), jnp.full((T, B), 0.9), value, lambda_=s)), (0, 1)
+    )(v(n), 0.9),
     "vtrace": lambda n: stellaris.vtrace(x(n), x(n), v(n), x(n), ratio_cap=jnp.exp(x(n)), valid=mask(n)),
+    "vtrace, constants": lambda n: stellaris.vtrace(jnp.ones((T, B)), jnp.full((T, B), 0.9), v(n), x(n)),
     "vtrace, gradient": lambda n: jax.grad(lambda r: jnp.sum(stellaris.vtrace(r, r, v(n), r).target))(x(n)),
     "importance_ratio": lambda n: stellaris.importance_ratio(x(n)),
     "global_ratio_cap": lambda n: stellaris.global_ratio_cap(x(n)),
@@ -210,16 +231,15 @@ CALLS = {
     "PPO.minibatches": lambda n: ppo.minibatches(jax.random.key(n), batch(n)),
     "PPO.select": lambda n: ppo.select(batch(n), jnp.arange(3)),
     "PPO.loss": lambda n: ppo.loss(apply_fn, params(n), batch(n), peers(n), version=n),
-    "update": lambda n: learn(
-        ppo, apply_fn, params(n), optimizer.init(params(n)), batch(n), ppo.minibatches(jax.random.key(n), batch(n))
-    ),
+    "update": lambda n: learned(params(n), n),
+    "update, counted": lambda n: learned(params(n), n, count=n + 1),
     "IMPALA.prepare": lambda n: impala.prepare(trajectory(n)),
     "IMPALA.minibatches": lambda n: impala.minibatches(jax.random.key(n), trajectory(n)),
     "IMPALA.select": lambda n: impala.select(trajectory(n), jnp.arange(2)),
     "IMPALA.optimizer": lambda n: linked(impala.optimizer(), n),
     "IMPALA.loss": lambda n: impala.loss(apply_fn, params(n), trajectory(n), peers(n), version=n),
     "IMPACT.optimizer": lambda n: linked(impact.optimizer(), n),
-    "IMPACT.prepare": lambda n: target_batch(n),
+    "IMPACT.prepare": lambda n: impact.prepare(trajectory(n), apply_fn, params(n)),
     "IMPACT.minibatches": lambda n: impact.minibatches(jax.random.key(n), target_batch(n)),
     "IMPACT.select": lambda n: impact.select(target_batch(n), jnp.arange(3)),
     "IMPACT.loss": lambda n: impact.loss(apply_fn, params(n), target_batch(n), peers(n), version=n),
@@ -239,7 +259,7 @@ for name, aggregator in AGGREGATORS.items():
         f"{maker}.init{suffix}": lambda n, a=aggregator: a.init(tree(n)),
         f"{maker}.push{suffix}": lambda n, a=aggregator, q=queues[name]: a.push(q, tree(n), n, learner=n % 3),
         f"{maker}.ready{suffix}": lambda n, a=aggregator, q=queues[name]: a.ready(q, n, n),
-        f"{maker}.pop{suffix}": lambda n, a=aggregator, q=queues[name]: a.pop(q, n, n),
+        f"{maker}.pop{suffix}": lambda n, a=aggregator, q=queues[name]: a.pop(a.push(q, tree(n), n), n, n),
         f"{maker}.admit{suffix}": lambda n, a=aggregator, q=queues[name]: a.admit(q, n % 3, n),
     }
 #: Calls of optax's alone: its Adam raises a float to an integer's power.
@@ -263,6 +283,54 @@ def test_the_table_holds_every_public_function():
     expected = (set(FUNCTIONS) - makers) | (set(METHODS) - protocol)
     expected |= {f"{maker}.{method}" for maker in makers for method in methods}
     assert {name.partition(", ")[0] for name in CALLS} == expected
+
+
+#: Calls of functions that take `valid`, and of those that learn from what holds it.
+MASKED = [
+    name
+    for name in CALLS
+    if "valid" in inspect.signature(FUNCTIONS.get(name.partition(", ")[0], len)).parameters
+    or name.partition(", ")[0] in ("gradient", "update", "PPO.prepare", "IMPACT.prepare")
+    or name.endswith(".loss")
+]
+
+
+@pytest.mark.parametrize("name", MASKED)
+def test_masks_are_bools_or_numbers(name, monkeypatch):
+    """A number is False where it is 0, as in trainers of language models: results have the same values and types."""
+    bools = mask
+    expected = called(name, 1)
+    for dtype in ("int32", "bfloat16"):
+        monkeypatch.setattr(sys.modules[__name__], "mask", lambda n, d=dtype: bools(n).astype(d))
+        got = called(name, 1)
+        jax.tree.map(np.testing.assert_array_equal, got, expected)
+        assert [y.dtype for y in jax.tree.leaves(got)] == [y.dtype for y in jax.tree.leaves(expected)]
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_within_shard_map(name, monkeypatch):
+    """All arrays, or some, differ between the devices: the types fit, as JAX checks by default."""
+    same = x
+    for of in ((0, 1), (0,), (1,)):
+        count = itertools.count()
+
+        def differing(n, *shape, of=of, count=count):
+            device = jax.lax.axis_index("devices").astype(jnp.float32)
+            return same(n, *shape) + (device if next(count) % 2 in of else 0.0)
+
+        monkeypatch.setattr(sys.modules[__name__], "x", differing)
+        results = lambda: jax.tree.map(lambda y: jnp.asarray(y)[None], CALLS[name](1))  # noqa: E731
+        mesh = jax.make_mesh((1,), ("devices",))
+        jax.eval_shape(jax.shard_map(results, mesh=mesh, in_specs=(), out_specs=jax.P("devices")))
+
+
+def test_two_devices():
+    """All tests in `two_devices.py`, in a process of their own, because JAX counts devices once."""
+    here = Path(__file__).parent
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(here / "two_devices.py")]
+    devices = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"}
+    run = subprocess.run(command, env=os.environ | devices, capture_output=True, text=True, cwd=here.parent)
+    assert run.returncode == 0, run.stdout + run.stderr
 
 
 @pytest.fixture

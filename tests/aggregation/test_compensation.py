@@ -182,12 +182,12 @@ def test_a_gradient_of_integers():
             delay_compensate(GRADIENT | {"w": leaf}, NOW, THEN, 0.5)
 
 
-@pytest.mark.parametrize("strength", [-0.5, math.nan])
+@pytest.mark.parametrize("strength", [-0.5, math.nan, math.inf])
 @pytest.mark.usefixtures("unchecked")
 def test_a_strength_out_of_its_range(strength):
     """Found when the transformation is made, not when it is first used."""
     for function in (functools.partial(delay_compensate, GRADIENT, NOW, THEN), add_delay_compensation):
-        with pytest.raises(ValueError, match=f"strength={strength} is negative or not a number"):
+        with pytest.raises(ValueError, match=f"strength={strength} is (negative or not a number|not finite)"):
             function(strength)
 
 
@@ -489,6 +489,35 @@ def test_steps_keep_the_types_of_gradients(name, dtype):
             state = after
         assert step.dtype == dtype
         assert state.mean_square.dtype == (jnp.float64 if dtype == jnp.float64 else jnp.float32)
+
+
+STRICT = {
+    "delay_compensate": lambda g, p: delay_compensate(g, p, 2 * p, jnp.float32(0.5)),
+    "add_delay_compensation": lambda g, p: stepped(add_delay_compensation(jnp.float32(0.5)), g, p),
+    "adaptive": lambda g, p: stepped(add_delay_compensation(2.0, decay=jnp.float32(0.9)), g, p),
+    "reduce_by_gap": lambda g, p: reduce_by_gap(g, p, 2 * p, jnp.full(2, 0.1, jnp.float32)),
+    "gap_aware": lambda g, p: stepped(gap_aware(optax.sgd(0.1), decay=jnp.float32(0.9)), g, p),
+    "gap_aware, Adam": lambda g, p: stepped(gap_aware(optax.adam(0.1)), g, p),
+    "limit_alignment": lambda g, p: limit_alignment(g, 2 * p, limit=jnp.float32(0.5)),
+}
+
+
+def stepped(transform, g, p):
+    """The second of two steps."""
+    _, state = transform.update(g, transform.init(p), p, params_then=2 * p)
+    return transform.update(g, state, p, params_then=2 * p)[0]
+
+
+@pytest.mark.parametrize("name", STRICT)
+@pytest.mark.parametrize("dtypes", [("bfloat16", "bfloat16"), ("bfloat16", "float32"), ("float16", "float32")])
+def test_strict_promotion(name, dtypes):
+    """Gradients, parameters and settings of different types: as under standard promotion, to the bit."""
+    g, p = (jnp.asarray([0.5, -2.0], dtype) for dtype in dtypes)
+    expected = STRICT[name](g, p)
+    with jax.numpy_dtype_promotion("strict"):
+        got = STRICT[name](g, p)
+    assert got.dtype == expected.dtype
+    np.testing.assert_array_equal(got.astype(jnp.float32), expected.astype(jnp.float32))
 
 
 @pytest.mark.parametrize("name", TRANSFORMS)

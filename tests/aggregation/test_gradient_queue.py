@@ -1,5 +1,6 @@
 """The queue within every aggregator: overflow, slots, dtypes, donation, compilation, and errors at a push."""
 
+import contextlib
 import functools
 from collections import Counter
 from random import Random
@@ -12,6 +13,7 @@ import pytest
 
 from stellaris import apply_update, softsync, staleness_aware, staleness_weight
 from stellaris.aggregation import gradient_queue
+from stellaris.aggregation.staleness_aware import StalenessAware
 from tests.aggregation.aggregators import (
     CASES,
     KINDS,
@@ -355,6 +357,24 @@ def test_dtypes_are_kept(combine):
             assert jax.tree.map(lambda x: x.dtype, got) == jax.tree.map(lambda x: x.dtype, want)
         exact = update.gradient["x"] if combine == "mean" else update.gradient["x"][0]
     np.testing.assert_array_equal(exact, np.ones(2))
+
+
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("number", [2**32 + 7, np.int64(2**32 + 7), np.array(2**31), np.uint32(2**31)], ids=repr)
+def test_versions_and_clocks_beyond_int32(name, number, unchecked):
+    """An error, not the version to which JAX wraps them, wherever they are used."""
+    aggregator, state = CASES[name].aggregator, filled(CASES[name].aggregator, (0,))
+    with pytest.raises(ValueError, match=rf"^version={number} does not fit into int32"):
+        aggregator.push(state, gradient(1), number)
+    with pytest.raises(ValueError, match=rf"^clock={number} does not fit into int32"):
+        aggregator.pop(state, number, 0)
+    uses = {
+        "ready": isinstance(aggregator, StalenessAware) or name == "dropping from 3",
+        "admit": name == "synchronous",
+    }
+    for call, arguments in (("ready", (number, 0)), ("admit", (0, number))):
+        with pytest.raises(ValueError, match=rf"^clock={number} does") if uses[call] else contextlib.nullcontext():
+            getattr(aggregator, call)(state, *arguments)
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -21,6 +21,16 @@ from stellaris import (
 )
 
 
+@pytest.mark.parametrize("weight", [staleness_weight, polynomial_weight, hinge_weight])
+def test_staleness_beyond_int32(weight, unchecked):
+    """As of a number near it, not of the one to which 32 bits would wrap."""
+    near = weight(np.array([2**31 - 1, 7]))
+    for kind in (np.int64, np.uint32):
+        got = weight(np.array([2**31 + 7, 7], kind))
+        np.testing.assert_allclose(got, near, rtol=1e-6)
+    np.testing.assert_allclose(weight(np.int64(2**31 + 7)), near[0], rtol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("staleness", "smoothness", "weight"),
     [

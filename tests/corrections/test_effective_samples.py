@@ -15,6 +15,7 @@ from stellaris import (
     bounded_importance_weight,
     effective_sample_fraction,
     impala_loss,
+    importance_ratio,
     lag_report,
     scale_by_effective_samples,
 )
@@ -62,6 +63,8 @@ def test_fraction_is_a_loop(seed, spread):
         ([], 0.0),
         ([3.0, 1.0], 0.8),
         ([1e30, 1.0], 0.5),
+        ([math.inf, 1.0, 1.0], 1 / 3),  # one weight is all
+        ([math.inf, math.inf, 0.0, 1.0], 0.5),
     ],
 )
 def test_fraction_by_hand(weights, expected):
@@ -116,7 +119,7 @@ def test_fractions_under_vmap():
 
 
 def test_p3o():
-    """Its loss in plain Python: `-sg(min(r, ess)) A log pi + (1 - ess) (l + exp(-l) - 1)`, value and gradient."""
+    """Its loss in plain Python: `-sg(min(r, ess)) A log pi + (1 - ess) (r l - r + 1)`, value and gradient."""
     random = np.random.default_rng(0)
     log_prob, behaviour, advantage = random.normal(size=(3, 30))
     log_prob -= 2.0
@@ -124,18 +127,19 @@ def test_p3o():
     ess = loop(log_ratio, np.ones(30))
     assert 0.05 < ess < 0.95
     value = [
-        -min(math.exp(x), ess) * a * p + (1 - ess) * (x + math.exp(-x) - 1)
+        -min(math.exp(x), ess) * a * p + (1 - ess) * (math.exp(x) * (x - 1) + 1)
         for x, a, p in zip(log_ratio, advantage, log_prob, strict=True)
     ]
     slope = [
-        -min(math.exp(x), ess) * a + (1 - ess) * (1 - math.exp(-x)) for x, a in zip(log_ratio, advantage, strict=True)
+        -min(math.exp(x), ess) * a + (1 - ess) * math.exp(x) * x for x, a in zip(log_ratio, advantage, strict=True)
     ]
 
     def loss(log_prob):
         log_ratio = log_prob - behaviour + 2.0
         ess = effective_sample_fraction(log_ratio)
         weight = bounded_importance_weight(log_ratio, high=ess).weight
-        return weight * impala_loss(log_prob, jnp.asarray(advantage)) + (1 - ess) * approximate_kl(-log_ratio)
+        penalty = importance_ratio(log_ratio) * approximate_kl(-log_ratio)
+        return weight * impala_loss(log_prob, jnp.asarray(advantage)) + (1 - ess) * penalty
 
     with jax.enable_x64(True):
         close(loss(jnp.asarray(log_prob)), value)

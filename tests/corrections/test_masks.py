@@ -229,10 +229,24 @@ def test_adaptive_widths_by_hand():
 
 
 def test_where_nothing_has_moved_nothing_is_narrowed():
-    """A quantile of 0: a batch without lag, and one in which hardly anything has moved; and none that is valid."""
-    for log_ratio, valid in ((jnp.zeros(5), None), (jnp.eye(1, 20, 3)[0], None), (jnp.arange(5.0), jnp.zeros(5, bool))):
-        got = adaptive_clip(log_ratio, valid, clip=0.2, clip_high=0.3)
-        equal(got, ClipWidths(*(np.full(log_ratio.shape, np.float32(width)) for width in (0.2, 0.3))))
+    """A batch without lag."""
+    got = adaptive_clip(jnp.zeros(5), clip=0.2, clip_high=0.3)
+    equal(got, ClipWidths(*(np.full(5, np.float32(width)) for width in (0.2, 0.3))))
+
+
+def test_widths_do_not_jump_at_a_quantile_of_zero():
+    """Where nearly all is fresh, the few samples that have moved are narrowed to 0, as by any quantile near 0."""
+    far = jnp.where(jnp.arange(100) < 95, 0.0, jnp.where(jnp.arange(100) < 98, 1.0, -1.0))
+    got = adaptive_clip(far)
+    equal(got.high, np.where(far > 0, 0.0, np.float32(0.2)))
+    equal(got.low, np.where(far < 0, 0.0, np.float32(0.2)))
+    for near in (1e-30, 1e-6):
+        jax.tree.map(
+            lambda x, y: close(x, y, 1e-11), adaptive_clip(far, clip=0.2), adaptive_clip(jnp.where(far == 0, near, far))
+        )
+    infinite = adaptive_clip(far, clip=math.inf, clip_high=0.3)  # a side without a bound stays without one
+    equal(infinite.low, np.full(100, math.inf))
+    equal(infinite.high, np.where(far > 0, 0.0, np.float32(0.3)))
 
 
 # ---- all of them ----------------------------------------------------------------------------------------------------

@@ -189,7 +189,7 @@ def p3o(x, d):
     log_ratio = x - d.behaviour
     ess = effective_sample_fraction(log_ratio, d.valid)
     weighted = bounded_importance_weight(log_ratio, high=ess).weight * impala_loss(x, d.a)
-    return over_steps(weighted + (1.0 - ess) * approximate_kl(-log_ratio), d)
+    return over_steps(weighted + (1.0 - ess) * importance_ratio(log_ratio) * approximate_kl(-log_ratio), d)
 
 
 # ---- the papers': of the same, and of x as it was, in plain Python ---------------------------------------------------
@@ -345,7 +345,7 @@ def paper_p3o(r, i, x, was, d):
     ratios = [detached_ratio(j, was, d) for j in STEPS]
     ess = math.fsum(ratios) ** 2 / (len(ratios) * math.fsum(w * w for w in ratios))
     log_ratio = x[i] - d.behaviour[i]
-    penalty = (1 - ess) * (log_ratio + math.exp(-log_ratio) - 1)
+    penalty = (1 - ess) * r * (log_ratio + math.exp(-log_ratio) - 1)
     return min(detached_ratio(i, was, d), ess) * d.a[i] * x[i] - penalty
 
 

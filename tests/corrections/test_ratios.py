@@ -291,6 +291,12 @@ def test_approximate_proximal_by_hand(staleness, share):
     close(got, [-2.0 * share, 0.5 * share], 1e-6)
 
 
+def test_approximate_proximal_of_any_age():
+    """Beyond int32 as well, where it is nearly the policy that learns."""
+    got = approximate_proximal_log_ratio(jnp.ones(2), np.array([2**32 + 1, 2]))
+    close(got, [1.0, 0.5], 1e-6)
+
+
 def test_approximate_proximal_is_a_constant():
     """No gradient; an impossible action of no staleness has the log-ratio 0, not NaN, and else minus infinity."""
     x, staleness = jnp.array([0.5, -jnp.inf, -jnp.inf, 1e4]), jnp.array([3, 1, 2, 4])

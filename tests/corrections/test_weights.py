@@ -7,7 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stellaris import BoundedImportanceWeight, bounded_importance_weight, importance_ratio, vespo_weight
+from stellaris import (
+    BoundedImportanceWeight,
+    bounded_importance_weight,
+    importance_ratio,
+    sequence_log_ratio,
+    vespo_weight,
+)
 
 
 def close(got, want, tolerance=1e-12):
@@ -72,6 +78,22 @@ def test_bounds_by_hand():
     clamped = bounded_importance_weight(log_ratio, low=low, high=high)
     equal(clamped.kept, [True] * 5)
     close(clamped.weight, [low, low, 1.0, high, high], 1e-6)
+
+
+@pytest.mark.parametrize("outside", ["clamp", "mask"])
+def test_what_is_not_a_number_is_seen(outside):
+    """It stays one and is kept, so that a loss shows it; padding is left out by a mask of its own."""
+    log_ratio = jnp.array([math.nan, 0.0, 3.0, math.nan])
+    found = bounded_importance_weight(log_ratio, low=0.5, high=2.0, outside=outside)
+    equal(found.weight, [math.nan, 1.0, 2.0 if outside == "clamp" else 0.0, math.nan])
+    equal(found.kept, [True, True, outside == "clamp", True])
+    unknown = bounded_importance_weight(jnp.zeros(2), low=jnp.array([math.nan, 0.0]), high=jnp.array([1.0, math.nan]))
+    equal(unknown, BoundedImportanceWeight(np.full(2, math.nan), np.ones(2, bool)))
+    valid = ~jnp.isnan(log_ratio)
+    clean = bounded_importance_weight(jnp.where(valid, log_ratio, 0.0), low=0.5, high=2.0, outside=outside)
+    assert np.isfinite(jnp.where(valid, clean.weight, 0.0)).all()
+    whole = sequence_log_ratio(jnp.stack([log_ratio, log_ratio]), jnp.stack([valid, valid]))
+    assert np.isfinite(bounded_importance_weight(whole, outside=outside).weight).all()
 
 
 def test_without_a_bound_it_is_the_ratio():
@@ -190,6 +212,8 @@ def test_vespo_extremes(dtype):
         ({"power": -1.0}, ValueError, r"power=-1\.0 is negative"),
         ({"decay": -1}, ValueError, "decay=-1 is negative"),
         ({"negative_power": math.nan}, ValueError, "negative_power=nan is negative or not a number"),
+        ({"decay": math.inf}, ValueError, "decay=inf is not finite"),
+        ({"negative_power": math.inf}, ValueError, "negative_power=inf is not finite"),
         ({"negative_decay": None}, TypeError, "negative_decay=None is not a number"),
     ],
 )
