@@ -232,7 +232,7 @@ DEFECTS = (
 )
 
 
-def tests_of(defect: Defect) -> list[str]:
+def rooms_of(defect: Defect) -> list[str]:
     """The tests that mirror a defect's file, its own doctests, and those that it names."""
     parts = Path(defect.file).with_suffix("").parts
     parts = parts[1:] if parts[0] == "stellaris" else parts
@@ -247,7 +247,7 @@ def caught(defect: Defect, copy: Path, *, quick: bool) -> bool:
     text = file.read_text()
     file.write_text(text.replace(defect.right, defect.wrong))
     try:
-        tests = tests_of(defect)
+        tests = rooms_of(defect)
         chosen = ["-m", "not slow"] if quick else []
         command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *chosen, *tests]
         run = subprocess.run(command, cwd=copy, capture_output=True, text=True, check=False)
