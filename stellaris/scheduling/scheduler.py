@@ -1,7 +1,7 @@
 """What a scheduler is told of a run, and what it decides: how many actors sample in the next round."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from numbers import Real
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -55,38 +55,53 @@ class Scheduler(Protocol):
         """
 
 
-def states_of(history: Sequence[Mapping[str, float]], *, budget: float, sheet: str) -> list[State]:
-    """The states before each round of a run so far, and before the next one.
+class Round(NamedTuple):
+    """A round that is over, as the history of a run tells it."""
+
+    actors: int
+    loss: float  #: of the learner; 0 if it reports none.
+    round_return: float | None  #: mean return of the episodes that ended in the round; None if none did.
+    policy_kl: float  #: the divergence of the newest policy from the one before it, in nats; 0 if unknown.
+    learner_seconds: float  #: waited for the learner.
+    actor_seconds: float  #: waited for an actor, mean over the actors.
+    seconds: float  #: since the start of the run.
+    episodes: int  #: since the start of the run.
+    episode_return: float  #: mean return of the last episodes.
+    cost: float  #: since the start of the run, in USD; 0 without prices.
+
+
+def states_of(rounds: Sequence[Round], *, budget: float) -> list[State]:
+    """Returns the states before each round of a run so far, and before the next one.
 
     Args:
-      history: of rounds that a scheduler has decided about, as `train` gives it.
-      budget: USD in all; infinite without a limit.
-      sheet: the price sheet that the budget is of.
+      rounds: so far.
+      budget: USD for the whole run; infinite without a limit.
 
     Example:
-      >>> row = {"round": 1, "seconds": 2.0, "loss": 0.5, "policy_kl": 0.01, "learner_seconds": 0.5,
-      ...        "actor_seconds": 1.25, "round_return": 20.0, "cost_usd": 0.25}
-      >>> states_of([row], budget=1.0, sheet="usd")[1]._asdict()
+      >>> first = Round(actors=4, loss=0.5, round_return=20.0, policy_kl=0.01, learner_seconds=0.5, actor_seconds=1.25,
+      ...               seconds=2.0, episodes=9, episode_return=18.0, cost=0.25)
+      >>> states_of([first], budget=1.0)[1]._asdict()
       {'round': 2, 'loss': 0.5, 'episode_return': 20.0, 'policy_kl': 0.01, 'learner_seconds': 0.5, 'actor_seconds': \
 1.25, 'round_seconds': 2.0, 'budget': 0.75}
     """
     states = [State(1, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, budget)]
     began = 0.0
-    for row in history:
+    for one in rounds:
         before = states[-1]
         states.append(
             State(
                 round=before.round + 1,
-                loss=row.get("loss", 0.0),
-                episode_return=row.get("round_return", before.episode_return),  # where no episode ended, the last known
-                policy_kl=row.get("policy_kl", 0.0),
-                learner_seconds=row["learner_seconds"],
-                actor_seconds=row["actor_seconds"],
-                round_seconds=row["seconds"] - began,
-                budget=budget - row[f"cost_{sheet}"] if sheet else budget,
+                loss=one.loss,
+                # If no episode ended in the round, the last known return stands.
+                episode_return=before.episode_return if one.round_return is None else one.round_return,
+                policy_kl=one.policy_kl,
+                learner_seconds=one.learner_seconds,
+                actor_seconds=one.actor_seconds,
+                round_seconds=one.seconds - began,
+                budget=budget - one.cost,
             )
         )
-        began = row["seconds"]
+        began = one.seconds
     return states
 
 

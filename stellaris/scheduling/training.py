@@ -14,11 +14,12 @@ from stellaris.acting.normalisation import Statistics
 from stellaris.acting.policies import Policy, PolicyVersion
 from stellaris.algorithms import PPO, update
 from stellaris.scheduling.learned import Learned, observed, policy_for
-from stellaris.scheduling.scheduler import states_of
+from stellaris.scheduling.scheduler import Round, states_of
+from stellaris.systems.history import Row, rounds_of
 from stellaris.types import NDArray, Trajectory, Tree
 
 #: The history of a run, as `train` gives it.
-History: TypeAlias = Sequence[Mapping[str, float]]
+History: TypeAlias = Sequence[Row]
 
 #: Source: MinionsRL (AAAI 2024), Table 1 and "Training MinionsRL's Scheduler": Adam with 0.005; of the ranges of the
 #: rest the values that are printed bold. Assumptions, as it does not say: no GAE, ten epochs, and a minibatch of 4
@@ -76,32 +77,45 @@ class Objective:
 
     def reached(self, history: History) -> bool:
         """Whether a run has reached the target within its budget."""
-        last = _rounds(history)[-1]
-        full = last["episodes"] >= self.window
-        return full and last["episode_return"] >= self.target and last[f"cost_{self.sheet}"] <= self.budget
+        last = self.rounds(history)[-1]
+        return last.episodes >= self.window and last.episode_return >= self.target and last.cost <= self.budget
 
     def rewards(self, history: History) -> NDArray:
-        """The rewards `[K]` of a run's rounds.
+        """Returns the rewards `[K]` of a run's rounds.
 
         Args:
           history: of the run.
 
         Example:
-          >>> row = {"round": 1, "actors": 4, "learner_seconds": 1.0, "episodes": 9, "episode_return": 20.0,
-          ...        "seconds": 3.0, "cost_usd": 2.0}
+          >>> row = {"round": 1, "actors": 4, "actor_seconds": 2.0, "learner_seconds": 1.0, "episodes": 9,
+          ...        "episode_return": 20.0, "seconds": 3.0, "cost_usd": 2.0}
           >>> objective = Objective(target=100.0, budget=2.0, sheet="usd", window=8)
           >>> objective.rewards([row]).tolist()
           [-81.5]
         """
-        rounds = _rounds(history)
-        seconds = np.diff([0.0, *(row["seconds"] for row in rounds)])
-        costs = np.diff([0.0, *(row[f"cost_{self.sheet}"] for row in rounds)])
+        rounds = self.rounds(history)
+        seconds = np.diff([0.0, *(one.seconds for one in rounds)])
+        costs = np.diff([0.0, *(one.cost for one in rounds)])
         rewards = -self.beta * (seconds if self.minimise == "time" else 100 * costs / self.budget)
         if not self.reached(history):
-            returns = [row["episode_return"] for row in rounds if math.isfinite(row["episode_return"])]
-            # Without an episode that has ended nothing is known but that the target was not reached.
+            returns = [one.episode_return for one in rounds if math.isfinite(one.episode_return)]
+            # If no episode has ended, it is only known that the target was not reached.
             rewards[-1] += min(max(returns, default=min(0.0, 2 * self.target)) - self.target, 0.0)
         return np.asarray(rewards)
+
+    def rounds(self, history: History) -> list[Round]:
+        """Returns the complete rounds of a run; the run may have ended within one more.
+
+        Raises:
+          ValueError: if no round is complete: nothing can be learned from the run.
+        """
+        rounds = rounds_of(history, self.sheet)
+        if not rounds:
+            raise ValueError(
+                f"a history of {len(history)} rows has no complete round that a scheduler decided about: allow the run "
+                "a larger budget"
+            )
+        return rounds
 
 
 class Progress(NamedTuple):
@@ -198,9 +212,7 @@ def learn(
     Raises:
       ValueError: if a run has no round that is over, or the scheduler diverges: its parameters are not finite.
     """
-    runs = [
-        (_states(history, objective), _decisions(history), objective.rewards(history) / scale) for history in histories
-    ]
+    runs = [(*_states_and_decisions(history, objective), objective.rewards(history) / scale) for history in histories]
     # Runs are as long as they are: padded, so that few shapes are compiled for.
     length = 1 << (max(len(decisions) for _, decisions, _ in runs) - 1).bit_length()
     policy = policy_for(scheduler.most)
@@ -213,27 +225,11 @@ def learn(
     return learned, opt_state, {name: float(x) for name, x in metrics.items() if np.ndim(x) == 0}
 
 
-def _rounds(history: History) -> list[Mapping[str, float]]:
-    """The rounds that are over: a run may end within one.
-
-    Raises:
-      ValueError: if none is: nothing can be learned from that.
-    """
-    rounds = [row for row in history if "actors" in row and "learner_seconds" in row]
-    if not rounds:
-        raise ValueError(f"a history of {len(history)} rows has no round that a scheduler has decided about, and ended")
-    return rounds
-
-
-def _states(history: History, objective: Objective) -> NDArray:
-    """`[K, 8]`, before each round."""
-    states = states_of(_rounds(history), budget=objective.budget, sheet=objective.sheet)
-    return observed(states[:-1])
-
-
-def _decisions(history: History) -> NDArray:
-    """`[K]` actions: the number of actors less 1."""
-    return np.array([row["actors"] - 1 for row in _rounds(history)], np.int32)
+def _states_and_decisions(history: History, objective: Objective) -> tuple[NDArray, NDArray]:
+    """Returns the states `[K, 8]` before each round, and the actions `[K]`: the number of actors less 1."""
+    rounds = objective.rounds(history)
+    states = observed(states_of(rounds, budget=objective.budget)[:-1])
+    return states, np.array([one.actors - 1 for one in rounds], np.int32)
 
 
 def _padded(states: NDArray, decisions: NDArray, rewards: NDArray, *, length: int) -> Trajectory:

@@ -13,6 +13,7 @@ from stellaris.runtime.costs.price_sheets import PriceSheet
 from stellaris.runtime.costs.usage import USE_EVENTS
 from stellaris.runtime.functions import FunctionSpec
 from stellaris.runtime.trace.trace import Trace
+from stellaris.scheduling.scheduler import Round
 from stellaris.systems.record import AGE, LAG, METRIC, POLICY
 
 #: What was reached by the end of a round, by column.
@@ -100,6 +101,31 @@ def history(
     """
     reader = Reader(prices, functions or {}, window=window)
     return list(reader.read(trace.rows()))
+
+
+def rounds_of(rows: Iterable[Row], sheet: str) -> list[Round]:
+    """Returns the complete rounds of a history that a scheduler decided about.
+
+    Args:
+      rows: of the history. The last round may be incomplete, because the run ended within it: it is left out.
+      sheet: the price sheet of the costs; "" for none.
+    """
+    return [
+        Round(
+            actors=int(row["actors"]),
+            loss=row.get("loss", 0.0),
+            round_return=row.get("round_return"),
+            policy_kl=row.get("policy_kl", 0.0),
+            learner_seconds=row["learner_seconds"],
+            actor_seconds=row["actor_seconds"],
+            seconds=row["seconds"],
+            episodes=int(row["episodes"]),
+            episode_return=row["episode_return"],
+            cost=row[f"cost_{sheet}"] if sheet else 0.0,
+        )
+        for row in rows
+        if "actors" in row and "learner_seconds" in row
+    ]
 
 
 class Reader:
