@@ -87,27 +87,27 @@ class Record:
         for name, value in scalars(metrics):
             self._write(name, value, done)
 
-    def applied(self, learner: int, *, staleness: int, steps: int) -> None:
-        """Notes that a gradient was taken to be applied.
+    def applied(self, invocation: int, *, staleness: int, steps: int, function: str = "learner") -> None:
+        """Records that a gradient leaves the queue to be applied.
 
         Args:
-          learner: the number of the invocation that computed it.
+          invocation: the number of the invocation that computed it.
           staleness: in versions.
-          steps: how many transitions no applied gradient had seen before.
+          steps: transitions that no applied gradient had seen before.
+          function: the function that computed it.
         """
-        for event, value in (("staleness", staleness), ("learned", steps)):
-            self.platform.trace.append(
-                self.platform.now, event, function="learner", invocation=learner, value=float(value)
-            )
+        trace, now = self.platform.trace, self.platform.now
+        trace.append(now, "staleness", function=function, invocation=invocation, value=float(staleness))
+        trace.append(now, "learned", function=function, invocation=invocation, value=float(steps))
 
-    def dropped(self, learner: int) -> None:
-        """Notes that a gradient left the queue and is not applied, because it is too stale.
+    def dropped(self, invocation: int) -> None:
+        """Records that a gradient left the queue and is not applied, because it is too stale.
 
         Args:
-          learner: the number of the invocation that computed it.
+          invocation: the number of the learner's invocation that computed it.
         """
         self.platform.trace.append(
-            self.platform.now, "dropped_gradient", function="learner", invocation=learner, value=1.0
+            self.platform.now, "dropped_gradient", function="learner", invocation=invocation, value=1.0
         )
 
     def diverged(self, divergence: float) -> None:

@@ -91,8 +91,7 @@ class Session:
         self.record = Record(platform)
         self.acts = acts
         self.keys = keys
-        rollouts = Rollouts(parked=list(range(workload.actors)), batch=workload.actors)
-        self.state = RunState(rollouts, policy.statistics())
+        self.state = RunState(Rollouts(list(range(workload.actors)), workload.actors), policy.statistics())
         self.rounds = rounds
         self.progress = progress
         self.on_fragment = on_fragment
@@ -206,8 +205,7 @@ class Session:
         """Reports a round that is over and saves the run if that is due; returns whether there is budget left."""
         before, now = self.progress.reported, self.round
         if now > before:
-            # Here and not in `round_over`: by now the system has handled its last event completely, so what is reported
-            # and saved is consistent.
+            # Not in `round_over`: only now has the system handled its last event, so that rows and state are consistent.
             self.progress.report(now)
             if self._checkpointing.due(before, now):
                 self.state.loop = loop
