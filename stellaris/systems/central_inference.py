@@ -45,8 +45,8 @@ class CentralInference(System):
 
     Raises:
       TypeError: if the algorithm or the scheduler has the wrong type.
-      ValueError: in a run, if the workload sets `restart` or `refresh`: actors have no policy to refresh, and keep
-        their environments. Or if there may be fewer containers than actors.
+      ValueError: in a run, if the workload sets `restart` or `refresh`: actors keep their environments, and the
+        central machine has the policy. Or if there may be fewer containers than actors.
       RuntimeError: in a run, if an actor's environment was lost a thousand times before its fragment was whole:
         containers do not live as long as a fragment takes.
 
@@ -72,7 +72,7 @@ class CentralInference(System):
         if workload.restart or workload.refresh is not None:
             raise ValueError(
                 f"restart={workload.restart}, refresh={workload.refresh}: with central inference actors keep their "
-                "environments and have no policy, so leave both at their defaults"
+                "environments and do not act themselves, so leave both at their defaults"
             )
         check_containers(session)
         fragments = session.fragments(IN_STEP)

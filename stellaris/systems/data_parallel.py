@@ -33,7 +33,7 @@ class DataParallel(System):
 
     All actors sample. Then, for each minibatch, each learner computes the gradient on its shard. When the last learner
     is done, an all-reduce averages the gradients, weighted by the shards' transitions, and every learner takes the same
-    step. The parameters are therefore those of one learner on the whole minibatch, up to rounding.
+    step. One learner on the whole minibatch would get the same parameters, up to rounding.
 
     The platform must deploy `actor`, `learner` and `all_reduce`. The all-reduce is invoked with `work` = bytes per
     link: a ring sends `2 (N - 1) / N` times the bytes of a gradient over each link.

@@ -40,7 +40,7 @@ class Environments:
         self.spec = self._block(0).spec
 
     def __getstate__(self) -> dict[str, Any]:
-        """Returns what another process needs to make them: there each is a block of its own, since few are used."""
+        """Returns what another process needs to make them: there each block has one, since few are used."""
         return {"_new": self._new, "_seed": self._seed, "spec": self.spec, "_slots": self._starts[-1]}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -79,7 +79,7 @@ class Environments:
         with self._lock:  # bodies may step environments in several threads
             if number not in self._blocks:
                 if self._closed:
-                    raise IndexError(f"the environments {self.spec.name} are closed")
+                    raise IndexError(f"{self.spec.name} is closed")
                 first, end = self._starts[number : number + 2]
                 self._blocks[number] = self._new(slots=end - first, seed=self._seed_now + first)
             return self._blocks[number]

@@ -27,7 +27,7 @@ _LOSSES = 100
 
 
 class Fragments:
-    """Has actors sample fragments, keeps those that wait, and makes batches of them. See `Session.fragments`.
+    """Has actors sample fragments, keeps the waiting ones, and makes batches of them. See `Session.fragments`.
 
     Args:
       session: of the run.
@@ -132,7 +132,7 @@ class Fragments:
         return taken
 
     def batch(self, algorithm: Algorithm, fragments: Sequence[Waiting], target: PolicyVersion) -> LearnerBatch:
-        """Makes a batch of fragments, shuffled by a key of its own.
+        """Makes a batch of fragments, shuffled by a new key.
 
         Args:
           algorithm: prepares the batch.
@@ -185,8 +185,8 @@ def check_containers(session: "Session") -> None:
     most, actors = session.platform.functions[session.acts].max_concurrency, session.workload.actors
     if most is not None and most < actors:
         raise ValueError(
-            f"max_concurrency={most} of {session.acts!r} is below actors={actors}, each of which needs a container for "
-            f"its environment: raise max_concurrency to at least {actors}"
+            f"max_concurrency={most} of {session.acts!r} is below actors={actors}: each actor needs a container for its "
+            f"environment, so raise max_concurrency to at least {actors}"
         )
 
 

@@ -61,7 +61,7 @@ class Progress:
 
     @property
     def reported(self) -> int:
-        """The number of the last round that has a row in the history; 0 if there is no row."""
+        """The number of the last round that has a row in the history; 0 before the first."""
         return int(self.history[-1]["round"]) if self.history else 0
 
     @property

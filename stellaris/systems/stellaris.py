@@ -101,8 +101,8 @@ class Stellaris(System):
             startable = []
             if loop.tasks:
                 startable = [i for i in loop.free if aggregator.admit(pending.queue, i, loop.clock)]
-            # No more gradients can arrive: no learner runs, and none can start, or the queue has no room for its
-            # gradient. The aggregator must then take what there is, even if it would wait for more.
+            # More gradients cannot arrive: all learners are idle, and none can start, or the queue is full.
+            The aggregator must then take what there is, even if it would wait for more.
             stalled = not loop.running and (not startable or len(pending) == pending.capacity)
             # Before learners start: popping makes room in the queue for their gradients.
             may_update = pending and not loop.updating
@@ -173,7 +173,7 @@ class _Loop:
 
 
 def _finish(session: Session, loop: _Loop, data: LearnerBatch) -> None:
-    """Finishes a batch that has no gradient left; transitions that no applied gradient has seen are discarded."""
+    """Finishes a batch after its last gradient; transitions that no applied gradient has seen are discarded."""
     if data.left:
         return
     if unseen := data.unlearned:
