@@ -73,7 +73,7 @@ class Objective:
         if not 0 < self.beta < 1:
             raise ValueError(f"beta={self.beta} is not in (0, 1)")
         if self.minimise not in ("time", "cost"):
-            raise ValueError(f'minimise={self.minimise!r}: expected "time" or "cost"')
+            raise ValueError(f'minimise={self.minimise!r} is neither "time" nor "cost"')
 
     def reached(self, history: History) -> bool:
         """Whether a run has reached the target within its budget."""

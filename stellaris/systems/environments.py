@@ -46,6 +46,7 @@ class Environments:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._lock = threading.Lock()
+        # A process of the cluster holds few containers, so it makes one environment per block.
         self._starts = list(range(self.__dict__.pop("_slots") + 1))
         self._blocks = {}
         self._closed = False
@@ -56,6 +57,7 @@ class Environments:
         self.close()
         self._blocks = {}
         self._closed = False
+        # It follows from the run's seed and the number, so that a resumed run restarts as the uninterrupted one did.
         self._seed_now = int(np.random.SeedSequence([self._seed, number]).generate_state(1)[0] >> 1)
         self._block(0)
 
@@ -86,7 +88,7 @@ class Environments:
 
     def _by_block(self, slots: NDArray, do: Callable[[VectorEnv, NDArray, Any], Tree]) -> Tree:
         """Calls `do(block, slots within the block, their places in `slots`)`, and joins the results in order."""
-        if len(self._starts) == 2:
+        if len(self._starts) == 2:  # a single block, which checks the slots itself
             return do(self._block(0), slots, slice(None))
         slots = checked_slots(slots, self._starts[-1], self.spec)
         block = np.searchsorted(self._starts, slots, side="right") - 1
@@ -97,5 +99,6 @@ class Environments:
         ]
         if len(parts) == 1:
             return parts[0]
+        # The blocks' results follow one another; this brings them into the order of `slots`.
         order = np.argsort(np.concatenate(places))
         return jax.tree.map(lambda *arrays: np.concatenate(arrays)[order], *parts)

@@ -96,6 +96,7 @@ class Fragments:
         """
         session, rollouts = self._session, self._rollouts
         piece = done.result() if fragment is None else fragment
+        # Before losses are found: the budget and the history count steps that were sampled, even if they are lost.
         session.state.steps += piece.steps
         session.record.sampled(done, piece)
         lost = rollouts.add(done.tag, piece, session.workload.fragment, session.version)
@@ -166,12 +167,14 @@ class Fragments:
     def _invoke(self, actor: int) -> None:
         """Has an actor sample once."""
         session = self._session
+        # One program for all, or one for each.
         act = self._programs[actor % len(self._programs)]
         newest, number = session.platform.store.latest(POLICY), self._next_number()
         session.platform.invoke(session.acts, act, newest, number, work=session.workload.steps_at_once, tag=actor)
 
     def _next_number(self) -> int:
         """Returns the number of the next invocation, from which its noise follows."""
+        # A retry keeps its arguments, and so its number: it samples with the same noise.
         self._rollouts.begun += 1
         return self._rollouts.begun - 1
 

@@ -185,7 +185,7 @@ class Reader:
                 self._episodes += 1
                 self._round[event].append(value)
                 self._recent.append(value)
-            elif event == "staleness":
+            elif event == "staleness":  # one per applied gradient
                 self._gradients += 1
                 self._round[event].append(value)
             elif event in _SUMS:

@@ -141,7 +141,7 @@ class Session:
             return first()
         self.state.restore(saved)
         self._deliveries = Deliveries(self.platform, self.state.handled, self.state.retries)
-        self.progress.read()
+        self.progress.read()  # the restored trace has the rows so far
         loop: T = self.state.loop
         return loop
 
@@ -223,6 +223,7 @@ class Session:
         if state.compared is None:
             state.compared = version
         elif state.sample is not None:
+            # Only the first version after a batch: the later ones of Stellaris belong to the next batch.
             self.record.diverged(float(_divergence(self.policy, version, state.compared, state.sample)))
             state.compared, state.sample = version, None
         return state.version

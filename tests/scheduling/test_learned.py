@@ -199,8 +199,14 @@ REFUSED: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
     "not finite": (lambda h, a: a["leaf0"].__setitem__(3, np.nan), "does not hold a scheduler: params .* not finite"),
     "infinite": (lambda h, a: a["leaf3"].__setitem__(3, -np.inf), "does not hold a scheduler: params .* not finite"),
     "mean": (lambda h, a: a["leaf13"].__setitem__(0, np.inf), "does not hold a scheduler: statistics .* not finite"),
-    "great mean": (lambda h, a: a["leaf13"].__setitem__(0, 1e300), "does not hold a scheduler: statistics .* not finite"),
-    "deviations": (lambda h, a: a["leaf14"].__setitem__(2, -50.0), "does not hold a scheduler: statistics .* not finite"),
+    "great mean": (
+        lambda h, a: a["leaf13"].__setitem__(0, 1e300),
+        "does not hold a scheduler: statistics .* not finite",
+    ),
+    "deviations": (
+        lambda h, a: a["leaf14"].__setitem__(2, -50.0),
+        "does not hold a scheduler: statistics .* not finite",
+    ),
     "count": (lambda h, a: a.update(leaf12=np.float64(np.nan)), "does not hold a scheduler: statistics .* not finite"),
 }
 
