@@ -122,13 +122,12 @@ def contenders(environment: str, *, actors: int, learners: int) -> Sequence[Cont
 
 def deployment(system: System, *, actors: int) -> dict[str, FunctionSpec]:
     """Functions that take what their work takes: what is serverless starts on demand, the others are there before."""
-    places = {"actor": actors, "learner": getattr(system, "learners", 1)}
-    on_demand = getattr(system, "serverless", ())
+    places = {"actor": actors, "learner": system.learners}
     return {
         name: FunctionSpec(
             Measured(),
             max_concurrency=places.get(name, 1),
-            provisioned=0 if name in on_demand else places.get(name, 1),
+            provisioned=0 if name in system.serverless else places.get(name, 1),
             keep_alive=_KEEP_ALIVE,
         )
         for name in system.functions

@@ -85,8 +85,8 @@ def contender(
     assumed: testbed.Assumed = testbed.ASSUMED,
 ) -> Contender:
     """A system on the testbed: what it calls serverless starts on demand, all else is reserved."""
-    learners, samples = getattr(system, "learners", 1), _samples(system)
-    if getattr(system, "serverless", ()):
+    learners, samples = system.learners, _samples(system)
+    if system.serverless:
         functions = testbed.serverless(actors=actors, learners=learners, samples=samples, assumed=assumed)
         prices = testbed.serverless_prices(actors=actors, learners=learners)
     else:
