@@ -57,12 +57,12 @@ def evaluate(
         played: dict[int, Episode] = {}
         key = jax.random.key(seed)
         for steps in range(_STEPS, _MOST_STEPS + _STEPS, _STEPS):
-            going_on = [slot for slot in range(episodes) if slot not in played]
-            keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.fold_in(key, steps), np.array(going_on))
+            running = [slot for slot in range(episodes) if slot not in played]
+            keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.fold_in(key, steps), np.array(running))
             fragments, after = actors.rollout(
-                [Versioned(0, version)] * len(going_on), going_on, [states[slot] for slot in going_on], keys
+                [Versioned(0, version)] * len(running), running, [states[slot] for slot in running], keys
             )
-            for slot, fragment, state in zip(going_on, fragments, after, strict=True):
+            for slot, fragment, state in zip(running, fragments, after, strict=True):
                 states[slot] = state
                 if fragment.episodes:
                     played[slot] = fragment.episodes[0]

@@ -292,7 +292,7 @@ class Store:
 
 
 def _evaluation_seed(seed: int) -> int:
-    """The seed of the evaluation's environments, different from all seeds of training."""
+    """The seed of the evaluation's environments, derived so that training did not use it."""
     return int(np.random.SeedSequence([seed, 1]).generate_state(1)[0] >> 1)
 
 

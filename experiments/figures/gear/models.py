@@ -74,21 +74,21 @@ class DecisionTransformer(nn.Module):
         x = jnp.stack([token + time for token in tokens], axis=2).reshape(k, n * _TOKENS, self.width)
         x = nn.LayerNorm()(x)
         there = jnp.repeat(jnp.asarray(context.mask), _TOKENS, axis=1)
-        looks_at = jnp.tril(jnp.ones((n * _TOKENS, n * _TOKENS), bool)) & there[:, None]
+        attends = jnp.tril(jnp.ones((n * _TOKENS, n * _TOKENS), bool)) & there[:, None]
         for _ in range(self.layers):
-            x = x + self._attention(nn.LayerNorm()(x), looks_at)
+            x = x + self._attention(nn.LayerNorm()(x), attends)
             hidden = nn.gelu(nn.Dense(4 * self.width)(nn.LayerNorm()(x)))
             x = x + nn.Dense(self.width)(hidden)
         of_observations = nn.LayerNorm()(x).reshape(k, n, _TOKENS, self.width)[:, :, 1]
         return _distribution(nn.Dense(2 * self.actions)(of_observations))
 
-    def _attention(self, x: jax.Array, looks_at: jax.Array) -> jax.Array:
-        """Self-attention; `looks_at` `[k, tokens, tokens]` is true where a token (row) attends to another (column)."""
+    def _attention(self, x: jax.Array, attends: jax.Array) -> jax.Array:
+        """Self-attention; `attends` `[k, tokens, tokens]` is true where a token (row) attends to another (column)."""
         k, tokens, _ = x.shape
         size = self.width // self.heads
         query, key, value = jnp.moveaxis(nn.Dense(3 * self.width)(x).reshape(k, tokens, 3, self.heads, size), 2, 0)
         scores = jnp.einsum("kqhd,kthd->khqt", query, key) / jnp.sqrt(size)
-        weights = jax.nn.softmax(scores + jnp.where(looks_at[:, None], 0.0, _NOWHERE), axis=-1)
+        weights = jax.nn.softmax(scores + jnp.where(attends[:, None], 0.0, _NOWHERE), axis=-1)
         found = jnp.einsum("khqt,kthd->kqhd", weights, value).reshape(k, tokens, self.width)
         return nn.Dense(self.width)(found)
 

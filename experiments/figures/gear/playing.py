@@ -91,21 +91,21 @@ def play(
         actions = env.spec.actions
         memory = Memory(np.asarray(asked), context=context, observation=observation.shape[1], actions=actions)
         random = np.random.default_rng(seed)
-        returns, going_on, width = np.zeros(n), np.arange(n), n
+        returns, running, width = np.zeros(n), np.arange(n), n
         for _ in range(longest):
             seen = memory.observe(np.asarray(normalise(observation)))
-            while width // 2 >= len(going_on):  # halve the batch as episodes end, so that few shapes are compiled
+            while width // 2 >= len(running):  # halve the batch as episodes end, so that few shapes are compiled
                 width //= 2
-            rows = np.resize(going_on, width)
+            rows = np.resize(running, width)
             action, reward = np.zeros((n, actions), np.float32), np.zeros(n)
             noise = (sampled * random.normal(size=action.shape)).astype(np.float32)
             action[rows] = _act(model, params, Context(*(column[rows] for column in seen)), noise[rows])
-            step = env.step(going_on, action[going_on])
-            observation[going_on], reward[going_on] = step.observation, step.reward
+            step = env.step(running, action[running])
+            observation[running], reward[running] = step.observation, step.reward
             returns += reward
             memory.act(action, reward)
-            going_on = going_on[~(step.terminated | step.truncated)]
-            if not len(going_on):
+            running = running[~(step.terminated | step.truncated)]
+            if not len(running):
                 break
     finally:
         env.close()
