@@ -34,7 +34,7 @@ def test_values_out_of_range(make: Any, message: str) -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Workload(_Thing()), r"environment=<.*_Thing object.*>: expected a name, what makes one environment"),
+        (lambda: Workload(_Thing()), r"environment=<.*_Thing object.*>: expected a name, a callable that makes one"),
         (lambda: Workload("CartPole-v1", actors=2.0), r"actors=2\.0 is not a whole number: pass an int"),
         (lambda: Workload("CartPole-v1", fragment="16"), r"fragment='16' is not a whole number"),
         (lambda: Workload("CartPole-v1", policy=(8,)), r"policy=\(8,\) is not a function of the EnvSpec"),
