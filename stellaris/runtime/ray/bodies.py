@@ -10,6 +10,7 @@ import ray
 import ray.exceptions
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from stellaris.runtime.engine.bodies import BodyRunner, ContainerLostError
 from stellaris.runtime.engine.calls import Call, Container
 from stellaris.runtime.engine.clock import Clock
 from stellaris.runtime.engine.threads import Outcome, Settled
@@ -18,7 +19,6 @@ from stellaris.runtime.ray.container import PROGRAMS, Process, Returned, Sent, f
 from stellaris.runtime.ray.packing import Packer, Unpacker, packed_program
 from stellaris.runtime.ray.session import Session
 from stellaris.runtime.resources import Node, Resources
-from stellaris.runtime.simulated.bodies import BodyRunner, ContainerLostError
 from stellaris.runtime.trace.trace import Trace
 
 #: Bytes of a GB, as in `Resources`.

@@ -18,7 +18,7 @@ from stellaris.runtime.engine import arguments
 from stellaris.runtime.engine.clock import WallClock
 from stellaris.runtime.engine.deployment import Deployment
 from stellaris.runtime.engine.placement import Placement
-from stellaris.runtime.engine.platform import EventPlatform
+from stellaris.runtime.engine.platform import EnginePlatform
 from stellaris.runtime.functions import Function, FunctionSpec, Invocation
 from stellaris.runtime.ray.bodies import GB, RayBodies
 from stellaris.runtime.ray.session import Session
@@ -30,7 +30,7 @@ _USERS: Counter[tuple[str, str]] = Counter()
 _USERS_LOCK = threading.Lock()
 
 
-class RayPlatform(EventPlatform):
+class RayPlatform(EnginePlatform):
     """Runs functions on a Ray cluster: each container is a process of its own, an actor of Ray's.
 
     Calls live as on the wall clock of `SimulatedPlatform`: the same limits, queues, keep-alive, pre-warming, time-outs

@@ -15,13 +15,13 @@ import ray
 
 from stellaris.runtime import Function, FunctionError, FunctionSpec, RayPlatform, Resources, Retry
 from stellaris.runtime.delays import Measured
+from stellaris.runtime.engine.bodies import ContainerLostError
 from stellaris.runtime.engine.calls import Call, Container
 from stellaris.runtime.engine.clock import WallClock
 from stellaris.runtime.engine.containers import Pool
 from stellaris.runtime.ray.bodies import RayBodies
 from stellaris.runtime.ray.container import Returned
 from stellaris.runtime.ray.packing import LARGE, Packer
-from stellaris.runtime.simulated.bodies import ContainerLostError
 from stellaris.systems.deliveries import Deliveries
 from tests.runtime.helpers import happened, rows
 from tests.runtime.ray.processes import gone, kill
