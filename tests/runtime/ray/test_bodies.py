@@ -112,7 +112,7 @@ def test_what_cannot_be_sent_or_raises_fails_the_call_by_name() -> None:
         for argument, error, message in (
             ("raises", KeyError, "raises"),
             ("exits", SystemExit, "3"),
-            ("returns a lock", TypeError, "what function 'f' returns cannot go to another process: it is <unlocked"),
+            ("returns a lock", TypeError, "the result of function 'f' cannot go to another process: it is <unlocked"),
             (lock, TypeError, "an argument of function 'f' cannot go to another process: 0 is <unlocked"),
         ):
             with pytest.raises(FunctionError, match=r"function 'f', invocation \d \(attempt 1\) failed") as failure:
