@@ -108,8 +108,8 @@ class RayPlatform(EnginePlatform):
         session = self._join(address)
         with contextlib.ExitStack() as unmade:
             unmade.callback(self._leave)
-            # If no container needs resources, Ray places them. Otherwise the engine does: only it knows which containers
-            # are idle and can be evicted.
+            # If no container needs resources, Ray places them. Otherwise the engine does, because only the engine knows
+            # which containers are idle and can be evicted.
             if any(_needy(spec) for spec in functions.values()):
                 deployment = replace(deployment, nodes=_nodes(slots_per_gpu))
             # Stopped, so that the time of making provisioned containers is not part of the run.

@@ -22,6 +22,7 @@ from stellaris.runtime.engine.containers import Pool
 from stellaris.runtime.ray.bodies import RayBodies
 from stellaris.runtime.ray.container import Returned
 from stellaris.runtime.ray.packing import LARGE, Packer
+from stellaris.runtime.ray.session import Session
 from stellaris.systems.deliveries import Deliveries
 from tests.runtime.helpers import happened, rows
 from tests.runtime.ray.processes import gone, kill
@@ -191,7 +192,7 @@ def called() -> tuple[RayBodies, Call]:
     """A call that nobody has sent yet, and who is to do it."""
     pool = Pool("f", FunctionSpec(Measured()), seed=0)
     call = Call(0, "f", None, 1, 0, 0.0, Function(pid), (), 1.0, 0, pool, None)
-    return RayBodies((), seed=0, clock=WallClock()), call
+    return RayBodies((), seed=0, clock=WallClock(), session=Session()), call
 
 
 def _lost(reference) -> None:
