@@ -1,4 +1,4 @@
-"""The versioned store of a cluster: versions are in Ray's object store, and cross to a node once."""
+"""The versioned store of a cluster: values are kept in Ray's object store, and cross to each node once."""
 
 from typing import Any
 
@@ -13,9 +13,9 @@ from stellaris.types import Tree
 
 
 class RayStore(Store):
-    """A `Store` whose values are in Ray's object store as well: removed there once no call holds them.
+    """A `Store` that keeps each value in Ray's object store as well, as long as it is in this store.
 
-    Nothing can be added once Ray was shut down: that is a RuntimeError.
+    After Ray was shut down, `publish` and `put` raise a RuntimeError.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -37,12 +37,12 @@ class RayStore(Store):
 
 
 def _kept(name: str, tree: Tree) -> Kept:
-    """A value, put into the object store.
+    """Puts a value into the object store.
 
     Raises:
-      StoreFullError: if it has no room.
+      StoreFullError: if the object store is full.
     """
-    nbytes = size(tree)
+    nbytes = size(tree)  # before `ray.put`, because it raises a TypeError for a leaf of unknown size
     try:
         return Kept(tree, nbytes)
     except (ray.exceptions.ObjectStoreFullError, ray.exceptions.OutOfDiskError) as error:

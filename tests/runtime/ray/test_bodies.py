@@ -15,6 +15,7 @@ import ray
 
 from stellaris.runtime import Function, FunctionError, FunctionSpec, RayPlatform, Resources, Retry
 from stellaris.runtime.delays import Measured
+from stellaris.runtime.engine.bodies import ContainerLostError
 from stellaris.runtime.engine.calls import Call, Container
 from stellaris.runtime.engine.clock import WallClock
 from stellaris.runtime.engine.containers import Pool
@@ -22,7 +23,6 @@ from stellaris.runtime.ray.bodies import RayBodies
 from stellaris.runtime.ray.container import Returned
 from stellaris.runtime.ray.packing import LARGE, Packer
 from stellaris.runtime.ray.session import Session
-from stellaris.runtime.simulated.bodies import ContainerLostError
 from stellaris.systems.deliveries import Deliveries
 from tests.runtime.helpers import happened, rows
 from tests.runtime.ray.processes import gone, kill
@@ -113,7 +113,7 @@ def test_what_cannot_be_sent_or_raises_fails_the_call_by_name() -> None:
         for argument, error, message in (
             ("raises", KeyError, "raises"),
             ("exits", SystemExit, "3"),
-            ("returns a lock", TypeError, "what function 'f' returns cannot go to another process: it is <unlocked"),
+            ("returns a lock", TypeError, "the result of function 'f' cannot go to another process: it is <unlocked"),
             (lock, TypeError, "an argument of function 'f' cannot go to another process: 0 is <unlocked"),
         ):
             with pytest.raises(FunctionError, match=r"function 'f', invocation \d \(attempt 1\) failed") as failure:
