@@ -78,7 +78,7 @@ class Checkpoints:
         Raises:
           CheckpointError: if nothing can be written there.
         """
-        checkpoint_files.origin()  # cached now: the sources may be edited while the run goes on
+        checkpoint_files.origin()  # cached now: the sources may be edited during the run
         checkpoint_files.try_writing(Path(self.folder))
 
     def save(
@@ -105,7 +105,7 @@ class Checkpoints:
             functions that they are made of.
           like: trees such as a network's parameters, if their classes are a library's. Of trees that have the structure
             of one, or of a subtree of one, only the leaves are saved.
-          configuration: that of what runs on the platform, as returned by `stellaris._core.describe.describe`.
+          configuration: the run's, as returned by `stellaris._core.describe.describe`.
 
         Raises:
           CheckpointError: if something cannot be saved, such as a program that is not an external, or the files cannot
@@ -171,7 +171,7 @@ class Checkpoints:
             raise CheckpointError(f"{path} cannot be loaded: {error}") from error
 
     def _saved(self) -> list[tuple[int, Path]]:
-        """Returns the folder's checkpoints and their numbers; damaged ones and those of older formats count."""
+        """Returns the folder's checkpoints and their numbers, including damaged ones and older formats."""
         folder = Path(self.folder)
         there = folder.iterdir() if folder.is_dir() else ()
         numbered = (path for path in there if path.stem.isdecimal() and path.suffix in ("", _OLD_SUFFIX))

@@ -30,7 +30,7 @@ def write(folder: Path, name: str, snapshot: Snapshot, configurations: Mapping[s
       folder: the folder of checkpoints; made if it is missing.
       name: the name of the checkpoint, which does not exist yet.
       snapshot: the saved state.
-      configurations: those of the platform and of what runs on it, as plain data.
+      configurations: the platform's and the run's, as plain data.
 
     Raises:
       CheckpointError: if it cannot be written. Earlier checkpoints stay.

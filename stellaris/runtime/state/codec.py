@@ -18,6 +18,7 @@ are refused, a stranger's pickle could call the externals.
 import base64
 import functools
 import math
+import operator
 import types
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
@@ -35,11 +36,10 @@ from stellaris.runtime.state.registry import full_name
 
 #: Numeric dtypes by name. All others are refused: an array of objects would have to be unpickled.
 DTYPES: Mapping[str, np.dtype[Any]] = {
-    np.dtype(dtype).name: np.dtype(dtype)
-    for dtype in (
-        *(jnp.bool_, jnp.int8, jnp.int16, jnp.int32, jnp.int64, jnp.uint8, jnp.uint16, jnp.uint32, jnp.uint64),
-        *(jnp.float16, jnp.float32, jnp.float64, jnp.bfloat16, jnp.float8_e4m3fn, jnp.float8_e5m2),
-        *(jnp.complex64, jnp.complex128),
+    name: np.dtype(name)
+    for name in (
+        *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32"),
+        *("float64", "bfloat16", "float8_e4m3fn", "float8_e5m2", "complex64", "complex128"),
     )
 }
 
@@ -91,7 +91,7 @@ class Codec:
     Example:
       >>> snapshot = Codec().take({"rounds": (1, 2)})
       >>> snapshot.tree
-      {'value': ['dict', None, ['rounds', ['tuple', None, [1, 2]]]], 'parts': {}}
+      ['dict', None, ['state', ['dict', None, ['rounds', ['tuple', None, [1, 2]]]]]]
       >>> Codec().restore(snapshot)
       {'rounds': (1, 2)}
     """
@@ -154,8 +154,8 @@ def subtrees(like: Mapping[str, Any]) -> dict[str, Any]:
     for name, tree in ahead:
         if not jax.tree_util.all_leaves([tree]):
             found[name] = tree
-            children = jax.tree.leaves(tree, is_leaf=lambda node, whole=tree: node is not whole)
-            ahead += [(f"{name}[{i}]", child) for i, child in enumerate(children)]
+            children = enumerate(jax.tree.leaves(tree, is_leaf=functools.partial(operator.is_not, tree)))
+            ahead += [(f"{name}[{i}]", child) for i, child in children]
     return found
 
 
@@ -174,14 +174,14 @@ class _Writer:
         self._unfinished: set[int] = set()  # numbers of immutable objects whose items are being written
 
     def snapshot(self, value: Any) -> Snapshot:
-        tree: dict[str, Any] = {"value": self._within("state", value), "parts": {}}
+        states = {"state": value}
         for name, part in self._parts.items():
             self.way[:] = [name]
             declared = registry.PARTS[type(part)]
             saves = hasattr(part, "save_state")
-            state = part.save_state() if saves else registry.attributes(part, declared.state, declared.rebuilt)
-            tree["parts"][name] = [full_name(type(part)), self._node(state)]
-        return Snapshot(tree, self._arrays)
+            states[name] = part.save_state() if saves else registry.attributes(part, declared.state, declared.rebuilt)
+        self.way.clear()
+        return Snapshot(self._node(states), self._arrays)
 
     def _within(self, key: Any, value: Any) -> Any:
         self.way.append(key)
@@ -305,23 +305,17 @@ class _Reader:
 
     def read(self, tree: Any) -> tuple[Any, list[Callable[[], None]]]:
         """Returns the value, and functions that put the states of the parts back in place."""
-        value = self._node(tree["value"])
-        _check_names("parts", tree["parts"], self._parts)
-        return value, [self._change(part, *tree["parts"][name]) for name, part in self._parts.items()]
-
-    def _change(self, part: Any, cls: Any, node: Any) -> Callable[[], None]:
-        if cls != full_name(type(part)):
-            raise ValueError(f"the state of a {short(cls)} does not fit a {full_name(type(part))}")
-        state = self._node(node)
-        if hasattr(part, "restore_state"):
-            return functools.partial(part.restore_state, state)
-        _check_names(cls, state, registry.PARTS[type(part)].state)
-
-        def change() -> None:
-            for name, value in state.items():
-                setattr(part, name, value)
-
-        return change
+        states = self._node(tree)
+        _check_names("the parts", states, ("state", *self._parts))
+        # All states are checked before the first part is changed.
+        changes: list[Callable[[], None]] = []
+        for name, part in self._parts.items():
+            if hasattr(part, "restore_state"):
+                changes.append(functools.partial(part.restore_state, states[name]))
+            else:
+                _check_names(name, states[name], registry.PARTS[type(part)].state)
+                changes += [functools.partial(setattr, part, key, item) for key, item in states[name].items()]
+        return states["state"], changes
 
     def _node(self, node: Any) -> Any:
         if type(node) in _PLAIN or type(node) is float:
@@ -362,12 +356,12 @@ class _Reader:
             case "frozenset", None, _:
                 return frozenset(items)
             case "error", str(name), _:
-                cls = registry.error_class(name)
-                if cls is None:
+                error = registry.error_class(name)
+                if error is None:
                     raise ValueError(f"{name!r} is not a registered exception")
                 # `__new__` of the nearest class that is Python's own, so that no other code is run.
-                own: Any = next(base for base in cls.__mro__ if base.__module__ == "builtins")
-                return own.__new__(cls, *items)
+                own: Any = next(base for base in error.__mro__ if base.__module__ == "builtins")
+                return own.__new__(error, *items)
             case "bytes", str(text), []:
                 return base64.b64decode(text, validate=True)
             case "float", "inf" | "-inf" | "nan" | "-nan", []:
@@ -395,7 +389,7 @@ class _Reader:
                 return np.random.Generator(bits)
             case "structure", None, [tree]:
                 return jax.tree.structure(tree)
-        raise ValueError(f"there is no node of kind {short(kind)} with {short(head)} and {len(items)} items")
+        raise ValueError(f"unknown node {short(kind)} with {short(head)} and {len(items)} items")
 
 
 _UNFINISHED = object()  # in the place of an immutable object whose items are being read
@@ -424,7 +418,6 @@ def _registered(head: Any, *, tuples: bool = False) -> type[Any]:
     return cls
 
 
-def _check_names(where: str, saved: Iterable[str], expected: Iterable[str]) -> None:
-    missing, more = {*expected} - {*saved}, {*saved} - {*expected}
-    if missing or more:
-        raise ValueError(f"{where}: saved without {sorted(missing)}, and with the unknown {short(sorted(more))}")
+def _check_names(where: str, saved: Any, expected: Iterable[str]) -> None:
+    if type(saved) is not dict or saved.keys() != {*expected}:
+        raise ValueError(f"the state of {where} should have {sorted(expected)}, but {short(saved)} was saved")

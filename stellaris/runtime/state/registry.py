@@ -20,6 +20,7 @@ NAMED_TUPLES_OF = ("optax", "stellaris")
 
 C = TypeVar("C", bound=type[Any])
 _VALUES: dict[str, type[Any]] = {}
+_FIELDS: dict[type[Any], tuple[str, ...]] = {}
 _ERRORS = {
     f"builtins.{name}": e for name, e in vars(builtins).items() if isinstance(e, type) and issubclass(e, Exception)
 }
@@ -35,7 +36,7 @@ class Part(NamedTuple):
     steps: tuple[str, ...]  #: methods that saved events refer to.
 
 
-#: Classes of parts, and what each declares.
+#: Classes of parts, and their declarations.
 PARTS: dict[type[Any], Part] = {}
 
 
@@ -61,7 +62,7 @@ def register_value(cls: C) -> C:
       >>> fields_of(Loop)
       ('round',)
     """
-    _names(cls)
+    _FIELDS[cls] = _names(cls)
     _VALUES[full_name(cls)] = cls
     return cls
 
@@ -81,7 +82,7 @@ def register_part(*state: str, rebuilt: Sequence[str] = (), steps: Sequence[str]
       The decorator.
 
     Raises:
-      TypeError: if a step is not a method of the class, or the attributes are not those of its `__slots__`.
+      TypeError: if a step is not a method of the class, or the attributes differ from its `__slots__`.
 
     Example:
       >>> @register_part("count", rebuilt=("limit",))
@@ -96,7 +97,7 @@ def register_part(*state: str, rebuilt: Sequence[str] = (), steps: Sequence[str]
     def register(cls: C) -> C:
         for step in steps:
             if not isinstance(vars(cls).get(step), types.FunctionType):
-                raise TypeError(f"{full_name(cls)} has no method {step!r}")
+                raise TypeError(f"{full_name(cls)} lacks the method {step!r}")
         slots = _slots(cls)
         if slots is not None and set(slots) != {*state, *rebuilt}:
             differing = sorted({*slots} ^ {*state, *rebuilt})
@@ -119,7 +120,9 @@ def full_name(cls: type[Any]) -> str:
 
 def fields_of(cls: type[Any]) -> tuple[str, ...] | None:
     """Returns the names of the fields of a value's class, or None for any other class."""
-    return _names(cls) if value_class(full_name(cls)) is cls else None
+    if value_class(full_name(cls)) is not cls:
+        return None
+    return _FIELDS[cls] if cls in _FIELDS else _names(cls)
 
 
 def value_class(name: str) -> type[Any] | None:
@@ -188,7 +191,6 @@ def attributes(value: Any, names: Sequence[str], rebuilt: Sequence[str] = ()) ->
     return {name: getattr(value, name) for name in names}
 
 
-@functools.cache
 def _names(cls: type[Any]) -> tuple[str, ...]:
     """Returns the names of a class's fields, or raises a TypeError if an instance may be more than its fields."""
     if not isinstance(cls, type):

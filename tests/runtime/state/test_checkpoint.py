@@ -1,4 +1,4 @@
-"""A folder of checkpoints: a platform and its user's state go on where they were saved."""
+"""A folder of checkpoints: a platform and its user's state continue where they were saved."""
 
 import json
 import os
@@ -195,7 +195,7 @@ def go_on(p: SimulatedPlatform, loop: dict[str, Any], *, until: float) -> None:
 
 
 def everything(seed: int, replay: Recording | None) -> SimulatedPlatform:
-    """A platform with everything; its faults are drawn, or those of a recorded run."""
+    """A platform with everything; its faults are drawn, or repeat a recorded run."""
     faults = GOES_WRONG if replay is None else {"replay": replay}
     return SimulatedPlatform(**EVERYTHING, **faults, seed=seed)
 
@@ -221,7 +221,7 @@ def test_a_platform_with_everything_goes_on(until: float, replayed: bool, tmp_pa
         loop: dict[str, Any] = {"seen": [], "retries": {}}
         go_on(p, loop, until=until)
         Checkpoints(tmp_path).save(0, p, loop, externals=FULL)
-        go_on(p, loop, until=30.0)  # the one that was saved goes on unchanged
+        go_on(p, loop, until=30.0)  # the platform that was saved is unchanged
         assert loop["seen"] == whole["seen"]
     with everything(0, recording) as q:
         q.invoke("g", FULL["seen"], 0)  # its earlier state is replaced

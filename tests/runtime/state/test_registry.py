@@ -84,7 +84,7 @@ class Loose(NamedTuple("Loose", [("x", int)])):
 
 @dataclasses.dataclass
 class Listing(list):  # type: ignore[type-arg]
-    """A class with content besides its fields."""
+    """A class with content other than its fields."""
 
     x: int = 0
 
@@ -166,7 +166,7 @@ def test_declarations_that_do_not_fit() -> None:
     """They are refused at once, where the class declares its attributes."""
     with pytest.raises(TypeError, match=r"Slotted: name \['b', 'c'\] both in __slots__ and in register_part"):
         register_part("a", rebuilt=("c",))(Slotted)
-    with pytest.raises(TypeError, match=r"has no method 'jump'"):
+    with pytest.raises(TypeError, match=r"lacks the method 'jump'"):
         register_part("count", steps=("jump",))(Whole)
 
 
