@@ -136,7 +136,6 @@ def test_what_is_missing_is_named_with_its_extra(tmp_path: Path) -> None:
 import numpy as np, os
 from stellaris import ActorCritic, EnvSpec, Trace
 from stellaris.acting import envs
-from stellaris.runtime import Checkpoints, CheckpointError
 from stellaris.replay import datasets
 said(lambda: ActorCritic()(EnvSpec("Own-v0", np.zeros(2), 2, True)))
 said(lambda: envs.make("CartPole-v1", slots=1))
@@ -146,14 +145,10 @@ said(lambda: Trace().save("{tmp_path}/x.csv"))
 said(lambda: Trace.load("{tmp_path}/x.parquet"))
 said(lambda: Trace.load("{tmp_path}/x.csv"))
 said(lambda: datasets.read("{tmp_path}/x.hdf5"))
-try:
-    Checkpoints("{tmp_path}/x").prepare()
-except CheckpointError as error:
-    print(error)
 print(os.listdir("{tmp_path}"))
 """
     experiments = "pip install 'stellaris[experiments]'"
-    assert without("flax", "gymnasium", "pandas", "pyarrow", "orbax", "h5py", code=code) == [
+    assert without("flax", "gymnasium", "pandas", "pyarrow", "h5py", code=code) == [
         f"a network of ActorCritic or Pixels needs flax: {experiments}",
         f"environment 'CartPole-v1' needs gymnasium: {experiments}",
         f"a trace's table needs pandas: {experiments}",
@@ -162,7 +157,6 @@ print(os.listdir("{tmp_path}"))
         f"{tmp_path}/x.parquet needs pandas: {experiments}",
         f"{tmp_path}/x.csv needs pandas: {experiments}",
         "reading a dataset needs h5py: pip install 'stellaris[replay]'",
-        f"a checkpoint needs orbax: {experiments}",
         "[]",
     ]
 

@@ -11,7 +11,6 @@ EXTRAS = {
     "h5py": "replay",
     "matplotlib": "experiments",
     "mujoco": "experiments",
-    "orbax": "experiments",
     "pandas": "experiments",
     "pyarrow": "experiments",
     "ray": "ray",

@@ -16,14 +16,12 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from stellaris._core import checks
-from stellaris.runtime.state.registry import register_value
 from stellaris.types import Tree, alike, at_least_float32
 
 #: Rows start at multiples of so many elements, for aligned vector loads.
 ALIGNMENT = 64
 
 
-@register_value
 @jax.tree_util.register_static
 @dataclass(frozen=True, eq=False)
 class Layout:

@@ -16,8 +16,8 @@ from stellaris.runtime.engine.recorded import Recording
 from stellaris.runtime.functions import FunctionSpec
 from stellaris.runtime.resources import Node
 from stellaris.runtime.simulated.bodies import Bodies
+from stellaris.runtime.state.codec import CheckpointError
 from stellaris.runtime.state.registry import register_part
-from stellaris.runtime.state.snapshots import CheckpointError
 
 
 @register_part(
