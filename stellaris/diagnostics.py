@@ -15,7 +15,7 @@ from stellaris._core import checks, order_statistics
 from stellaris.corrections.caps import importance_ratio, saturated
 from stellaris.corrections.effective_samples import effective_sample_fraction
 from stellaris.losses import approximate_kl
-from stellaris.types import Array, Tree, at_least_float32
+from stellaris.types import Array, JaxArray, Tree, at_least_float32
 
 
 class LagReport(NamedTuple):
@@ -231,7 +231,7 @@ def version_span(version: Int[Array, "T *batch"], valid: Shaped[Array, "T *batch
     return VersionSpan(total / jnp.maximum(jnp.sum(valid, axis=0), 1).astype(total.dtype), oldest)
 
 
-def gradient_cosine(first: Tree, second: Tree) -> Float[jax.Array, ""]:
+def gradient_cosine(first: Tree, second: Tree) -> Float[JaxArray, ""]:
     """The cosine of the angle between two gradients: `<a, b> / (|a| |b|)` over all their leaves.
 
     Args:

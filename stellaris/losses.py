@@ -14,7 +14,7 @@ from jaxtyping import Float
 
 from stellaris._core import checks
 from stellaris.corrections.caps import ROOM, check_rho, importance_ratio, saturated, truncate_ratio
-from stellaris.types import Array, Scalar, largest
+from stellaris.types import Array, JaxArray, Scalar, largest
 
 #: Lower bound of log-probabilities and log-ratios: times an advantage of 1e8 it is still finite in float32.
 MIN_LOG_PROB = -1e6
@@ -119,7 +119,7 @@ def adapt_kl_coefficient(
     tolerance: Scalar = 1.5,
     increase: Scalar = 2.0,
     decrease: Scalar = 0.5,
-) -> Float[jax.Array, ""]:
+) -> Float[JaxArray, ""]:
     """The penalty's coefficient for the next batch: increased after too large a step, decreased after too small a step.
 
     `coefficient * increase` if `kl > target * tolerance`, `coefficient * decrease` if `kl < target / tolerance`.

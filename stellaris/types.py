@@ -7,7 +7,7 @@ and count published policies from 0. `value` and `observation` have one row more
 import functools
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -16,10 +16,37 @@ from jaxtyping import Float
 
 #: An array on the host.
 NDArray: TypeAlias = np.ndarray[Any, np.dtype[Any]]
-#: An array argument of a public function: on a device or on the host.
-Array: TypeAlias = jax.Array | NDArray
-#: A setting: a number, possibly traced, such as one that `vmap` sweeps.
-Scalar: TypeAlias = Float[Array, ""] | float
+
+if TYPE_CHECKING:
+    Array: TypeAlias = jax.Array | NDArray
+    JaxArray: TypeAlias = jax.Array
+    Scalar: TypeAlias = Float[Array, ""] | float
+else:
+    # At run time each is one class with a short name. jaxtyping would turn `Float[Array, "*batch"]` of a union into a
+    # union of two annotations, and `help` would print signatures five times as long.
+
+    class _Kinds(type):
+        kinds: Any
+
+        def __instancecheck__(cls, x: Any) -> bool:
+            return isinstance(x, cls.kinds)
+
+    class Array(metaclass=_Kinds):
+        """An array argument of a public function: on a device or on the host."""
+
+        kinds = jax.Array | np.ndarray
+
+    class JaxArray(metaclass=_Kinds):
+        """An array that a public function returns: on a device."""
+
+        kinds = jax.Array
+
+    class Scalar(metaclass=_Kinds):
+        """A setting: a number, possibly traced, such as one that `vmap` sweeps."""
+
+        kinds = Float[Array, ""] | float | int
+
+
 #: Any tree of arrays: parameters, gradients, optimizer states.
 Tree: TypeAlias = Any
 

@@ -9,7 +9,7 @@ from jaxtyping import Int
 
 from stellaris._core import checks
 from stellaris.diagnostics import scale_to_largest, tree_dot
-from stellaris.types import Scalar, Tree, at_least_float32
+from stellaris.types import JaxArray, Scalar, Tree, at_least_float32
 
 #: Added to a mean square before its root is taken, as the adaptive form's authors do.
 _EPSILON = 1e-7
@@ -176,7 +176,7 @@ class GapAware(NamedTuple):
 
     inner: Tree  #: of the optimizer.
     mean_square: Tree  #: of its steps, from 0.
-    steps: Int[jax.Array, ""]
+    steps: Int[JaxArray, ""]
 
 
 def gap_aware(

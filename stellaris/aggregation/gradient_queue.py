@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, Int
 
 from stellaris._core import checks
 from stellaris.runtime.state.registry import register_value
-from stellaris.types import Tree, alike, at_least_float32
+from stellaris.types import JaxArray, Tree, alike, at_least_float32
 
 #: Rows start at multiples of so many elements, for aligned vector loads.
 ALIGNMENT = 64
@@ -82,12 +82,12 @@ class AggregatorState(NamedTuple):
       (4, 1, [7, 0, 0, 0])
     """
 
-    rows: Float[jax.Array, "capacity P"]  #: a ring of gradients, each one row of `layout`.
+    rows: Float[JaxArray, "capacity P"]  #: a ring of gradients, each one row of `layout`.
     layout: Layout
-    version: Int[jax.Array, "capacity"]  #: on which each gradient was computed.
-    head: Int[jax.Array, ""]  #: the slot of the oldest gradient.
-    count: Int[jax.Array, ""]  # type: ignore[assignment]  #: how many are queued.
-    overflow: Bool[jax.Array, ""]  #: whether a gradient was ever lost, because it was pushed into a full queue.
+    version: Int[JaxArray, "capacity"]  #: on which each gradient was computed.
+    head: Int[JaxArray, ""]  #: the slot of the oldest gradient.
+    count: Int[JaxArray, ""]  # type: ignore[assignment]  #: how many are queued.
+    overflow: Bool[JaxArray, ""]  #: whether a gradient was ever lost, because it was pushed into a full queue.
     memory: Tree  #: for the aggregator's use.
 
     @property
@@ -109,10 +109,10 @@ class Update(NamedTuple):
     """
 
     gradient: Tree
-    scale: Float[jax.Array, "*n"]  #: factor on the optimizer's update: never on the gradient.
-    count: Int[jax.Array, ""]  # type: ignore[assignment]  #: gradients in the group.
-    staleness: Int[jax.Array, "capacity"]  #: of each, oldest first; -1 beyond `count`.
-    dropped: Int[jax.Array, ""] | int = 0  #: gradients that left the queue before these and are not applied.
+    scale: Float[JaxArray, "*n"]  #: factor on the optimizer's update: never on the gradient.
+    count: Int[JaxArray, ""]  # type: ignore[assignment]  #: gradients in the group.
+    staleness: Int[JaxArray, "capacity"]  #: of each, oldest first; -1 beyond `count`.
+    dropped: Int[JaxArray, ""] | int = 0  #: gradients that left the queue before these and are not applied.
 
 
 def capacity_for(name: str, group: int, capacity: int | None) -> int:
@@ -167,12 +167,12 @@ def push(state: AggregatorState, gradient: Tree, version: Any, *, learner: Any =
     return after
 
 
-def queued(state: AggregatorState) -> Bool[jax.Array, "capacity"]:
+def queued(state: AggregatorState) -> Bool[JaxArray, "capacity"]:
     """Which slots of the ring are in use."""
     return (jnp.arange(state.capacity) - state.head) % state.capacity < state.count
 
 
-def staleness(state: AggregatorState, clock: Any) -> Int[jax.Array, "capacity"]:
+def staleness(state: AggregatorState, clock: Any) -> Int[JaxArray, "capacity"]:
     """The staleness of the queued gradients, oldest first; what follows them has no meaning."""
     checks.int32(clock=clock)
     return jnp.asarray(clock - state.version[_order(state)], jnp.int32)

@@ -4,9 +4,8 @@ Staleness is counted in published versions: `clock now - version the gradient wa
 """
 
 import functools
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -14,13 +13,17 @@ import optax
 from jaxtyping import Float, Int
 
 from stellaris._core import checks
-from stellaris.types import Array, Scalar, Tree, default_float
-
-#: `(staleness [...]) -> factor [...]` on the learning rate; staleness in versions.
-Weight: TypeAlias = Callable[[Any], jax.Array]
+from stellaris.types import Array, JaxArray, Scalar, Tree, default_float
 
 
-def staleness_weight(staleness: Int[Array, "*batch"] | int, *, smoothness: Scalar = 3.0) -> Float[jax.Array, "*batch"]:
+@runtime_checkable
+class Weight(Protocol):
+    """`(staleness [...]) -> factor [...]` on the learning rate, with the staleness in versions."""
+
+    def __call__(self, staleness: Any, /) -> jax.Array: ...
+
+
+def staleness_weight(staleness: Int[Array, "*batch"] | int, *, smoothness: Scalar = 3.0) -> Float[JaxArray, "*batch"]:
     """The factor on the learning rate of a stale gradient: `max(staleness, 1) ** (-1 / smoothness)`.
 
     It multiplies the *optimizer's update*. A constant factor on the gradient would cancel under Adam.
@@ -51,7 +54,7 @@ def staleness_weight(staleness: Int[Array, "*batch"] | int, *, smoothness: Scala
     return jnp.maximum(_versions(staleness), 1.0) ** (-1.0 / smoothness)
 
 
-def polynomial_weight(staleness: Int[Array, "*batch"] | int, *, power: Scalar = 0.5) -> Float[jax.Array, "*batch"]:
+def polynomial_weight(staleness: Int[Array, "*batch"] | int, *, power: Scalar = 0.5) -> Float[JaxArray, "*batch"]:
     """A weight that falls with a power of staleness: `(staleness + 1) ** -power`.
 
     Args:
@@ -80,7 +83,7 @@ def polynomial_weight(staleness: Int[Array, "*batch"] | int, *, power: Scalar = 
 
 def hinge_weight(
     staleness: Int[Array, "*batch"] | int, *, slope: Scalar = 10.0, bound: Scalar = 4.0
-) -> Float[jax.Array, "*batch"]:
+) -> Float[JaxArray, "*batch"]:
     """A weight of 1 up to a bound, falling beyond it: `1 / (slope * max(staleness - bound, 0) + 1)`.
 
     Args:
@@ -108,7 +111,7 @@ def hinge_weight(
     return jnp.asarray(1.0 / (slope * jnp.maximum(_versions(staleness) - bound, 0.0) + 1.0))
 
 
-def exponential_weight(staleness: Int[Array, "*batch"] | int, *, rate: Scalar) -> Float[jax.Array, "*batch"]:
+def exponential_weight(staleness: Int[Array, "*batch"] | int, *, rate: Scalar) -> Float[JaxArray, "*batch"]:
     """A weight that falls exponentially: `exp(-rate * staleness)`.
 
     Args:

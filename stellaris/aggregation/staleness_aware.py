@@ -16,7 +16,7 @@ from stellaris.aggregation import gradient_queue
 from stellaris.aggregation.gradient_queue import AggregatorState, Update
 from stellaris.aggregation.staleness import Weight, freeze_weight, inverse_root
 from stellaris.aggregation.thresholds import check_decay, demo_threshold, staleness_threshold
-from stellaris.types import Scalar, Tree
+from stellaris.types import JaxArray, Scalar, Tree
 
 
 @runtime_checkable
@@ -87,8 +87,8 @@ class Aggregator(Protocol):
 class _Measured(NamedTuple):
     """The staleness measured for the threshold, and when."""
 
-    round: Int[jax.Array, ""]  #: in which it was measured; -1 until a stale gradient is applied.
-    staleness: Int[jax.Array, ""]
+    round: Int[JaxArray, ""]  #: in which it was measured; -1 until a stale gradient is applied.
+    staleness: Int[JaxArray, ""]
 
 
 def _stalest_of_a_round(memory: _Measured, update: Update, round: Any) -> _Measured:

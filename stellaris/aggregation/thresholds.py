@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Float, Int
 
 from stellaris._core import checks
-from stellaris.types import Array, Scalar, default_float
+from stellaris.types import Array, JaxArray, Scalar, default_float
 
 
 def staleness_threshold(
@@ -16,7 +16,7 @@ def staleness_threshold(
     *,
     max_staleness: Scalar | Int[Array, ""],
     decay: Scalar,
-) -> Float[jax.Array, ""]:
+) -> Float[JaxArray, ""]:
     """The mean staleness up to which a group of gradients is applied: `beta_k = max_staleness * decay ** k`.
 
     Permissive in early rounds, strict as training converges; a decay of 1 keeps it constant.
@@ -51,7 +51,7 @@ def demo_threshold(
     *,
     max_staleness: Scalar | Int[Array, ""],
     decay: Scalar,
-) -> Float[jax.Array, ""]:
+) -> Float[JaxArray, ""]:
     """The threshold as the authors' demo computes it, in whole versions.
 
     `clip(int(max_staleness * decay ** (k - 1)) + 1, 1, max_staleness)`: never below 1, so that a group of mean

@@ -24,7 +24,7 @@ from stellaris.algorithms.batch import (
 from stellaris.corrections.caps import check_rho
 from stellaris.losses import MIN_LOG_PROB, impact_loss, value_loss
 from stellaris.returns import vtrace
-from stellaris.types import ApplyFn, Array, Trajectory, Tree
+from stellaris.types import ApplyFn, Array, JaxArray, Trajectory, Tree
 
 
 class TargetBatch(NamedTuple):
@@ -152,7 +152,7 @@ class IMPACT:
         flat: TargetBatch = flatten(jax.lax.stop_gradient(batch), valid.ndim)
         return flat
 
-    def minibatches(self, key: jax.Array, batch: TargetBatch) -> Int[jax.Array, "gradients minibatch"]:
+    def minibatches(self, key: jax.Array, batch: TargetBatch) -> Int[JaxArray, "gradients minibatch"]:
         """Indices of every minibatch of every epoch, as `PPO.minibatches`."""
         return minibatches(key, len(batch.valid), epochs=self.epochs, minibatch_size=self.minibatch_size)
 
@@ -171,7 +171,7 @@ class IMPACT:
         rho: float = 1.0,
         version: Int[Array, ""] | int | None = None,
         lags: int = 8,
-    ) -> tuple[Float[jax.Array, ""], Metrics]:
+    ) -> tuple[Float[JaxArray, ""], Metrics]:
         """Mean over valid samples of IMPACT's surrogate + value loss - entropy bonus.
 
         Args:

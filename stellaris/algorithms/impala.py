@@ -15,7 +15,7 @@ from stellaris.algorithms.batch import before_the_last, cleaned, minibatches, ta
 from stellaris.corrections.caps import check_rho, importance_ratio
 from stellaris.losses import impala_loss, value_loss
 from stellaris.returns import vtrace
-from stellaris.types import ApplyFn, Array, Trajectory, Tree
+from stellaris.types import ApplyFn, Array, JaxArray, Trajectory, Tree
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class IMPALA:
         del apply_fn, target
         return trajectory
 
-    def minibatches(self, key: jax.Array, batch: Trajectory) -> Int[jax.Array, "gradients minibatch"]:
+    def minibatches(self, key: jax.Array, batch: Trajectory) -> Int[JaxArray, "gradients minibatch"]:
         """Indices of the trajectories of every minibatch of every epoch, as `PPO.minibatches` of samples.
 
         Args:
@@ -112,7 +112,7 @@ class IMPALA:
         rho: float = 1.0,
         version: Int[Array, ""] | int | None = None,
         lags: int = 8,
-    ) -> tuple[Float[jax.Array, ""], Metrics]:
+    ) -> tuple[Float[JaxArray, ""], Metrics]:
         """Mean over valid steps of policy gradient + value loss - entropy bonus.
 
         Args:

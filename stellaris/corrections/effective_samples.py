@@ -8,12 +8,12 @@ import optax
 from jaxtyping import Float, Shaped
 
 from stellaris._core import checks
-from stellaris.types import Array, Scalar, Tree, at_least_float32, largest
+from stellaris.types import Array, JaxArray, Scalar, Tree, at_least_float32, largest
 
 
 def effective_sample_fraction(
     log_ratio: Float[Array, "*batch"], valid: Shaped[Array, "*batch"] | None = None
-) -> Float[jax.Array, ""]:
+) -> Float[JaxArray, ""]:
     """The effective sample size of importance weights as a fraction: `(sum w)^2 / (n sum w^2)`, `w = exp(log_ratio)`.
 
     It is 1 for equal weights and `1 / n` if one weight is all. The weights are not bounded, and never computed: only

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Bool, Float, Shaped
 
 from stellaris._core import checks, order_statistics
-from stellaris.types import Array, Scalar, at_least_float32
+from stellaris.types import Array, JaxArray, Scalar, at_least_float32
 
 #: Of `probability_mask`, by divergence: those of the paper's tests of stability.
 _BOUNDS = {"tv": 0.15, "kl": 0.05}
@@ -24,7 +24,7 @@ def second_moment_mask(
     valid: Shaped[Array, "*batch"] | None = None,
     *,
     bound: Scalar = 0.04,
-) -> Bool[jax.Array, "*batch"]:
+) -> Bool[JaxArray, "*batch"]:
     """M2PO's mask: drops the largest log-ratios until the mean square of those that remain is at most `bound`.
 
     Only samples that move outward are looked at, and dropped: those with `advantage > 0` and a ratio above 1, or
@@ -85,7 +85,7 @@ def probability_mask(
     *,
     bound: Scalar | None = None,
     divergence: str = "tv",
-) -> Bool[jax.Array, "*batch"]:
+) -> Bool[JaxArray, "*batch"]:
     """DPPO's mask of discrete actions: drops what has moved outward by more than a distance of *probabilities*.
 
     With `p = exp(log_prob)` and `q = exp(behaviour_log_prob)` a sample is dropped if `D > bound` and either `A > 0` and
@@ -135,7 +135,7 @@ def probability_mask(
 
 def off_policy_sequence_mask(
     log_ratio: Float[Array, "*batch"], advantage: Float[Array, "*batch"], *, bound: Scalar
-) -> Bool[jax.Array, "*batch"]:
+) -> Bool[JaxArray, "*batch"]:
     """Off-policy sequence masking (OPSM): drops bad sequences that the policy that learns has moved away from.
 
     A sequence is dropped if its advantage is negative and `mean_t(-log_ratio_t) > bound`: an estimate, from its own
@@ -177,8 +177,8 @@ class ClipWidths(NamedTuple):
       [0.10000000149011612]
     """
 
-    low: Float[jax.Array, "*batch"]
-    high: Float[jax.Array, "*batch"]
+    low: Float[JaxArray, "*batch"]
+    high: Float[JaxArray, "*batch"]
 
 
 def adaptive_clip(

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Float, Int, Shaped
 
 from stellaris._core import checks
-from stellaris.types import Array, at_least_float32
+from stellaris.types import Array, JaxArray, at_least_float32
 
 
 def sequence_log_ratio(
@@ -18,7 +18,7 @@ def sequence_log_ratio(
     *,
     segment: Int[Array, "T *batch"] | None = None,
     over: str = "sum",
-) -> Float[jax.Array, "..."]:
+) -> Float[JaxArray, "..."]:
     """The log-ratio of whole sequences: the sum over their valid steps, or its mean.
 
     `sum_t log_ratio_t` is the log-probability of the whole sequence under one policy minus that under the other;

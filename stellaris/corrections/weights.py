@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float
 
 from stellaris._core import checks
 from stellaris.corrections.caps import importance_ratio, saturated
-from stellaris.types import Array, Scalar
+from stellaris.types import Array, JaxArray, Scalar
 
 
 class BoundedImportanceWeight(NamedTuple):
@@ -27,8 +27,8 @@ class BoundedImportanceWeight(NamedTuple):
       (0.5, 1.0)
     """
 
-    weight: Float[jax.Array, "*batch"]  #: 0 where the sample is not kept.
-    kept: Bool[jax.Array, "*batch"]
+    weight: Float[JaxArray, "*batch"]  #: 0 where the sample is not kept.
+    kept: Bool[JaxArray, "*batch"]
 
 
 def bounded_importance_weight(
@@ -114,7 +114,7 @@ def vespo_weight(
     decay: Scalar = 3.0,
     negative_power: Scalar = 3.0,
     negative_decay: Scalar = 2.0,
-) -> Float[jax.Array, "*batch"]:
+) -> Float[JaxArray, "*batch"]:
     """VESPO's soft weight of a sequence, without a gradient: `exp(decay (1 - W)) W^power` with `W = exp(log_ratio)`.
 
     It is 1 at `W = 1`, largest at `W = power / decay`, and falls smoothly to 0 on both sides, so that nothing is cut

@@ -56,7 +56,7 @@ OTHERS = {
     "smoothness": {"smoothness": 2.0},
     "max_staleness": {"max_staleness": 4.0},
     "combine": {"combine": "sequential"},
-    "threshold": {"threshold": "integer"},
+    "threshold": {"threshold": "demo"},
 }
 
 
