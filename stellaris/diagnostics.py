@@ -12,8 +12,8 @@ import jax.numpy as jnp
 from jaxtyping import Float, Int, Shaped
 
 from stellaris._core import checks, order_statistics
-from stellaris.corrections.caps import importance_ratio, saturated
 from stellaris.corrections.effective_samples import effective_sample_fraction
+from stellaris.corrections.ratios import importance_ratio, saturated
 from stellaris.losses import approximate_kl
 from stellaris.types import Array, JaxArray, Tree, at_least_float32
 
@@ -25,7 +25,7 @@ class LagReport(NamedTuple):
 
     Example:
       >>> import jax.numpy as jnp
-      >>> report = lag_report(jnp.array([0, 0, 1]), jnp.log(jnp.array([1.0, 3.0, 2.0])), jnp.array([True] * 3), lags=2)
+      >>> report = lag_report(jnp.array([0, 0, 1]), jnp.log(jnp.array([1.0, 3.0, 2.0])), valid=jnp.ones(3), lags=2)
       >>> print(report.count, report.effective_sample_size)
       [2. 1.] [1.6 1. ]
     """
@@ -64,8 +64,8 @@ class LagReport(NamedTuple):
 def lag_report(
     lag: Int[Array, "*batch"],
     log_ratio: Float[Array, "*batch"],
-    valid: Shaped[Array, "*batch"],
     *,
+    valid: Shaped[Array, "*batch"],
     clipped: Shaped[Array, "*batch"] | None = None,
     truncated: Shaped[Array, "*batch"] | None = None,
     lags: int = 8,
@@ -93,7 +93,7 @@ def lag_report(
     Example:
       >>> import jax.numpy as jnp
       >>> lag, ratio, valid = jnp.array([0, 3, 9]), jnp.array([1.0, 0.5, 1.5]), jnp.array([True, True, False])
-      >>> report = lag_report(lag, jnp.log(ratio), valid, truncated=ratio > 1, lags=3)
+      >>> report = lag_report(lag, jnp.log(ratio), valid=valid, truncated=ratio > 1, lags=3)
       >>> report.count.tolist(), report.truncation_fraction.tolist()
       ([1.0, 0.0, 1.0], [0.0, 0.0, 0.0])
     """
@@ -144,8 +144,8 @@ class RatioReport(NamedTuple):
 
 def ratio_report(
     log_ratio: Float[Array, "*batch"],
-    valid: Shaped[Array, "*batch"] | None = None,
     *,
+    valid: Shaped[Array, "*batch"] | None = None,
     quantiles: tuple[float, ...] = (0.0, 0.01, 0.5, 0.99, 1.0),
 ) -> RatioReport:
     """Quantiles and effective sample size of importance ratios as they are, before any bound.
@@ -184,7 +184,7 @@ def ratio_report(
     at = jnp.asarray(quantiles, wide.dtype)
     return RatioReport(
         order_statistics.quantiles(wide, there, at),
-        effective_sample_fraction(wide, there),
+        effective_sample_fraction(wide, valid=there),
         jnp.sum(there, dtype=jnp.int32),
     )
 
@@ -201,7 +201,7 @@ class VersionSpan(NamedTuple):
     oldest: Int[Array, "*batch"]
 
 
-def version_span(version: Int[Array, "T *batch"], valid: Shaped[Array, "T *batch"]) -> VersionSpan:
+def version_span(version: Int[Array, "T *batch"], *, valid: Shaped[Array, "T *batch"]) -> VersionSpan:
     """The mean and the oldest version that chose the actions of each trajectory.
 
     Args:
@@ -220,7 +220,7 @@ def version_span(version: Int[Array, "T *batch"], valid: Shaped[Array, "T *batch
 
     Example:
       >>> import jax.numpy as jnp
-      >>> version_span(jnp.array([3, 3, 5, 0]), jnp.array([True, True, True, False]))
+      >>> version_span(jnp.array([3, 3, 5, 0]), valid=jnp.array([True, True, True, False]))
       VersionSpan(mean=Array(3.6666667, dtype=float32), oldest=Array(3, dtype=int32))
     """
     checks.same_shape(version, "version", valid=valid)

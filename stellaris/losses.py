@@ -13,7 +13,8 @@ import jax.numpy as jnp
 from jaxtyping import Float
 
 from stellaris._core import checks
-from stellaris.corrections.caps import ROOM, check_rho, importance_ratio, saturated, truncate_ratio
+from stellaris.corrections.caps import check_rho, truncate_ratio
+from stellaris.corrections.ratios import ROOM, importance_ratio, saturated
 from stellaris.types import Array, JaxArray, Scalar, largest
 
 #: Lower bound of log-probabilities and log-ratios: times an advantage of 1e8 it is still finite in float32.
@@ -274,13 +275,13 @@ def impact_loss(
     *,
     clip: Float[Array, "*batch"] | Scalar = 0.2,
     clip_high: Float[Array, "*batch"] | Scalar | None = None,
-    rho: Scalar = 2.0,
+    target_rho: Scalar = 2.0,
     ratio_cap: Float[Array, "*batch"] | Scalar | None = None,
 ) -> Float[Array, "*batch"]:
     """IMPACT's surrogate: PPO's, clipped around a slowly moving target policy instead of the behaviour policy.
 
     `-min(R A, clip(R, 1 - clip, 1 + clip_high) A)` with
-    `R = min(exp(log_ratio), cap) * min(exp(-target_log_ratio), rho)`, which is `pi / target` where neither bound acts.
+    `R = min(exp(log_ratio), cap) * min(exp(-target_log_ratio), target_rho)`, which is `pi / target` where neither bound acts.
 
     Args:
       log_ratio: `[...]` log-probability under the policy that learns minus that under the behaviour policy.
@@ -291,7 +292,7 @@ def impact_loss(
         returns is already weighted by its truncated ratio; here it would be weighted twice.
       clip: half-width of the trust region around the target, positive; a number or `[...]`.
       clip_high: that of its upper half; `clip` by default.
-      rho: truncates `behaviour / target`, at least 1.
+      target_rho: truncates `behaviour / target`, at least 1.
       ratio_cap: `[...]` from `global_ratio_cap`, or a constant; bounds `pi / behaviour`.
 
     Returns:
@@ -299,7 +300,7 @@ def impact_loss(
 
     Raises:
       TypeError: if an array holds integers, or a setting is not a number.
-      ValueError: if the shapes differ, a constant width is not positive, or `rho` is below 1.
+      ValueError: if the shapes differ, a constant width is not positive, or `target_rho` is below 1.
 
     Source:
       Luo et al. 2019, IMPACT: Importance Weighted Asynchronous Architectures with Clipped Target Networks, Section 3.
@@ -312,8 +313,8 @@ def impact_loss(
     """
     _check(log_ratio, advantage=advantage, target_log_ratio=target_log_ratio)
     low, high = _trust_region(log_ratio, clip, clip_high)
-    check_rho(rho)
-    weight = jnp.minimum(importance_ratio(-jax.lax.stop_gradient(target_log_ratio)), rho)
+    check_rho(target_rho=target_rho)
+    weight = jnp.minimum(importance_ratio(-jax.lax.stop_gradient(target_log_ratio)), target_rho)
     return _clipped_surrogate(_ratio(log_ratio, ratio_cap) * weight, advantage, low, high)
 
 

@@ -29,7 +29,7 @@ import jax.numpy as jnp
 from jaxtyping import Float, Shaped
 
 from stellaris._core import checks
-from stellaris.corrections.caps import importance_ratio
+from stellaris.corrections.ratios import importance_ratio
 from stellaris.types import Array, Scalar, alike, at_least_float32
 
 #: On a CPU the recurrence's loop is unrolled by two if a row has at least so many elements; measured by

@@ -115,17 +115,17 @@ class Update(NamedTuple):
     dropped: Int[JaxArray, ""] | int = 0  #: gradients that left the queue before these and are not applied.
 
 
-def capacity_for(name: str, group: int, capacity: int | None) -> int:
-    """The capacity of a queue out of which groups of this size are taken: as given, or twice the size.
+def capacity_for(group_size: int, capacity: int | None) -> int:
+    """The capacity of a queue from which groups of this size are taken: as given, or twice the size.
 
     Raises:
-      ValueError: unless both are positive whole numbers, and a group fits; it calls the size by this name.
+      ValueError: unless both are positive whole numbers, and a group fits.
     """
-    checks.counts(**{name: group})
-    capacity = 2 * group if capacity is None else capacity
+    checks.counts(group_size=group_size)
+    capacity = 2 * group_size if capacity is None else capacity
     checks.counts(capacity=capacity)
-    if capacity < group:
-        raise ValueError(f"capacity={capacity} is below {name}={group}: the queue could never fill")
+    if capacity < group_size:
+        raise ValueError(f"capacity={capacity} is below group_size={group_size}: the queue could never fill")
     return capacity
 
 
@@ -149,7 +149,7 @@ def empty(like: Tree, capacity: int, memory: Tree) -> AggregatorState:
     )
 
 
-def push(state: AggregatorState, gradient: Tree, version: Any, *, learner: Any = 0) -> AggregatorState:
+def push(state: AggregatorState, gradient: Tree, version: Any) -> AggregatorState:
     """Appends a gradient. If the queue is full, the gradient is lost, `overflow` is set, and nothing else changes.
 
     Raises:
@@ -157,7 +157,6 @@ def push(state: AggregatorState, gradient: Tree, version: Any, *, learner: Any =
       ValueError: if the version is negative or beyond int32, or the gradient differs in structure or shape from that
         given to `empty`.
     """
-    del learner
     _check_like(gradient, state.layout)
     if not jnp.issubdtype(jnp.result_type(version), jnp.integer):
         raise TypeError(f"version={version} has dtype {jnp.result_type(version)}: expected a whole number")

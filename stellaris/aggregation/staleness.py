@@ -82,21 +82,21 @@ def polynomial_weight(staleness: Int[Array, "*batch"] | int, *, power: Scalar = 
 
 
 def hinge_weight(
-    staleness: Int[Array, "*batch"] | int, *, slope: Scalar = 10.0, bound: Scalar = 4.0
+    staleness: Int[Array, "*batch"] | int, *, slope: Scalar = 10.0, tolerance: Scalar = 4.0
 ) -> Float[JaxArray, "*batch"]:
-    """A weight of 1 up to a bound, falling beyond it: `1 / (slope * max(staleness - bound, 0) + 1)`.
+    """A weight of 1 up to a tolerance, falling beyond it: `1 / (slope * max(staleness - tolerance, 0) + 1)`.
 
     Args:
       staleness: `[...]` versions; 0 is fresh. In an array, negative numbers count as fresh.
       slope: at least 0.
-      bound: the largest staleness of weight 1, at least 0.
+      tolerance: the largest staleness of weight 1, at least 0.
 
     Returns:
       The weights `[...]` in (0, 1].
 
     Raises:
       TypeError: if `staleness` is not whole.
-      ValueError: if `slope` or `bound` is negative, `slope` is infinite, or `staleness` is a single negative number.
+      ValueError: if `slope` or `tolerance` is negative, `slope` is infinite, or `staleness` is one negative number.
 
     Source:
       Xie et al. 2019, Asynchronous Federated Optimization, Section 5.2.
@@ -106,9 +106,9 @@ def hinge_weight(
       >>> print(hinge_weight(jnp.array([0, 4, 6]), slope=1.5))
       [1.   1.   0.25]
     """
-    checks.not_negative(slope=slope, bound=bound)
+    checks.not_negative(slope=slope, tolerance=tolerance)
     checks.finite(slope=slope)
-    return jnp.asarray(1.0 / (slope * jnp.maximum(_versions(staleness) - bound, 0.0) + 1.0))
+    return jnp.asarray(1.0 / (slope * jnp.maximum(_versions(staleness) - tolerance, 0.0) + 1.0))
 
 
 def exponential_weight(staleness: Int[Array, "*batch"] | int, *, rate: Scalar) -> Float[JaxArray, "*batch"]:

@@ -95,9 +95,7 @@ class IMPACT:
         checks.not_negative(rho_clip=self.rho_clip, c_clip=self.c_clip, value_coefficient=self.value_coefficient)
         checks.finite(value_coefficient=self.value_coefficient, entropy_coefficient=self.entropy_coefficient)
         checks.between_zero_and_one(discount=self.discount, lambda_=self.lambda_)
-        for _, target_rho in checks.known(target_rho=self.target_rho):
-            if not target_rho >= 1.0:
-                raise ValueError(f"target_rho={target_rho} is below 1: use math.inf for no truncation")
+        check_rho(target_rho=self.target_rho)
 
     def optimizer(self) -> optax.GradientTransformation:
         """Adam (epsilon 1e-5) behind a bound on the gradient's global norm."""
@@ -191,7 +189,7 @@ class IMPACT:
         Raises:
           ValueError: if `rho` is below 1.
         """
-        check_rho(rho)
+        check_rho(rho=rho)
         samples: Batch = cleaned(batch.samples, "action", "log_prob", "advantage", "target")
         policy = actor_critic.evaluate(apply_fn, params, samples.observation, samples.action)
         log_ratio = actor_critic.log_ratio(policy.log_prob, samples.log_prob, samples.valid)
@@ -205,7 +203,7 @@ class IMPACT:
                 batch.target_log_ratio,
                 samples.advantage,
                 clip=self.clip,
-                rho=self.target_rho,
+                target_rho=self.target_rho,
                 ratio_cap=cap,
             ),
             value_loss=value_loss(policy.value, samples.target),

@@ -12,7 +12,8 @@ from stellaris._core import checks
 from stellaris.algorithms import actor_critic
 from stellaris.algorithms.actor_critic import Metrics
 from stellaris.algorithms.batch import before_the_last, cleaned, minibatches, take, the_last
-from stellaris.corrections.caps import check_rho, importance_ratio
+from stellaris.corrections.caps import check_rho
+from stellaris.corrections.ratios import importance_ratio
 from stellaris.losses import impala_loss, value_loss
 from stellaris.returns import vtrace
 from stellaris.types import ApplyFn, Array, JaxArray, Trajectory, Tree
@@ -134,7 +135,7 @@ class IMPALA:
         Raises:
           ValueError: if `rho` is below 1.
         """
-        check_rho(rho)
+        check_rho(rho=rho)
         batch = cleaned(batch, "action", "log_prob")
         observation = before_the_last(batch.observation)
         policy = actor_critic.evaluate(apply_fn, params, observation, batch.action)

@@ -161,7 +161,7 @@ class PPO:
         Raises:
           ValueError: if `rho` is below 1.
         """
-        check_rho(rho)
+        check_rho(rho=rho)
         batch = cleaned(batch, "action", "log_prob", "value", "advantage", "target")
         policy = actor_critic.evaluate(apply_fn, params, batch.observation, batch.action)
         log_ratio = actor_critic.log_ratio(policy.log_prob, batch.log_prob, batch.valid)

@@ -12,14 +12,14 @@ from stellaris.types import Array, JaxArray, Scalar, Tree, at_least_float32, lar
 
 
 def effective_sample_fraction(
-    log_ratio: Float[Array, "*batch"], valid: Shaped[Array, "*batch"] | None = None
+    log_ratio: Float[Array, "*batch"], *, valid: Shaped[Array, "*batch"] | None = None
 ) -> Float[JaxArray, ""]:
     """The effective sample size of importance weights as a fraction: `(sum w)^2 / (n sum w^2)`, `w = exp(log_ratio)`.
 
     It is 1 for equal weights and `1 / n` if one weight is all. The weights are not bounded, and never computed: only
     their logarithms are.
 
-    It is P3O's own cap: its loss is `bounded_importance_weight(log_ratio, high=fraction).weight * impala_loss(...)` plus
+    P3O takes it as its cap. Its loss is `bounded_importance_weight(log_ratio, high=fraction).weight * impala_loss(...)` plus
     a penalty, `(1 - fraction) * KL(pi || mu)`. For actions of `mu`, `importance_ratio(log_ratio) *
     approximate_kl(-log_ratio)` is an unbiased estimate of that divergence. The authors' code leaves out the ratio; the
     estimate then holds for actions of `pi` only.

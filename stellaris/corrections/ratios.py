@@ -9,13 +9,53 @@ import jax.numpy as jnp
 from jaxtyping import Float, Int, Shaped
 
 from stellaris._core import checks
-from stellaris.types import Array, JaxArray, at_least_float32
+from stellaris.types import Array, JaxArray, at_least_float32, largest
+
+#: Log-ratios saturate here: `exp(30) = 1e13` times an advantage of 1e8 is still finite in float32.
+MAX_LOG_RATIO = 30.0
+#: In a narrower dtype log-ratios saturate at the logarithm of its largest number less this: a ratio times an advantage
+#: of `exp(3) = 20` is still finite.
+ROOM = 3.0
+
+
+def importance_ratio(log_ratio: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
+    """`pi(a|s) / mu(a|s) = exp(log_ratio)`, saturating at `exp(±30)` so that no loss overflows.
+
+    In float16, whose largest number is 65504, ratios saturate at `exp(8.1) = 3261`.
+
+    Args:
+      log_ratio: `[...]` log-probability under the policy minus that under the behaviour policy.
+
+    Returns:
+      The ratios `[...]`. Saturated ratios are constant and have no gradient. An action of probability zero under the
+      policy (a log-ratio of minus infinity) has the ratio `exp(-30)`, 1e-13.
+
+    Raises:
+      TypeError: if `log_ratio` holds integers.
+
+    Source:
+      Sutton & Barto 2018, Reinforcement Learning, Section 5.5.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> importance_ratio(jnp.zeros(2)).tolist()
+      [1.0, 1.0]
+    """
+    checks.floats(log_ratio=log_ratio)
+    return jnp.exp(saturated(log_ratio))
+
+
+def saturated(log_ratio: Array) -> jax.Array:
+    """Log-ratios clipped so that the ratio times an advantage is finite."""
+    most = min(MAX_LOG_RATIO, math.log(largest(jnp.result_type(log_ratio))) - ROOM)
+    # By choices, whose gradient costs less than that of a minimum.
+    return jnp.where(log_ratio > most, most, jnp.where(log_ratio < -MAX_LOG_RATIO, -MAX_LOG_RATIO, log_ratio))
 
 
 def sequence_log_ratio(
     log_ratio: Float[Array, "T *batch"],
-    valid: Shaped[Array, "T *batch"] | None = None,
     *,
+    valid: Shaped[Array, "T *batch"] | None = None,
     segment: Int[Array, "T *batch"] | None = None,
     over: str = "sum",
 ) -> Float[JaxArray, "..."]:
@@ -23,7 +63,7 @@ def sequence_log_ratio(
 
     `sum_t log_ratio_t` is the log-probability of the whole sequence under one policy minus that under the other;
     `over="mean"` gives the logarithm of the geometric mean of the steps' ratios. Any function of a log-ratio takes the
-    result. GSPO is `ppo_loss(sequence_log_ratio(log_ratio, valid, over="mean"), advantage, clip=3e-4, clip_high=4e-4)`,
+    result. GSPO is `ppo_loss(sequence_log_ratio(log_ratio, valid=valid, over="mean"), advantage, clip=3e-4, clip_high=4e-4)`,
     one loss a sequence; GSPO-token, for advantages that differ within a sequence, takes
     `stop_gradient(s - log_ratio) + log_ratio` instead of the result `s`.
 
@@ -52,9 +92,9 @@ def sequence_log_ratio(
       >>> import jax.numpy as jnp
       >>> log_ratio = jnp.array([0.5, -0.25, 1.0, 9.0])
       >>> valid = jnp.array([True, True, True, False])
-      >>> print(sequence_log_ratio(log_ratio, valid))
+      >>> print(sequence_log_ratio(log_ratio, valid=valid))
       1.25
-      >>> print(sequence_log_ratio(log_ratio, valid, segment=jnp.array([0, 0, 1, 1]), over="mean"))
+      >>> print(sequence_log_ratio(log_ratio, valid=valid, segment=jnp.array([0, 0, 1, 1]), over="mean"))
       [0.125 0.125 1.    1.   ]
     """
     checks.floats(log_ratio=log_ratio)
@@ -124,3 +164,8 @@ def approximate_proximal_log_ratio(
     share = 1.0 - 1.0 / versions
     # An action that has become impossible has the log-ratio minus infinity, of which 0 times is not a number.
     return share * jnp.where(share > 0, log_ratio, 0.0)
+
+
+def constant(x: Array) -> jax.Array:
+    """Without a gradient, in float32 at least: squares and differences of narrower numbers lose their digits."""
+    return jax.lax.stop_gradient(jnp.asarray(x, at_least_float32(jnp.result_type(x))))

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Bool, Float
 
 from stellaris._core import checks
-from stellaris.corrections.caps import importance_ratio, saturated
+from stellaris.corrections.ratios import importance_ratio, saturated
 from stellaris.types import Array, JaxArray, Scalar
 
 
@@ -63,7 +63,7 @@ def bounded_importance_weight(
       TRL by all.
     * TOPR (Le Roux et al. 2025), of whole sequences, for `impala_loss`: `low=jnp.where(advantage > 0, 1.0, 0.0),
       high=1.0`; the paper's advantage is a reward of 1 or -1. The steps of each sequence.
-    * P3O (2026): `high=effective_sample_fraction(log_ratio, valid)`. All valid steps.
+    * P3O (2026): `high=effective_sample_fraction(log_ratio, valid=valid)`. All valid steps.
     * Stellaris: `high=global_ratio_cap(...)`.
 
     Args:
@@ -121,7 +121,7 @@ def vespo_weight(
     off. For `impala_loss`. Inert under a global cap: the weight is bounded by itself.
 
     Args:
-      log_ratio: `[...]` of whole sequences: `sequence_log_ratio(log_ratio, valid)`, the sum over their steps.
+      log_ratio: `[...]` of whole sequences: `sequence_log_ratio(log_ratio, valid=valid)`, the sum over their steps.
       advantage: `[...]`; its sign chooses between the two pairs of settings.
       power: where the advantage is not negative, at least 0.
       decay: likewise.

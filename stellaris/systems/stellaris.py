@@ -11,8 +11,8 @@ import numpy as np
 
 from stellaris._core import checks
 from stellaris.aggregation.gradient_queue import AggregatorState, Update
-from stellaris.aggregation.staleness_aware import Aggregator, staleness_aware
-from stellaris.aggregation.synchronisation import StaleSynchronous
+from stellaris.aggregation.protocol import Aggregator
+from stellaris.aggregation.staleness_aware import staleness_aware
 from stellaris.algorithms import PPO, Algorithm
 from stellaris.algorithms.algorithm import check_algorithm
 from stellaris.corrections.caps import check_rho
@@ -65,7 +65,7 @@ class Stellaris:
     def __post_init__(self) -> None:
         check_algorithm(self.algorithm)
         checks.whole(at_least=1, learners=self.learners)
-        check_rho(self.rho)
+        check_rho(rho=self.rho)
         check_control(self.control)
         if self.aggregator is not None:
             _check_aggregator(self.aggregator, self.learners)
@@ -216,10 +216,11 @@ def _check_aggregator(aggregator: Aggregator, learners: int) -> None:
             "ever run at once: raise its capacity"
         )
     jax.eval_shape(lambda state: aggregator.admit(state, learners - 1, 0), empty)  # checks the learner's number
-    if isinstance(aggregator, StaleSynchronous) and aggregator.learners > learners:
+    waits_for = getattr(aggregator, "learners", 0)
+    if waits_for > learners:
         raise ValueError(
-            f"learners={learners}: the aggregator waits for the slowest of its {aggregator.learners} learners, and "
-            f"those that are missing push nothing: make it for learners={learners}"
+            f"learners={learners}: the aggregator waits for the slowest of its {waits_for} learners, and those that "
+            f"are missing push nothing: make it for learners={learners}"
         )
 
 
