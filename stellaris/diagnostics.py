@@ -2,7 +2,7 @@
 
 *Data lag* is the learning policy's version minus the version that chose an action. *Gradient lag*, or staleness, is the
 clock at which a gradient is applied minus the version on which it was computed. Their sum is the age of the data when
-it takes effect; the library reports them separately.
+it takes effect; the library reports the two separately.
 """
 
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ from stellaris.types import Array, JaxArray, Tree, at_least_float32
 
 
 class LagReport(NamedTuple):
-    """Sums over a batch's samples by policy lag: index `k` holds lag `k`, the last index also all larger lags.
+    """Sums over a batch's samples by policy lag: index `k` holds lag `k`, and the last index all larger lags as well.
 
     Add the reports of several batches or devices by `jax.tree.map(jnp.add, first, second)`.
 
@@ -31,17 +31,17 @@ class LagReport(NamedTuple):
     """
 
     count: Float[Array, "lags"]  # type: ignore[assignment]  #: valid samples.
-    kl_sum: Float[Array, "lags"]  #: of `approximate_kl` to the behaviour policy.
+    kl_sum: Float[Array, "lags"]  #: sum of `approximate_kl` to the behaviour policy.
     clipped: Float[Array, "lags"]  #: samples whose ratio is outside the trust region.
     truncated: Float[Array, "lags"]  #: samples whose ratio is above its cap.
-    weight_sum: Float[Array, "lags"]  #: of importance ratios.
+    weight_sum: Float[Array, "lags"]  #: sum of the importance ratios.
     weight_square_sum: Float[Array, "lags"]
 
-    # By methods that NumPy's arrays have as well: of a report on the host nothing goes back to the device.
+    # Only methods that NumPy's arrays share, so that a report on the host is not copied back to the device.
 
     @property
     def kl(self) -> Float[Array, "lags"]:
-        """Mean divergence from the behaviour policy, in nats; 0 where there is no sample."""
+        """Mean divergence from the behaviour policy, in nats; 0 for a lag without samples."""
         return self.kl_sum / self.count.clip(min=1)
 
     @property
@@ -75,13 +75,13 @@ def lag_report(
     Args:
       lag: `[...]`, the learning policy's version minus that of the policy that chose the action.
       log_ratio: `[...]` log-probability under the policy that learns minus that under the behaviour policy.
-      valid: `[...]`, False for samples that do not count.
-      clipped: `[...]` whether a sample is outside the trust region; none by default.
-      truncated: `[...]` whether a sample is above its cap; none by default.
+      valid: `[...]`, False for samples to ignore.
+      clipped: `[...]` whether a sample is outside the trust region; by default False.
+      truncated: `[...]` whether a sample is above its cap; by default False.
       lags: the number of lags to distinguish, at least 1; larger lags count as the last.
 
     Returns:
-      A `LagReport` of arrays `[lags]`, of which only the divergence has a gradient.
+      A `LagReport` of arrays `[lags]`. Gradients flow through the divergence only.
 
     Raises:
       TypeError: if `log_ratio` holds integers.
@@ -104,9 +104,9 @@ def lag_report(
     if lags < 1:
         raise ValueError(f"lags={lags} is below 1")
     bucket = jnp.clip(lag, 0, lags - 1).ravel()
-    # In float32 at least: narrower types cannot count far, and squares of ratios overflow in them.
+    # In float32 at least: in narrower types counts saturate and squares of ratios overflow.
     wide = jnp.asarray(log_ratio, at_least_float32(jnp.result_type(log_ratio)))
-    # A saturated ratio has no gradient: in float16 that of the wide one would be infinite.
+    # No gradient where the given dtype saturates: converted back to float16 the wide one would be infinite.
     log_ratio = jnp.where(saturated(jnp.asarray(log_ratio)) < log_ratio, jax.lax.stop_gradient(wide), wide)
     log_ratio = jnp.where(valid, log_ratio, 0.0)
     ratio = jax.lax.stop_gradient(importance_ratio(log_ratio))
@@ -124,7 +124,7 @@ def lag_report(
 
 
 class RatioReport(NamedTuple):
-    """How importance ratios are distributed; see `ratio_report`.
+    """The distribution of importance ratios; see `ratio_report`.
 
     Example:
       >>> report = RatioReport(jnp.log(jnp.array([0.5, 4.0])), jnp.float32(0.8), jnp.int32(10))
@@ -132,13 +132,13 @@ class RatioReport(NamedTuple):
       [0.5 4. ]
     """
 
-    log_quantiles: Float[Array, "quantiles"]  #: of the log-ratios.
+    log_quantiles: Float[Array, "quantiles"]  #: quantiles of the log-ratios.
     effective_sample_fraction: Float[Array, ""]
     count: Int[Array, ""]  # type: ignore[assignment]  #: valid samples.
 
     @property
     def quantiles(self) -> Float[Array, "quantiles"]:
-        """Those of the ratios; infinite where a log-ratio is beyond 88, in float32."""
+        """Quantiles of the ratios; infinite where a log-ratio exceeds 88, in float32."""
         return jnp.exp(self.log_quantiles)
 
 
@@ -148,19 +148,19 @@ def ratio_report(
     valid: Shaped[Array, "*batch"] | None = None,
     quantiles: tuple[float, ...] = (0.0, 0.01, 0.5, 0.99, 1.0),
 ) -> RatioReport:
-    """Quantiles and effective sample size of importance ratios as they are, before any bound.
+    """Quantiles and effective sample fraction of unbounded importance ratios.
 
-    What a clamp or a mask leaves hides what it has changed: a run whose weights are all bounded looks healthy.
+    Pass raw ratios: after clamping or masking, a diverging run looks healthy.
 
     Args:
       log_ratio: `[...]` log-probability under the policy that learns minus that under the behaviour policy: of steps,
         or of sequences, one number each (from `sequence_log_ratio`).
-      valid: `[...]`, False for samples that do not count; all by default.
-      quantiles: which, in [0, 1]; those of 0 and 1 are the least and the largest.
+      valid: `[...]`, False for samples to ignore; all count by default.
+      quantiles: numbers in [0, 1]; 0 gives the smallest ratio and 1 the largest.
 
     Returns:
       `RatioReport(log_quantiles, effective_sample_fraction, count)`; quantiles are interpolated between samples, and 0
-      if none is valid.
+      if no sample is valid.
 
     Raises:
       TypeError: if `log_ratio` holds integers.
@@ -202,7 +202,7 @@ class VersionSpan(NamedTuple):
 
 
 def version_span(version: Int[Array, "T *batch"], *, valid: Shaped[Array, "T *batch"]) -> VersionSpan:
-    """The mean and the oldest version that chose the actions of each trajectory.
+    """The mean and the oldest of the versions that chose each trajectory's actions.
 
     Args:
       version: `[T, ...]` of the behaviour policy at every step.
@@ -236,7 +236,7 @@ def gradient_cosine(first: Tree, second: Tree) -> Float[JaxArray, ""]:
 
     Args:
       first: a tree of arrays, such as a stale gradient.
-      second: one of the same structure, such as the gradient that fresh parameters give on the same samples.
+      second: a tree of the same structure, such as the gradient at fresh parameters on the same samples.
 
     Returns:
       A scalar in [-1, 1]: 1 for the same direction, 0 for orthogonal gradients or if one is zero.
@@ -246,8 +246,8 @@ def gradient_cosine(first: Tree, second: Tree) -> Float[JaxArray, ""]:
       ValueError: if the trees differ in structure or shape.
 
     Source:
-      Zheng et al. 2017, Asynchronous Stochastic Gradient Descent with Delay Compensation, for the question how far a
-      stale gradient is from a fresh one.
+      Zheng et al. 2017, Asynchronous Stochastic Gradient Descent with Delay Compensation, which asks how far a stale
+      gradient is from a fresh one.
 
     Example:
       >>> import jax.numpy as jnp
@@ -259,16 +259,16 @@ def gradient_cosine(first: Tree, second: Tree) -> Float[JaxArray, ""]:
         name = jax.tree_util.keystr(path)
         checks.floats(**{f"first{name}": a, f"second{name}": b})
         checks.same_shape(a, f"first{name}", **{f"second{name}": b})
-    # Scaled by their largest elements first, so that squares neither underflow nor overflow.
+    # Scaled to their largest elements, so that squares neither underflow nor overflow.
     (a, _), (b, _) = scale_to_largest(first), scale_to_largest(second)
     norms = jnp.sqrt(tree_dot(a, a) * tree_dot(b, b))
     return tree_dot(a, b) / jnp.where(norms > 0, norms, 1.0)
 
 
 def scale_to_largest(tree: Tree) -> tuple[Tree, jax.Array]:
-    """A tree relative to its largest element, in float32 at least, and that element; 1 for zero.
+    """Divides a tree by its largest magnitude, in float32 at least, and returns both; a tree of zeros by 1.
 
-    The squares of such a tree neither underflow nor overflow.
+    Squares of the scaled tree neither underflow nor overflow.
     """
     wide = jax.tree.map(lambda x: jnp.asarray(x, at_least_float32(jnp.result_type(x))), tree)
     maxima = [jnp.max(jnp.abs(x), initial=0.0) for x in jax.tree.leaves(wide)]
@@ -278,7 +278,7 @@ def scale_to_largest(tree: Tree) -> tuple[Tree, jax.Array]:
 
 
 def tree_dot(first: Tree, second: Tree) -> jax.Array:
-    """The sum of the products of all elements of two trees, in float32 at least."""
+    """The inner product of two trees, in float32 at least."""
 
     def dot(x: Any, y: Any) -> jax.Array:
         wide = at_least_float32(jnp.result_type(x))

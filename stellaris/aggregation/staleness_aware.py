@@ -17,14 +17,14 @@ from stellaris.types import JaxArray, Scalar, Tree
 
 
 class _Measured(NamedTuple):
-    """The staleness measured for the threshold, and when."""
+    """The staleness measured for the threshold, and the round in which it was measured."""
 
-    round: Int[JaxArray, ""]  #: in which it was measured; -1 until a stale gradient is applied.
+    round: Int[JaxArray, ""]  #: -1 until a stale gradient is applied.
     staleness: Int[JaxArray, ""]
 
 
 def _stalest_of_a_round(memory: _Measured, update: Update, round: Any) -> _Measured:
-    """The largest staleness applied during the first round with any above zero."""
+    """Measures the largest staleness applied in the first round that applies a stale gradient."""
     stalest = jnp.max(update.staleness)
     first = jnp.where((memory.round < 0) & (stalest > 0), round, memory.round)
     during = (first >= 0) & (first == round)
@@ -33,7 +33,7 @@ def _stalest_of_a_round(memory: _Measured, update: Update, round: Any) -> _Measu
 
 
 def _mean_of_a_group(memory: _Measured, update: Update, round: Any) -> _Measured:
-    """The mean staleness of the first group with a stale gradient, rounded up as in the authors' demo."""
+    """Measures `int(mean staleness) + 1` of the first group with a stale gradient, as the authors' demo does."""
     total = jnp.sum(jnp.maximum(update.staleness, 0))
     first = (memory.round < 0) & (total > 0)
     mean = total // jnp.maximum(update.count, 1) + 1
@@ -41,7 +41,8 @@ def _mean_of_a_group(memory: _Measured, update: Update, round: Any) -> _Measured
     return _Measured(jnp.where(first, round, memory.round).astype(jnp.int32), staleness)
 
 
-#: By name: how `max_staleness` becomes the threshold of a round, and how it is measured if it is not given.
+#: For each kind of threshold: the function that gives the threshold of a round, and the one that measures
+#: `max_staleness` if it is not given.
 _THRESHOLDS = {
     "decay": (staleness_threshold, _stalest_of_a_round),
     "demo": (demo_threshold, _mean_of_a_group),
@@ -68,7 +69,7 @@ class _StalenessAware(Queueing):
         checks.int32(clock=clock)
         total = jnp.sum(jnp.where(gradient_queue.queued(state), clock - state.version, 0))
         limit = self._limit(state.memory, round)
-        unlimited = jnp.isinf(limit)  # infinity times a count of 0 would be NaN
+        unlimited = jnp.isinf(limit)  # inf * 0 would be NaN
         most = jnp.where(unlimited, 0.0, limit) * state.count.astype(limit.dtype)
         fresh = unlimited | (total.astype(limit.dtype) <= most)
         return (state.count > 0) & (fresh | (state.count >= self.group_size))
@@ -80,7 +81,7 @@ class _StalenessAware(Queueing):
         return update, state._replace(memory=measure(state.memory, update, round))
 
     def _limit(self, memory: _Measured, round: Any) -> jax.Array:
-        """The threshold of this round; infinite until it has been measured."""
+        """The threshold of this round; infinite before it is measured."""
         threshold, _ = _THRESHOLDS[self.threshold]
         if self.max_staleness is not None:
             return threshold(round, max_staleness=self.max_staleness, decay=self.decay)
@@ -99,33 +100,32 @@ def staleness_aware(
     weight: Weight | None = None,
     threshold: str = "decay",
 ) -> Aggregator:
-    """Stellaris' aggregation: the whole queue, once it is fresh enough or full, weighted by staleness.
+    """Applies the whole queue, once it is fresh enough or full, weighted by staleness (Stellaris).
 
-    Ready when the queue's mean staleness is at most `max_staleness * decay ** round`, or when it holds `group_size`
+    It is ready when the queue's mean staleness is at most `max_staleness * decay ** round`, or when it holds `group_size`
     gradients. Each gradient weighs `max(staleness, 1) ** (-1 / smoothness)`.
 
     Args:
-      group_size: the number of queued gradients that are applied whatever their staleness; usually the number of
-        learners.
+      group_size: a queue of this many gradients is applied at any staleness; usually the number of learners.
       capacity: gradients that the queue can store, at least `group_size`; `2 * group_size` by default, because
-        gradients still arrive while an update is under way.
-      decay: of the threshold per round, in (0, 1]; 1 for a constant threshold.
-      smoothness: of the weights, positive; `math.inf` weighs all gradients alike.
-      max_staleness: the threshold of round 0, in versions; `math.inf` for no threshold at all. None measures it: it is
-        the largest staleness applied in the first round with any above zero, and there is no threshold until that
-        round ends.
+        gradients still arrive during an update.
+      decay: decay of the threshold per round, in (0, 1]; 1 for a constant threshold.
+      smoothness: smoothness of the weights, positive; `math.inf` gives all gradients the same weight.
+      max_staleness: the threshold of round 0, in versions; `math.inf` for no threshold. None measures it: the
+        largest staleness applied in the first round that applies a stale gradient. Until that round ends, the threshold
+        is infinite.
       combine: `"mean"` for one optimizer step per group, `"sequential"` for one per gradient.
       weight: `(staleness) -> factor`, such as `polynomial_weight`, instead of the weight above. Give its settings by
-        `functools.partial`: those are compared by value, and `vmap` can sweep them.
-      threshold: `"decay"`, as above; or `"demo"`, `demo_threshold` of the authors' demo. That is measured on the
-        first group with a stale gradient, as `int(mean) + 1`, and holds from then on.
+        `functools.partial`: they are compared by value, and `vmap` can sweep them.
+      threshold: `"decay"`, as above; or `"demo"` for `demo_threshold`. If `max_staleness` is None, the demo's threshold
+        is measured on the first group with a stale gradient, as `int(mean) + 1`, and applies from then on.
 
     Returns:
       An `Aggregator`; it admits every learner. A gradient whose version is ahead of the clock counts as fresh.
 
     Raises:
       TypeError: if a setting is not a number, or `weight` not a function.
-      ValueError: if an argument is out of its range; the message names it.
+      ValueError: if an argument is out of range; the message names it.
 
     Source:
       Stellaris (SC 2024), staleness-aware gradient aggregation.

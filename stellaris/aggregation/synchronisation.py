@@ -1,6 +1,6 @@
-"""Aggregators by how much learners wait for each other: buffered, stale synchronous, fully asynchronous, synchronous.
+"""Baseline aggregators, by how much learners wait for each other: from fully asynchronous to synchronous.
 
-Stellaris is compared with them. Of these, only `buffered`, and with it `softsync`, weighs gradients by their staleness.
+Only `buffered` and `softsync` weight gradients by staleness.
 """
 
 from dataclasses import dataclass, field
@@ -143,7 +143,7 @@ def stale_synchronous(max_lead: Int[Array, ""] | int, learners: int, *, capacity
       An `Aggregator` that pops the oldest gradient, with weight 1.
 
     Raises:
-      IndexError: by `push` and `admit`, if there is no learner of that number and the number is not traced.
+      IndexError: by `push` and `admit`, if the learner's number is known and too large or negative.
       TypeError: if `max_lead` is not a number.
       ValueError: if `max_lead` is negative or not whole, or `learners` or `capacity` is below 1.
 
@@ -194,16 +194,16 @@ class _FullyAsynchronous(Queueing):
 
 
 def fully_asynchronous(*, capacity: int, drop_from: Int[Array, ""] | int | None = None) -> Aggregator:
-    """Applies every gradient as it comes, one at a time, oldest first, all with weight 1.
+    """Applies gradients one at a time, oldest first, with weight 1.
 
     Args:
-      capacity: gradients that the queue can store while an update is under way, at least 1.
-      drop_from: the staleness from which on gradients are dropped instead, at least 1: Ringmaster's `R`, which its
-        analysis sets to `max(1, ceil(variance / eps))` for a squared gradient norm of `eps`. None drops nothing. What
-        is dropped makes no new version.
+      capacity: gradients that the queue can store during an update, at least 1.
+      drop_from: gradients of this staleness or more are dropped; at least 1. It is Ringmaster's `R`, which its analysis
+        sets to `max(1, ceil(variance / eps))` for a squared gradient norm of `eps`. None drops nothing. A dropped
+        gradient does not make a new version.
 
     Returns:
-      An `Aggregator`; it admits every learner. `Update.dropped` says how many were dropped.
+      An `Aggregator`; it admits every learner. `Update.dropped` counts the dropped gradients.
 
     Raises:
       TypeError: if `drop_from` is not a whole number.
@@ -273,7 +273,7 @@ def synchronous(group_size: int) -> Aggregator:
       An `Aggregator`.
 
     Raises:
-      IndexError: by `push` and `admit`, if there is no learner of that number and the number is not traced.
+      IndexError: by `push` and `admit`, if the learner's number is known and too large or negative.
       ValueError: if `group_size` is below 1.
 
     Source:

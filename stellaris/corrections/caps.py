@@ -1,4 +1,4 @@
-"""Importance ratios and Stellaris' global truncation, per sample."""
+"""Truncation of importance ratios: Stellaris' global cap, or a constant, per sample."""
 
 import functools
 from typing import Any
@@ -13,21 +13,20 @@ from stellaris.types import Array, Scalar
 
 
 def global_ratio_cap(log_ratios: Float[Array, "V *batch"], *, rho: Scalar = 1.0) -> Float[Array, "*batch"]:
-    """The truncation level of each sample, from all policies that learners hold at the same time.
+    """The truncation level of each sample, from the policies that all learners hold at the same time.
 
     `cap = max(min_j r_j, rho)` with `r_j = pi_j(a|s) / mu(a|s)` over the `V` held policies.
 
     Args:
       log_ratios: `[V, ...]` of `log(pi_j / mu)`, including the learner's own policy.
-      rho: truncation level, at least 1; `math.inf` truncates nothing. With one held policy (`V = 1`) nothing is
-        truncated, either.
+      rho: truncation level, at least 1; `math.inf` truncates nothing, and neither does a single held policy (`V = 1`).
 
     Returns:
       The caps `[...]`, at least `rho`. No gradient flows through them.
 
     Raises:
       TypeError: if `log_ratios` holds integers, or `rho` is not a number.
-      ValueError: if `log_ratios` has no policy axis or no policy, or `rho` is below 1 or NaN.
+      ValueError: if `log_ratios` lacks the policy axis or holds zero policies, or `rho` is below 1 or NaN.
 
     Source:
       Stellaris (SC 2024), global importance-sampling truncation.
@@ -45,13 +44,13 @@ def global_ratio_cap(log_ratios: Float[Array, "V *batch"], *, rho: Scalar = 1.0)
     checks.floats(log_ratios=log_ratios)
     if log_ratios.ndim < 1 or log_ratios.shape[0] < 1:
         raise ValueError(f"log_ratios has shape {log_ratios.shape}: expected [V, ...] with V >= 1 held policies")
-    # A chain of minima, not a reduction over the policies' axis: XLA fuses it with the loss and reads each array once.
+    # A chain of minima, not a reduction over the policy axis: XLA fuses it with the loss and reads each array once.
     least = importance_ratio(functools.reduce(jnp.minimum, list(jnp.asarray(log_ratios))))
     return jax.lax.stop_gradient(jnp.maximum(least, jnp.asarray(rho, least.dtype)))
 
 
 def truncate_ratio(ratio: Float[Array, "*batch"], ratio_cap: Float[Array, "*batch"] | Scalar) -> Float[Array, "*batch"]:
-    """`min(ratio, ratio_cap)`; a ratio above the cap has no gradient.
+    """`min(ratio, ratio_cap)`, with a gradient of zero above the cap.
 
     Args:
       ratio: `[...]` importance ratios, with their gradient.
@@ -88,7 +87,7 @@ def _truncate(ratio: jax.Array, cap: jax.Array) -> jax.Array:
 
 @_truncate.defjvp
 def _truncate_tangent(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
-    # At equality the derivative of `jnp.minimum` is one half.
+    # Not `jnp.minimum`'s derivative, which is one half at equality.
     (ratio, cap), (tangent, _) = primals, tangents
     return _truncate(ratio, cap), jnp.where(ratio > cap, 0.0, tangent)
 

@@ -30,17 +30,17 @@ def adaptive_clip(
     clip_high: Scalar | None = None,
     quantile: Scalar = 0.9,
 ) -> ClipWidths:
-    """A staleness-adaptive trust region (SAT): narrower for the samples that have moved the most, on their side alone.
+    """A staleness-adaptive trust region (SAT): narrower for the samples that moved most, on the side they moved to.
 
-    With `x = |log_ratio|` and `q` its quantile over the batch, `c = min(2 / (1 + (x / q)^2), 1)`: 1 for all but the
-    largest. A sample with a ratio above 1 has the widths `(clip, c * clip_high)`, any other `(c * clip, clip_high)`.
-    So the way back to the behaviour policy is never narrowed. Where `q` is 0, as in a batch that is nearly all fresh,
-    whatever has moved has the width 0 on its side: the limit of ever smaller quantiles.
+    With `x = |log_ratio|` and `q` its quantile over the batch, `c = min(2 / (1 + (x / q)^2), 1)`, which is 1 up to the
+    quantile. A sample with a ratio above 1 has the widths `(clip, c * clip_high)`, any other `(c * clip, clip_high)`:
+    the side towards the behaviour policy keeps its width. If `q` is 0, as in a batch that is nearly all fresh, every
+    sample that moved has the width 0 on its side, the limit for `q` towards 0.
 
     Args:
       log_ratio: `[...]`, a whole batch: log-probability under the policy that learns minus that under the behaviour
         policy; of steps, or of sequences.
-      valid: `[...]`, False for samples that do not count; all by default.
+      valid: `[...]`, False for samples to ignore; all count by default.
       clip: half-width below 1, positive.
       clip_high: half-width above 1; `clip` by default.
       quantile: in [0, 1].
@@ -50,12 +50,12 @@ def adaptive_clip(
 
     Raises:
       TypeError: if `log_ratio` holds integers, or a setting is not a number.
-      ValueError: if the shapes differ, or a setting is out of its range.
+      ValueError: if the shapes differ, or a setting is out of range.
 
     Source:
       Stale but Stable: Staleness-Adaptive Trust Regions for Stabilizing Asynchronous Reinforcement Learning, arXiv
-      2607.18722 (2026): the quantile, the side and a Hill function of exponent 2. How the paper normalises that
-      function could not be verified; here it is continuous, and 1 at the quantile.
+      2607.18722 (2026): the quantile, the side and a Hill function of exponent 2. We could not verify how the paper
+      normalises that function; here it is continuous, and 1 at the quantile.
 
     Example:
       >>> import jax.numpy as jnp
@@ -70,11 +70,11 @@ def adaptive_clip(
     moved = constant(log_ratio)
     distance = jnp.abs(moved)
     (threshold,) = order_statistics.quantiles(distance, checks.mask(valid, distance), jnp.asarray(quantile)[None])
-    # The inverse of the quotient, at most 1, which does not overflow: infinitely far it is 0.
+    # The inverse of x / q, which does not overflow: at most 1, and 0 at infinity.
     beyond = distance > threshold
     inverse = jnp.where(beyond, threshold, 1.0) / jnp.where(beyond, distance, 1.0)
     share = 2.0 * jnp.square(inverse) / (1.0 + jnp.square(inverse))
-    # An infinite width stays so: times a share of 0 it would not be a number.
+    # An infinite width stays infinite: times a share of 0 it would be NaN.
     low, high = (
         jnp.where(narrowed & jnp.isfinite(width), width * share, width)
         for width, narrowed in ((clip, moved <= 0), (clip if clip_high is None else clip_high, moved > 0))
