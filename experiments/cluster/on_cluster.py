@@ -10,7 +10,6 @@ from typing import Any
 from experiments.study.runs import Outcome, Watcher
 from experiments.tasks.presets import Contender, architectures
 from experiments.toolkit.output import write_rows
-from stellaris.aggregation.staleness_aware import StalenessAware
 from stellaris.runtime import FunctionSpec
 from stellaris.runtime.delays import Measured
 from stellaris.systems import DataParallel, Stellaris, System
@@ -111,8 +110,8 @@ def contenders(environment: str, *, actors: int, learners: int) -> Sequence[Cont
     for row in architectures(environment).contenders:
         system: Any = row.system
         if isinstance(system, Stellaris):
-            assert isinstance(system.aggregator, StalenessAware)
-            aggregator = replace(system.aggregator, group_size=learners, capacity=2 * learners)
+            aggregator: Any = system.aggregator
+            aggregator = replace(aggregator, group_size=learners, capacity=2 * learners)
             system = replace(system, learners=learners, aggregator=aggregator)
         elif isinstance(system, DataParallel):
             system = replace(system, learners=learners)

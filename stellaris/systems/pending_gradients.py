@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 
 from stellaris.aggregation.gradient_queue import AggregatorState, Update
-from stellaris.aggregation.staleness_aware import Aggregator
+from stellaris.aggregation.protocol import Aggregator
 from stellaris.runtime.state.registry import register_value
 from stellaris.systems.batches import GradientTask
 from stellaris.systems.programs import Learned

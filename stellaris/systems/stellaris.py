@@ -9,8 +9,8 @@ import jax
 import numpy as np
 
 from stellaris._core import checks
-from stellaris.aggregation.staleness_aware import Aggregator, staleness_aware
-from stellaris.aggregation.synchronisation import StaleSynchronous
+from stellaris.aggregation.protocol import Aggregator
+from stellaris.aggregation.staleness_aware import staleness_aware
 from stellaris.algorithms import PPO, Algorithm
 from stellaris.algorithms.algorithm import check_algorithm
 from stellaris.corrections.caps import check_rho
@@ -64,7 +64,7 @@ class Stellaris(System):
     def __post_init__(self) -> None:
         check_algorithm(self.algorithm)
         checks.whole(at_least=1, learners=self.learners)
-        check_rho(self.rho)
+        check_rho(rho=self.rho)
         check_control(self.control)
         if self.aggregator is not None:
             _check_aggregator(self.aggregator, self.learners)
@@ -206,8 +206,9 @@ def _check_aggregator(aggregator: Aggregator, learners: int) -> None:
             "could run at the same time; raise its capacity"
         )
     jax.eval_shape(lambda state: aggregator.admit(state, learners - 1, 0), empty)  # checks the learner's number
-    if isinstance(aggregator, StaleSynchronous) and aggregator.learners > learners:
+    waits_for = getattr(aggregator, "learners", 0)
+    if waits_for > learners:
         raise ValueError(
-            f"learners={learners}: the aggregator waits for the slowest of its {aggregator.learners} learners, and the "
+            f"learners={learners}: the aggregator waits for the slowest of its {waits_for} learners, and the "
             f"missing ones never push a gradient; make it for learners={learners}"
         )

@@ -119,7 +119,7 @@ def test_weights_change():
         (lambda lag: staleness_weight(lag, smoothness=2.0), [4**-0.5, 3**-0.5, 2**-0.5, 1, 1]),
         (polynomial_weight, [5**-0.5, 0.5, 3**-0.5, 2**-0.5, 1]),
         (lambda lag: exponential_weight(lag, rate=jnp.log(2.0)), [1 / 16, 1 / 8, 1 / 4, 1 / 2, 1]),
-        (lambda lag: hinge_weight(lag, slope=1.0, bound=2.0), [1 / 3, 1 / 2, 1, 1, 1]),
+        (lambda lag: hinge_weight(lag, slope=1.0, tolerance=2.0), [1 / 3, 1 / 2, 1, 1, 1]),
     ],
 )
 def test_weights_by_staleness(rule, expected):

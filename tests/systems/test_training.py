@@ -209,7 +209,7 @@ def test_what_is_of_another_type_is_refused_at_once(
 
 def test_an_aggregator_of_fewer_learners() -> None:
     """It says which learner it does not know."""
-    with pytest.raises(IndexError, match="learner=1 is none of the 1 learners"):
+    with pytest.raises(IndexError, match="learner=1 does not exist: the 1 learners"):
         Stellaris(learners=2, aggregator=stale_synchronous(1, 1))
 
 
