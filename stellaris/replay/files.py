@@ -175,7 +175,9 @@ def _assembled(
     parts = 1 if over is None else over.number
     held = sum(shard.trajectories for shard in saved.shards)
     if capacity < held:
-        raise ValueError(f"capacity={capacity}: the table in {path.parent} holds {held} trajectories")
+        raise ValueError(
+            f"capacity={capacity}: the table in {path.parent} holds {held} trajectories; choose at least {held}"
+        )
     if capacity % parts:
         raise ValueError(f"capacity={capacity}: {parts} devices do not divide it; choose a multiple of {parts}")
     same = parts == len(saved.shards) and capacity == saved.capacity

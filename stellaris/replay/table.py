@@ -50,7 +50,7 @@ class Table(NamedTuple):
     length: Int[jax.Array, " capacity"]  #: steps of each trajectory; 0 in empty rows.
     weights: WeightTree  #: of the trajectories; 0 in empty rows.
     version: Int[jax.Array, " capacity"]  #: of the policy that sampled the trajectory.
-    number: Int[jax.Array, " capacity"]  #: of insertion, from 0; -1 in empty rows.
+    number: Int[jax.Array, " capacity"]  #: insertion number, from 0; -1 in empty rows.
     inserted: Int[jax.Array, ""]  #: trajectories so far; lowered by about 2^30, like `number`, before it reaches 2^31.
     faults: Int[jax.Array, ""]  #: bits of `FAULTS`, set where compiled code cannot raise; see `check`.
 
