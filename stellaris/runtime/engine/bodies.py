@@ -13,6 +13,7 @@ class ContainerLostError(RuntimeError):
     """A container ended before it was ready, or while a body ran in it, which may or may not have had its effects."""
 
 
+# With abstract methods, so that a subclass without one of them fails when the platform is made, and not in a run.
 class BodyRunner(Protocol):
     """Runs bodies and, where a container is more than a slot in this process, makes and ends containers.
 
