@@ -23,7 +23,7 @@ class Delay(Protocol):
     """A distribution of non-negative durations."""
 
     def sample(self, rng: np.random.Generator, n: int) -> NDArray:
-        """Draws `n` independent durations in seconds, `[n]`."""
+        """Draws `n` durations in seconds, `[n]`."""
 
 
 @dataclass(frozen=True)
@@ -85,11 +85,13 @@ class Gamma:
 
     def __post_init__(self) -> None:
         _check_non_negative(self, mean=self.mean, cv=self.cv)
+        # The shape parameter would be infinite.
         if self.cv == 0:
             raise ValueError("Gamma(cv=0) does not vary: use Constant(mean)")
 
     def sample(self, rng: np.random.Generator, n: int) -> NDArray:
         """`n` durations in seconds."""
+        # Shape k and scale s have the mean k s and the coefficient of variation 1 / sqrt(k).
         return rng.gamma(1 / self.cv**2, self.mean * self.cv**2, n)
 
 
@@ -136,6 +138,7 @@ class Mixture:
 
     def sample(self, rng: np.random.Generator, n: int) -> NDArray:
         """`n` durations in seconds."""
+        # "right", so that a delay of probability 0 is never chosen, even by a draw of exactly 0.
         index = np.searchsorted(np.cumsum(self.probabilities), rng.random(n), side="right")
         # All delays are drawn `n` times, so that the draws of one do not depend on the choices.
         drawn = np.stack([delay.sample(rng, n) for delay in self.delays])
@@ -248,6 +251,7 @@ class Stream:
           ValueError: if the distribution drew a number that is negative or not finite.
         """
         if not self._ahead:
+            # The size of a block is fixed, because some distributions draw other numbers for another size.
             block = np.asarray(self._delay.sample(self._rng, _BLOCK), float)
             if block.shape != (_BLOCK,) or not (np.isfinite(block).all() and (block >= 0).all()):
                 wrong = block[~(np.isfinite(block) & (block >= 0))][:1]

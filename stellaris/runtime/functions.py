@@ -37,6 +37,7 @@ class Transfer:
 
     def __post_init__(self) -> None:
         check_drawn(latency=self.latency)
+        # Written as `not x > 0`, so that NaN is refused as well; so are all checks here.
         if not self.bandwidth > 0:
             raise ValueError(f"bandwidth={self.bandwidth} is not positive: give bytes per second, or math.inf")
 
@@ -174,6 +175,7 @@ class FunctionSpec:
     retry: Retry = Retry()
 
     def __post_init__(self) -> None:
+        # All checks are at construction, where the traceback points to the line with the mistake, and not in a run.
         check_delay("compute", self.compute)
         check_drawn(cold_start=self.cold_start, initialisation=self.initialisation, queueing=self.queueing)
         for name, kind in (("transfer", Transfer | None), ("resources", Resources), ("retry", Retry)):
@@ -186,6 +188,7 @@ class FunctionSpec:
             limit = getattr(self, name)
             if limit is not None and not limit >= 1:
                 raise ValueError(f"{name}={limit} is below 1: nothing could ever run")
+        # More provisioned containers than the limit could never be made, and the platform would wait for them.
         most = math.inf if self.max_concurrency is None else self.max_concurrency
         if not 0 <= self.provisioned <= most:
             raise ValueError(f"provisioned={self.provisioned} is not between 0 and max_concurrency={most}")
@@ -196,6 +199,7 @@ class FunctionSpec:
             raise ValueError(f"timeout={self.timeout} is not positive: nothing could ever finish")
 
 
+# Compared by identity, as a cluster does, which sends each program to a container once.
 @register_value
 @dataclass(frozen=True, eq=False)
 class Function:
@@ -239,12 +243,14 @@ class Function:
         """
         if not callable(self.upload):
             return self.upload or 0
+        # Checked per call, because the size depends on the arguments.
         nbytes = self.upload(*arguments)
         if not 0 <= nbytes < math.inf:
             raise ValueError(f"upload()={nbytes} is negative or not finite: return the bytes of the result")
         return nbytes
 
 
+# With slots, because a large run has millions of them.
 @dataclass(eq=False, slots=True)
 class Invocation:
     """One call of a function, from submission to end, as systems see it."""
@@ -277,7 +283,7 @@ class FunctionError(RuntimeError):
     """An invocation that did not complete; the exception of its body, if any, is `__cause__`."""
 
     def __init__(self, invocation: Invocation) -> None:
-        self.invocation = invocation
+        self.invocation = invocation  # for `Platform.retry`, by whoever catches the error
         reason = f": {type(invocation.error).__name__}: {invocation.error}" if invocation.error else ""
         when = "" if invocation.finished is None else f" at {invocation.finished:.6g} s"
         super().__init__(

@@ -76,4 +76,5 @@ class Node:
 
     def slow_down(self, running: int) -> float:
         """Returns the factor by which `running` invocations on one GPU slow each other down."""
+        # A power, because it covers both limits: 0 for no slow-down, 1 for taking turns.
         return float(running**self.gpu_sharing)

@@ -98,7 +98,7 @@ class Meter:
         """Reads the next rows of the trace, from `rows_read` on."""
         for time, event, function, invocation, container, _ in rows:
             self.rows_read += 1
-            if event in USE_EVENTS:
+            if event in USE_EVENTS:  # systems add many other events
                 self._use(function).take_in(time, event, invocation, container)
 
     def bill(self, *, until: float) -> Bill:
@@ -137,8 +137,8 @@ class Meters:
     def __init__(self, trace: Trace, functions: Mapping[str, FunctionSpec]) -> None:
         self._trace = trace
         self._functions = functions
-        # By the sheet's identity, because hashing a sheet takes longer than a bill. The meter keeps its sheet alive, so
-        # no other sheet can get the same identity.
+        # Keyed by the sheet's identity, because hashing a sheet takes longer than a bill. The meter keeps its sheet
+        # alive, so no other sheet can get the same identity.
         self._meters: dict[int, Meter] = {}
 
     def save_state(self) -> None:
@@ -168,7 +168,7 @@ def _by_use(rate: Rate, use: Use, spec: FunctionSpec | None, until: float) -> Sp
     """The USD for a function's containers, including the standing price of provisioned ones."""
     resources = spec.resources if spec else Resources()
     price = rate.usd_per_second(resources)
-    # By the clock, from the start of the run: a provisioned container is replaced at once if it is lost.
+    # From the start of the run to its end: a provisioned container that is lost is replaced at once.
     standing = (spec.provisioned if spec else 0) * until * rate.provisioned_per_gb_second * resources.memory
     billed = use.billed(until)
     return Split(

@@ -33,6 +33,7 @@ class Rate:
       >>> lambda_1gb = Rate(per_gb_second=0.0000166667, per_request=0.2e-6, granularity=0.001)
     """
 
+    # Everything is free by default, so that a rate names only what its service charges for.
     per_second: float = 0.0
     per_gb_second: float = 0.0
     per_vcpu_second: float = 0.0
@@ -84,7 +85,7 @@ class Machine:
             raise ValueError(f"per_second={self.per_second}: a price must be finite and not negative")
         if not self.places > 0:
             raise ValueError(f"places={self.places} is not positive: a machine runs something")
-        # A string is a sequence as well: of its characters, none of which is a function.
+        # A string is a sequence as well, but of its characters.
         if isinstance(self.runs, str):
             raise TypeError(f"runs={self.runs!r} is one name: pass a sequence of names, ({self.runs!r},)")
 
@@ -115,9 +116,10 @@ class PriceSheet:
     date: str = ""
 
     def __hash__(self) -> int:
-        return hash(digest(self))
+        return hash(digest(self))  # by content, because a mapping cannot be hashed
 
     def __post_init__(self) -> None:
+        # A bare number would be ambiguous: per second, per request, or per hour.
         for kind, priced in ((Rate, self.functions), (Machine, self.machines)):
             for name, price in priced.items():
                 if not isinstance(price, kind):

@@ -70,4 +70,5 @@ def machine(provider: str, kind: str, *, runs: Sequence[str] = (), places: float
         raise LookupError(f"provider={provider!r} rents no machines: choose one of {', '.join(kinds)}")
     if kind not in kinds[provider]:
         raise LookupError(f"kind={kind!r} is unknown at {provider}: choose one of {', '.join(kinds[provider])}")
+    # The catalogue has prices per hour, as providers publish them; the platform's unit is the second.
     return Machine(kinds[provider][kind] / 3600, runs=runs, places=places)

@@ -1,7 +1,7 @@
-"""The engine that all platforms share: calls, their containers, where these run, and what takes time.
+"""The engine that all platforms share: calls, containers, placement and time.
 
-`EnginePlatform` is the base class of a platform; `BodyRunner` is the base class of what runs the bodies on it. From the
-outside in: `platform` has the methods of the contract and checks their `arguments`. It turns a `deployment` into the
+`EnginePlatform` is the base class of platforms, `BodyRunner` that of the objects that run bodies. From the outside in:
+`platform` has the methods of the contract and checks their `arguments`. It turns a `deployment` into the
 `lifecycle` of calls. The lifecycle looks up a call's `course`, asks `admission` for a container, fetches arguments by
 `transfers`, has the `bodies` run (`execution`), and ends the call by `departures`. Containers belong to the `fleet`:
 `containers` holds the containers of one function, `placement` puts them on nodes. Every step is an event of the

@@ -46,7 +46,7 @@ class Admission:
             return True
         if pool.spec.overflow == "reject":
             return False
-        # By submission and not by arrival here: queueing delays differ, and must not change who is served first.
+        # Ordered by submission, not by arrival here: queueing delays differ, and must not change who is served first.
         heapq.heappush(pool.waiting, (call.submitted, call.number, call))
         self.waiting += 1
         return True
@@ -83,5 +83,5 @@ class Admission:
                 waiting.remove(pool)
 
     def blocked(self) -> dict[str, int]:
-        """Returns the number of waiting calls by function, without the functions that have none."""
+        """Returns the number of waiting calls of each function that has any."""
         return {name: len(pool.waiting) for name, pool in self._pools.items() if pool.waiting}

@@ -80,7 +80,7 @@ def own(invocation: Invocation, pools: Mapping[str, Pool]) -> Call:
     Raises:
       ValueError: if it belongs to another platform.
     """
-    # By identity: another platform may have a function of the same name, and a call of the same number.
+    # Compared by identity: another platform may have a function of the same name and a call of the same number.
     if isinstance(invocation, Call) and invocation.pool is pools.get(invocation.function):
         return invocation
     raise ValueError(f"function {invocation.function!r}, invocation {invocation.number} belongs to another platform")

@@ -1,8 +1,8 @@
 """The base class of the classes that run bodies: threads of this process, or actors of a Ray cluster."""
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from stellaris.runtime.engine.calls import Call, Container
 from stellaris.runtime.engine.threads import Outcome
@@ -13,7 +13,8 @@ class ContainerLostError(RuntimeError):
     """A container ended before it was ready, or while a body ran in it, which may or may not have had its effects."""
 
 
-class BodyRunner(Protocol):
+# Abstract, so that a subclass without one of the four methods fails when the platform is made, and not in a run.
+class BodyRunner(ABC):
     """Runs bodies and, where a container is more than a slot in this process, makes and ends containers.
 
     Subclass it for a platform of your own and write `start`, `finish`, `drop` and `close`. The other methods have
@@ -51,7 +52,7 @@ class BodyRunner(Protocol):
     def close(self, patience: float) -> None:
         """Frees threads and processes, waiting at most `patience` seconds for bodies that still run."""
 
-    def start_batches(self) -> None:
+    def start_batches(self) -> None:  # noqa: B027, most platforms have nothing to do here
         """Starts bodies that were held back to share a call: no other body starts at this instant."""
 
     def returned(self, call: Call) -> float:
@@ -66,7 +67,9 @@ class BodyRunner(Protocol):
         """Runs a body to its end and keeps the outcome for `finish`. Needed for checkpoints."""
         raise NotImplementedError(f"{type(self).__name__}.settle: a run on this platform cannot be saved")
 
-    def make(self, container: Container, spec: FunctionSpec, on_made: Callable[[Container], Any]) -> None:
+    def make(  # noqa: B027, a container may be nothing but a slot
+        self, container: Container, spec: FunctionSpec, on_made: Callable[[Container], Any]
+    ) -> None:
         """Begins to make a container that takes real time: a process, for example.
 
         Set `container.starting`, and call `on_made` with the container once it is ready or could not be made. Keep
@@ -77,7 +80,7 @@ class BodyRunner(Protocol):
         """Returns the error if making a container failed; called after `on_made`."""
         return None
 
-    def end(self, container: Container) -> None:
+    def end(self, container: Container) -> None:  # noqa: B027, as for `make`
         """Ends a container and whatever runs in it."""
 
     def lost_nodes(self) -> Sequence[int]:

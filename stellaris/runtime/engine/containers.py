@@ -51,8 +51,8 @@ class Pool:
         self.occupied = 0  #: number of slots without a live container in which a killed body still runs.
         self.prewarmed = 0  #: number of containers requested by `prewarm` so far.
         # Idle containers by their program's `init`, in heaps of `(turn, container)`; the lowest turn is reused first.
-        # Entries of ended containers stay until they reach the top or `forget` removes them: a heap has no cheap way to
-        # remove an entry from its middle.
+        # Entries of ended containers stay until they reach the top or `forget` removes them: removing an entry from the
+        # middle of a heap costs a search.
         self._warm: dict[Any, list[tuple[int, Container]]] = {}
         self._ended = 0  # upper bound of the number of entries whose container has ended
         self._turns = 0  # number of times that a container became idle

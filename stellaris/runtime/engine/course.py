@@ -1,7 +1,8 @@
 """The course of a call, drawn from its function's faults or taken from a recorded run.
 
-Most calls do without: where there are no faults and no recorded run, the deployment's delays decide everything. A call
-with a course asks it at each step, and passes the time that was drawn. The course returns that time or another one.
+Most calls do without: on a platform without faults and without a recorded run, the deployment's delays decide
+everything. A call with a course asks it at each step, and passes the time that was drawn. The course returns that time
+or another one.
 """
 
 import math
@@ -96,6 +97,7 @@ class Drawn:
 
     def ends(self, started: float, seconds: Callable[[float], float], timeout: float | None) -> End:
         """Its end: later if it straggles, sooner if it crashes on the way."""
+        # The straggler's factor first: a crash on the way comes after a fraction of the longer duration.
         duration = seconds(self._draws.straggler_factor() if "straggle" in self._faults else 1.0)
         if "crash_during" in self._faults:
             return end_of(started, duration * self._draws.moment(), "crashed", timeout)
@@ -107,6 +109,7 @@ class Drawn:
 
     def messages(self, ended: float) -> tuple[float | None, float | None]:
         """Both times are drawn, in seconds after the end."""
+        # Both may happen: the first message is lost, and the second still arrives.
         again = ended + self._draws.duplicate_after() if "duplicate" in self._faults else None
         noticed = ended + self._draws.notice_after() if "lose" in self._faults else None
         return noticed, again
@@ -135,6 +138,7 @@ class Repeated:
 
     def looks_at(self, submitted: float, drawn: float) -> float:
         """As long after its submission as the counterpart."""
+        # A refused call never got a container, so only the time of its end is known.
         if self.throttled:
             return self._recorded.later("ended", after="submitted", at=submitted)
         return self._recorded.later("acquired", after="submitted", at=submitted, otherwise=drawn)
@@ -158,6 +162,7 @@ class Repeated:
         """As the counterpart, and as long after the start."""
         recorded = self._recorded
         if recorded.ending == "cancelled":
+            # A time-out is not moved past the recorded cancellation, because the limit holds in this run as well.
             drawn = end_of(started, seconds(1.0), "completed", timeout)
             if drawn.ending != "completed":
                 return drawn
@@ -196,11 +201,12 @@ class Courses:
         self._draws = {name: FaultDraws(name, fault, seed) for name, fault in faults.items()}
         self._replay = replay
         self._submitted = Counter[str]()
-        #: Whether any call can have a course. Known beforehand, because most platforms have none and save the look-up.
+        #: Whether any call can have a course. Known beforehand, so that most platforms save the look-up.
         self.any = bool(faults) or replay is not None
 
     def next(self, function: str) -> Course | None:
         """The course of the function's next call; None if it needs none."""
+        # Faults and a replay exclude one another, so the order of the two does not matter.
         draws = self._draws.get(function)
         if draws is not None:
             faults = draws.next_attempt()

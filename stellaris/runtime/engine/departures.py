@@ -91,7 +91,7 @@ class Departures:
         """Ends a call, and frees its container or ends that as well."""
         container = call.container
         dies = ENDINGS_BY_NAME[status].ends_container
-        # A call has no task if its body never ran: it crashed at its start, or its end was known beforehand.
+        # The task is None if the body never ran: the call crashed at its start, or its end was known beforehand.
         if dies and container is not None and call.status == "running" and call.task is not None:
             # First, because `release` gives the slot away, and no killed body may still run in it.
             container.occupied = not self._bodies.drop(call)
@@ -127,7 +127,7 @@ class Departures:
             self._transfers.release(call.number)
         if not ENDINGS_BY_NAME[status].retriable:
             call.args = None
-        # A call that is cancelled before its instant was never recorded as submitted, so it has no end in the trace.
+        # A call that is cancelled before its instant was never recorded as submitted: its end is not recorded either.
         if call.arrived:
             where = -1 if call.container is None else call.container.number
             self._rows.append((now, status, call.function, call.number, where, 0.0))
@@ -138,7 +138,7 @@ class Departures:
     # ---- handed out later -----------------------------------------------------------------------------------------
 
     def _deliver_at(self, time: float, call: Call, event: str) -> None:
-        self.undelivered += 1  # the drivers go on while a message is under way, even if no call is pending
+        self.undelivered += 1  # the drivers do not stop while a message is under way, even if no call is pending
         self._agenda.add(time, END, call.number, self._deliver, (call, event))
 
     def _deliver(self, message: tuple[Call, str], now: float) -> Call | None:

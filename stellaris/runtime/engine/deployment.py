@@ -37,7 +37,7 @@ class Deployment:
     store_faults: StoreFaults | None = None
 
     def __hash__(self) -> int:
-        return hash(digest(self))  # by content, because mappings have no hash
+        return hash(digest(self))  # by content, because a mapping cannot be hashed
 
     def __post_init__(self) -> None:
         for name, spec in self.functions.items():

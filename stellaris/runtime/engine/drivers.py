@@ -57,6 +57,7 @@ class VirtualTime:
             except IndexError:
                 break
             time = event[0]
+            # Popped first and put back if need be: most calls have no bound, and looking first costs each event time.
             if time > until:
                 agenda.put_back(event)
                 break
@@ -73,7 +74,7 @@ class VirtualTime:
             if ended is not None:
                 return ended
         if bounded:
-            clock.now = max(clock.now, until)
+            clock.now = max(clock.now, until)  # `until` may be past
         elif pending or departures.undelivered:
             raise _deadlock(life)
         return None

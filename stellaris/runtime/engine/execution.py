@@ -58,7 +58,7 @@ def initialise(program: Function, context: BodyContext) -> None:
     container = context.container
     if not container.initialised:
         if program.init is not None:
-            # By the container's number, not the invocation's key: the first body must not draw what `init` drew.
+            # From the container's number, not the invocation's: the first body must not draw the same numbers.
             keys = jax.random.fold_in(context.root_key, _CONTAINERS)
             container.state = program.init(container.slot, jax.random.fold_in(keys, container.number))
         container.initialised = True

@@ -58,7 +58,7 @@ class Faults:
     lose_containers_at: Sequence[float] = ()
 
     def __hash__(self) -> int:
-        return hash(digest(self))  # by content, because the schedule's mapping has no hash
+        return hash(digest(self))  # by content, because a mapping cannot be hashed
 
     def __post_init__(self) -> None:
         check_drawn(
@@ -72,6 +72,7 @@ class Faults:
             if not 0 <= getattr(self, kind) <= 1:
                 raise ValueError(f"{kind}={getattr(self, kind)} is not a probability: give a number from 0 to 1")
         for number, kinds in self.at.items():
+            # A bare string is refused, because it would be taken for a sequence of letters.
             unknown = [kinds] if isinstance(kinds, str) else [kind for kind in kinds if kind not in KINDS]
             if unknown:
                 raise ValueError(f"at={{{number}: {kinds!r}}}: give a sequence of {', '.join(KINDS)}")
@@ -109,6 +110,7 @@ class FaultDraws:
         """Draws the faults of the next attempt; returns None if it meets none."""
         # Every kind is drawn, so that a stream's n-th draw is about the n-th attempt even if other kinds changed.
         kinds = {kind for kind, chance in self._chances.items() if chance.draw() < getattr(self._faults, kind)}
+        # After the draws, so that a scheduled fault does not change which attempts meet random ones.
         kinds.update(self._faults.at.get(self._attempts, ()))
         self._attempts += 1
         return frozenset(kinds) or None
@@ -213,9 +215,11 @@ class OutageClock:
             before = self._end
             self._begin = before + self._gaps.draw()
             self._end = self._begin + self._lengths.draw()
+            # No time has passed, so this loop might never end.
             if self._end == before:
                 raise ValueError(
                     f"outage at {before} s: `every` and `lasting` both drew 0 seconds, so time stands still; make one "
                     "of them positive"
                 )
+        # Half-open, so that of two adjoining outages each instant belongs to one.
         return self._begin <= instant < self._end or any(begin <= instant < end for begin, end in self._scheduled)

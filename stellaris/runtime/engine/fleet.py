@@ -80,7 +80,7 @@ class Fleet:
         #: Called with a call whose container is lost, and the time; returns the call to be handed out, if any.
         self.on_lost: Callable[[Call, float], Call | None] = _nobody_runs
         reserved = [pool.spec.reserved_concurrency or 0 for pool in pools.values()]
-        # Plus one if any function has no reservation, because it could never run otherwise.
+        # Plus one if any function is without a reservation, because it could never run otherwise.
         if limit is not None and sum(reserved) + (0 in reserved) > limit:
             raise ValueError(
                 f"max_concurrency={limit} is too small: functions reserve {sum(reserved)}, and functions without a "
@@ -233,7 +233,7 @@ class Fleet:
         if (error := self._bodies.made(container)) is not None:
             if container.call is not None:
                 container.call.error = error
-            # By an event, because only a driver hands out the call that crashes with the container.
+            # As an event, because only a driver hands out the call that crashes with the container.
             self._agenda.add(now, EXPIRE, container.number, self.lose, container)
             return False
         if container.awaited and container.call is None:
@@ -262,7 +262,7 @@ class Fleet:
         """Makes a container if there is room; returns None otherwise.
 
         A container for a call's program may evict idle ones: at the function's limit one that another program has
-        initialised, and on a full node those of any function. A container made ahead of calls evicts none.
+        initialised, and on a full node containers of any function. A container made ahead of calls evicts none.
         """
         spec = pool.spec
         provisioned = False

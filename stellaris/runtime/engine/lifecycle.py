@@ -164,7 +164,7 @@ class Lifecycle:
             return None  # it was cancelled before
         looks = self._arrived(call, now)
         if looks == now:
-            # At once: an event with this one's time, phase and number would be the next in any case.
+            # At once: an event with the same time, phase and number would be the next in any case.
             return self._acquire(call, now)
         self.agenda.add(looks, ACQUIRE, call.number, self._acquire, call)
         return None

@@ -30,7 +30,7 @@ class EnginePlatform(Platform):
     `SimulatedPlatform` and `RayPlatform` are subclasses. To write another one, subclass `BodyRunner`, which runs the
     bodies, and this class, whose `__init__` is given a body runner. All methods of the contract are inherited; override
     `close` (and call the inherited one) if the platform has something else to release, and `slots` if a killed body
-    may go on running in its slot. `stellaris.testing.PlatformContract` then tests the platform.
+    may keep running in its slot. `stellaris.testing.PlatformContract` then tests the platform.
 
     Args:
       deployment: the functions and nodes, and the faults to simulate.
@@ -61,11 +61,13 @@ class EnginePlatform(Platform):
         self._bodies = bodies
         self._clock = clock
         self._life = Lifecycle(deployment, replay, seed, clock, bodies, hang_after, store)
+        # The trace is the only record: bills are computed from it, so they cannot disagree with it.
         self._meters = Meters(self._life.trace, deployment.functions)
         self._time = self._driver(None if on_event is None else lambda: on_event(self))
 
     def _driver(self, on_event: Callable[[], None] | None) -> VirtualTime | WallTime:
         """Returns the driver that moves the clock."""
+        # By type and not by `virtual`, because each driver uses methods that only its clock has.
         if isinstance(self._clock, VirtualClock):
             return VirtualTime(self._life, self._clock, on_event)
         assert isinstance(self._clock, WallClock)
@@ -114,6 +116,7 @@ class EnginePlatform(Platform):
             at = arguments.instant(name, at, self._clock)
         if not isinstance(function, Function):
             function = self._programs.of(function)
+        # Counted now, so that an argument of unknown size is refused here and not when the call starts.
         transfer = pool.spec.transfer
         nbytes = 0 if transfer is None else arguments.carried(name, transfer, function, args)
         # Checked last: a wrong argument is reported as such even after `close`.

@@ -38,6 +38,7 @@ class RecordedCall(NamedTuple):
         then: float = getattr(self, event)
         # Equal times are compared, and not shifted by a gap of 0: `at + (then - before)` may round.
         if self.ending == "cancelled" and (math.isnan(then) or event == "ended"):
+            # The next float, because at the very instant of the cancellation the event could come first.
             cancelled = self.ended if at == before else at + (self.ended - before)
             return max(otherwise, math.nextafter(cancelled, math.inf))
         return then if at == before else at + (then - before)
@@ -77,6 +78,7 @@ class Recording:
         after = math.nextafter(max((row[0] for row in trace.rows()), default=0.0), math.inf)
         lost = ENDINGS.index("lost")
         self._calls: dict[str, list[RecordedCall]] = {name: [] for name in table.names}
+        # As Python's floats, which the engine adds faster than NumPy's, with the same results.
         submitted = table.submitted.tolist()
         acquired = table.acquired.tolist()
         started = table.started.tolist()
@@ -104,6 +106,7 @@ class Recording:
     def get(self, function: str, n: int) -> RecordedCall | None:
         """The n-th invocation of a function, from 0; None if there were fewer, or if it had not ended."""
         calls = self._calls.get(function, [])
+        # A call that was still running at the end of the recording is drawn: its end is unknown.
         return calls[n] if n < len(calls) and calls[n].ending else None
 
 

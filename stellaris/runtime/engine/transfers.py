@@ -88,5 +88,5 @@ class Transfers:
     def _stored(self, name: str, version: int, nbytes: int) -> None:
         now = self._clock.now
         self._rows.append((now, "stored", name, -1, -1, nbytes))
-        if name:  # an object has no name, and is not published
+        if name:  # objects are stored without a name, and not published
             self._rows.append((now, "published", name, -1, -1, version))

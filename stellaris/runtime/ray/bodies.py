@@ -88,7 +88,7 @@ class RayBodies(BodyRunner):
             # Not soft: on another node than planned, the actor would take room that the engine believes free.
             options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node, soft=False)
         else:
-            # By default Ray prefers nodes in use, and containers without resources would all share one machine.
+            # Ray's default prefers nodes in use, and containers without resources would all share one machine.
             options["scheduling_strategy"] = "SPREAD"
         actor = self._actor.options(**options).remote(container.function, container.number, container.slot, self._seed)
         sent: dict[int, None] = {}
@@ -151,7 +151,7 @@ class RayBodies(BodyRunner):
             return
         except ray.exceptions.ObjectStoreFullError as error:
             # A lost container and not a failure of the body: room may be freed, so a retry may help.
-            call.task = Settled(None, ContainerLostError(f"Ray's object store is too full for its arguments: {error}"))
+            call.task = Settled(None, ContainerLostError(f"Ray's object store lacks room for its arguments: {error}"))
             on_done(call)
             return
         remote: _Remote = call.container.handle
@@ -229,7 +229,7 @@ class RayBodies(BodyRunner):
 
 def _needs(resources: Resources, nodes: Sequence[Node]) -> dict[str, Any]:
     """The resources that Ray reserves for a container."""
-    # Ray has no slots, only fractions of a GPU; all nodes have the same `slots_per_gpu`.
+    # Ray counts fractions of a GPU and not slots; all nodes have the same `slots_per_gpu`.
     slots = max((node.slots_per_gpu for node in nodes), default=1)
     return {
         "num_cpus": resources.vcpus,

@@ -158,7 +158,7 @@ def _outcome(program: Function, context: BodyContext, arguments: tuple[Any, ...]
     return (value, None) if failure is None else (None, _sendable(failure))
 
 
-@functools.cache  # making a key takes longer than a call that does nothing
+@functools.cache  # once per process, because making a key takes longer than many a body
 def _root_key(seed: int) -> jax.Array:
     return jax.random.key(seed)
 

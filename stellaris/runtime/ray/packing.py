@@ -49,7 +49,7 @@ class Packer:
     """Packs values. A large JAX array is put into the object store once, and stays there as long as it lives here."""
 
     def __init__(self) -> None:
-        # By identity, because JAX arrays have no hash: a weak reference to the array, and its place.
+        # A weak reference to each array, and its place. Keyed by identity, because JAX arrays cannot be hashed.
         self._stored: dict[int, tuple[Any, Any]] = {}
 
     def pack(self, value: Any, what: str) -> Packed:
@@ -95,7 +95,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     def persistent_id(self, value: Any) -> tuple[str, int] | None:
         """The kind of a value and its index; None for a value to be pickled."""
         if isinstance(value, Kept):
-            self.references.append(value.reference)
+            self.references.append(value.reference)  # fetched there, at most once per node
             return "kept", len(self.references) - 1
         if not isinstance(value, jax.Array) or not _plain(value):
             return None

@@ -28,7 +28,7 @@ from stellaris.runtime.resources import Node, Resources
 #: Number of platforms that use each Ray session that one of them has started, by the session's number. The last one
 #: shuts Ray down.
 _USERS: Counter[tuple[str, str]] = Counter()
-_USERS_LOCK = threading.Lock()
+_USERS_LOCK = threading.Lock()  # platforms may be made and closed on several threads, but Ray is one per process
 
 
 class RayPlatform(EnginePlatform):
@@ -141,6 +141,7 @@ class RayPlatform(EnginePlatform):
 
     def close(self, *, patience: float = math.inf) -> None:
         if not self._closed:
+            # In this order: ending containers needs Ray.
             super().close(patience=patience)
             self._leave()
 
@@ -200,6 +201,7 @@ def connect(address: str | None = None, **options: Any) -> bool:
         return False
     if address is None:
         stay_on_loopback()
+        # Without the dashboard, which takes seconds to start, and without the actors' logs on the terminal.
         # "local", because without an address Ray would join a cluster that it finds here, or that RAY_ADDRESS names.
         quiet = {"include_dashboard": False, "log_to_driver": False, "configure_logging": False}
         with starting_processes():

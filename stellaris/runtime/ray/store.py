@@ -23,7 +23,7 @@ class RayStore(Store):
         self._session = Session()
 
     def publish(self, name: str, tree: Tree) -> int:
-        self._session.check()
+        self._session.check()  # before Ray is called, which would otherwise start itself again
         return super().publish(name, _kept(name, tree))
 
     def put(self, tree: Tree) -> Object:
@@ -31,6 +31,7 @@ class RayStore(Store):
         return super().put(_kept("object", tree))
 
     def value(self, name: str) -> Tree:
+        # The value itself and not its copy in the object store: systems ask for it on this machine.
         kept = super().value(name)
         assert isinstance(kept, Kept)
         return kept.value

@@ -118,9 +118,10 @@ class SimulatedPlatform(EnginePlatform):
             replay=replay,
             faulty=bool(faults or store_faults),
         )
-        self._seed = seed
+        self._seed = seed  # for `configuration`, as is the recording
         self._replay = replay
         virtual = clock == "virtual"
+        # On the wall clock a body must never wait for a thread, so their number is not limited.
         count = (threads or os.cpu_count() or 1) if virtual else None
         super().__init__(
             deployment,

@@ -45,7 +45,7 @@ class Store:
             raise ValueError(f"keep={keep} is below 1: the newest version must stay")
         if not capacity > 0:
             raise ValueError(f"capacity={capacity} is not positive: give a number of bytes, or math.inf")
-        self._on_stored = on_stored
+        self._on_stored = on_stored  # a callback, because the store knows neither the clock nor the trace
         self._owned: set[int] = set()  # numbers of objects that have not been dropped
         self._leases = Leases()
         self._versions = Versions(keep, capacity, self._leases.is_held)
@@ -109,6 +109,7 @@ class Store:
         """
         if reference.number not in self._owned:
             raise LookupError(f"{reference} is not in the store, or was dropped before")
+        # Running invocations may still hold it, so only the owner's hold ends here.
         self._owned.discard(reference.number)
         self._versions.evict(self._leases.let_go([(OBJECTS, reference.number)]))
 
@@ -122,7 +123,7 @@ class Store:
         Raises:
           LookupError: if it has not been published, or has been removed.
         """
-        version = checks.plain(version)
+        version = checks.plain(version)  # a NumPy integer, for example from a table, is a version as well
         self._versions.get(name, version)  # raises here, where the version is named, and not when a call starts
         return At(name, int(version))
 

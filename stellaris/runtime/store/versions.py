@@ -18,7 +18,7 @@ class StoreFullError(RuntimeError):
 
 @register_part("_keep", "_values", "_sizes", "_newest", "nbytes", rebuilt=("_default_keep", "_capacity", "_is_held"))
 class Versions:
-    """The values of a store by name and version: the newest of each name, and all that are held.
+    """The values of a store by name and version: the newest of each name, and every version that is held.
 
     Args:
       keep: number of newest versions of each name to keep.
@@ -35,7 +35,7 @@ class Versions:
         self._default_keep = keep
         self._capacity = capacity
         self._is_held = is_held
-        # By name, where it is not the default. Objects stay only while they are held.
+        # Only names with another number than the default. Objects stay only while they are held.
         self._keep: dict[str, int] = {OBJECTS: 0}
         self._values: dict[str, dict[int, Tree]] = {}
         self._sizes: dict[Entry, int] = {}  # bytes, kept because counting a large tree takes time
@@ -102,10 +102,12 @@ class Versions:
 
     def evict(self, freed: Iterable[Entry]) -> None:
         """Removes versions that are no longer needed of the names among `freed` entries."""
+        # Each name once, because all its versions are checked together.
         for name in dict.fromkeys(name for name, _ in freed):
             self._remove(name, self._unneeded(name, newest=self._newest[name]))
 
     def _unneeded(self, name: str, *, newest: int) -> list[int]:
+        # Only versions that nobody holds: an invocation that waits or runs may refer to an old one.
         oldest = newest - self._keep.get(name, self._default_keep)
         return [v for v in self._values.get(name, ()) if v <= oldest and not self._is_held((name, v))]
 

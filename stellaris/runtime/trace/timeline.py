@@ -20,7 +20,7 @@ def events(table: Invocations, counted: Mapping[str, Events]) -> Iterator[str]:
       table: all invocations.
       counted: the rows of each event of `COUNTERS`.
     """
-    # Names are encoded once per function, and the rest is formatted by hand: `json.dumps` per row is ten times slower.
+    # Names are encoded once per function, and the rest is formatted by hand: `json.dumps` per row is much slower.
     titles: list[Mapping[str, str]] = []
     for pid, name in enumerate(table.names, start=1):
         yield json.dumps({"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": name}})

@@ -48,8 +48,8 @@ class Trace:
         self._names: list[str] = []  # names of events and functions, by code
         self._codes: dict[str, int] = {}
         self._table: tuple[int, Invocations] | None = None  # the last table, and the number of rows it was made from
-        #: Rows that are not in the columns yet, as `rows` yields them. The platform appends here directly, because a
-        #: method call per event would take longer than the rest.
+        #: Rows that are not in the columns yet, as `rows` yields them. The platform appends here directly, because it
+        #: records every event, and a method call takes longer than appending.
         self.newest: list[tuple[float, str, str, int, int, float]] = []
 
     def __len__(self) -> int:
@@ -108,7 +108,7 @@ class Trace:
         return {"names": list(self._names), "columns": [np.array(column) for column in self._columns]}
 
     def restore_state(self, state: dict[str, Any]) -> None:
-        """Replaces the rows by those of a snapshot.
+        """Replaces the rows by the rows of a snapshot.
 
         Raises:
           ValueError: if the snapshot does not have the columns of a trace.
@@ -119,7 +119,7 @@ class Trace:
         if [(column.dtype, column.shape) for column in columns] != kinds or columns[0].ndim != 1:
             raise ValueError("not the columns of a trace: types or lengths differ")
         if any(len(codes) and not 0 <= codes.min() <= codes.max() < len(names) for codes in columns[1:3]):
-            raise ValueError("not the columns of a trace: a row's event or function has no name")
+            raise ValueError("not the columns of a trace: the name of an event or a function is missing")
         self._columns = tuple(
             array(kept.typecode, new.tobytes()) for kept, new in zip(self._columns, columns, strict=True)
         )
@@ -243,11 +243,11 @@ class Trace:
                     frame = pd.read_csv(file, dtype=str, keep_default_na=False, compression=compression)
             except MemoryError:
                 raise
-            except Exception as error:  # pandas, pyarrow, gzip and zlib have no common base class of errors
+            except Exception as error:  # errors of pandas, pyarrow, gzip and zlib share no base class
                 raise ValueError(
                     f"{os.fspath(path)} is not a trace, or damaged: {type(error).__name__}: {error}"
                 ) from error
-            # A number cut off in its middle is still a number. The other formats have checksums.
+            # A number cut off in its middle is still a number. The other formats notice a missing end by themselves.
             if kind == "csv" and _unended(file):
                 raise ValueError(f"{os.fspath(path)} is damaged or cut off: its last row does not end")
         missing = [name for name in _TYPES if name not in frame]

@@ -242,7 +242,7 @@ def test_arguments_for_which_rays_store_has_no_room_are_a_crash(monkeypatch: pyt
     value, error = bodies.finish(call)
     assert value is None
     assert isinstance(error, ContainerLostError)
-    assert "no room for its arguments: it is full" in str(error).replace("\n", " ")
+    assert "lacks room for its arguments: it is full" in str(error).replace("\n", " ")
 
 
 def test_what_takes_too_long_is_given_up_on(monkeypatch: pytest.MonkeyPatch) -> None:

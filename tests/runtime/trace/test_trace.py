@@ -250,7 +250,7 @@ def test_a_file_of_which_a_part_is_missing_is_named(path, share):
     recorded_run().save(path)
     content = path.read_bytes()
     path.write_bytes(content[: int(share * len(content))])
-    with pytest.raises(ValueError, match=rf"{path.name} is (no trace, or )?damaged"):
+    with pytest.raises(ValueError, match=rf"{path.name} is (not a trace, or )?damaged"):
         Trace.load(path)
 
 
