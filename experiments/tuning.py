@@ -103,7 +103,7 @@ SETTINGS: Mapping[str, Mapping[str, Changes]] = {
 
 
 SIZES = {
-    "smoke": Size(("Hopper-v4",), 8_192, 1),
+    "smoke": Size(("Hopper-v4",), 12_288, 1),
     "small": Size(("Hopper-v4",), 500_000, 1),
     "paper": Size(("Hopper-v4",), 1_000_000, 3),
 }

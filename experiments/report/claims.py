@@ -8,13 +8,17 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from experiments.figures.minionsrl import finetuning
 from experiments.tasks import minionsrl
 from experiments.toolkit.statistics import Estimate, estimate, ratio
 
 #: A claim is judged only where the baseline reaches such a part of what it comes to, tuned, with as many steps.
 ENOUGH = 0.7
 #: Runs of a million steps with the settings that were chosen for the synchronous system, by which that is known.
-_LONG = Path(__file__).parents[1] / "results" / "hopper" / "curves.csv"
+_RESULTS = Path(__file__).parents[1] / "results"
+_LONG = _RESULTS / "hopper" / "curves.csv"
+#: Trajectories a second of `benchmarks replay`, ours and Reverb's, by load: a row a run.
+_REVERB = _RESULTS / "replay" / "reverb.csv"
 
 #: The points of a study's curves: rows of its `curves.csv`.
 Points: TypeAlias = Sequence[Mapping[str, str]]
@@ -54,8 +58,9 @@ class Finding(NamedTuple):
     under: str  #: which settings and bill.
     seeds: int
     judged: bool  #: whether the baseline has learned enough for the claim to be looked at.
-    returns: Estimate  #: over the baseline's after as many steps: what a cost was spent for.
+    returns: Estimate | None  #: over the baseline's after as many steps: what a cost was spent for.
     command: str
+    censored: int = 0  #: seeds of which a run, of either system, ended before the return that it was to reach.
 
 
 def claims() -> list[Claim]:
@@ -67,19 +72,21 @@ def claims() -> list[Claim]:
 def verdict(claim: Claim, finding: Finding) -> str:
     """Whether a claim was reproduced: blank where nothing can be said.
 
-    Nothing can be said without enough seeds for an interval, nor where the baseline has not learned. Otherwise a claim
-    is reproduced if the interval reaches the paper's value and leaves out that there is no effect. A cost that was
-    saved along with a part of the return is said to be.
+    Nothing can be said without enough seeds for an interval, nor where the baseline has not learned, nor of a return
+    that some runs have not reached: what these spent is less than what it takes. Otherwise a claim is reproduced if the
+    interval reaches the paper's value and leaves out that there is no effect. A cost that was saved along with a part
+    of the return is said to be.
     """
     ours = finding.ours
-    if not finding.judged or not ours.claim:
+    if not finding.judged or not ours.claim or finding.censored:
         return ""
     if ours.high < claim.value:
         return "no"
     nothing = 1.0 if claim.unit == "ratio" else 0.0
     if ours.low <= nothing:
         return "unclear"
-    return "yes, at a lower return" if claim.unit != "ratio" and finding.returns.high < 1 else "yes"
+    less = claim.unit != "ratio" and finding.returns is not None and finding.returns.high < 1
+    return "yes, at a lower return" if less else "yes"
 
 
 def tuned(environment: str, steps: float) -> float:
@@ -95,30 +102,85 @@ def findings(points: Mapping[str, Points]) -> dict[str, list[Finding]]:
 
     Args:
       points: of each study that was run, by its name.
+
+    Raises:
+      ValueError: if a study's curves lack a column, or hold no number where one belongs; names the file.
     """
     found: dict[str, list[Finding]] = {}
     for comparison in COMPARISONS:
-        rows = points.get(comparison.study, ())
-        for environment in dict.fromkeys(row["environment"] for row in rows):
-            own, baseline = (_runs(rows, environment, name) for name in (comparison.own, comparison.baseline))
-            both = sorted(own.keys() & baseline.keys())
-            if not both:
-                continue
-            ratios = [comparison.compare(own[seed], baseline[seed]) for seed in both]
-            finals = [baseline[seed]["episode_return"][-1] for seed in both]
-            returns = [ratio(own[seed]["episode_return"][-1], baseline[seed]["episode_return"][-1]) for seed in both]
-            learned, _ = comparison.goals.get(environment, (tuned(environment, baseline[both[0]]["steps"][-1]), 0.0))
-            enough = ENOUGH * learned
-            finding = Finding(
-                estimate(ratios),
+        try:
+            of = _compared(comparison, points.get(comparison.study, ()))
+        except (LookupError, ValueError, TypeError) as error:
+            raise ValueError(f"{comparison.study}/curves.csv is damaged or cut off: {error}") from error
+        if of:
+            found.setdefault(comparison.claim, []).extend(of)
+    return found
+
+
+def _compared(comparison: Comparison, rows: Points) -> list[Finding]:
+    """A finding for each environment."""
+    found = []
+    for environment in dict.fromkeys(row["environment"] for row in rows):
+        own, baseline = (_runs(rows, environment, name) for name in (comparison.own, comparison.baseline))
+        both = sorted(own.keys() & baseline.keys())
+        if not both:
+            continue
+        ratios = [comparison.compare(own[seed], baseline[seed]) for seed in both]
+        finals = [baseline[seed]["episode_return"][-1] for seed in both]
+        returns = [ratio(own[seed]["episode_return"][-1], baseline[seed]["episode_return"][-1]) for seed in both]
+        goal = comparison.goals.get(environment)
+        learned = goal[0] if goal else tuned(environment, baseline[both[0]]["steps"][-1])
+        enough = ENOUGH * learned
+        finding = Finding(
+            estimate(ratios),
+            environment,
+            comparison.under,
+            len(both),
+            judged=float(np.median(finals)) >= enough,
+            returns=estimate(returns),
+            command=f"python -m experiments {comparison.study} --env {environment}",
+            censored=sum(not (_reached(own[seed], *goal) and _reached(baseline[seed], *goal)) for seed in both)
+            if goal
+            else 0,
+        )
+        found.append(finding)
+    return found
+
+
+def _reached(run: Run, target: float, budget: float) -> bool:
+    """Whether a run has ended with a return, and within a budget of USD by Eq. 2."""
+    return bool(run["episode_return"][-1] >= target and run["cost_pay_per_use"][-1] <= budget)
+
+
+def committed() -> dict[str, list[Finding]]:
+    """By claim, what the repository's own tables say of it, where no study's curves do."""
+    found: dict[str, list[Finding]] = {}
+    for environment, start in finetuning.STARTS.items():
+        trained = finetuning.episodes(environment)
+        if not {finetuning.SCRATCH, finetuning.TUNED} <= trained.keys():
+            continue
+        scratch, tuned = (trained[name] for name in (finetuning.SCRATCH, finetuning.TUNED))
+        spent = f"{sum(tuned.cost):.3f} USD for {len(tuned.cost)} episodes, against {sum(scratch.cost):.3f} USD"
+        begun = minionsrl.SCHEDULERS / f"{start}.npz"
+        found.setdefault(_FINE_TUNING, []).append(
+            Finding(
+                estimate([1 - sum(tuned.cost) / sum(scratch.cost)]),
                 environment,
-                comparison.under,
-                len(both),
-                judged=float(np.median(finals)) >= enough,
-                returns=estimate(returns),
-                command=f"python -m experiments {comparison.study} --env {environment}",
+                f"{spent} for {len(scratch.cost)} from scratch",
+                seeds=1,
+                judged=True,
+                returns=None,
+                command=f"python -m experiments minionsrl-scheduler --env {environment} "
+                f"--start {begun.relative_to(_RESULTS.parents[1])} --episodes {len(tuned.cost)}",
             )
-            found.setdefault(comparison.claim, []).append(finding)
+        )
+    with _REVERB.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    for load in dict.fromkeys(row["load"] for row in rows):
+        ratios = [float(row["ours"]) / float(row["theirs"]) for row in rows if row["load"] == load]
+        command = "python -m experiments benchmarks replay"
+        finding = Finding(estimate(ratios), load, f"{len(ratios)} runs", len(ratios), True, None, command)
+        found.setdefault(_REPLAY, []).append(finding)
     return found
 
 
@@ -163,6 +225,7 @@ def _minions(claim: str, baseline: str, bill: str, compare: Callable[[Run, Run],
 
 _MINIONS_TIME, _MINIONS_COST = "total training time reduction (up to)", "training cost reduction (up to)"
 _MINIONS_MAX = "cost reduction against MinionsRL-Max (up to)"
+_FINE_TUNING, _REPLAY = "scheduler training cost saved by fine-tuning", "trajectory throughput against Reverb (up to)"
 _HPC_REWARD, _HPC_COST = "episodic reward against PAR-RL", "training cost reduction against PAR-RL"
 COMPARISONS = (
     Comparison(_REWARD, "stellaris-training", "synchronous", "tuned", _return_ratio),

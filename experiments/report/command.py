@@ -2,23 +2,26 @@
 
 import argparse
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from experiments import catalogue, reproduce
 from experiments.figures.stellaris import frameworks
 from experiments.report import page
-from experiments.report.claims import Points, claims, findings, verdict
+from experiments.report.claims import Claim, Finding, Points, claims, committed, findings, verdict
 from experiments.tasks import minionsrl, testbed
 from experiments.tasks.presets import architectures
-from experiments.toolkit import options, shell
+from experiments.toolkit import options, output, shell
 from experiments.toolkit.statistics import estimate
 from stellaris.runtime import Trace
 from stellaris.runtime.files import atomic_write
 
 DESCRIPTION = "write one page, which needs no network: every figure that was run, and the papers' claims beside it"
 
+#: Columns of every table of runs.
+_NAMES = ("environment", "system", "setting", "seed")
 #: Invocations of the timeline, and its seconds, at most.
 _INVOCATIONS, _SECONDS = 4000, 30.0
 
@@ -36,19 +39,22 @@ def main(arguments: argparse.Namespace) -> int:
         raise shell.UsageError(
             f"--out {out} holds no study's results: run one, such as `python -m experiments reproduce --preset smoke`"
         )
-    points = {name: _rows(out / name / "curves.csv") for name in ran}
-    with atomic_write(out / "report.html") as file:
-        file.write(
-            page.document(
-                claims=_claims(points),
-                notes=_notes(points),
-                studies=[_study(out / name, name) for name in ran],
-                frameworks=[frameworks.HEADINGS, *frameworks.rows()],
-                settings=_settings(points),
-                assumptions=_assumptions(),
-                timeline=_timeline(out),
-            )
-        )
+    points = {name: _rows(out / name / "curves.csv", _NAMES) for name in ran}
+    try:
+        found = committed() | findings(points)
+    except ValueError as error:
+        raise shell.UsageError(f"{out}/{error}; run its study again") from error
+    document = page.document(
+        claims=_claims(found),
+        notes=_notes(found),
+        studies=[_study(out / name, name) for name in ran],
+        frameworks=[frameworks.HEADINGS, *frameworks.rows()],
+        settings=_settings(points),
+        assumptions=_assumptions(),
+        timeline=_timeline(out),
+    )
+    with output.kept(out, lambda: "the studies' results are as they were"), atomic_write(out / "report.html") as file:
+        file.write(document)
     print(f"{out / 'report.html'}: {len(ran)} of {len(reproduce.figures())} figures")
     return 0
 
@@ -79,26 +85,30 @@ def _assumptions() -> list[Sequence[str]]:
     ]
 
 
-def _claims(points: Mapping[str, Points]) -> list[Sequence[str]]:
+def _claims(found: Mapping[str, Sequence[Finding]]) -> list[Sequence[str]]:
     """A row for each claim and environment: the paper's value, ours, and whether it was reproduced."""
-    found = findings(points)
     rows: list[Sequence[str]] = []
     for claim in claims():
         value = f"{claim.value:g} ({claim.unit})"
         known = found.get(claim.claim, ())
         for finding in known:
-            spent = "" if claim.unit == "ratio" else f" for {finding.returns} times the return"
-            ours = f"{finding.ours}{spent} ({finding.environment}; {finding.under})"
             last = (str(finding.seeds), verdict(claim, finding), finding.command)
-            rows.append((claim.claim, claim.paper, value, ours, *last))
+            rows.append((claim.claim, claim.paper, value, _ours(claim, finding), *last))
         if not known:
             rows.append((claim.claim, claim.paper, value, "not run", "", "", ""))
     return rows
 
 
-def _notes(points: Mapping[str, Points]) -> list[tuple[str, str]]:
+def _ours(claim: Claim, finding: Finding) -> str:
+    """The measured figure with its environment and settings; and why it has no verdict, if a budget ended some runs."""
+    spent = "" if claim.unit == "ratio" or finding.returns is None else f" for {finding.returns} times the return"
+    seeds = f"{finding.censored} of {finding.seeds} seeds"
+    why = f"; no verdict: with {seeds} a run's budget was used up before the target" if finding.censored else ""
+    return f"{finding.ours}{spent} ({finding.environment}; {finding.under}{why})"
+
+
+def _notes(found: Mapping[str, Sequence[Finding]]) -> list[tuple[str, str]]:
     """Of the claims that were looked at, why ours differs."""
-    found = findings(points)
     return [(claim.claim, claim.note) for claim in claims() if claim.note and claim.claim in found]
 
 
@@ -106,17 +116,21 @@ def _study(folder: Path, name: str) -> page.Study:
     """A study's pictures and its table."""
     entry = catalogue.EXPERIMENTS[name]
     groups: dict[tuple[str, str, str], list[Mapping[str, str]]] = {}
-    for row in _rows(folder / "runs.csv"):
+    for row in _rows(folder / "runs.csv", _NAMES):
         groups.setdefault((row["environment"], row["system"], row["setting"]), []).append(row)
+    with _read(folder / "runs.csv"):
+        rows = [(*key, *_figures(of)) for key, of in groups.items()]
+    with _read(folder / "wall_seconds.csv") as path:
+        taken = _taken(_rows(path, ("wall_seconds",)))
     return page.Study(
         name=name,
         of=entry.of,
         description=entry.load().DESCRIPTION,
         command=f"python -m experiments {name} --preset small",
-        pictures=sorted(folder.glob("*.png")),
+        pictures=sorted(path for path in folder.glob("*.png") if path.is_file() and not path.is_symlink()),
         table=_lines(folder / "table.csv"),
-        rows=[(*key, *_figures(of)) for key, of in groups.items()],
-        taken=_taken(_rows(folder / "wall_seconds.csv")),
+        rows=rows,
+        taken=taken,
     )
 
 
@@ -137,8 +151,11 @@ def _figures(of: Sequence[Mapping[str, str]]) -> Sequence[str]:
 def _timeline(out: Path) -> list[Any]:
     """The first invocations of a run of Stellaris: `[function, container, acquired, started, ended, cold]` each."""
     for record in sorted((out / "cells").glob("*/cell.json")):
-        if '"type": "Stellaris"' in record.read_text():
-            calls = Trace.load(record.with_name("trace.parquet")).invocations()
+        with _read(record):
+            of_stellaris = record.parent.suffix != ".unfinished" and '"type": "Stellaris"' in record.read_text()
+        if of_stellaris:
+            with _read(record.with_name("trace.parquet")) as path:
+                calls = Trace.load(path).invocations()
             break
     else:
         return []
@@ -158,11 +175,30 @@ def _timeline(out: Path) -> list[Any]:
     ][:_INVOCATIONS]
 
 
+@contextmanager
+def _read(path: Path) -> Iterator[Path]:
+    """Ends the command in one line that names a file, if that cannot be read; a link is not followed."""
+    if path.is_symlink():
+        raise shell.UsageError(f"{path} is a link, which is not followed: put the file itself there")
+    try:
+        yield path
+    except (OSError, ValueError, LookupError, TypeError, csv.Error) as error:
+        raise shell.UsageError(f"{path} is damaged or cut off: {shell.reason(error)}; run its study again") from error
+
+
 def _lines(path: Path) -> list[list[str]]:
-    with path.open(newline="") as file:
-        return list(csv.reader(file))
+    """A table's headings, and its rows, each as long as these."""
+    with _read(path), path.open(newline="") as file:
+        lines = list(csv.reader(file))
+        if not lines or any(len(line) != len(lines[0]) for line in lines):
+            raise ValueError("it has no headings, or a row of another length")
+        return lines
 
 
-def _rows(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
+def _rows(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
+    """Of a table that has these columns, at least."""
+    with _read(path):
+        headings, *lines = _lines(path)
+        if missing := [column for column in columns if column not in headings]:
+            raise ValueError(f"it has no column {missing[0]}")
+        return [dict(zip(headings, line, strict=True)) for line in lines]

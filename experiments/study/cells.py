@@ -12,6 +12,7 @@ import shutil
 import signal
 import sys
 import traceback
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -24,15 +25,18 @@ import stellaris
 from experiments.study import runs
 from experiments.tasks.presets import Contender
 from experiments.toolkit import output
+from experiments.toolkit.shell import reason
 from stellaris._core.describe import describe, digest
 from stellaris.runtime import Recording, Trace
-from stellaris.runtime.files import atomic_write
+from stellaris.runtime.files import atomic_write, sync
 from stellaris.systems import Budget, Evaluation, Row, Workload
 
 #: Seconds that a program takes to compile, from which on it is kept for other runs.
 _WORTH_KEEPING = 0.1
 #: Files of a finished cell; of one that failed there is the log.
 _HISTORY, _TRACE, _RECORD, _LOG = "history.csv", "trace.parquet", "cell.json", "failure.txt"
+#: Files whose digests are in the record.
+_SEALED = (_HISTORY, _TRACE)
 
 
 @dataclass(frozen=True)
@@ -138,14 +142,50 @@ def is_done(cell: Cell, out: Path) -> bool:
 
 
 def finished(cell: Cell, out: Path) -> Finished | None:
-    """What a cell has left, if it was done."""
+    """What a cell has left, if it was done, and if its files are as they were written."""
     folder = _folder(cell, out)
-    if not is_done(cell, out):
+    if not is_done(cell, out) or damage(cell, out):
         return None
     with (folder / _HISTORY).open(newline="") as file:
         history = [{name: float(text) for name, text in row.items() if text} for row in csv.DictReader(file)]
     summary = json.loads((folder / _RECORD).read_text())["summary"]
     return Finished(cell, folder, history, summary)
+
+
+def damage(cell: Cell, out: Path) -> str:
+    """How the files of a cell differ from what was written, in words; empty if they do not, or if none is there."""
+    folder = _folder(cell, out)
+    if not folder.exists() or (folder / _LOG).exists():
+        return ""
+    try:
+        record = json.loads((folder / _RECORD).read_text())
+        whole = record.pop("seal") == _seal(record) and record["key"] == cell.key
+        changed = [] if whole else [_RECORD]
+        changed += [name for name in _SEALED if whole and record["files"][name] != _digest(folder / name)]
+    except OSError as error:
+        return f"{Path(error.filename or folder).name}: {reason(error)}"
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        changed = [_RECORD]
+    return f"{changed[0]} is not as it was written" if changed else ""
+
+
+def discard(cell: Cell, out: Path) -> None:
+    """Removes what a cell has left, so that it is not done."""
+    folder = _folder(cell, out)
+    if folder.is_dir() and not folder.is_symlink():
+        shutil.rmtree(folder)
+    else:
+        folder.unlink(missing_ok=True)
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _seal(record: Mapping[str, Any]) -> str:
+    """A digest of a record, in which that of every file is."""
+    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
 
 
 def failure(cell: Cell, out: Path) -> str:
@@ -195,31 +235,47 @@ def _work(out: Path, wire: Connection) -> None:
             cell = wire.recv()
         except (EOFError, OSError):
             os._exit(0)  # a thread that still compiles crashes the interpreter's end
-        well = _do(cell, out, wire)  # what it raises is no matter of the wire's: it is printed
+        said: bool | OSError
+        try:
+            said = _do(cell, out, wire)  # what else it raises is no matter of the wire's: it is printed
+        except OSError as error:
+            said = error
         sys.stdout.flush()
         with contextlib.suppress(OSError):
-            wire.send(well)
+            wire.send(said)
 
 
 def _do(cell: Cell, out: Path, wire: Connection) -> bool:
-    """Runs a cell, and puts its folder in place once all of it is there; whether it went well."""
+    """Runs a cell, and puts its folder in place once all of it is there; whether it went well.
+
+    Raises:
+      OSError: if that folder cannot be written.
+    """
     folder = _folder(cell, out)
-    shutil.rmtree(folder, ignore_errors=True)
+    discard(cell, out)
     draft = folder.with_suffix(".unfinished")
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(parents=True)
     try:
         run(cell, draft, _Wire(wire), out=out)
         well = True
-    except Exception:
+    except Exception as error:
+        if output.is_full(error):
+            shutil.rmtree(draft, ignore_errors=True)
+            raise
         (draft / _LOG).write_text(traceback.format_exc())
         well = False
+    for path in (*draft.iterdir(), draft):  # or a crash of the machine may leave the name without the content
+        sync(path)
     draft.rename(folder)
+    sync(folder.parent)
     return well
 
 
 def _keep_compiled(folder: Path) -> None:
     """What one run has compiled the others need not; a folder that the user has named goes before this one."""
+    # One that cannot be read or written costs time alone: on a full disk each program would say so.
+    warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache entry")
     config: Any = jax.config
     if config.jax_compilation_cache_dir is None:
         config.update("jax_compilation_cache_dir", str(folder.resolve()))
@@ -240,14 +296,18 @@ def run(cell: Cell, folder: Path, watcher: runs.Watcher, *, out: Path) -> None:
     runs.run(cell.workload, outcome, threads=1, watcher=watcher, evaluation=cell.evaluation, replay=recorded)
     output.write_rows(folder / _HISTORY, outcome.history)
     outcome.trace.save(folder / _TRACE)
-    record = {
-        "label": cell.label,
-        "code": code_version(),
-        "settings": cell.settings(),
-        "summary": runs.summarise(outcome, cell.budget.target_return),
-    }
+    record = output.finite(
+        {
+            "label": cell.label,
+            "key": cell.key,
+            "code": code_version(),
+            "settings": cell.settings(),
+            "summary": runs.summarise(outcome, cell.budget.target_return),
+            "files": {name: _digest(folder / name) for name in _SEALED},
+        }
+    )
     with atomic_write(folder / _RECORD) as file:
-        json.dump(output.finite(record), file, indent=2)
+        json.dump({**record, "seal": _seal(record)}, file, indent=2)
         file.write("\n")
 
 

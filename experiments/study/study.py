@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from rich.console import Console
 
 from experiments.study import runs, tidy
-from experiments.study.cells import Cell, Finished, Worker, failure, finished, is_done, run
+from experiments.study.cells import Cell, Finished, Worker, damage, discard, failure, finished, is_done, run
 from experiments.tasks.presets import Contender
 from experiments.toolkit import options, output, progress, shell
 from stellaris.systems import Budget, Evaluation, Workload
@@ -58,6 +58,7 @@ class Study:
     sizes: Mapping[str, Size]  #: by preset, among them "small".
     variants: Callable[[str], Sequence[Variant]]  #: of an environment.
     report: Callable[[Sequence[Finished], Path, Console], None]  #: tables and pictures, of the runs that are there.
+    pictures: Sequence[str] = ()  #: stems of their names, which an environment's name may follow.
     seed: int = 0  #: the first one.
     alone: bool = False  #: whether its runs are done one at a time, because they measure this machine.
 
@@ -123,25 +124,35 @@ class Study:
                 if done and not arguments.resume:
                     held = f"--out {out} holds {len(done)} of the {len(cells)} runs"
                     raise shell.UsageError(f"{held}: use them with --resume, or name another folder")
-                failures: list[Cell] = []
-                jobs = 1 if self.alone else arguments.jobs
-                with workers() as idle:
-                    interrupted = shell.interruptible(
-                        lambda: run_all(cells, out, jobs, console, failures=failures, idle=idle)
-                    )
-                for cell in failures:
-                    again = _command(self.name, cell, arguments)
-                    shell.complain(f"{cell.label}: {failure(cell, out)}  (again: {again})")
-                results = [result for cell in cells if (result := finished(cell, out))]
-                if results:
-                    home = out / self.name
-                    tidy.clear(home)
-                    tidy.write(results, home)
-                    self.report(results, home, console)
-                    console.print(f"results: {home}/ ({len(results)} of {len(cells)} runs)", markup=False)
+                with output.kept(out, lambda: _kept(cells, out)):
+                    return self._run(cells, arguments, console)
+
+    def _run(self, cells: Sequence[Cell], arguments: argparse.Namespace, console: Console) -> int:
+        """In a folder that no other writes into; the exit status."""
+        out: Path = arguments.out
+        failures: list[Cell] = []
+        jobs = 1 if self.alone else arguments.jobs
+        with workers() as idle:
+            interrupted = shell.interruptible(lambda: run_all(cells, out, jobs, console, failures=failures, idle=idle))
+        for cell in failures:
+            again = _command(self.name, cell, arguments)
+            shell.complain(f"{cell.label}: {failure(cell, out)}  (again: {again})")
+        results = [result for cell in cells if (result := finished(cell, out))]
+        if results:
+            home = out / self.name
+            tidy.clear(home, self.pictures)
+            tidy.write(results, home)
+            self.report(results, home, console)
+            console.print(f"results: {home}/ ({len(results)} of {len(cells)} runs)", markup=False)
         if interrupted:
             return shell.INTERRUPTED
         return shell.FAILED if failures else 0
+
+
+def _kept(cells: Sequence[Cell], out: Path) -> str:
+    """How many of a study's runs are there, in words."""
+    done = sum(is_done(cell, out) for cell in cells)
+    return f"{done} of the {len(cells)} runs are kept, and --resume goes on with them"
 
 
 def _limited(limits: Budget | None, steps: int) -> Budget:
@@ -172,7 +183,7 @@ def _only(cells: Sequence[Cell], key: str, out: Path, console: Console) -> int:
     if not chosen:
         raise shell.UsageError(f"--only {key} is none of this study's runs: under other options they have other keys")
     replay = chosen[0].replay
-    if replay is not None and not is_done(replay, out):
+    if replay is not None and finished(replay, out) is None:
         raise shell.UsageError(f"--only {key} repeats the schedule of {replay.label}, which --out {out} does not hold")
     with progress.Display(console) as display:
         run(chosen[0], out / f"only-{key}", display, out=out)
@@ -190,6 +201,8 @@ def run_all(
 ) -> None:
     """Keeps so many processes busy until every cell is done; what several cells have in common is done once.
 
+    A cell whose files are not as they were written is named, and done again.
+
     Args:
       cells: to be run, unless they are there.
       out: the folder.
@@ -197,9 +210,17 @@ def run_all(
       console: to print on.
       failures: cells that fail are added to it.
       idle: processes that have nothing to do, which are used, and left there at the end.
+
+    Raises:
+      OSError: if the folder cannot be written into.
     """
     needed = [cell.replay for cell in cells if cell.replay is not None]
-    waiting = list({cell.key: cell for cell in (*needed, *cells) if not is_done(cell, out)}.values())
+    asked = {cell.key: cell for cell in (*needed, *cells)}.values()
+    for cell in asked:
+        if why := damage(cell, out):
+            console.print(f"{cell.label}: {why}: it is run again", markup=False)
+            discard(cell, out)
+    waiting = [cell for cell in asked if not is_done(cell, out)]
     clock = _Clock()
     running: dict[Any, _Running] = {}
     try:
@@ -218,7 +239,9 @@ def run_all(
                     display.begin(begun.outcome)
                 for wire in connection.wait(list(running), timeout=_PATIENCE):
                     worker, cell, outcome = running[wire]
-                    if isinstance(said := _said(worker), bool):
+                    if isinstance(said := _said(worker), OSError):
+                        raise said
+                    if isinstance(said, bool):
                         del running[wire]
                         outcome.status = "done" if said else "failed"
                         if said:
@@ -257,7 +280,10 @@ class _Running(NamedTuple):
 
 
 def _said(worker: Worker) -> Any:
-    """A row of a worker's cell; or whether the cell went well, which it did not if the worker is no more."""
+    """A row of a worker's cell; or whether the cell went well, which it did not if the worker is no more.
+
+    Or an OSError, if the cell's folder cannot be written.
+    """
     try:
         return worker.wire.recv()
     except (EOFError, OSError):

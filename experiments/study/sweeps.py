@@ -78,7 +78,9 @@ def over(name: str, sizes: Mapping[str, Size], pair: Pair, swept: Sequence[str],
             for row in pair(environment, assumed)
         ]
 
-    return Study(name, sizes, variants, lambda *of: _report(name.removeprefix("stellaris-"), systems, *of))
+    short = name.removeprefix("stellaris-")
+    pictures = [f"{short}_{ratio}" for ratio in RATIOS]
+    return Study(name, sizes, variants, lambda *of: _report(short, systems, *of), pictures)
 
 
 def _report(name: str, systems: tuple[str, str], results: Sequence[Finished], out: Path, console: Console) -> None:

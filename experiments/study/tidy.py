@@ -1,5 +1,6 @@
 """What a study leaves in its folder: tidy files of its runs, its table, and no pictures but its own."""
 
+import csv
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,31 @@ from experiments.toolkit import output
 
 #: Rows of a run's curve.
 _POINTS = 50
+#: The table of the runs.
+_RUNS = "runs.csv"
 
 
-def clear(home: Path) -> None:
-    """Of pictures of other runs: what the folder shows is what its tables tell of."""
-    for kind in ("*.png", "*.pdf"):
-        for path in home.glob(kind):
-            path.unlink()
+def clear(home: Path, pictures: Sequence[str]) -> None:
+    """Removes a study's pictures of the runs that the folder's tables tell of; all else there stays.
+
+    Args:
+      home: the study's folder.
+      pictures: stems of their names, which an environment's name may follow.
+    """
+    environments = _environments(home / _RUNS)
+    for name in (*pictures, *(f"{picture}_{environment}" for picture in pictures for environment in environments)):
+        for kind in ("png", "pdf"):
+            if Path(name).name == name:
+                (home / f"{name}.{kind}").unlink(missing_ok=True)
+
+
+def _environments(runs: Path) -> set[str]:
+    """The environments in a table of runs; none if it cannot be read."""
+    try:
+        with runs.open(newline="") as file:
+            return {row["environment"] for row in csv.DictReader(file)}
+    except (OSError, ValueError, LookupError, csv.Error):
+        return set()
 
 
 def write(results: Sequence[Finished], out: Path) -> None:
@@ -26,7 +45,7 @@ def write(results: Sequence[Finished], out: Path) -> None:
 
     How long each took is in `wall_seconds.csv`: that alone differs when it is done again.
     """
-    output.write_rows(out / "runs.csv", [{**_names(result), **_figures(result)} for result in results])
+    output.write_rows(out / _RUNS, [{**_names(result), **_figures(result)} for result in results])
     took = [{**_names(result), "wall_seconds": result.summary["wall_seconds"]} for result in results]
     output.write_rows(out / "wall_seconds.csv", took)
     output.write_rows(out / "curves.csv", [{**_names(result), **row} for result in results for row in _thinned(result)])

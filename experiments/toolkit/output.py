@@ -1,6 +1,7 @@
 """Results folders: checked before the first run, and always holding one complete run."""
 
 import csv
+import errno
 import fcntl
 import itertools
 import json
@@ -42,6 +43,29 @@ def usable(folder: Path) -> Iterator[None]:
         yield
     finally:
         _remove_empty(made)
+
+
+@contextmanager
+def kept(folder: Path, what: Callable[[], str]) -> Iterator[None]:
+    """Ends the work in one line where results cannot be written.
+
+    Args:
+      folder: of the results.
+      what: names the results that are there all the same.
+
+    Raises:
+      UsageError: in place of an OSError.
+    """
+    try:
+        yield
+    except OSError as error:
+        which = f" ({error.filename})" if error.filename else ""
+        raise UsageError(f"{_unusable(folder, error)}{which}; {what()}") from error
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether something failed because a disk, or the user's part of it, is full."""
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 @contextmanager

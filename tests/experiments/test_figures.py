@@ -200,12 +200,26 @@ STUDIES: Mapping[str, Shown] = {
 
 @pytest.mark.parametrize("name", STUDIES)
 def test_a_study(name: str, results: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A row a system or variant; pictures that hold something, as PNG and PDF; tidy files."""
+    """A row a system or variant; pictures that hold something, as PNG and PDF; tidy files.
+
+    Pictures of the runs that the tables told of before are gone; files that the user has put there stay.
+    """
     rows, pictures, drawn, options = STUDIES[name]
+    home = results / name
+    home.mkdir()
+    (home / "runs.csv").write_text("environment,seed\nEarlier-v0,0\n../up,0\n")
+    for own in pictures:
+        (home / f"{own}_Earlier-v0.png").write_text("of a run before")
+    users = {"notes.png", "slides.pdf", f"{pictures[0]}_mine.png"}
+    for mine in users:
+        (home / mine).write_text("the user's")
     assert run(name, results, *options) == 0
+    assert {path.name for path in home.iterdir() if path.name in users} == users
+    for mine in users:
+        assert (home / mine).read_text() == "the user's"
+        (home / mine).unlink()
     printed = [line.split("\u2502") for line in capsys.readouterr().out.splitlines() if line.startswith("\u2502")]
     assert tuple(cells[2].strip() for cells in printed) == rows
-    home = results / name
     with (home / "table.csv").open(newline="") as file:
         assert len(list(csv.DictReader(file))) == len(rows)
     (environment,) = catalogue.EXPERIMENTS[name].load().STUDY.sizes["smoke"].environments

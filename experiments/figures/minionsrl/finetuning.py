@@ -54,8 +54,8 @@ def _variants(environment: str) -> Sequence[Variant]:
 def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
     rows = []
     for environment, groups in study.by_environment(results).items():
-        episodes = {name: _episodes(path) for name, path in files(environment).items() if name != BEFORE}
-        drawn = {name: [(of.number, of.seconds)] for name, of in episodes.items() if of is not None}
+        trained = episodes(environment)
+        drawn = {name: [(of.number, of.seconds)] for name, of in trained.items()}
         if drawn:
             plots.lines(
                 drawn,
@@ -66,10 +66,9 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
                 ylabel="virtual time of the run (s)",
             )
         for name, of in groups.items():
-            path = files(environment).get(name)
-            trained = _episodes(path) if path is not None and name != BEFORE else None
-            count = f"{len(trained.number):,}" if trained is not None else ""
-            cost = f"{sum(trained.cost):.4g}" if trained is not None else ""
+            own = trained.get(name)
+            count = f"{len(own.number):,}" if own is not None else ""
+            cost = f"{sum(own.cost):.4g}" if own is not None else ""
             rows.append((environment, name, count, cost, *spent(of)))
     headings = ("environment", "scheduler", "episodes", "their USD", "reached", "virtual s", "USD by Eq. 2")
     tidy.show("fine-tuning", (*headings, "USD, Azure", "actors"), rows, out, console)
@@ -83,6 +82,12 @@ class Episodes(NamedTuple):
     cost: Any  #: USD by Eq. 2.
 
 
+def episodes(environment: str) -> dict[str, Episodes]:
+    """Of the trainings on an environment, by how the schedulers were trained, where that is known."""
+    trained = {name: _episodes(path) for name, path in files(environment).items() if name != BEFORE}
+    return {name: of for name, of in trained.items() if of is not None}
+
+
 def _episodes(path: Path) -> Episodes | None:
     """Of a scheduler's training, if that is known."""
     if not (beside := path.with_suffix(".csv")).exists():
@@ -93,5 +98,5 @@ def _episodes(path: Path) -> Episodes | None:
     return Episodes(*(np.array([float(row[column]) for row in rows]) for column in columns))
 
 
-STUDY = Study("minionsrl-finetuning", SIZES, _variants, _report)
+STUDY = Study("minionsrl-finetuning", SIZES, _variants, _report, ("finetuning",))
 add_arguments, main = STUDY.add_arguments, STUDY.main

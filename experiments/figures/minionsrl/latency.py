@@ -86,5 +86,5 @@ def _means(of: Sequence[Finished], begin: str, end: str) -> dict[str, float]:
     return {name: float(np.concatenate(times).mean()) for name, times in found.items()}
 
 
-STUDY = Study("minionsrl-latency", SIZES, _variants, _report)
+STUDY = Study("minionsrl-latency", SIZES, _variants, _report, ("latency",))
 add_arguments, main = STUDY.add_arguments, STUDY.main

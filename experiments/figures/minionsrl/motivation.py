@@ -56,5 +56,5 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
     tidy.show(f"{_ROUNDS * _MEAN} actors in total", headings, rows, out, console)
 
 
-STUDY = Study("minionsrl-motivation", SIZES, _variants, _report)
+STUDY = Study("minionsrl-motivation", SIZES, _variants, _report, ("motivation", "schedules"))
 add_arguments, main = STUDY.add_arguments, STUDY.main

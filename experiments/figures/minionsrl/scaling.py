@@ -73,5 +73,5 @@ def _round_seconds(one: Finished) -> float:
     return fmean(later - earlier for earlier, later in itertools.pairwise(ends if len(ends) > 1 else [0.0, *ends]))
 
 
-STUDY = Study("minionsrl-scaling", SIZES, _variants, _report)
+STUDY = Study("minionsrl-scaling", SIZES, _variants, _report, ("scaling",))
 add_arguments, main = STUDY.add_arguments, STUDY.main

@@ -100,5 +100,5 @@ def papers_table() -> Mapping[tuple[str, str], Mapping[str, str]]:
         return {(row["environment"], row["baseline"]): row for row in csv.DictReader(file)}
 
 
-STUDY = Study("minionsrl-training", SIZES, _variants, _report)
+STUDY = Study("minionsrl-training", SIZES, _variants, _report, ("training", "ablation", "decisions"))
 add_arguments, main = STUDY.add_arguments, STUDY.main

@@ -92,5 +92,7 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
     tidy.show("bodies on this machine", headings, rows, out, console)
 
 
-STUDY = Study("stellaris-calibration", SIZES, _variants, _report, alone=True)
+STUDY = Study(
+    "stellaris-calibration", SIZES, _variants, _report, [f"calibration_{name}" for name in BODIES], alone=True
+)
 add_arguments, main = STUDY.add_arguments, STUDY.main

@@ -90,5 +90,6 @@ def _in_use(result: Finished) -> tuple[Any, Any]:
     return (edges[1:] + edges[:-1]) / 2, np.diff(until) / np.diff(edges)
 
 
-STUDY = Study("stellaris-challenges", variants.SIZES, _variants, _report)
+_PICTURES = [f"challenges_{what}" for what in ("staleness_mean", "kl", "policy_kl", "learners")]
+STUDY = Study("stellaris-challenges", variants.SIZES, _variants, _report, _PICTURES)
 add_arguments, main = STUDY.add_arguments, STUDY.main

@@ -38,5 +38,5 @@ def _cost_of(result: Finished, target: float) -> float | None:
 
 
 # The runs are those of `stellaris-training`.
-STUDY = Study("stellaris-cost", training.SIZES, training.tuned, _report)
+STUDY = Study("stellaris-cost", training.SIZES, training.tuned, _report, ("cost",))
 add_arguments, main = STUDY.add_arguments, STUDY.main

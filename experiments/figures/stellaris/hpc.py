@@ -112,5 +112,5 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
     tidy.show("960 cores, 16 GPUs", headings, rows, out, console)
 
 
-STUDY = Study("stellaris-hpc", SIZES, variants, _report)
+STUDY = Study("stellaris-hpc", SIZES, variants, _report, ("hpc",))
 add_arguments, main = STUDY.add_arguments, STUDY.main

@@ -48,5 +48,5 @@ def _means(results: Sequence[Finished]) -> dict[str, dict[str, float]]:
     }
 
 
-STUDY = Study("stellaris-latency", variants.SIZES, _variants, _report)
+STUDY = Study("stellaris-latency", variants.SIZES, _variants, _report, ("latency",))
 add_arguments, main = STUDY.add_arguments, STUDY.main

@@ -45,5 +45,5 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
     tidy.show("the authors' demo's settings", headings, rows, out, console)
 
 
-STUDY = Study("stellaris-motivation", SIZES, _variants, _report)
+STUDY = Study("stellaris-motivation", SIZES, _variants, _report, ("motivation",))
 add_arguments, main = STUDY.add_arguments, STUDY.main

@@ -25,7 +25,7 @@ DESCRIPTION = (
 BATCH = ACTORS * FRAGMENT
 ACTOR_FUNCTIONS, LEARNER_FUNCTIONS = (1, 4, 16, 64, 256, 1024), (1, 4, 16, 64)
 SIZES = {
-    "smoke": Size(("CartPole-v1",), 2 * BATCH, 1),
+    "smoke": Size(("CartPole-v1",), 3 * BATCH, 1),
     "small": Size(("Hopper-v4",), 20 * BATCH, 5),
     "paper": Size(("Hopper-v4", "Humanoid-v4", "Walker2d-v4"), 100 * BATCH, 5),
 }
@@ -110,5 +110,5 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
     tidy.show("scaling", headings, rows, out, console)
 
 
-STUDY = Study("stellaris-scaling", SIZES, _variants, _report)
+STUDY = Study("stellaris-scaling", SIZES, _variants, _report, ("scaling_actors", "scaling_learners"))
 add_arguments, main = STUDY.add_arguments, STUDY.main

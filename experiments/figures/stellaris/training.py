@@ -97,5 +97,5 @@ def _untrained(workload: Workload) -> str:
     return f"{statistics.mean(returns):,.4g} ± {statistics.stdev(returns) / len(returns) ** 0.5:,.2g}"
 
 
-STUDY = Study("stellaris-training", SIZES, _variants, _report)
+STUDY = Study("stellaris-training", SIZES, _variants, _report, ("training",))
 add_arguments, main = STUDY.add_arguments, STUDY.main

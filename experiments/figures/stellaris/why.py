@@ -109,5 +109,5 @@ def _ratios(groups: Groups, column: str, until: float, last: tuple[str, str] | N
     return ratios
 
 
-STUDY = Study("stellaris-why", SIZES, _variants, _report)
+STUDY = Study("stellaris-why", SIZES, _variants, _report, ("why_returns", "why_spent"))
 add_arguments, main = STUDY.add_arguments, STUDY.main

@@ -1,11 +1,14 @@
 """Claims beside what was measured: figures by hand, and no verdict where nothing can be said."""
 
+import csv
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from experiments.report import claims
+from experiments.tasks import minionsrl
 from experiments.toolkit.statistics import estimate
 
 REWARD = "episodic reward against the baselines at equal wall-clock time"
@@ -112,6 +115,48 @@ def test_a_cost_that_bought_less(returns: list[float], verdict: str) -> None:
     saved = estimate([0.4, 0.5, 0.6, 0.5, 0.5])
     finding = claims.Finding(saved, "Hopper-v4", "tuned", 5, True, estimate(returns), "")
     assert claims.verdict(claim, finding) == verdict
+
+
+@pytest.mark.parametrize(
+    ("final", "cost", "censored", "verdict"), [(600.0, 0.05, 0, "yes"), (600.0, 0.07, 1, ""), (599.0, 0.05, 1, "")]
+)
+def test_a_target_that_was_not_reached(final: float, cost: float, censored: int, verdict: str) -> None:
+    """What a run has spent by then, or once its money was gone, says nothing of what it takes: no verdict."""
+    assert minionsrl.GOALS["Hopper-v4"] == (600.0, 0.06)
+    rows = [
+        point
+        for seed in range(5)
+        for system, end, usd in ((minionsrl.LEARNED, 10.0, 0.001), (minionsrl.AZURE, 100.0, 0.05))
+        for point in run(system, seed, end, 600.0, usd)
+        if (system, seed) != (minionsrl.AZURE, 4)
+    ]
+    found = claims.findings({"minionsrl-training": [*rows, *run(minionsrl.AZURE, 4, 100.0, final, cost)]})
+    by_name = {claim.claim: claim for claim in claims.claims()}
+    for name in ("total training time reduction (up to)", "training cost reduction (up to)"):
+        (finding,) = found[name]
+        assert (finding.seeds, finding.censored, finding.judged) == (5, censored, True)
+        assert claims.verdict(by_name[name], finding) == verdict
+
+
+def test_committed_measurements() -> None:
+    """By hand, from the tables; the documentation says the same of the replay, and the notes of the sweeps."""
+    root = Path(__file__).parents[3]
+    results, docs = root / "experiments" / "results", (root / "docs" / "benchmarks.md").read_text()
+    found = claims.committed()
+    (tuned,) = found["scheduler training cost saved by fine-tuning"]
+    with (results / "small" / "minionsrl-finetuning" / "table.csv").open(newline="") as file:
+        spent = {row["scheduler"]: row["their USD"] for row in csv.DictReader(file)}
+    saved = 1 - float(spent["fine-tuned"]) / float(spent["from scratch"])
+    assert tuned.ours.middle == pytest.approx(saved, abs=1e-3)
+    with (results / "replay" / "reverb.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            (line,) = (line for line in docs.splitlines() if line.startswith(f"| {row['load']}: Reverb"))
+            assert f"{int(row['ours']):,}" in line
+            assert f"{int(row['theirs']):,}" in line
+    with (results / "small" / "stellaris-demo-sweeps" / "table.csv").open(newline="") as file:
+        grown = {row["testbed"]: float(row["return at equal time"].split()[0]) for row in csv.DictReader(file)}
+    (claim,) = (claim for claim in claims.claims() if claim.claim == REWARD)
+    assert f"the ratio is {grown['growth 0.5']:.2f}, in proportion {grown['growth 1']:.2f}" in claim.note
 
 
 def test_nothing_was_run() -> None:

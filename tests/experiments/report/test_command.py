@@ -1,6 +1,8 @@
 """`python -m experiments report`: one page that holds all it needs."""
 
+import errno
 import json
+import os
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -9,6 +11,7 @@ from typing import Any
 import pytest
 
 from experiments import command
+from experiments.report import command as report_command
 from stellaris.runtime import Trace
 
 
@@ -106,6 +109,90 @@ def test_a_claim_that_was_looked_at(tmp_path: Path) -> None:
     assert row[3:] == ["1.5 (Hopper-v4; tuned)", "1", "", "python -m experiments stellaris-training --env Hopper-v4"]
     assert "<em>episodic reward against the baselines at equal wall-clock time.</em> In the demo" in text
     assert "<em>episodic reward against PAR-RL.</em>" not in text
+
+
+STUDY = "stellaris-training"
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        (f"{STUDY}/table.csv", None),
+        (f"{STUDY}/table.csv", b""),
+        (f"{STUDY}/table.csv", b"environment,system,return\nHopper-v4\n"),
+        (f"{STUDY}/table.csv", b"\xff\xfe\x00"),
+        (f"{STUDY}/runs.csv", b""),
+        (f"{STUDY}/runs.csv", b"environment,system,setting,seed,final_return\nHopper-v4,stellaris,,0,many\n"),
+        (f"{STUDY}/wall_seconds.csv", None),
+        (f"{STUDY}/wall_seconds.csv", b"wall_seconds\nlong\n"),
+        (f"{STUDY}/curves.csv", b""),
+        (f"{STUDY}/curves.csv", b"environment,system,setting,seed\nH,stellaris,,0\nH,synchronous,,0\n"),
+        (f"{STUDY}/curves.csv", b"environment,system,setting,seed,steps\nH,stellaris,,0,many\nH,synchronous,,0,1\n"),
+        ("cells/0123/cell.json", b"\xff\xfe\x00"),
+        ("cells/0123/trace.parquet", None),
+        ("cells/0123/trace.parquet", b""),
+        ("cells/0123/trace.parquet", b"PAR1 cut off"),
+    ],
+)
+def test_a_damaged_file(name: str, content: bytes | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Missing, empty, cut off or of other content: one line names it, and nothing is written."""
+    write(tmp_path)
+    if content is None:
+        (tmp_path / name).unlink()
+    else:
+        (tmp_path / name).write_bytes(content)
+    assert command.main(["report", "--out", str(tmp_path)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ")
+    assert str(tmp_path / name) in line
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_a_trace_of_nothing(tmp_path: Path) -> None:
+    """Has no timeline."""
+    write(tmp_path)
+    Trace().save(tmp_path / "cells" / "0123" / "trace.parquet")
+    assert command.main(["report", "--out", str(tmp_path)]) == 0
+    assert 'id="invocations">[]</script>' in (tmp_path / "report.html").read_text()
+
+
+def test_links_are_not_followed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The page holds no picture from elsewhere, and no table."""
+    out, secret = tmp_path / "results", tmp_path / "secret"
+    write(out)
+    secret.write_bytes(b"private")
+    (out / STUDY / "linked.png").symlink_to(secret)
+    assert command.main(["report", "--out", str(out)]) == 0
+    assert "cHJpdmF0ZQ" not in (out / "report.html").read_text()  # as it would stand there
+    table = out / STUDY / "table.csv"
+    table.unlink()
+    table.symlink_to(secret)
+    assert command.main(["report", "--out", str(out)]) == 2
+    assert f"{table} is a link, which is not followed" in capsys.readouterr().err
+
+
+def test_what_the_repository_has_measured(tmp_path: Path) -> None:
+    """Is said whatever was run: the fine-tuning of a scheduler, and the replay beside Reverb."""
+    write(tmp_path)
+    assert command.main(["report", "--out", str(tmp_path)]) == 0
+    rows = {(row[0], row[3]) for row in Page((tmp_path / "report.html").read_text()).rows if len(row) == 7}
+    tuned = "0.897 (Hopper-v4; 0.314 USD for 10 episodes, against 3.045 USD for 100 from scratch)"
+    assert ("scheduler training cost saved by fine-tuning", tuned) in rows
+    reverb = {ours for claim, ours in rows if claim.startswith("trajectory throughput")}
+    assert reverb == {"5.3 (4.924 to 5.676) (steps; 2 runs)", "4.201 (3.95 to 4.451) (frames; 2 runs)"}
+
+
+def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """One line says so."""
+
+    def full(path: Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    write(tmp_path)
+    monkeypatch.setattr(report_command, "atomic_write", full)
+    assert command.main(["report", "--out", str(tmp_path)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: --out {tmp_path} cannot be written into: No space left on device; ")
 
 
 def test_nothing_was_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 import argparse
 import csv
+import errno
 import fcntl
 import os
 import shutil
@@ -13,14 +14,15 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from experiments.study import runs, study
+from experiments.study import runs, study, tidy
 from experiments.study.cells import Finished
 from experiments.study.study import Size, Study, Variant
 from experiments.toolkit import shell
 from stellaris import PPO
 from stellaris.runtime import Trace
 from stellaris.systems import Budget, Synchronous
-from tests.experiments.study.test_cells import tiny
+from tests.experiments.study.test_cells import edited, tiny
+from tests.experiments.test_figures import Here
 
 
 class Reports:
@@ -84,6 +86,57 @@ def test_a_study_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert run(declared(), tmp_path, "--resume", "--jobs", "1") == (0, [labels])
     assert kept.stat().st_mtime_ns == age
     assert {name: (tmp_path / "own" / name).read_bytes() for name in unbroken} == unbroken
+
+
+def test_what_was_changed_is_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Named, in a line each; the tables are those of a run that nobody has touched."""
+    monkeypatch.setattr(study, "Worker", Here)
+    assert run(declared(), tmp_path)[0] == 0
+    own, _ = declared()
+    first, second = (tmp_path / "cells" / cell.key for cell in own.cells(arguments_of(own)))
+    unbroken = {name: (tmp_path / "own" / name).read_bytes() for name in ("runs.csv", "curves.csv")}
+    edited(first / "cell.json", lambda text: text.replace('"steps": 256', '"steps": 257'))
+    (second / "history.csv").write_text("")
+    capsys.readouterr()
+    assert run(declared(), tmp_path, "--resume")[0] == 0
+    said = capsys.readouterr().out
+    assert "CartPole-v1 synchronous seed 0: cell.json is not as it was written: it is run again\n" in said
+    assert "CartPole-v1 synchronous seed 1: history.csv is not as it was written: it is run again\n" in said
+    assert {name: (tmp_path / "own" / name).read_bytes() for name in unbroken} == unbroken
+
+
+def no_room() -> OSError:
+    """What a full disk raises."""
+    return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_full_disk_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At once, in one line that says what is kept; not each run by itself. Where there is room again, it goes on."""
+    begun: list[int] = []
+
+    class Full(Here):
+        def begin(self, cell: Any) -> None:
+            begun.append(cell.seed)
+            super().begin(cell) if cell.seed == 0 else self._far_end.send(no_room())
+
+    monkeypatch.setattr(study, "Worker", Full)
+    said = f"^--out {tmp_path} cannot be written into: No space left on device; 1 of the 4 runs are kept, and --resume"
+    with pytest.raises(shell.UsageError, match=said):
+        run(declared(), tmp_path, "--seeds", "4", "--jobs", "1")
+    assert begun == [0, 1]
+
+    monkeypatch.setattr(study, "Worker", Here)
+
+    def full(*arguments: object) -> None:
+        raise no_room()
+
+    with monkeypatch.context() as patches:
+        patches.setattr(tidy, "write", full)
+        with pytest.raises(shell.UsageError, match="No space left on device; 4 of the 4 runs are kept"):
+            run(declared(), tmp_path, "--seeds", "4", "--resume")
+    assert run(declared(), tmp_path, "--seeds", "4", "--resume")[0] == 0
 
 
 def test_what_is_the_same_is_run_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

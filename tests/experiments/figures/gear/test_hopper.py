@@ -1,8 +1,10 @@
 """The Decision Transformer and behaviour cloning: what they see, what they are asked for, and the command."""
 
 import csv
+import errno
 import functools
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -283,6 +285,30 @@ def test_the_command(tiny: None, tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert record["seeds"] == [3, 4]
     assert record["preset"]["learning"]["updates"] == 4
     assert set(record["seconds"][0]) == {"collecting", "learning", "playing"}
+
+
+def test_the_smallest_preset_learns() -> None:
+    """Whoever collects, too: between two rounds."""
+    smoke = hopper.PRESETS["smoke"]
+    assert smoke.steps >= 2 * smoke.workload.actors * smoke.workload.fragment
+    assert smoke.learning.updates >= 1
+
+
+def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """One line says so, after the table of what was computed."""
+
+    def full(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    outcome = hopper.Outcome(0, [1.0], [], [], {})
+    monkeypatch.setattr(hopper, "_one", lambda *arguments: outcome)
+    monkeypatch.setattr(hopper, "_table", lambda *arguments: "the table")
+    monkeypatch.setattr(hopper.output, "write_rows", full)
+    assert command.main(["gear-hopper", "--preset", "smoke", "--out", str(tmp_path)]) == 2
+    said = capsys.readouterr()
+    assert "the table" in said.out
+    (line,) = said.err.splitlines()
+    assert line.startswith(f"error: --out {tmp_path} cannot be written into: No space left on device; ")
 
 
 def test_whether_it_rises() -> None:

@@ -2,6 +2,8 @@
 
 import contextlib
 import csv
+import errno
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -167,6 +169,19 @@ def test_an_episode_that_fails(
     assert said.startswith("error: CartPole-v1 MinionsRL seed 1000: ValueError: a machine broke (its log: ")
     assert Path(said.rstrip(")\n").rpartition("its log: ")[2]).is_dir()
     assert not (tmp_path / HOME).exists()
+
+
+def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Ends the training, in one line."""
+
+    class Full(Counted):
+        def begin(self, cell: Cell) -> None:
+            self._far_end.send(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+
+    monkeypatch.setattr(study, "Worker", Full)
+    assert learn(tmp_path) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: --out {tmp_path} cannot be written into: No space left on device; ")
 
 
 def test_eq_2_in_the_episodes(trained: Path) -> None:

@@ -1,0 +1,70 @@
+"""The smallest preset of every study, with a small network: its runs learn something."""
+
+import argparse
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from experiments import catalogue
+from experiments.study import runs
+from experiments.study.cells import Cell
+from experiments.tasks import presets
+from stellaris.acting import ActorCritic
+from stellaris.systems import Workload
+
+STUDIES = [name for name, entry in catalogue.EXPERIMENTS.items() if hasattr(entry.load(), "STUDY")]
+#: Of the studies that take long, the variants whose first update comes last.
+LAST = {
+    "tuning": ("a step each", "1e-3, 4 x 2"),
+    "stellaris-hpc-sweeps": ("stellaris, variation 1", "stellaris, gradient 4"),
+    "stellaris-scaling": ("stellaris, actors 4", "stellaris, actors 64", "stellaris, learners 1"),
+}
+#: Runs that several studies have in common are done once.
+DONE: set[str] = set()
+
+
+class Enough(Exception):
+    """A run has made an update."""
+
+
+class Watcher:
+    """Ends a run with its first update."""
+
+    def begin(self, run: runs.Outcome) -> None:
+        """It begins."""
+
+    def row(self, run: runs.Outcome) -> None:
+        """A round is over."""
+        if run.history[-1]["version"] >= 1:
+            raise Enough
+
+    def end(self, run: runs.Outcome) -> None:
+        """It has ended."""
+
+
+def alike(cell: Cell) -> Cell:
+    """A cell on the same schedule: when its updates come depends on no learning rate, and on no evaluation."""
+    system: Any = cell.contender.system
+    system = replace(system, algorithm=replace(system.algorithm, learning_rate=1e-3))
+    return replace(cell, contender=replace(cell.contender, system=system), evaluation=None, replay=None)
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_run_makes_an_update(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or what is run very small, to see that it works, shows nothing."""
+    workload = presets.workload
+
+    def small(environment: str) -> Workload:
+        return replace(workload(environment), policy=ActorCritic(hidden=(8,)))
+
+    monkeypatch.setattr(presets, "workload", small)
+    study = catalogue.EXPERIMENTS[name].load().STUDY
+    parser = argparse.ArgumentParser()
+    study.add_arguments(parser)
+    words = [word for variant in LAST.get(name, ()) for word in ("--variant", variant)]
+    for cell in map(alike, study.cells(parser.parse_args(["--preset", "smoke", *words]))):
+        if cell.key not in DONE:
+            with pytest.raises(Enough):
+                runs.run(cell.workload, cell.outcome(), threads=1, watcher=Watcher())
+            DONE.add(cell.key)
