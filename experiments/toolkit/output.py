@@ -47,14 +47,14 @@ def usable(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def kept(folder: Path, what: Callable[[], str]) -> Iterator[None]:
-    """Ends the work in one line where results cannot be written.
+    """Replaces an OSError of the block, which writes results, by a UsageError of one line.
 
     Args:
-      folder: of the results.
-      what: names the results that are there all the same.
+      folder: the results folder.
+      what: returns the end of the message, which names the results that are kept.
 
     Raises:
-      UsageError: in place of an OSError.
+      UsageError: if the block raises an OSError.
     """
     try:
         yield
@@ -64,7 +64,7 @@ def kept(folder: Path, what: Callable[[], str]) -> Iterator[None]:
 
 
 def is_full(error: BaseException) -> bool:
-    """Whether something failed because a disk, or the user's part of it, is full."""
+    """Whether an error means that the disk, or the user's quota on it, is full."""
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 

@@ -52,10 +52,10 @@ def main(arguments: argparse.Namespace) -> int:
             f"--start {arguments.start} decides for up to {start.most} actors, not {minionsrl.ACTORS}"
         )
     home = out / name(arguments.env, minimise=arguments.minimise, fine_tuned=arguments.start is not None)
-    kept = "the episodes that were played are kept, and --resume goes on with them"
+    kept = "the finished episodes are kept, and --resume continues with them"
     with output.usable(out), output.locked(out), output.kept(out, lambda: kept):
         if (home / SCHEDULER).exists() and not arguments.resume:
-            raise shell.UsageError(f"--out {out} holds {home.name}: go on with --resume, or name another folder")
+            raise shell.UsageError(f"--out {out} holds {home.name}: continue it with --resume, or name another folder")
         with workers() as idle:
             training = Training(task, out, arguments.jobs, console, idle)
             try:
