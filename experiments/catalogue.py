@@ -17,7 +17,7 @@ class Entry:
 
     module: str  #: dotted path within `experiments`, imported on `load`.
     of: str = ""  #: the paper, and which part of it.
-    minutes: Mapping[str, str] = field(default_factory=dict)  #: by preset, on two cores; key "" if it has no presets.
+    minutes: Mapping[str, str] = field(default_factory=dict)  #: by preset, on two cores; key "" without presets.
     #: `reproduce` runs studies, on one folder of cells, and figures, each in its own folder; it skips commands.
     kind: Literal["study", "figure", "command"] = "command"
 

@@ -42,7 +42,7 @@ class Variant(NamedTuple):
     setting: str = ""  #: distinguishes it from the study's other variants of that system, in words.
     evaluation: Evaluation | None = None
     replays: str = ""  #: an earlier variant whose schedule it repeats, seed by seed.
-    limits: Budget | None = None  #: of its runs, besides the study's number of steps.
+    limits: Budget | None = None  #: of its runs, in addition to the study's number of steps.
 
     @property
     def name(self) -> str:
@@ -161,7 +161,7 @@ def _limited(limits: Budget | None, steps: int) -> Budget:
 
 
 def _named(variants: Sequence[Variant], names: Sequence[str] | None) -> Sequence[str]:
-    """Returns the selected names, or those of all variants if `names` is empty.
+    """Returns the selected names, or the names of all variants if `names` is empty.
 
     Raises:
       UsageError: if a name is unknown.

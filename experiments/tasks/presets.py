@@ -1,4 +1,4 @@
-"""Settings of every system: those of the authors' demo, and ours. Each system is one `Contender`."""
+"""Settings of every system, the authors' demo's and ours. Each system is one `Contender`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -26,7 +26,7 @@ FAILED, UNUSABLE, INTERRUPTED = 1, 2, 130
 #: Seconds of real time after which an interruption that had no effect is raised again, at any point of the work.
 PATIENCE = 3.0
 _HEARD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_INTERRUPTED = "interrupted: ending with what was computed so far (Ctrl-\\ quits at once)"
+_INTERRUPTED = "interrupted: ending with the results computed so far (Ctrl-\\ quits at once)"
 
 
 class UsageError(Exception):
@@ -36,8 +36,8 @@ class UsageError(Exception):
 class _Signals:
     """Handles signals: before the work the first one ends the process, during the work it interrupts it, once.
 
-    After the work has ended or been interrupted, results are being written: a signal is recorded but has no effect.
-    Only the first signal counts.
+    After the work has ended or been interrupted, results are being written: a signal is only recorded. Signals after
+    the first are ignored.
     """
 
     def __init__(self) -> None:
@@ -133,7 +133,7 @@ def command(main: Callable[P, int]) -> Callable[P, int]:
 
 
 def interruptible(work: Callable[[], None]) -> bool:
-    """Runs `work` until it ends or is interrupted; later interruptions have no effect.
+    """Runs `work` until it ends or is interrupted, and ignores later interruptions.
 
     Args:
       work: gets a KeyboardInterrupt anywhere; once it has called `check`, in the next `check`, or after `PATIENCE`

@@ -56,7 +56,7 @@ def estimate(*tasks: Sequence[float]) -> Estimate:
       tasks: the results of the runs of each task.
 
     Raises:
-      ValueError: if there are no tasks, or a task has no runs.
+      ValueError: without tasks, or if a task lacks runs.
 
     Source:
       Agarwal et al. 2021, Deep Reinforcement Learning at the Edge of the Statistical Precipice.

@@ -41,7 +41,7 @@ def _variants(environment: str) -> Sequence[Variant]:
     """Returns the same task under each scheduler."""
     minionsrl.check_goal(environment)
     if not files(environment):
-        raise shell.UsageError(f"--env {environment}: {minionsrl.SCHEDULERS} has no scheduler for it")
+        raise shell.UsageError(f"--env {environment}: found no scheduler for it in {minionsrl.SCHEDULERS}")
     task = minionsrl.task(environment)
     return [
         Variant(

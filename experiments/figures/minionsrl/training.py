@@ -87,7 +87,7 @@ def _reached(one: Finished) -> bool:
 
 
 def _papers(environment: str, system: str) -> Sequence[str]:
-    """Returns time and cost in the paper's Table 2, mean and deviation of five runs, or "" where it has no entry."""
+    """Returns time and cost in the paper's Table 2, mean and deviation of five runs, or "" if it lacks them."""
     row = papers_table().get((environment.split("-")[0], system))
     if row is None:
         return ("", "")
