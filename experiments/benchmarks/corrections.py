@@ -1,7 +1,7 @@
-"""The corrections for stale data against the same formula, written out by hand for its case and nothing else.
+"""The corrections for stale data against the same formulas, written by hand for one case each.
 
-Both sides are compiled whole: a loss of [2048, 64] samples with the value and the gradient of its mean. Values and
-gradients of the two are compared before they are timed.
+Both sides are compiled: the mean loss of [2048, 64] samples with its gradient. Values and gradients of both sides are
+compared before they are timed.
 """
 
 import functools
@@ -34,22 +34,22 @@ from stellaris import (
 )
 from stellaris.types import Array
 
-DESCRIPTION = "corrections for stale data, with their gradients, against the same formulas written out by hand"
+DESCRIPTION = "corrections for stale data, with their gradients, against the same formulas written by hand"
 
 #: Steps and sequences of a batch.
 SIZE = (2048, 64)
 #: Steps of a packed sequence.
 PACKED = 256
-#: Steps for which memory is compared.
+#: Numbers of steps at which memory is compared.
 LENGTHS = (512, 1024, 2048, 4096)
 
-#: Log-probability with its gradient, behaviour log-probability, proximal log-ratio, advantage, what is valid, segment.
+#: Log-probability with its gradient, behaviour log-probability, proximal log-ratio, advantage, mask, segment.
 Batch = Mapping[str, jax.Array]
 Loss = Callable[[Batch], Array]
 
 
 def measure(say: Callable[[str], None]) -> Iterator[Comparison]:
-    """Times every pair, saying what it is at."""
+    """Times every pair, and calls `say` with the progress."""
     batch = _batch(SIZE)
     for name, (ours, theirs) in PAIRS.items():
         say(f"{name} ...")
@@ -71,7 +71,7 @@ def measure(say: Callable[[str], None]) -> Iterator[Comparison]:
 
 
 def _batch(size: tuple[int, int]) -> dict[str, jax.Array]:
-    """A policy a few updates old; one step in ten is padding."""
+    """Returns samples of a policy a few updates old; one step in ten is padding."""
     keys = jax.random.split(jax.random.key(0), 5)
     behaviour = -jax.random.exponential(keys[0], size)
     return {
@@ -85,7 +85,7 @@ def _batch(size: tuple[int, int]) -> dict[str, jax.Array]:
 
 
 def _compiled(loss: Loss) -> Callable[[Batch], Any]:
-    """The mean over valid steps, and its gradient with respect to the log-probabilities."""
+    """Compiles the mean over valid steps with its gradient with respect to the log-probabilities."""
 
     def mean(log_prob: jax.Array, batch: Batch) -> Array:
         return jnp.mean(jnp.where(batch["valid"], loss({**batch, "log_prob": log_prob}), 0.0))
@@ -94,13 +94,13 @@ def _compiled(loss: Loss) -> Callable[[Batch], Any]:
 
 
 def _memory(name: str, loss: Loss) -> Comparison:
-    """Peak bytes a sample, of few steps and of many: what grows with the length shows."""
+    """Compares the peak bytes per sample over lengths: memory that grows faster than the length shows."""
     per_sample = []
     for length in LENGTHS:
         shapes = jax.eval_shape(lambda length=length: _batch((length, SIZE[1])))
         per_sample.append(peak_bytes(_compiled(loss), shapes) / (length * SIZE[1]))
     return Comparison(
-        f"{name}: bytes a sample, the most of {len(LENGTHS)} lengths, against the least",
+        f"{name}: bytes per sample, the most of {len(LENGTHS)} lengths, against the least",
         f"{max(per_sample):.1f} B",
         f"{min(per_sample):.1f} B",
         max(per_sample) / min(per_sample),
@@ -108,7 +108,7 @@ def _memory(name: str, loss: Loss) -> Comparison:
     )
 
 
-# ---- what is compared: by each name, the library's and the formula by hand ------------------------------------------
+# ---- the pairs: the library's function, and the formula by hand -----------------------------------------------------
 
 
 def _log_ratio(b: Batch) -> Array:
@@ -124,7 +124,7 @@ def _constant(x: Any) -> Any:
 
 
 def _gspo(b: Batch) -> Array:
-    """One loss a sequence."""
+    """Returns one loss per sequence."""
     s = sequence_log_ratio(_log_ratio(b), valid=b["valid"], over="mean")
     return ppo_loss(s, b["advantage"][0], clip=3e-4, clip_high=4e-4)
 
@@ -141,7 +141,7 @@ def _gspo_by_hand(b: Batch) -> Array:
 
 
 def _packed_by_hand(b: Batch) -> Array:
-    """With the number of segments known, which the library is not told."""
+    """Uses the number of segments, which the library does not get."""
     steps, columns = b["valid"].shape
     segments = -(-steps // PACKED)
     number = (b["segment"] + segments * jnp.arange(columns)).ravel()
@@ -270,7 +270,7 @@ def _p3o_by_hand(b: Batch) -> Array:
 
 
 def _weighted_by_hand(b: Batch, low: Any, high: Any) -> Array:
-    """With the ratio, bounded, as a constant weight of the policy gradient."""
+    """Weights the policy gradient by the bounded ratio as a constant."""
     return -jnp.clip(jnp.exp(_constant(_log_ratio(b))), low, high) * b["advantage"] * b["log_prob"]
 
 

@@ -1,4 +1,4 @@
-"""The architectures on a Ray cluster: the quickstart's table and pictures, in real time."""
+"""Runs the architectures on a Ray cluster, with the quickstart's table and pictures in real time."""
 
 import argparse
 import contextlib
@@ -22,33 +22,35 @@ from stellaris.runtime import FunctionError
 from stellaris.runtime.files import atomic_write
 from stellaris.systems import Budget
 
-DESCRIPTION = "learn an environment by Stellaris, and by other architectures, on a Ray cluster"
-#: Who learns by default.
+DESCRIPTION = "train Stellaris and other architectures on a Ray cluster, in real time"
+#: The default of `--system`.
 _SYSTEMS = ("stellaris", "synchronous")
 _TARGETS = {"CartPole-v1": 300.0, "Hopper-v4": 400.0}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command line's options."""
+    """Adds the options."""
     parser.add_argument("--env", default="CartPole-v1", help="environment, from EnvPool or Gymnasium")
     parser.add_argument(
         "--system",
         action="append",
-        help=f"who learns, one after the other; by default {' and '.join(_SYSTEMS)}; all for every architecture",
+        help=f"a system to run, may be repeated; default {' and '.join(_SYSTEMS)}; `all` runs every architecture",
     )
-    parser.add_argument("--actors", type=options.whole(1), default=4, help="processes that sample")
-    parser.add_argument("--learners", type=options.whole(1), default=2, help="processes that learn, where several do")
+    parser.add_argument("--actors", type=options.whole(1), default=4, help="actor processes")
+    parser.add_argument(
+        "--learners", type=options.whole(1), default=2, help="learner processes of systems with several"
+    )
     parser.add_argument("--target", type=float, help="mean return of the last 100 episodes that ends a run")
-    parser.add_argument("--seconds", type=options.seconds, default=300.0, help="of real time, at most, for each system")
+    parser.add_argument("--seconds", type=options.seconds, default=300.0, help="most real seconds of each run")
     parser.add_argument("--seed", type=options.whole(0), default=0, help="of parameters and environments")
     parser.add_argument(
-        "--address", help="of a running cluster, such as auto; by default one of two nodes is started on this machine"
+        "--address", help="of a running cluster, such as auto; by default two nodes are started on this machine"
     )
-    parser.add_argument("--out", type=options.folder, default=Path("results/cluster"), help="folder of the results")
+    parser.add_argument("--out", type=options.folder, default=Path("results/cluster"), help="results folder")
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Runs the systems one after the other; exit status 1 if one does not reach the target."""
+    """Runs the systems in turn; returns exit status 1 if one misses the target."""
     preset = tuned(arguments.env)
     workload = replace(preset.workload, actors=arguments.actors)
     runs.check(workload)
@@ -56,7 +58,9 @@ def main(arguments: argparse.Namespace) -> int:
     chosen = arguments.system or list(_SYSTEMS)
     unknown = sorted({*chosen} - {row.name for row in every} - {"all"})
     if unknown:
-        raise shell.UsageError(f"--system {unknown[0]}: there are {', '.join(row.name for row in every)}, and all")
+        raise shell.UsageError(
+            f"--system {unknown[0]}: unknown; choose one of {', '.join(row.name for row in every)}, all"
+        )
     target = _TARGETS.get(arguments.env) if arguments.target is None else arguments.target
     budget = Budget(seconds=arguments.seconds, target_return=math.inf if target is None else target)
     console = Console(highlight=False, soft_wrap=True)
@@ -82,7 +86,7 @@ def main(arguments: argparse.Namespace) -> int:
                 outcomes.append(outcome)
                 platform = RayPlatform(row.functions, seed=arguments.seed)
                 runs.run(workload, outcome, threads=1, watcher=recorder, platform=platform)
-                _write(arguments, outcomes, target)  # now: the next run may end this process
+                _write(arguments, outcomes, target)  # after each run, as Ray may end this process during the next
 
     try:
         status = shell.INTERRUPTED if shell.interruptible(learn) else 0
@@ -102,7 +106,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 @contextlib.contextmanager
 def _cluster(address: str | None, console: Console) -> Iterator[None]:
-    """A cluster of two nodes on this machine, or the one at an address."""
+    """Connects to the cluster at an address, or starts one of two nodes on this machine."""
     from stellaris.runtime.ray.platform import connect
 
     if address is not None:
@@ -133,7 +137,7 @@ def _table(summaries: Sequence[dict[str, object]], env: str, target: float | Non
 def _write(
     arguments: argparse.Namespace, outcomes: Sequence[runs.Outcome], target: float | None
 ) -> Sequence[dict[str, object]]:
-    """Writes the last run's history and trace, and the record of all runs; returns the runs in figures."""
+    """Writes the last run's history and trace, and the record of all runs; returns the runs' summaries."""
     write_rows(on_cluster.history_file(arguments.out, outcomes[-1]), outcomes[-1].history)
     outcomes[-1].trace.to_chrome(arguments.out / f"trace_{outcomes[-1].name}.json")
     summaries = [runs.summarise(outcome, target) for outcome in outcomes]

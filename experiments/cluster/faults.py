@@ -1,4 +1,4 @@
-"""Processes of a Ray cluster are killed at random moments: every run ends, and nothing is applied twice."""
+"""Kills processes of a Ray cluster at random moments, and checks that runs end and apply nothing twice."""
 
 import argparse
 import contextlib
@@ -27,33 +27,33 @@ from stellaris.runtime.trace.trace import Trace
 from stellaris.systems import Budget, Result, Stellaris, Synchronous, System, train
 
 DESCRIPTION = (
-    "kill processes of a Ray cluster at random moments: a container, or a node with its object store; and look at what "
-    "becomes of the run"
+    "kill a container, or a node with its object store, of a Ray cluster at random moments, and check the run's "
+    "invariants"
 )
 SYSTEMS: dict[str, System] = {
     "synchronous": Synchronous(ALGORITHM),
     "stellaris": Stellaris(ALGORITHM, learners=1),
 }
-#: One run in so many loses a node.
+#: One run in `_NODES` loses a node, the others a container.
 _NODES = 3
-#: Seconds after which a run that has not ended is taken to hang.
+#: Seconds after which a run counts as hanging.
 LIMIT = 300.0
-#: How long a run takes, at first: afterwards it is known.
+#: Estimated seconds of the first run; later ones are expected to take as long as the one before.
 _GUESSED = 5.0
-#: Events that a system writes for an invocation whose outcome it takes.
+#: The event that a system writes when it uses the outcome of an invocation, by function.
 _TAKEN = {"actor": "sampled", "learner": "staleness"}
 
 
 @dataclass
 class Outcome:
-    """What became of a run."""
+    """The outcome of a run."""
 
     system: str
     victim: str  #: "container" or "node"
-    after: float  #: seconds after the start of the run, when it was to be killed.
-    killed: bool = False  #: whether it was: the run may have ended before, or nothing have been there.
-    ended: str = ""  #: "completed", or what error.
-    seconds: float = 0.0  #: that the run took.
+    after: float  #: planned instant of the kill, in seconds from the start of the run.
+    killed: bool = False  #: False if the run ended before, or had no container.
+    ended: str = ""  #: "completed", "hangs", or the error.
+    seconds: float = 0.0  #: duration of the run.
     events: Counter[str] = field(default_factory=Counter)
     violations: list[str] = field(default_factory=list)
 
@@ -63,13 +63,13 @@ class Outcome:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command line's options."""
-    parser.add_argument("--runs", type=options.whole(1), default=100, help="how many runs, with one kill each")
-    parser.add_argument("--seed", type=options.whole(0), default=0, help="of what is killed, and when")
+    """Adds the options."""
+    parser.add_argument("--runs", type=options.whole(1), default=100, help="number of runs, with one kill each")
+    parser.add_argument("--seed", type=options.whole(0), default=0, help="of the victims and the instants")
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Runs one system after the other on a cluster of two nodes; exit status 1 if anything is not as it must be."""
+    """Runs the systems in turn on a cluster of two nodes; returns exit status 1 if an invariant is violated."""
     console = Console(highlight=False, soft_wrap=True)
     console.width = max(console.width, 100)
     rng = np.random.default_rng(arguments.seed)
@@ -90,7 +90,7 @@ def main(arguments: argparse.Namespace) -> int:
                 for violation in outcome.violations:
                     console.print(f"     [bold]violated[/bold]: {escape(violation)}")
                 if outcome.ended == HANGS:
-                    break  # nothing can be run beside it
+                    break  # its threads still run: they would disturb the next run
                 machines.mend()
                 shell.check()
 
@@ -109,7 +109,7 @@ def _table(outcomes: list[Outcome]) -> Table:
         f"{len(outcomes)} runs, {killed['container']} containers and {killed['node']} nodes killed: {violated} failed"
     )
     table = Table(title=title)
-    table.add_column("what happened")
+    table.add_column("event")
     table.add_column("times", justify="right")
     for event, count in sum((outcome.events for outcome in outcomes), Counter[str]()).most_common():
         table.add_row(event, f"{count:,}")
@@ -122,14 +122,14 @@ HANGS = "hangs"
 
 
 def run(name: str, *, after: float, seed: int, node: int | None = None, rounds: int = 100) -> Outcome:
-    """Runs a system, kills a process meanwhile, and looks at what is left.
+    """Runs a system, kills a process meanwhile, and checks the trace, the history and the processes left.
 
     Args:
-      name: of the system.
-      after: seconds after the start of the run, when a process is killed.
-      seed: of which container is killed, and of the run.
-      node: the process of the node that is killed; None for a container.
-      rounds: of the run.
+      name: of the system, a key of `SYSTEMS`.
+      after: instant of the kill, in seconds from the start of the run.
+      seed: of the run, and of the choice of the container.
+      node: process of the node to kill, or None to kill a container.
+      rounds: length of the run.
     """
     system: Any = SYSTEMS[name]
     outcome = Outcome(name, "container" if node is None else "node", after)
@@ -146,7 +146,7 @@ def run(name: str, *, after: float, seed: int, node: int | None = None, rounds: 
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(there[rng.integers(len(there))], signal.SIGKILL)
                     outcome.killed = True
-            over.wait(0.02)  # no container is there yet: the first will be it
+            over.wait(0.02)  # wait for the first container
 
     results: list[Result] = []
 
@@ -171,28 +171,30 @@ def run(name: str, *, after: float, seed: int, node: int | None = None, rounds: 
     outcome.seconds = time.perf_counter() - began
     if threads[1].is_alive():
         outcome.ended = HANGS
-        outcome.violations.append(f"it has not ended within {LIMIT} s")
+        outcome.violations.append(f"the run did not end within {LIMIT} s")
         return outcome
     outcome.events = Counter(event for _, event, *_ in platform.trace.rows() if event in _EVENTS)
     outcome.violations += [*violations(platform.trace, results[0] if results else None), *_left()]
     return outcome
 
 
-#: What the table at the end counts.
+#: Events that the final table counts.
 _EVENTS = ("container_created", "container_lost", "completed", "failed", "crashed", "hung", "cancelled", "dropped")
 
 
 def violations(trace: Trace, result: Result | None) -> Iterator[str]:
-    """What is not as it must be in the trace of a run that is over, and in its history.
+    """Yields the violated invariants in the trace and the history of a finished run.
 
     Args:
-      trace: of its platform.
-      result: of the run; None if it has ended with an error.
+      trace: of the run's platform.
+      result: of the run; None if it ended with an error.
     """
     lives: dict[int, list[str]] = defaultdict(list)
     keys: dict[int, int] = {}
     containers: Counter[str] = Counter()
-    taken: dict[tuple[str, int], set[int]] = defaultdict(set)  # by function and key: invocations whose outcome counted
+    taken: dict[tuple[str, int], set[int]] = defaultdict(
+        set
+    )  # by function and key: invocations whose outcomes were used
     applied: Counter[int] = Counter()  # gradients of an invocation
     versions: list[float] = []
     sums: Counter[str] = Counter()
@@ -208,7 +210,7 @@ def violations(trace: Trace, result: Result | None) -> Iterator[str]:
         if event == "published":
             versions.append(value)
         containers[event] += 1
-        sums[event] += value  # type: ignore[assignment]  # a Counter adds floats, too
+        sums[event] += value  # type: ignore[assignment]  # a Counter can also add floats
     for number, life in lives.items():
         if [event for event in life if event in ENDINGS] != life[-1:]:
             yield f"invocation {number} did not end once: {life}"
@@ -231,9 +233,9 @@ def violations(trace: Trace, result: Result | None) -> Iterator[str]:
         yield from _history(result)
 
 
-#: What comes before the end of an invocation.
+#: Events of an invocation before its ending, in order.
 _LIFE = ("submitted", "acquired", "started")
-#: What becomes of steps that were sampled.
+#: Events that account for sampled steps.
 _FATES = ("learned", "waiting", "reset", "discarded", "lost_steps")
 
 
@@ -250,7 +252,7 @@ def _history(result: Result) -> Iterator[str]:
 
 
 def _left() -> Iterator[str]:
-    """Processes that have outlived their platform."""
+    """Yields a violation if processes of containers outlive their platform by 30 s."""
     until = time.monotonic() + 30.0
     while (there := containers()) and time.monotonic() < until:
         time.sleep(0.05)
@@ -262,10 +264,10 @@ def _left() -> Iterator[str]:
 
 
 def descendants(pid: int) -> set[int]:
-    """All processes that a process has started, and that these have."""
+    """Returns the processes that a process has started, and their descendants."""
     parents: dict[int, int] = {}
     for file in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):  # it has ended
+        with contextlib.suppress(OSError):  # the process has ended
             parents[int(file.parent.name)] = int(file.read_text().rpartition(")")[2].split()[1])
     found = {pid}
     while more := {child for child, parent in parents.items() if parent in found} - found:
@@ -274,7 +276,7 @@ def descendants(pid: int) -> set[int]:
 
 
 def containers() -> list[int]:
-    """The processes of the containers on this machine that this process has made, by way of Ray."""
+    """Returns the processes of this process' Ray containers on this machine."""
     found = []
     for pid in sorted(descendants(os.getpid())):
         with contextlib.suppress(OSError):
@@ -284,7 +286,7 @@ def containers() -> list[int]:
 
 
 class _Machines:
-    """A cluster of two nodes on this machine, of which the second may be killed."""
+    """A cluster of two nodes on this machine; the second may be killed."""
 
     def __enter__(self) -> Self:
         from ray.cluster_utils import Cluster
@@ -311,7 +313,7 @@ class _Machines:
         return int(raylet.process.pid)
 
     def mend(self) -> None:
-        """Makes the second node anew if it was killed."""
+        """Replaces the second node if it was killed."""
         import ray
 
         from stellaris.runtime.ray.platform import starting_processes

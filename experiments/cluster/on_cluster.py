@@ -1,4 +1,4 @@
-"""The systems of the other experiments on a Ray cluster: a small one on this machine, and what is deployed there."""
+"""The other experiments' systems on a Ray cluster: a two-node cluster on this machine, and their deployments."""
 
 import contextlib
 import csv
@@ -14,21 +14,21 @@ from stellaris.runtime import FunctionSpec
 from stellaris.runtime.delays import Measured
 from stellaris.systems import DataParallel, Stellaris, System
 
-#: Bytes of each node's object store on this machine: a policy and a few batches.
+#: Bytes of each node's object store on this machine: enough for a policy and a few batches.
 _STORE = 200 * 2**20
-#: Seconds that containers stay that start on demand.
+#: Keep-alive of containers that start on demand, in seconds.
 _KEEP_ALIVE = 60.0
 
 
 @contextlib.contextmanager
 def two_nodes(processors: int = 8) -> Iterator[str]:
-    """Starts a cluster of two nodes on this machine, by Ray's own utilities; nothing listens beyond loopback.
+    """Starts a cluster of two nodes on this machine with Ray's utilities, on the loopback interface only.
 
     Args:
-      processors: that each node says it has: containers take turns on those that there really are.
+      processors: announced by each node, possibly more than the machine has: containers share the real ones.
 
     Yields:
-      Its address; this process is connected to it.
+      The cluster's address; this process is connected to it.
     """
     import ray
     from ray.cluster_utils import Cluster
@@ -50,10 +50,10 @@ def two_nodes(processors: int = 8) -> Iterator[str]:
 
 
 class Recorder:
-    """Writes each row of a run's history as soon as it is there: Ray may end this process without notice.
+    """Writes each row of a run's history at once, as Ray may end this process without notice.
 
     Args:
-      watcher: is told of the runs as well.
+      watcher: gets the same calls.
       out: folder of the histories.
     """
 
@@ -61,21 +61,23 @@ class Recorder:
         self._watcher = watcher
         self._out = out
         self._earlier = True  # whether the folder may hold the record of earlier runs
-        self._columns: list[str] = []  # of the file that is being written
+        self._columns: list[str] = []  # of the current file
 
     def begin(self, run: Outcome) -> None:
-        """It begins."""
+        """Starts a new history."""
         self._columns = []
         self._watcher.begin(run)
 
     def row(self, run: Outcome) -> None:
-        """A round of it is over."""
+        """Writes the row of a finished round."""
         if self._earlier:
-            record_file(self._out).unlink(missing_ok=True)  # it does not tell of what is written from here on
+            record_file(self._out).unlink(
+                missing_ok=True
+            )  # it describes the earlier runs, not the files written from here on
             self._earlier = False
         path = history_file(self._out, run)
         new = [name for name in run.history[-1] if name not in self._columns]
-        if new:  # the file is written anew, with their columns
+        if new:  # rewrite the file with the new columns
             self._columns += new
             write_rows(path, run.history)
         else:
@@ -84,27 +86,27 @@ class Recorder:
         self._watcher.row(run)
 
     def end(self, run: Outcome) -> None:
-        """It has ended, however."""
+        """Tells the watcher that the run has ended."""
         self._watcher.end(run)
 
 
 def history_file(out: Path, run: Outcome) -> Path:
-    """Where a run's history is, in the folder of the results."""
+    """Returns the path of a run's history in the results folder."""
     return out / f"history_{run.name}.csv"
 
 
 def record_file(out: Path) -> Path:
-    """Where it is said what the runs of a folder of results are."""
+    """Returns the path of the record of all runs in a results folder."""
     return out / "summary.json"
 
 
 def contenders(environment: str, *, actors: int, learners: int) -> Sequence[Contender]:
-    """Every architecture, with the settings that it has elsewhere for an environment, and what it deploys on a cluster.
+    """Returns every architecture with `presets.architectures`' settings and its deployment on a cluster.
 
     Args:
       environment: its name.
-      actors: of each system.
-      learners: of Stellaris, and of the data-parallel system.
+      actors: number of actors of each system.
+      learners: number of learners of Stellaris and of the data-parallel system.
     """
     rows = []
     for row in architectures(environment).contenders:
@@ -120,7 +122,7 @@ def contenders(environment: str, *, actors: int, learners: int) -> Sequence[Cont
 
 
 def deployment(system: System, *, actors: int) -> dict[str, FunctionSpec]:
-    """Functions that take what their work takes: what is serverless starts on demand, the others are there before."""
+    """Returns a system's functions with measured times: serverless ones start on demand, others are provisioned."""
     places = {"actor": actors, "learner": system.learners}
     return {
         name: FunctionSpec(

@@ -1,4 +1,4 @@
-"""Whether the simulator predicts a cluster: delays measured on Ray, in a simulated deployment, and what comes out."""
+"""Tests whether the simulator predicts a cluster: simulates with delays measured on Ray, and compares the runs."""
 
 import argparse
 import csv
@@ -22,14 +22,14 @@ from stellaris.runtime.endings import ENDINGS
 from stellaris.runtime.files import atomic_write
 from stellaris.systems import Budget, Row, Stellaris, Workload, train
 
-DESCRIPTION = "compare staleness, speed and cost on Ray with a simulation that has the delays that were measured there"
-#: The share of a run after which it is looked at: before that containers are made, and programs compiled.
+DESCRIPTION = "compare staleness, speed and cost on Ray with a simulation that uses the delays measured there"
+#: The fraction of a run left out of the comparison, in which containers start and programs compile.
 _WARM = 0.3
-#: How far off a prediction may be.
+#: Largest relative error of a prediction that passes.
 _MARGIN = 0.1
-#: Successive measurements that are drawn together: as many as several batches have gradients.
+#: Number of successive measurements that are drawn as a block: about the gradients of several batches.
 _BLOCK = 32
-#: What is predicted, with its unit.
+#: The predicted quantities, with their units.
 _QUANTITIES = {
     "staleness": "mean, versions",
     "updates": "policy versions per second",
@@ -39,14 +39,14 @@ _QUANTITIES = {
 
 
 class Measured(NamedTuple):
-    """What a run did once it was warm."""
+    """Results of a run after its warm-up."""
 
     values: Mapping[str, float]  #: by quantity.
-    staleness: np.ndarray[Any, Any]  #: of every gradient that was applied.
+    staleness: np.ndarray[Any, Any]  #: one entry per applied gradient.
 
 
 class Pair(NamedTuple):
-    """A run on Ray, and what simulation makes of its delays."""
+    """A run on Ray, and the simulation with its delays."""
 
     system: str
     seed: int
@@ -55,25 +55,29 @@ class Pair(NamedTuple):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command line's options."""
+    """Adds the options."""
     parser.add_argument("--env", default="CartPole-v1", help="environment, from EnvPool or Gymnasium")
-    parser.add_argument("--system", action="append", help="who learns; by default stellaris and asynchronous actors")
-    parser.add_argument("--actors", type=options.whole(1), default=2, help="processes that sample")
-    parser.add_argument("--learners", type=options.whole(1), default=2, help="processes that learn, where several do")
-    parser.add_argument("--seconds", type=options.seconds, default=60.0, help="of real time, for each run on Ray")
-    parser.add_argument("--seeds", type=options.whole(1), default=3, help="runs on Ray, and simulated ones of each")
+    parser.add_argument(
+        "--system", action="append", help="a system to run, may be repeated; default stellaris and asynchronous actors"
+    )
+    parser.add_argument("--actors", type=options.whole(1), default=2, help="actor processes")
+    parser.add_argument(
+        "--learners", type=options.whole(1), default=2, help="learner processes of systems with several"
+    )
+    parser.add_argument("--seconds", type=options.seconds, default=60.0, help="real seconds of each run on Ray")
+    parser.add_argument("--seeds", type=options.whole(1), default=3, help="runs on Ray, each with one simulation")
     parser.add_argument("--out", type=options.folder, default=Path("results/cluster-vs-simulation"), help="folder")
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Runs each system on Ray and simulated; exit status 1 if a prediction is off by more than the margin."""
+    """Runs each system on Ray and simulated; returns exit status 1 if a prediction is off by more than the margin."""
     workload = replace(tuned(arguments.env).workload, actors=arguments.actors)
     runs.check(workload)
     every = on_cluster.contenders(arguments.env, actors=arguments.actors, learners=arguments.learners)
     names = arguments.system or ["stellaris", "asynchronous actors"]
     chosen = [row for row in every if row.name in names]
     if len(chosen) < len(names):
-        raise shell.UsageError(f"--system {names}: there are {', '.join(row.name for row in every)}")
+        raise shell.UsageError(f"--system {names}: choose from {', '.join(row.name for row in every)}")
     console = Console(highlight=False, soft_wrap=True)
     console.width = max(console.width, 110)
     pairs: list[Pair] = []
@@ -86,12 +90,12 @@ def main(arguments: argparse.Namespace) -> int:
             for row in chosen:
                 for seed in range(arguments.seeds):
                     pairs.append(_pair(row, workload, seed, arguments.seconds, display))
-                    _write(pairs, arguments.out)  # now: the next run may end this process
+                    _write(pairs, arguments.out)  # after each pair, as Ray may end this process during the next
 
     status = shell.INTERRUPTED if shell.interruptible(compare) else 0
     if not pairs:
         return status
-    _write(pairs, arguments.out)  # again, as an interruption may have come before
+    _write(pairs, arguments.out)  # again: an interruption may have stopped the write above
     _draw(pairs, [row for row in chosen if row.name in {pair.system for pair in pairs}], arguments)
     table, worst = _table(pairs)
     console.print(table)
@@ -103,7 +107,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _pair(row: Contender, workload: Workload, seed: int, seconds: float, display: progress.Display) -> Pair:
-    """A run on Ray, and what simulation makes of the delays that it had."""
+    """Runs a system on Ray, and simulates it with the delays of that run."""
     from stellaris.runtime import RayPlatform
 
     budget = Budget(seconds=seconds)
@@ -131,26 +135,27 @@ def _pair(row: Contender, workload: Workload, seed: int, seconds: float, display
 
 @dataclass
 class _Delays:
-    """What the invocations of a function took, in seconds."""
+    """The durations of a function's invocations, in seconds."""
 
-    compute: list[float]  #: of the body, for a unit of work.
-    transfer: list[float]  #: from start to end, beside the body.
-    before: list[float]  #: from the completion that the system handled to its submission.
+    compute: list[float]  #: of the body, per unit of work.
+    transfer: list[float]  #: from start to end, without the body.
+    before: list[float]  #: from the last ending that the system handled to the submission.
 
 
 def deployment(trace: Trace, row: Contender, workload: Workload, *, since: float) -> dict[str, FunctionSpec]:
-    """The deployment of a run on Ray, with the delays that its trace tells, as empirical distributions.
+    """Returns the deployment of a run on Ray with empirical distributions of the delays in its trace.
 
-    They are drawn in runs of successive ones: processes that share processors are slow together, and for a while.
+    Delays are drawn in blocks of successive measurements, because processes that share processors are slow together
+    and for a while.
 
-    The simulated platform's system decides in no time, while a real one computes between a completion and what it
-    submits next: that time is taken for the queueing of what is submitted.
+    On the simulated platform the system decides in no time, but a real one computes between a completion and its next
+    submission. That time becomes the queueing time of the submitted invocation.
 
     Args:
       trace: of the run.
-      row: the system, and what it has deployed.
-      workload: what it has learned.
-      since: seconds from which on delays count.
+      row: the system and its deployment.
+      workload: of the run.
+      since: seconds after which invocations count.
     """
     return {
         name: replace(
@@ -164,7 +169,7 @@ def deployment(trace: Trace, row: Contender, workload: Workload, *, since: float
 
 
 def _work(row: Contender, workload: Workload) -> dict[str, float]:
-    """Units of work of an invocation, by function: steps of an actor, gradients of a learner of whole batches."""
+    """Returns the units of work per invocation, by function: an actor's steps, a learner's gradients."""
     system: Any = row.system
     gradients = 1.0
     if not isinstance(system, Stellaris):
@@ -178,10 +183,10 @@ def _learns_fragments(system: Any) -> bool:
 
 
 def _delays(trace: Trace, work: Mapping[str, float], since: float) -> dict[str, _Delays]:
-    """What the trace tells of each function's invocations that were submitted from an instant on."""
+    """Reads the delays of each function's completed invocations that were submitted at or after `since`."""
     delays = {name: _Delays([], [], []) for name in work}
     handled = 0.0
-    submitted: dict[int, float] = {}  # by invocation: what the system took before
+    submitted: dict[int, float] = {}  # by invocation: seconds that the system computed before it
     started: dict[int, float] = {}
     computed: dict[int, float] = {}
     for time, event, name, number, _, value in trace.rows():
@@ -202,7 +207,7 @@ def _delays(trace: Trace, work: Mapping[str, float], since: float) -> dict[str, 
 
 
 def _measured(trace: Trace, history: Sequence[Row], since: float) -> Measured:
-    """What a run did from an instant on."""
+    """Computes the results of a run from `since` on."""
     first = next(row for row in history if row["seconds"] >= since)
     last = history[-1]
     seconds = last["seconds"] - first["seconds"]
@@ -221,8 +226,8 @@ def _measured(trace: Trace, history: Sequence[Row], since: float) -> Measured:
 
 
 def _table(pairs: Sequence[Pair]) -> tuple[Table, float]:
-    """Medians over the runs; and how far the worst of the predictions is off."""
-    table = Table(title="on Ray, and as the simulation predicts it (medians of the runs)")
+    """Returns a table of medians over the runs, and the largest relative error of a prediction."""
+    table = Table(title="Ray and the simulation's prediction (medians of the runs)")
     for heading in ("system", "quantity", "Ray", "simulation", "off by"):
         table.add_column(heading, justify="right" if heading in ("Ray", "simulation", "off by") else "left")
     worst = 0.0
@@ -240,18 +245,18 @@ def _table(pairs: Sequence[Pair]) -> tuple[Table, float]:
 
 
 def _ratio(simulated: float, real: float) -> float:
-    """Of a prediction to what was; 1 where there was nothing, as of staleness where there is one learner."""
+    """Returns the prediction over the real value; 1 if the latter is 0, as is staleness with one learner."""
     return simulated / real if real else 1.0
 
 
 def _distance(one: Any, other: Any) -> float:
-    """Total variation between two distributions of whole numbers."""
+    """Returns the total variation distance between two samples of integers."""
     shares = _shares([one, other])
     return float(np.abs(shares[0] - shares[1]).sum() / 2)
 
 
 def _shares(samples: Sequence[Any]) -> list[Any]:
-    """The share of each whole number, as many as the longest needs."""
+    """Returns the frequencies of 0, 1, ... in each sample, in arrays of equal length."""
     length = int(max(values.max() for values in samples)) + 1
     return [np.bincount(values.astype(int), minlength=length) / len(values) for values in samples]
 
@@ -266,7 +271,7 @@ def _write(pairs: Sequence[Pair], out: Path) -> None:
 
 
 def _draw(pairs: Sequence[Pair], rows: Sequence[Contender], arguments: argparse.Namespace) -> None:
-    """For each system the two distributions of staleness; and all ratios, within or without the margin."""
+    """Draws both distributions of staleness of each system, and all ratios with the band of the margin."""
     title = f"{arguments.env}: Ray and simulation"
     with plots.figure(arguments.out / "cluster_vs_simulation.png", title, columns=len(rows) + 1) as panels:
         for axes, row in zip(panels, rows, strict=False):

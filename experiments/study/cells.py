@@ -1,4 +1,4 @@
-"""One run of a study: what it is set up with, where it is kept, and the process that does it."""
+"""One run of a study: its settings, its folder in the cache, and the process that runs it."""
 
 import ast
 import contextlib
@@ -31,45 +31,45 @@ from stellaris.runtime import Recording, Trace
 from stellaris.runtime.files import atomic_write, sync
 from stellaris.systems import Budget, Evaluation, Row, Workload
 
-#: Seconds that a program takes to compile, from which on it is kept for other runs.
+#: Programs that compile for at least these seconds are cached for other runs.
 _WORTH_KEEPING = 0.1
-#: Files of a finished cell; of one that failed there is the log.
+#: Files of a finished cell; a failed one has only the log.
 _HISTORY, _TRACE, _RECORD, _LOG = "history.csv", "trace.parquet", "cell.json", "failure.txt"
-#: Files whose digests are in the record.
+#: The files whose digests the record holds.
 _SEALED = (_HISTORY, _TRACE)
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A system that learns a workload once."""
+    """One run of a system on a workload."""
 
     contender: Contender
     workload: Workload
     budget: Budget
     seed: int
-    setting: str = ""  #: what tells it from the study's other runs of that system, in words.
+    setting: str = ""  #: distinguishes it from the study's other runs of that system, in words.
     evaluation: Evaluation | None = None
-    replay: "Cell | None" = None  #: whose schedule it repeats: the same invocations meet the same delays.
+    replay: "Cell | None" = None  #: the cell whose recorded delays it repeats, invocation by invocation.
 
     @property
     def label(self) -> str:
-        """Its name in the table and in the progress."""
+        """The cell's name in tables and progress."""
         system = () if self.setting.startswith(self.contender.name) else (self.contender.name,)
         return " ".join(part for part in (self.environment, *system, self.setting, f"seed {self.seed}") if part)
 
     @property
     def variant(self) -> str:
-        """What it is called among the study's runs of that environment."""
+        """The variant's name among the study's runs of that environment."""
         return self.setting or self.contender.name
 
     @property
     def environment(self) -> str:
-        """Which one, by its name."""
+        """The environment's name."""
         environment = self.workload.environment
         return str(getattr(environment, "name", environment))
 
     def outcome(self) -> runs.Outcome:
-        """What it has done before it begins: nothing."""
+        """Returns an empty outcome for the run."""
         return runs.Outcome(
             label=self.label,
             budget=self.budget,
@@ -79,7 +79,7 @@ class Cell:
         )
 
     def settings(self) -> Mapping[str, Any]:
-        """Everything that its result depends on, but the code."""
+        """Returns everything that determines the result except the code."""
         contender = self.contender
         chosen = {
             "system": contender.system,
@@ -95,13 +95,13 @@ class Cell:
 
     @functools.cached_property
     def key(self) -> str:
-        """Names what it computes: other settings or another version of the library have another key."""
+        """The cell's name in the cache, a digest of its settings and of the library's code."""
         return digest({"code": code_version(), **self.settings()})
 
 
 @dataclass(frozen=True)
 class Finished:
-    """What a cell has left in its folder."""
+    """The results in a finished cell's folder."""
 
     cell: Cell
     folder: Path
@@ -110,13 +110,13 @@ class Finished:
 
     @property
     def trace(self) -> Trace:
-        """Read anew each time: the traces of a study do not fit into memory together."""
+        """The trace, read on each access: all traces of a study together do not fit into memory."""
         return Trace.load(self.folder / _TRACE)
 
 
 @functools.cache
 def code_version() -> str:
-    """A digest of the library's code; comments, docstrings and formatting do not count."""
+    """Returns a digest of the library's code without comments, docstrings and formatting."""
     root = Path(stellaris.__file__).parent
     parts = {
         path.relative_to(root).as_posix(): ast.dump(_bare(ast.parse(path.read_text())))
@@ -126,7 +126,7 @@ def code_version() -> str:
 
 
 def _bare(tree: ast.Module) -> ast.Module:
-    """Without docstrings."""
+    """Removes the docstrings from a syntax tree."""
     for node in ast.walk(tree):
         if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             continue
@@ -137,12 +137,12 @@ def _bare(tree: ast.Module) -> ast.Module:
 
 
 def is_done(cell: Cell, out: Path) -> bool:
-    """Whether a cell was run to its end; what one that was killed has left does not count."""
+    """Whether a cell was run to its end: a killed one leaves no record."""
     return (_folder(cell, out) / _RECORD).exists()
 
 
 def finished(cell: Cell, out: Path) -> Finished | None:
-    """What a cell has left, if it was done, and if its files are as they were written."""
+    """Returns a cell's results, or None if it is not done or its files were changed."""
     folder = _folder(cell, out)
     if not is_done(cell, out) or damage(cell, out):
         return None
@@ -153,7 +153,7 @@ def finished(cell: Cell, out: Path) -> Finished | None:
 
 
 def damage(cell: Cell, out: Path) -> str:
-    """How the files of a cell differ from what was written, in words; empty if they do not, or if none is there."""
+    """Says which file of a cell is missing or was changed; "" if all are intact, or if the cell failed or is absent."""
     folder = _folder(cell, out)
     if not folder.exists() or (folder / _LOG).exists():
         return ""
@@ -166,11 +166,11 @@ def damage(cell: Cell, out: Path) -> str:
         return f"{Path(error.filename or folder).name}: {reason(error)}"
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         changed = [_RECORD]
-    return f"{changed[0]} is not as it was written" if changed else ""
+    return f"{changed[0]} was changed after the run" if changed else ""
 
 
 def discard(cell: Cell, out: Path) -> None:
-    """Removes what a cell has left, so that it is not done."""
+    """Removes a cell's folder, so that the cell counts as not done."""
     folder = _folder(cell, out)
     if folder.is_dir() and not folder.is_symlink():
         shutil.rmtree(folder)
@@ -184,60 +184,60 @@ def _digest(path: Path) -> str:
 
 
 def _seal(record: Mapping[str, Any]) -> str:
-    """A digest of a record, in which that of every file is."""
+    """Returns the digest of a record, which itself holds the digests of the files."""
     return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
 
 
 def failure(cell: Cell, out: Path) -> str:
-    """The last line of what a cell that failed has said."""
+    """Returns why a cell failed: the last line of its log, if it has one."""
     if cell.replay is not None and not is_done(cell.replay, out):
-        return "the run whose schedule it repeats is not there"
+        return "the run whose schedule it repeats is missing"
     log = _folder(cell, out) / _LOG
     lines = log.read_text().strip().splitlines() if log.exists() else []
     return lines[-1] if lines else "its process was killed"
 
 
 class Worker:
-    """A process that does one cell after the other: what it has compiled for one it need not compile for the next.
+    """A process that runs cells in turn, so that it compiles shared programs once.
 
-    After `begin` its `wire` brings every row of the cell's history, and at last whether the cell went well. A worker
-    whose process was killed closes it.
+    After `begin`, `wire` delivers every row of the cell's history, and finally whether the cell succeeded, or an
+    OSError if its folder could not be written. It closes if the process is killed.
 
     Args:
       out: the study's folder.
     """
 
     def __init__(self, out: Path) -> None:
-        context = multiprocessing.get_context("spawn")  # a fork of a process that has JAX's threads may hang
+        context = multiprocessing.get_context("spawn")  # a fork of a process with JAX's threads may hang
         self.wire, far_end = context.Pipe()
         self._process = context.Process(target=_work, args=(out, far_end), daemon=True)
         self._process.start()
         far_end.close()
 
     def begin(self, cell: Cell) -> None:
-        """Has it do a cell; it must have none."""
-        with contextlib.suppress(OSError):  # of a process that was killed meanwhile the wire says so itself
+        """Starts a cell; the worker must be idle."""
+        with contextlib.suppress(OSError):  # the process was killed: reading from the wire reports it
             self.wire.send(cell)
 
     def end(self) -> None:
-        """At once."""
+        """Kills the process."""
         self._process.kill()
         self._process.join()
         self.wire.close()
 
 
 def _work(out: Path, wire: Connection) -> None:
-    """The process: ends with the study's, whatever ends that."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent looks after that
+    """Runs in the worker's process, until the study's process ends for any reason."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the study's process handles it
     _keep_compiled(out / "compiled")
     while True:
         try:
             cell = wire.recv()
         except (EOFError, OSError):
-            os._exit(0)  # a thread that still compiles crashes the interpreter's end
+            os._exit(0)  # the interpreter's shutdown crashes while a thread compiles
         said: bool | OSError
         try:
-            said = _do(cell, out, wire)  # what else it raises is no matter of the wire's: it is printed
+            said = _do(cell, out, wire)  # any other error ends the process with a traceback
         except OSError as error:
             said = error
         sys.stdout.flush()
@@ -246,10 +246,10 @@ def _work(out: Path, wire: Connection) -> None:
 
 
 def _do(cell: Cell, out: Path, wire: Connection) -> bool:
-    """Runs a cell, and puts its folder in place once all of it is there; whether it went well.
+    """Runs a cell, renames its folder into place once it is complete, and returns whether the cell succeeded.
 
     Raises:
-      OSError: if that folder cannot be written.
+      OSError: if the folder cannot be written.
     """
     folder = _folder(cell, out)
     discard(cell, out)
@@ -265,7 +265,7 @@ def _do(cell: Cell, out: Path, wire: Connection) -> bool:
             raise
         (draft / _LOG).write_text(traceback.format_exc())
         well = False
-    for path in (*draft.iterdir(), draft):  # or a crash of the machine may leave the name without the content
+    for path in (*draft.iterdir(), draft):  # before the rename, or a crash may leave the name without the content
         sync(path)
     draft.rename(folder)
     sync(folder.parent)
@@ -273,8 +273,8 @@ def _do(cell: Cell, out: Path, wire: Connection) -> bool:
 
 
 def _keep_compiled(folder: Path) -> None:
-    """What one run has compiled the others need not; a folder that the user has named goes before this one."""
-    # One that cannot be read or written costs time alone: on a full disk each program would say so.
+    """Sets up the compilation cache that all runs share, unless the user has set one."""
+    # A failure to read or write it costs only time, but on a full disk every program would warn.
     warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache entry")
     config: Any = jax.config
     if config.jax_compilation_cache_dir is None:
@@ -283,13 +283,13 @@ def _keep_compiled(folder: Path) -> None:
 
 
 def run(cell: Cell, folder: Path, watcher: runs.Watcher, *, out: Path) -> None:
-    """Runs a cell in this process, and writes what it leaves into a folder.
+    """Runs a cell in this process, and writes its results into a folder.
 
     Args:
-      cell: to be run.
-      folder: of its own.
-      watcher: is told how it gets on.
-      out: the study's folder, which holds the run whose schedule it may repeat.
+      cell: to run.
+      folder: an existing, empty folder.
+      watcher: receives the progress.
+      out: the results folder, which holds the cell to replay, if any.
     """
     outcome = cell.outcome()
     recorded = None if cell.replay is None else Recording(Trace.load(_folder(cell.replay, out) / _TRACE))
@@ -312,20 +312,20 @@ def run(cell: Cell, folder: Path, watcher: runs.Watcher, *, out: Path) -> None:
 
 
 class _Wire:
-    """Sends a run's rows to the study's process, and ends with it."""
+    """Sends a run's rows to the study's process."""
 
     def __init__(self, rows: Connection) -> None:
         self._rows = rows
 
     def begin(self, run: runs.Outcome) -> None:
-        """Nothing to be said yet."""
+        """Sends nothing: the study's process has started the cell."""
 
     def row(self, run: runs.Outcome) -> None:
-        """A round is over."""
-        self._rows.send(run.history[-1])  # fails when the study's process was killed: then this one ends too
+        """Sends the last row."""
+        self._rows.send(run.history[-1])  # raises if the study's process was killed, which ends this one
 
     def end(self, run: runs.Outcome) -> None:
-        """The files say the rest."""
+        """Sends nothing: the results are in the cell's files."""
 
 
 def _folder(cell: Cell, out: Path) -> Path:

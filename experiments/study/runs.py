@@ -1,4 +1,4 @@
-"""One run of one system: done on a fresh platform, looked at as it goes, and summed up."""
+"""Runs one system on a fresh platform, reports its progress, and summarises the result."""
 
 import math
 import warnings
@@ -16,7 +16,7 @@ from stellaris.systems import Evaluation, Row, Workload, train
 
 @dataclass(kw_only=True)
 class Outcome(progress.Run):
-    """One run of one system: what it has done so far."""
+    """The results so far of one run of one system."""
 
     contender: Contender
     seed: int
@@ -24,28 +24,32 @@ class Outcome(progress.Run):
 
     @property
     def name(self) -> str:
-        """As in the names of its files."""
+        """The run's name in the names of its files."""
         return f"{self.contender.name}_{self.seed}"
 
 
 class Watcher(Protocol):
-    """Is told how a run gets on."""
+    """Receives the progress of runs."""
 
     def begin(self, run: Outcome, /) -> None:
-        """It begins."""
+        """Called when a run begins."""
 
     def row(self, run: Outcome, /) -> None:
-        """A round of it is over."""
+        """Called after each round of a run."""
 
     def end(self, run: Outcome, /) -> None:
-        """It has ended, however."""
+        """Called when a run ends, also by an error or an interruption."""
 
 
 def check(workload: Workload) -> None:
-    """Makes environment and policy once, before anything else: what they raise is their author's choice."""
+    """Makes the environment and the policy once, before any run.
+
+    Raises:
+      UsageError: if that fails, with any error, as environments and policies may raise their own.
+    """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # they come again with the run
+            warnings.simplefilter("ignore")  # the run repeats them
             workload.make_policy(envs.make(workload.environment, slots=1).spec)
     except Exception as error:
         raise shell.UsageError(f"--env {workload.environment}: {error}") from error
@@ -62,14 +66,25 @@ def run(
     platform: Platform | None = None,
     on_fragment: Callable[[Fragment], None] | None = None,
 ) -> None:
-    """One run; `outcome` is filled as it goes, so that an interruption loses nothing. By default it is simulated."""
+    """Runs a system, by default on a simulated platform, and fills `outcome` as it goes: interruptions lose nothing.
+
+    Args:
+      workload: to learn.
+      outcome: names the contender, the budget and the seed, and receives history, trace and status.
+      threads: of bodies and environments.
+      watcher: receives the progress.
+      evaluation: of the policy during the run.
+      replay: recording whose delays the simulated platform repeats.
+      platform: in place of a simulated one.
+      on_fragment: called with each fragment.
+    """
     contender = outcome.contender
     platform = platform or SimulatedPlatform(
         contender.functions,
         seed=outcome.seed,
         threads=threads,
         replay=replay,
-        on_event=lambda platform: shell.check(),  # between two events an interruption finds the trace whole
+        on_event=lambda platform: shell.check(),  # the trace is consistent between two events
     )
     outcome.trace = platform.trace
     outcome.begin()
@@ -104,7 +119,7 @@ def run(
 
 
 def summarise(outcome: Outcome, target: float | None) -> dict[str, Any]:
-    """One run in figures, all of them read off its history and its trace."""
+    """Summarises a run in numbers computed from its history and its trace."""
     last, trace = outcome.history[-1], outcome.trace
     staleness = trace.select("staleness").value
     reached = [row["seconds"] for row in outcome.history if target and row["episode_return"] >= target]
@@ -127,7 +142,7 @@ def summarise(outcome: Outcome, target: float | None) -> dict[str, Any]:
 
 
 def _cold_starts(trace: Trace) -> int:
-    """Invocations that waited for a new container; a reserved machine is new once, but costs no wait."""
+    """Counts the invocations that waited for a new container; a reserved machine's first one does not wait."""
     acquired, started = trace.select("acquired"), trace.select("started")
     begun = dict(zip(started.invocation.tolist(), started.time.tolist(), strict=True))
     rows = zip(*(column.tolist() for column in acquired), strict=True)

@@ -1,4 +1,4 @@
-"""A study: many runs in parallel processes. What was run once, under the same settings and code, is not run again."""
+"""Studies: many runs in parallel processes, cached by settings and code."""
 
 import argparse
 import contextlib
@@ -19,70 +19,70 @@ from experiments.tasks.presets import Contender
 from experiments.toolkit import options, output, progress, shell
 from stellaris.systems import Budget, Evaluation, Workload
 
-#: Runs that are done at once, by default.
+#: Default number of concurrent runs.
 PROCESSORS = os.cpu_count() or 1
-#: Seconds of real time between two looks at an interruption.
+#: Most seconds of real time between two checks for an interruption.
 _PATIENCE = 0.5
 
 
 class Size(NamedTuple):
-    """How much of a figure is run."""
+    """The extent of a study's runs."""
 
     environments: Sequence[str]
     steps: int  #: environment steps of every run.
     seeds: int
-    variants: "Callable[[str], Sequence[Variant]] | None" = None  #: of an environment, if not the study's.
+    variants: "Callable[[str], Sequence[Variant]] | None" = None  #: replaces the study's variants.
 
 
 class Variant(NamedTuple):
-    """What is run with every seed: a system that learns a workload."""
+    """A system on a workload, run with every seed."""
 
     contender: Contender
     workload: Workload
-    setting: str = ""  #: what tells it from the study's other variants of that system, in words.
+    setting: str = ""  #: distinguishes it from the study's other variants of that system, in words.
     evaluation: Evaluation | None = None
-    replays: str = ""  #: the variant before it whose schedule it repeats, seed by seed.
-    limits: Budget | None = None  #: when its runs stop, if not after the study's number of steps, or before.
+    replays: str = ""  #: an earlier variant whose schedule it repeats, seed by seed.
+    limits: Budget | None = None  #: of its runs, in addition to the study's number of steps.
 
     @property
     def name(self) -> str:
-        """By which it is asked for: that of its setting, or of its system."""
+        """The name for `--variant`: its setting, or its system's name."""
         return self.setting or self.contender.name
 
 
 @dataclass(frozen=True)
 class Study:
-    """Variants by seeds, on some environments, and what is made of their runs."""
+    """Variants that are run on environments and seeds, and a report on the runs."""
 
     name: str
     sizes: Mapping[str, Size]  #: by preset, among them "small".
-    variants: Callable[[str], Sequence[Variant]]  #: of an environment.
-    report: Callable[[Sequence[Finished], Path, Console], None]  #: tables and pictures, of the runs that are there.
-    pictures: Sequence[str] = ()  #: stems of their names, which an environment's name may follow.
-    seed: int = 0  #: the first one.
-    alone: bool = False  #: whether its runs are done one at a time, because they measure this machine.
+    variants: Callable[[str], Sequence[Variant]]  #: by environment.
+    report: Callable[[Sequence[Finished], Path, Console], None]  #: makes tables and pictures of the finished runs.
+    pictures: Sequence[str] = ()  #: stems of the pictures' names, which the name of an environment may follow.
+    seed: int = 0  #: the first seed.
+    alone: bool = False  #: whether to run one process at a time, because the runs measure this machine.
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """The options that every study has."""
+        """Adds the options that every study has."""
         presets = "; ".join(
             f"{name}: {', '.join(size.environments)}, {size.steps:,} steps, {size.seeds} seeds"
             for name, size in self.sizes.items()
         )
         add = parser.add_argument
-        add("--preset", choices=self.sizes, default="small", help=f"how much is run ({presets})")
-        add("--env", action="append", help="instead of the preset's; several times for several")
-        add("--variant", metavar="NAME", action="append", help="of the systems or settings; several times for several")
-        add("--steps", type=options.whole(1), help="environment steps of every run; else the preset's")
-        add("--seeds", type=options.whole(1), help="how many seeds; else the preset's")
-        add("--seed", type=options.whole(0), default=self.seed, help="first; of parameters, environments, delays")
-        add("--jobs", type=options.whole(1), default=PROCESSORS, help="processes at once")
-        add("--resume", action="store_true", help="go on, with what the folder holds of these runs")
-        add("--only", metavar="KEY", default=argparse.SUPPRESS, help="one run, in this process, by its key")
-        out = "folder of the results: of all studies, which share the runs that they have in common"
+        add("--preset", choices=self.sizes, default="small", help=f"size of the study ({presets})")
+        add("--env", action="append", help="environment in place of the preset's, may be repeated")
+        add("--variant", metavar="NAME", action="append", help="system or setting to run, may be repeated; default all")
+        add("--steps", type=options.whole(1), help="environment steps of every run (default: the preset's)")
+        add("--seeds", type=options.whole(1), help="number of seeds (default: the preset's)")
+        add("--seed", type=options.whole(0), default=self.seed, help="first seed of everything that is random")
+        add("--jobs", type=options.whole(1), default=PROCESSORS, help="concurrent processes")
+        add("--resume", action="store_true", help="reuse the finished runs in the results folder")
+        add("--only", metavar="KEY", default=argparse.SUPPRESS, help="run the cell with this key, in this process")
+        out = "results folder, which all studies share"
         add("--out", type=options.folder, default=Path("results"), help=out)
 
     def cells(self, arguments: argparse.Namespace) -> list[Cell]:
-        """The runs that the command line asks for, each once."""
+        """Returns the runs that the command line selects."""
         size = self.sizes[arguments.preset]
         seeds = options.seeds("--seed", arguments.seed, arguments.seeds or size.seeds)
         steps = arguments.steps or size.steps
@@ -92,7 +92,7 @@ class Study:
             asked = _named(variants, arguments.variant)
             for workload in {repr(variant.workload): variant.workload for variant in variants}.values():
                 runs.check(workload)
-            made: dict[str, Sequence[Cell]] = {}  # by variant, a run a seed
+            made: dict[str, Sequence[Cell]] = {}  # by variant, one cell per seed
             for variant in variants:
                 made[variant.name] = [
                     Cell(
@@ -111,7 +111,7 @@ class Study:
         return cells
 
     def main(self, arguments: argparse.Namespace) -> int:
-        """Runs what is not there yet, and reports on what is; also when it is interrupted."""
+        """Runs the cells that are missing, and reports on the finished ones, also when interrupted."""
         console = Console(highlight=False, soft_wrap=True)
         console.width = max(console.width, 150)
         out: Path = arguments.out
@@ -128,7 +128,7 @@ class Study:
                     return self._run(cells, arguments, console)
 
     def _run(self, cells: Sequence[Cell], arguments: argparse.Namespace, console: Console) -> int:
-        """In a folder that no other writes into; the exit status."""
+        """Runs the cells in a folder that is locked, and returns the exit status."""
         out: Path = arguments.out
         failures: list[Cell] = []
         jobs = 1 if self.alone else arguments.jobs
@@ -150,26 +150,30 @@ class Study:
 
 
 def _kept(cells: Sequence[Cell], out: Path) -> str:
-    """How many of a study's runs are there, in words."""
+    """Says how many of a study's runs are finished."""
     done = sum(is_done(cell, out) for cell in cells)
-    return f"{done} of the {len(cells)} runs are kept, and --resume goes on with them"
+    return f"{done} of the {len(cells)} runs are kept, and --resume continues with them"
 
 
 def _limited(limits: Budget | None, steps: int) -> Budget:
-    """After so many steps at the latest."""
+    """Returns the limits with at most `steps` steps."""
     return Budget(steps=steps) if limits is None else replace(limits, steps=min(steps, limits.steps))
 
 
 def _named(variants: Sequence[Variant], names: Sequence[str] | None) -> Sequence[str]:
-    """The names of the variants that are asked for: of all, unless some are named."""
+    """Returns the selected names, or the names of all variants if `names` is empty.
+
+    Raises:
+      UsageError: if a name is unknown.
+    """
     known = [variant.name for variant in variants]
     if unknown := [name for name in names or () if name not in known]:
-        raise shell.UsageError(f"--variant {unknown[0]} is none of: {', '.join(known)}")
+        raise shell.UsageError(f"--variant {unknown[0]}: unknown; choose one of {', '.join(known)}")
     return names or known
 
 
 def by_environment(results: Sequence[Finished]) -> Mapping[str, Mapping[str, Sequence[Finished]]]:
-    """The runs by environment, and there by variant, in the order in which they were declared."""
+    """Groups the runs by environment and variant, in the order of declaration."""
     groups: dict[str, dict[str, list[Finished]]] = {}
     for result in results:
         groups.setdefault(result.cell.environment, {}).setdefault(result.cell.variant, []).append(result)
@@ -177,11 +181,11 @@ def by_environment(results: Sequence[Finished]) -> Mapping[str, Mapping[str, Seq
 
 
 def _only(cells: Sequence[Cell], key: str, out: Path, console: Console) -> int:
-    """One run in this process, where a debugger can follow it; its folder is not the cache's."""
+    """Runs one cell in this process, where a debugger can follow it, and leaves the cache unchanged."""
     replayed = [cell.replay for cell in cells if cell.replay is not None]
     chosen = [cell for cell in (*cells, *replayed) if cell.key == key]
     if not chosen:
-        raise shell.UsageError(f"--only {key} is none of this study's runs: under other options they have other keys")
+        raise shell.UsageError(f"--only {key}: unknown run of this study; keys change with the other options")
     replay = chosen[0].replay
     if replay is not None and finished(replay, out) is None:
         raise shell.UsageError(f"--only {key} repeats the schedule of {replay.label}, which --out {out} does not hold")
@@ -199,17 +203,17 @@ def run_all(
     failures: list[Cell],
     idle: list[Worker],
 ) -> None:
-    """Keeps so many processes busy until every cell is done; what several cells have in common is done once.
+    """Runs the cells that are not done, and the cells that they replay, in up to `jobs` processes.
 
-    A cell whose files are not as they were written is named, and done again.
+    A cell whose files were changed is named and run again.
 
     Args:
-      cells: to be run, unless they are there.
-      out: the folder.
-      jobs: processes at once.
+      cells: to run.
+      out: the results folder.
+      jobs: number of concurrent processes.
       console: to print on.
-      failures: cells that fail are added to it.
-      idle: processes that have nothing to do, which are used, and left there at the end.
+      failures: receives the cells that fail.
+      idle: idle workers to use; at the end it holds all idle workers.
 
     Raises:
       OSError: if the folder cannot be written into.
@@ -218,7 +222,7 @@ def run_all(
     asked = {cell.key: cell for cell in (*needed, *cells)}.values()
     for cell in asked:
         if why := damage(cell, out):
-            console.print(f"{cell.label}: {why}: it is run again", markup=False)
+            console.print(f"{cell.label}: {why}: running it again", markup=False)
             discard(cell, out)
     waiting = [cell for cell in asked if not is_done(cell, out)]
     clock = _Clock()
@@ -228,7 +232,7 @@ def run_all(
             while waiting or running:
                 ready = [cell for cell in waiting if cell.replay is None or is_done(cell.replay, out)]
                 if not ready and not running:
-                    failures += waiting  # what they repeat has failed
+                    failures += waiting  # the cells that they replay have failed
                     break
                 for cell in ready[: jobs - len(running)]:
                     waiting.remove(cell)
@@ -262,7 +266,7 @@ def run_all(
 
 @contextlib.contextmanager
 def workers() -> Iterator[list[Worker]]:
-    """Processes that are idle, to be used by `run_all`, and ended here."""
+    """Yields a list of idle workers for `run_all`, and ends them at the end."""
     idle: list[Worker] = []
     try:
         yield idle
@@ -272,7 +276,7 @@ def workers() -> Iterator[list[Worker]]:
 
 
 class _Running(NamedTuple):
-    """A cell that a worker does."""
+    """A cell and the worker that runs it."""
 
     worker: Worker
     cell: Cell
@@ -280,9 +284,9 @@ class _Running(NamedTuple):
 
 
 def _said(worker: Worker) -> Any:
-    """A row of a worker's cell; or whether the cell went well, which it did not if the worker is no more.
+    """Receives a row of a worker's cell, or at the end whether the cell succeeded; False if the worker was killed.
 
-    Or an OSError, if the cell's folder cannot be written.
+    Returns an OSError if the cell's folder cannot be written.
     """
     try:
         return worker.wire.recv()
@@ -291,21 +295,21 @@ def _said(worker: Worker) -> Any:
 
 
 class _Clock:
-    """How long the rest will take, by what was done so far."""
+    """Estimates the remaining time from the finished runs."""
 
     def __init__(self) -> None:
         self._done = 0
         self._began = time.perf_counter()
 
     def ended(self, jobs: int, left: int) -> str:
-        """A run has ended: a line about the study."""
+        """Counts a finished run, and returns a line about the remaining ones."""
         self._done += 1
         each = (time.perf_counter() - self._began) / self._done
         return f"[dim]{left} runs to go, about {each * left / 60:.0f} min with {jobs} at once[/dim]" if left else ""
 
 
 def _command(name: str, cell: Cell, arguments: argparse.Namespace) -> str:
-    """What does a cell again, by itself."""
+    """Returns the command that runs one cell again."""
     words: list[str] = []
     for option, value in vars(arguments).items():
         if option not in ("only", "resume", "jobs"):
@@ -314,7 +318,7 @@ def _command(name: str, cell: Cell, arguments: argparse.Namespace) -> str:
 
 
 def _several(value: Any) -> Sequence[Any]:
-    """What an option was given: nothing, one value, or several."""
+    """Returns the values of an option as a sequence."""
     if value is None:
         return ()
     return value if isinstance(value, list) else (value,)

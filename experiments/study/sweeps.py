@@ -1,4 +1,4 @@
-"""When a headline ratio holds: two systems on testbeds of which one assumption at a time has other values."""
+"""Sweeps over the testbed's assumptions, one at a time: how the ratios of two systems depend on them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -15,12 +15,12 @@ from experiments.toolkit import plots
 from experiments.toolkit.statistics import estimate
 
 Groups: TypeAlias = Mapping[str, Sequence[Finished]]
-#: The two systems on an environment, as the testbed is assumed to be: the one, and the one that it is compared with.
+#: Returns a system and its baseline, given an environment and the testbed's assumptions.
 Pair: TypeAlias = Callable[[str, Assumed], tuple[Variant, Variant]]
 
 
 class Swept(NamedTuple):
-    """One of the testbed's assumptions, and the values that it is given."""
+    """One of the testbed's assumptions with its values in the sweep."""
 
     label: str
     values: Mapping[float, Assumed]
@@ -46,7 +46,7 @@ SWEPT: Mapping[str, Swept] = {
 
 
 class Ratio(NamedTuple):
-    """What is compared: the runs of the one system with those of the other, seed by seed."""
+    """A ratio of two systems' runs, paired by seed."""
 
     label: str
     of: Callable[[Sequence[Finished], Sequence[Finished]], list[float]]
@@ -60,14 +60,14 @@ RATIOS = {
 
 
 def over(name: str, sizes: Mapping[str, Size], pair: Pair, swept: Sequence[str], systems: tuple[str, str]) -> Study:
-    """A study of two systems over some of `SWEPT`; what is not swept is as it is assumed elsewhere.
+    """Returns a study of two systems over some of `SWEPT`; the other assumptions have their defaults.
 
     Args:
       name: of the study.
       sizes: by preset.
-      pair: of the systems.
-      swept: which assumptions.
-      systems: names of both.
+      pair: returns both systems under given assumptions.
+      swept: keys of `SWEPT`.
+      systems: names of both systems, the baseline second.
     """
 
     def variants(environment: str) -> Sequence[Variant]:
@@ -84,7 +84,7 @@ def over(name: str, sizes: Mapping[str, Size], pair: Pair, swept: Sequence[str],
 
 
 def _report(name: str, systems: tuple[str, str], results: Sequence[Finished], out: Path, console: Console) -> None:
-    """Ratios seed by seed: the one system over the other."""
+    """Draws and shows the ratios of the first system to the second, paired by seed."""
     rows = []
     for environment, groups in study.by_environment(results).items():
         caption = plots.caption(environment, results[0].cell.budget.steps, seeds=max(map(len, groups.values())))
@@ -114,6 +114,6 @@ def _report(name: str, systems: tuple[str, str], results: Sequence[Finished], ou
 def _pairs(
     groups: Groups, systems: tuple[str, str], what: str
 ) -> dict[float, tuple[Sequence[Finished], Sequence[Finished]]]:
-    """By the value of what is swept, the runs of both systems, where there are both."""
+    """Returns the runs of both systems by value of the swept assumption, if both have runs."""
     own, other = (curves.swept(groups, system, what) for system in systems)
     return {value: (own[value], other[value]) for value in own if value in other}

@@ -1,4 +1,4 @@
-"""What a study leaves in its folder: tidy files of its runs, its table, and no pictures but its own."""
+"""Writes a study's folder: tidy files of its runs and its table, after removing its old pictures."""
 
 import csv
 from collections.abc import Sequence
@@ -11,18 +11,18 @@ from rich.table import Table
 from experiments.study.cells import Finished
 from experiments.toolkit import output
 
-#: Rows of a run's curve.
+#: Most rows of a run's curve.
 _POINTS = 50
 #: The table of the runs.
 _RUNS = "runs.csv"
 
 
 def clear(home: Path, pictures: Sequence[str]) -> None:
-    """Removes a study's pictures of the runs that the folder's tables tell of; all else there stays.
+    """Removes a study's pictures of the environments in the folder's tables, and no other file.
 
     Args:
       home: the study's folder.
-      pictures: stems of their names, which an environment's name may follow.
+      pictures: stems of the names, with or without the name of an environment behind them.
     """
     environments = _environments(home / _RUNS)
     for name in (*pictures, *(f"{picture}_{environment}" for picture in pictures for environment in environments)):
@@ -32,7 +32,7 @@ def clear(home: Path, pictures: Sequence[str]) -> None:
 
 
 def _environments(runs: Path) -> set[str]:
-    """The environments in a table of runs; none if it cannot be read."""
+    """Returns the environments in a table of runs; the empty set if it cannot be read."""
     try:
         with runs.open(newline="") as file:
             return {row["environment"] for row in csv.DictReader(file)}
@@ -41,9 +41,10 @@ def _environments(runs: Path) -> set[str]:
 
 
 def write(results: Sequence[Finished], out: Path) -> None:
-    """`runs.csv`, a row a run, and `curves.csv`, a row a point of a run's curve; what was run with is in its cell.
+    """Writes `runs.csv`, one row per run, and `curves.csv`, one row per point of a run's curve.
 
-    How long each took is in `wall_seconds.csv`: that alone differs when it is done again.
+    The real time of each run is in `wall_seconds.csv`, the only file that differs when the runs are repeated. The
+    settings of a run are in its cell.
     """
     output.write_rows(out / _RUNS, [{**_names(result), **_figures(result)} for result in results])
     took = [{**_names(result), "wall_seconds": result.summary["wall_seconds"]} for result in results]
@@ -57,13 +58,13 @@ def _names(result: Finished) -> dict[str, Any]:
 
 
 def _figures(result: Finished) -> dict[str, Any]:
-    """Those that are the same whenever it is run."""
+    """Returns the results that are reproducible."""
     other = ("system", "seed", "status", "wall_seconds")
     return {name: value for name, value in result.summary.items() if name not in other}
 
 
 def _thinned(result: Finished) -> Sequence[dict[str, float]]:
-    """Evenly over the run, its last row included; to seven digits, which keep steps whole."""
+    """Returns evenly spaced rows of the history including the last, to seven digits, which keep steps exact."""
     bills = (name for name in result.history[-1] if name.startswith("cost_"))
     columns = ("seconds", "steps", "episode_return", *bills)
     stride = -(-len(result.history) // _POINTS)
@@ -72,7 +73,7 @@ def _thinned(result: Finished) -> Sequence[dict[str, float]]:
 
 
 def show(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], out: Path, console: Console) -> None:
-    """Prints a study's table, whose first two columns are names, and writes it to `table.csv`."""
+    """Prints a study's table and writes it to `table.csv`; the first two columns are names."""
     output.write_rows(out / "table.csv", [dict(zip(headings, row, strict=True)) for row in rows])
     printed = Table(title=title)
     for i, heading in enumerate(headings):

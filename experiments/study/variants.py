@@ -1,4 +1,4 @@
-"""Studies of one system in several settings: what each comes to, beside the others, on the same seeds."""
+"""Studies that compare settings of one system on the same seeds."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -16,7 +16,7 @@ from experiments.toolkit import plots
 from experiments.toolkit.statistics import estimate
 from stellaris.systems import Stellaris
 
-#: In two rounds of a batch the learner that starts on demand makes no gradient yet.
+#: "smoke" has three rounds: within two, a learner that starts on demand computes no gradient.
 SIZES = {
     "smoke": Size(("CartPole-v1",), 12_288, 1),
     "small": Size(("Hopper-v4",), 300_000, 5),
@@ -25,12 +25,17 @@ SIZES = {
 
 
 def of_preset(preset: Preset, systems: Sequence[str]) -> list[Variant]:
-    """A preset's systems of these names, as they are."""
+    """Returns the systems of a preset that have these names."""
     return [Variant(row, preset.workload) for row in preset.contenders if row.name in systems]
 
 
 def of_stellaris(environment: str, changes: Mapping[str, Mapping[str, Any]]) -> list[Variant]:
-    """`tuned`'s Stellaris with fields of it changed, by the name of the variant; on functions for as many learners."""
+    """Returns `tuned`'s Stellaris with fields changed, and functions for its number of learners.
+
+    Args:
+      environment: its name.
+      changes: fields of `Stellaris` by name of the variant.
+    """
     (row,) = (row for row in presets.tuned(environment).contenders if isinstance(row.system, Stellaris))
     workload = presets.workload(environment)
     systems = {name: replace(row.system, **fields) for name, fields in changes.items()}  # type: ignore[type-var]
@@ -41,12 +46,12 @@ def of_stellaris(environment: str, changes: Mapping[str, Mapping[str, Any]]) -> 
 
 
 def compared(name: str, variants: Callable[[str], Sequence[Variant]]) -> Study:
-    """A study that shows what each variant comes to."""
+    """Returns a study that compares the results of variants."""
     return Study(name, SIZES, variants, lambda *of: _report(name, *of), (name,))
 
 
 def _report(name: str, results: Sequence[Finished], out: Path, console: Console) -> None:
-    """Return, time, staleness and both bills of every variant."""
+    """Draws the returns, and shows return, time, staleness and both bills of every variant."""
     rows = []
     for environment, groups in study.by_environment(results).items():
         bars = {setting: column(of, "final_return") for setting, of in groups.items()}
@@ -66,5 +71,5 @@ def _report(name: str, results: Sequence[Finished], out: Path, console: Console)
 
 
 def column(of: Sequence[Finished], name: str) -> list[float]:
-    """One figure of each run's summary; 0 where there is none."""
+    """Returns one number of each run's summary, 0 for None."""
     return [float(result.summary[name] or 0.0) for result in of]

@@ -1,4 +1,4 @@
-"""MinionsRL's testbed and prices, its workloads, and the systems that are compared on them."""
+"""MinionsRL's testbed, prices and workloads, and the systems compared on them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -15,42 +15,42 @@ from stellaris.scheduling import Adapt, Learned, Maximum, Scheduler
 from stellaris.scheduling.training import Objective
 from stellaris.systems import Budget, CircularReplay, MinionsRL, Synchronous, System, Workload
 
-#: Actor functions of a round, at most. Source: MinionsRL (AAAI 2024), "Testbeds".
+#: Most actor functions per round. Source: MinionsRL (AAAI 2024), "Testbeds".
 ACTORS = 32
 #: Bandwidth between functions, in bytes per second. Source: ibid., "Communication overheads": 6,144 stacks of three
-#: Atari frames, of 84 x 84 bytes, in less than 0.8 s. MuJoCo's 65,536 steps in less than 0.1 s come to a third of that.
+#: Atari frames of 84 x 84 bytes in less than 0.8 s. MuJoCo's 65,536 steps in less than 0.1 s are a third of that.
 BANDWIDTH = 6_144 * 3 * 84 * 84 / 0.8
-#: What containers have. Source: ibid., "Testbeds": a core for an actor, a V100 for the learner. Assumption: memory, and
-#: the learner's processors, as a sixth of the reserved machine's.
+#: Resources of the containers. Source: ibid., "Testbeds": one core per actor, a V100 for the learner. Assumption:
+#: memory, and the learner's processors, a sixth of the reserved machine's.
 ACTOR, LEARNER = Resources(memory=4.0, vcpus=1.0), Resources(memory=16.0, vcpus=1.0, gpu_slots=1)
-#: Where trained schedulers are.
+#: The folder of trained schedulers.
 SCHEDULERS = Path(__file__).parents[1] / "schedulers"
 
 
 @dataclass(frozen=True)
 class Task:
-    """What is to be reached on an environment, and with what."""
+    """A workload and its algorithm, with the target and the budget of a run."""
 
     workload: Workload
     ppo: PPO
-    target: float  #: J.
+    target: float  #: J, a return.
     budget: float  #: B, in USD.
-    steps: int  #: after which a run ends in any case.
+    steps: int  #: most steps of a run.
 
     @property
     def limits(self) -> Budget:
-        """When a run ends: a return is the mean of as many episodes as there are actors."""
+        """The budget of a run; its returns are means over as many episodes as there are actors."""
         return Budget(steps=self.steps, cost=self.budget, target_return=self.target, window=ACTORS)
 
     def objective(self, minimise: Literal["time", "cost"] = "time") -> Objective:
-        """What a scheduler is rewarded for."""
+        """Returns the objective of a scheduler, from which its rewards follow."""
         return Objective(self.target, self.budget, sheet="pay_per_use", window=ACTORS, minimise=minimise)
 
 
-#: The tasks' targets, and budgets in USD. Targets: as elsewhere; HalfCheetah's and Qbert's are assumptions, as
-#: MinionsRL does not print its own. Budgets: assumption, about twice what MinionsRL-Max has cost up to the target, by
-#: the median of the seeds 100 to 102: 0.0051, 0.031 and 0.032 for CartPole, Hopper and HalfCheetah. For Humanoid and
-#: Qbert that is not known yet.
+#: Targets, and budgets in USD. Targets: `presets.TARGETS`; HalfCheetah's and Qbert's are assumptions, as MinionsRL does
+#: not print its own. Budgets: assumption, about twice the cost of MinionsRL-Max up to the target, whose median over
+#: seeds 100 to 102 was 0.0051, 0.031 and 0.032 for CartPole, Hopper and HalfCheetah. It is not yet known for Humanoid
+#: and Qbert.
 GOALS: Mapping[str, tuple[float, float]] = {
     "CartPole-v1": (presets.TARGETS["CartPole-v1"], 0.012),
     "Hopper-v4": (presets.TARGETS["Hopper-v4"], 0.06),
@@ -58,20 +58,20 @@ GOALS: Mapping[str, tuple[float, float]] = {
     "Humanoid-v4": (presets.TARGETS["Humanoid-v4"], 0.2),
     "Qbert-v5": (3.0, 0.5),
 }
-#: Steps of an actor in a round: with all actors a round has as many steps as a batch of the other experiments.
+#: Steps per actor and round: with all actors, a round has the steps of a batch of the other experiments.
 FRAGMENT = 128
-#: Of the paper: 65,536 steps of MuJoCo, and 6,144 of Atari, for all actors.
+#: The paper's steps per actor and round: over all actors 65,536 for MuJoCo and 6,144 for Atari.
 PAPERS_FRAGMENT, PAPERS_FRAGMENT_ATARI = 2_048, 192
 
 
 def check_goal(environment: str) -> None:
     """Raises a UsageError unless an environment has a target and a budget."""
     if environment not in GOALS:
-        raise shell.UsageError(f"--env {environment}: there are targets for {', '.join(GOALS)}")
+        raise shell.UsageError(f"--env {environment} has no target; choose one of {', '.join(GOALS)}")
 
 
 def task(environment: str) -> Task:
-    """With the learning settings that were tuned for the synchronous system."""
+    """Returns an environment's task, with the PPO settings tuned for the synchronous system."""
     target, budget = GOALS.get(environment, (float("inf"), float("inf")))
     (baseline,) = (row.system for row in presets.tuned(environment).contenders if isinstance(row.system, Synchronous))
     assert isinstance(baseline.algorithm, PPO)
@@ -80,7 +80,10 @@ def task(environment: str) -> Task:
 
 
 def paper(environment: str) -> Task:
-    """The paper's own settings. Source: MinionsRL (AAAI 2024), Table 1; fragments: "Communication overheads"."""
+    """Returns a task with the paper's settings.
+
+    Source: MinionsRL (AAAI 2024), Table 1; fragments: "Communication overheads".
+    """
     ppo = PPO(
         learning_rate=5e-5,
         discount=0.99,
@@ -99,7 +102,7 @@ def paper(environment: str) -> Task:
 
 
 def functions(*, prewarmed: bool = True) -> dict[str, FunctionSpec]:
-    """Containers of Azure's; without pre-warming each is made for one invocation, and ended with it."""
+    """Returns Azure's containers; without pre-warming, each is made for one invocation and ends with it."""
     varying = testbed.ASSUMED.varying
     transfer = Transfer(varying(testbed.STORE_LATENCY), BANDWIDTH)
     keep_alive = testbed.KEEP_ALIVE if prewarmed else 0.0
@@ -124,8 +127,8 @@ def functions(*, prewarmed: bool = True) -> dict[str, FunctionSpec]:
 
 
 def serverless_prices() -> tuple[PriceSheet, PriceSheet]:
-    """By Eq. 2, the time that functions run; and as Azure bills container instances, from their start to their end."""
-    # Azure rounds a container's life up to a second. A sheet's granularity would round each invocation in it.
+    """Returns two bills: Eq. 2's, for the time that functions run, and Azure's, for the life of container instances."""
+    # Azure rounds a container's life up to a second, but a sheet's granularity would round each invocation in it.
     azure = replace(prices.rate("azure_aci"), granularity=0.0)
     running = Rate(
         per_gb_second=azure.per_gb_second,
@@ -140,7 +143,7 @@ def serverless_prices() -> tuple[PriceSheet, PriceSheet]:
 
 
 def reserved() -> tuple[dict[str, FunctionSpec], tuple[PriceSheet, PriceSheet]]:
-    """The machines of the baselines, with the same bandwidth; both bills are by the clock."""
+    """Returns the baselines' reserved machines, with the functions' bandwidth; both bills charge wall-clock time."""
     machines = testbeds.minionsrl_azure()
     transfer = Transfer(testbed.ASSUMED.varying(testbed.STORE_LATENCY), BANDWIDTH)
     own = {name: replace(spec, transfer=transfer) for name, spec in testbed.reserved(actors=ACTORS).items()}
@@ -153,7 +156,7 @@ def reserved() -> tuple[dict[str, FunctionSpec], tuple[PriceSheet, PriceSheet]]:
 # ---- the systems ------------------------------------------------------------------------------------------------
 
 LEARNED, MAX, ADAPT, AZURE, IMPACT = "MinionsRL", "MinionsRL-Max", "MinionsRL-Adapt", "Azure ML", "IMPACT"
-#: With the scheduler whose reward is the cost.
+#: MinionsRL with the scheduler trained to minimise cost.
 FOR_COST = "MinionsRL, for cost"
 _STYLES = {
     LEARNED: ("#0072B2", "-"),
@@ -166,14 +169,14 @@ _STYLES = {
 
 
 def minions(name: str, scheduler: Scheduler, ppo: PPO, *, prewarmed: bool = True) -> Contender:
-    """MinionsRL with a scheduler."""
+    """Returns MinionsRL with a scheduler."""
     colour, line = _STYLES.get(name, _STYLES[LEARNED])
     system = MinionsRL(ppo, scheduler, prewarm=prewarmed)
     return Contender(name, system, functions(prewarmed=prewarmed), serverless_prices(), colour, line)
 
 
 def contenders(environment: str, of: Task) -> list[Contender]:
-    """All that the paper compares; the learned schedulers where there are such for the environment."""
+    """Returns the systems of the paper's comparison, with the trained schedulers that exist for the environment."""
     impact = next(
         row.system for row in presets.architectures(environment).contenders if isinstance(row.system, CircularReplay)
     )

@@ -1,4 +1,4 @@
-"""What each system runs with: the authors' demo's own settings, and ours. A system is one row: a `Contender`."""
+"""Settings of every system, the authors' demo's and ours. Each system is one `Contender`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,19 +25,19 @@ from stellaris.systems import (
 
 @dataclass(frozen=True)
 class Contender:
-    """A system as an experiment runs it: a column of its table, and a line of its pictures."""
+    """A system with its deployment, its prices and its line style in pictures."""
 
     name: str
     system: System
     functions: Mapping[str, FunctionSpec]  #: the deployment.
     prices: Sequence[PriceSheet]  #: the demo's bill, and the bill by use.
-    colour: str  #: these stay apart for the colour-blind (Okabe & Ito 2008),
-    line: str  #: and these in grey.
+    colour: str  #: distinct for the colour-blind (Okabe & Ito 2008).
+    line: str  #: matplotlib's line style, distinct in grey.
 
 
 @dataclass(frozen=True)
 class Preset:
-    """A workload, the systems that learn it, and when a run ends."""
+    """A workload, the systems that learn it, and the budget of each run."""
 
     name: str
     summary: str
@@ -46,7 +46,7 @@ class Preset:
     budget: Budget
 
     def settings(self) -> dict[str, Any]:
-        """Everything that was chosen, for a record of the run."""
+        """Returns all settings, for the record of a run."""
         systems = {contender.name: describe(contender) for contender in self.contenders}
         return {"workload": describe(self.workload), "budget": describe(self.budget), "systems": systems}
 
@@ -54,8 +54,7 @@ class Preset:
 LEARNERS = 4
 ACTORS, FRAGMENT = 16, 256
 
-#: Return at which a system counts as having learned. Source for MuJoCo: the demo of Stellaris (SC 2024); for CartPole,
-#: assumption: nearly its maximum of 500.
+#: Target returns. Source for MuJoCo: the demo of Stellaris (SC 2024). Assumption for CartPole: nearly its maximum, 500.
 TARGETS = {"Hopper-v4": 600.0, "Humanoid-v4": 1000.0, "Walker2d-v4": 1000.0, "CartPole-v1": 450.0}
 
 
@@ -64,10 +63,10 @@ ATARI = ("Gravitar-v5", "SpaceInvaders-v5", "Qbert-v5")
 
 
 def workload(environment: str) -> Workload:
-    """The papers' workloads: 16 actors of 256 steps; of Atari's games three frames of 84x84, MinionsRL's convolutions.
+    """Returns the papers' workload: 16 actors of 256 steps; for Atari three frames of 84x84, MinionsRL's convolutions.
 
-    For Atari, learning sees what is usual there, and the returns shown are of that: an episode is a life, and a reward
-    is its sign. Actions are sticky with probability 0.25 (Machado et al. 2018). Assumption: the papers do not say.
+    Atari has the usual wrappers: an episode is one life, a reward is clipped to its sign (returns shown are sums of
+    these), and actions are sticky with probability 0.25 (Machado et al. 2018). Assumption: the papers name no wrappers.
     """
     if environment not in ATARI:
         return Workload(environment, actors=ACTORS, fragment=FRAGMENT)
@@ -84,7 +83,7 @@ def contender(
     actors: int = ACTORS,
     assumed: testbed.Assumed = testbed.ASSUMED,
 ) -> Contender:
-    """A system on the testbed: what it calls serverless starts on demand, all else is reserved."""
+    """Returns a system on the testbed: on functions that start on demand if it is serverless, else on reserved ones."""
     learners, samples = system.learners, _samples(system)
     if system.serverless:
         functions = testbed.serverless(actors=actors, learners=learners, samples=samples, assumed=assumed)
@@ -103,7 +102,7 @@ def contender(
 
 
 def _samples(system: Any) -> int:
-    """What a learner computes a gradient on: a minibatch, which has whole fragments for IMPALA, or its shard of one."""
+    """Returns the samples per gradient: a minibatch, in whole fragments for IMPALA, or a data-parallel shard of one."""
     minibatch: int = system.algorithm.minibatch_size
     if isinstance(system.algorithm, IMPALA):
         minibatch *= FRAGMENT
@@ -119,7 +118,7 @@ def _synchronous(system: Synchronous, assumed: testbed.Assumed) -> Contender:
 
 
 def demo_ppo(minibatch_size: int, *, epochs: int = 10) -> PPO:
-    """The demo's PPO, with minibatches of some size."""
+    """Returns the demo's PPO with another minibatch size."""
     return PPO(
         learning_rate=5e-5,
         clip=0.2,
@@ -133,10 +132,10 @@ def demo_ppo(minibatch_size: int, *, epochs: int = 10) -> PPO:
 
 
 def paper(environment: str, assumed: testbed.Assumed = testbed.ASSUMED) -> Preset:
-    """The demo's own settings: 20 rounds of 16 x 256 steps, full batches, 10 iterations; learners take a quarter each.
+    """Returns the demo's settings: 20 rounds of 16 x 256 steps, full batches, 10 iterations, a quarter per learner.
 
-    Source: the authors' public demo of Stellaris (SC 2024). The learning rate, which it leaves to RLlib, and the value
-    coefficient are RLlib's defaults.
+    Source: the authors' public demo of Stellaris (SC 2024). The learning rate, which the demo leaves to RLlib, and the
+    value coefficient are RLlib's defaults.
     """
     rounds = 20
     batch = ACTORS * FRAGMENT
@@ -162,7 +161,7 @@ def paper(environment: str, assumed: testbed.Assumed = testbed.ASSUMED) -> Prese
 
 
 def tuned(environment: str, assumed: testbed.Assumed = testbed.ASSUMED) -> Preset:
-    """Ours: one PPO for both systems, chosen for each of them by as many runs (`_chosen`)."""
+    """Returns our settings: PPO for both systems, each tuned with the same number of runs (`_chosen`)."""
     chosen = _chosen(environment)
     ppo = chosen.synchronous.algorithm
     assert isinstance(ppo, PPO)
@@ -173,7 +172,7 @@ def tuned(environment: str, assumed: testbed.Assumed = testbed.ASSUMED) -> Prese
         f"{ppo.minibatch_size}, actors {actors}",
         workload=workload(environment),
         contenders=(_stellaris(chosen.stellaris, assumed), _synchronous(chosen.synchronous, assumed)),
-        # With a target a run ends when it is reached, and the limit is for those that never do.
+        # A run ends at the target, if there is one; the seconds are for runs that never reach it.
         budget=Budget(seconds=50.0 if environment == "CartPole-v1" else 200.0, target_return=TARGETS[environment])
         if environment in TARGETS
         else Budget(seconds=100.0),
@@ -181,7 +180,7 @@ def tuned(environment: str, assumed: testbed.Assumed = testbed.ASSUMED) -> Prese
 
 
 def architectures(environment: str) -> Preset:
-    """Every architecture once, with the algorithm that it is known for, in `tuned`'s settings."""
+    """Returns every architecture with the algorithm that it is known for, with `tuned`'s settings."""
     pair, chosen = tuned(environment), _chosen(environment)
     stellaris, synchronous = pair.contenders
     ppo = chosen.synchronous.algorithm
@@ -197,21 +196,21 @@ def architectures(environment: str) -> Preset:
             contender("IMPACT", chosen.impact, colour="#56B4E9", line="-."),
             stellaris,
         ),
-        budget=replace(pair.budget, seconds=400.0),  # where every step costs a round trip, time passes faster
+        budget=replace(pair.budget, seconds=400.0),  # central inference spends more time: each step is a round trip
     )
 
 
 def on_demand(row: Contender) -> Contender:
-    """The same system with one learner, where actors and learner are functions that start on demand."""
+    """Returns a contender whose actors and single learner are functions that start on demand."""
     functions = testbed.serverless(actors=ACTORS, learners=1)
     del functions["parameter"]
     return replace(row, functions=functions, prices=testbed.serverless_prices(actors=ACTORS, learners=1))
 
 
 def minionsrl_max(environment: str) -> Contender:
-    """MinionsRL without its scheduler: as many actor functions as there may be, every round, and one learner function.
+    """Returns MinionsRL without its scheduler: the most actor functions in every round, and one learner function.
 
-    It learns as the synchronous system does.
+    It learns like the synchronous system.
 
     Source: MinionsRL (AAAI 2024), its variant "Max".
     """
@@ -219,7 +218,7 @@ def minionsrl_max(environment: str) -> Contender:
 
 
 class _Chosen(NamedTuple):
-    """What each system learns a kind of environment with."""
+    """The systems with the settings for a kind of environment."""
 
     source: str
     synchronous: Synchronous
@@ -229,7 +228,7 @@ class _Chosen(NamedTuple):
 
 
 def _chosen(environment: str) -> _Chosen:
-    """The settings of an environment's kind."""
+    """Returns the settings for an environment's kind."""
     if environment == "CartPole-v1":
         return _FOR_CARTPOLE
     return _FOR_ATARI if environment in ATARI else _FOR_MUJOCO
@@ -249,8 +248,8 @@ _FOR_CARTPOLE = _Chosen(
     CircularReplay(IMPACT(learning_rate=1e-3, epochs=1, minibatch_size=512)),
 )
 
-#: Chosen by `python -m experiments tuning`, of twelve settings each: the fastest in virtual time among those that came
-#: within 15 % of the best return.
+#: Chosen by `python -m experiments tuning` from twelve settings per system: the fastest in virtual time among the
+#: settings within 15 % of the best return.
 _FOR_MUJOCO = _Chosen(
     "tuned on Hopper-v4",
     Synchronous(PPO(learning_rate=6e-4, epochs=10, minibatch_size=512)),
@@ -265,8 +264,8 @@ _FOR_MUJOCO = _Chosen(
     CircularReplay(IMPACT(learning_rate=3e-4, epochs=1, minibatch_size=512), passes=10, buffer=1),
 )
 
-#: Not tuned. PPO's: Schulman et al. 2017, Table 5, whose learning rate and clip decay, as these do not. IMPALA's:
-#: Espeholt et al. 2018, Table G.1. How gradients are applied, and IMPACT's, as for MuJoCo.
+#: Not tuned. PPO: Schulman et al. 2017, Table 5, but without its decay of learning rate and clip. IMPALA: Espeholt et
+#: al. 2018, Table G.1. The application of gradients, and IMPACT's replay, are those for MuJoCo.
 _ATARI_PPO = PPO(
     learning_rate=2.5e-4, clip=0.1, epochs=3, minibatch_size=256, entropy_coefficient=0.01, value_coefficient=1.0
 )

@@ -1,6 +1,6 @@
 """The simulated testbed: every latency, speed and price of the experiments, with its source.
 
-An entry that no source gives is marked *assumption*. None of them was chosen by looking at results.
+Entries without a source are marked *assumption*. None of them was chosen by its effect on results.
 """
 
 import math
@@ -31,24 +31,24 @@ STORE_BANDWIDTH = 10e9 / 8
 
 # ---- speeds, in seconds of work ---------------------------------------------------------------------------------
 
-#: One environment step of one actor on one CPU core, its policy's inference included. Assumption.
+#: One environment step of one actor on one CPU core, including its policy's inference. Assumption.
 ENVIRONMENT_STEP = 0.001
-#: The part of a step that the environment takes, where a central machine chooses the action. Measured: 16 environments
-#: of Hopper-v4 on two cores make 12,500 steps/s alone, and 10,400 with the actors' inference.
+#: The environment's part of a step, if a central machine chooses the action. Measured: 16 environments of Hopper-v4 on
+#: two cores make 12,500 steps/s alone, and 10,400 with the actors' inference.
 ENVIRONMENT_ALONE = ENVIRONMENT_STEP * 10_400 / 12_500
-#: One forward pass of that network for up to some hundred observations on a V100. Assumption: a third of a gradient's
-#: time alone, as it has no backward pass.
+#: One forward pass of the 2x256 network for up to some hundred observations on a V100. Assumption: a third of a
+#: gradient's time alone, as it has no backward pass.
 INFERENCE = 0.003
-#: One gradient of the 2x256 network on a minibatch, alone on a V100. Assumption: dominated by launching kernels, and so
-#: the same for every minibatch of up to a few thousand samples.
+#: One gradient of the 2x256 network on a minibatch, alone on a V100. Assumption: launching kernels dominates, so the
+#: time is the same for every minibatch of up to a few thousand samples.
 GRADIENT = 0.010
-#: The power of the number of samples with which a gradient's time grows: 0 where launching kernels dominates, 1 where
-#: computing does. Assumption: see there.
+#: Exponent of the growth of a gradient's time with the number of samples: 0 if launching kernels dominates, 1 if
+#: arithmetic does. Assumption: as for `GRADIENT`.
 GRADIENT_GROWTH = 0.0
-#: The samples for which the time of a gradient is what it is said to be, however it grows with their number.
+#: Number of samples at which a gradient takes `GRADIENT` seconds, for every exponent of the growth.
 GRADIENT_SAMPLES = 512
-#: How much the learner functions that share a GPU slow each other down, as the power of their number: between 0 (they
-#: fit side by side) and 1 (they take turns). Assumption: half-way, as a ratio.
+#: Exponent of the slow-down of learner functions with the number that share a GPU: from 0 (they run in parallel) to 1
+#: (they take turns). Assumption: half-way, as a ratio.
 GPU_SHARING = testbeds.GPU_SHARING
 #: One optimizer step for a group of gradients. Assumption: on a CPU, 140,000 parameters.
 POLICY_UPDATE = 0.005
@@ -60,16 +60,16 @@ LINK_LATENCY = 0.00005
 VARIATION = 0.1
 
 # ---- prices, in USD per second ----------------------------------------------------------------------------------
-# Source: the cost model of the authors' public demo of Stellaris (SC 2024), which names these machines' and functions'
-# prices; list prices are in `stellaris/runtime/costs/prices.toml`.
+# Source: the cost model of the authors' public demo of Stellaris (SC 2024), which has the prices of these machines and
+# functions; list prices are in `stellaris/runtime/costs/prices.toml`.
 
-#: A machine's IP address and disk, by the month.
+#: A machine's IP address and disk, billed by the month.
 ADDRESS_AND_DISK = 17.92 / 30 / 24 / 3600
 #: A VM with one V100.
 SERVER_LEARNER = prices.machine("aws_ec2", "p3.2xlarge").per_second + ADDRESS_AND_DISK
 #: A CPU VM for the actors.
 SERVER_ACTORS = prices.machine("aws_ec2", "c5.12xlarge").per_second + ADDRESS_AND_DISK
-#: How many actors that has room for. Source: AWS, c5.12xlarge, 48 virtual processors.
+#: Number of actors that fit on it. Source: AWS, c5.12xlarge, 48 virtual processors.
 SERVER_ACTORS_PLACES = 48
 #: An actor function of 1 GB. The demo rounds it to 1.67e-5.
 ACTOR_FUNCTION = prices.rate("aws_lambda").per_gb_second
@@ -80,7 +80,7 @@ PARAMETER_FUNCTION = ACTOR_FUNCTION
 
 @dataclass(frozen=True)
 class Assumed:
-    """What of the above is an assumption that results may depend on, so that they can be looked at under others."""
+    """The assumptions that results may depend on, as parameters of the sweeps."""
 
     variation: float = VARIATION  #: coefficient of variation of every duration but keep-alive.
     gradient: float = GRADIENT  #: seconds of a gradient alone on a GPU.
@@ -88,34 +88,38 @@ class Assumed:
     growth: float = GRADIENT_GROWTH  #: `n` samples take `(n / GRADIENT_SAMPLES) ** growth` times as long.
 
     def varying(self, mean: float) -> Delay:
-        """A duration around its mean."""
+        """Returns a log-normal duration with this mean."""
         return LogNormal(mean, self.variation)
 
     def gradient_on(self, samples: int) -> float:
-        """Seconds of a gradient on a minibatch, alone on a GPU."""
+        """Returns the seconds of a gradient on a minibatch, alone on a GPU."""
         return self.gradient * math.pow(samples / GRADIENT_SAMPLES, self.growth)
 
     @property
     def transfer(self) -> Transfer:
-        """To and from the store."""
+        """Transfers to and from the store."""
         return Transfer(self.varying(STORE_LATENCY), STORE_BANDWIDTH)
 
 
-#: As the experiments assume it unless they say otherwise.
+#: The default assumptions.
 ASSUMED = Assumed()
 
 
 def _sharers(learners: int) -> int:
-    """How many learner functions share a GPU: they slow each other down, and each pays for its part."""
+    """Returns the number of learner functions per GPU, which slow each other down and share the price."""
     return min(learners, testbeds.LEARNERS_PER_GPU)
 
 
 def serverless(
     *, actors: int, learners: int, samples: int = GRADIENT_SAMPLES, assumed: Assumed = ASSUMED
 ) -> dict[str, FunctionSpec]:
-    """Stellaris' functions: everything starts cold, and up to four learners share a GPU.
+    """Returns Stellaris' functions: all start cold, and up to four learners share a GPU.
 
-    Samples are those that a learner computes a gradient on.
+    Args:
+      actors: most concurrent actor functions.
+      learners: most concurrent learner functions.
+      samples: per gradient.
+      assumed: durations and their variation.
     """
     varying = assumed.varying
     return {
@@ -154,11 +158,17 @@ def reserved(
     central_inference: bool = False,
     assumed: Assumed = ASSUMED,
 ) -> dict[str, FunctionSpec]:
-    """Reserved machines: always warm, called directly, each learner alone on its GPU.
+    """Returns functions on reserved machines: always warm, called directly, each learner alone on its GPU.
 
-    Samples are those that a learner computes a gradient on.
-    With several learners there is an `all_reduce` between them, a ring: its work is in bytes, and its `2 (N - 1)` steps
-    take a message each. With central inference there is an `inference`, on the learner's machine.
+    Several learners have an `all_reduce`, a ring: its work is in bytes per link, and each of its `2 (N - 1)` steps
+    takes one message. With central inference there is an `inference` function on the learner's machine.
+
+    Args:
+      actors: most concurrent actors.
+      learners: number of learners.
+      samples: per gradient.
+      central_inference: whether the learner's machine chooses the actions.
+      assumed: durations and their variation.
     """
     varying = assumed.varying
     step = ENVIRONMENT_ALONE if central_inference else ENVIRONMENT_STEP
@@ -181,7 +191,7 @@ def _actor_machines(actors: int) -> int:
 
 
 def serverless_prices(*, actors: int, learners: int) -> tuple[PriceSheet, PriceSheet]:
-    """Stellaris' two bills: as the demo's code computes it (duration x everything), and by use."""
+    """Returns Stellaris' two bills: the demo's, which charges all machines for the whole duration, and one by use."""
     gpus = math.ceil(learners / _sharers(learners))
     machines = {
         "learner machines": Machine(gpus * SERVER_LEARNER, runs=("learner",), places=learners),
@@ -201,7 +211,7 @@ def serverless_prices(*, actors: int, learners: int) -> tuple[PriceSheet, PriceS
 
 
 def reserved_prices(*, actors: int, learners: int = 1) -> tuple[PriceSheet, PriceSheet]:
-    """The two bills of reserved machines: they cost the same under both, busy or idle."""
+    """Returns the two bills of reserved machines, which are equal: machines cost the same busy or idle."""
     machines = {
         "learner machine": Machine(learners * SERVER_LEARNER, runs=("learner",), places=learners),
         "actor machine": Machine(_actor_machines(actors) * SERVER_ACTORS, runs=("actor",), places=actors),
@@ -213,12 +223,12 @@ def reserved_prices(*, actors: int, learners: int = 1) -> tuple[PriceSheet, Pric
 
 
 def facts() -> dict[str, float]:
-    """The numbers above by name, for a record of what a run assumed."""
+    """Returns the constants of this module by name, for the record of a run."""
     return {name: value for name, value in globals().items() if name.isupper() and isinstance(value, float)}
 
 
 def sources(file: str = __file__) -> dict[str, str]:
-    """What is said of each number above, or in another module, with its source, by its name."""
+    """Returns the `#:` comments of this or another module's constants, which name their sources, by constant."""
     said: dict[str, str] = {}
     lines: list[str] = []
     for line in Path(file).read_text().splitlines():

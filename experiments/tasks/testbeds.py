@@ -1,4 +1,4 @@
-"""The papers' testbeds: their machines, and what those cost."""
+"""The papers' testbeds: their machines and prices."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -8,26 +8,26 @@ from stellaris.runtime.costs.price_sheets import Machine
 from stellaris.runtime.costs.prices import machine
 from stellaris.runtime.resources import Node
 
-#: How many learner functions share a GPU. Source: the authors' demo of Stellaris (SC 2024).
+#: Number of learner functions that share a GPU. Source: the authors' demo of Stellaris (SC 2024).
 LEARNERS_PER_GPU = 4
-#: How much they slow each other down: `k` of them take `k ** GPU_SHARING` times as long, from 0 (they fit side by side)
-#: to 1 (they take turns). Assumption, as no source says: half-way.
+#: Slow-down of a shared GPU: `k` learner functions on it take `k ** GPU_SHARING` times as long, from 0 (they run in
+#: parallel) to 1 (they take turns). Assumption: half-way, as no source gives it.
 GPU_SHARING = 0.5
 
 
 class Testbed(NamedTuple):
-    """Some machines, and what they cost per second."""
+    """Machines and their prices."""
 
     nodes: tuple[Node, ...]
-    machines: Mapping[str, Machine]  #: by kind; all machines of a kind are one entry.
+    machines: Mapping[str, Machine]  #: by kind; one entry has the price and the places of all machines of that kind.
     source: str
 
 
 def stellaris_gpu() -> Testbed:
-    """The GPU testbed of Stellaris: 3 nodes, 128 cores of AMD EPYC 7R13, 2 V100.
+    """Returns the GPU testbed of Stellaris: 3 nodes, 128 cores of AMD EPYC 7R13, 2 V100.
 
-    The paper names the cores, the GPUs and AWS EC2, but not the machines; these have just those cores and GPUs (the 16
-    virtual processors of the two p3 machines are not in the paper's count).
+    The paper names the cores, the GPUs and AWS EC2, but not the machines: these have exactly those cores and GPUs (the
+    paper's count leaves out the 16 virtual processors of the two p3 machines).
 
     Example:
       >>> [node.name for node in stellaris_gpu().nodes]
@@ -38,9 +38,9 @@ def stellaris_gpu() -> Testbed:
 
 
 def stellaris_hpc() -> Testbed:
-    """The HPC testbed of Stellaris: 7 nodes, 960 cores of AMD EPYC 9R14, 16 V100.
+    """Returns the HPC testbed of Stellaris: 7 nodes, 960 cores of AMD EPYC 9R14, 16 V100.
 
-    The paper names the cores, the GPUs and AWS EC2, but not the machines; these have just those cores and GPUs.
+    The paper names the cores, the GPUs and AWS EC2, but not the machines: these have exactly those cores and GPUs.
 
     Example:
       >>> sum(node.gpus for node in stellaris_hpc().nodes)
@@ -51,7 +51,7 @@ def stellaris_hpc() -> Testbed:
 
 
 def minionsrl_azure() -> Testbed:
-    """The reserved machines of MinionsRL's baselines: one with a V100 for the learner, four for 32 actors.
+    """Returns the reserved machines of MinionsRL's baselines: one with a V100 for the learner, four for 32 actors.
 
     Example:
       >>> round(sum(machine.per_second for machine in minionsrl_azure().machines.values()) * 3600, 3)
@@ -61,7 +61,7 @@ def minionsrl_azure() -> Testbed:
     return _testbed("azure_vm", [("Standard_NC6s_v3", 1), ("Standard_E16-8s_v5", 4)], source)
 
 
-#: Memory in GB, processors and GPUs of a machine. Source: the providers' lists of machine types.
+#: Memory in GB, virtual processors and GPUs of a machine. Source: the providers' lists of machine types.
 _SIZES = {
     "p3.2xlarge": (61.0, 8, 1),
     "p3.16xlarge": (488.0, 64, 8),

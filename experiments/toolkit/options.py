@@ -1,4 +1,4 @@
-"""Options of the commands: numbers within their limits, and errors of one line."""
+"""Parsers and option types of the commands: range-checked numbers, one-line errors."""
 
 import argparse
 import math
@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 from experiments.toolkit.shell import STATUSES, UsageError
 
-#: Seeds are below this: EnvPool's are 32-bit integers with a sign.
+#: Seeds are below this: EnvPool's are signed 32-bit integers.
 SEEDS = 2**31
 
 
@@ -19,12 +19,12 @@ class Parser(argparse.ArgumentParser):
         super().__init__(epilog=f"{epilog} {STATUSES}".strip(), **options)
 
     def error(self, message: str) -> NoReturn:
-        """What is wrong with which argument."""
+        """Raises a UsageError that names the argument and the problem."""
         raise UsageError(f"{message.removeprefix('argument ')} (see {self.prog} --help)")
 
 
 def whole(least: int) -> Callable[[str], int]:
-    """The type of an option that is a whole number, at least so large."""
+    """Returns the type of an option that is an integer of at least `least`."""
 
     def parse(text: str) -> int:
         try:
@@ -39,7 +39,7 @@ def whole(least: int) -> Callable[[str], int]:
 
 
 def seconds(text: str) -> float:
-    """The type of an option that is a time."""
+    """Parses a duration; the type of an option."""
     try:
         number = float(text)
     except ValueError:
@@ -50,17 +50,17 @@ def seconds(text: str) -> float:
 
 
 def folder(text: str) -> Path:
-    """The type of an option that is a folder."""
+    """Parses the path of a folder; the type of an option."""
     if not text:
-        raise argparse.ArgumentTypeError("'' names no folder; for the working directory, say '.'")
+        raise argparse.ArgumentTypeError("'' names no folder; for the working directory, use '.'")
     return Path(text)
 
 
 def seeds(name: str, first: int, count: int) -> range:
-    """So many seeds from the first on.
+    """Returns the seeds `first`, ..., `first + count - 1`.
 
     Args:
-      name: of the option of the first.
+      name: the option of the first seed, for the error.
       first: at least 0.
       count: at least 1.
 
@@ -68,5 +68,5 @@ def seeds(name: str, first: int, count: int) -> range:
       UsageError: if the last is too large.
     """
     if first + count > SEEDS:
-        raise UsageError(f"{name}: {first} and the {count} seeds from there on are not all below {SEEDS:,}")
+        raise UsageError(f"{name}: {first} and the {count} seeds from it are not all below {SEEDS:,}")
     return range(first, first + count)

@@ -1,4 +1,4 @@
-"""Folders of results: tried before the first second is spent, and holding one run, whole."""
+"""Results folders: checked before the first run, and always holding one complete run."""
 
 import csv
 import errno
@@ -16,16 +16,16 @@ from typing import Any
 from experiments.toolkit.shell import UsageError, reason
 from stellaris.runtime.files import atomic_write
 
-#: Where a run is written until all of it is there.
+#: The folder where a run is written until it is complete.
 _DRAFT = ".unfinished-run"
 
 
 @contextmanager
 def usable(folder: Path) -> Iterator[None]:
-    """Makes a folder, and tries to write into it; what of it was made is removed at the end if it is empty.
+    """Makes a folder, and checks that it is writable; at the end, removes the folders it made that are empty.
 
     Raises:
-      UsageError: if it cannot be made, or not be written into.
+      UsageError: if the folder cannot be made or is not writable.
     """
     made: list[Path] = []
     try:
@@ -47,14 +47,14 @@ def usable(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def kept(folder: Path, what: Callable[[], str]) -> Iterator[None]:
-    """Ends the work in one line where results cannot be written.
+    """Replaces an OSError of the block, which writes results, by a UsageError of one line.
 
     Args:
-      folder: of the results.
-      what: names the results that are there all the same.
+      folder: the results folder.
+      what: returns the end of the message, which names the results that are kept.
 
     Raises:
-      UsageError: in place of an OSError.
+      UsageError: if the block raises an OSError.
     """
     try:
         yield
@@ -64,7 +64,7 @@ def kept(folder: Path, what: Callable[[], str]) -> Iterator[None]:
 
 
 def is_full(error: BaseException) -> bool:
-    """Whether something failed because a disk, or the user's part of it, is full."""
+    """Whether an error means that the disk, or the user's quota on it, is full."""
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -72,20 +72,20 @@ def is_full(error: BaseException) -> bool:
 def one_run(
     folder: Path, *, record: str, files: Callable[[Any], Collection[str]], kinds: Sequence[str]
 ) -> Iterator[Path]:
-    """A folder to write a run into, which at the end takes the place of the run that `folder` holds, if it holds one.
+    """Yields a draft folder to write a run into; at the end its files replace the earlier run in `folder`.
 
-    The earlier run's files, and no others, are removed. If it was done and the new one is not (their records say so by
-    "status"), they are moved into a folder of their own instead: a few rounds are no reason to lose a whole run.
+    Only the earlier run's files are removed. If the earlier run was done and the new one is not ("status" in their
+    records), the earlier files move into a subfolder instead, so that a short run never replaces a complete one.
 
     Args:
-      folder: of the results.
-      record: the name of the file that tells of the run, a JSON object. A run without it is dropped.
-      files: the names of the files of a run, by its record.
-      kinds: patterns of all names that such files have.
+      folder: the results folder.
+      record: the name of the file that describes the run, a JSON object. A run without it is dropped.
+      files: returns the names of the files of a run, given its record.
+      kinds: glob patterns that match all such names.
 
     Raises:
-      UsageError: if the folder cannot be written into, if another run is doing so, or if it holds files of these kinds
-        that do not belong to the run that its record tells of.
+      UsageError: if the folder is not writable, if another run is writing into it, or if it holds files that match
+        `kinds` and do not belong to the run in its record.
     """
     with usable(folder):
         draft = folder / _DRAFT
@@ -94,7 +94,7 @@ def one_run(
             done = bool(earlier) and _done(folder / record)
             draft.mkdir(exist_ok=True)
             lock = _lock(draft, of=folder)
-            for path in draft.iterdir():  # a run that was killed may have left something
+            for path in draft.iterdir():  # left by a run that was killed
                 path.unlink()
         except OSError as error:
             raise _unusable(folder, error) from error
@@ -107,7 +107,7 @@ def one_run(
                         _keep(folder, earlier)
                     _replace(folder, earlier, draft, record)
             except OSError as error:
-                raise OSError(error.errno, f"{reason(error)}; what is not there is in {draft}") from error
+                raise OSError(error.errno, f"{reason(error)}; the missing files are in {draft}") from error
             else:
                 shutil.rmtree(draft, ignore_errors=True)
             finally:
@@ -115,15 +115,15 @@ def one_run(
 
 
 def _earlier(folder: Path, record: str, files: Callable[[Any], Collection[str]], kinds: Sequence[str]) -> set[str]:
-    """The files of the run that the folder holds."""
+    """Returns the names of the files of the run in the folder."""
     mine: set[str] = set()
     if (folder / record).exists():
-        with suppress(ValueError, LookupError, TypeError, AttributeError):  # then it is somebody else's
+        with suppress(ValueError, LookupError, TypeError, AttributeError):  # another program's record
             mine = {record, *files(json.loads((folder / record).read_text()))}
     there = {path.name: path for kind in (record, *kinds) for path in folder.glob(kind)}
     strays = sorted(name for name, path in there.items() if name not in mine or not path.is_file())
     if strays:
-        whose = f"the run that {record} tells of" if mine else "any run that is recorded there"
+        whose = f"the run in {record}" if mine else "any run that is recorded there"
         raise UsageError(
             f"--out {folder} holds {strays[0]}, not a file of {whose}: move it away, or name another folder"
         )
@@ -132,10 +132,10 @@ def _earlier(folder: Path, record: str, files: Callable[[Any], Collection[str]],
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Keeps all others that ask for it out of a folder of results.
+    """Locks a results folder against other runs.
 
     Raises:
-      UsageError: if another has it.
+      UsageError: if another run has locked it.
     """
     descriptor = _lock(folder, of=folder)
     try:
@@ -145,7 +145,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def _lock(folder: Path, *, of: Path) -> int:
-    """An open descriptor of a folder within that of results, which no other has locked until it is closed."""
+    """Opens and locks `folder`, which lies in the results folder `of`; closing the descriptor unlocks it."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -153,7 +153,7 @@ def _lock(folder: Path, *, of: Path) -> int:
         os.close(descriptor)
         raise UsageError(f"--out {of} is being written by another run: name another folder") from None
     except OSError:
-        pass  # a file system without locks
+        pass  # the file system has no locks
     return descriptor
 
 
@@ -162,16 +162,20 @@ def _done(record: Path) -> bool:
 
 
 def _keep(folder: Path, earlier: Collection[str]) -> None:
-    """Moves a run that was done into the first folder of its own that is not there yet."""
+    """Moves the files of a run that was done into the first subfolder `earlier_N` that does not exist."""
     kept = next(path for i in itertools.count(1) if not (path := folder / f"earlier_{i}").exists())
     kept.mkdir()
     for name in earlier:
         (folder / name).replace(kept / name)
-    print(f"the run that was done before: {kept}/")
+    print(f"the earlier, complete run: {kept}/")
 
 
 def _replace(folder: Path, earlier: Collection[str], draft: Path, record: str) -> None:
-    """Without a record there is no run: it goes first and comes last, so that a mixture is never taken for one."""
+    """Replaces the earlier files by the draft's.
+
+    The old record is removed first and the new one is moved last: files without a record are not taken for a run, so a
+    mixture of both runs never is.
+    """
     for name in sorted(earlier, key=lambda name: name != record):
         (folder / name).unlink(missing_ok=True)
     for path in sorted(draft.iterdir(), key=lambda path: path.name == record):
@@ -179,7 +183,7 @@ def _replace(folder: Path, earlier: Collection[str], draft: Path, record: str) -
 
 
 def _remove_empty(folders: Sequence[Path]) -> None:
-    """From the innermost on."""
+    """Removes the folders that are empty, in the order given: innermost first."""
     for folder in folders:
         with suppress(OSError):
             folder.rmdir()
@@ -190,7 +194,7 @@ def _unusable(folder: Path, error: OSError) -> UsageError:
 
 
 def finite(record: Any) -> Any:
-    """A record as JSON can hold it, which has no NaN: what is not finite is None."""
+    """Replaces the numbers of a record that are not finite by None, as JSON has neither NaN nor infinity."""
     if isinstance(record, dict):
         return {key: finite(value) for key, value in record.items()}
     if isinstance(record, list):
@@ -199,7 +203,7 @@ def finite(record: Any) -> Any:
 
 
 def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """A CSV file; what a row does not have is empty."""
+    """Writes a CSV file with the columns of all rows; a value that a row lacks is empty."""
     with atomic_write(path) as file:
         writer = csv.DictWriter(file, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
         writer.writeheader()

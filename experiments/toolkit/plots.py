@@ -1,9 +1,9 @@
-"""Pictures that read well in print: distinct without colour, labelled in units."""
+"""Plots for print: lines that differ without colour, axes labelled with units."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import matplotlib
 import numpy as np
@@ -12,14 +12,13 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
-from experiments.tasks.presets import Contender
 from experiments.toolkit.statistics import FEWEST, estimate
 from stellaris.runtime import Trace
 from stellaris.runtime.files import atomic_path
 from stellaris.systems import Row
 from stellaris.systems.history import WINDOW
 
-#: Lines of one picture: colours that stay apart for the colour-blind (Okabe & Ito 2008), lines that do in grey.
+#: Line styles of one picture: the colours are distinct for the colour-blind (Okabe & Ito 2008), the dashes in grey.
 LINES: Sequence[dict[str, Any]] = (
     {"color": "#0072B2", "linestyle": "-"},
     {"color": "#D55E00", "linestyle": "--"},
@@ -39,18 +38,34 @@ _SETTINGS = {
 }
 
 
-#: Names under bars that have room beside each other.
+#: Most bars whose names fit below them without rotation.
 _LEVEL = 3
 
 
+class Contender(Protocol):
+    """A system as a line of a picture; `experiments.tasks.presets.Contender` is one."""
+
+    @property
+    def name(self) -> str:
+        """The system's name in the legend."""
+
+    @property
+    def colour(self) -> str:
+        """Matplotlib's colour of the line."""
+
+    @property
+    def line(self) -> str:
+        """Matplotlib's line style."""
+
+
 class Curves(NamedTuple):
-    """The histories of one system's runs, over several seeds."""
+    """The histories of one system's runs, one per seed."""
 
     contender: Contender
     histories: Sequence[Sequence[Row]]
 
 
-#: Columns of the history that returns are drawn over, and what they are called.
+#: Columns of the history for the x-axes of returns, with their labels.
 TIME_AND_STEPS = {"seconds": "virtual time (s)", "steps": "environment steps"}
 TIME_AND_COST = {
     "seconds": "virtual time (s)",
@@ -64,12 +79,12 @@ def _return(window: int = WINDOW) -> str:
 
 
 def caption(environment: str, steps: float, *, seeds: int) -> str:
-    """What a picture is of: the environment, the budget of every run, and how many there are."""
+    """Returns a title: the environment, the steps of every run, and the number of seeds."""
     return f"{environment}: {steps:,.0f} steps a run, {counted(seeds)}"
 
 
 def counted(seeds: int) -> str:
-    """So many seeds."""
+    """Returns "1 seed", "2 seeds" and so on."""
     return f"{seeds} seed{'s' if seeds > 1 else ''}"
 
 
@@ -82,11 +97,18 @@ def learning(
     over: Mapping[str, str] = TIME_AND_STEPS,
     window: int = WINDOW,
 ) -> None:
-    """Return over columns of the history, and at the end, by system; `path` has no suffix: a PNG and a PDF.
+    """Draws return over columns of the history, and the final return, by system, as a PNG and a PDF.
 
-    The title says how many steps a run has, if all have as many.
+    With enough seeds for an interval, a curve is the interquartile mean with its 95 % band; with fewer, the median, and
+    a thin line per run.
 
-    With seeds enough for an interval: the interquartile mean, with its 95 % band. With fewer, a thin line a run.
+    Args:
+      systems: one curve each.
+      path: without suffix.
+      title: of the picture; with `steps`, the environment.
+      steps: of every run, for the title, if all runs have the same number.
+      over: labels of the x-axes, by column.
+      window: number of training episodes whose mean is the return, for the y-axis.
     """
     seeds = max(len(curves.histories) for curves in systems)
     whole = title if steps is None else caption(title, steps, seeds=seeds)
@@ -128,7 +150,7 @@ def _learning_curve(axes: Axes, curves: Curves, column: str) -> None:
 
 
 def bars(returns: Mapping[str, Sequence[float]], colours: Mapping[str, str], path: Path, *, title: str) -> None:
-    """What each variant comes to: a bar, its interval where there are seeds enough, and its runs as points."""
+    """Draws a bar per variant, with its interval if there are enough seeds, and its runs as points."""
     with figure(path, title, columns=1, suffixes=(".png", ".pdf")) as (axes,):
         for i, (name, values) in enumerate(returns.items()):
             bar(axes, i, values, colours[name])
@@ -137,7 +159,7 @@ def bars(returns: Mapping[str, Sequence[float]], colours: Mapping[str, str], pat
 
 
 def bar(axes: Axes, place: int, values: Sequence[float], colour: str) -> None:
-    """A bar to the middle of some runs, its interval where there are seeds enough, and the runs as points."""
+    """Draws a bar up to the estimate of some runs, its interval if there are enough seeds, and the runs as points."""
     middle, low, high, claim = estimate(values)
     axes.bar(place, middle, width=0.7, color=colour, alpha=0.5)
     if claim:
@@ -148,7 +170,7 @@ def bar(axes: Axes, place: int, values: Sequence[float], colour: str) -> None:
 def per_run(
     systems: Sequence[Curves], path: Path, *, title: str, xlabel: str, panels: Mapping[str, str], x: str = "round"
 ) -> None:
-    """Columns of the history over another, a panel a column: a thin line a run, each system's first the strongest."""
+    """Draws columns of the history over column `x`: one panel per column, one line per run, first runs darkest."""
     with figure(path, title, columns=len(panels), suffixes=(".png", ".pdf")) as several:
         for axes, (column, label) in zip(several, panels.items(), strict=True):
             for contender, histories in systems:
@@ -171,7 +193,7 @@ def per_run(
 def lines(
     groups: Mapping[str, Sequence[tuple[Any, Any]]], path: Path, *, colour: str, title: str, xlabel: str, ylabel: str
 ) -> None:
-    """The curves of the runs of a system's variants, `(x, y)` each: the first in its colour, the others in greys."""
+    """Draws the curves `(x, y)` of a system's runs by variant: the first variant in colour, the others in grey."""
     styles: Sequence[dict[str, Any]] = [
         {"color": colour, "linestyle": "-"},
         {"color": "0.25", "linestyle": "--"},
@@ -188,11 +210,11 @@ def lines(
 
 
 def spread(values: Mapping[str, Any], path: Path, *, level: float, title: str) -> None:
-    """Milliseconds by name, as boxes from the 25th to the 75th percentile with whiskers from the 5th to the 95th."""
+    """Draws milliseconds by name: boxes from the 25th to the 75th percentile, whiskers from the 5th to the 95th."""
     with figure(path, title, columns=1, suffixes=(".png", ".pdf")) as (axes,):
         middle = {"color": "black"}
         axes.boxplot([*values.values()], tick_labels=[*values], whis=(5, 95), showfliers=False, medianprops=middle)
-        axes.axhline(level, color="black", linestyle=":", label="assumed of the testbed")
+        axes.axhline(level, color="black", linestyle=":", label="assumed in the testbed")
         axes.set(ylabel="milliseconds", yscale="log")
         axes.yaxis.set_major_locator(matplotlib.ticker.LogLocator(subs=(1, 2, 5)))
         axes.yaxis.set_major_formatter("{x:g}")
@@ -201,24 +223,24 @@ def spread(values: Mapping[str, Any], path: Path, *, level: float, title: str) -
 
 
 class Line(NamedTuple):
-    """A system over what is varied."""
+    """The results of a system over a varied parameter."""
 
     contender: Contender
-    points: Mapping[float, Sequence[float]]  #: the runs' figures, by the value of what is varied.
+    points: Mapping[float, Sequence[float]]  #: results of the runs, by the parameter's value.
 
 
 class Panel(NamedTuple):
-    """Some lines in a part of a picture."""
+    """Several lines on common axes."""
 
     xlabel: str
     ylabel: str
     lines: Sequence[Line]
-    log: bool = False  #: whether the values of what is varied are on a logarithmic axis.
-    level: float | None = None  #: what to compare with.
+    log: bool = False  #: whether the x-axis is logarithmic.
+    level: float | None = None  #: height of a dotted reference line.
 
 
 def sweep(panels: Sequence[Panel], path: Path, *, title: str) -> None:
-    """What figures come to over what is varied: middles, intervals where there are seeds enough, and runs as points."""
+    """Draws results over a varied parameter: estimates, intervals if there are enough seeds, and runs as points."""
     with figure(path, title, columns=len(panels), suffixes=(".png", ".pdf")) as several:
         for axes, panel in zip(several, panels, strict=True):
             for contender, points in panel.lines:
@@ -243,9 +265,15 @@ def sweep(panels: Sequence[Panel], path: Path, *, title: str) -> None:
 def waterfall(
     panels: Mapping[str, Mapping[str, Sequence[float]]], path: Path, *, colours: Sequence[str], title: str
 ) -> None:
-    """For each panel, by its label, what every change leads to: a bar from where the change before it has led.
+    """Draws the cumulative effect of changes: each bar begins at the level that the change before it reached.
 
-    The first bar begins at 0, and the last, once more from 0, is what all changes together come to.
+    The first bar begins at 0. A last bar, from 0, shows all changes together.
+
+    Args:
+      panels: results of the runs after each change, by the label of the panel and the name of the change.
+      path: without suffix.
+      colours: one per change.
+      title: of the picture.
     """
     with figure(path, title, columns=len(panels), height=3.8, suffixes=(".png", ".pdf")) as axes:
         for panel, (label, changes) in zip(axes, panels.items(), strict=True):
@@ -253,7 +281,7 @@ def waterfall(
             for i, (values, colour) in enumerate(zip(changes.values(), colours, strict=False)):
                 middle, low, high, claim = estimate(values)
                 panel.bar(i, middle - before, bottom=before, width=0.7, color=colour, alpha=0.5)
-                panel.hlines(middle, i - 0.35, i + 0.35, color=colour)  # or no change were not seen
+                panel.hlines(middle, i - 0.35, i + 0.35, color=colour)  # a bar without height would be invisible
                 if claim:
                     panel.errorbar(i, middle, [[middle - low], [high - middle]], color="black", capsize=3, linewidth=1)
                 before = middle
@@ -264,7 +292,7 @@ def waterfall(
 
 
 def stacked(parts: Mapping[str, Mapping[str, float]], path: Path, *, title: str, ylabel: str) -> None:
-    """A bar for each name, made of its parts, which have the same names in all of them."""
+    """Draws a stacked bar per name; all bars have the same parts."""
     names = list(parts)
     with figure(path, title, columns=1, suffixes=(".png", ".pdf")) as (axes,):
         bottom = np.zeros(len(names))
@@ -282,7 +310,7 @@ def stacked(parts: Mapping[str, Mapping[str, float]], path: Path, *, title: str,
 def reward_vs_time(
     systems: Sequence[Curves], path: Path, *, title: str, target: float | None, time: str = "virtual"
 ) -> None:
-    """Return against virtual seconds, or real ones, by system."""
+    """Draws return over virtual or real seconds, by system."""
     with figure(path, _title(title, systems), columns=1) as (axes,):
         _curves(axes, systems, "seconds", target)
         axes.set(xlabel=f"{time} time (s)", ylabel=_return())
@@ -290,7 +318,7 @@ def reward_vs_time(
 
 
 def reward_vs_cost(systems: Sequence[Curves], path: Path, *, title: str, target: float | None) -> None:
-    """Return against cost, under both bills."""
+    """Draws return over cost, under both bills."""
     with figure(path, _title(title, systems), columns=2) as panels:
         bills = (("cost_demo", "demo's bill"), ("cost_pay_per_use", "pay per use"))
         for axes, (column, name) in zip(panels, bills, strict=True):
@@ -301,7 +329,7 @@ def reward_vs_cost(systems: Sequence[Curves], path: Path, *, title: str, target:
 
 
 def staleness(system: Curves, traces: Sequence[Trace], path: Path, *, title: str, time: str = "virtual") -> None:
-    """How stale a system's applied gradients were: the distribution, by its runs' traces, and its mean over time."""
+    """Draws the staleness of a system's applied gradients: its distribution in the traces, and its mean over time."""
     values = np.concatenate([trace.select("staleness").value for trace in traces]).astype(int)
     colour = system.contender.colour
     with figure(path, f"{title}, {system.contender.name}", columns=2) as (distribution, over_time):
@@ -320,7 +348,7 @@ def staleness(system: Curves, traces: Sequence[Trace], path: Path, *, title: str
 
 
 def _curves(axes: Axes, systems: Sequence[Curves], column: str, target: float | None) -> None:
-    """A line a system; over several seeds their mean, with the range as a band, as far as all of them went."""
+    """Draws one line per system: the mean over seeds, with the range as a band, up to the end of the shortest run."""
     for contender, runs in systems:
         end = min(run[-1][column] for run in runs)
         grid = np.linspace(0.0, end, 200)
@@ -347,7 +375,7 @@ def _title(title: str, systems: Sequence[Curves]) -> str:
 
 
 def legend(axes: Axes) -> None:
-    """Above the panels, where it covers no curve."""
+    """Draws the legend above the panels, where it covers no curve."""
     figure = axes.get_figure()
     assert figure is not None
     figure.legend(*axes.get_legend_handles_labels(), loc="outside upper center", ncols=3)
@@ -361,7 +389,7 @@ def _interpolate(grid: Any, run: Sequence[Row], column: str) -> Any:
 def figure(
     path: Path, title: str, *, columns: int, height: float = 3.0, suffixes: Sequence[str] = ("",)
 ) -> Iterator[Sequence[Axes]]:
-    """A figure that appears under its name, with each of the suffixes, only once it is whole."""
+    """Yields the axes of a figure, and saves it under each suffix; a file appears only once it is complete."""
     with plt.rc_context(_SETTINGS):
         canvas, axes = plt.subplots(1, columns, figsize=(4.4 + 2.6 * (columns - 1), height), squeeze=False)
         try:

@@ -1,4 +1,4 @@
-"""How runs get on: on a terminal a table with curves that is drawn anew all the time, elsewhere a line now and then."""
+"""Progress of runs: a live table with learning curves on a terminal, or a line every few seconds elsewhere."""
 
 import math
 import time
@@ -14,28 +14,28 @@ from rich.text import Text
 
 from stellaris.systems import Budget, Row
 
-#: Seconds of real time between two lines, where they are lines.
+#: Least seconds of real time between two lines, if the output is not a terminal.
 _EVERY = 2.0
-#: Characters of a curve, and what they are made of.
+#: Width of a curve in characters, and the characters from 0 to the top.
 _WIDTH, _BARS = 30, "▁▂▃▄▅▆▇█"
 
 
 @dataclass(kw_only=True)
 class Run:
-    """What is known of a run while it goes on."""
+    """The state of a run in progress."""
 
     label: str
     budget: Budget
     colour: str
-    seconds: str = "virtual s"  #: what its seconds are called.
+    seconds: str = "virtual s"  #: the name of the unit of time.
     history: list[Row] = field(default_factory=list)
-    wall_seconds: float = 0.0  #: of real time, up to its last round.
+    wall_seconds: float = 0.0  #: real time from `begin` to the end of the last round.
     status: str = "running"
     _began: float = 0.0
 
     @property
     def done(self) -> float:
-        """The share of its budget that it has used, between 0 and 1."""
+        """The used fraction of the budget, between 0 and 1."""
         if self.status == "done":
             return 1.0
         if not self.history:
@@ -45,21 +45,21 @@ class Run:
 
     @property
     def seconds_left(self) -> float:
-        """Of real time, if it uses its budget up and goes on as fast as so far."""
+        """Expected real seconds until the budget is used up, at the speed so far; NaN before the first round."""
         return self.wall_seconds * (1 / self.done - 1) if self.done else math.nan
 
     def begin(self) -> None:
-        """Its real time counts from here."""
+        """Starts the clock of `wall_seconds`."""
         self._began = time.perf_counter()
 
     def add(self, row: Row) -> None:
-        """A round is over."""
+        """Adds the row of a finished round."""
         self.history.append(row)
         self.wall_seconds = time.perf_counter() - self._began
 
 
 class Display:
-    """Shows runs as they go on.
+    """Shows the progress of runs.
 
     Args:
       console: to print on.
@@ -80,17 +80,17 @@ class Display:
         self._live.stop()
 
     def begin(self, run: Run) -> None:
-        """A run begins."""
+        """Adds a run to the table."""
         self._runs.append(run)
 
     def row(self, run: Run) -> None:
-        """A round of a run is over."""
+        """Prints the state of a run after a round, if the output is not a terminal and a line is due."""
         if not self._console.is_terminal and time.perf_counter() - self._said > _EVERY:
             self._said = time.perf_counter()
             self._console.print(line(run))
 
     def end(self, run: Run) -> None:
-        """A run has ended: its last line stays."""
+        """Prints the final line of a run, which stays on the screen."""
         if run.history:
             self._console.print(f"{line(run)}  [bold]{run.status}[/bold]")
 
@@ -111,7 +111,7 @@ class Display:
 
 
 def curve(values: Sequence[float], *, top: float) -> str:
-    """A curve of characters, from 0 to `top`; the last of them is the last value.
+    """Draws values as a curve of characters, from 0 to `top`; the last character is the last value.
 
     Example:
       >>> curve([0.0, 5.0, 10.0], top=10.0)
@@ -125,7 +125,7 @@ def curve(values: Sequence[float], *, top: float) -> str:
 
 
 def line(run: Run) -> str:
-    """Where a run stands, in one line."""
+    """Formats the state of a run as one line."""
     row = run.history[-1]
     bills = {name.removeprefix("cost_"): value for name, value in row.items() if name.startswith("cost_")}
     costs = "".join(f"${usd:.4f} {name.replace('pay_per_use', 'by use')}  " for name, usd in bills.items())
@@ -137,7 +137,7 @@ def line(run: Run) -> str:
 
 
 def number(value: float, form: str) -> str:
-    """A number, or a dash for what is none."""
+    """Formats a number, or returns a dash if it is not finite."""
     return format(value, form) if math.isfinite(value) else "-"
 
 

@@ -1,7 +1,7 @@
-"""How a command gets on with its shell: signals, exit statuses, and output that may fail.
+"""A command's signals, exit statuses, and output that may fail.
 
-Only what loads within milliseconds is imported here, so that signals are looked after before the imports that take
-seconds.
+The module imports only modules that load within milliseconds, so that the signal handlers are installed before the
+imports that take seconds.
 """
 
 import contextlib
@@ -15,39 +15,39 @@ from typing import Any, NoReturn, ParamSpec
 
 P = ParamSpec("P")
 
-#: What a command's exit status says, for its `--help`.
+#: The meanings of a command's exit status, for its `--help`.
 STATUSES = (
-    "Exit status: 0 if all went well, 1 if something failed, 2 if an option or the folder for the results is unusable, "
-    "130 after Ctrl-C, 143 after SIGTERM and 129 after SIGHUP; what was computed by then is kept. A print that fails "
-    "ends nothing: at the end the status is 1, and not even that if only the reader went away (`| head`)."
+    "Exit status: 0 after success, 1 if something failed, 2 if an option or the results folder is unusable, "
+    "130 after Ctrl-C, 143 after SIGTERM and 129 after SIGHUP; results computed by then are kept. A print that fails "
+    "does not stop the command: the status is 1 at the end, or 0 if only the reader closed the pipe (`| head`)."
 )
 FAILED, UNUSABLE, INTERRUPTED = 1, 2, 130
 
-#: Seconds of real time after which an interruption that has led to nothing is raised, whatever is being done.
+#: Seconds of real time after which an interruption that had no effect is raised again, at any point of the work.
 PATIENCE = 3.0
 _HEARD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_INTERRUPTED = "interrupted: ending with what was computed so far (Ctrl-\\ quits at once)"
+_INTERRUPTED = "interrupted: ending with the results computed so far (Ctrl-\\ quits at once)"
 
 
 class UsageError(Exception):
-    """What was asked for cannot be done; says which option is wrong, and why, in one line."""
+    """The request cannot be carried out; names the option and the reason in one line."""
 
 
 class _Signals:
-    """What a signal does. Before the work begins it ends the process; then it interrupts the work, once; then nothing.
+    """Handles signals: before the work the first one ends the process, during the work it interrupts it, once.
 
-    One that comes when the work has been done, or interrupted, is noted, and nothing else: results are being written.
-    However many follow the first, they do nothing more.
+    After the work has ended or been interrupted, results are being written: a signal is only recorded. Signals after
+    the first are ignored.
     """
 
     def __init__(self) -> None:
-        self.number = 0  #: the signal that came first.
+        self.number = 0  #: the first signal.
         self.phase = "starting"  #: then "working", then "ending".
-        self.looked_for = False  #: whether the work asks, by `check`, where an interruption does no harm.
+        self.polled = False  #: whether the work calls `check` where an interruption is safe.
 
     def install(self) -> None:
         for number in _HEARD:
-            if signal.getsignal(number) is not signal.SIG_IGN:  # as in the background, or under nohup
+            if signal.getsignal(number) is not signal.SIG_IGN:  # ignored in the background and under nohup
                 signal.signal(number, self._came)
         signal.signal(signal.SIGALRM, self._again)
 
@@ -60,16 +60,16 @@ class _Signals:
             os._exit(128 + number)
         if self.phase == "working":
             signal.setitimer(signal.ITIMER_REAL, PATIENCE, PATIENCE)
-            if not self.looked_for:
+            if not self.polled:
                 raise KeyboardInterrupt
 
     def _again(self, number: int, frame: Any) -> None:
-        """Nobody has asked for seconds, or the interruption was lost on its way (in a finalizer, say)."""
+        """Raises once more: the work has not called `check` for seconds, or a finalizer swallowed the interruption."""
         if self.phase == "working":
             raise KeyboardInterrupt
 
     def check(self) -> None:
-        self.looked_for = True
+        self.polled = True
         if self.number and self.phase == "working":
             raise KeyboardInterrupt
 
@@ -78,15 +78,15 @@ _signals = _Signals()
 
 
 def start(main: Callable[[], int]) -> NoReturn:
-    """Runs a command as a process of its own, and ends the process.
+    """Runs a command, and ends the process with its exit status.
 
     Args:
-      main: returns the exit status. What takes time to import is imported there.
+      main: returns the exit status. It makes the imports that take seconds.
     """
     _signals.install()
     _keep_standard_streams_apart()
     report = sys.unraisablehook
-    # An interruption within a finalizer cannot be raised from there; it comes again.
+    # A finalizer cannot raise an interruption; the timer raises it again.
     sys.unraisablehook = lambda what: None if what.exc_type is KeyboardInterrupt else report(what)
     try:
         status = main()
@@ -99,13 +99,13 @@ def start(main: Callable[[], int]) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             _Forgiving(stream).flush()
-    signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)  # what comes from here on comes too late
-    # Not by way of the interpreter's end: a thread that still compiles, as bodies do, crashes the process there.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)  # from here on a signal is too late to change the status
+    # Skip the interpreter's shutdown, which crashes while a thread compiles, as threads of bodies may.
     os._exit(128 + _signals.number if _signals.number else status)
 
 
 def command(main: Callable[P, int]) -> Callable[P, int]:
-    """Has a command's `main` end well: by its exit status, with one line on stderr, whatever becomes of its output."""
+    """Makes `main` report errors as one line on stderr and an exit status, and survive output that fails."""
 
     @functools.wraps(main)
     def ending_well(*args: P.args, **kwargs: P.kwargs) -> int:
@@ -125,7 +125,7 @@ def command(main: Callable[P, int]) -> Callable[P, int]:
                 output.flush()
             sys.stdout, sys.stderr = streams
         if output is not None and output.lost:
-            complain(f"standard output: {reason(output.error)}: not all that was to be printed was")
+            complain(f"standard output: {reason(output.error)}: some output was lost")
             status = status or FAILED
         return status
 
@@ -133,17 +133,17 @@ def command(main: Callable[P, int]) -> Callable[P, int]:
 
 
 def interruptible(work: Callable[[], None]) -> bool:
-    """Does the work until it is done or interrupted; from then on interruptions are held back.
+    """Runs `work` until it ends or is interrupted, and ignores later interruptions.
 
     Args:
-      work: is interrupted by a KeyboardInterrupt: anywhere, or, once it has called `check`, there, and elsewhere only
-        after `PATIENCE`. It keeps what it has done outside of itself.
+      work: gets a KeyboardInterrupt anywhere; once it has called `check`, in the next `check`, or after `PATIENCE`
+        anywhere. It stores its results outside of itself.
 
     Returns:
       Whether it was interrupted.
     """
     interrupted = False
-    _signals.looked_for = False
+    _signals.polled = False
     _signals.phase = "working"
     try:
         try:
@@ -151,7 +151,7 @@ def interruptible(work: Callable[[], None]) -> bool:
         finally:
             _signals.phase = "ending"
     except KeyboardInterrupt:
-        _signals.phase = "ending"  # where the interruption came just before it was said above
+        _signals.phase = "ending"  # again: the interruption may have come just before the line above
         _say_interrupted()
         interrupted = True
     if _signals.number:
@@ -160,22 +160,22 @@ def interruptible(work: Callable[[], None]) -> bool:
 
 
 def check() -> None:
-    """Raises a KeyboardInterrupt if the work was interrupted. To be called where that does no harm, and often."""
+    """Raises a KeyboardInterrupt if the work was interrupted. Call it often, where stopping is safe."""
     _signals.check()
 
 
 def complain(error: object) -> None:
-    """One line on stderr."""
+    """Prints an error as one line on stderr."""
     print("error:", " ".join(str(error).split()), file=sys.stderr)
 
 
 def reason(error: object) -> str:
-    """Why a file could not be written, without its name: the option that named it says more."""
+    """Returns why a file could not be written, without its name: the caller names the option instead."""
     return getattr(error, "strerror", None) or str(error)
 
 
 class _Forgiving:
-    """A stream whose failure ends nothing: what comes after it is not written."""
+    """A stream that drops all output after a failed write instead of raising."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -183,7 +183,7 @@ class _Forgiving:
 
     @property
     def lost(self) -> bool:
-        """Whether something was not written that somebody would have read."""
+        """Whether output was lost for another reason than that the reader closed the pipe."""
         return self.error is not None and getattr(self.error, "errno", None) != errno.EPIPE
 
     def write(self, text: str) -> int:
@@ -192,7 +192,7 @@ class _Forgiving:
                 self._stream.write(text)
             except UnicodeEncodeError as error:
                 self._stream.write(text.encode(error.encoding, "backslashreplace").decode(error.encoding))
-            except (OSError, ValueError) as error:  # a ValueError if it was closed
+            except (OSError, ValueError) as error:  # ValueError: the stream is closed
                 self.error = error
         return len(text)
 
@@ -208,18 +208,21 @@ class _Forgiving:
 
 
 def _say_interrupted() -> None:
-    if not _signals.number:  # otherwise it was said at once
+    if not _signals.number:  # otherwise the handler has printed it
         print(_INTERRUPTED, file=sys.stderr)
 
 
 def _write_error(line: str) -> None:
-    """From within a signal handler, where Python's own stream may be half-way through a line."""
+    """Writes to the descriptor: in a signal handler, Python's stream may be half-way through a line."""
     with contextlib.suppress(OSError):
         os.write(2, f"{line}\n".encode())
 
 
 def _keep_standard_streams_apart() -> None:
-    """Where one was closed by the shell, the first file of results would take its number, and what is printed to it."""
+    """Opens /dev/null for each standard stream that the shell closed.
+
+    Otherwise the first file of results would get its descriptor, and everything printed there.
+    """
     for descriptor in range(3):
         try:
             os.fstat(descriptor)

@@ -1,4 +1,4 @@
-"""What several seeds say: an interquartile mean with its interval, or, of few of them, only what they came to."""
+"""Estimates over seeds: interquartile mean and bootstrap interval, or, with fewer than five seeds, median and range."""
 
 import math
 from collections.abc import Sequence
@@ -7,19 +7,19 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
-#: Fewer seeds support no claim: their median and their range are shown, and no interval.
+#: Least number of seeds for an interval: fewer support no claim, and get a median and a range.
 FEWEST = 5
-#: Coverage of intervals, resamples that they are drawn from, and the seed of these.
+#: Coverage of the interval, number of bootstrap resamples, and their seed.
 _COVERAGE, _RESAMPLES, _SEED = 0.95, 2000, 0
 
 
 class Estimate(NamedTuple):
-    """A middle and what lies around it."""
+    """A central value and an interval or range around it."""
 
-    middle: float  #: the interquartile mean; of few seeds the median.
-    low: float  #: of the 95 % bootstrap interval; of few seeds the least,
-    high: float  #: and the greatest.
-    claim: bool  #: whether there are seeds enough for an interval.
+    middle: float  #: the interquartile mean; with few seeds the median.
+    low: float  #: lower end of the 95 % bootstrap interval; with few seeds the least value.
+    high: float  #: upper end of the interval; with few seeds the greatest value.
+    claim: bool  #: whether there are enough seeds for an interval.
 
     def __str__(self) -> str:
         around = f" ({self.low:,.4g} to {self.high:,.4g})" if self.low < self.high else ""
@@ -27,7 +27,7 @@ class Estimate(NamedTuple):
 
 
 def ratio(one: float, other: float) -> float:
-    """One figure over another; not a number where the other is not positive, as returns may be.
+    """Returns `one / other`, or NaN if `other` is not positive, as a return may be.
 
     Example:
       >>> ratio(1.0, 2.0), ratio(1.0, -2.0)
@@ -37,7 +37,7 @@ def ratio(one: float, other: float) -> float:
 
 
 def interquartile_mean(values: Sequence[float]) -> float:
-    """The mean of the middle half.
+    """Returns the mean of the middle half of the values.
 
     Example:
       >>> interquartile_mean([0.0, 1.0, 3.0, 100.0])
@@ -47,16 +47,16 @@ def interquartile_mean(values: Sequence[float]) -> float:
 
 
 def estimate(*tasks: Sequence[float]) -> Estimate:
-    """What the runs of one task come to, or of several tasks together.
+    """Estimates the result of the runs of one task, or of several tasks pooled.
 
-    With `FEWEST` runs or more a task: their interquartile mean, and a percentile bootstrap interval whose resamples
+    With at least `FEWEST` runs per task: the interquartile mean, and a percentile bootstrap interval whose resamples
     keep the number of runs of each task (stratified). With fewer: median, least and greatest.
 
     Args:
-      tasks: results of the runs of each, at least one.
+      tasks: the results of the runs of each task.
 
     Raises:
-      ValueError: if a task has no runs.
+      ValueError: without tasks, or if a task lacks runs.
 
     Source:
       Agarwal et al. 2021, Deep Reinforcement Learning at the Edge of the Statistical Precipice.
@@ -66,7 +66,7 @@ def estimate(*tasks: Sequence[float]) -> Estimate:
       2 (1 to 3)
     """
     if not tasks or not all(len(task) for task in tasks):
-        raise ValueError(f"tasks={tasks} have no runs")
+        raise ValueError(f"tasks={tasks}: every task needs at least one run")
     together = np.concatenate([np.asarray(task, float) for task in tasks])
     if min(len(task) for task in tasks) < FEWEST or not np.isfinite(together).all():
         return Estimate(float(np.median(together)), float(together.min()), float(together.max()), claim=False)

@@ -267,7 +267,7 @@ def test_an_interrupted_run_does_not_mix_with_the_one_before(
     check_that_it_holds_one_run(tmp_path, "Pendulum-v1", 1, "interrupted")
     check_that_it_holds_one_run(tmp_path / "earlier_1", "CartPole-v1", 2)
     out, err = capsys.readouterr()
-    assert f"the run that was done before: {tmp_path}/earlier_1/" in out
+    assert f"the earlier, complete run: {tmp_path}/earlier_1/" in out
     assert err.count("\n") == 1
     assert (tmp_path / "history_stellaris_0.csv").read_text().count("\n") == 1 + 2
 
@@ -310,7 +310,7 @@ def test_a_full_disk_costs_what_does_not_fit_and_nothing_else(
     monkeypatch.setattr(module.plots, "reward_vs_time", full)
     assert quickstart(tmp_path) == 1
     out, err = capsys.readouterr()
-    assert err == f"error: --out {tmp_path}: not all could be written: No space left on device\n"
+    assert err == f"error: --out {tmp_path}: some results could not be written: No space left on device\n"
     assert "final return" in out
     assert json.loads((tmp_path / "summary.json").read_text())["status"] == "done"
     assert set(histories(tmp_path)) == {"history_stellaris_0.csv", "history_synchronous_0.csv"}

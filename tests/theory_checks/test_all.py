@@ -35,7 +35,7 @@ def test_holds_and_half_of_what_was_met_is_caught(name, short):
     theorem = dataclasses.replace(theorem, families=alike, steps=0)
     instances = 16 if theorem.at_most else 200
     outcomes = check.verify(theorem, instances=instances)
-    assert {o.claim.name for o in outcomes if not o.as_it_should} <= NEEDS_THE_ADVERSARY
+    assert {o.claim.name for o in outcomes if not o.as_expected} <= NEEDS_THE_ADVERSARY
     half = {o.claim.name: o.kappa / 2 for o in outcomes if not o.claim.control}
     planted = check.verify(theorem, instances=instances, multiplier=half)
     assert all(o.violations for o in planted if not o.claim.control)
@@ -46,7 +46,7 @@ def test_the_adversary_breaks_what_random_instances_do_not():
     claims = tuple(claim for claim in theorem.claims if claim.name in NEEDS_THE_ADVERSARY)
     theorem = dataclasses.replace(theorem, claims=claims, families={"tiny": theorem.families["tiny"]})
     (outcome,) = check.verify(theorem, instances=200)
-    assert outcome.as_it_should
+    assert outcome.as_expected
 
 
 @pytest.mark.parametrize("name", [name for name, module in command.CHECKS.items() if hasattr(module, "picture")])

@@ -1,4 +1,4 @@
-"""A scheduler that has learned on one task and was fine-tuned on another, beside one that has learned from scratch."""
+"""Compares a scheduler fine-tuned from another task with one trained from scratch."""
 
 import csv
 from collections.abc import Mapping, Sequence
@@ -16,10 +16,10 @@ from experiments.tasks import minionsrl
 from experiments.toolkit import plots, shell
 from stellaris.scheduling import Learned
 
-DESCRIPTION = "schedulers trained from scratch and fine-tuned: their episodes, and what runs take under each"
+DESCRIPTION = "schedulers trained from scratch and fine-tuned: their episodes, and time and cost of runs under each"
 
 SCRATCH, TUNED, BEFORE = "from scratch", "fine-tuned", "before fine-tuning"
-#: By environment, on which the scheduler has learned that was fine-tuned there.
+#: The environment whose scheduler was fine-tuned, by the environment that it was fine-tuned on.
 STARTS: Mapping[str, str] = {"Hopper-v4": "CartPole-v1", "HalfCheetah-v4": "Hopper-v4", "Humanoid-v4": "Hopper-v4"}
 SIZES = {
     "smoke": Size(("Hopper-v4",), 8_192, 1),
@@ -29,7 +29,7 @@ SIZES = {
 
 
 def files(environment: str) -> dict[str, Path]:
-    """The schedulers that there are for an environment, by how they were trained."""
+    """Returns the files of an environment's schedulers, by training."""
     home = minionsrl.SCHEDULERS
     found = {SCRATCH: home / f"{environment}.npz", TUNED: home / f"{environment}-tuned.npz"}
     if environment in STARTS:
@@ -38,10 +38,10 @@ def files(environment: str) -> dict[str, Path]:
 
 
 def _variants(environment: str) -> Sequence[Variant]:
-    """The same task under each scheduler."""
+    """Returns the same task under each scheduler."""
     minionsrl.check_goal(environment)
     if not files(environment):
-        raise shell.UsageError(f"--env {environment}: there is no scheduler for it in {minionsrl.SCHEDULERS}")
+        raise shell.UsageError(f"--env {environment}: found no scheduler for it in {minionsrl.SCHEDULERS}")
     task = minionsrl.task(environment)
     return [
         Variant(
@@ -75,7 +75,7 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
 
 
 class Episodes(NamedTuple):
-    """The runs that a scheduler has learned from: arrays `[n]`."""
+    """The episodes of a scheduler's training: arrays `[n]`."""
 
     number: Any  #: from 1.
     seconds: Any
@@ -83,16 +83,16 @@ class Episodes(NamedTuple):
 
 
 def episodes(environment: str) -> dict[str, Episodes]:
-    """Of the trainings on an environment, by how the schedulers were trained, where that is known."""
+    """Returns the recorded episodes of the trainings on an environment, by training."""
     trained = {name: _episodes(path) for name, path in files(environment).items() if name != BEFORE}
     return {name: of for name, of in trained.items() if of is not None}
 
 
 def _episodes(path: Path) -> Episodes | None:
-    """Of a scheduler's training, if that is known."""
-    if not (beside := path.with_suffix(".csv")).exists():
+    """Reads the episodes from the CSV file next to a scheduler, or returns None if it is missing."""
+    if not (table := path.with_suffix(".csv")).exists():
         return None
-    with beside.open(newline="") as file:
+    with table.open(newline="") as file:
         rows = list(csv.DictReader(file))
     columns = ("episode", "seconds", "cost")
     return Episodes(*(np.array([float(row[column]) for row in rows]) for column in columns))

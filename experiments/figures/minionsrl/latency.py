@@ -1,4 +1,4 @@
-"""Where the time of MinionsRL's functions goes: starting, communicating, computing; with pre-warming and without."""
+"""Latency breakdown of MinionsRL's functions: starting, communicating, computing; with and without pre-warming."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -27,7 +27,10 @@ SIZES = {
 
 
 def _variants(environment: str) -> Sequence[Variant]:
-    """All actors in every round. Invocations compute as long whether they communicate or not: draws are the same."""
+    """Returns variants with all actors in every round: on demand, pre-warmed, and without communication.
+
+    The last has the same draws of computing times as the second, so their difference is the time of communication.
+    """
     task = minionsrl.task(environment)
     cold, warm = (
         minionsrl.minions(minionsrl.MAX, Maximum(), task.ppo, prewarmed=prewarmed) for prewarmed in (False, True)
@@ -42,7 +45,10 @@ def _without_communication(row: Contender) -> Contender:
 
 
 def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
-    """Means over the invocations of all rounds but the first, in milliseconds; communicating is a difference."""
+    """Draws and tabulates means over the invocations after the first round, in milliseconds.
+
+    Communicating is the running time less that without communication.
+    """
     rows = []
     for environment, groups in study.by_environment(results).items():
         if not {_COLD, _WARM, _ALONE} <= {*groups}:
@@ -69,7 +75,7 @@ def _running(of: Sequence[Finished]) -> dict[str, float]:
 
 
 def _means(of: Sequence[Finished], begin: str, end: str) -> dict[str, float]:
-    """Milliseconds between two instants of invocations, by function, without the first round's."""
+    """Returns the mean milliseconds between two instants of invocations after the first round, by function."""
     found: dict[str, list[np.ndarray]] = {}
     for result in of:
         calls = result.trace.invocations()

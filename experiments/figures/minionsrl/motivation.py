@@ -1,4 +1,4 @@
-"""MinionsRL's motivation: as many actors in all, but the same in every round, more and more, or fewer and fewer."""
+"""MinionsRL's motivation: a constant, a growing and a shrinking number of actors, with the same total."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,7 +13,7 @@ from experiments.tasks import minionsrl
 from experiments.toolkit import plots
 from stellaris.scheduling import Fixed, Scheduler, Stepped
 
-DESCRIPTION = "reward with a fixed, an increasing and a decreasing number of actors, as many in all"
+DESCRIPTION = "reward with a fixed, an increasing and a decreasing number of actors, with the same total"
 
 #: Ten more, or fewer, every ten rounds, for thirty rounds. Source: the paper; the first numbers are assumptions.
 _ROUNDS, _MEAN = 30, 20
@@ -30,7 +30,7 @@ SIZES = {
 
 
 def _variants(environment: str) -> Sequence[Variant]:
-    """Each for thirty rounds."""
+    """Returns one variant per schedule."""
     task = minionsrl.task(environment)
     rows = []
     for name, (scheduler, colour, line) in SCHEDULES.items():
@@ -53,7 +53,7 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
             (environment, name, *(str(curves.last(of, column)) for column in columns)) for name, of in groups.items()
         ]
     headings = ("environment", "actors", "return", "virtual s", "USD by Eq. 2", "USD, Azure")
-    tidy.show(f"{_ROUNDS * _MEAN} actors in all", headings, rows, out, console)
+    tidy.show(f"{_ROUNDS * _MEAN} actors in total", headings, rows, out, console)
 
 
 STUDY = Study("minionsrl-motivation", SIZES, _variants, _report, ("motivation", "schedules"))

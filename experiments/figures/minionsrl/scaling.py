@@ -1,4 +1,4 @@
-"""How long a round of MinionsRL takes, by its number of actors."""
+"""Time of a round of MinionsRL over the number of actors."""
 
 import itertools
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from stellaris.systems import Budget
 DESCRIPTION = "seconds of a round, of its actors and of its learner, by the number of actors"
 
 ACTORS = (1, 2, 4, 8, 16, 32)
-#: The first of which is left out: in it containers start.
+#: Rounds of a run; the means leave out the first, in which containers start.
 _ROUNDS = 4
 SIZES = {
     "smoke": Size(("CartPole-v1",), 100_000, 1),
@@ -32,7 +32,7 @@ _COLUMNS = {"learner_seconds": "learner (s)", "actor_seconds": "mean of the acto
 
 
 def _variants(environment: str) -> Sequence[Variant]:
-    """A few rounds each."""
+    """Returns one variant per number of actors, of `_ROUNDS` rounds."""
     task = minionsrl.task(environment)
     return [
         Variant(
@@ -68,7 +68,7 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
 
 
 def _round_seconds(one: Finished) -> float:
-    """Of the rounds after the first, if there are any."""
+    """Returns the mean seconds of a round, without the first unless it is the only one."""
     ends = [row["seconds"] for row in one.history]
     return fmean(later - earlier for earlier, later in itertools.pairwise(ends if len(ends) > 1 else [0.0, *ends]))
 

@@ -1,4 +1,4 @@
-"""Trains MinionsRL's scheduler: its episodes are runs of a workload, in parallel processes, kept as studies' are."""
+"""Trains MinionsRL's scheduler on runs of a workload, in parallel processes; the runs are cached as studies' are."""
 
 import argparse
 from collections.abc import Sequence
@@ -14,29 +14,29 @@ from experiments.toolkit import options, output, shell
 from stellaris.scheduling import Learned, SchedulerError
 from stellaris.scheduling.training import History, Progress, train_scheduler
 
-DESCRIPTION = "learn how many actors sample in each round, on one workload; or go on with a scheduler that was learned"
+DESCRIPTION = "train a scheduler of the number of actors per round on one workload, or fine-tune a trained one"
 
-#: The file that is written: the scheduler; and one row an episode.
+#: The files written: the scheduler, and one row per episode.
 SCHEDULER, EPISODES = "scheduler.npz", "episodes.csv"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command line's options."""
+    """Adds the options."""
     add = parser.add_argument
-    add("--env", default="CartPole-v1", help=f"what is learned meanwhile: {', '.join(minionsrl.GOALS)}")
-    add("--episodes", type=options.whole(1), default=100, help="runs of the workload in all")
+    add("--env", default="CartPole-v1", help=f"environment of the workload: {', '.join(minionsrl.GOALS)}")
+    add("--episodes", type=options.whole(1), default=100, help="total runs of the workload")
     add("--together", type=options.whole(1), default=4, help="runs under one version of the scheduler")
-    add("--minimise", choices=("time", "cost"), default="time", help="what is minimised, within the budget")
-    add("--start", type=Path, help="a scheduler to go on with: fine-tuning")
-    add("--seed", type=options.whole(0), default=1000, help="of the first run; the next ones count on")
-    add("--jobs", type=options.whole(1), default=PROCESSORS, help="processes at once")
-    add("--resume", action="store_true", help="go on, with what the folder holds of these runs")
-    add("--out", type=options.folder, default=Path("results"), help="folder of the results, also of all studies")
-    add("--save", type=Path, help="another file for the scheduler than the one in that folder")
+    add("--minimise", choices=("time", "cost"), default="time", help="objective, within the budget")
+    add("--start", type=Path, help="a trained scheduler to fine-tune")
+    add("--seed", type=options.whole(0), default=1000, help="of the first run; each next run has the next seed")
+    add("--jobs", type=options.whole(1), default=PROCESSORS, help="concurrent processes")
+    add("--resume", action="store_true", help="reuse the finished runs in the results folder")
+    add("--out", type=options.folder, default=Path("results"), help="results folder, which studies may share")
+    add("--save", type=Path, help="one more file to write the scheduler to")
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Learns, and writes the scheduler and what its episodes came to."""
+    """Trains the scheduler, and writes it and a table of its episodes."""
     minionsrl.check_goal(arguments.env)
     options.seeds("--seed", arguments.seed, arguments.episodes)
     task = minionsrl.task(arguments.env)
@@ -52,10 +52,10 @@ def main(arguments: argparse.Namespace) -> int:
             f"--start {arguments.start} decides for up to {start.most} actors, not {minionsrl.ACTORS}"
         )
     home = out / name(arguments.env, minimise=arguments.minimise, fine_tuned=arguments.start is not None)
-    kept = "the episodes that were played are kept, and --resume goes on with them"
+    kept = "the finished episodes are kept, and --resume continues with them"
     with output.usable(out), output.locked(out), output.kept(out, lambda: kept):
         if (home / SCHEDULER).exists() and not arguments.resume:
-            raise shell.UsageError(f"--out {out} holds {home.name}: go on with --resume, or name another folder")
+            raise shell.UsageError(f"--out {out} holds {home.name}: continue it with --resume, or name another folder")
         with workers() as idle:
             training = Training(task, out, arguments.jobs, console, idle)
             try:
@@ -67,24 +67,24 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def name(environment: str, *, minimise: str, fine_tuned: bool) -> str:
-    """Of the folder of a training."""
+    """Returns the name of a training's folder."""
     cost = "-cost" if minimise == "cost" else ""
     return f"minionsrl-scheduler{cost}{'-tuned' if fine_tuned else ''}-{environment}"
 
 
 class EpisodeFailed(Exception):
-    """A run of the workload has failed, so that nothing can be learned from it."""
+    """A run of the workload failed, so training cannot continue."""
 
 
 class Training:
-    """Plays episodes as cells, so that those that were played once are not played again.
+    """Plays episodes as cells, so that finished ones are read from the cache.
 
     Args:
       task: the workload.
-      out: the folder of all cells.
-      jobs: processes at once.
+      out: the results folder that holds the cells.
+      jobs: number of concurrent processes.
       console: to print on.
-      idle: processes that go on from one version of the scheduler to the next.
+      idle: processes to reuse from one version of the scheduler to the next.
     """
 
     def __init__(self, task: minionsrl.Task, out: Path, jobs: int, console: Console, idle: list[Worker]) -> None:
@@ -93,10 +93,10 @@ class Training:
         self.jobs = jobs
         self.console = console
         self.idle = idle
-        self.rows: list[dict[str, float]] = []  #: of the episodes so far.
+        self.rows: list[dict[str, float]] = []  #: one per episode so far.
 
     def run(self, start: Learned, arguments: argparse.Namespace, home: Path) -> None:
-        """Trains, and writes the scheduler after each time that it has learned."""
+        """Trains the scheduler, and writes it after each update."""
         objective = self.task.objective(arguments.minimise)
 
         def on_progress(progress: Progress, scheduler: Learned) -> None:
@@ -126,10 +126,10 @@ class Training:
         self.console.print(f"scheduler: {arguments.save or home / SCHEDULER}", markup=False)
 
     def play(self, scheduler: Learned, seeds: Sequence[int]) -> list[History]:
-        """The histories of runs under a scheduler.
+        """Runs the workload under a scheduler, once per seed, and returns the histories.
 
         Raises:
-          EpisodeFailed: if one has; says why, and where its log is.
+          EpisodeFailed: if a run failed; names the reason and the log.
         """
         contender = minionsrl.minions(minionsrl.LEARNED, scheduler, self.task.ppo)
         cells = [Cell(contender, self.task.workload, self.task.limits, seed) for seed in seeds]

@@ -1,4 +1,4 @@
-"""MinionsRL against its variants and its baselines: returns, decisions, and what it takes to reach the target."""
+"""MinionsRL against its variants and baselines: returns, decisions, and time and cost up to the target."""
 
 import csv
 from collections.abc import Mapping, Sequence
@@ -13,20 +13,20 @@ from experiments.tasks import minionsrl
 from experiments.toolkit import plots
 from experiments.toolkit.statistics import estimate
 
-DESCRIPTION = "returns over rounds and time, decisions over rounds, time and cost up to the target, beside the paper's"
+DESCRIPTION = "returns over rounds and time, decisions over rounds, time and cost up to the target, and the paper's"
 
 #: The variants of MinionsRL, in the order of their pictures.
 OWN = (minionsrl.LEARNED, minionsrl.FOR_COST, minionsrl.MAX, minionsrl.ADAPT)
 
 
 def _variants(environment: str) -> Sequence[Variant]:
-    """Each up to the same target, within the same budget."""
+    """Returns each system with the same target and budget."""
     minionsrl.check_goal(environment)
     return _of(minionsrl.task(environment), environment)
 
 
 def _papers_own(environment: str) -> Sequence[Variant]:
-    """The same with the paper's settings."""
+    """Returns each system with the paper's settings."""
     minionsrl.check_goal(environment)
     return _of(minionsrl.paper(environment), environment)
 
@@ -38,7 +38,7 @@ def _of(task: minionsrl.Task, environment: str) -> Sequence[Variant]:
 SIZES = {
     "smoke": Size(("CartPole-v1",), 8_192, 1),
     "small": Size(("CartPole-v1", "Hopper-v4", "HalfCheetah-v4"), 1_000_000, 10),
-    # Those that have a target here.
+    # The paper's environments that have a target in `GOALS`.
     "paper": Size(("Hopper-v4", "Humanoid-v4", "HalfCheetah-v4", "Qbert-v5"), 20_000_000, 5, _papers_own),
 }
 
@@ -54,7 +54,7 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
         returns = {"round": "round", "seconds": "virtual time (s)"}
         own = [curves[name] for name in OWN if name in curves]
         for kind, drawn in (("training", [*curves.values()]), ("ablation", own)):
-            if drawn:  # baselines alone may be asked for
+            if drawn:  # empty if only baselines were selected
                 path = out / f"{kind}_{environment}"
                 plots.learning(drawn, path, title=title, over=returns, window=limits.window)
         if own:
@@ -67,7 +67,10 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
 
 
 def spent(of: Sequence[Finished]) -> Sequence[str]:
-    """How many have reached the target, and what all have spent until then, or until they were ended."""
+    """Returns cells of a table: the runs that reached the target, and the estimates over all of them.
+
+    The estimates are of virtual seconds, both costs and the mean number of actors, each at the end of the run.
+    """
     reached = sum(_reached(one) for one in of)
     columns = ("seconds", "cost_pay_per_use", "cost_azure")
     spent = [str(estimate([one.history[-1][column] for one in of])) for column in columns]
@@ -77,14 +80,14 @@ def spent(of: Sequence[Finished]) -> Sequence[str]:
 
 
 def _reached(one: Finished) -> bool:
-    """Whether a run has ended with the target reached, by as many episodes as count, and within its budget."""
+    """Whether a run ended at the target return, over a full window of episodes, and within its budget."""
     limits, last = one.cell.budget, one.history[-1]
     within = last["cost_pay_per_use"] <= limits.cost
     return within and last["episodes"] >= limits.window and last["episode_return"] >= limits.target_return
 
 
 def _papers(environment: str, system: str) -> Sequence[str]:
-    """Of the paper's Table 2, means and deviations of five runs; CartPole is not in it."""
+    """Returns time and cost in the paper's Table 2, mean and deviation of five runs, or "" if it lacks them."""
     row = papers_table().get((environment.split("-")[0], system))
     if row is None:
         return ("", "")
@@ -92,7 +95,7 @@ def _papers(environment: str, system: str) -> Sequence[str]:
 
 
 def papers_table() -> Mapping[tuple[str, str], Mapping[str, str]]:
-    """Table 2 of the paper, by environment and system."""
+    """Reads Table 2 of the paper, by environment and system."""
     with Path(__file__).with_name("minionsrl_table2.csv").open(newline="") as file:
         return {(row["environment"], row["baseline"]): row for row in csv.DictReader(file)}
 

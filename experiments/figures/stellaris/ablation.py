@@ -1,4 +1,4 @@
-"""Stellaris without each of its parts, and without all of them."""
+"""Ablation of Stellaris: without asynchronous learners, the cap, the aggregation, and the last two."""
 
 import math
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ DESCRIPTION = "Stellaris without asynchronous learners, without the cap, and wit
 
 
 def _variants(environment: str) -> Sequence[Variant]:
-    """Gradients that are not aggregated are applied as they come. One learner has a GPU to itself."""
+    """Returns the ablations; without aggregation, gradients are applied on arrival. One learner has its own GPU."""
     as_they_come = {"aggregator": fully_asynchronous(capacity=2 * LEARNERS)}
     without: dict[str, dict[str, Any]] = {
         "Stellaris": {},

@@ -1,4 +1,4 @@
-"""Ways to aggregate the gradients of asynchronous learners, in the same system."""
+"""Compares aggregators of asynchronous learners' gradients in the same system."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,9 +12,9 @@ DESCRIPTION = "staleness-aware aggregation against softsync, stale-synchronous, 
 
 
 def _variants(environment: str) -> Sequence[Variant]:
-    """The bound of stale-synchronous learners and the group of softsync are half of the learners.
+    """Returns one variant per aggregator; softsync's group and stale-synchronous' bound are half the learners.
 
-    Each but the first is also run on the schedule of the first: there its functions wait, start and compute as long.
+    All but the first are also run on the recorded schedule of the first, with the same delays of every invocation.
     """
     half = LEARNERS // 2
     aggregators: dict[str, dict[str, Any]] = {

@@ -1,8 +1,8 @@
-"""How long the functions' bodies take on this machine, beside what the testbed assumes of the paper's.
+"""Compares the time of function bodies on this machine with the testbed's assumptions about the paper's hardware.
 
-Stellaris runs, and every body is timed where it runs: alone, on all cores. The percentiles of what it takes are written
-to `times.csv`, a column for each environment and function, which `delays.Empirical.from_csv` reads. The testbed's time
-over the median is the factor by which the paper's hardware is taken to differ: an assumption, as the time itself.
+Stellaris runs, and every body is timed while it runs alone on all cores. `times.csv` gets the percentiles of the times,
+one column per environment and function, in the format of `delays.Empirical.from_csv`. The factor between the testbed's
+time and the median is the assumed ratio between the paper's hardware and this machine.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,13 +31,13 @@ SIZES = {
         ("Hopper-v4", "Humanoid-v4", "Walker2d-v4", "Gravitar-v5", "SpaceInvaders-v5", "Qbert-v5"), 196_608, 1
     ),
 }
-#: What each function's body does.
+#: The work of each function's body.
 BODIES = {
     "actor": f"a fragment of {FRAGMENT} steps",
     "learner": "a gradient",
     "parameter": "an aggregation",
 }
-#: What the testbed says that it takes: of learners, alone on a GPU.
+#: The testbed's seconds for it; a learner's are those alone on a GPU.
 ASSUMED = {
     "actor": FRAGMENT * testbed.ENVIRONMENT_STEP,
     "learner": testbed.GRADIENT,
@@ -46,10 +46,10 @@ ASSUMED = {
 
 
 def _variants(environment: str) -> Sequence[Variant]:
-    """`tuned`'s Stellaris on functions that take no time but their bodies'."""
+    """Returns `tuned`'s Stellaris on functions whose virtual time is the measured time of their bodies."""
     (row,) = variants.of_stellaris(environment, {"measured": {}})
     functions = {
-        # An actor's time is that of a step, times its steps.
+        # The platform multiplies an actor's time by its steps, so the factor makes it a step's.
         name: FunctionSpec(Measured(1 / FRAGMENT if name == "actor" else 1.0), max_concurrency=spec.max_concurrency)
         for name, spec in row.contender.functions.items()
     }
@@ -57,7 +57,7 @@ def _variants(environment: str) -> Sequence[Variant]:
 
 
 def seconds(result: Finished) -> Mapping[str, NDArray]:
-    """How long the bodies took, by function: of the second half of the run, as the first one compiles."""
+    """Returns seconds of the bodies by function, from the second half of the invocations: the first half compiles."""
     calls = result.trace.invocations()
     times = {}
     for index, name in enumerate(calls.names):
@@ -68,7 +68,7 @@ def seconds(result: Finished) -> Mapping[str, NDArray]:
 
 
 def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
-    """The distributions as a file, a picture and a table."""
+    """Writes, draws and tabulates the distributions of the times."""
     times = {result.cell.environment: seconds(result) for result in results}
     percentiles = {
         f"{environment} {name}": np.percentile(took, range(101))

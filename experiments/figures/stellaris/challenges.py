@@ -1,4 +1,4 @@
-"""The paper's challenges: stale gradients, policies that move apart, and learners that come and go."""
+"""The paper's challenges: stale gradients, diverging policies, and a varying number of learners in use."""
 
 import itertools
 import math
@@ -19,14 +19,15 @@ DESCRIPTION = "staleness over rounds, divergence of the policies with and withou
 
 
 def _variants(environment: str) -> Sequence[Variant]:
-    """Stellaris as it is tuned, and without the cap."""
+    """Returns the tuned Stellaris, and one without the cap on ratios."""
     return variants.of_stellaris(environment, {"cap": {}, "no cap": {"rho": math.inf}})
 
 
 def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
-    """One divergence is that of a learner's policy from the behaviour policy, by `approximate_kl`.
+    """Draws staleness, two divergences and the learners in use, and shows a table of means.
 
-    The other is that of the policy that a batch has led to from the one that the batch before it led to, exactly.
+    "kl" is the divergence of the learners' policies from the behaviour policy, by `approximate_kl`. "policy_kl" is the
+    exact divergence between the policies after successive batches.
     """
     rows = []
     for environment, groups in study.by_environment(results).items():
@@ -69,7 +70,7 @@ def _summary(of: Sequence[Finished]) -> Sequence[str]:
 
 
 def _column(result: Finished, column: str) -> tuple[Any, Any]:
-    """Rounds, and what was in a column in those that had it; what came after the last round is none."""
+    """Returns the rounds with a finite value in a column, and the values; leaves out a row after the last round."""
     rounds = itertools.pairwise(({"round": 0.0}, *result.history))
     known = [
         row for before, row in rounds if row["round"] > before["round"] and math.isfinite(row.get(column, math.nan))
@@ -78,13 +79,13 @@ def _column(result: Finished, column: str) -> tuple[Any, Any]:
 
 
 def _in_use(result: Finished) -> tuple[Any, Any]:
-    """How many learner functions run, on average over each of 200 stretches of the run."""
+    """Returns the midpoints of 200 intervals of a run, and the mean number of running learner functions in each."""
     calls = result.trace.invocations()
     learners = calls.function == calls.names.index("learner")
     started, ended = calls.started[learners], calls.ended[learners]
     ran = np.isfinite(started) & np.isfinite(ended)
     edges = np.linspace(0.0, result.history[-1]["seconds"], 201)
-    # What all invocations have run together until each edge.
+    # The total running time of all invocations up to each edge.
     until = np.array([np.clip(np.minimum(ended[ran], edge) - started[ran], 0.0, None).sum() for edge in edges])
     return (edges[1:] + edges[:-1]) / 2, np.diff(until) / np.diff(edges)
 

@@ -1,4 +1,4 @@
-"""What the training runs cost under both bills, and what they cost up to the paper's target returns."""
+"""Costs of the training runs under both bills, in all and up to the paper's target returns."""
 
 import math
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from experiments.tasks.presets import TARGETS
 from experiments.toolkit import plots
 from experiments.toolkit.statistics import estimate
 
-DESCRIPTION = "cost of training under the demo's bill and by use, of Stellaris and of the systems it is compared with"
+DESCRIPTION = "cost of training under the demo's bill and by use, for Stellaris and the systems it is compared with"
 
 
 def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
@@ -32,7 +32,7 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
 
 
 def _cost_of(result: Finished, target: float) -> float | None:
-    """By use, up to a return; None if it was not reached."""
+    """Returns the cost by use up to a return, or None if the run did not reach it."""
     reached = (row["cost_pay_per_use"] for row in result.history if row["episode_return"] >= target)
     return next(reached, None)
 

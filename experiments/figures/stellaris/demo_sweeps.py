@@ -6,11 +6,13 @@ from experiments.study.study import Variant
 from experiments.tasks import presets
 from experiments.tasks.testbed import Assumed
 
-DESCRIPTION = "the same with the demo's settings, and over how a gradient's time grows with its samples"
+DESCRIPTION = (
+    "stellaris-sweeps with the demo's settings, and also over the growth of a gradient's time with its samples"
+)
 
 
 def _pair(environment: str, assumed: Assumed) -> tuple[Variant, Variant]:
-    """Both systems of the demo, whose baseline computes its gradients on four times as many samples."""
+    """Returns both systems of the demo; the baseline's gradients are on four times as many samples."""
     preset = presets.paper(environment, assumed)
     own, other = preset.contenders
     return Variant(own, preset.workload), Variant(other, preset.workload)

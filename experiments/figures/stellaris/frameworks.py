@@ -1,4 +1,4 @@
-"""The paper's comparison of frameworks, generated from `experiments.figures.stellaris.properties`."""
+"""Prints the paper's comparison of frameworks from `experiments.figures.stellaris.properties`."""
 
 import argparse
 from collections.abc import Sequence
@@ -9,12 +9,12 @@ from rich.table import Table
 
 from experiments.figures.stellaris.properties import PROPERTIES
 
-DESCRIPTION = "the paper's table of what the frameworks can do, and which system here stands for each"
+DESCRIPTION = "the paper's table of frameworks and their properties, with the system that stands for each"
 
 
 @dataclass(frozen=True)
 class Column:
-    """A property, as a heading."""
+    """A property and its heading."""
 
     field: str
     heading: str
@@ -30,7 +30,7 @@ HEADINGS = ("framework", *(column.heading for column in COLUMNS), "system here")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """It has none."""
+    """Adds no options."""
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -47,7 +47,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def rows() -> list[Sequence[str]]:
-    """A framework each: which of the properties it has, and its system here."""
+    """Returns one row per framework: its name, its properties, and its system."""
     found: list[Sequence[str]] = []
     for name, properties in PROPERTIES.items():
         entries = ("yes" if getattr(properties, column.field) else "no" for column in COLUMNS)

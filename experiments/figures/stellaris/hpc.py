@@ -1,8 +1,8 @@
 """Stellaris against PAR-RL on the paper's HPC testbed: 960 cores and 16 GPUs.
 
-The paper's settings there are not known. Assumptions: one actor a core; fragments of 16 steps, so that there are rounds
-enough; one learner a GPU, in both systems; one PPO for both, that of Hopper-v4 elsewhere, with minibatches of
-an eighth of a batch.
+The paper does not give its settings there. Assumptions: one actor per core; fragments of 16 steps, so that a run has
+enough rounds; one learner per GPU in both systems; one PPO for both, with the settings tuned on Hopper-v4 and
+minibatches of an eighth of a batch.
 """
 
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ SIZES = {
 
 
 def variants(environment: str, assumed: testbed.Assumed = testbed.ASSUMED) -> Sequence[Variant]:
-    """Both on the same workload; a learner has a GPU to itself."""
+    """Returns Stellaris and PAR-RL on the same workload, with one GPU per learner."""
     preset = presets.tuned(environment)
     own, _ = preset.contenders
     assert isinstance(own.system, Stellaris)
@@ -69,7 +69,7 @@ def variants(environment: str, assumed: testbed.Assumed = testbed.ASSUMED) -> Se
 
 
 def _reserved_prices() -> tuple[PriceSheet, PriceSheet]:
-    """The machines of the testbed by time, whatever the bill."""
+    """Returns both bills of the testbed's machines; each charges wall-clock time."""
     source = "the HPC testbed's machines by wall-clock time"
     machines = testbeds.stellaris_hpc().machines
     return PriceSheet("demo", machines=machines, source=source), PriceSheet(
@@ -78,7 +78,7 @@ def _reserved_prices() -> tuple[PriceSheet, PriceSheet]:
 
 
 def _serverless_prices() -> tuple[PriceSheet, PriceSheet]:
-    """As the demo bills, by duration, all machines; and by use, a learner function the price of its GPU."""
+    """Returns the demo's bill, for all machines by duration, and one by use, a learner at the price of a GPU."""
     machines = testbeds.stellaris_hpc().machines
     gpu = sum(machine.per_second for machine in machines.values() if "learner" in machine.runs) / GPUS
     demo = PriceSheet("demo", machines=machines, source="the authors' demo bills its run by duration")

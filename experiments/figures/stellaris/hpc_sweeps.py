@@ -5,7 +5,7 @@ from experiments.study import sweeps
 from experiments.study.study import Variant
 from experiments.tasks.testbed import Assumed
 
-DESCRIPTION = "the ratios against PAR-RL over stragglers, a gradient's time, and how that grows with its samples"
+DESCRIPTION = "the ratios against PAR-RL over stragglers, a gradient's time, and its growth with the samples"
 
 
 def _pair(environment: str, assumed: Assumed) -> tuple[Variant, Variant]:

@@ -1,4 +1,4 @@
-"""Where an invocation's time goes, by function: waiting, starting, running."""
+"""Latency breakdown of invocations by function: waiting, starting, running."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,18 +11,18 @@ from experiments.study.cells import Finished
 from experiments.study.study import Study, Variant
 from experiments.toolkit import plots
 
-DESCRIPTION = "latency of functions: being invoked, starting cold, and running with what is fetched and sent"
+DESCRIPTION = "latency of functions: invocation, cold start, and running time including transfers"
 
 PARTS = ("waiting", "starting", "running")
 
 
 def _variants(environment: str) -> Sequence[Variant]:
-    """Stellaris as it is tuned."""
+    """Returns Stellaris with its tuned settings."""
     return variants.of_stellaris(environment, {"Stellaris": {}})
 
 
 def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
-    """Means over all invocations of all seeds, in milliseconds."""
+    """Draws and tabulates means over the invocations of all seeds, in milliseconds."""
     rows = []
     for environment, groups in study.by_environment(results).items():
         (here,) = groups.values()

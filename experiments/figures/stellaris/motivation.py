@@ -1,4 +1,4 @@
-"""The paper's motivation: reward and cost of PPO, on reserved machines and on asynchronous serverless functions."""
+"""The paper's motivation: reward and cost of PPO on reserved machines and on asynchronous serverless functions."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,12 +21,12 @@ SIZES = {
     "small": Size(("Hopper-v4",), _STEPS, 10),
     "paper": Size(("Hopper-v4", "Humanoid-v4", "Walker2d-v4"), _STEPS, 10),
 }
-#: The demo shows the returns of evaluations by ten workers.
+#: The demo reports evaluations by ten workers.
 EVALUATION = Evaluation(every=1, episodes=10)
 
 
 def _variants(environment: str) -> Sequence[Variant]:
-    """The demo's Stellaris and its baseline."""
+    """Returns the demo's Stellaris and its baseline, with evaluations."""
     rows = variants.of_preset(paper(environment), ("synchronous", "stellaris"))
     return [row._replace(evaluation=EVALUATION) for row in rows]
 

@@ -1,4 +1,4 @@
-"""What the architectures can and cannot do: the paper's table, with the system here that stands for each framework."""
+"""The paper's table of related frameworks: their properties, and the system that stands for each of them."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -12,16 +12,16 @@ from stellaris.systems.stellaris import Stellaris
 
 
 class Properties(NamedTuple):
-    """A framework as the paper compares it, and which system here has its architecture."""
+    """The properties of a framework in the paper's table, and the system with its architecture."""
 
-    asynchronous_learners: bool  #: gradients are computed at once on different versions.
-    scalable_actors: bool  #: how many actors run, and are paid for, changes within a run.
-    on_and_off_policy: bool  #: it trains both kinds of algorithm.
-    serverless: bool  #: functions start on demand, and only their use is paid for.
-    system: type
+    asynchronous_learners: bool  #: learners compute gradients on different versions at the same time.
+    scalable_actors: bool  #: the number of actors that run, and are billed, changes within a run.
+    on_and_off_policy: bool  #: trains on-policy and off-policy algorithms.
+    serverless: bool  #: functions start on demand and are billed by use.
+    system: type  #: the class in `stellaris.systems`.
 
 
-#: By framework. Source: Stellaris (SC 2024), the table of related systems.
+#: Properties by framework. Source: Stellaris (SC 2024), the table of related systems.
 PROPERTIES: Mapping[str, Properties] = MappingProxyType(
     {
         "RLlib": Properties(False, False, True, False, Synchronous),

@@ -1,4 +1,4 @@
-"""From one function to a thousand: how fast experience comes, what it costs, and how stale gradients become."""
+"""Scaling from one function to a thousand: speed and cost of sampling, and staleness of gradients."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -17,11 +17,11 @@ from stellaris import staleness_aware
 from stellaris.systems import DataParallel, Stellaris
 
 DESCRIPTION = (
-    "speed, cost, staleness and return with 1 to 1,024 actors, whose fragments get shorter, and with 1 to 64 learners"
+    "speed, cost, staleness and return with 1 to 1,024 actors on shorter and shorter fragments, and 1 to 64 learners"
 )
 
-#: The batch stays that of the demo: more actors make shorter fragments of it, of 4,096 to 4 steps. Four of Stellaris'
-#: learners share a GPU, data-parallel ones have one each.
+#: The batch has the demo's size for every number of actors, so a fragment has from 4,096 down to 4 steps. Four of
+#: Stellaris' learners share a GPU; each data-parallel learner has its own.
 BATCH = ACTORS * FRAGMENT
 ACTOR_FUNCTIONS, LEARNER_FUNCTIONS = (1, 4, 16, 64, 256, 1024), (1, 4, 16, 64)
 SIZES = {
@@ -32,7 +32,7 @@ SIZES = {
 
 
 def _variants(environment: str) -> Sequence[Variant]:
-    """Stellaris and the synchronous system over actors; Stellaris and data-parallel learners over learners."""
+    """Returns Stellaris and the synchronous system over actors, and Stellaris and data-parallel over learners."""
     preset = presets.architectures(environment)
     rows = {row.name: row for row in preset.contenders}
     over_actors = [
@@ -48,13 +48,13 @@ def _variants(environment: str) -> Sequence[Variant]:
         Variant(_with_learners(rows[name], learners), preset.workload, curves.setting(name, "learners", learners))
         for learners in LEARNER_FUNCTIONS
         for name in ("stellaris", "data-parallel")
-        if name == "stellaris" or learners > 1  # alone there is nobody to reduce with
+        if name == "stellaris" or learners > 1  # a single learner has nothing to reduce
     ]
     return [*over_actors, *over_learners]
 
 
 def _with_learners(row: Contender, learners: int) -> Contender:
-    """The same system with more of them: the group that Stellaris waits for at most grows with it."""
+    """Returns a system with another number of learners; the largest group of Stellaris' aggregator grows with it."""
     system = row.system
     if isinstance(system, Stellaris):
         aggregator = staleness_aware(learners, decay=1.0, combine="sequential")
@@ -81,7 +81,7 @@ def _return(one: Finished) -> float:
     return curves.at(one, "episode_return")
 
 
-#: What is shown, by its label.
+#: The quantities of the picture and the table, by label.
 _FIGURES: Mapping[str, Callable[[Finished], float]] = {
     "steps per virtual second": _speed,
     "USD by use\nper million steps": _cost,
@@ -91,7 +91,7 @@ _FIGURES: Mapping[str, Callable[[Finished], float]] = {
 
 
 def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
-    """A picture and rows of a table over actors, and over learners."""
+    """Draws a picture over actors and one over learners, and shows one table of both."""
     rows = []
     for environment, groups in study.by_environment(results).items():
         caption = plots.caption(environment, results[0].cell.budget.steps, seeds=max(map(len, groups.values())))

@@ -1,4 +1,4 @@
-"""How much the decay d of the threshold, the truncation level rho and the smoothness v matter."""
+"""Sensitivity to the decay d of the threshold, the truncation level rho and the smoothness v."""
 
 import math
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ DECAYS, RHOS, SMOOTHNESSES = (0.8, 0.9, 0.99), (1.0, 1.2, 4.0), (1.0, 2.0, math.
 
 
 def _variants(environment: str) -> Sequence[Variant]:
-    """One at a time, around d = 1, rho = 2 and v = 3."""
+    """Returns variants that change one parameter each, around d = 1, rho = 2 and v = 3."""
     changes: dict[str, dict[str, Any]] = {"d = 1, rho = 2, v = 3": {}}
     changes |= {f"d = {d:g}": {"aggregator": _aggregator(decay=d)} for d in DECAYS}
     changes |= {f"rho = {rho:g}": {"rho": rho} for rho in RHOS}

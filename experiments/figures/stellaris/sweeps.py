@@ -11,7 +11,7 @@ _SYSTEMS = ("stellaris", "synchronous")
 
 
 def _pair(environment: str, assumed: Assumed) -> tuple[Variant, Variant]:
-    """Both systems of `tuned`, whose minibatches are of one size: how a gradient's time grows with it is no matter."""
+    """Returns both systems of `tuned`. Their minibatches have one size, so `growth` is not among the parameters."""
     own, other = presets.tuned(environment, assumed).contenders
     workload = presets.workload(environment)
     return Variant(own, workload), Variant(other, workload)

@@ -1,4 +1,4 @@
-"""Return over time and over steps, of each system on each environment: the paper's training curves and final bars."""
+"""The paper's training curves and final bars: return over time and over steps, by system and environment."""
 
 import statistics
 from collections.abc import Sequence
@@ -20,14 +20,14 @@ from stellaris.acting.rollout import Actors, start
 from stellaris.systems import Workload
 from stellaris.types import Versioned
 
-DESCRIPTION = "train every environment by Stellaris and by the systems that it is compared with"
+DESCRIPTION = "train Stellaris and the systems it is compared with on every environment"
 
 #: The systems that the paper compares, by their names in `presets`.
 SYSTEMS = ("synchronous", "asynchronous actors", "IMPACT", "stellaris", "MinionsRL-Max")
-#: What a variant is called that has the synchronous system's learning rate, after the system's name.
+#: Names variants with the synchronous system's learning rate, after the system's name.
 SHARED = "shared"
 
-#: Rounds of the untrained policy.
+#: Rounds that the untrained policy plays.
 _ROUNDS = 8
 
 
@@ -41,15 +41,15 @@ SIZES = {
 
 
 def tuned(environment: str) -> Sequence[Variant]:
-    """Each system as it was tuned."""
+    """Returns each system with its tuned settings."""
     rows = variants.of_preset(architectures(environment), SYSTEMS)
     return [*rows, Variant(minionsrl_max(environment), rows[0].workload)]
 
 
 def _variants(environment: str) -> Sequence[Variant]:
-    """Each system as it was tuned, and with the learning rate of the synchronous one where that is another.
+    """Returns each system with its tuned settings, and with the synchronous system's learning rate if that differs.
 
-    A shared rate is chosen for the synchronous system, and so biased against the others.
+    The shared rate was chosen for the synchronous system, so it is biased against the others.
     """
     rows = tuned(environment)
     rates = {row.name: row.contender.system.algorithm.learning_rate for row in rows}  # type: ignore[attr-defined]
@@ -58,7 +58,7 @@ def _variants(environment: str) -> Sequence[Variant]:
 
 
 def _at(rate: float, variant: Variant) -> Variant:
-    """With another learning rate."""
+    """Returns a variant with another learning rate."""
     row = variant.contender
     system: Any = row.system
     changed = replace(system, algorithm=replace(system.algorithm, learning_rate=rate))
@@ -66,7 +66,7 @@ def _at(rate: float, variant: Variant) -> Variant:
 
 
 def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
-    """A table of final returns, and for each environment a picture."""
+    """Shows a table of final returns and draws one picture per environment."""
     rows = []
     for environment, groups in study.by_environment(results).items():
         tuned = {name: of for name, of in groups.items() if not of[0].cell.setting}
@@ -81,7 +81,7 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
 
 
 def _untrained(workload: Workload) -> str:
-    """What a policy that has learned nothing comes to in training, over some rounds: nearly random actions."""
+    """Returns mean and standard error of the initial policy's training returns; its actions are nearly random."""
     env = envs.make(workload.environment, slots=workload.actors)
     policy = workload.make_policy(env.spec)
     version = PolicyVersion(policy.init(jax.random.key(0)), policy.statistics().normaliser())

@@ -1,4 +1,4 @@
-"""Where a factor comes from: from the demo's baseline to its Stellaris, one change at a time."""
+"""Decomposes the demo's gain: from its baseline to its Stellaris, one change at a time."""
 
 import itertools
 import math
@@ -30,7 +30,10 @@ Groups: TypeAlias = Mapping[str, Sequence[Finished]]
 
 
 def _variants(environment: str) -> Sequence[Variant]:
-    """Each is the one before it with one change; but the third has the first's passes again, in smaller minibatches."""
+    """Returns variants that each change one thing of the one before.
+
+    The exception is the third, which has the passes of the first, over smaller minibatches.
+    """
     preset = paper(environment)
     stellaris, baseline = preset.contenders
     batch = ACTORS * FRAGMENT
@@ -60,7 +63,7 @@ def _variants(environment: str) -> Sequence[Variant]:
 
 
 def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
-    """All as ratios to the baseline, seed by seed; and returns also to the change before."""
+    """Draws and shows ratios to the baseline, paired by seed; the table also has returns over the change before."""
     rows: list[Sequence[str]] = []
     for environment, groups in study.by_environment(results).items():
         if "baseline" not in groups:
@@ -89,7 +92,14 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
 
 
 def _ratios(groups: Groups, column: str, until: float, last: tuple[str, str] | None = None) -> dict[str, list[float]]:
-    """A column of each variant over that of the baseline, seed by seed; and Stellaris by another column."""
+    """Returns ratios of a column to the baseline's, paired by seed, per variant.
+
+    Args:
+      groups: finished runs by variant.
+      column: of the history.
+      until: the instant, in virtual seconds, at which the column is read.
+      last: label and column of one more entry, for the last variant.
+    """
     baseline = groups["baseline"]
     ratios = {name: curves.ratios(of, baseline, column, until) for name, of in groups.items()}
     if last is not None and _LAST in groups:

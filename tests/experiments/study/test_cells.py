@@ -199,7 +199,7 @@ def test_the_run_of_another(whole: Path, tmp_path: Path) -> None:
     """Is not believed under a name that is not its own."""
     other = tiny(seed=1)
     shutil.copytree(whole / "cells" / tiny().key, tmp_path / "cells" / other.key)
-    assert cells.damage(other, tmp_path) == "cell.json is not as it was written"
+    assert cells.damage(other, tmp_path) == "cell.json was changed after the run"
 
 
 def test_a_run_reaches_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

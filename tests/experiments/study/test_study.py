@@ -102,8 +102,8 @@ def test_what_was_changed_is_run_again(
     capsys.readouterr()
     assert run(declared(), tmp_path, "--resume")[0] == 0
     said = capsys.readouterr().out
-    assert "CartPole-v1 synchronous seed 0: cell.json is not as it was written: it is run again\n" in said
-    assert "CartPole-v1 synchronous seed 1: history.csv is not as it was written: it is run again\n" in said
+    assert "CartPole-v1 synchronous seed 0: cell.json was changed after the run: running it again\n" in said
+    assert "CartPole-v1 synchronous seed 1: history.csv was changed after the run: running it again\n" in said
     assert {name: (tmp_path / "own" / name).read_bytes() for name in unbroken} == unbroken
 
 
@@ -172,7 +172,7 @@ def test_what_is_asked_for() -> None:
     assert [(cell.setting, cell.budget.steps, cell.seed) for cell in cells] == [
         ("other", 500, seed) for seed in (7, 8, 9)
     ]
-    with pytest.raises(shell.UsageError, match="--variant third is none of: one, other"):
+    with pytest.raises(shell.UsageError, match="--variant third: unknown; choose one of one, other"):
         own.cells(arguments_of(own, "--variant", "third"))
     with pytest.raises(shell.UsageError, match="--env NoSuch-v0: "):
         own.cells(arguments_of(own, "--env", "NoSuch-v0"))
@@ -217,7 +217,7 @@ def test_only_one(tmp_path: Path) -> None:
     key = own.cells(arguments_of(own))[1].key
     assert run(declared(), tmp_path, "--only", key) == (0, [])
     assert (tmp_path / f"only-{key}" / "cell.json").exists()
-    with pytest.raises(shell.UsageError, match="--only 77 is none of this study's runs"):
+    with pytest.raises(shell.UsageError, match="--only 77: unknown run of this study"):
         run(declared(), tmp_path, "--only", "77")
 
 
@@ -255,7 +255,7 @@ def test_a_schedule_that_is_not_there(
     own = replaying("NoSuch-v0")
     assert own.main(arguments_of(own, "--out", str(tmp_path))) == 1
     said = capsys.readouterr().err
-    assert "again seed 0: the run whose schedule it repeats is not there" in said
+    assert "again seed 0: the run whose schedule it repeats is missing" in said
     (base, again) = own.cells(arguments_of(own))
     with pytest.raises(shell.UsageError, match=f"--only {again.key} repeats the schedule of {base.label}"):
         own.main(arguments_of(own, "--out", str(tmp_path), "--only", again.key))

@@ -96,7 +96,7 @@ def test_what_cannot_be_moved_into_place_is_not_thrown_away(tmp_path: Path, monk
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(Path, "replace", full)
-    with pytest.raises(OSError, match=r"No space left on device; what is not there is in .*\.unfinished-run"):
+    with pytest.raises(OSError, match=r"No space left on device; the missing files are in .*\.unfinished-run"):
         write(tmp_path, [1], "new")
     assert contents(tmp_path)[".unfinished-run/1.txt"] == "new"
 
@@ -107,7 +107,7 @@ def test_what_cannot_be_moved_into_place_is_not_thrown_away(tmp_path: Path, monk
         ({"1.txt": "mine"}, "holds 1.txt, not a file of any run that is recorded there"),
         (
             {"run.json": '{"numbers": [1]}', "1.txt": "", "2.txt": ""},
-            "holds 2.txt, not a file of the run that run.json",
+            "holds 2.txt, not a file of the run in run.json",
         ),
         ({"run.json": "{}"}, "holds run.json, not a file of any run"),
         ({"run.json": "[1]"}, "holds run.json"),

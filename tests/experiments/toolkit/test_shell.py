@@ -28,7 +28,7 @@ HEARING = (
 #: Says where it is, waits for a line, and goes on; what it computes are numbers, which it writes in two steps.
 COMMAND = """
 import os, pathlib, sys, time
-from experiments import shell
+from experiments.toolkit import shell
 
 shell.PATIENCE = 0.3
 
@@ -292,7 +292,7 @@ def test_a_full_device_ends_nothing(run: Callable[..., Running], tmp_path: Path)
         running = run(stdout=full.fileno())
         status, _, err = running.end()
     assert status == 1
-    assert err == "error: standard output: No space left on device: not all that was to be printed was\n"
+    assert err == "error: standard output: No space left on device: some output was lost\n"
     assert (tmp_path / "out").read_text() == "[1, 2]"
 
 
@@ -415,7 +415,11 @@ def test_a_defect_ends_the_process_with_a_traceback() -> None:
     """And status 1; `--help` with 0."""
     for code, status, said in (("1 / 0", 1, "ZeroDivisionError"), ("raise SystemExit(0)", 0, "")):
         ended = subprocess.run(
-            [sys.executable, "-c", f"from experiments import shell\ndef main():\n    {code}\nshell.start(main)"],
+            [
+                sys.executable,
+                "-c",
+                f"from experiments.toolkit import shell\ndef main():\n    {code}\nshell.start(main)",
+            ],
             cwd=ROOT,
             capture_output=True,
             text=True,

@@ -45,5 +45,5 @@ def test_intervals_cover() -> None:
 @pytest.mark.parametrize("tasks", [(), ([1.0], [])])
 def test_no_runs(tasks: tuple[list[float], ...]) -> None:
     """There is nothing to be said."""
-    with pytest.raises(ValueError, match="have no runs"):
+    with pytest.raises(ValueError, match="every task needs at least one run"):
         estimate(*tasks)

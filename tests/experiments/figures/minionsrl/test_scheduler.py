@@ -101,7 +101,8 @@ def test_it_is_resumed(trained: Path, capsys: pytest.CaptureFixture[str]) -> Non
     before = {name: (home / name).read_bytes() for name in ("scheduler.npz", "episodes.csv")}
     assert learn(trained) == 2
     assert (
-        capsys.readouterr().err == f"error: --out {trained} holds {HOME}: go on with --resume, or name another folder\n"
+        capsys.readouterr().err
+        == f"error: --out {trained} holds {HOME}: continue it with --resume, or name another folder\n"
     )
     assert learn(trained, "--resume") == 0
     assert Counted.seeds == ()
@@ -137,8 +138,8 @@ def test_options_that_cannot_be(tmp_path: Path, capsys: pytest.CaptureFixture[st
         (("--start", str(tmp_path / "none.npz")), "none.npz: [Errno 2] No such file"),
         (("--start", str(foreign)), f"--start {foreign}: {foreign} does not hold a scheduler: "),
         (("--start", str(wide)), f"--start {wide} decides for up to 5 actors, not 4"),
-        (("--env", "Pong-v9"), "--env Pong-v9: there are targets for CartPole-v1"),
-        (("--seed", str(2**31 - 2)), "--seed: 2147483646 and the 3 seeds from there on"),
+        (("--env", "Pong-v9"), "--env Pong-v9 has no target; choose one of CartPole-v1"),
+        (("--seed", str(2**31 - 2)), "--seed: 2147483646 and the 3 seeds from it"),
         (("--minimise", "energy"), "--minimise: invalid choice: 'energy'"),
         (("--episodes", "0"), "--episodes"),
     ):
