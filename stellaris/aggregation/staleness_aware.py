@@ -102,8 +102,8 @@ def staleness_aware(
 ) -> Aggregator:
     """Applies the whole queue, once it is fresh enough or full, weighted by staleness (Stellaris).
 
-    It is ready when the queue's mean staleness is at most `max_staleness * decay ** round`, or when it holds `group_size`
-    gradients. Each gradient weighs `max(staleness, 1) ** (-1 / smoothness)`.
+    It is ready when the queue's mean staleness is at most `max_staleness * decay ** round`, or when the queue holds
+    `group_size` gradients. Each gradient weighs `max(staleness, 1) ** (-1 / smoothness)`.
 
     Args:
       group_size: a queue of this many gradients is applied at any staleness; usually the number of learners.
