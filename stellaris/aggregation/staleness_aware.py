@@ -102,7 +102,7 @@ def staleness_aware(
 ) -> Aggregator:
     """Applies the whole queue, once it is fresh enough or full, weighted by staleness (Stellaris).
 
-    It is ready when the queue's mean staleness is at most `max_staleness * decay ** round`, or when it holds
+    It is ready when the queue's mean staleness is at most `max_staleness * decay ** round`, or when the queue holds
     `group_size` gradients. Each gradient weighs `max(staleness, 1) ** (-1 / smoothness)`.
 
     Args:

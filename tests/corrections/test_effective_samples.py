@@ -1,4 +1,4 @@
-"""The effective sample size against a loop over the weights; steps that shorten with it, by hand."""
+"""The effective sample fraction against a loop over the weights; steps that shorten with it, by hand."""
 
 import math
 

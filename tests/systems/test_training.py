@@ -179,8 +179,8 @@ def training(**options: Any) -> Any:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Stellaris("ppo"), r"algorithm='ppo' is no algorithm \(it has no optimizer, prepare, .*\): pass PPO"),
-        (lambda: Synchronous(PPO), r"algorithm=<class .*PPO'> is no algorithm \(that is a class\)"),
+        (lambda: Stellaris("ppo"), r"algorithm='ppo' is not an Algorithm: it lacks optimizer, prepare, .*\. Pass PPO"),
+        (lambda: Synchronous(PPO), r"algorithm=<class .*PPO'> is not an Algorithm: it is a class"),
         (lambda: Stellaris(PPO(clip=np.array(0.2))), r"algorithm=PPO\(.*\) cannot be hashed"),
         (lambda: Stellaris(learners=2.5), r"learners=2\.5 is not a whole number"),
         (lambda: Stellaris(aggregator="softsync"), r"aggregator='softsync' is not an Aggregator: use softsync\(2\)"),
