@@ -1,4 +1,4 @@
-"""What a scheduler is told of a run, and what it decides: how many actors sample in the next round."""
+"""The protocol of schedulers, which decide how many actors sample in the next round, and the states that they see."""
 
 import math
 from collections.abc import Sequence
@@ -10,27 +10,27 @@ import numpy as np
 
 
 class State(NamedTuple):
-    """What is known of a run before round `k`: MinionsRL's state `s_k`, and nothing else.
+    """The state of a run before round `k`, exactly MinionsRL's `s_k`.
 
-    Before the first round all but `round` and `budget` are 0.
+    Before the first round every field is 0 except `round` and `budget`.
 
     Source:
       MinionsRL (AAAI 2024), section "DRL-based Actor Scheduler": (k, L, R, D_KL, P^l, P^a, P, b).
     """
 
     round: float  #: k, from 1.
-    loss: float  #: the learner's, in the round before.
-    episode_return: float  #: mean return of the episodes that ended in the round before.
+    loss: float  #: of the learner in the last round.
+    episode_return: float  #: mean return of the episodes that ended in the last round.
     policy_kl: float  #: the divergence of the newest policy from the one before it, in nats.
-    learner_seconds: float  #: of the round before.
-    actor_seconds: float  #: of the round before, mean over its actors.
-    round_seconds: float  #: of the round before.
-    budget: float  #: USD that are left; infinite without a budget of cost.
+    learner_seconds: float  #: of the last round.
+    actor_seconds: float  #: of the last round, mean over its actors.
+    round_seconds: float  #: of the last round.
+    budget: float  #: USD left; infinite without a budget of cost.
 
 
 @runtime_checkable
 class Scheduler(Protocol):
-    """Decides how many actors sample in each round: a value, such as a frozen dataclass, that keeps nothing.
+    """Decides how many actors sample in each round: a stateless value, such as a frozen dataclass.
 
     Example:
       >>> from dataclasses import dataclass
@@ -43,15 +43,15 @@ class Scheduler(Protocol):
     """
 
     def decide(self, states: Sequence[State], *, most: int, key: jax.Array) -> int:
-        """How many actors.
+        """Returns the number of actors of the next round.
 
         Args:
-          states: before each round so far; the last is that of the round to be decided about.
-          most: actors that there are, `I_max`.
-          key: of this round, for a scheduler that draws.
+          states: one before each round so far, and last the one before the next round.
+          most: actors of the workload, `I_max`.
+          key: of this round, for random decisions.
 
         Returns:
-          A whole number in [1, most], of Python's, or a scalar of NumPy's or JAX's.
+          A whole number in [1, most]: a Python number, or a scalar of NumPy or JAX.
         """
 
 
@@ -106,17 +106,17 @@ def states_of(rounds: Sequence[Round], *, budget: float) -> list[State]:
 
 
 def decide_actors(scheduler: Scheduler, states: Sequence[State], *, most: int, key: jax.Array) -> int:
-    """What a scheduler decides, if that is possible.
+    """Returns a scheduler's decision as an int.
 
     Raises:
-      ValueError: if it is no whole number in [1, most]; names the scheduler, the number and the round.
+      ValueError: if it is not a whole number in [1, most]; names the scheduler, the number and the round.
 
     Example:
       >>> from stellaris.scheduling import Fixed
       >>> decide_actors(Fixed(40), [State(7, *[0.0] * 7)], most=32, key=jax.random.key(0))
       Traceback (most recent call last):
         ...
-      ValueError: Fixed(actors=40) decided for 40 actors in round 7: there are 1 to 32
+      ValueError: Fixed(actors=40) decided for 40 actors in round 7: expected a whole number from 1 to 32
     """
     actors: Any = scheduler.decide(states, most=most, key=key)
     scalar = isinstance(actors, jax.Array | np.ndarray | np.generic) and np.ndim(actors) == 0
@@ -124,12 +124,15 @@ def decide_actors(scheduler: Scheduler, states: Sequence[State], *, most: int, k
     whole = isinstance(number, Real) and not isinstance(number, bool) and math.isfinite(number) and number % 1 == 0
     if not whole or not 1 <= number <= most:
         raise ValueError(
-            f"{scheduler!r} decided for {actors!r} actors in round {states[-1].round}: there are 1 to {most}"
+            f"{scheduler!r} decided for {actors!r} actors in round {states[-1].round}: expected a whole number from 1 "
+            f"to {most}"
         )
     return int(number)
 
 
 def check_scheduler(scheduler: object) -> None:
-    """Raises a TypeError unless this can decide."""
+    """Raises a TypeError unless this is a scheduler."""
     if not isinstance(scheduler, Scheduler) or isinstance(scheduler, type):
-        raise TypeError(f"scheduler={scheduler!r} is no scheduler: pass one of stellaris.scheduling, such as Maximum()")
+        raise TypeError(
+            f"scheduler={scheduler!r} is not a scheduler: pass one of stellaris.scheduling, such as Maximum()"
+        )

@@ -45,8 +45,8 @@ class CentralInference(System):
 
     Raises:
       TypeError: if the algorithm or the scheduler has the wrong type.
-      ValueError: in a run, if the workload sets `restart` or `refresh`: actors have no policy to refresh, and keep
-        their environments. Or if there may be fewer containers than actors.
+      ValueError: in a run, if the workload sets `restart` or `refresh`: actors keep their environments, and the
+        central machine has the policy. Or if there may be fewer containers than actors.
       RuntimeError: in a run, if an actor's environment was lost a thousand times before its fragment was whole:
         containers do not live as long as a fragment takes.
 
@@ -72,7 +72,7 @@ class CentralInference(System):
         if workload.restart or workload.refresh is not None:
             raise ValueError(
                 f"restart={workload.restart}, refresh={workload.refresh}: with central inference actors keep their "
-                "environments and have no policy, so leave both at their defaults"
+                "environments and do not act themselves, so leave both at their defaults"
             )
         check_containers(session)
         fragments = session.fragments(IN_STEP)
@@ -91,6 +91,7 @@ class CentralInference(System):
             while (actor := fragments.start_actor()) is not None:
                 loop.sampling[actor] = _Rollout(fragments.noise())
                 _continue(session, loop, actor, steps[actor])
+            # One inference at a time, on all that have arrived: observations that arrive meanwhile share the next one.
             if loop.asking and not loop.answering:
                 loop.answering = loop.asking
                 loop.asking = []
@@ -197,6 +198,7 @@ def _observed(session: Session, fragments: Fragments, loop: _Loop, done: Invocat
         loop.asking.append(actor)
     else:
         del loop.sampling[actor]
+        # Actors are synchronous, so the newest version chose all actions of the fragment; it gives the values as well.
         fragments.deliver(done, _fragment(session.policy, rollout, session.platform.store.value(POLICY)))
 
 
@@ -216,6 +218,7 @@ def _fragment(policy: Policy, rollout: _Rollout, version: Any) -> Fragment:
         value=np.asarray(_values(policy, version, observation)),
         version=np.array(rollout.version, np.int32)[:, None],
     )
+    # Without the last observation, with which the next fragment starts: each is counted once.
     statistics = policy.statistics()
     if policy.normalise:
         statistics = Statistics.of(jax.tree.map(lambda column: column[:-1, 0], observation))
@@ -259,6 +262,7 @@ def _environment(env: VectorEnv) -> Function:
     """
 
     def batched(contexts: Sequence[Context], arguments: Sequence[tuple[Any, ...]]) -> list[_Outcome]:
+        # Unless the step is taken below.
         outcomes = [_Outcome(context.slot, context.state, stepped=False) for context in contexts]
         asked = []
         for i, (action, *seen) in enumerate(arguments):
@@ -266,6 +270,7 @@ def _environment(env: VectorEnv) -> Function:
             if action is not None and [state.environment, state.steps] == seen:
                 asked.append(i)
         if asked:
+            # One call steps all environments together.
             slots = np.array([contexts[i].slot for i in asked], np.int32)
             step = checked_step(env.step(slots, np.stack([arguments[i][0] for i in asked])), len(asked), env.spec)
             for row, i in enumerate(asked):

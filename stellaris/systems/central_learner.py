@@ -127,6 +127,7 @@ def run(
             if more := session.workload.actors - fragments.batch_size:
                 platform.prewarm("actor", more)
         prewarm = False  # this loop passes here several times a round
+        # The learner has one machine: the next batch waits until it is free.
         if loop.learning is None and (data := fragments.next_batch(algorithm, loop.params)):
             loop.learning = data
             platform.invoke("learner", learn, newest, loop.opt_state, data, work=len(data.indices))

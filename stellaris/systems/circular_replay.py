@@ -86,6 +86,8 @@ class CircularReplay(System):
                 loop.buffer.append(_Batch(taken))
                 session.round_over()
                 if len(loop.buffer) > self.buffer:
+                    # Under pressure of newer batches a batch may leave before its last turn. It stays in `learning`
+                    # if the learner has it.
                     oldest = loop.buffer.pop(0)
                     if oldest.turns == 0 and oldest is not loop.learning:
                         fragments.discard(oldest.fragments)

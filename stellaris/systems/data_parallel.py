@@ -33,7 +33,7 @@ class DataParallel(System):
 
     All actors sample. Then, for each minibatch, each learner computes the gradient on its shard. When the last learner
     is done, an all-reduce averages the gradients, weighted by the shards' transitions, and every learner takes the same
-    step. The parameters are therefore those of one learner on the whole minibatch, up to rounding.
+    step. One learner on the whole minibatch would get the same parameters, up to rounding.
 
     The platform must deploy `actor`, `learner` and `all_reduce`. The all-reduce is invoked with `work` = bytes per
     link: a ring sends `2 (N - 1) / N` times the bytes of a gradient over each link.
@@ -122,6 +122,7 @@ class DataParallel(System):
                     minibatch = loop.data.indices[loop.applied]
                     session.record.applied(done.number, staleness=0, steps=loop.data.learn(minibatch))
                     loop.applied += 1
+                    # The version is published once per batch: actors wait for all of it in any case.
                     if loop.data.left:
                         compute_gradients(loop)
                     else:
@@ -203,6 +204,7 @@ def _shard_gradient(
         return policy.apply(version._replace(params=params), observation)
 
     shard = algorithm.select(batch, indices)
+    # All learners have the same parameters, so that the cap would never bind.
     grads, metrics = gradient(algorithm, apply, version.params, shard, rho=math.inf, version=number)
     return grads, jnp.sum(shard.valid), metrics
 
@@ -226,6 +228,7 @@ def _all_reduce(algorithm: Algorithm) -> Function:
 def _stepped(
     gradients: Sequence[Tree], transitions: Sequence[Any], params: Tree, opt_state: Tree, *, algorithm: Algorithm
 ) -> tuple[Tree, Tree]:
+    # By transitions, not by shard: masked samples would give the shards different weights than the whole minibatch.
     share = jnp.stack([*transitions]) / jnp.maximum(sum(transitions), 1)
     mean = jax.tree.map(lambda *leaves: jnp.tensordot(share, jnp.stack(leaves), axes=1), *gradients)
     with jax.numpy_dtype_promotion("standard"):  # Adam's states mix types

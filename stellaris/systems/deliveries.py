@@ -67,7 +67,7 @@ class Deliveries:
     retries: dict[int, Invocation] = field(default_factory=dict)  #: the latest attempt of retried invocations, by key.
 
     def next(self, *, until: float = math.inf) -> Invocation | None:
-        """Returns the next invocation that completes or whose body raised; None if there is no such one by `until`.
+        """Returns the next invocation that completes or whose body raised; None if none does by `until`.
 
         Args:
           until: seconds of the platform's clock.

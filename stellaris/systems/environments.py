@@ -40,12 +40,13 @@ class Environments:
         self.spec = self._block(0).spec
 
     def __getstate__(self) -> dict[str, Any]:
-        """Returns what another process needs to make them: there each is a block of its own, since few are used."""
+        """Returns what another process needs to make them: there each block has one, since few are used."""
         return {"_new": self._new, "_seed": self._seed, "spec": self.spec, "_slots": self._starts[-1]}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._lock = threading.Lock()
+        # A process of the cluster holds few containers, so it makes one environment per block.
         self._starts = list(range(self.__dict__.pop("_slots") + 1))
         self._blocks = {}
         self._closed = False
@@ -56,6 +57,7 @@ class Environments:
         self.close()
         self._blocks = {}
         self._closed = False
+        # It follows from the run's seed and the number, so that a resumed run restarts as the uninterrupted one did.
         self._seed_now = int(np.random.SeedSequence([self._seed, number]).generate_state(1)[0] >> 1)
         self._block(0)
 
@@ -79,14 +81,14 @@ class Environments:
         with self._lock:  # bodies may step environments in several threads
             if number not in self._blocks:
                 if self._closed:
-                    raise IndexError(f"the environments {self.spec.name} are closed")
+                    raise IndexError(f"{self.spec.name} is closed")
                 first, end = self._starts[number : number + 2]
                 self._blocks[number] = self._new(slots=end - first, seed=self._seed_now + first)
             return self._blocks[number]
 
     def _by_block(self, slots: NDArray, do: Callable[[VectorEnv, NDArray, Any], Tree]) -> Tree:
         """Calls `do(block, slots within the block, their places in `slots`)`, and joins the results in order."""
-        if len(self._starts) == 2:
+        if len(self._starts) == 2:  # a single block, which checks the slots itself
             return do(self._block(0), slots, slice(None))
         slots = checked_slots(slots, self._starts[-1], self.spec)
         block = np.searchsorted(self._starts, slots, side="right") - 1
@@ -97,5 +99,6 @@ class Environments:
         ]
         if len(parts) == 1:
             return parts[0]
+        # The blocks' results follow one another; this brings them into the order of `slots`.
         order = np.argsort(np.concatenate(places))
         return jax.tree.map(lambda *arrays: np.concatenate(arrays)[order], *parts)

@@ -27,7 +27,7 @@ _LOSSES = 100
 
 
 class Fragments:
-    """Has actors sample fragments, keeps those that wait, and makes batches of them. See `Session.fragments`.
+    """Has actors sample fragments, keeps the waiting ones, and makes batches of them. See `Session.fragments`.
 
     Args:
       session: of the run.
@@ -96,6 +96,7 @@ class Fragments:
         """
         session, rollouts = self._session, self._rollouts
         piece = done.result() if fragment is None else fragment
+        # Before losses are found: the budget and the history count steps that were sampled, even if they are lost.
         session.state.steps += piece.steps
         session.record.sampled(done, piece)
         lost = rollouts.add(done.tag, piece, session.workload.fragment, session.version)
@@ -132,7 +133,7 @@ class Fragments:
         return taken
 
     def batch(self, algorithm: Algorithm, fragments: Sequence[Waiting], target: PolicyVersion) -> LearnerBatch:
-        """Makes a batch of fragments, shuffled by a key of its own.
+        """Makes a batch of fragments, shuffled by a new key.
 
         Args:
           algorithm: prepares the batch.
@@ -166,12 +167,14 @@ class Fragments:
     def _invoke(self, actor: int) -> None:
         """Has an actor sample once."""
         session = self._session
+        # One program for all, or one for each.
         act = self._programs[actor % len(self._programs)]
         newest, number = session.platform.store.latest(POLICY), self._next_number()
         session.platform.invoke(session.acts, act, newest, number, work=session.workload.steps_at_once, tag=actor)
 
     def _next_number(self) -> int:
         """Returns the number of the next invocation, from which its noise follows."""
+        # A retry keeps its arguments, and so its number: it samples with the same noise.
         self._rollouts.begun += 1
         return self._rollouts.begun - 1
 
@@ -185,8 +188,8 @@ def check_containers(session: "Session") -> None:
     most, actors = session.platform.functions[session.acts].max_concurrency, session.workload.actors
     if most is not None and most < actors:
         raise ValueError(
-            f"max_concurrency={most} of {session.acts!r} is below actors={actors}, each of which needs a container for "
-            f"its environment: raise max_concurrency to at least {actors}"
+            f"max_concurrency={most} of {session.acts!r} is below actors={actors}: each actor needs a container for its "
+            f"environment, so raise max_concurrency to at least {actors}"
         )
 
 

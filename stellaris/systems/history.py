@@ -20,7 +20,7 @@ from stellaris.systems.record import AGE, LAG, METRIC, POLICY
 Row: TypeAlias = Mapping[str, float]
 #: Default number of last episodes whose mean return is reported; `Budget(window=...)` overrides it.
 WINDOW = 100
-#: Events after which the history gets a last row, even if no round is declared over.
+#: Events that the history tells of: if one follows the last round, the history gets a last row.
 _NEWS = frozenset(("sampled", "episode", "published", "staleness", "dropped_gradient"))
 #: Events whose mean over a round is a column, with the column's name.
 _MEANS = {
@@ -185,7 +185,7 @@ class Reader:
                 self._episodes += 1
                 self._round[event].append(value)
                 self._recent.append(value)
-            elif event == "staleness":
+            elif event == "staleness":  # one per applied gradient
                 self._gradients += 1
                 self._round[event].append(value)
             elif event in _SUMS:

@@ -64,7 +64,7 @@ class PendingGradients:
         return bool(_ready(aggregator, self.queue, clock, round))
 
     def pop(self, aggregator: Aggregator, clock: int, round: int) -> Popped:
-        """Takes out the gradients that the aggregator applies now, and those that it drops before them."""
+        """Takes out the gradients that the aggregator applies now, and drops the stale ones before them."""
         update, self.queue = _pop(aggregator, self.queue, clock, round)
         # One transfer for all three: each would wait for the device by itself.
         dropped, count, staleness = jax.device_get((update.dropped, update.count, update.staleness))

@@ -50,7 +50,7 @@ class Group:
 
 
 def actor(policy: Policy, env: VectorEnv, length: int, key: jax.Array, *, restart: bool = False) -> Function:
-    """Returns the actor function, `(Versioned, number) -> Fragment`, where the number says which noise its actions have.
+    """Returns the actor function, `(Versioned, number) -> Fragment`; the number selects the noise of its actions.
 
     Args:
       policy: whose versions act.
@@ -133,7 +133,9 @@ def _gradient(
 
 
 def whole_batch(algorithm: Algorithm, policy: Policy) -> Function:
-    """Returns the synchronous learner: `(Versioned, optimizer state, LearnerBatch) -> (params, optimizer state, metrics)`.
+    """Returns the learner of whole batches.
+
+    Its signature is `(Versioned, optimizer state, LearnerBatch) -> (params, optimizer state, metrics)`.
 
     It computes and applies the gradients of a batch one after the other.
     """

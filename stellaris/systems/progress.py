@@ -61,7 +61,7 @@ class Progress:
 
     @property
     def reported(self) -> int:
-        """The number of the last round that has a row in the history; 0 if there is no row."""
+        """The number of the last round that has a row in the history; 0 before the first."""
         return int(self.history[-1]["round"]) if self.history else 0
 
     @property
@@ -73,6 +73,7 @@ class Progress:
         """Evaluates if it is time to, and adds the row of round `number` to the history."""
         if self._evaluation is not None and number % self._evaluation.every == 0:
             self._evaluate(number, self._evaluation.episodes)
+        # After the evaluation, whose return then belongs to this round.
         self._record.round_over(number)
         for row in self.read():
             if self._on_progress is not None:
@@ -102,6 +103,7 @@ class Progress:
         last = self.history[-1]
         if self._sheet and last[f"cost_{self._sheet}"] >= self.budget.cost:
             return False
+        # Only with a full window: a few lucky episodes would reach the target.
         return not (self._reader.full_window and last["episode_return"] >= self.budget.target_return)
 
     def check_first_round(self) -> None:

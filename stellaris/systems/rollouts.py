@@ -115,7 +115,7 @@ class Rollouts:
         lost_steps = 0
         pieces = self.pieces.pop(actor, [])
         if pieces and (piece.slot, piece.environment, piece.first) != pieces[-1].follows:
-            # Another environment, or a later step of the same: the pieces do not lead to this one.
+            # Another environment, or steps in between whose message was lost: the pieces do not lead here.
             lost_steps = sum(lost.steps - lost.resets for lost in pieces)
             self.lost[actor] = self.lost.get(actor, 0) + 1
             pieces = []

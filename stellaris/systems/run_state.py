@@ -34,9 +34,7 @@ class RunState:
     steps: int = 0  #: environment steps delivered, which the budget limits.
     restarts: int = 0  #: of the environments: one per checkpoint.
     compared: PolicyVersion | None = None  #: the version that the last batch led to.
-    sample: Tree = (
-        None  #: observations of a batch that was learned from after `compared`; None if there is no such batch.
-    )
+    sample: Tree = None  #: observations of the last batch, until a version that it led to is published.
     handled: Handled = field(default_factory=Handled)  #: idempotency keys of completions that were handed out.
     retries: dict[int, Invocation] = field(default_factory=dict)  #: the latest attempt of each retried invocation.
 

@@ -141,7 +141,7 @@ class Session:
             return first()
         self.state.restore(saved)
         self._deliveries = Deliveries(self.platform, self.state.handled, self.state.retries)
-        self.progress.read()
+        self.progress.read()  # the restored trace has the rows so far
         loop: T = self.state.loop
         return loop
 
@@ -205,7 +205,7 @@ class Session:
         """Reports a round that is over and saves the run if that is due; returns whether there is budget left."""
         before, now = self.progress.reported, self.round
         if now > before:
-            # Not in `round_over`: only now has the system handled its last event, so that rows and state are consistent.
+            # Not in `round_over`: only now has the system handled its last event completely.
             self.progress.report(now)
             if self._checkpointing.due(before, now):
                 self.state.loop = loop
@@ -223,6 +223,7 @@ class Session:
         if state.compared is None:
             state.compared = version
         elif state.sample is not None:
+            # Only the first version after a batch: the later ones of Stellaris belong to the next batch.
             self.record.diverged(float(_divergence(self.policy, version, state.compared, state.sample)))
             state.compared, state.sample = version, None
         return state.version
@@ -241,7 +242,7 @@ class Session:
     def unused(
         self, *, gradients: int = 0, batches: Sequence[LearnerBatch] = (), fragments: Sequence[Waiting] = ()
     ) -> None:
-        """Records gradients in a queue, and batches and fragments taken but not completely learned from. Call it last."""
+        """Records queued gradients, and batches and fragments that were not learned from. Call it at the end."""
         steps = unlearned(batches) + sum(waiting.transitions for waiting in fragments)
         self.record.unused(gradients=gradients, steps=self.state.rollouts.unlearned + steps)
 

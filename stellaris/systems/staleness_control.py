@@ -20,7 +20,7 @@ class Age(NamedTuple):
 class StalenessControl:
     """Limits which rollouts may start and which fragments are kept; the oldest kept fragments are learned from first.
 
-    The limits act together; by default there is no limit. With `B` fragments per batch:
+    The limits act together; by default all are infinite. With `B` fragments per batch:
 
     * `pace=η`: a rollout may start only while `accepted + running < (η + learned + 1) B`, where `learned` counts the
       batches that have been learned from. At most η + 1 batches are under way or waiting at any time. Actors wait, and

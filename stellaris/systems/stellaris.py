@@ -93,6 +93,7 @@ class Stellaris(System):
         loop = session.begin(first)
         while True:
             fragments.sample()
+            # One batch at a time: the next is prepared by parameters that have learned from most of this one.
             if not loop.tasks and (data := fragments.next_batch(self.algorithm, loop.params)):
                 loop.tasks.extend(data.minibatches)
                 session.round_over()
@@ -101,8 +102,8 @@ class Stellaris(System):
             startable = []
             if loop.tasks:
                 startable = [i for i in loop.free if aggregator.admit(pending.queue, i, loop.clock)]
-            # No more gradients can arrive: no learner runs, and none can start, or the queue has no room for its
-            # gradient. The aggregator must then take what there is, even if it would wait for more.
+            # More gradients cannot arrive: all learners are idle, and none can start, or the queue is full.
+            # The aggregator must then take what there is, even if it would wait for more.
             stalled = not loop.running and (not startable or len(pending) == pending.capacity)
             # Before learners start: popping makes room in the queue for their gradients.
             may_update = pending and not loop.updating
@@ -120,7 +121,9 @@ class Stellaris(System):
                     platform.invoke("parameter", update_policy, group, loop.params, loop.opt_state)
                     loop.updating = True
                 elif popped.dropped:
-                    _learned(session, loop)  # no gradient was applied, so no version follows
+                    # Learned from, so that the control admits more rollouts; without an applied gradient no version
+                    # follows.
+                    _learned(session, loop)
                     continue
 
             # Running learners have their place in the queue reserved: every gradient that is computed fits.
@@ -173,7 +176,7 @@ class _Loop:
 
 
 def _finish(session: Session, loop: _Loop, data: LearnerBatch) -> None:
-    """Finishes a batch that has no gradient left; transitions that no applied gradient has seen are discarded."""
+    """Finishes a batch after its last gradient; transitions that no applied gradient has seen are discarded."""
     if data.left:
         return
     if unseen := data.unlearned:

@@ -26,4 +26,4 @@ class System:
 
     def run(self, session: Session) -> None:
         """Runs the event loop until `session.next_completion()` returns None."""
-        raise NotImplementedError(f"{type(self).__name__} has no event loop: define run(self, session)")
+        raise NotImplementedError(f"{type(self).__name__} does not define run(self, session), its event loop")

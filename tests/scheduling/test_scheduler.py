@@ -141,7 +141,8 @@ def test_a_whole_number_is_one_whatever_its_type(number: Any) -> None:
 def test_an_impossible_decision_is_named(number: Any, unchecked: None) -> None:
     """With the scheduler, what it decided, and the round."""
     with pytest.raises(
-        ValueError, match=r"^Deciding\(what=.*\) decided for .* actors in round 7: there are 1 to 32$"
+        ValueError,
+        match=r"^Deciding\(what=.*\) decided for .* actors in round 7: expected a whole number from 1 to 32$",
     ) as error:
         decide_actors(Deciding(number), [state(7)], most=32, key=KEY)
     assert f"decided for {number!r} actors" in str(error.value)
@@ -158,5 +159,5 @@ def test_what_is_a_scheduler(scheduler: Any) -> None:
 @pytest.mark.parametrize("scheduler", [Fixed, 3, None, "maximum", lambda states: 1])
 def test_what_is_none(scheduler: Any, unchecked: None) -> None:
     """A class is not, which has a method of that name too."""
-    with pytest.raises(TypeError, match=r"scheduler=.* is no scheduler: pass one of stellaris.scheduling"):
+    with pytest.raises(TypeError, match=r"scheduler=.* is not a scheduler: pass one of stellaris.scheduling"):
         check_scheduler(scheduler)

@@ -62,7 +62,7 @@ def test_errors(limits: dict[str, Any], error: type[Exception], message: str) ->
 @pytest.mark.parametrize("system", [Stellaris, AsynchronousActors])
 def test_systems_say_what_is_no_control(system: Any) -> None:
     """Before a run begins."""
-    with pytest.raises(TypeError, match=r"control=3 is no StalenessControl: pass StalenessControl\(pace=1\)"):
+    with pytest.raises(TypeError, match=r"control=3 is not a StalenessControl: pass StalenessControl\(pace=1\)"):
         system(control=3)
 
 
