@@ -84,7 +84,7 @@ class Stepped:
 
 @dataclass(frozen=True)
 class Adapt:
-    """Actors in proportion to the return: `clip(1, J_k / J * I_max, I_max)`, where `J_k` is the last rounds' mean.
+    """Actors in proportion to return: `clip(1, J_k / J * I_max, I_max)`, where `J_k` is the last rounds' mean.
 
     The number is rounded down. The first round has one actor, because no return is known yet.
 

@@ -112,8 +112,8 @@ class Objective:
         rounds = rounds_of(history, self.sheet)
         if not rounds:
             raise ValueError(
-                f"a history of {len(history)} rows lacks a complete round that a scheduler decided about: allow the run "
-                "a larger budget"
+                f"a history of {len(history)} rows lacks a complete round that a scheduler decided about: allow the "
+                "run a larger budget"
             )
         return rounds
 

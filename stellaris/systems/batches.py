@@ -109,7 +109,7 @@ def batch_of(
     indices = np.asarray(_shuffled(key, batch, algorithm=algorithm))
     # A copy, because the NumPy view of a device array is read-only.
     unseen = np.array(_transitions(batch, algorithm=algorithm, items=int(indices.max()) + 1))
-    # Batches of one width have the same rows, of which those without transitions are removed below.
+    # Taken before empty minibatches are removed below: it is equal for all batches of one width.
     rows = None if width is None else len(indices)
     if width is not None and len(fragments) < width:
         indices = _without_empty(indices, unseen)

@@ -78,6 +78,7 @@ class CentralInference(System):
         fragments = session.fragments(IN_STEP)
         newest = platform.store.latest(POLICY)
         step = _environment(session.env)
+        # One program per actor, so that each keeps a container, where its environment is.
         steps = [session.program(f"step {i}", programs.for_one_actor(step)) for i in range(workload.actors)]
         infer = session.program("infer", _inference(session.policy))
         learn = session.program("learn", programs.whole_batch(self.algorithm, session.policy))
@@ -91,7 +92,7 @@ class CentralInference(System):
             while (actor := fragments.start_actor()) is not None:
                 loop.sampling[actor] = _Rollout(fragments.noise())
                 _continue(session, loop, actor, steps[actor])
-            # One inference at a time, on all that have arrived: observations that arrive meanwhile share the next one.
+            # One inference at a time, on every observation so far: later ones share the next.
             if loop.asking and not loop.answering:
                 loop.answering = loop.asking
                 loop.asking = []
@@ -169,11 +170,12 @@ def _continue(session: Session, loop: _Loop, actor: int, step: Function) -> None
     """Has an actor take its chosen action; without one, has it report its environment, or asks for an action."""
     rollout = loop.sampling[actor]
     known = loop.environments.get(actor)
-    if len(rollout.action) > len(rollout.outcome):
+    if len(rollout.action) > len(rollout.outcome):  # an action was chosen that is not taken yet
         assert known is not None
         state = known.state
         session.platform.invoke("actor", step, rollout.action[-1], state.environment, state.steps, tag=actor)
     elif known is None:
+        # The first time the actor only reports its environment, so there is no step to compute.
         session.platform.invoke("actor", step, None, 0, 0, work=0.0, tag=actor)
     else:
         rollout.observation.append(known.state.observation)
@@ -297,6 +299,7 @@ def _taken(context: Context, step: Step, row: int) -> _Outcome:
     total = before.episode_return + (float(reward) if valid else 0.0)
     length = before.episode_length + valid
     context.state = ActorState(
+        # A copy: a view would keep the observations of all environments alive.
         observation=jax.tree.map(lambda column: column[row].copy(), step.observation),
         ended=ended,
         episode_return=0.0 if ended else total,

@@ -108,7 +108,7 @@ class DataParallel(System):
                 case "learner":
                     loop.shards[done.tag] = done.result()
                     session.record.metrics(done, loop.shards[done.tag].metrics)
-                    if len(loop.shards) == n:
+                    if len(loop.shards) == n:  # the barrier: all wait for the slowest
                         shards = [
                             loop.shards[learner] for learner in range(n)
                         ]  # in order, so that the sum rounds the same
@@ -193,7 +193,7 @@ def _shard_learner(algorithm: Algorithm, policy: Policy) -> Function:
         )
         return _Gradient(grads, transitions, programs.on_host(metrics, context, number))
 
-    return Function(body, upload=0)
+    return Function(body, upload=0)  # the all-reduce transfers the gradient
 
 
 @functools.partial(jax.jit, static_argnames=("algorithm", "policy"))
@@ -228,7 +228,7 @@ def _all_reduce(algorithm: Algorithm) -> Function:
 def _stepped(
     gradients: Sequence[Tree], transitions: Sequence[Any], params: Tree, opt_state: Tree, *, algorithm: Algorithm
 ) -> tuple[Tree, Tree]:
-    # By transitions, not by shard: masked samples would give the shards different weights than the whole minibatch.
+    # Weighted by transitions, as in the whole minibatch: masked samples differ in number between shards.
     share = jnp.stack([*transitions]) / jnp.maximum(sum(transitions), 1)
     mean = jax.tree.map(lambda *leaves: jnp.tensordot(share, jnp.stack(leaves), axes=1), *gradients)
     with jax.numpy_dtype_promotion("standard"):  # Adam's states mix types

@@ -80,7 +80,7 @@ class Deliveries:
                 self.platform.trace.append(
                     self.platform.now, "dropped", function=done.function, invocation=done.number, value=1.0
                 )
-            elif done.status in RETRIABLE:
+            elif done.status in RETRIABLE:  # not a body that raised: it would raise again
                 again = self.platform.retry(done)
                 self.retries[done.key] = again
                 self.handled.add(again.number)  # the retry keeps the first attempt's key, so no key equals its number

@@ -188,8 +188,8 @@ def check_containers(session: "Session") -> None:
     most, actors = session.platform.functions[session.acts].max_concurrency, session.workload.actors
     if most is not None and most < actors:
         raise ValueError(
-            f"max_concurrency={most} of {session.acts!r} is below actors={actors}: each actor needs a container for its "
-            f"environment, so raise max_concurrency to at least {actors}"
+            f"max_concurrency={most} of {session.acts!r} is below actors={actors}: each actor needs a container "
+            f"for its environment, so raise max_concurrency to at least {actors}"
         )
 
 

@@ -66,6 +66,7 @@ def actor(policy: Policy, env: VectorEnv, length: int, key: jax.Array, *, restar
     def batched(contexts: Sequence[Context], arguments: Sequence[tuple[Any, ...]]) -> list[Fragment]:
         versions, numbers = zip(*arguments, strict=True)
         slots = [context.slot for context in contexts]
+        # Restarting resets here and not in `init`: a container serves many fragments.
         states = [start(env, context.slot) if restart else context.state for context in contexts]
         padded = np.resize(
             np.array(numbers, np.uint32), 1 << (len(numbers) - 1).bit_length()
@@ -78,7 +79,7 @@ def actor(policy: Policy, env: VectorEnv, length: int, key: jax.Array, *, restar
     def body(context: Context, version: Versioned, number: int) -> Fragment:
         return batched([context], [(version, number)])[0]
 
-    nbytes = fragment_bytes(policy, length)
+    nbytes = fragment_bytes(policy, length)  # declared ahead: an invocation's duration is known before its result
     init = None if restart else lambda slot, key: start(env, slot, key)
     return Function(body, init=init, batched=batched, upload=nbytes)
 

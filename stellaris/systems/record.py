@@ -55,7 +55,7 @@ class Record:
     def lost(self, done: Invocation, *, steps: int, episode: int) -> None:
         """Records the loss of an environment: the steps of an unfinished fragment and of an unfinished episode."""
         for event, value in (("lost_steps", steps), ("lost_episode", episode)):
-            if value:
+            if value:  # most fragments lose nothing, and need no row
                 self._write(event, value, done)
 
     def discarded(self, steps: int) -> None:
@@ -112,7 +112,7 @@ class Record:
 
     def diverged(self, divergence: float) -> None:
         """Records the divergence of the newest policy from the one before the last batch; nothing if it is NaN."""
-        if not math.isnan(divergence):
+        if not math.isnan(divergence):  # distributions without `kl_divergence`
             self._write("policy_kl", divergence)
 
     def unused(self, *, gradients: int, steps: int) -> None:

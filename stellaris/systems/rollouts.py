@@ -131,7 +131,7 @@ class Rollouts:
             self.delivered += 1
             self.accepted += 1
             self.running -= 1
-            self.parked.append(actor)
+            self.parked.append(actor)  # last, so that actors take turns where the control admits few
         return Lost(lost_steps, cut)
 
     def discard(self, control: StalenessControl, version: int) -> list[Waiting]:

@@ -223,7 +223,7 @@ class Session:
         if state.compared is None:
             state.compared = version
         elif state.sample is not None:
-            # Only the first version after a batch: the later ones of Stellaris belong to the next batch.
+            # Only versions that complete a batch are compared: Stellaris publishes others in between.
             self.record.diverged(float(_divergence(self.policy, version, state.compared, state.sample)))
             state.compared, state.sample = version, None
         return state.version

@@ -100,6 +100,7 @@ def train(
         _check_system(system, platform)
         _check_prices(prices, budget, platform)
         _check_checkpoints(checkpoints, resume, platform)
+        # There may be more slots than actors: prewarmed and provisioned containers have one as well.
         slots = platform.slots(system.acts, concurrent=workload.actors)
         env = Environments(workload, slots, seed, threads, grows=system.scheduler is not None)
         environments.enter_context(contextlib.closing(env))
@@ -116,6 +117,7 @@ def train(
             seed=seed,
             on_progress=on_progress,
         )
+        # Compared when the run is resumed. Neither budget nor threads are in it: both may change.
         configuration = describe(
             {"system": system, "workload": workload, "evaluation": evaluation, "prices": prices, "seed": seed}
         )

@@ -128,6 +128,7 @@ class Budget:
             if not isinstance(limit, Real):
                 raise TypeError(f"{name}={limit!r} is not a number")
         checks.whole(at_least=1, window=self.window)
+        # NaN compares false, so it would pass the checks below.
         if math.isnan(self.target_return):
             raise ValueError("target_return=nan is never reached: leave it out for no target")
         for name in ("steps", "seconds", "cost"):

@@ -21,7 +21,10 @@ from stellaris.systems import Budget, Workload
         (lambda: Budget(cost=-1.0), r"cost=-1\.0 is not positive"),
         (lambda: Budget(target_return=5.0), r"a target alone may never be reached"),
         (lambda: Budget(steps=99, target_return=5.0), r"target_return=5\.0 is never reached in steps=99"),
-        (lambda: Budget(steps=9, target_return=5.0, window=10), r"never reached in steps=9.* return of 10 episodes"),
+        (
+            lambda: Budget(steps=9, target_return=5.0, window=10),
+            r"never reached in steps=9.* return of window=10 episodes",
+        ),
         (lambda: Budget(steps=9, window=0), r"window=0 is below 1"),
     ],
 )
@@ -58,7 +61,7 @@ class _Thing:
     [
         ({"refresh": 3}, "refresh=3 does not divide fragment=16"),
         ({"refresh": 0}, "refresh=0 is below 1"),
-        ({"refresh": 4, "restart": True}, "refresh=4: with restart=True every piece would begin anew"),
+        ({"refresh": 4, "restart": True}, "refresh=4: with restart=True every piece would start a new episode"),
     ],
 )
 def test_actors_settings(changes: dict[str, Any], message: str) -> None:
