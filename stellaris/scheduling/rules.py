@@ -96,8 +96,8 @@ class Adapt:
       ValueError: if `target` is not positive, or `window` below 1.
 
     Source:
-      MinionsRL (AAAI 2024), the variant MinionsRL-Adapt, whose window has five rounds. Its formula has a sum, its text
-      a mean; this is the mean.
+      MinionsRL (AAAI 2024), the variant MinionsRL-Adapt, with a window of five rounds. Its formula is a sum, its text a
+      mean; this is the mean.
 
     Example:
       >>> states = [State(k, 0.0, 10.0 * k, *[0.0] * 5) for k in range(1, 5)]

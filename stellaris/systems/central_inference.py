@@ -175,7 +175,7 @@ def _continue(session: Session, loop: _Loop, actor: int, step: Function) -> None
         state = known.state
         session.platform.invoke("actor", step, rollout.action[-1], state.environment, state.steps, tag=actor)
     elif known is None:
-        # The first time the actor only reports its environment, so there is no step to compute.
+        # The first time the actor only reports its environment, so the step's compute time is 0.
         session.platform.invoke("actor", step, None, 0, 0, work=0.0, tag=actor)
     else:
         rollout.observation.append(known.state.observation)

@@ -62,7 +62,7 @@ class Session:
       record: notes what the system does, such as gradients that were applied.
       acts: the name of the function whose containers hold the environments.
       keys: the random keys of the run.
-      state: everything that a checkpoint saves; the loop's own state is added by `begin`.
+      state: everything that a checkpoint saves, except the platform.
       rounds: how the run is divided into rounds.
       progress: the history, evaluations and the budget.
       on_fragment: called with everything that actors deliver.
@@ -109,10 +109,7 @@ class Session:
         return self.state.version
 
     def program(self, name: str, program: Function) -> Function:
-        """Names a program of the system, and returns it. Call it before `begin`.
-
-        Checkpoints do not hold programs: they refer to them by name, and a resumed run supplies them again.
-        """
+        """Names a program, and returns it. Call it before `begin`: checkpoints hold the names of programs only."""
         self._checkpointing.programs[name] = program
         return program
 

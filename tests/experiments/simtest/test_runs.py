@@ -12,8 +12,7 @@ from experiments.simtest.invariants import ViolationError
 from stellaris.runtime.costs import usage
 from stellaris.runtime.engine import admission, departures, fleet, transfers
 from stellaris.runtime.store import store
-from stellaris.systems import session
-from stellaris.systems import stellaris as loop
+from stellaris.systems import pending_gradients, session
 
 SEEDS, BLOCK = 200, 25
 
@@ -99,7 +98,7 @@ def the_version_clock_stands_still(patch: pytest.MonkeyPatch) -> None:
 
 def the_threshold_is_ignored(patch: pytest.MonkeyPatch) -> None:
     """A queue with anything in it is applied."""
-    patch.setattr(loop, "_ready", lambda aggregator, queue, clock, round: np.asarray(queue.count) > 0)
+    patch.setattr(pending_gradients, "_ready", lambda aggregator, queue, clock, round: np.asarray(queue.count) > 0)
 
 
 def a_limit_is_ignored(patch: pytest.MonkeyPatch) -> None:
