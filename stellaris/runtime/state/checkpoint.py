@@ -64,6 +64,7 @@ class Checkpoints:
             raise ValueError("folder='' is empty: name a folder")
         if re.match(r"[A-Za-z][\w+.-]+:/", folder):
             raise ValueError(f"folder={folder!r} is a URL: checkpoints are saved in a local folder")
+        # Refused here, because the first checkpoint may be hours away.
         for path in (Path(folder), *Path(folder).parents):
             if path.exists() and not path.is_dir():
                 raise ValueError(f"folder={folder!r}: {path} is a file: name a folder")
@@ -116,10 +117,12 @@ class Checkpoints:
         newest = self.newest()
         if newest is not None and step <= newest:
             raise ValueError(f"step={step} is not larger than {newest}, the newest in {os.fspath(self.folder)!r}")
+        # Before anything is written: a body on a thread changes its container until it ends.
         platform.settle()
         snapshot = _codec(platform, externals, like).take(state)
         configurations = {"platform": platform.configuration, "run": configuration}
         checkpoint_files.write(Path(self.folder), str(step), snapshot, configurations)
+        # Only now: until the new checkpoint is complete, a run can resume from the earlier ones alone.
         kept = [path for _, path in self._saved() if checkpoint_files.is_checkpoint(path)]
         for old in kept[: -self.keep]:
             checkpoint_files.remove(old)
@@ -161,6 +164,7 @@ class Checkpoints:
             raise CheckpointError(f"folder={os.fspath(self.folder)!r} holds no checkpoint{why}")
         if skipped:
             warnings.warn(f"{path} is the newest checkpoint that can be loaded: {'; '.join(skipped)}", stacklevel=2)
+        # Before anything is restored: the state has another meaning under another configuration.
         for name, own, other in differences(configuration, configurations["run"]):
             raise CheckpointError(f"{name}: this run has {own}, but {self} holds a run of {other}")
         for name, own, other in differences(platform.configuration, configurations["platform"]):
@@ -180,6 +184,7 @@ class Checkpoints:
 
 def _codec(platform: Resumable, externals: Mapping[str, Any] | None, like: Mapping[str, Any] | None) -> Codec:
     """Returns the codec of a platform; the callables that programs among the externals consist of are externals too."""
+    # Another program may consist of the same callables; it is saved as a value that refers to them.
     named = dict(externals or {})
     for name, program in [*named.items()]:
         if isinstance(program, Function):

@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from stellaris.runtime.files import sync
 from stellaris.runtime.state.codec import CheckpointError, Snapshot
@@ -95,7 +95,7 @@ def read(path: Path) -> tuple[dict[str, Any], Snapshot]:
         said, sums = (path / _SUMS).read_bytes(), _sums(path)
         if said != sums:
             raise CheckpointError(f"{path.name} is damaged: its hashes do not fit {_differing(said, sums)}")
-        about = _read_json(path / _ABOUT)
+        about = json.loads((path / _ABOUT).read_bytes())
         if about["origin"] != origin():
             raise CheckpointError(
                 f"{path.name} was saved by another stellaris ({about['origin']}, and this is {origin()})"
@@ -103,7 +103,7 @@ def read(path: Path) -> tuple[dict[str, Any], Snapshot]:
         configurations = about["configurations"]
         if type(configurations) is not dict or configurations.keys() != {"platform", "run"}:
             raise ValueError("its configurations are missing")
-        return configurations, Snapshot(_read_json(path / _STATE), (path / _ARRAYS).read_bytes())
+        return configurations, Snapshot(json.loads((path / _STATE).read_bytes()), (path / _ARRAYS).read_bytes())
     except CheckpointError:
         raise
     except OSError as error:
@@ -124,6 +124,7 @@ def origin() -> dict[str, Any]:
     except metadata.PackageNotFoundError:
         version = "not installed"
     root, sources = Path(__file__).parents[2], hashlib.sha256()
+    # Sorted, because file systems list files in different orders.
     for path in sorted(root.rglob("*.py")):
         sources.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
     return {"format": FORMAT, "stellaris": version, "sources": sources.hexdigest()[:16]}
@@ -133,16 +134,9 @@ def _write_json(path: Path, content: Any) -> None:
     path.write_text(json.dumps(content, allow_nan=False, separators=(",", ":")))
 
 
-def _read_json(path: Path) -> Any:
-    return json.loads(path.read_bytes(), parse_constant=_refuse)
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is not JSON")
-
-
 def _sums(folder: Path) -> bytes:
     """Returns the hashes of all files but the one that holds them."""
+    # A link counts as a file, so that one that leads nowhere is found.
     files = sorted(path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
     names = [path.relative_to(folder).as_posix() for path in files]
     hashes = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in names if name != _SUMS}

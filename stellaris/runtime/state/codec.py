@@ -197,6 +197,7 @@ class _Writer:
             if number in self._unfinished:
                 raise ValueError(f"a {full_name(type(value))} is within itself: put a list or a dictionary in between")
             return ["again", number, []]
+        # Numbered before its items, as the reader does, so that they can refer to it.
         number = len(self._numbers)
         self._numbers[id(value)] = number, value
         kind, head, items = self._split(value)
@@ -211,9 +212,11 @@ class _Writer:
         if id(value) in self._given:
             return *self._given[id(value)], ()
         cls = type(value)
+        # Of exactly this class: an instance of a subclass may hold more than its items.
         if cls in _SPLIT:
             return _SPLIT[cls](value)
         if isinstance(value, BaseException):
+            # An argument may be any object, such as a file; the text is enough to say what failed.
             known = registry.error_class(full_name(cls)) is cls and _PLAIN.issuperset(map(type, value.args))
             error = value if known else SavedError(f"{cls.__name__}: {value}")
             return "error", full_name(type(error)), enumerate(error.args)
@@ -307,7 +310,7 @@ class _Reader:
         """Returns the value, and functions that put the states of the parts back in place."""
         states = self._node(tree)
         _check_names("the parts", states, ("state", *self._parts))
-        # All states are checked before the first part is changed.
+        # All states are checked before the first part is changed: a platform that was half restored would run on.
         changes: list[Callable[[], None]] = []
         for name, part in self._parts.items():
             if hasattr(part, "restore_state"):
@@ -352,7 +355,7 @@ class _Reader:
                 return tuple(items)
             case "named tuple", _, _:
                 cls = _registered(head, tuples=True)
-                return tuple.__new__(cls, [items[i] for i in range(len(head) - 1)])
+                return tuple.__new__(cls, [item for item, _ in zip(items, head[1:], strict=True)])
             case "frozenset", None, _:
                 return frozenset(items)
             case "error", str(name), _:
@@ -368,7 +371,8 @@ class _Reader:
                 return float(head)
             case "array", [str(dtype), list(shape), int(offset)], []:
                 content = self._arrays[offset : offset + math.prod(shape) * DTYPES[dtype].itemsize]
-                # The bytes must suffice: nothing is allocated for a shape that they do not fill.
+                # The bytes must suffice: nothing is allocated for a shape that they do not fill. The copy can be
+                # written to, and does not keep the bytes of all other arrays in memory.
                 return np.frombuffer(content, DTYPES[dtype]).reshape(shape).copy()
             case "scalar", None, [np.ndarray(shape=()) as array]:
                 return array[()]
@@ -377,7 +381,7 @@ class _Reader:
             case "key", str(name), [np.ndarray() as array]:
                 return jax.random.wrap_key_data(jnp.array(array), impl=name)
             case "device", bool(weak), [np.ndarray() as array]:
-                value: Any = jnp.array(array)
+                value: Any = jnp.array(array)  # a copy: `asarray` may share memory with the array
                 if value.dtype != array.dtype:
                     raise ValueError(f"an array is {array.dtype}, which JAX holds only with jax_enable_x64")
                 if weak:
@@ -401,9 +405,11 @@ def _fill(value: Any, head: Any, items: list[Any]) -> None:
     elif isinstance(value, set):
         value.update(items)
     elif isinstance(value, dict):
+        # A counter's own `update` adds to its counts.
         dict.update(value, zip(items[::2], items[1::2], strict=True))
     else:
         for name, item in zip(head[1:], items, strict=True):
+            # A frozen dataclass refuses to be set, and another class's own `__setattr__` would be code that runs.
             object.__setattr__(value, name, item)
 
 

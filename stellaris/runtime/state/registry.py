@@ -203,6 +203,7 @@ def _names(cls: type[Any]) -> tuple[str, ...]:
     names = tuple(f.name for f in dataclasses.fields(cls)) if dataclasses.is_dataclass(cls) else _slots(cls)
     if names is None:
         raise TypeError(f"{full_name(cls)} has unknown fields: make it a dataclass, @register_value above @dataclass")
+    # Python refuses to make an instance of a class with built-in content, such as a list's, by `object.__new__`.
     try:
         object.__new__(cls)
     except TypeError as error:

@@ -52,6 +52,12 @@ class OwnError(ValueError):
     """An exception."""
 
 
+class Unregistered(NamedTuple):
+    """A named tuple that nobody registered."""
+
+    x: int
+
+
 @pytest.mark.parametrize(
     ("cls", "names"),
     [(Pair, ("x", "y")), (Point, ("x", "cached")), (Slotted, ("a", "b")), (OwnError, ("args",))],
@@ -114,6 +120,7 @@ def test_named_tuples_of_libraries() -> None:
         "optax._src.transform.jax.tree.map",
         "stellaris.algorithms.ppo.PPO",  # a dataclass that nobody registered
         "stellaris.nowhere.Thing",
+        f"{HERE}.Unregistered",  # a named tuple of another package
     ],
 )
 def test_other_names_name_no_class(name: str) -> None:
