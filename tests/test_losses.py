@@ -225,7 +225,7 @@ DEFINITIONS = {
         False,
     ),
     "IMPACT, capped": (
-        lambda x, y, a, c: impact_loss(x, y, a, clip=0.4, rho=1.3, ratio_cap=c),
+        lambda x, y, a, c: impact_loss(x, y, a, clip=0.4, target_rho=1.3, ratio_cap=c),
         lambda x, y, a, c: paper_ppo(min(math.exp(x), c) * min(math.exp(-y), 1.3), a, 0.4),
         False,
     ),

@@ -125,12 +125,12 @@ def _constant(x: Any) -> Any:
 
 def _gspo(b: Batch) -> Array:
     """Returns one loss per sequence."""
-    s = sequence_log_ratio(_log_ratio(b), b["valid"], over="mean")
+    s = sequence_log_ratio(_log_ratio(b), valid=b["valid"], over="mean")
     return ppo_loss(s, b["advantage"][0], clip=3e-4, clip_high=4e-4)
 
 
 def _packed(b: Batch) -> Array:
-    s = sequence_log_ratio(_log_ratio(b), b["valid"], segment=b["segment"], over="mean")
+    s = sequence_log_ratio(_log_ratio(b), valid=b["valid"], segment=b["segment"], over="mean")
     return ppo_loss(s, b["advantage"], clip=3e-4, clip_high=4e-4)
 
 
@@ -173,7 +173,7 @@ def _a3po_by_hand(b: Batch) -> Array:
 
 
 def _sequence_tis(b: Batch) -> Array:
-    whole = sequence_log_ratio(b["proximal"], b["valid"])
+    whole = sequence_log_ratio(b["proximal"], valid=b["valid"])
     return bounded_importance_weight(whole, high=8.0).weight * ppo_loss(_log_ratio(b) - b["proximal"], b["advantage"])
 
 
@@ -183,7 +183,7 @@ def _sequence_tis_by_hand(b: Batch) -> Array:
 
 
 def _m2po(b: Batch) -> Array:
-    kept = second_moment_mask(_log_ratio(b), b["advantage"], b["valid"])
+    kept = second_moment_mask(_log_ratio(b), b["advantage"], valid=b["valid"])
     return jnp.where(kept, ppo_loss(_log_ratio(b), b["advantage"], clip=math.inf), 0.0)
 
 
@@ -199,7 +199,7 @@ def _m2po_by_hand(b: Batch) -> Array:
 
 
 def _dppo(b: Batch, divergence: str, bound: float) -> Array:
-    kept = probability_mask(b["log_prob"], b["behaviour"], b["advantage"], bound=bound, divergence=divergence)
+    kept = probability_mask(b["log_prob"], b["behaviour"], b["advantage"], max_distance=bound, divergence=divergence)
     return jnp.where(
         kept, truncated_policy_gradient_loss(b["log_prob"], _log_ratio(b), b["advantage"], ratio_cap=5.0), 0.0
     )
@@ -214,8 +214,8 @@ def _dppo_by_hand(b: Batch, divergence: str, bound: float) -> Array:
 
 
 def _opsm(b: Batch) -> Array:
-    moved = sequence_log_ratio(_log_ratio(b), b["valid"], over="mean")
-    kept = off_policy_sequence_mask(moved, b["advantage"][0], bound=1e-3)
+    moved = sequence_log_ratio(_log_ratio(b), valid=b["valid"], over="mean")
+    kept = off_policy_sequence_mask(moved, b["advantage"][0], max_divergence=1e-3)
     return jnp.where(kept, ppo_loss(_log_ratio(b), b["advantage"]), 0.0)
 
 
@@ -226,7 +226,7 @@ def _opsm_by_hand(b: Batch) -> Array:
 
 
 def _vespo(b: Batch) -> Array:
-    weight = vespo_weight(sequence_log_ratio(_log_ratio(b), b["valid"]), b["advantage"][0])
+    weight = vespo_weight(sequence_log_ratio(_log_ratio(b), valid=b["valid"]), b["advantage"][0])
     return weight * impala_loss(b["log_prob"], b["advantage"])
 
 
@@ -242,7 +242,7 @@ def _sapo_by_hand(b: Batch) -> Array:
 
 
 def _sat(b: Batch) -> Array:
-    widths = adaptive_clip(_log_ratio(b), b["valid"])
+    widths = adaptive_clip(_log_ratio(b), valid=b["valid"])
     return ppo_loss(_log_ratio(b), b["advantage"], clip=widths.low, clip_high=widths.high)
 
 
@@ -258,7 +258,7 @@ def _sat_by_hand(b: Batch) -> Array:
 
 
 def _p3o(b: Batch) -> Array:
-    cap = effective_sample_fraction(_log_ratio(b), b["valid"])
+    cap = effective_sample_fraction(_log_ratio(b), valid=b["valid"])
     return bounded_importance_weight(_log_ratio(b), high=cap).weight * impala_loss(b["log_prob"], b["advantage"])
 
 
@@ -318,5 +318,5 @@ PAIRS: dict[str, tuple[Loss, Loss]] = {
 
 
 def _quantiles(b: Batch) -> Array:
-    report = ratio_report(_log_ratio(b), b["valid"])
+    report = ratio_report(_log_ratio(b), valid=b["valid"])
     return b["log_prob"] * jnp.sum(report.log_quantiles)

@@ -26,7 +26,7 @@ from stellaris import (
     vtrace,
 )
 from stellaris.acting.policies import ActorCritic
-from stellaris.aggregation.staleness_aware import Aggregator
+from stellaris.aggregation.protocol import Aggregator
 
 DESCRIPTION = "gae, vtrace, the cap and the aggregator, against rlax and against one pass over their arguments"
 

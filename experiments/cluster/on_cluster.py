@@ -10,7 +10,6 @@ from typing import Any
 from experiments.study.runs import Outcome, Watcher
 from experiments.tasks.presets import Contender, architectures
 from experiments.toolkit.output import write_rows
-from stellaris.aggregation.staleness_aware import StalenessAware
 from stellaris.runtime import FunctionSpec
 from stellaris.runtime.delays import Measured
 from stellaris.systems import DataParallel, Stellaris, System
@@ -113,8 +112,8 @@ def contenders(environment: str, *, actors: int, learners: int) -> Sequence[Cont
     for row in architectures(environment).contenders:
         system: Any = row.system
         if isinstance(system, Stellaris):
-            assert isinstance(system.aggregator, StalenessAware)
-            aggregator = replace(system.aggregator, group_size=learners, capacity=2 * learners)
+            aggregator: Any = system.aggregator
+            aggregator = replace(aggregator, group_size=learners, capacity=2 * learners)
             system = replace(system, learners=learners, aggregator=aggregator)
         elif isinstance(system, DataParallel):
             system = replace(system, learners=learners)
@@ -124,13 +123,12 @@ def contenders(environment: str, *, actors: int, learners: int) -> Sequence[Cont
 
 def deployment(system: System, *, actors: int) -> dict[str, FunctionSpec]:
     """Returns a system's functions with measured times: serverless ones start on demand, others are provisioned."""
-    places = {"actor": actors, "learner": getattr(system, "learners", 1)}
-    on_demand = getattr(system, "serverless", ())
+    places = {"actor": actors, "learner": system.learners}
     return {
         name: FunctionSpec(
             Measured(),
             max_concurrency=places.get(name, 1),
-            provisioned=0 if name in on_demand else places.get(name, 1),
+            provisioned=0 if name in system.serverless else places.get(name, 1),
             keep_alive=_KEEP_ALIVE,
         )
         for name in system.functions

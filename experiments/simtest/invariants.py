@@ -5,7 +5,6 @@ from collections import defaultdict
 from typing import Any
 
 from experiments.simtest.scenarios import NOTICED_WITHIN, PRICES, RETRIED_WITHIN, Scenario
-from stellaris.aggregation.staleness_aware import StalenessAware
 from stellaris.runtime import Bill, FunctionSpec, PriceSheet, Rate, SimulatedPlatform
 from stellaris.runtime.endings import ENDINGS
 from stellaris.runtime.trace.trace import Trace
@@ -205,8 +204,9 @@ class Checker:
 
     def _close_group(self) -> None:
         """Checks that the group was fresh enough, or full, or that no running learner could add to it."""
-        aggregator, staleness = getattr(self.scenario.system, "aggregator", None), [value for _, value in self.group]
-        if isinstance(aggregator, StalenessAware):
+        aggregator: Any = getattr(self.scenario.system, "aggregator", None)
+        staleness = [value for _, value in self.group]
+        if hasattr(aggregator, "max_staleness"):  # only `staleness_aware` has one
             beta = aggregator.max_staleness * aggregator.decay**self.rounds
             fresh = sum(staleness) / len(staleness) <= beta + 1e-6
             allowed = fresh or len(staleness) >= aggregator.group_size or self.open_learners == 0

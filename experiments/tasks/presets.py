@@ -84,8 +84,8 @@ def contender(
     assumed: testbed.Assumed = testbed.ASSUMED,
 ) -> Contender:
     """Returns a system on the testbed: on functions that start on demand if it is serverless, else on reserved ones."""
-    learners, samples = getattr(system, "learners", 1), _samples(system)
-    if getattr(system, "serverless", ()):
+    learners, samples = system.learners, _samples(system)
+    if system.serverless:
         functions = testbed.serverless(actors=actors, learners=learners, samples=samples, assumed=assumed)
         prices = testbed.serverless_prices(actors=actors, learners=learners)
     else:

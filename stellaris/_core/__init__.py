@@ -1,1 +1,1 @@
-"""Parts that every layer uses: argument checks, eager calls, order statistics, descriptions of settings, extras."""
+"""Helpers for every layer: argument checks, eager calls, order statistics, descriptions of settings, extras."""

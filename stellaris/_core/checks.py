@@ -1,7 +1,7 @@
-"""Checks of arguments, which also run while a function is traced. Errors name the argument, its value and the remedy.
+"""Argument checks, which also run under tracing. Errors name the argument, its value and the remedy.
 
 None stands for an omitted array and passes `floats` and `same_shape`; `given` drops omitted numbers. A traced number,
-such as a setting that `vmap` sweeps, passes every check, because its value is unknown while tracing.
+such as a setting that `vmap` sweeps, passes every check, because tracing hides its value.
 """
 
 import math
@@ -36,7 +36,7 @@ def integers(**arrays: Array) -> None:
 
 
 def int32(**arrays: Any) -> None:
-    """Raises a ValueError unless every known whole number fits into int32: JAX would take another without a word."""
+    """Raises a ValueError unless every known integer fits into int32: JAX would wrap a larger one silently."""
     for name, array in arrays.items():
         dtype = getattr(array, "dtype", np.dtype(int))
         if isinstance(array, jax.core.Tracer) or not np.issubdtype(dtype, np.integer) or np.can_cast(dtype, np.int32):
@@ -47,7 +47,7 @@ def int32(**arrays: Any) -> None:
 
 
 def same_shape(first: Array, of: str, **arrays: Array | None) -> None:
-    """Raises a ValueError unless every array has the shape of `first`, the argument called `of`."""
+    """Raises a ValueError unless every array has the shape of `first`, the argument named `of`."""
     for name, array in arrays.items():
         if array is None:
             continue
@@ -57,18 +57,18 @@ def same_shape(first: Array, of: str, **arrays: Array | None) -> None:
 
 
 def mask(array: Array | None, like: Array) -> jax.Array:
-    """A mask as bools, whatever its type: of numbers, 0 is False. None stands for all of the shape of `like`."""
+    """Converts a mask of any dtype to bools: 0 is False. None gives a mask of `like`'s shape, True everywhere."""
     return jnp.ones(jnp.shape(like), bool) if array is None else jnp.asarray(array, bool)
 
 
 def _array(name: str, array: Any) -> None:
-    """Raises a TypeError unless this is an array or a number."""
+    """Raises a TypeError unless `array` is an array or a number."""
     if not isinstance(array, jax.Array | np.ndarray | np.generic | numbers.Real):
         raise TypeError(f"{name} is a {type(array).__name__}: expected an array")
 
 
 def same_structure(first: Tree, of: str, **trees: Tree) -> None:
-    """Raises a ValueError unless every tree has the structure of `first`, the argument called `of`."""
+    """Raises a ValueError unless every tree has the structure of `first`, the argument named `of`."""
     expected: Any = jax.tree.structure(first)
     for name, tree in trees.items():
         structure: Any = jax.tree.structure(tree)
@@ -77,15 +77,15 @@ def same_structure(first: Tree, of: str, **trees: Tree) -> None:
 
 
 def given(**settings: Any) -> dict[str, Any]:
-    """The settings that are not None."""
+    """Drops the settings that are None."""
     return {name: x for name, x in settings.items() if x is not None}
 
 
 def known(**settings: Any) -> Iterator[tuple[str, Any]]:
-    """Yields the settings whose values are known, those that are not traced, as numbers on the host.
+    """Yields the names and values of the settings that are not traced, as numbers on the host.
 
     Raises:
-      TypeError: if a setting is not one number.
+      TypeError: if a setting is not a single number.
     """
     for name, x in settings.items():
         if not isinstance(x, jax.Array | np.ndarray | np.generic | numbers.Real):
@@ -94,18 +94,18 @@ def known(**settings: Any) -> Iterator[tuple[str, Any]]:
         if np.ndim(setting) > 0:
             raise TypeError(f"{name} has shape {np.shape(setting)}: expected one number")
         if not isinstance(x, jax.core.Tracer):
-            # While a function is traced, JAX traces even the comparison of two numbers that are known.
+            # Within a `jit`, JAX traces even a comparison of two constants, and its result could not be branched on.
             yield name, np.asarray(x)[()] if isinstance(x, jax.Array) else x
 
 
 def plain(x: Any) -> Any:
-    """A number as Python's own, so that settings compare and hash by value; a traced number stays as it is."""
+    """Converts a number to a Python number, so that settings compare and hash by value; keeps a traced number."""
     concrete = isinstance(x, jax.Array | np.ndarray | np.generic) and not isinstance(x, jax.core.Tracer)
     return x.item() if concrete else x
 
 
 def per_sample(first: Array, of: str, check: Callable[..., None], **settings: Any) -> None:
-    """Raises unless every setting is one number that passes a check, or floats of the shape of `first`, called `of`."""
+    """Raises unless every setting is a number that passes `check`, or floats with the shape of `first`, named `of`."""
     for name, setting in settings.items():
         if setting is None or jnp.ndim(setting) == 0:
             check(**{name: setting})
@@ -122,7 +122,7 @@ def positive(**settings: Any) -> None:
 
 
 def not_negative(**settings: Any) -> None:
-    """Raises a ValueError unless every number is zero or above."""
+    """Raises a ValueError unless every number is at least zero."""
     for name, number in known(**settings):
         if not number >= 0:
             raise ValueError(f"{name}={number} is negative or not a number")

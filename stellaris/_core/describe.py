@@ -1,4 +1,4 @@
-"""Configurations as plain data: what a run was set up with, so that it can be recorded, printed and compared."""
+"""Configurations as plain data, so that a run's settings can be recorded, printed and compared."""
 
 import contextlib
 import dataclasses
@@ -15,16 +15,16 @@ from typing import Any
 import jax
 import numpy as np
 
-#: Elements of an array that are written out; of a longer one there is a digest.
+#: Arrays of more elements than this are described by a digest.
 _WRITTEN_OUT = 64
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 def describe(value: Any) -> Any:
-    """A configuration as plain data, which JSON can hold: two that would act alike have the same description.
+    """Describes a configuration as plain data for JSON: two that behave alike have the same description.
 
-    Dataclasses and named tuples become mappings of their fields, with their class as `"type"`; functions and classes
-    their full names, with what a closure closes over. Infinite numbers and NaN are words.
+    Dataclasses and named tuples become mappings of their fields, with their class as `"type"`. Functions and classes
+    become their full names; a closure adds its code and the values it captures. Infinities and NaN become strings.
 
     Args:
       value: any tree of settings, such as a system, a workload or a deployment.
@@ -41,10 +41,10 @@ def describe(value: Any) -> Any:
 
 
 def digest(value: Any) -> str:
-    """A short name of a configuration: the SHA-256 of its description, 16 digits of it.
+    """A short name for a configuration: 16 hexadecimal digits of the SHA-256 of its description.
 
-    Equal configurations have equal ones, in any process; so it is a hash for those that hold mappings, and a name for
-    what was computed under a configuration.
+    Equal configurations have equal digests in any process. A digest can hash a configuration that holds mappings, and
+    name results computed under it.
 
     Args:
       value: any tree of settings.
@@ -57,12 +57,12 @@ def digest(value: Any) -> str:
 
 
 def differences(one: Any, other: Any, name: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Where two descriptions differ: the name of each place, and what is there; `"nothing"` for what one lacks.
+    """Yields where two descriptions differ: the place and both values, `"nothing"` for a missing value.
 
     Args:
       one: from `describe`, perhaps read from a file.
-      other: likewise.
-      name: of the whole.
+      other: from `describe`.
+      name: prefix of every place.
 
     Example:
       >>> from stellaris import PPO
@@ -114,7 +114,7 @@ def _compound(value: Any, of: Any) -> Any:
     if isinstance(value, types.FunctionType):
         return _function(value, of)
     if callable(value) and hasattr(value, "__qualname__"):
-        wrapped = getattr(value, "__wrapped__", None)  # as of what is compiled or cached
+        wrapped = getattr(value, "__wrapped__", None)  # set by `jax.jit` and `functools.cache`
         return of(wrapped) if isinstance(wrapped, types.FunctionType) else _name(value)
     if hasattr(value, "__dict__") and _ADDRESS.search(repr(value)):
         return {"type": _name(type(value)), **of(vars(value))}
@@ -122,12 +122,12 @@ def _compound(value: Any, of: Any) -> Any:
 
 
 def _function(function: types.FunctionType, of: Any) -> Any:
-    """Its name; and of one that was made within another, or has none, what tells it from others of that name."""
+    """The name; for closures and lambdas also a digest of the code, the defaults and the captured values."""
     if function.__closure__ is None and "<" not in function.__qualname__:
         return _name(function)
     closure = {}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        with contextlib.suppress(ValueError):  # it has no value yet
+        with contextlib.suppress(ValueError):  # an empty cell: not assigned yet
             closure[name] = cell.cell_contents
     return {
         "type": "function",
@@ -140,7 +140,7 @@ def _function(function: types.FunctionType, of: Any) -> Any:
 
 
 def _code(code: types.CodeType) -> str:
-    """A digest of what is run, and of the functions within it."""
+    """A digest of the bytecode, including that of nested functions."""
     constants = [_constant(constant) for constant in code.co_consts]
     return hashlib.sha256(code.co_code + repr((constants, code.co_names)).encode()).hexdigest()[:16]
 
@@ -148,7 +148,7 @@ def _code(code: types.CodeType) -> str:
 def _constant(constant: Any) -> Any:
     if isinstance(constant, types.CodeType):
         return _code(constant)
-    # The order of a set differs from one process to the next.
+    # The iteration order of a set differs between processes.
     return sorted(constant, key=repr) if isinstance(constant, frozenset) else constant
 
 

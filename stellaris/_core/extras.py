@@ -1,9 +1,9 @@
-"""Packages that only parts of the library need: where one is missing, the error names the extra that brings it."""
+"""Optional packages: if one is missing, the error names the extra that installs it."""
 
 import contextlib
 from collections.abc import Iterator
 
-#: The extra that brings a package, by the name under which it is imported.
+#: The extra that installs each package, by import name.
 EXTRAS = {
     "envpool": "experiments",
     "flax": "experiments",
@@ -11,7 +11,6 @@ EXTRAS = {
     "h5py": "replay",
     "matplotlib": "experiments",
     "mujoco": "experiments",
-    "orbax": "experiments",
     "pandas": "experiments",
     "pyarrow": "experiments",
     "ray": "ray",
@@ -23,13 +22,13 @@ EXTRAS = {
 
 @contextlib.contextmanager
 def needs(what: str) -> Iterator[None]:
-    """Around imports: where a package of an extra is missing, says what needs it and how to install it.
+    """Wraps imports: if a package of an extra is missing, the error says what needs it and how to install it.
 
     Args:
-      what: needs the packages that are imported.
+      what: the feature that needs the imported packages.
 
     Raises:
-      ModuleNotFoundError: if one is missing.
+      ModuleNotFoundError: if a package is missing.
 
     Example:
       >>> with needs("a net of butterflies"):

@@ -1,4 +1,4 @@
-"""Quantiles and thresholds by bisection: a few dozen passes over the samples, many times as fast as sorting them."""
+"""Quantiles and thresholds by bisection: a few dozen passes over the samples, much faster than sorting them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,15 +10,15 @@ from stellaris.types import Array
 
 
 def largest(holds: Callable[[jax.Array], jax.Array], shape: tuple[int, ...], dtype: Any) -> jax.Array:
-    """The largest float for which a condition holds, exactly: by halving, 32 times in float32.
+    """The largest float for which a condition holds, exactly, by bisection over the bits: 32 steps in float32.
 
     Args:
-      holds: of floats of this shape, for each of them; where it holds for one it must hold for all that are smaller.
-      shape: of the results.
-      dtype: of the results.
+      holds: elementwise predicate on an array of this shape, monotone: if true at x, it is true below x.
+      shape: shape of the result.
+      dtype: dtype of the result.
 
     Returns:
-      Infinity where it holds for every number; minus infinity where it holds for no finite one.
+      Infinity where the condition always holds; minus infinity where it holds for no finite number.
 
     Example:
       >>> print(largest(lambda x: x * x * x <= 8.0, (), jnp.float32))
@@ -27,8 +27,8 @@ def largest(holds: Callable[[jax.Array], jax.Array], shape: tuple[int, ...], dty
     whole, bits = (jnp.uint64, 64) if jnp.dtype(dtype).itemsize == 8 else (jnp.uint32, 32)
     top = jnp.asarray(1, whole) << (bits - 1)
 
-    # Read as whole numbers, floats above zero are in order, and those below are in the opposite order. With the first
-    # bit of the former and all bits of the latter flipped, all are.
+    # Read as unsigned integers, positive floats are in ascending order and negative ones in descending order. Flipping
+    # the sign bit of the former and all bits of the latter puts all of them in ascending order.
     def number(ordered: jax.Array) -> jax.Array:
         plain = jnp.where(ordered >= top, ordered ^ top, ~ordered)
         return jax.lax.bitcast_convert_type(plain, dtype)
@@ -38,28 +38,28 @@ def largest(holds: Callable[[jax.Array], jax.Array], shape: tuple[int, ...], dty
 
     def halve(i: jax.Array, found: jax.Array) -> jax.Array:
         tried = found | (top >> i.astype(whole))
-        # What lies beyond the infinities is not a number.
+        # Bit patterns beyond the infinities are NaN.
         there = (tried <= infinity) & ((tried < least) | holds(number(jnp.maximum(tried, least))))
         return jnp.where(there, tried, found)
 
-    # Of the condition only the type counts here: within `shard_map` the start varies as it does.
+    # Only the type of the condition matters here: within `shard_map` the start needs its varying axes.
     start = jnp.zeros_like(holds(jnp.zeros(shape, dtype)), whole)
     found = number(jnp.maximum(jax.lax.fori_loop(0, bits, halve, start), least))
-    # To the condition denormal numbers may all be 0, of which the last would be found.
+    # XLA may flush subnormals to zero in the condition, so the search would return the largest subnormal for 0.
     return jnp.where(jnp.abs(found) < jnp.finfo(dtype).tiny, 0.0, found)  # type: ignore[no-untyped-call]
 
 
 @jax.jit
 def quantiles(x: Array, there: Array, quantile: Array) -> jax.Array:
-    """Quantiles of the elements that are there, interpolated linearly between the nearest two.
+    """Quantiles of the valid elements, interpolated linearly between the nearest two.
 
     Args:
       x: `[...]` floats.
-      there: `[...]`, False for elements that do not count.
+      there: `[...]`, False for elements to ignore.
       quantile: `[n]` in [0, 1].
 
     Returns:
-      `[n]`; 0 if nothing is there.
+      `[n]`; 0 if no element is valid.
 
     Example:
       >>> x = jnp.array([1.0, 2.0, 4.0, 99.0])
@@ -73,11 +73,11 @@ def quantiles(x: Array, there: Array, quantile: Array) -> jax.Array:
     ranks = jnp.concatenate([below, jnp.minimum(below + 1, last)])
 
     def not_above(number: jax.Array) -> jax.Array:
-        """Whether no more elements than the rank are below: so up to the element of that rank."""
+        """Whether at most `rank` elements are below: true up to the element of that rank, and false beyond."""
         return jnp.sum(there[None] & (x[None] < number[:, None]), axis=1, dtype=jnp.int32) <= ranks
 
     low, high = jnp.split(largest(not_above, ranks.shape, x.dtype), 2)
     share = place - below.astype(x.dtype)
-    # Not by their difference, which is not a number between two infinities; nor is 0 times one of them.
+    # Interpolating by the difference would give inf - inf = NaN, and a share of 0 would give 0 * inf = NaN.
     between = (1.0 - share) * low + share * jnp.where(share > 0, high, 0.0)
     return jnp.where(jnp.any(there), between, 0.0)

@@ -1,4 +1,4 @@
-"""The acting side: environments, policies and their networks, normalisation, and an actor's work."""
+"""Acting: environments, policies and their networks, normalisation of observations, and rollouts."""
 
 from stellaris.acting.envs import Vectorised as Vectorised
 from stellaris.acting.envs import configure as configure

@@ -1,4 +1,4 @@
-"""How a group of gradients becomes optimizer steps."""
+"""Applies a group of gradients as optimizer steps."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,12 +15,12 @@ from stellaris.types import Tree, alike
 def apply_update(
     optimizer: optax.GradientTransformation, update: Update, params: Tree, opt_state: Tree, **extra: Any
 ) -> tuple[Tree, Tree]:
-    """Applies a group of gradients: the optimizer gets the gradient, and its *step* is scaled by the staleness weight.
+    """Applies a group of gradients, and scales the optimizer's *step* by the staleness weight.
 
-    `params + scale * optimizer(gradient)`: one step for `combine="mean"`, one step per gradient, oldest first, for
+    `params + scale * optimizer(gradient)`: one step for `combine="mean"`; one step per gradient, oldest first, for
     `combine="sequential"`. An empty group changes neither the parameters nor the optimizer's state.
 
-    Outside of `jit` it is compiled once per optimizer, so make the optimizer once, not anew for every update. The
+    Outside of `jit` it is compiled once per optimizer, so make the optimizer once and not for every update. The
     programs of the 32 most recently used optimizers are kept.
 
     Args:
@@ -28,17 +28,17 @@ def apply_update(
       update: from `Aggregator.pop`.
       params: the newest parameters.
       opt_state: the optimizer's state.
-      **extra: further arguments of the optimizer's update, such as `params_then` of `add_delay_compensation`. For
+      **extra: more arguments of the optimizer's update, such as `params_then` of `add_delay_compensation`. For
         `combine="sequential"` they are stacked like the gradients, `[capacity, ...]`, one row per gradient.
-        `staleness`, an argument of `scale_by_staleness`, is the update's by default: a scalar per step in the
-        sequential form, and `[capacity]` in the mean, with -1 for empty slots.
+        `staleness`, which `scale_by_staleness` reads, defaults to the update's: a scalar per step in the sequential
+        form, and `[capacity]` in the mean, with -1 for empty slots.
 
     Returns:
       `(params, opt_state)`, the next version.
 
     Raises:
-      ValueError: if the update is sequential and an extra argument does not have one row per gradient; and whatever the
-        optimizer raises, for instance if the structures of gradient and parameters differ.
+      ValueError: if the update is sequential and an extra argument does not have one row per gradient. The optimizer's
+        errors pass through, for instance if the structures of gradient and parameters differ.
 
     Source:
       Stellaris (SC 2024) modulates the learning rate; Zhang et al. 2016, Staleness-aware Async-SGD, averages first.
@@ -89,7 +89,7 @@ def _step(
     extra: Mapping[str, Any],
 ) -> tuple[Tree, Tree]:
     params, opt_state = before
-    # Optax's Adam fails under strict dtype promotion: it raises its decay to an integer power.
+    # optax's Adam raises its decay to an integer power, which strict dtype promotion refuses.
     with jax.numpy_dtype_promotion("standard"):
         updates, opt_state = optax.with_extra_args_support(optimizer).update(gradient, opt_state, params, **extra)
     updates = jax.tree.map(lambda u: u * scale.astype(u.dtype), updates)
@@ -102,6 +102,6 @@ def _check_rows(extra: Mapping[str, Any], capacity: int) -> None:
             if jnp.shape(leaf)[:1] != (capacity,):
                 where = f"{name}{jax.tree_util.keystr(path)}"
                 raise ValueError(
-                    f"{where} has shape {jnp.shape(leaf)}: expected [{capacity}, ...], a row for each gradient of a "
+                    f"{where} has shape {jnp.shape(leaf)}: expected [{capacity}, ...], one row per gradient of the "
                     "sequential update"
                 )

@@ -1,4 +1,4 @@
-"""Corrections of a stale gradient: by curvature, by how far the parameters have moved, by the gradient before it."""
+"""Corrections of a stale gradient: by curvature, by the distance the parameters moved, by the previous gradient."""
 
 from typing import Any, NamedTuple
 
@@ -9,9 +9,9 @@ from jaxtyping import Int
 
 from stellaris._core import checks
 from stellaris.diagnostics import scale_to_largest, tree_dot
-from stellaris.types import Scalar, Tree, at_least_float32
+from stellaris.types import JaxArray, Scalar, Tree, at_least_float32
 
-#: Added to a mean square before its root is taken, as the adaptive form's authors do.
+#: Added to a mean square before taking its root, as in the adaptive form's source.
 _EPSILON = 1e-7
 
 
@@ -20,19 +20,19 @@ def delay_compensate(
 ) -> Tree:
     """Estimates the gradient at the newest parameters: `g + strength * g * g * (now - then)`, elementwise.
 
-    `g * g` approximates the diagonal of the Hessian; for a log-likelihood the two are equal in expectation. A policy
-    gradient carries the square of its advantages there: the strength that fits depends on their scale. In the adaptive
-    form, with `mean_square`, the strength of each element is divided by `sqrt(mean_square + 1e-7)`.
+    `g * g` approximates the diagonal of the Hessian; for a log-likelihood the two are equal in expectation. For a
+    policy gradient it contains squared advantages, so the best strength depends on their scale. In the adaptive form,
+    with `mean_square`, the strength of each element is divided by `sqrt(mean_square + 1e-7)`.
 
     Args:
       gradient: computed at `params_then`, a tree of arrays.
       params_now: the newest parameters, a tree of the same structure and shapes.
       params_then: the parameters at which the gradient was computed.
-      strength: lambda, at least 0; 0 gives the gradient back.
-      mean_square: of recent gradients, a tree as the gradient; `add_delay_compensation` keeps one.
+      strength: lambda, at least 0; 0 returns the gradient unchanged.
+      mean_square: mean square of recent gradients, a tree like the gradient; `add_delay_compensation` keeps one.
 
     Returns:
-      The compensated gradient, of the gradient's structure, shapes and types.
+      The compensated gradient, with the gradient's structure, shapes and dtypes.
 
     Raises:
       TypeError: if a leaf of the gradient holds integers.
@@ -56,7 +56,7 @@ def delay_compensate(
 
     def compensate(g: Any, now: Any, then: Any, square: Any = None) -> Any:
         factor = strength if square is None else strength / jnp.sqrt(square + _EPSILON)
-        # In this order parameters that have not moved add zero, even if g * g overflows.
+        # In this order parameters that did not move add zero, even if g * g overflows.
         return g + (factor * (now - then) * g * g).astype(jnp.result_type(g))
 
     with _promoting():
@@ -72,7 +72,7 @@ class MeanSquare(NamedTuple):
       [0.0, 0.0]
     """
 
-    mean_square: Tree  #: of the gradients so far, from 0.
+    mean_square: Tree  #: running mean over the gradients so far, from 0.
 
 
 def add_delay_compensation(strength: Scalar, *, decay: Scalar | None = None) -> optax.GradientTransformationExtraArgs:
@@ -80,13 +80,12 @@ def add_delay_compensation(strength: Scalar, *, decay: Scalar | None = None) -> 
 
     Args:
       strength: lambda, at least 0.
-      decay: of the mean square of gradients, in [0, 1), for the adaptive form: `decay * mean + (1 - decay) * g * g`,
-        with the gradient at hand, before it is used. The authors take 0.95, and a strength of 2. None for the other
-        form.
+      decay: decay of the mean square, in [0, 1), for the adaptive form: `decay * mean + (1 - decay) * g * g`, updated
+        with the current gradient before use. The authors take 0.95, and a strength of 2. None for the plain form.
 
     Returns:
-      A transformation with `update(updates, state, params, params_then=...)`: the newest parameters, and those at which
-      the gradient was computed.
+      A transformation with `update(updates, state, params, params_then=...)`: `params` are the newest parameters, and
+      `params_then` those at which the gradient was computed.
 
     Raises:
       ValueError: if `strength` is negative or infinite, or `decay` lies outside [0, 1); at an update, if `params` is
@@ -94,7 +93,7 @@ def add_delay_compensation(strength: Scalar, *, decay: Scalar | None = None) -> 
 
     Source:
       Zheng et al. 2017, Asynchronous Stochastic Gradient Descent with Delay Compensation, Algorithm 2. There each
-      worker may have a mean of its own; here all gradients share one.
+      worker may keep its mean; here all gradients share one.
 
     Example:
       >>> import jax.numpy as jnp, optax
@@ -126,20 +125,20 @@ def add_delay_compensation(strength: Scalar, *, decay: Scalar | None = None) -> 
 
 
 def reduce_by_gap(gradient: Tree, params_now: Tree, params_then: Tree, step_size: Tree) -> Tree:
-    """Shrinks a stale gradient by how far the parameters have moved since: `g / (1 + |now - then| / step_size)`.
+    """Shrinks a stale gradient by how far the parameters moved meanwhile: `g / (1 + |now - then| / step_size)`.
 
-    Elementwise: a parameter that has moved by as much as one step counts as one version stale, and its gradient is
-    halved; one that has not moved keeps its gradient, however many versions have passed.
+    Elementwise: the gradient of a parameter that moved by one step is halved, as if it were one version stale; a
+    parameter that did not move keeps its gradient, regardless of the versions published meanwhile.
 
     Args:
       gradient: computed at `params_then`, a tree of arrays.
       params_now: the newest parameters, a tree of the same structure and shapes.
       params_then: the parameters at which the gradient was computed.
-      step_size: how far one step moves each parameter, such as the root mean square of recent steps; a tree as the
-        gradient. Where it is 0, the gradient stays as it is.
+      step_size: how far one step moves each parameter, such as the root mean square of recent steps; a tree like the
+        gradient. Where it is 0, the gradient does not change.
 
     Returns:
-      The smaller gradient, of the gradient's structure, shapes and types.
+      The reduced gradient, with the gradient's structure, shapes and dtypes.
 
     Raises:
       TypeError: if a leaf of the gradient holds integers.
@@ -174,18 +173,18 @@ class GapAware(NamedTuple):
       [0.0, 0.0]
     """
 
-    inner: Tree  #: of the optimizer.
-    mean_square: Tree  #: of its steps, from 0.
-    steps: Int[jax.Array, ""]
+    inner: Tree  #: the wrapped optimizer's state.
+    mean_square: Tree  #: running mean over its squared steps, from 0.
+    steps: Int[JaxArray, ""]
 
 
 def gap_aware(
     optimizer: optax.GradientTransformation, *, decay: Scalar = 0.999
 ) -> optax.GradientTransformationExtraArgs:
-    """An optimizer that shrinks stale gradients by `reduce_by_gap`, with the size of its own steps.
+    """Wraps an optimizer so that it shrinks stale gradients by `reduce_by_gap`, relative to the size of its steps.
 
-    The step size of each parameter is the root of the mean square of the optimizer's steps so far, an average that
-    forgets with `decay` and is corrected for its start at 0. Nothing is shrunk before there has been a step.
+    The step size of each parameter is the root mean square of the optimizer's steps so far, an exponential average with
+    `decay` and bias correction. The first gradient is never shrunk.
 
     Args:
       optimizer: any optax transformation, with its learning rate.
@@ -199,8 +198,8 @@ def gap_aware(
         gradient's.
 
     Source:
-      Barkai et al. 2020, Gap-Aware Mitigation of Gradient Staleness. The step size follows their group's code, which
-      takes the largest learning rate times the root mean square of the momentum, and for Adam that of its steps.
+      Barkai et al. 2020, Gap-Aware Mitigation of Gradient Staleness. Their group's code takes as step size the largest
+      learning rate times the root mean square of the momentum, and for Adam the root mean square of its steps, as here.
 
     Example:
       >>> import jax.numpy as jnp, optax
@@ -209,7 +208,7 @@ def gap_aware(
       >>> state = optimizer.init(params)
       >>> step, state = optimizer.update(jnp.array([1.0]), state, params, params_then=params)
       >>> step, state = optimizer.update(jnp.array([1.0]), state, params + step, params_then=params)
-      >>> print(f"{step[0]:.4f}")  # the parameters have moved by one step since
+      >>> print(f"{step[0]:.4f}")  # the parameters moved by one step meanwhile
       -0.0500
     """
     _check_decay(decay)
@@ -222,12 +221,12 @@ def gap_aware(
         updates: Tree, state: GapAware, params: Tree = None, *, params_then: Tree, **extra: Any
     ) -> tuple[Tree, GapAware]:
         if params is None:
-            raise ValueError("params is None: the gap is that to the newest parameters")
+            raise ValueError("params is None: the gap is measured to the newest parameters, so pass them")
         seen = 1.0 - jnp.asarray(decay, float) ** state.steps.astype(float)
         started = jnp.where(seen > 0, seen, 1.0)
         size = jax.tree.map(lambda square: jnp.sqrt(square / started.astype(square.dtype)), state.mean_square)
         reduced = reduce_by_gap(updates, params, params_then, size)
-        with _promoting():  # optax's Adam is not strict about types
+        with _promoting():  # optax's Adam needs standard promotion
             updates, inner = optimizer.update(reduced, state.inner, params, params_then=params_then, **extra)
         square = jax.tree.map(lambda s, step: _averaged(s, step, decay), state.mean_square, updates)
         return updates, GapAware(inner, square, state.steps + 1)
@@ -236,29 +235,29 @@ def gap_aware(
 
 
 def limit_alignment(gradient: Tree, previous: Tree, *, limit: Scalar) -> Tree:
-    """Shrinks the part of a gradient along the one before it, until the cosine of their angle is at most `limit`.
+    """Shrinks the component of a gradient along the previous gradient, until their cosine is at most `limit`.
 
-    With `g = p + o`, `p` parallel to `previous` and `o` orthogonal to it, a gradient whose cosine is above the limit
-    becomes `o + p'` with `|p'| = |o| limit / sqrt(1 - limit^2)`. Gradients on the same stale data point the same way
-    one after the other, so that their steps add up to one that is too long; fresh ones are nearly orthogonal.
+    With `g = p + o`, `p` parallel to `previous` and `o` orthogonal to it, a gradient whose cosine exceeds the limit
+    becomes `o + p'` with `|p'| = |o| limit / sqrt(1 - limit^2)`. Successive gradients on the same stale data point the
+    same way, so that their steps add up to an overlong one; fresh gradients are nearly orthogonal.
 
     Args:
       gradient: a tree of arrays.
-      previous: the gradient before it, a tree of the same structure and shapes.
-      limit: of the cosine, in [0, 1): there is no default, see the source.
+      previous: the previous gradient, a tree of the same structure and shapes.
+      limit: upper bound of the cosine, in [0, 1); without a default, because the source's value is unknown.
 
     Returns:
-      The gradient, of its structure, shapes and types; unchanged if its cosine is at most `limit`, or `previous` is
-      zero.
+      The limited gradient, with the same structure, shapes and dtypes; unchanged if its cosine is at most `limit`, or
+      `previous` is zero.
 
     Raises:
       TypeError: if a leaf holds integers.
       ValueError: if the trees differ in structure or shape, or `limit` lies outside [0, 1).
 
     Source:
-      The idea is that of Xu et al. 2026, GAC: Stabilizing Asynchronous RL Training for LLMs via Gradient Alignment
-      Control: shrink what is parallel, above a threshold, and skip the step in extreme cases. Its formula and its
-      thresholds could not be verified, so that this is a projection in its spirit and not its algorithm.
+      The idea is from Xu et al. 2026, GAC: Stabilizing Asynchronous RL Training for LLMs via Gradient Alignment
+      Control: shrink the parallel component above a threshold, and skip the step in extreme cases. We could not verify
+      its formula and thresholds, so this is a projection in its spirit and not its algorithm.
 
     Example:
       >>> import jax.numpy as jnp
@@ -271,7 +270,7 @@ def limit_alignment(gradient: Tree, previous: Tree, *, limit: Scalar) -> Tree:
         if not 0.0 <= number < 1.0:
             raise ValueError(f"limit={limit} lies outside [0, 1)")
     _check_like(gradient, previous=previous)
-    # Both relative to their largest elements, so that squares neither underflow nor overflow.
+    # Both scaled to their largest elements, so that squares neither underflow nor overflow.
     (now, largest), (before, _) = scale_to_largest(gradient), scale_to_largest(previous)
     length = tree_dot(before, before)
     unit = jnp.where(length > 0, length, 1.0)
@@ -287,12 +286,12 @@ def limit_alignment(gradient: Tree, previous: Tree, *, limit: Scalar) -> Tree:
 
 
 def _promoting() -> Any:
-    """Where gradients, parameters and running means may be of different float types, strict promotion or not."""
+    """Allows gradients, parameters and running means of different float dtypes, even if the caller is strict."""
     return jax.numpy_dtype_promotion("standard")
 
 
 def _check_like(gradient: Tree, **trees: Tree) -> None:
-    """Raises unless trees have a gradient's structure and shapes, and the gradient holds floats."""
+    """Raises unless the gradient holds floats and the trees have its structure and shapes."""
     checks.same_structure(gradient, "gradient", **trees)
 
     def check(path: Any, g: Any, *leaves: Any) -> None:
@@ -311,12 +310,12 @@ def _check_decay(decay: Any) -> None:
 
 
 def _zeros_like(params: Tree) -> Tree:
-    """Where running means begin: in float32 at least, because in a narrower type they would stand still."""
+    """The start of running means, in float32 at least: in a narrower dtype small increments would round to zero."""
     return jax.tree.map(lambda p: jnp.zeros(jnp.shape(p), at_least_float32(jnp.result_type(p))), params)
 
 
 def _averaged(mean: jax.Array, x: Any, decay: Any) -> jax.Array:
-    """A running mean of squares, with one more."""
+    """Updates a running mean of squares with one more value."""
     with _promoting():
         averaged: jax.Array = decay * mean + (1.0 - decay) * jnp.square(jnp.asarray(x, mean.dtype))
     return averaged.astype(mean.dtype)

@@ -1,7 +1,7 @@
-"""The queue of gradients that every aggregator keeps: a ring of static capacity, as pure functions over its state.
+"""The gradient queue of the aggregators: a ring of static capacity, as pure functions over its state.
 
-Each gradient is one row: its leaves, flattened and concatenated. A push writes one array in place, not one per leaf;
-with many small leaves those writes would take most of the time.
+Each gradient is one row: its leaves, flattened and concatenated. A push then writes one array in place instead of one
+per leaf, which with many small leaves would take most of the time.
 """
 
 import functools
@@ -16,24 +16,22 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from stellaris._core import checks
-from stellaris.runtime.state.registry import register_value
-from stellaris.types import Tree, alike, at_least_float32
+from stellaris.types import JaxArray, Tree, alike, at_least_float32
 
-#: Rows start at multiples of so many elements, for aligned vector loads.
+#: Rows start at multiples of this many elements, for aligned vector loads.
 ALIGNMENT = 64
 
 
-@register_value
 @jax.tree_util.register_static
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """Where a gradient's leaves lie in a row. It is static: a part of the state's structure, not a leaf."""
+    """The places of a gradient's leaves in a row. It is static: part of the state's tree structure, not a leaf."""
 
     structure: Any
     shapes: tuple[tuple[int, ...], ...]
     dtypes: tuple[np.dtype[Any], ...]
 
-    # JAX compares layouts at every call of a compiled function; usually they are the same object.
+    # JAX compares layouts in every call of a compiled function; usually they are the same object.
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, Layout) and self._parts == other._parts)
 
@@ -66,7 +64,7 @@ class Layout:
         return tuple(np.cumsum([0, *map(math.prod, self.shapes)]).tolist())
 
     def tree(self, rows: jax.Array) -> Tree:
-        """The gradients in rows `[..., P]`, as one tree with the rows' leading axes."""
+        """Converts rows `[..., P]` to a gradient tree with the rows' leading axes."""
         lead, bounds = rows.shape[:-1], zip(self.offsets, self.offsets[1:], strict=False)
         parts = [rows[..., begin:end] for begin, end in bounds]
         leaves = zip(parts, self.shapes, self.dtypes, strict=True)
@@ -82,17 +80,17 @@ class AggregatorState(NamedTuple):
       (4, 1, [7, 0, 0, 0])
     """
 
-    rows: Float[jax.Array, "capacity P"]  #: a ring of gradients, each one row of `layout`.
+    rows: Float[JaxArray, "capacity P"]  #: a ring of gradients, each one row of `layout`.
     layout: Layout
-    version: Int[jax.Array, "capacity"]  #: on which each gradient was computed.
-    head: Int[jax.Array, ""]  #: the slot of the oldest gradient.
-    count: Int[jax.Array, ""]  # type: ignore[assignment]  #: how many are queued.
-    overflow: Bool[jax.Array, ""]  #: whether a gradient was ever lost, because it was pushed into a full queue.
-    memory: Tree  #: for the aggregator's use.
+    version: Int[JaxArray, "capacity"]  #: version on which each gradient was computed.
+    head: Int[JaxArray, ""]  #: the slot of the oldest gradient.
+    count: Int[JaxArray, ""]  # type: ignore[assignment]  #: queued gradients.
+    overflow: Bool[JaxArray, ""]  #: whether a push into a full queue ever lost a gradient.
+    memory: Tree  #: the aggregator's memory.
 
     @property
     def capacity(self) -> int:
-        """How many gradients the queue can hold."""
+        """The number of gradients that the queue can hold."""
         return self.version.shape[-1]
 
 
@@ -109,28 +107,36 @@ class Update(NamedTuple):
     """
 
     gradient: Tree
-    scale: Float[jax.Array, "*n"]  #: factor on the optimizer's update: never on the gradient.
-    count: Int[jax.Array, ""]  # type: ignore[assignment]  #: gradients in the group.
-    staleness: Int[jax.Array, "capacity"]  #: of each, oldest first; -1 beyond `count`.
-    dropped: Int[jax.Array, ""] | int = 0  #: gradients that left the queue before these and are not applied.
+    scale: Float[JaxArray, "*n"]  #: factor on the optimizer's step, not on the gradient.
+    count: Int[JaxArray, ""]  # type: ignore[assignment]  #: gradients in the group.
+    staleness: Int[JaxArray, "capacity"]  #: staleness of each, oldest first; -1 beyond `count`.
+    dropped: Int[JaxArray, ""] | int = 0  #: gradients removed from the queue without being applied.
 
 
-def capacity_for(name: str, group: int, capacity: int | None) -> int:
-    """The capacity of a queue out of which groups of this size are taken: as given, or twice the size.
+def capacity_for(group_size: int, capacity: int | None) -> int:
+    """The capacity of a queue from which groups of this size are taken: as given, or twice the size.
 
     Raises:
-      ValueError: unless both are positive whole numbers, and a group fits; it calls the size by this name.
+      ValueError: unless both are positive whole numbers, and a group fits.
     """
-    checks.counts(**{name: group})
-    capacity = 2 * group if capacity is None else capacity
+    checks.counts(group_size=group_size)
+    capacity = 2 * group_size if capacity is None else capacity
     checks.counts(capacity=capacity)
-    if capacity < group:
-        raise ValueError(f"capacity={capacity} is below {name}={group}: the queue could never fill")
+    if capacity < group_size:
+        raise ValueError(f"capacity={capacity} is below group_size={group_size}: the queue could never fill")
     return capacity
 
 
 def empty(like: Tree, capacity: int, memory: Tree) -> AggregatorState:
-    """An empty queue for gradients of this structure.
+    """Returns an empty queue for gradients of this structure.
+
+    Args:
+      like: a tree of float arrays with the gradients' structure, shapes and dtypes; its values do not matter.
+      capacity: gradients that the queue can hold.
+      memory: the aggregator's initial memory, any tree of arrays; `()` for none.
+
+    Returns:
+      A state whose `rows` are `[capacity, P]` with `P` the gradient's elements, rounded up to a multiple of 64.
 
     Raises:
       TypeError: if a leaf holds integers.
@@ -149,15 +155,22 @@ def empty(like: Tree, capacity: int, memory: Tree) -> AggregatorState:
     )
 
 
-def push(state: AggregatorState, gradient: Tree, version: Any, *, learner: Any = 0) -> AggregatorState:
+def push(state: AggregatorState, gradient: Tree, version: Any) -> AggregatorState:
     """Appends a gradient. If the queue is full, the gradient is lost, `overflow` is set, and nothing else changes.
+
+    Args:
+      state: the queue.
+      gradient: a tree with the structure and shapes given to `empty`; it is cast to the queue's dtype.
+      version: the version on which the gradient was computed, an integer scalar, at least 0.
+
+    Returns:
+      The queue with the gradient as its newest.
 
     Raises:
       TypeError: if the version is not a whole number.
       ValueError: if the version is negative or beyond int32, or the gradient differs in structure or shape from that
         given to `empty`.
     """
-    del learner
     _check_like(gradient, state.layout)
     if not jnp.issubdtype(jnp.result_type(version), jnp.integer):
         raise TypeError(f"version={version} has dtype {jnp.result_type(version)}: expected a whole number")
@@ -167,22 +180,48 @@ def push(state: AggregatorState, gradient: Tree, version: Any, *, learner: Any =
     return after
 
 
-def queued(state: AggregatorState) -> Bool[jax.Array, "capacity"]:
-    """Which slots of the ring are in use."""
+def queued(state: AggregatorState) -> Bool[JaxArray, "capacity"]:
+    """Whether each slot of the ring is in use.
+
+    Args:
+      state: the queue.
+
+    Returns:
+      `[capacity]` in the order of `state.rows` and `state.version`.
+    """
     return (jnp.arange(state.capacity) - state.head) % state.capacity < state.count
 
 
-def staleness(state: AggregatorState, clock: Any) -> Int[jax.Array, "capacity"]:
-    """The staleness of the queued gradients, oldest first; what follows them has no meaning."""
+def staleness(state: AggregatorState, clock: Any) -> Int[JaxArray, "capacity"]:
+    """The staleness of the queued gradients, oldest first.
+
+    Args:
+      state: the queue.
+      clock: the newest version, an integer scalar.
+
+    Returns:
+      int32 `[capacity]`; entries beyond `state.count` are meaningless.
+
+    Raises:
+      ValueError: if the clock is beyond int32.
+    """
     checks.int32(clock=clock)
     return jnp.asarray(clock - state.version[_order(state)], jnp.int32)
 
 
 def without(state: AggregatorState, n: Any) -> AggregatorState:
-    """The queue without its oldest `n` gradients, or empty if there are fewer."""
+    """Drops the oldest gradients.
+
+    Args:
+      state: the queue.
+      n: gradients to drop, an integer scalar; if fewer are queued, all of them.
+
+    Returns:
+      The queue with the remaining gradients in order.
+    """
     n = jnp.minimum(state.count, n).astype(jnp.int32)
     left = state.count - n
-    # An empty queue restarts from its first slot, which is still in the processor's cache.
+    # An empty queue restarts at slot 0, which is likely still in the processor's cache.
     head = jnp.where(left > 0, (state.head + n) % state.capacity, 0)
     return state._replace(head=head, count=left)
 
@@ -190,16 +229,31 @@ def without(state: AggregatorState, n: Any) -> AggregatorState:
 def take(
     state: AggregatorState, n: Any, clock: Any, weigh: Callable[[jax.Array], jax.Array], combine: str
 ) -> tuple[Update, AggregatorState]:
-    """Takes the oldest `n` gradients, or all if there are fewer, weighted by staleness; the others stay in order."""
+    """Takes the oldest gradients out of the queue, weighted by staleness.
+
+    Args:
+      state: the queue.
+      n: gradients to take, an integer scalar; if fewer are queued, all of them.
+      clock: the newest version, an integer scalar.
+      weigh: `(staleness [capacity] int32) -> weight [capacity]` floats, such as `staleness_weight`. Entries beyond the
+        group have staleness -1; their weights are ignored.
+      combine: `"mean"` for one weighted mean, `"sequential"` for the gradients one by one; see `Update`.
+
+    Returns:
+      The update, and the queue with the remaining gradients in order.
+
+    Raises:
+      ValueError: if the clock is beyond int32.
+    """
     checks.int32(clock=clock)
     n, ages = _oldest(state, n, clock)
-    # Not behind this module's `jit`, because a caller's weight may close over traced numbers.
+    # Outside of this module's `jit`, because the caller's weight may capture traced numbers.
     weight = weigh(ages)
     gradient, scale, state = _taken(state, n, weight, combine)
     return Update(gradient, scale, n, ages), state
 
 
-# ---- what is computed, behind `jit`: compiled once for each size, and inlined within a caller's `jit` ----------------
+# ---- computation, behind `jit`: compiled once for each size, and inlined within a caller's `jit` ---------------------
 
 
 @functools.partial(jax.jit, inline=True)
@@ -207,7 +261,7 @@ def _appended(state: AggregatorState, gradient: Tree, version: Any) -> Aggregato
     layout, rows = state.layout, state.rows
     free = state.count < state.capacity
     slot = (state.head + state.count) % state.capacity
-    # Only one row is read and written, so that a donated state is updated in place.
+    # Reads and writes one row only, so that a donated state is updated in place.
     for leaf, begin in zip(jax.tree.leaves(gradient), layout.offsets, strict=False):
         new = jnp.ravel(jnp.asarray(leaf, rows.dtype))[None]
         at = slot, jnp.int32(begin)
@@ -224,14 +278,14 @@ def _appended(state: AggregatorState, gradient: Tree, version: Any) -> Aggregato
 
 @functools.partial(jax.jit, inline=True)
 def _oldest(state: AggregatorState, n: Any, clock: Any) -> tuple[jax.Array, jax.Array]:
-    """The number of gradients to take, and the staleness of each, oldest first; -1 beyond them."""
+    """The number of gradients to take, and their staleness, oldest first; -1 beyond them."""
     n = jnp.minimum(state.count, n).astype(jnp.int32)
     return n, jnp.where(jnp.arange(state.capacity) < n, staleness(state, clock), -1)
 
 
 @functools.partial(jax.jit, inline=True, static_argnums=3)
 def _taken(state: AggregatorState, n: Any, weight: Any, combine: str) -> tuple[Tree, jax.Array, AggregatorState]:
-    """The gradients and their scale, and the queue without them."""
+    """The gradients, their scale, and the queue without them."""
     weight = jnp.where(jnp.arange(state.capacity) < n, weight, 0.0)
     if combine == "mean":
         rows = _mean(state.rows, _order(state), weight, n)
@@ -243,11 +297,11 @@ def _taken(state: AggregatorState, n: Any, weight: Any, combine: str) -> tuple[T
 
 
 def _order(state: AggregatorState) -> jax.Array:
-    """The slots of the ring, beginning with the oldest gradient's."""
+    """The slots of the ring, from the oldest gradient's on."""
     return (state.head + jnp.arange(state.capacity)) % state.capacity
 
 
-# Both loop over the gradients that are taken: the other slots cost nothing, and their contents do not matter.
+# Both loop over the taken gradients only: other slots cost nothing, and may hold NaN.
 
 
 def _mean(rows: jax.Array, order: jax.Array, weight: jax.Array, n: jax.Array) -> jax.Array:

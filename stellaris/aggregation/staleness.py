@@ -1,12 +1,11 @@
-"""Staleness weights: the factor by which the optimizer's step for a stale gradient is shortened.
+"""Staleness weights: the factor that shortens the optimizer's step for a stale gradient.
 
-Staleness is counted in published versions: `clock now - version the gradient was computed on`.
+Staleness counts published versions: the clock now minus the version on which the gradient was computed.
 """
 
 import functools
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -14,21 +13,25 @@ import optax
 from jaxtyping import Float, Int
 
 from stellaris._core import checks
-from stellaris.types import Array, Scalar, Tree, default_float
-
-#: `(staleness [...]) -> factor [...]` on the learning rate; staleness in versions.
-Weight: TypeAlias = Callable[[Any], jax.Array]
+from stellaris.types import Array, JaxArray, Scalar, Tree, default_float
 
 
-def staleness_weight(staleness: Int[Array, "*batch"] | int, *, smoothness: Scalar = 3.0) -> Float[jax.Array, "*batch"]:
+@runtime_checkable
+class Weight(Protocol):
+    """`(staleness [...]) -> factor [...]` on the learning rate, with the staleness in versions."""
+
+    def __call__(self, staleness: Any, /) -> jax.Array: ...
+
+
+def staleness_weight(staleness: Int[Array, "*batch"] | int, *, smoothness: Scalar = 3.0) -> Float[JaxArray, "*batch"]:
     """The factor on the learning rate of a stale gradient: `max(staleness, 1) ** (-1 / smoothness)`.
 
-    It multiplies the *optimizer's update*. A constant factor on the gradient would cancel under Adam.
+    It multiplies the *optimizer's step*. A constant factor on the gradient would cancel under Adam.
 
     Args:
       staleness: `[...]` versions published since the gradient's parameters; 0 is fresh. In an array, negative numbers
         count as fresh.
-      smoothness: positive; 1 weighs by 1/staleness (Zhang et al. 2016), `math.inf` weighs all gradients alike.
+      smoothness: positive; 1 gives 1/staleness (Zhang et al. 2016), `math.inf` gives all gradients the same weight.
 
     Returns:
       The weights `[...]` in (0, 1], of JAX's default float type (float32 unless float64 is enabled).
@@ -51,7 +54,7 @@ def staleness_weight(staleness: Int[Array, "*batch"] | int, *, smoothness: Scala
     return jnp.maximum(_versions(staleness), 1.0) ** (-1.0 / smoothness)
 
 
-def polynomial_weight(staleness: Int[Array, "*batch"] | int, *, power: Scalar = 0.5) -> Float[jax.Array, "*batch"]:
+def polynomial_weight(staleness: Int[Array, "*batch"] | int, *, power: Scalar = 0.5) -> Float[JaxArray, "*batch"]:
     """A weight that falls with a power of staleness: `(staleness + 1) ** -power`.
 
     Args:
@@ -74,26 +77,26 @@ def polynomial_weight(staleness: Int[Array, "*batch"] | int, *, power: Scalar = 
       [1.     0.5    0.3333]
     """
     checks.not_negative(power=power)
-    # A float exponent, so that the powers 2 and 2.0, which are equal as settings, give the same bits.
+    # A float exponent, so that the powers 2 and 2.0, which compare equal as settings, give the same bits.
     return (jnp.maximum(_versions(staleness), 0.0) + 1.0) ** (-1.0 * power)
 
 
 def hinge_weight(
-    staleness: Int[Array, "*batch"] | int, *, slope: Scalar = 10.0, bound: Scalar = 4.0
-) -> Float[jax.Array, "*batch"]:
-    """A weight of 1 up to a bound, falling beyond it: `1 / (slope * max(staleness - bound, 0) + 1)`.
+    staleness: Int[Array, "*batch"] | int, *, slope: Scalar = 10.0, tolerance: Scalar = 4.0
+) -> Float[JaxArray, "*batch"]:
+    """A weight that is 1 up to a tolerance and falls beyond: `1 / (slope * max(staleness - tolerance, 0) + 1)`.
 
     Args:
       staleness: `[...]` versions; 0 is fresh. In an array, negative numbers count as fresh.
       slope: at least 0.
-      bound: the largest staleness of weight 1, at least 0.
+      tolerance: the largest staleness of weight 1, at least 0.
 
     Returns:
       The weights `[...]` in (0, 1].
 
     Raises:
       TypeError: if `staleness` is not whole.
-      ValueError: if `slope` or `bound` is negative, `slope` is infinite, or `staleness` is a single negative number.
+      ValueError: if `slope` or `tolerance` is negative, `slope` is infinite, or `staleness` is one negative number.
 
     Source:
       Xie et al. 2019, Asynchronous Federated Optimization, Section 5.2.
@@ -103,17 +106,17 @@ def hinge_weight(
       >>> print(hinge_weight(jnp.array([0, 4, 6]), slope=1.5))
       [1.   1.   0.25]
     """
-    checks.not_negative(slope=slope, bound=bound)
+    checks.not_negative(slope=slope, tolerance=tolerance)
     checks.finite(slope=slope)
-    return jnp.asarray(1.0 / (slope * jnp.maximum(_versions(staleness) - bound, 0.0) + 1.0))
+    return jnp.asarray(1.0 / (slope * jnp.maximum(_versions(staleness) - tolerance, 0.0) + 1.0))
 
 
-def exponential_weight(staleness: Int[Array, "*batch"] | int, *, rate: Scalar) -> Float[jax.Array, "*batch"]:
+def exponential_weight(staleness: Int[Array, "*batch"] | int, *, rate: Scalar) -> Float[JaxArray, "*batch"]:
     """A weight that falls exponentially: `exp(-rate * staleness)`.
 
     Args:
       staleness: `[...]` versions; 0 is fresh. In an array, negative numbers count as fresh.
-      rate: at least 0; 0 weighs all gradients alike.
+      rate: at least 0; 0 gives all gradients the same weight.
 
     Returns:
       The weights `[...]` in [0, 1]; beyond `rate * staleness = 87` they underflow to 0 in float32.
@@ -141,20 +144,20 @@ def scale_by_staleness(
     """Scales an optimizer's step by the weight of its gradient's staleness.
 
     In a chain, place it *after* `optax.scale_by_adam` and similar transformations. Adam divides a gradient by the size
-    of recent gradients. Before Adam, a constant factor would therefore cancel, and a varying factor would act through
-    the moments, not on the learning rate.
+    of recent gradients. Before Adam, a constant factor would therefore cancel, and a varying factor would act on the
+    moments instead of the learning rate.
 
-    `apply_update` passes the staleness on to it. Use it there only with aggregators that do not weigh gradients:
-    `staleness_aware`, `softsync` and `buffered` do, so the weight would be applied twice.
+    `apply_update` passes the staleness to it. Do not combine it with `staleness_aware`, `softsync` or `buffered`,
+    which already weight gradients by staleness: the weight would apply twice.
 
     Args:
       smoothness: as in `staleness_weight`.
-      weight: another weight, `(staleness) -> factor`, such as `polynomial_weight`, instead of `staleness_weight`.
+      weight: `(staleness) -> factor`, such as `polynomial_weight`, instead of `staleness_weight`.
 
     Returns:
       A transformation with `update(updates, state, params, staleness=...)`. The staleness is an int32 scalar, or
-      `[n]` for a group of gradients, as in `Update.staleness`: the factor is then the mean weight of the entries that
-      are not negative.
+      `[n]` for a group of gradients, as in `Update.staleness`; the factor is then the mean weight over the nonnegative
+      entries.
 
     Raises:
       TypeError: if `weight` is not a function.
@@ -191,14 +194,14 @@ def scale_by_staleness(
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, repr=False)
 class FrozenWeight:
-    """A weight with its settings: unlike a `functools.partial` equal to any other of equal settings.
+    """A weight with its settings. Unlike `functools.partial`, two with equal settings are equal.
 
-    As a tree its leaves are the settings' numbers, so that `vmap` can sweep them.
+    As a tree its leaves are the settings' values, so that `vmap` can sweep them.
     """
 
     function: Weight = field(metadata={"static": True})
-    names: tuple[str, ...] = field(metadata={"static": True})  #: of the settings.
-    numbers: tuple[Any, ...]  #: their values, in the same order.
+    names: tuple[str, ...] = field(metadata={"static": True})  #: the settings' names.
+    numbers: tuple[Any, ...]  #: the settings' values, in the same order.
 
     def __call__(self, staleness: Any) -> jax.Array:
         return self.function(staleness, **dict(zip(self.names, self.numbers, strict=True)))
@@ -210,32 +213,32 @@ class FrozenWeight:
 
 
 def freeze_weight(weight: Weight) -> Weight:
-    """The caller's weight as a value: a function, or a `functools.partial` of one with settings by name.
+    """Converts a function, or a `functools.partial` with keyword settings, to a weight that compares by value.
 
-    Any other object is returned as it is.
+    Any other object is returned unchanged.
     """
     check_weight(weight)
     if isinstance(weight, functools.partial) and not weight.args:
         names = tuple(sorted(weight.keywords))
         return FrozenWeight(weight.func, names, tuple(checks.plain(weight.keywords[name]) for name in names))
-    # Within a tree a function has to be structure: as a leaf JAX would take it for an array.
+    # In a tree a function must be structure: JAX would treat it as an array if it were a leaf.
     return FrozenWeight(weight, (), ()) if jax.tree_util.all_leaves([weight]) else weight
 
 
 def inverse_root(smoothness: Scalar) -> Weight:
-    """`staleness_weight` of one smoothness, which is checked at once."""
+    """`staleness_weight` with this smoothness, which is checked here and not at the first call."""
     checks.positive(smoothness=smoothness)
     return functools.partial(staleness_weight, smoothness=smoothness)
 
 
 def check_weight(weight: Weight) -> None:
-    """Raises a TypeError unless a weight is a function."""
+    """Raises a TypeError unless the weight is a function."""
     if not callable(weight):
         raise TypeError(f"weight={weight!r} is not a function of staleness")
 
 
 def _versions(staleness: Any) -> jax.Array:
-    """Whole numbers of versions, in JAX's default float type."""
+    """Converts whole numbers of versions to JAX's default float type."""
     if not jnp.issubdtype(jnp.result_type(staleness), jnp.integer):
         raise TypeError(f"staleness has dtype {jnp.result_type(staleness)}: expected whole numbers of versions")
     if jnp.ndim(staleness) == 0:

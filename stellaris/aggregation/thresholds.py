@@ -1,4 +1,4 @@
-"""Up to which mean staleness a group of gradients is applied, round by round."""
+"""Staleness thresholds: the largest mean staleness of a group that is applied, per round."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Float, Int
 
 from stellaris._core import checks
-from stellaris.types import Array, Scalar, default_float
+from stellaris.types import Array, JaxArray, Scalar, default_float
 
 
 def staleness_threshold(
@@ -16,13 +16,13 @@ def staleness_threshold(
     *,
     max_staleness: Scalar | Int[Array, ""],
     decay: Scalar,
-) -> Float[jax.Array, ""]:
-    """The mean staleness up to which a group of gradients is applied: `beta_k = max_staleness * decay ** k`.
+) -> Float[JaxArray, ""]:
+    """The largest mean staleness of a group that is applied in round `k`: `beta_k = max_staleness * decay ** k`.
 
     Permissive in early rounds, strict as training converges; a decay of 1 keeps it constant.
 
     Args:
-      round: `k`, fragments delivered divided by the number of actors, rounded down.
+      round: `k`, the number of delivered fragments divided by the number of actors, rounded down.
       max_staleness: `beta_0`, in versions; `math.inf` for no threshold.
       decay: in (0, 1].
 
@@ -51,16 +51,16 @@ def demo_threshold(
     *,
     max_staleness: Scalar | Int[Array, ""],
     decay: Scalar,
-) -> Float[jax.Array, ""]:
-    """The threshold as the authors' demo computes it, in whole versions.
+) -> Float[JaxArray, ""]:
+    """The threshold of the authors' demo, in whole versions.
 
     `clip(int(max_staleness * decay ** (k - 1)) + 1, 1, max_staleness)`: never below 1, so that a group of mean
     staleness 1 is always applied.
 
     Args:
       round: `k`, as for `staleness_threshold`.
-      max_staleness: in versions; `math.inf` for no threshold. The demo measures `int(mean staleness) + 1` in the first
-        group that is stale at all.
+      max_staleness: in versions; `math.inf` for no threshold. The demo measures `int(mean staleness) + 1` on the first
+        group with a stale gradient.
       decay: in (0, 1].
 
     Returns:
@@ -81,7 +81,7 @@ def demo_threshold(
 
     def threshold(start: jax.Array) -> jax.Array:
         decayed = start * jnp.asarray(decay, start.dtype) ** (default_float(round) - 1.0)
-        # A product that is whole in exact arithmetic may round to just below.
+        # A product that is whole in exact arithmetic may be rounded to just below a whole number.
         return jnp.clip(jnp.floor(decayed * (1.0 + 1e-6)) + 1.0, 1.0, start)
 
     return _unless_infinite(max_staleness, threshold)
@@ -95,7 +95,7 @@ def check_decay(decay: Scalar) -> None:
 
 
 def _unless_infinite(max_staleness: Any, threshold: Callable[[jax.Array], jax.Array]) -> jax.Array:
-    """An infinite threshold stays infinite; times a decay that has underflowed to zero it would become NaN."""
+    """Keeps an infinite threshold infinite: times a decay that has underflowed to zero it would be NaN."""
     start = default_float(max_staleness)
     infinite = jnp.isinf(start)
     return jnp.where(infinite, start, threshold(jnp.where(infinite, 1.0, start)))

@@ -10,7 +10,8 @@ import optax
 
 from stellaris._core import checks
 from stellaris.algorithms.batch import masked_mean
-from stellaris.corrections.caps import global_ratio_cap, importance_ratio
+from stellaris.corrections.caps import global_ratio_cap
+from stellaris.corrections.ratios import importance_ratio
 from stellaris.diagnostics import lag_report, version_span
 from stellaris.distributions import as_distribution
 from stellaris.losses import approximate_kl
@@ -87,7 +88,7 @@ def loss(
     valid = jnp.asarray(batch.valid)
     checks.int32(**checks.given(version=version), **{"batch.version": batch.version})
     truncated = jnp.zeros_like(clipped) if cap is None else importance_ratio(log_ratio) > cap
-    span = version_span(jnp.ravel(batch.version), valid.ravel())
+    span = version_span(jnp.ravel(batch.version), valid=valid.ravel())
     metrics: Metrics = {
         "policy_loss": masked_mean(policy_loss, valid),
         "value_loss": masked_mean(value_loss, valid),
@@ -102,7 +103,7 @@ def loss(
         metrics["data_lag_mean"] = jnp.asarray(version).astype(span.mean.dtype) - span.mean
         metrics["data_lag_max"] = version - span.oldest
         lag = version - jnp.asarray(batch.version)
-        metrics["by_lag"] = lag_report(lag, log_ratio, valid, clipped=clipped, truncated=truncated, lags=lags)
+        metrics["by_lag"] = lag_report(lag, log_ratio, valid=valid, clipped=clipped, truncated=truncated, lags=lags)
     total = metrics["policy_loss"] + configuration.value_coefficient * metrics["value_loss"]
     return total - configuration.entropy_coefficient * metrics["entropy"], metrics
 

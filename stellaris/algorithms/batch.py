@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Float, Int, Shaped
 
 from stellaris._core import checks
-from stellaris.types import Array, Tree
+from stellaris.types import Array, JaxArray, Tree
 
 
 class Batch(NamedTuple):
@@ -51,9 +51,7 @@ def flatten(batch: Any, axes: int) -> Any:
     return jax.tree.map(lambda x: jnp.reshape(x, (math.prod(x.shape[:axes]), *x.shape[axes:])), batch)
 
 
-def minibatches(
-    key: jax.Array, size: int, *, epochs: int, minibatch_size: int
-) -> Int[jax.Array, "gradients minibatch"]:
+def minibatches(key: jax.Array, size: int, *, epochs: int, minibatch_size: int) -> Int[JaxArray, "gradients minibatch"]:
     """Indices of every minibatch of every epoch: each epoch is one permutation, cut into pieces of equal length.
 
     If they do not come out even, the last is filled up with `size`, an index beyond the batch.
@@ -82,7 +80,7 @@ def minibatches(
     return jax.vmap(epoch)(jax.random.split(key, epochs)).reshape(epochs * count, length)
 
 
-def permutation(key: jax.Array, size: int) -> Int[jax.Array, "size"]:
+def permutation(key: jax.Array, size: int) -> Int[JaxArray, "size"]:
     """The numbers below `size` in the random order of `jax.random.permutation`, which takes thrice as long on a CPU.
 
     Args:

@@ -24,7 +24,7 @@ from stellaris.algorithms.batch import (
 from stellaris.corrections.caps import check_rho
 from stellaris.losses import MIN_LOG_PROB, impact_loss, value_loss
 from stellaris.returns import vtrace
-from stellaris.types import ApplyFn, Array, Trajectory, Tree
+from stellaris.types import ApplyFn, Array, JaxArray, Trajectory, Tree
 
 
 class TargetBatch(NamedTuple):
@@ -95,9 +95,7 @@ class IMPACT:
         checks.not_negative(rho_clip=self.rho_clip, c_clip=self.c_clip, value_coefficient=self.value_coefficient)
         checks.finite(value_coefficient=self.value_coefficient, entropy_coefficient=self.entropy_coefficient)
         checks.between_zero_and_one(discount=self.discount, lambda_=self.lambda_)
-        for _, target_rho in checks.known(target_rho=self.target_rho):
-            if not target_rho >= 1.0:
-                raise ValueError(f"target_rho={target_rho} is below 1: use math.inf for no truncation")
+        check_rho(target_rho=self.target_rho)
 
     def optimizer(self) -> optax.GradientTransformation:
         """Adam (epsilon 1e-5) behind a bound on the gradient's global norm."""
@@ -152,7 +150,7 @@ class IMPACT:
         flat: TargetBatch = flatten(jax.lax.stop_gradient(batch), valid.ndim)
         return flat
 
-    def minibatches(self, key: jax.Array, batch: TargetBatch) -> Int[jax.Array, "gradients minibatch"]:
+    def minibatches(self, key: jax.Array, batch: TargetBatch) -> Int[JaxArray, "gradients minibatch"]:
         """Indices of every minibatch of every epoch, as `PPO.minibatches`."""
         return minibatches(key, len(batch.valid), epochs=self.epochs, minibatch_size=self.minibatch_size)
 
@@ -171,7 +169,7 @@ class IMPACT:
         rho: float = 1.0,
         version: Int[Array, ""] | int | None = None,
         lags: int = 8,
-    ) -> tuple[Float[jax.Array, ""], Metrics]:
+    ) -> tuple[Float[JaxArray, ""], Metrics]:
         """Mean over valid samples of IMPACT's surrogate + value loss - entropy bonus.
 
         Args:
@@ -191,7 +189,7 @@ class IMPACT:
         Raises:
           ValueError: if `rho` is below 1.
         """
-        check_rho(rho)
+        check_rho(rho=rho)
         samples: Batch = cleaned(batch.samples, "action", "log_prob", "advantage", "target")
         policy = actor_critic.evaluate(apply_fn, params, samples.observation, samples.action)
         log_ratio = actor_critic.log_ratio(policy.log_prob, samples.log_prob, samples.valid)
@@ -205,7 +203,7 @@ class IMPACT:
                 batch.target_log_ratio,
                 samples.advantage,
                 clip=self.clip,
-                rho=self.target_rho,
+                target_rho=self.target_rho,
                 ratio_cap=cap,
             ),
             value_loss=value_loss(policy.value, samples.target),

@@ -12,10 +12,11 @@ from stellaris._core import checks
 from stellaris.algorithms import actor_critic
 from stellaris.algorithms.actor_critic import Metrics
 from stellaris.algorithms.batch import before_the_last, cleaned, minibatches, take, the_last
-from stellaris.corrections.caps import check_rho, importance_ratio
+from stellaris.corrections.caps import check_rho
+from stellaris.corrections.ratios import importance_ratio
 from stellaris.losses import impala_loss, value_loss
 from stellaris.returns import vtrace
-from stellaris.types import ApplyFn, Array, Trajectory, Tree
+from stellaris.types import ApplyFn, Array, JaxArray, Trajectory, Tree
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ class IMPALA:
         del apply_fn, target
         return trajectory
 
-    def minibatches(self, key: jax.Array, batch: Trajectory) -> Int[jax.Array, "gradients minibatch"]:
+    def minibatches(self, key: jax.Array, batch: Trajectory) -> Int[JaxArray, "gradients minibatch"]:
         """Indices of the trajectories of every minibatch of every epoch, as `PPO.minibatches` of samples.
 
         Args:
@@ -112,7 +113,7 @@ class IMPALA:
         rho: float = 1.0,
         version: Int[Array, ""] | int | None = None,
         lags: int = 8,
-    ) -> tuple[Float[jax.Array, ""], Metrics]:
+    ) -> tuple[Float[JaxArray, ""], Metrics]:
         """Mean over valid steps of policy gradient + value loss - entropy bonus.
 
         Args:
@@ -134,7 +135,7 @@ class IMPALA:
         Raises:
           ValueError: if `rho` is below 1.
         """
-        check_rho(rho)
+        check_rho(rho=rho)
         batch = cleaned(batch, "action", "log_prob")
         observation = before_the_last(batch.observation)
         policy = actor_critic.evaluate(apply_fn, params, observation, batch.action)

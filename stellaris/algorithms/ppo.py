@@ -14,7 +14,7 @@ from stellaris.algorithms.batch import Batch, before_the_last, cleaned, flatten,
 from stellaris.corrections.caps import check_rho
 from stellaris.losses import ppo_loss, value_loss
 from stellaris.returns import gae
-from stellaris.types import ApplyFn, Array, Trajectory, Tree
+from stellaris.types import ApplyFn, Array, JaxArray, Trajectory, Tree
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class PPO:
         flat: Batch = flatten(batch, valid.ndim)
         return flat
 
-    def minibatches(self, key: jax.Array, batch: Batch) -> Int[jax.Array, "gradients minibatch"]:
+    def minibatches(self, key: jax.Array, batch: Batch) -> Int[JaxArray, "gradients minibatch"]:
         """Indices of every minibatch of every epoch, in the order in which plain PPO takes them.
 
         Args:
@@ -138,7 +138,7 @@ class PPO:
         kl_coefficient: Float[Array, ""] | float | None = None,
         version: Int[Array, ""] | int | None = None,
         lags: int = 8,
-    ) -> tuple[Float[jax.Array, ""], Metrics]:
+    ) -> tuple[Float[JaxArray, ""], Metrics]:
         """Mean over valid samples of surrogate + value loss - entropy bonus (+ divergence penalty).
 
         Args:
@@ -161,7 +161,7 @@ class PPO:
         Raises:
           ValueError: if `rho` is below 1.
         """
-        check_rho(rho)
+        check_rho(rho=rho)
         batch = cleaned(batch, "action", "log_prob", "value", "advantage", "target")
         policy = actor_critic.evaluate(apply_fn, params, batch.observation, batch.action)
         log_ratio = actor_critic.log_ratio(policy.log_prob, batch.log_prob, batch.valid)

@@ -1,7 +1,6 @@
-"""Importance ratios and Stellaris' global truncation, per sample."""
+"""Truncation of importance ratios: Stellaris' global cap, or a constant, per sample."""
 
 import functools
-import math
 from typing import Any
 
 import jax
@@ -9,65 +8,25 @@ import jax.numpy as jnp
 from jaxtyping import Float
 
 from stellaris._core import checks
-from stellaris.types import Array, Scalar, largest
-
-#: Log-ratios saturate here: `exp(30) = 1e13` times an advantage of 1e8 is still finite in float32.
-MAX_LOG_RATIO = 30.0
-#: In a narrower dtype log-ratios saturate at the logarithm of its largest number less this: a ratio times an advantage
-#: of `exp(3) = 20` is still finite.
-ROOM = 3.0
-
-
-def importance_ratio(log_ratio: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
-    """`pi(a|s) / mu(a|s) = exp(log_ratio)`, saturating at `exp(±30)` so that no loss overflows.
-
-    In float16, whose largest number is 65504, ratios saturate at `exp(8.1) = 3261`.
-
-    Args:
-      log_ratio: `[...]` log-probability under the policy minus that under the behaviour policy.
-
-    Returns:
-      The ratios `[...]`. Saturated ratios are constant and have no gradient. An action of probability zero under the
-      policy (a log-ratio of minus infinity) has the ratio `exp(-30)`, 1e-13.
-
-    Raises:
-      TypeError: if `log_ratio` holds integers.
-
-    Source:
-      Sutton & Barto 2018, Reinforcement Learning, Section 5.5.
-
-    Example:
-      >>> import jax.numpy as jnp
-      >>> importance_ratio(jnp.zeros(2)).tolist()
-      [1.0, 1.0]
-    """
-    checks.floats(log_ratio=log_ratio)
-    return jnp.exp(saturated(log_ratio))
-
-
-def saturated(log_ratio: Array) -> jax.Array:
-    """Log-ratios clipped so that the ratio times an advantage is finite."""
-    most = min(MAX_LOG_RATIO, math.log(largest(jnp.result_type(log_ratio))) - ROOM)
-    # By choices, whose gradient costs less than that of a minimum.
-    return jnp.where(log_ratio > most, most, jnp.where(log_ratio < -MAX_LOG_RATIO, -MAX_LOG_RATIO, log_ratio))
+from stellaris.corrections.ratios import importance_ratio
+from stellaris.types import Array, Scalar
 
 
 def global_ratio_cap(log_ratios: Float[Array, "V *batch"], *, rho: Scalar = 1.0) -> Float[Array, "*batch"]:
-    """The truncation level of each sample, from all policies that learners hold at the same time.
+    """The truncation level of each sample, from the policies that all learners hold at the same time.
 
     `cap = max(min_j r_j, rho)` with `r_j = pi_j(a|s) / mu(a|s)` over the `V` held policies.
 
     Args:
       log_ratios: `[V, ...]` of `log(pi_j / mu)`, including the learner's own policy.
-      rho: truncation level, at least 1; `math.inf` truncates nothing. With one held policy (`V = 1`) nothing is
-        truncated, either.
+      rho: truncation level, at least 1; `math.inf` truncates nothing, and neither does a single held policy (`V = 1`).
 
     Returns:
       The caps `[...]`, at least `rho`. No gradient flows through them.
 
     Raises:
       TypeError: if `log_ratios` holds integers, or `rho` is not a number.
-      ValueError: if `log_ratios` has no policy axis or no policy, or `rho` is below 1 or NaN.
+      ValueError: if `log_ratios` lacks the policy axis or holds zero policies, or `rho` is below 1 or NaN.
 
     Source:
       Stellaris (SC 2024), global importance-sampling truncation.
@@ -81,26 +40,26 @@ def global_ratio_cap(log_ratios: Float[Array, "V *batch"], *, rho: Scalar = 1.0)
       >>> global_ratio_cap(log_ratios).round(4).tolist()
       [1.5, 1.0]
     """
-    check_rho(rho)
+    check_rho(rho=rho)
     checks.floats(log_ratios=log_ratios)
     if log_ratios.ndim < 1 or log_ratios.shape[0] < 1:
         raise ValueError(f"log_ratios has shape {log_ratios.shape}: expected [V, ...] with V >= 1 held policies")
-    # A chain of minima, not a reduction over the policies' axis: XLA fuses it with the loss and reads each array once.
+    # A chain of minima, not a reduction over the policy axis: XLA fuses it with the loss and reads each array once.
     least = importance_ratio(functools.reduce(jnp.minimum, list(jnp.asarray(log_ratios))))
     return jax.lax.stop_gradient(jnp.maximum(least, jnp.asarray(rho, least.dtype)))
 
 
-def truncate_ratio(ratio: Float[Array, "*batch"], cap: Float[Array, "*batch"] | Scalar) -> Float[Array, "*batch"]:
-    """`min(ratio, cap)`; a ratio above the cap has no gradient.
+def truncate_ratio(ratio: Float[Array, "*batch"], ratio_cap: Float[Array, "*batch"] | Scalar) -> Float[Array, "*batch"]:
+    """`min(ratio, ratio_cap)`, with a gradient of zero above the cap.
 
     Args:
       ratio: `[...]` importance ratios, with their gradient.
-      cap: `[...]` from `global_ratio_cap`, or one number for all samples: the per-policy truncation of the papers'
-        ablations. `vmap` can sweep the number.
+      ratio_cap: `[...]` from `global_ratio_cap`, or one number for all samples, the per-policy truncation of the
+        papers' ablations. `vmap` can sweep the number.
 
     Returns:
-      The truncated ratios `[...]`. Where `ratio == cap` the full gradient flows, so that a policy whose own ratio is
-      the cap learns as without truncation.
+      The truncated ratios `[...]`. Where `ratio == ratio_cap` the full gradient flows, so that a policy whose
+      own ratio is the cap learns as without truncation.
 
     Raises:
       TypeError: if an array holds integers.
@@ -117,8 +76,8 @@ def truncate_ratio(ratio: Float[Array, "*batch"], cap: Float[Array, "*batch"] | 
       [0.5, 1.0]
     """
     checks.floats(ratio=ratio)
-    checks.per_sample(ratio, "ratio", checks.positive, cap=cap)
-    return _truncate(jnp.asarray(ratio), jnp.asarray(cap, jnp.result_type(ratio)))
+    checks.per_sample(ratio, "ratio", checks.positive, ratio_cap=ratio_cap)
+    return _truncate(jnp.asarray(ratio), jnp.asarray(ratio_cap, jnp.result_type(ratio)))
 
 
 @jax.custom_jvp
@@ -128,13 +87,13 @@ def _truncate(ratio: jax.Array, cap: jax.Array) -> jax.Array:
 
 @_truncate.defjvp
 def _truncate_tangent(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
-    # At equality the derivative of `jnp.minimum` is one half.
+    # Not `jnp.minimum`'s derivative, which is one half at equality.
     (ratio, cap), (tangent, _) = primals, tangents
     return _truncate(ratio, cap), jnp.where(ratio > cap, 0.0, tangent)
 
 
-def check_rho(rho: Any) -> None:
-    """Raises an error unless `rho` is a truncation level of at least 1."""
-    for _, number in checks.known(rho=rho):
-        if not number >= 1.0:
-            raise ValueError(f"rho={rho} is below 1: use rho >= 1, or math.inf for no truncation")
+def check_rho(**levels: Any) -> None:
+    """Raises a ValueError unless every truncation level is at least 1."""
+    for name, rho in checks.known(**levels):
+        if not rho >= 1.0:
+            raise ValueError(f"{name}={rho} is below 1: use {name} >= 1, or math.inf for no truncation")

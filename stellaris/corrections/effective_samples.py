@@ -1,4 +1,4 @@
-"""The effective number of samples of importance weights, and steps that are shortened as it falls."""
+"""The effective sample fraction of importance weights, and steps that shorten as it falls."""
 
 from typing import Any
 
@@ -8,26 +8,26 @@ import optax
 from jaxtyping import Float, Shaped
 
 from stellaris._core import checks
-from stellaris.types import Array, Scalar, Tree, at_least_float32, largest
+from stellaris.types import Array, JaxArray, Scalar, Tree, at_least_float32, largest
 
 
 def effective_sample_fraction(
-    log_ratio: Float[Array, "*batch"], valid: Shaped[Array, "*batch"] | None = None
-) -> Float[jax.Array, ""]:
-    """The effective sample size of importance weights as a fraction: `(sum w)^2 / (n sum w^2)`, `w = exp(log_ratio)`.
+    log_ratio: Float[Array, "*batch"], *, valid: Shaped[Array, "*batch"] | None = None
+) -> Float[JaxArray, ""]:
+    """The effective sample size divided by the number of samples: `(sum w)^2 / (n sum w^2)`, `w = exp(log_ratio)`.
 
-    It is 1 for equal weights and `1 / n` if one weight is all. The weights are not bounded, and never computed: only
-    their logarithms are.
+    It is 1 for equal weights and `1 / n` if one weight dominates. The weights are unbounded and never overflow, because
+    only their quotients with the largest are computed.
 
-    It is P3O's own cap: its loss is `bounded_importance_weight(log_ratio, high=fraction).weight * impala_loss(...)` plus
-    a penalty, `(1 - fraction) * KL(pi || mu)`. For actions of `mu`, `importance_ratio(log_ratio) *
-    approximate_kl(-log_ratio)` is an unbiased estimate of that divergence. The authors' code leaves out the ratio; the
-    estimate then holds for actions of `pi` only.
+    P3O takes it as its cap. Its loss is `bounded_importance_weight(log_ratio, high=fraction).weight * impala_loss(...)`
+    plus a penalty, `(1 - fraction) * KL(pi || mu)`. For actions of `mu`, `importance_ratio(log_ratio) *
+    approximate_kl(-log_ratio)` is an unbiased estimate of that divergence. The authors' code omits the ratio, which is
+    right only for actions of `pi`.
 
     Args:
       log_ratio: `[...]` log-probability under the policy that learns minus that under the behaviour policy: of steps,
         or of sequences, one number each (from `sequence_log_ratio`).
-      valid: `[...]`, False for samples that do not count; all by default.
+      valid: `[...]`, False for samples to ignore; all count by default.
 
     Returns:
       A scalar in (0, 1], without a gradient; 0 if no sample is valid or every weight is 0.
@@ -37,8 +37,8 @@ def effective_sample_fraction(
       ValueError: if the shapes differ.
 
     Source:
-      Kong 1992, A Note on Importance Sampling using Standardized Weights; P3O (arXiv 2605.12380, 2026), whose fraction
-      is that of the steps of a minibatch.
+      Kong 1992, A Note on Importance Sampling using Standardized Weights; P3O (arXiv 2605.12380, 2026), which computes
+      it over the steps of a minibatch.
 
     Example:
       >>> import jax.numpy as jnp
@@ -49,26 +49,25 @@ def effective_sample_fraction(
     checks.same_shape(log_ratio, "log_ratio", valid=valid)
     wide = jnp.asarray(log_ratio, at_least_float32(jnp.result_type(log_ratio)))
     there = checks.mask(valid, wide)
-    # Infinite weights are equal, and all there is.
+    # Infinite weights count as equal, and outweigh all others.
     wide = jnp.minimum(wide, largest(wide.dtype))
     log_weight = jax.lax.stop_gradient(jnp.where(there, wide, -jnp.inf))
     samples = jnp.sum(there).astype(wide.dtype)
-    # Relative to the largest, so that neither a weight nor its square overflows.
+    # Relative to the largest weight, so that neither a weight nor its square overflows.
     top = jnp.max(log_weight, initial=-jnp.inf)
     weight = jnp.exp(log_weight - jnp.where(jnp.isfinite(top), top, 0.0))
     squares = samples * jnp.sum(jnp.square(weight))
     fraction = jnp.square(jnp.sum(weight)) / jnp.where(squares > 0, squares, 1.0)
-    return jnp.minimum(fraction, 1.0)  # which rounding may exceed
+    return jnp.minimum(fraction, 1.0)  # rounding may exceed 1
 
 
 def scale_by_effective_samples(base: Scalar = 1.0) -> optax.GradientTransformationExtraArgs:
-    """Scales an optimizer's step by `sqrt(min(fraction / base, 1))`: where few samples count, it is shorter.
+    """Scales an optimizer's step by `sqrt(min(fraction / base, 1))`: the fewer samples are effective, the shorter.
 
-    In a chain, place it *after* `optax.scale_by_adam`, as `scale_by_staleness`: it scales the learning rate.
+    In a chain, place it *after* `optax.scale_by_adam`, like `scale_by_staleness`: it scales the learning rate.
 
     Args:
-      base: the fraction from which on steps are not shortened, in (0, 1]; that of data without staleness, as measured,
-        or 1.
+      base: steps shorten below this effective sample fraction, in (0, 1]: 1, or the fraction measured on fresh data.
 
     Returns:
       A transformation with `update(updates, state, params, effective_sample_fraction=...)`.
@@ -78,7 +77,7 @@ def scale_by_effective_samples(base: Scalar = 1.0) -> optax.GradientTransformati
 
     Source:
       Huang et al. 2026, Stable Asynchrony: Variance-Controlled Off-Policy RL for LLMs (VCPO), with the fraction of
-      unbounded sequence ratios, and a base of 1, or 0.55 for several turns.
+      unbounded sequence ratios, and a base of 1, or 0.55 for multi-turn tasks.
 
     Example:
       >>> import jax.numpy as jnp, optax

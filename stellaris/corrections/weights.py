@@ -1,8 +1,8 @@
-"""Detached weights that correct for the behaviour policy: over a step or a sequence, bounded, masked or soft.
+"""Detached weights that correct for the behaviour policy, per step or per sequence: bounded, masked or soft.
 
 A weight multiplies any loss per sample: `weight * ppo_loss(...)`, or `weight * impala_loss(...)` for the weighted
-policy gradient. No gradient flows through it. What a mean divides by, all samples or those that are kept, is left to
-the caller, because sources differ in it.
+policy gradient. No gradient flows through it. The caller chooses whether a mean divides by all samples or by the kept
+ones, because sources differ.
 """
 
 from typing import Any, NamedTuple
@@ -12,8 +12,8 @@ import jax.numpy as jnp
 from jaxtyping import Bool, Float
 
 from stellaris._core import checks
-from stellaris.corrections.caps import importance_ratio, saturated
-from stellaris.types import Array, Scalar
+from stellaris.corrections.ratios import importance_ratio, saturated
+from stellaris.types import Array, JaxArray, Scalar
 
 
 class BoundedImportanceWeight(NamedTuple):
@@ -27,8 +27,8 @@ class BoundedImportanceWeight(NamedTuple):
       (0.5, 1.0)
     """
 
-    weight: Float[jax.Array, "*batch"]  #: 0 where the sample is not kept.
-    kept: Bool[jax.Array, "*batch"]
+    weight: Float[JaxArray, "*batch"]  #: 0 where the sample is not kept.
+    kept: Bool[JaxArray, "*batch"]
 
 
 def bounded_importance_weight(
@@ -40,35 +40,35 @@ def bounded_importance_weight(
 ) -> BoundedImportanceWeight:
     """The importance ratio as a bounded weight without a gradient: `clip(r, low, high)`, or 0 outside of the bounds.
 
-    `r = exp(log_ratio)`. With `outside="clamp"` every sample is kept; with `low=0` that is truncation. With
-    `outside="mask"` a sample whose ratio is outside `[low, high]` has the weight 0 and is not kept.
+    `r = exp(log_ratio)`. With `outside="clamp"` every sample is kept; with `low=0` this is truncation. With
+    `outside="mask"` a sample whose ratio is outside `[low, high]` has weight 0 and is not kept.
 
-    With either, a log-ratio that is NaN gives the weight NaN and is kept: a policy that has failed shows in the loss,
-    instead of learning from fewer and fewer samples. Where padding holds NaN, pass `jnp.where(valid, log_ratio, 0.0)`,
-    or `sequence_log_ratio` with `valid`.
+    In both cases a NaN log-ratio gives a NaN weight and is kept, so that a diverged policy shows in the loss instead of
+    learning from fewer and fewer samples. If padding holds NaN, pass `jnp.where(valid, log_ratio, 0.0)`, or
+    `sequence_log_ratio` with `valid`.
 
-    Which ratio is meant is decided by `log_ratio`: that of a step as it is, that of a whole sequence or its geometric
-    mean from `sequence_log_ratio`. Numerator and denominator are the caller's as well: `pi / behaviour`, or
-    `proximal / behaviour` beside a loss whose own ratio is `pi / proximal`. A loss whose ratio is already
-    `pi / behaviour`, such as `ppo_loss` of it, must not be weighted by that ratio again.
+    The caller chooses the ratio by choosing `log_ratio`: that of a step, or from `sequence_log_ratio` that of a whole
+    sequence or its geometric mean. Use `pi / behaviour`, or `proximal / behaviour` for a loss whose ratio is
+    `pi / proximal`. Do not weight a loss that already contains the ratio `pi / behaviour`, such as `ppo_loss`, by that
+    ratio again.
 
-    Known by these names, with the bounds and the denominators that their authors or their code take:
+    The literature names these settings. Each entry ends with the samples that its authors or their code average over:
 
-    * truncated importance sampling (TIS; Yao et al. 2025): `high=2.0`; of sequences 2 to 8. All valid steps.
-    * masked importance sampling (MIS), IcePop (Ring-1T 2025): `outside="mask", low=0.5, high=5.0`. All valid steps, of
-      each sequence and then of the sequences.
+    * truncated importance sampling (TIS; Yao et al. 2025): `high=2.0`; for sequences 2 to 8. All valid steps.
+    * masked importance sampling (MIS), IcePop (Ring-1T 2025): `outside="mask", low=0.5, high=5.0`. All valid steps of
+      each sequence, then the sequences.
     * AReaL (Fu et al. 2025): `outside="mask", high=5.0` of `proximal / behaviour`, in `decoupled_ppo_loss`. All valid
-      steps, counted before the mask; RLinf divides by those that are kept.
-    * rejection by the geometric mean: `.kept` of `low=0.999, high=1.001, outside="mask"`. verl divides by what is kept,
-      TRL by all.
-    * TOPR (Le Roux et al. 2025), of whole sequences, for `impala_loss`: `low=jnp.where(advantage > 0, 1.0, 0.0),
+      steps, kept or not; RLinf divides by the kept ones.
+    * rejection by the geometric mean: `.kept` of `low=0.999, high=1.001, outside="mask"`. verl divides by the kept
+      steps, TRL by all.
+    * TOPR (Le Roux et al. 2025), on whole sequences, for `impala_loss`: `low=jnp.where(advantage > 0, 1.0, 0.0),
       high=1.0`; the paper's advantage is a reward of 1 or -1. The steps of each sequence.
-    * P3O (2026): `high=effective_sample_fraction(log_ratio, valid)`. All valid steps.
+    * P3O (2026): `high=effective_sample_fraction(log_ratio, valid=valid)`. All valid steps.
     * Stellaris: `high=global_ratio_cap(...)`.
 
     Args:
-      log_ratio: `[...]` log-probability under the policy in question minus that under the behaviour policy.
-      low: least ratio, a number or `[...]`, at least 0.
+      log_ratio: `[...]` log-probability under the policy in the numerator minus that under the behaviour policy.
+      low: smallest ratio, a number or `[...]`, at least 0.
       high: largest ratio, a number or `[...]`, not below `low`; `math.inf` for no bound.
       outside: `"clamp"` or `"mask"`.
 
@@ -77,11 +77,11 @@ def bounded_importance_weight(
 
     Raises:
       TypeError: if an array holds integers, or a bound is not a number.
-      ValueError: if the shapes differ, a bound is out of its range, or `outside` is neither of its values.
+      ValueError: if the shapes differ, a bound is out of range, or `outside` is unknown.
 
     Source:
-      Ionides 2008, Truncated Importance Sampling, whose level grows with the number of samples; a constant is that of
-      Espeholt et al. 2018, IMPALA. The names above.
+      Ionides 2008, Truncated Importance Sampling, whose level grows with the number of samples; Espeholt et al. 2018,
+      IMPALA, for a constant; and the sources named above.
 
     Example:
       >>> import jax.numpy as jnp
@@ -102,7 +102,7 @@ def bounded_importance_weight(
     if outside == "clamp":
         return BoundedImportanceWeight(jnp.clip(ratio, least, most), jnp.ones(ratio.shape, bool))
     dropped = (ratio < least) | (ratio > most)
-    # Clipped all the same, so that a bound that is NaN gives NaN.
+    # Clipped as well, so that a NaN bound gives NaN.
     return BoundedImportanceWeight(jnp.where(dropped, 0.0, jnp.clip(ratio, least, most)), jnp.logical_not(dropped))
 
 
@@ -114,22 +114,22 @@ def vespo_weight(
     decay: Scalar = 3.0,
     negative_power: Scalar = 3.0,
     negative_decay: Scalar = 2.0,
-) -> Float[jax.Array, "*batch"]:
+) -> Float[JaxArray, "*batch"]:
     """VESPO's soft weight of a sequence, without a gradient: `exp(decay (1 - W)) W^power` with `W = exp(log_ratio)`.
 
-    It is 1 at `W = 1`, largest at `W = power / decay`, and falls smoothly to 0 on both sides, so that nothing is cut
-    off. For `impala_loss`. Inert under a global cap: the weight is bounded by itself.
+    It is 1 at `W = 1`, largest at `W = power / decay`, and falls smoothly to 0 on both sides, without a cut-off. Use it
+    with `impala_loss`. It needs no global cap, because it is bounded.
 
     Args:
-      log_ratio: `[...]` of whole sequences: `sequence_log_ratio(log_ratio, valid)`, the sum over their steps.
+      log_ratio: `[...]` of whole sequences: `sequence_log_ratio(log_ratio, valid=valid)`, the sum over their steps.
       advantage: `[...]`; its sign chooses between the two pairs of settings.
-      power: where the advantage is not negative, at least 0.
-      decay: likewise.
-      negative_power: where the advantage is negative, at least 0.
-      negative_decay: likewise.
+      power: exponent where the advantage is not negative, at least 0.
+      decay: decay where the advantage is not negative, at least 0.
+      negative_power: exponent where the advantage is negative, at least 0.
+      negative_decay: decay where the advantage is negative, at least 0.
 
     Returns:
-      The weights `[...]`; `W` saturates as in `importance_ratio`, where they are 1e-25 and less by default.
+      The weights `[...]`. `W` saturates as in `importance_ratio`, where the default weights are at most 1e-25.
 
     Raises:
       TypeError: if an array holds integers, or a setting is not a number.
@@ -137,7 +137,7 @@ def vespo_weight(
 
     Source:
       Shen et al. 2026, VESPO: Variational Sequence-Level Soft Policy Optimization for Stable Off-Policy LLM Training,
-      Eq. 20, with its settings; its mean is over all valid steps of the batch.
+      Eq. 20, with its settings; it averages over all valid steps of the batch.
 
     Example:
       >>> import jax.numpy as jnp
@@ -154,7 +154,7 @@ def vespo_weight(
     negative = jnp.asarray(advantage) < 0
     k = jnp.where(negative, negative_power, power).astype(log_ratio.dtype)
     rate = jnp.where(negative, negative_decay, decay).astype(log_ratio.dtype)
-    # As one exponential: the powers alone would overflow.
+    # One exponential, because the powers alone would overflow.
     return jnp.exp(k * log_ratio + rate * (1.0 - jnp.exp(log_ratio)))
 
 

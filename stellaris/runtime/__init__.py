@@ -27,8 +27,8 @@ from stellaris.runtime.resources import Node as Node
 from stellaris.runtime.resources import Resources as Resources
 from stellaris.runtime.simulated.platform import SimulatedPlatform as SimulatedPlatform
 from stellaris.runtime.state.checkpoint import Checkpoints as Checkpoints
+from stellaris.runtime.state.codec import CheckpointError as CheckpointError
 from stellaris.runtime.state.registry import register_value as register_value
-from stellaris.runtime.state.snapshots import CheckpointError as CheckpointError
 from stellaris.runtime.store.store import Store as Store
 from stellaris.runtime.store.versions import StoreFullError as StoreFullError
 from stellaris.runtime.trace.trace import Trace as Trace

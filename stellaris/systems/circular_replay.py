@@ -1,4 +1,4 @@
-"""IMPACT: asynchronous actors, and a learner that goes over a circular buffer of batches, around a target policy."""
+"""IMPACT: asynchronous actors, and a learner that replays a circular buffer of batches around a target policy."""
 
 import itertools
 from dataclasses import dataclass, field
@@ -17,29 +17,30 @@ from stellaris.systems.record import POLICY
 from stellaris.systems.rollouts import Waiting
 from stellaris.systems.session import Session
 from stellaris.systems.staleness_control import StalenessControl, check_control
+from stellaris.systems.system import System
 from stellaris.types import Tree
 
 
 @dataclass(frozen=True)
-class CircularReplay:
+class CircularReplay(System):
     """Asynchronous actors and one central learner that learns from each batch several times, around a slow target.
 
-    Batches stand in a circular buffer. The learner takes them in turn, and each time goes over one for all of the
-    algorithm's epochs; a batch leaves after `passes` turns, or when a newer one needs its place. The target policy, by
-    which a batch is prepared, is renewed every `target_period` turns.
+    Batches wait in a circular buffer. The learner takes them in turn, each time for all of the algorithm's epochs. A
+    batch leaves after `passes` turns, or when a newer one needs its place. The target policy, which prepares the
+    batches, is updated every `target_period` turns.
 
-    It needs the functions `actor` and `learner` on its platform.
+    The platform must deploy `actor` and `learner`.
 
     Args:
-      algorithm: whose loss, minibatches and epochs (of one turn).
+      algorithm: its loss, minibatches and epochs (of one turn) are used.
       buffer: batches that the buffer holds.
-      passes: turns that each batch gets, at most.
-      target_period: turns after which the target is renewed; by default as many as a full buffer gets.
-      control: how far actors may be ahead, and which fragments are too old for a batch. A batch counts as learned from
-        after its first turn.
+      passes: turns of each batch, at most.
+      target_period: turns between two updates of the target; `buffer * passes` by default.
+      control: how far actors may be ahead, and how old fragments may be when their batch is made. A batch counts as
+        learned from after its first turn.
 
     Raises:
-      TypeError: if the algorithm or the control is none, or a number is not whole.
+      TypeError: if the algorithm or the control has the wrong type, or a number is not whole.
       ValueError: if a number is below 1.
 
     Source:
@@ -63,8 +64,9 @@ class CircularReplay:
         check_control(self.control)
 
     def run(self, session: Session) -> None:
-        """The event loop."""
+        """Runs the event loop."""
         platform = session.platform
+        fragments = session.fragments(self.control)
         newest = platform.store.latest(POLICY)
         learn = session.program("learn", programs.whole_batch(self.algorithm, session.policy))
         period = self.target_period or self.buffer * self.passes
@@ -79,39 +81,43 @@ class CircularReplay:
 
         loop = session.begin(first)
         while True:
-            session.sample(self.control)
-            while (fragments := session.next_fragments(self.control)) is not None:
-                loop.buffer.append(_Batch(fragments))
+            fragments.sample()
+            while (taken := fragments.next()) is not None:
+                loop.buffer.append(_Batch(taken))
                 session.round_over()
                 if len(loop.buffer) > self.buffer:
+                    # Under pressure of newer batches a batch may leave before its last turn. It stays in `learning`
+                    # if the learner has it.
                     oldest = loop.buffer.pop(0)
                     if oldest.turns == 0 and oldest is not loop.learning:
-                        session.discard(oldest.fragments)
+                        fragments.discard(oldest.fragments)
             if loop.learning is None and loop.buffer:
                 if loop.turns % period == 0:
                     loop.target = session.versioned(loop.params)
                 loop.turns += 1
-                loop.learning = min(loop.buffer, key=lambda batch: batch.turns)  # of equals the oldest
-                loop.data = session.batch(self.algorithm, loop.learning.fragments, loop.target)
+                loop.learning = min(loop.buffer, key=lambda batch: batch.turns)  # of equal ones, the oldest
+                # Prepared anew for each turn, because the target may have been updated.
+                loop.data = fragments.batch(self.algorithm, loop.learning.fragments, loop.target)
                 if loop.learning.turns:
-                    loop.data.unseen[:] = 0  # every transition was learned from in the first turn
+                    loop.data.mark_seen()  # the first turn has counted its transitions
                 work = len(loop.data.indices)
                 platform.invoke("learner", learn, newest, loop.opt_state, loop.data, work=work)
             if (done := session.next_completion(loop)) is None:
                 break
             if done.function == "actor":
-                session.deliver(done)
+                fragments.deliver(done)
             else:
                 self._learned(session, loop, done)
         unlearned = [batch.fragments for batch in loop.buffer if batch.turns == 0 and batch is not loop.learning]
         session.unused(batches=[loop.data] if loop.data else [], fragments=[*itertools.chain(*unlearned)])
 
     def _learned(self, session: Session, loop: "_Loop", done: Invocation) -> None:
-        """The learner has gone over a batch."""
+        """Takes the learner's result after a turn of a batch."""
         batch, data = loop.learning, loop.data
         assert batch is not None
         assert data is not None
         loop.params, loop.opt_state = take_learned(session, done, data)
+        # Once per batch: its observations count once in the normalisation, and the control counts batches.
         if batch.turns == 0:
             session.learned_from(data)
         batch.turns += 1
@@ -128,18 +134,18 @@ class _Batch:
     """A batch in the buffer."""
 
     fragments: list[Waiting]
-    turns: int = 0  #: that it has had.
+    turns: int = 0  #: so far.
 
 
 @register_value
 @dataclass
 class _Loop:
-    """Where the event loop stands between two events: what a checkpoint saves of it."""
+    """The state of the event loop between two events."""
 
     params: Tree
     opt_state: Tree
     target: PolicyVersion
-    turns: int = 0  #: that were begun.
+    turns: int = 0  #: of all batches, the one under way included.
     buffer: list[_Batch] = field(default_factory=list)  #: in order of arrival.
-    learning: _Batch | None = None  #: what the learner goes over,
-    data: LearnerBatch | None = None  #: as the target has prepared it.
+    learning: _Batch | None = None  #: the batch that the learner works on,
+    data: LearnerBatch | None = None  #: as the target prepared it.

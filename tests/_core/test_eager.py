@@ -113,7 +113,7 @@ AGGREGATORS = {
     ),
     "softsync": stellaris.softsync(2),
     "buffered": stellaris.buffered(2),
-    "buffered, hinge": stellaris.buffered(2, functools.partial(stellaris.hinge_weight, bound=1.0), capacity=5),
+    "buffered, hinge": stellaris.buffered(2, functools.partial(stellaris.hinge_weight, tolerance=1.0), capacity=5),
     "stale_synchronous": stellaris.stale_synchronous(2, learners=3),
     "fully_asynchronous": stellaris.fully_asynchronous(capacity=3),
     "fully_asynchronous, Ringmaster": stellaris.fully_asynchronous(capacity=3, drop_from=2),
@@ -162,10 +162,10 @@ CALLS = {
     "ppo_loss, two widths": lambda n: stellaris.ppo_loss(x(n), x(n), clip=jnp.exp(x(n)), clip_high=jnp.exp(x(n))),
     "sapo_loss": lambda n: stellaris.sapo_loss(x(n), x(n), ratio_cap=1.5),
     "sapo_loss, gradient": lambda n: jax.grad(lambda r: jnp.sum(stellaris.sapo_loss(r, x(n))))(x(n)),
-    "sequence_log_ratio": lambda n: stellaris.sequence_log_ratio(x(n), mask(n)),
+    "sequence_log_ratio": lambda n: stellaris.sequence_log_ratio(x(n), valid=mask(n)),
     "sequence_log_ratio, packed": lambda n: stellaris.sequence_log_ratio(x(n), segment=segment(n), over="mean"),
     "sequence_log_ratio, gradient": lambda n: jax.grad(
-        lambda r: jnp.sum(stellaris.sequence_log_ratio(r, mask(n), segment=segment(n)))
+        lambda r: jnp.sum(stellaris.sequence_log_ratio(r, valid=mask(n), segment=segment(n)))
     )(x(n)),
     "approximate_proximal_log_ratio": lambda n: stellaris.approximate_proximal_log_ratio(x(n), segment(n)),
     "bounded_importance_weight": lambda n: stellaris.bounded_importance_weight(x(n), high=jnp.exp(x(n))),
@@ -173,18 +173,18 @@ CALLS = {
         x(n), low=0.5, high=5.0, outside="mask"
     ),
     "vespo_weight": lambda n: stellaris.vespo_weight(x(n), x(n)),
-    "second_moment_mask": lambda n: stellaris.second_moment_mask(x(n), x(n), mask(n)),
+    "second_moment_mask": lambda n: stellaris.second_moment_mask(x(n), x(n), valid=mask(n)),
     "probability_mask": lambda n: stellaris.probability_mask(x(n) - 1.0, x(n + 1) - 1.0, x(n)),
     "probability_mask, KL": lambda n: stellaris.probability_mask(
-        x(n) - 1.0, x(n + 1) - 1.0, x(n), bound=0.05, divergence="kl"
+        x(n) - 1.0, x(n + 1) - 1.0, x(n), max_distance=0.05, divergence="kl"
     ),
-    "off_policy_sequence_mask": lambda n: stellaris.off_policy_sequence_mask(x(n), x(n), bound=0.1),
-    "adaptive_clip": lambda n: stellaris.adaptive_clip(x(n), mask(n), clip_high=0.3),
-    "effective_sample_fraction": lambda n: stellaris.effective_sample_fraction(x(n), mask(n)),
+    "off_policy_sequence_mask": lambda n: stellaris.off_policy_sequence_mask(x(n), x(n), max_divergence=0.1),
+    "adaptive_clip": lambda n: stellaris.adaptive_clip(x(n), valid=mask(n), clip_high=0.3),
+    "effective_sample_fraction": lambda n: stellaris.effective_sample_fraction(x(n), valid=mask(n)),
     "scale_by_effective_samples": lambda n: linked(
         stellaris.scale_by_effective_samples(), n, effective_sample_fraction=jnp.float32(0.1 * n)
     ),
-    "ratio_report": lambda n: stellaris.ratio_report(x(n), mask(n)),
+    "ratio_report": lambda n: stellaris.ratio_report(x(n), valid=mask(n)),
     "ratio_report, quantiles": lambda n: stellaris.ratio_report(x(n)).quantiles,
     "rollout_capacity": lambda n: stellaris.rollout_capacity(n, begun=40, batch=16, max_staleness=1),
     "rollout_capacity, array": lambda n: stellaris.rollout_capacity(
@@ -220,9 +220,9 @@ CALLS = {
         effective_sample_fraction=jnp.float32(0.5),
     ),
     "lag_report": lambda n: stellaris.lag_report(
-        jnp.full((T, B), n, jnp.int32), x(n), mask(n), clipped=mask(n), truncated=mask(n)
+        jnp.full((T, B), n, jnp.int32), x(n), valid=mask(n), clipped=mask(n), truncated=mask(n)
     ),
-    "version_span": lambda n: stellaris.version_span(jnp.full((T, B), n, jnp.int32), mask(n)),
+    "version_span": lambda n: stellaris.version_span(jnp.full((T, B), n, jnp.int32), valid=mask(n)),
     "gradient_cosine": lambda n: stellaris.gradient_cosine(tree(n), tree(n + 1)),
     "gradient": lambda n: gradient(ppo, apply_fn, params(n), batch(n), peers(n), version=n, fresh=params(n + 1)),
     "gradient, IMPALA": lambda n: gradient(impala, apply_fn, params(n), trajectory(n), peers(n), version=n),
@@ -326,7 +326,7 @@ def test_within_shard_map(name, monkeypatch):
 
 def test_two_devices():
     """All tests in `two_devices.py`, in a process of their own, because JAX counts devices once."""
-    here = Path(__file__).parent
+    here = Path(__file__).parents[1]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(here / "two_devices.py")]
     devices = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"}
     run = subprocess.run(command, env=os.environ | devices, capture_output=True, text=True, cwd=here.parent)

@@ -261,7 +261,7 @@ class Odd(Returns):
         (CARTPOLE, Returns(((2,), (2,))), TypeError, r"returned a DiagonalGaussian, but actions are discrete"),
         (HOPPER, Returns((3,)), TypeError, r"returned a Categorical, but actions are continuous: .*\(mean, log_std\)"),
         (HOPPER, Returns(((1,), (1,))), ValueError, r"the network's means have shape \(1, 1\): expected \(1, 3\)"),
-        (HOPPER, Odd(), TypeError, r"Odd on Hopper-v4: a Own has no method sample\(noise\)"),
+        (HOPPER, Odd(), TypeError, r"Odd on Hopper-v4: a Own lacks the method sample\(noise\)"),
         (HOPPER, Odd(sampled=(2,)), ValueError, r"sampled actions have shape \(1, 2\): expected \(1, 3\)"),
         (HOPPER, nn.Dense(3), TypeError, r"Dense on Hopper-v4: the network returned a .*: expected a pair"),
     ],

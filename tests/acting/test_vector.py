@@ -57,7 +57,7 @@ def test_types_in_which_observations_are_recorded(given, recorded):
 @pytest.mark.parametrize(
     ("observation", "message"),
     [
-        ((4,), r"observation has a leaf 4: expected a shape and a dtype of numbers"),
+        ((4,), r"observation has a leaf 4: expected a shape and a numeric dtype"),
         ({"a": "x"}, r"observation has a leaf 'x'"),
         (np.zeros(2, object), r"observation has a leaf array"),
         (np.zeros(2, complex), r"observation has a leaf array"),

@@ -231,7 +231,7 @@ def aware(full, capacity=None, *, decay, max_staleness, combine, smoothness=3.0,
 
 POLYNOMIAL = functools.partial(polynomial_weight, power=1.5), lambda staleness: (staleness + 1) ** -1.5
 HINGE = (
-    functools.partial(hinge_weight, slope=0.5, bound=2.0),
+    functools.partial(hinge_weight, slope=0.5, tolerance=2.0),
     lambda staleness: 1 if staleness <= 2 else 1 / (0.5 * (staleness - 2) + 1),
 )
 EXPONENTIAL = functools.partial(exponential_weight, rate=0.25), lambda staleness: math.exp(-0.25 * staleness)
@@ -242,16 +242,16 @@ CASES = {
     "dropping from 3": Case(fully_asynchronous(capacity=4, drop_from=3), functools.partial(Dropping, 3, 4)),
     "buffered, 3": Case(buffered(3), functools.partial(Buffered, 3, 6, lambda s: (s + 1) ** -0.5)),
     "synchronous": Case(synchronous(LEARNERS), functools.partial(Synchronous, LEARNERS)),
-    "stale synchronous, bound 0": Case(
+    "stale synchronous, lead 0": Case(
         stale_synchronous(0, LEARNERS, capacity=1), functools.partial(StaleSynchronous, 0, LEARNERS, 1)
     ),
-    "stale synchronous, bound 2": Case(
+    "stale synchronous, lead 2": Case(
         stale_synchronous(2, LEARNERS, capacity=5), functools.partial(StaleSynchronous, 2, LEARNERS, 5)
     ),
     "softsync, 1": Case(softsync(1, capacity=3), functools.partial(Softsync, 1, 3)),
     "softsync, 3": Case(softsync(3), functools.partial(Softsync, 3, 6)),
-    "softsync, 2 of 5 learners": Case(softsync(2, learners=5), functools.partial(Softsync, 2, 4)),
-    "softsync, 1 of 3 learners": Case(softsync(1, learners=3, capacity=3), functools.partial(Softsync, 3, 3)),
+    "softsync, 2": Case(softsync(2), functools.partial(Softsync, 2, 4)),
+    "softsync, 3, no spare room": Case(softsync(3, capacity=3), functools.partial(Softsync, 3, 3)),
     "measured, mean": aware(4, 5, decay=0.5, max_staleness=None, combine="mean"),
     "measured, sequential": aware(3, decay=1.0, smoothness=1.0, max_staleness=None, combine="sequential"),
     "threshold 4, mean": aware(3, 3, decay=0.5, smoothness=0.5, max_staleness=4, combine="mean"),
@@ -274,8 +274,8 @@ KINDS = [
     "dropping from 3",
     "buffered, 3",
     "synchronous",
-    "stale synchronous, bound 2",
-    "softsync, 2 of 5 learners",
+    "stale synchronous, lead 2",
+    "softsync, 2",
     "measured, mean",
     "threshold 4, sequential",
     "integer, measured",

@@ -219,7 +219,6 @@ OFF = {"decay": 1.0, "smoothness": math.inf, "max_staleness": math.inf}
     [
         (staleness_aware(1, capacity=4, **OFF), fully_asynchronous(capacity=4), 1, {1.0}),
         (softsync(1), staleness_aware(1, **OFF | {"smoothness": 1.0}), 1, {1.0, 0.5, 0.25}),
-        (softsync(3, learners=3), softsync(1), 2, {1.0, 0.5, 0.25}),
         (stale_synchronous(10**9, LEARNERS, capacity=5), fully_asynchronous(capacity=5), 3, {1.0}),
         (staleness_aware(3, **OFF), staleness_aware(3, **OFF, weight=lambda s: jnp.ones(s.shape)), 3, {1.0}),
         (
@@ -229,7 +228,7 @@ OFF = {"decay": 1.0, "smoothness": math.inf, "max_staleness": math.inf}
             {1.0},
         ),
     ],
-    ids=["fully asynchronous", "softsync 1", "n-softsync", "unbounded", "weights off", "weight for smoothness"],
+    ids=["fully asynchronous", "softsync 1", "unbounded", "weights off", "weight for smoothness"],
 )
 def test_special_cases_are_each_other(first, second, depth, scales):
     """Two ways to say the same: readiness, admission, update and queue agree bit for bit."""
@@ -252,15 +251,12 @@ def test_special_cases_are_each_other(first, second, depth, scales):
         (staleness_aware, {"combine": "sum"}, "combine='sum' is neither 'mean' nor 'sequential'"),
         (staleness_aware, {"threshold": "int"}, "threshold='int' is neither 'decay' nor 'demo'"),
         (fully_asynchronous, {"capacity": 0}, "capacity=0 is not a positive whole number"),
-        (synchronous, {"n": 0}, "n=0 is not a positive whole number"),
-        (synchronous, {"n": -2}, "n=-2 is not a positive whole number"),
-        (softsync, {"n": 0}, "n=0 is not a positive whole number"),
-        (softsync, {"n": 1.5}, r"n=1\.5 is not a positive whole number"),
-        (softsync, {"n": 0, "learners": 4}, "n=0 is not a positive whole number"),
-        (softsync, {"n": 3, "learners": 2}, "learners=2 is below n=3"),
-        (softsync, {"n": 3, "capacity": 2}, "capacity=2 is below n=3"),
-        (softsync, {"n": 1, "learners": 3, "capacity": 2}, "capacity=2 is below"),
-        (stale_synchronous, {"bound": -1}, "bound=-1 is negative"),
+        (synchronous, {"group_size": 0}, "group_size=0 is not a positive whole number"),
+        (synchronous, {"group_size": -2}, "group_size=-2 is not a positive whole number"),
+        (softsync, {"group_size": 0}, "group_size=0 is not a positive whole number"),
+        (softsync, {"group_size": 1.5}, r"group_size=1\.5 is not a positive whole number"),
+        (softsync, {"group_size": 3, "capacity": 2}, "capacity=2 is below group_size=3"),
+        (stale_synchronous, {"max_lead": -1}, "max_lead=-1 is negative"),
         (stale_synchronous, {"learners": 0}, "learners=0 is not a positive whole number"),
         (stale_synchronous, {"learners": 1.5}, r"learners=1\.5 is not a positive whole number"),
         (stale_synchronous, {"capacity": 0}, "capacity=0 is not a positive whole number"),
@@ -269,7 +265,7 @@ def test_special_cases_are_each_other(first, second, depth, scales):
 @pytest.mark.usefixtures("unchecked")
 def test_errors(make, arguments, message):
     """An error names the argument and its value."""
-    defaults = {staleness_aware: {"group_size": 2, "decay": 0.5}, stale_synchronous: {"bound": 1, "learners": 2}}
+    defaults = {staleness_aware: {"group_size": 2, "decay": 0.5}, stale_synchronous: {"max_lead": 1, "learners": 2}}
     with pytest.raises(ValueError, match=message):
         make(**(defaults.get(make, {}) | arguments))
 
@@ -282,12 +278,12 @@ def test_settings_that_are_no_numbers():
         "max_staleness='4' is not a number": lambda: staleness_aware(2, decay=0.9, max_staleness="4"),
         "smoothness=None is not a number": lambda: staleness_aware(2, decay=0.9, smoothness=None),
         "weight=0.5 is not a function": lambda: staleness_aware(2, decay=0.9, weight=0.5),
-        "bound='1' is not a number": lambda: stale_synchronous("1", learners=2),
+        "max_lead='1' is not a number": lambda: stale_synchronous("1", learners=2),
     }.items():
         with pytest.raises(TypeError, match=f"^{message}"):
             make()
     for value in ("2", None, [2], 2.0):
-        with pytest.raises(ValueError, match=r"^n=.* is not a positive whole number"):
+        with pytest.raises(ValueError, match=r"^group_size=.* is not a positive whole number"):
             synchronous(value)
     with pytest.raises(ValueError, match=r"^threshold=\['decay'\] is neither"):
         staleness_aware(2, decay=0.9, threshold=["decay"])

@@ -32,21 +32,21 @@ from stellaris.aggregation.staleness import freeze_weight
 PRINTED = {
     "staleness-aware": (
         lambda: staleness_aware(4, decay=0.9),
-        "StalenessAware(group_size=4, capacity=8, decay=0.9, smoothness=3.0, max_staleness=None, combine='mean', "
+        "staleness_aware(group_size=4, capacity=8, decay=0.9, smoothness=3.0, max_staleness=None, combine='mean', "
         "weight=None, threshold='decay')",
     ),
     "its weight": (
-        lambda: staleness_aware(2, decay=0.5, weight=functools.partial(hinge_weight, slope=0.5, bound=2.0)),
-        "StalenessAware(group_size=2, capacity=4, decay=0.5, smoothness=None, max_staleness=None, combine='mean', "
-        "weight=hinge_weight(bound=2.0, slope=0.5), threshold='decay')",
+        lambda: staleness_aware(2, decay=0.5, weight=functools.partial(hinge_weight, slope=0.5, tolerance=2.0)),
+        "staleness_aware(group_size=2, capacity=4, decay=0.5, smoothness=None, max_staleness=None, combine='mean', "
+        "weight=hinge_weight(slope=0.5, tolerance=2.0), threshold='decay')",
     ),
     "softsync": (
-        lambda: softsync(4, learners=8),
-        "Buffered(group=2, capacity=4, weight=staleness_weight(smoothness=1.0))",
+        lambda: softsync(2),
+        "buffered(group_size=2, weight=staleness_weight(smoothness=1.0), capacity=4)",
     ),
-    "stale synchronous": (lambda: stale_synchronous(1, 3), "StaleSynchronous(bound=1, learners=3, capacity=6)"),
-    "fully asynchronous": (lambda: fully_asynchronous(capacity=4), "FullyAsynchronous(capacity=4, drop_from=None)"),
-    "synchronous": (lambda: synchronous(3), "SynchronousAverage(n=3)"),
+    "stale synchronous": (lambda: stale_synchronous(1, 3), "stale_synchronous(max_lead=1, learners=3, capacity=6)"),
+    "fully asynchronous": (lambda: fully_asynchronous(capacity=4), "fully_asynchronous(capacity=4, drop_from=None)"),
+    "synchronous": (lambda: synchronous(3), "synchronous(group_size=3)"),
 }
 #: Aggregators that differ from `staleness_aware(4, decay=0.9)`, each in one setting.
 OTHERS = {
@@ -56,7 +56,7 @@ OTHERS = {
     "smoothness": {"smoothness": 2.0},
     "max_staleness": {"max_staleness": 4.0},
     "combine": {"combine": "sequential"},
-    "threshold": {"threshold": "integer"},
+    "threshold": {"threshold": "demo"},
 }
 
 
@@ -186,7 +186,7 @@ def test_settings_of_a_weight_are_swept():
     """By a stack of aggregators, and by closure."""
 
     def made(slope):
-        return aware(weight=functools.partial(hinge_weight, slope=slope, bound=1.0))
+        return aware(weight=functools.partial(hinge_weight, slope=slope, tolerance=1.0))
 
     slopes = [0.5, 1.0, 4.0]
     alone = [outcome(made(slope))[1] for slope in slopes]
@@ -196,8 +196,8 @@ def test_settings_of_a_weight_are_swept():
     np.testing.assert_allclose(by_closure[1], alone, rtol=1e-6)
 
 
-def test_a_stale_synchronous_bound_is_swept():
-    """Learner 0 is two gradients ahead: admitted at a bound of 2 or 3, not at 0 or 1."""
+def test_the_lead_of_stale_synchronous_learners_is_swept():
+    """Learner 0 is two gradients ahead: admitted at a lead of 2 or 3, not at 0 or 1."""
 
     def admitted(aggregator):
         state = aggregator.init(jnp.zeros(1))
@@ -205,7 +205,7 @@ def test_a_stale_synchronous_bound_is_swept():
             state = aggregator.push(state, jnp.ones(1), 0, learner=0)
         return aggregator.admit(state, 0, 0)
 
-    swept = jax.vmap(admitted)(stacked(stale_synchronous(bound, 2) for bound in range(4)))
+    swept = jax.vmap(admitted)(stacked(stale_synchronous(lead, 2) for lead in range(4)))
     assert swept.tolist() == [False, False, True, True]
     assert jax.vmap(lambda b: admitted(stale_synchronous(b, 2)))(jnp.arange(4)).tolist() == swept.tolist()
 

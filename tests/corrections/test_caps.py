@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stellaris import global_ratio_cap, importance_ratio, truncate_ratio
-from stellaris.corrections.caps import MAX_LOG_RATIO, check_rho
+from stellaris.corrections.caps import check_rho
+from stellaris.corrections.ratios import MAX_LOG_RATIO
 from stellaris.losses import MIN_LOG_PROB
 
 EXTREMES = [1e4, -1e4, math.inf, -math.inf, 30.0, -30.0]
@@ -187,7 +188,7 @@ def test_integers(function, arguments, name, monkeypatch):
     for call in (function, jax.jit(function)):
         with pytest.raises(TypeError, match=f"^{name} has dtype int32: expected floating point"):
             call(*(jnp.ones(shape, jnp.int32) for shape in arguments))
-    with pytest.raises(TypeError, match=r"^cap has dtype int32"):
+    with pytest.raises(TypeError, match=r"^ratio_cap has dtype int32"):
         truncate_ratio(jnp.ones(3), jnp.ones(3, jnp.int32))
 
 
@@ -203,7 +204,7 @@ def test_rho_below_one(rho):
     [
         (global_ratio_cap, [()], r"log_ratios has shape \(\): expected \[V, \.\.\.\] with V >= 1"),
         (global_ratio_cap, [(0, 3)], r"log_ratios has shape \(0, 3\)"),
-        (truncate_ratio, [(2, 3), (3,)], r"cap has shape \(3,\): expected ratio's \(2, 3\)"),
+        (truncate_ratio, [(2, 3), (3,)], r"ratio_cap has shape \(3,\): expected ratio's \(2, 3\)"),
     ],
 )
 def test_errors(function, shapes, message, monkeypatch):
@@ -218,7 +219,7 @@ def test_errors(function, shapes, message, monkeypatch):
 def test_rho_of_numpy_is_checked_too(rho):
     """A scalar of NumPy is as wrong as Python's."""
     with pytest.raises(ValueError, match="rho="):
-        check_rho(rho)
+        check_rho(rho=rho)
 
 
 @pytest.mark.parametrize("rho", [np.array(0.5), np.array(math.nan), jnp.float32(0.5)])

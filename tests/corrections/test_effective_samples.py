@@ -31,7 +31,7 @@ def loop(log_ratio, valid):
     return math.fsum(weights) ** 2 / (len(weights) * math.fsum(w * w for w in weights)) if weights else 0.0
 
 
-fraction = jax.jit(effective_sample_fraction)
+fraction = jax.jit(lambda log_ratio, valid: effective_sample_fraction(log_ratio, valid=valid))
 
 
 @settings(max_examples=20, deadline=None, derandomize=True, database=None)
@@ -48,7 +48,7 @@ def test_fraction_is_a_loop(seed, spread):
         close(fraction(log_ratio + 500.0, valid), expected, 1e-10)
         close(fraction(log_ratio - 500.0, valid), expected, 1e-10)
         close(fraction(log_ratio, None), loop(log_ratio, np.ones((12, 3))))
-        report = lag_report(jnp.zeros((12, 3), int), log_ratio, valid, lags=1)
+        report = lag_report(jnp.zeros((12, 3), int), log_ratio, valid=valid, lags=1)
         close(report.effective_sample_size[0], expected * valid.sum())
         assert 1 / valid.sum() - 1e-12 <= float(got) <= 1 + 1e-12
 

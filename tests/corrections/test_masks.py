@@ -63,7 +63,7 @@ def drop_the_largest(log_ratio, advantage, valid, bound):
     return kept
 
 
-second_moment = jax.jit(lambda x, a, valid, bound: second_moment_mask(x, a, valid, bound=bound))
+second_moment = jax.jit(lambda x, a, valid, bound: second_moment_mask(x, a, valid=valid, max_second_moment=bound))
 
 
 @at_any_seed
@@ -84,17 +84,19 @@ def test_second_moment_by_hand():
     log_ratio = jnp.array([0.4, -0.1, 0.3, -0.2, 5.0, -5.0, 7.0])
     advantage = jnp.array([1.0, -1.0, 1.0, -1.0, -1.0, 1.0, 0.0])  # the last three do not move outward
     equal(second_moment_mask(log_ratio, advantage), [False, True, False, True, True, True, True])
-    equal(second_moment_mask(log_ratio, advantage, bound=0.05), [False, True, True, True, True, True, True])
-    equal(second_moment_mask(log_ratio, advantage, bound=0.08), [True] * 7)
+    equal(second_moment_mask(log_ratio, advantage, max_second_moment=0.05), [False, True, True, True, True, True, True])
+    equal(second_moment_mask(log_ratio, advantage, max_second_moment=0.08), [True] * 7)
     one = jnp.arange(7) == 1
-    equal(second_moment_mask(log_ratio, advantage, one), one)
+    equal(second_moment_mask(log_ratio, advantage, valid=one), one)
 
 
 def test_equal_distances_are_kept_or_dropped_together():
     """Whichever their side; one of the two alone would have been enough."""
     log_ratio, advantage = jnp.array([0.3, -0.3, 0.1]), jnp.array([1.0, -1.0, 1.0])
-    equal(second_moment_mask(log_ratio, advantage, bound=0.055), [False, False, True])  # (0.09 + 0.01) / 2 = 0.05
-    equal(second_moment_mask(log_ratio, advantage, bound=0.07), [True, True, True])
+    equal(
+        second_moment_mask(log_ratio, advantage, max_second_moment=0.055), [False, False, True]
+    )  # (0.09 + 0.01) / 2 = 0.05
+    equal(second_moment_mask(log_ratio, advantage, max_second_moment=0.07), [True, True, True])
 
 
 def test_second_moment_in_any_order():
@@ -102,9 +104,9 @@ def test_second_moment_in_any_order():
     log_ratio, advantage, valid, _ = sample()
     order = np.random.default_rng(3).permutation(36)
     flat = [x.ravel() for x in (log_ratio, advantage, valid)]
-    expected = np.asarray(second_moment_mask(*map(jnp.asarray, (log_ratio, advantage, valid)), bound=0.04)).ravel()
+    expected = np.asarray(second_moment(*map(jnp.asarray, (log_ratio, advantage, valid)), 0.04)).ravel()
     assert 0 < (~expected & flat[2]).sum() < 18
-    equal(second_moment_mask(*(jnp.asarray(x[order]) for x in flat), bound=0.04), expected[order])
+    equal(second_moment(*(jnp.asarray(x[order]) for x in flat), 0.04), expected[order])
 
 
 # ---- DPPO -----------------------------------------------------------------------------------------------------------
@@ -124,7 +126,7 @@ def test_probability_mask_is_the_papers(divergence):
     p, q, advantage = [*random.uniform(0.02, 0.98, size=(2, 300)), random.normal(size=300)]
     with jax.enable_x64(True):
         arrays = [jnp.log(jnp.asarray(p)), jnp.log(jnp.asarray(q)), jnp.asarray(advantage)]
-        mask = jax.jit(lambda *z, bound: probability_mask(*z, bound=bound, divergence=divergence))
+        mask = jax.jit(lambda *z, bound: probability_mask(*z, max_distance=bound, divergence=divergence))
         for bound in (0.01, 0.05, 0.15, 0.2, 0.6):
             expected = [not moved_too_far(*row, bound, divergence) for row in zip(p, q, advantage, strict=True)]
             equal(mask(*arrays, bound=bound), expected)
@@ -136,16 +138,19 @@ def test_probability_mask_by_hand():
     """Only what has moved outward is dropped, by probabilities: 0.01 to 0.1 is near in these, and tenfold in ratio."""
     q, p = jnp.array([0.01, 0.5, 0.5, 0.5, 0.5, 0.5]), jnp.array([0.1, 0.75, 0.75, 0.25, 0.25, 0.25])
     advantage = jnp.array([1.0, 1.0, -1.0, -1.0, 1.0, 0.0])
-    for settings_ in ({"bound": 0.2}, {"bound": 0.1, "divergence": "kl"}):  # KL of 1/2 against 1/4 or 3/4 is 0.1438
+    for settings_ in (
+        {"max_distance": 0.2},
+        {"max_distance": 0.1, "divergence": "kl"},
+    ):  # KL of 1/2 against 1/4 or 3/4 is 0.1438
         equal(probability_mask(jnp.log(p), jnp.log(q), advantage, **settings_), [True, False, True, False, True, True])
-    equal(probability_mask(jnp.log(p), jnp.log(q), advantage, bound=0.145, divergence="kl"), [True] * 6)
+    equal(probability_mask(jnp.log(p), jnp.log(q), advantage, max_distance=0.145, divergence="kl"), [True] * 6)
 
 
 def test_divergence_is_that_of_the_old_to_the_new():
     """`KL(q || p)` of q = 0.1, p = 0.6 is 0.5507; the other way it would be 0.7506."""
     now, before = jnp.log(jnp.array([0.6])), jnp.log(jnp.array([0.1]))
     for bound, kept in ((0.54, False), (0.56, True), (0.7, True)):
-        equal(probability_mask(now, before, jnp.ones(1), bound=bound, divergence="kl"), [kept])
+        equal(probability_mask(now, before, jnp.ones(1), max_distance=bound, divergence="kl"), [kept])
 
 
 @pytest.mark.parametrize("divergence", ["tv", "kl"])
@@ -164,7 +169,7 @@ def test_each_divergence_has_its_bound():
     now, before, advantage = jnp.log(jnp.array([0.85, 0.84, 0.86])), jnp.log(jnp.full(3, 0.7)), jnp.ones(3)
     equal(probability_mask(now, before, advantage)[1:], [True, False])
     equal(probability_mask(now, before, advantage, divergence="kl"), [False] * 3)
-    equal(probability_mask(now, before, advantage, bound=0.15, divergence="kl"), [True] * 3)
+    equal(probability_mask(now, before, advantage, max_distance=0.15, divergence="kl"), [True] * 3)
 
 
 # ---- OPSM -----------------------------------------------------------------------------------------------------------
@@ -172,7 +177,9 @@ def test_each_divergence_has_its_bound():
 
 def test_sequence_mask_is_the_papers():
     """A sequence is dropped iff its advantage is negative and the mean of `log(mu / pi)` is above the bound."""
-    mask = jax.jit(lambda x, a, v: off_policy_sequence_mask(sequence_log_ratio(x, v, over="mean"), a, bound=0.05))
+    mask = jax.jit(
+        lambda x, a, v: off_policy_sequence_mask(sequence_log_ratio(x, valid=v, over="mean"), a, max_divergence=0.05)
+    )
     dropped = 0
     for seed in range(12):
         log_ratio, advantage, valid, _ = sample(seed=seed)
@@ -189,15 +196,15 @@ def test_sequence_mask_is_the_papers():
 def test_sequence_mask_by_hand():
     """Kept at the bound, dropped beyond; never a good sequence, nor one that has become more likely."""
     log_ratio, advantage = jnp.array([-0.5, -0.75, -0.75, 9.0]), jnp.array([-1.0, -1.0, 1.0, -1.0])
-    equal(off_policy_sequence_mask(log_ratio, advantage, bound=0.5), [True, False, True, True])
-    equal(off_policy_sequence_mask(log_ratio, advantage, bound=0.0), [False, False, True, True])
-    equal(off_policy_sequence_mask(log_ratio, advantage, bound=math.inf), [True] * 4)
+    equal(off_policy_sequence_mask(log_ratio, advantage, max_divergence=0.5), [True, False, True, True])
+    equal(off_policy_sequence_mask(log_ratio, advantage, max_divergence=0.0), [False, False, True, True])
+    equal(off_policy_sequence_mask(log_ratio, advantage, max_divergence=math.inf), [True] * 4)
 
 
 # ---- SAT ------------------------------------------------------------------------------------------------------------
 
 
-widths = jax.jit(lambda x, valid, quantile: adaptive_clip(x, valid, clip=0.2, clip_high=0.28, quantile=quantile))
+widths = jax.jit(lambda x, valid, quantile: adaptive_clip(x, valid=valid, clip=0.2, clip_high=0.28, quantile=quantile))
 
 
 @at_any_seed
@@ -223,7 +230,9 @@ def test_adaptive_widths_by_hand():
     got = adaptive_clip(log_ratio, clip=0.5, quantile=0.5)
     close(got.low, [0.5, 0.5, 0.5, 0.2, 0.5], 1e-6)
     close(got.high, [0.5, 0.5, 0.5, 0.5, 0.1], 1e-6)
-    got = adaptive_clip(log_ratio, jnp.array([False, True, False, False, True]), clip=0.5, clip_high=1.0, quantile=0.0)
+    got = adaptive_clip(
+        log_ratio, valid=jnp.array([False, True, False, False, True]), clip=0.5, clip_high=1.0, quantile=0.0
+    )
     close(got.low, [0.5, 0.5, 0.5, 0.2, 0.5], 1e-6)
     close(got.high, [1.0, 1.0, 1.0, 1.0, 0.2], 1e-6)
 
@@ -255,15 +264,15 @@ x, a = (jnp.asarray(z, jnp.float32) for z in sample()[:2])
 v, s = map(jnp.asarray, sample()[2:])
 #: Each of log-ratios, advantages, validity, segments.
 MASKS = {
-    "second moment": lambda x, a, v, s: second_moment_mask(x, a, v),
-    "probability, TV": lambda x, a, v, s: v & probability_mask(x - 1.0, -jnp.ones_like(x), a, bound=0.1),
+    "second moment": lambda x, a, v, s: second_moment_mask(x, a, valid=v),
+    "probability, TV": lambda x, a, v, s: v & probability_mask(x - 1.0, -jnp.ones_like(x), a, max_distance=0.1),
     "probability, KL": lambda x, a, v, s: (
-        v & probability_mask(x - 1.0, -jnp.ones_like(x), a, bound=0.02, divergence="kl")
+        v & probability_mask(x - 1.0, -jnp.ones_like(x), a, max_distance=0.02, divergence="kl")
     ),
     "sequence": lambda x, a, v, s: (
-        v & off_policy_sequence_mask(sequence_log_ratio(x, v, segment=s, over="mean"), a, bound=0.05)
+        v & off_policy_sequence_mask(sequence_log_ratio(x, valid=v, segment=s, over="mean"), a, max_divergence=0.05)
     ),
-    "widths": lambda x, a, v, s: adaptive_clip(x, v),
+    "widths": lambda x, a, v, s: adaptive_clip(x, valid=v),
 }
 
 
@@ -338,17 +347,17 @@ def test_batches_under_vmap(name):
 def test_without_lag_everything_is_kept():
     """At the bound 0 as well, where there may be one; and the width of the trust region is that which is given."""
     zeros = jnp.zeros_like(x)
-    equal(second_moment_mask(zeros, a, bound=0.0), np.ones(x.shape, bool))
-    equal(off_policy_sequence_mask(zeros, a, bound=0.0), np.ones(x.shape, bool))
+    equal(second_moment_mask(zeros, a, max_second_moment=0.0), np.ones(x.shape, bool))
+    equal(off_policy_sequence_mask(zeros, a, max_divergence=0.0), np.ones(x.shape, bool))
     for divergence in ("tv", "kl"):
-        equal(probability_mask(-abs(x), -abs(x), a, bound=1e-30, divergence=divergence), np.ones(x.shape, bool))
+        equal(probability_mask(-abs(x), -abs(x), a, max_distance=1e-30, divergence=divergence), np.ones(x.shape, bool))
     assert set(np.ravel(adaptive_clip(zeros).low).tolist()) == {float(np.float32(0.2))}
 
 
 CALLS = {
     second_moment_mask: {"log_ratio": x, "advantage": a},
     probability_mask: {"log_prob": -abs(x), "behaviour_log_prob": -abs(x), "advantage": a},
-    off_policy_sequence_mask: {"log_ratio": x, "advantage": a, "bound": 0.1},
+    off_policy_sequence_mask: {"log_ratio": x, "advantage": a, "max_divergence": 0.1},
     adaptive_clip: {"log_ratio": x},
 }
 
@@ -356,12 +365,22 @@ CALLS = {
 @pytest.mark.parametrize(
     ("function", "changed", "error", "message"),
     [
-        (second_moment_mask, {"bound": -0.1}, ValueError, r"bound=-0\.1 is negative"),
-        (second_moment_mask, {"bound": math.nan}, ValueError, "bound=nan is negative or not a number"),
-        (second_moment_mask, {"bound": jnp.ones(3)}, TypeError, r"bound has shape \(3,\): expected one number"),
+        (second_moment_mask, {"max_second_moment": -0.1}, ValueError, r"max_second_moment=-0\.1 is negative"),
+        (
+            second_moment_mask,
+            {"max_second_moment": math.nan},
+            ValueError,
+            "max_second_moment=nan is negative or not a number",
+        ),
+        (
+            second_moment_mask,
+            {"max_second_moment": jnp.ones(3)},
+            TypeError,
+            r"max_second_moment has shape \(3,\): expected one number",
+        ),
         (second_moment_mask, {"advantage": jnp.ones(3)}, ValueError, r"advantage has shape \(3,\): expected log_ratio"),
         (second_moment_mask, {"valid": jnp.ones(3, bool)}, ValueError, r"valid has shape \(3,\): expected log_ratio's"),
-        (probability_mask, {"bound": 0.0}, ValueError, r"bound=0\.0 is not positive"),
+        (probability_mask, {"max_distance": 0.0}, ValueError, r"max_distance=0\.0 is not positive"),
         (probability_mask, {"divergence": "js"}, ValueError, "divergence='js' is neither 'tv' nor 'kl'"),
         (
             probability_mask,
@@ -369,8 +388,8 @@ CALLS = {
             ValueError,
             r"behaviour_log_prob has shape \(3,\): expected log_prob's \(12, 3\)",
         ),
-        (off_policy_sequence_mask, {"bound": -1}, ValueError, "bound=-1 is negative"),
-        (off_policy_sequence_mask, {"bound": "1"}, TypeError, "bound='1' is not a number"),
+        (off_policy_sequence_mask, {"max_divergence": -1}, ValueError, "max_divergence=-1 is negative"),
+        (off_policy_sequence_mask, {"max_divergence": "1"}, TypeError, "max_divergence='1' is not a number"),
         (
             off_policy_sequence_mask,
             {"advantage": jnp.ones(3)},
@@ -386,7 +405,7 @@ CALLS = {
             (function, {name: jnp.ones((12, 3), jnp.int32)}, TypeError, f"^{name} has dtype int32: expected floating")
             for function, arguments in CALLS.items()
             for name in arguments
-            if name != "bound"
+            if name != "max_divergence"
         ],
     ],
 )

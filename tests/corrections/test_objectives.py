@@ -71,13 +71,13 @@ def over_kept(loss, kept, d):
 
 
 def gspo(x, d):
-    s = sequence_log_ratio(x - d.behaviour, d.valid, over="mean")
+    s = sequence_log_ratio(x - d.behaviour, valid=d.valid, over="mean")
     return jnp.mean(ppo_loss(s, d.s[0], clip=0.1, clip_high=0.15))
 
 
 def gspo_token(x, d):
     log_ratio = x - d.behaviour
-    s = sequence_log_ratio(log_ratio, d.valid, over="mean")
+    s = sequence_log_ratio(log_ratio, valid=d.valid, over="mean")
     return over_sequences(ppo_loss(jax.lax.stop_gradient(s - log_ratio) + log_ratio, d.a, clip=0.1, clip_high=0.15), d)
 
 
@@ -88,19 +88,19 @@ def tis(x, d):
 
 
 def sequence_tis(x, d):
-    weight = bounded_importance_weight(sequence_log_ratio(d.proximal - d.behaviour, d.valid), high=1.5).weight
+    weight = bounded_importance_weight(sequence_log_ratio(d.proximal - d.behaviour, valid=d.valid), high=1.5).weight
     return over_steps(weight * ppo_loss(x - d.proximal, d.a), d)
 
 
 def sequence_mis(x, d):
     found = bounded_importance_weight(
-        sequence_log_ratio(d.proximal - d.behaviour, d.valid), low=0.3, high=1.5, outside="mask"
+        sequence_log_ratio(d.proximal - d.behaviour, valid=d.valid), low=0.3, high=1.5, outside="mask"
     )
     return over_kept(found.weight * ppo_loss(x - d.proximal, d.a), found.kept, d)
 
 
 def geometric_mis(x, d):
-    mean = sequence_log_ratio(d.proximal - d.behaviour, d.valid, over="mean")
+    mean = sequence_log_ratio(d.proximal - d.behaviour, valid=d.valid, over="mean")
     kept = bounded_importance_weight(mean, low=0.8, high=1.25, outside="mask").kept
     return over_kept(ppo_loss(x - d.proximal, d.a), kept, d)
 
@@ -148,12 +148,14 @@ def a3po(x, d):
 
 
 def impact(x, d):
-    return over_steps(impact_loss(x - d.behaviour, d.proximal - d.behaviour, d.a, clip=0.1, clip_high=0.3, rho=1.5), d)
+    return over_steps(
+        impact_loss(x - d.behaviour, d.proximal - d.behaviour, d.a, clip=0.1, clip_high=0.3, target_rho=1.5), d
+    )
 
 
 def m2po(x, d):
     log_ratio = x - d.behaviour
-    kept = second_moment_mask(log_ratio, d.a, d.valid, bound=0.015)
+    kept = second_moment_mask(log_ratio, d.a, valid=d.valid, max_second_moment=0.015)
     return over_steps(jnp.where(kept, ppo_loss(log_ratio, d.a, clip=math.inf), 0.0), d)
 
 
@@ -164,30 +166,32 @@ def dppo(x, d, **bound):
 
 def opsm(x, d):
     log_ratio = x - d.behaviour
-    kept = off_policy_sequence_mask(sequence_log_ratio(log_ratio, d.valid, over="mean"), d.s[0], bound=0.05)
+    kept = off_policy_sequence_mask(
+        sequence_log_ratio(log_ratio, valid=d.valid, over="mean"), d.s[0], max_divergence=0.05
+    )
     return over_sequences(jnp.where(kept, ppo_loss(log_ratio, d.s), 0.0), d)
 
 
 def topr(x, d):
-    whole = sequence_log_ratio(x - d.behaviour, d.valid)
+    whole = sequence_log_ratio(x - d.behaviour, valid=d.valid)
     weight = bounded_importance_weight(whole, low=jnp.where(d.s[0] > 0, 1.0, 0.0), high=1.0).weight
     return over_sequences(weight * impala_loss(x, d.s), d)
 
 
 def vespo(x, d):
-    weight = vespo_weight(sequence_log_ratio(x - d.behaviour, d.valid), d.s[0])
+    weight = vespo_weight(sequence_log_ratio(x - d.behaviour, valid=d.valid), d.s[0])
     return over_steps(weight * impala_loss(x, d.s), d)
 
 
 def sat(x, d):
     log_ratio = x - d.behaviour
-    widths = adaptive_clip(log_ratio, d.valid, quantile=0.3)
+    widths = adaptive_clip(log_ratio, valid=d.valid, quantile=0.3)
     return over_steps(ppo_loss(log_ratio, d.a, clip=widths.low, clip_high=widths.high), d)
 
 
 def p3o(x, d):
     log_ratio = x - d.behaviour
-    ess = effective_sample_fraction(log_ratio, d.valid)
+    ess = effective_sample_fraction(log_ratio, valid=d.valid)
     weighted = bounded_importance_weight(log_ratio, high=ess).weight * impala_loss(x, d.a)
     return over_steps(weighted + (1.0 - ess) * importance_ratio(log_ratio) * approximate_kl(-log_ratio), d)
 
@@ -382,9 +386,9 @@ OBJECTIVES = {
         by_steps(lambda r, i, x, was, d: max(clipped(r, d.a[i]), 1.4 * d.a[i]) if d.a[i] < 0 else clipped(r, d.a[i])),
     ),
     "M2PO": (m2po, paper_m2po),
-    "DPPO, TV": (functools.partial(dppo, bound=0.1), paper_dppo(lambda p, q: abs(q - p), 0.1)),
+    "DPPO, TV": (functools.partial(dppo, max_distance=0.1), paper_dppo(lambda p, q: abs(q - p), 0.1)),
     "DPPO, KL": (
-        functools.partial(dppo, bound=0.02, divergence="kl"),
+        functools.partial(dppo, max_distance=0.02, divergence="kl"),
         paper_dppo(lambda p, q: q * math.log(q / p) + (1 - q) * math.log((1 - q) / (1 - p)), 0.02),
     ),
     "OPSM": (opsm, by_sequences(paper_opsm)),
@@ -571,9 +575,9 @@ def test_bounds_that_bind_nothing():
     unclipped = with_gradient(lambda x: ppo_loss(x, a, clip=math.inf), x)
     near(unclipped, (-jnp.exp(x) * a,) * 2, 1e-6)
     for kept in (
-        second_moment_mask(x, a, bound=math.inf),
-        probability_mask(x - 4.0, jnp.full_like(x, -4.0), a, bound=math.inf),
-        off_policy_sequence_mask(x, a, bound=math.inf),
+        second_moment_mask(x, a, max_second_moment=math.inf),
+        probability_mask(x - 4.0, jnp.full_like(x, -4.0), a, max_distance=math.inf),
+        off_policy_sequence_mask(x, a, max_divergence=math.inf),
     ):
         loss = lambda x, kept=kept: jnp.where(kept, ppo_loss(x, a, clip=math.inf), 0.0)  # noqa: E731
         equal(with_gradient(loss, x), unclipped)
@@ -735,8 +739,8 @@ MEMORY = {
         lambda x, n: jnp.sum(jnp.square(sequence_log_ratio(x, segment=n.astype(int), over="mean")))
     ),
     "second_moment_mask": lambda x, n: second_moment_mask(x, n),
-    "adaptive_clip": lambda x, n: adaptive_clip(x, n > 0),
-    "ratio_report": lambda x, n: ratio_report(x, n > 0),
+    "adaptive_clip": lambda x, n: adaptive_clip(x, valid=n > 0),
+    "ratio_report": lambda x, n: ratio_report(x, valid=n > 0),
 }
 
 

@@ -62,7 +62,7 @@ def both(log_ratio, valid, segment, cotangent):
     for over in ("sum", "mean"):
 
         def form(x, over=over):
-            return jnp.broadcast_to(sequence_log_ratio(x, valid, segment=segment, over=over), x.shape)
+            return jnp.broadcast_to(sequence_log_ratio(x, valid=valid, segment=segment, over=over), x.shape)
 
         result, pull = jax.vjp(form, log_ratio)
         found[over] = result, pull(cotangent)[0]
@@ -97,8 +97,8 @@ def test_sequences_by_hand():
     """Two sequences of a prompt and an answer, one of which is padded; and one without an answer: 0."""
     log_ratio = jnp.array([[9.0, 9.0, 9.0], [0.5, -1.0, 9.0], [0.25, 9.0, 9.0]])
     valid = jnp.array([[False] * 3, [True, True, False], [True, False, False]])
-    np.testing.assert_array_equal(sequence_log_ratio(log_ratio, valid), [0.75, -1.0, 0.0])
-    np.testing.assert_array_equal(sequence_log_ratio(log_ratio, valid, over="mean"), [0.375, -1.0, 0.0])
+    np.testing.assert_array_equal(sequence_log_ratio(log_ratio, valid=valid), [0.75, -1.0, 0.0])
+    np.testing.assert_array_equal(sequence_log_ratio(log_ratio, valid=valid, over="mean"), [0.375, -1.0, 0.0])
 
 
 def test_equal_numbers_are_one_sequence_within_their_column():
@@ -222,10 +222,10 @@ def test_sequences_under_transformations():
     def everything(x, valid, segment):
         traces.append(1)
         function = functools.partial(sequence_log_ratio, over="mean")
-        total = lambda x: jnp.sum(jnp.sin(function(x, valid, segment=segment)))  # noqa: E731
-        columns = jax.vmap(lambda x, v, s: function(x, v, segment=s), in_axes=1, out_axes=1)
+        total = lambda x: jnp.sum(jnp.sin(function(x, valid=valid, segment=segment)))  # noqa: E731
+        columns = jax.vmap(lambda x, v, s: function(x, valid=v, segment=s), in_axes=1, out_axes=1)
         return (
-            (function(x, valid, segment=segment), columns(x, valid, segment)),
+            (function(x, valid=valid, segment=segment), columns(x, valid, segment)),
             (jax.grad(total)(x), jax.grad(jax.checkpoint(total))(x)),
         )
 
@@ -233,7 +233,7 @@ def test_sequences_under_transformations():
         x, valid, segment, _ = sample(seed=seed)
         x = x.astype(np.float32)
         (plain, mapped), (slope, again) = everything(x, valid, segment)
-        close(sequence_log_ratio(x, valid, segment=segment, over="mean"), plain, 1e-6)
+        close(sequence_log_ratio(x, valid=valid, segment=segment, over="mean"), plain, 1e-6)
         close(mapped, plain, 1e-6)
         close(again, slope, 1e-6)
     assert len(traces) == 1

@@ -92,7 +92,7 @@ def test_what_is_not_a_number_is_seen(outside):
     valid = ~jnp.isnan(log_ratio)
     clean = bounded_importance_weight(jnp.where(valid, log_ratio, 0.0), low=0.5, high=2.0, outside=outside)
     assert np.isfinite(jnp.where(valid, clean.weight, 0.0)).all()
-    whole = sequence_log_ratio(jnp.stack([log_ratio, log_ratio]), jnp.stack([valid, valid]))
+    whole = sequence_log_ratio(jnp.stack([log_ratio, log_ratio]), valid=jnp.stack([valid, valid]))
     assert np.isfinite(bounded_importance_weight(whole, outside=outside).weight).all()
 
 

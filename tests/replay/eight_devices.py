@@ -210,7 +210,7 @@ def test_a_row_that_no_shard_holds_is_a_fault(eight, index):
     before = np.array(shards.weight)
     changed = sharded.update_weights(shards, np.array([index]), np.array([1.0]), over=eight)
     np.testing.assert_array_equal(changed.weight, before)
-    with pytest.raises(ValueError, match="an index of a trajectory that is not in the table"):
+    with pytest.raises(ValueError, match="an index is not a row of a trajectory in the table"):
         check(changed)
 
 
@@ -264,7 +264,7 @@ def test_nothing_to_select_is_a_fault_and_an_empty_batch(eight, by, replace):
 
 def test_nothing_compiles_again_while_the_table_fills(eight):
     """Each program once, and one more of `insert` for a batch of another size."""
-    programs = (sharded._insert, sharded._select, sharded._random_steps, sharded._collect, sharded._update_weights)
+    programs = (sharded._insert, sharded._select, sharded._random_steps, sharded._gather, sharded._update_weights)
     for program in programs:
         program.clear_cache()
     shards = sharded.init(SPEC, capacity=8 * CAPACITY, length=STEPS, over=eight)
@@ -293,7 +293,7 @@ def test_no_more_than_a_batch_is_exchanged(eight):
         sharded._select.lower(shards, key, count, eight, "weight", False): {"all-gather": 8 * count},
         sharded._select.lower(shards, key, count, eight, "top", True): {"all-gather": 8 * count},
         sharded._random_steps.lower(shards, drawn, key, eight): {"all-reduce": count},
-        sharded._collect.lower(shards, drawn, 0, windows, eight): {"reduce-scatter": count // 8 * 4 * 100},
+        sharded._gather.lower(shards, drawn, 0, windows, eight): {"reduce-scatter": count // 8 * 4 * 100},
         sharded._update_weights.lower(shards, drawn.row, jnp.ones(count), eight): {"all-reduce": count},
         sharded._reweigh.lower(shards, jnp.ones((8, 64)), eight): {},
     }
@@ -301,7 +301,7 @@ def test_no_more_than_a_batch_is_exchanged(eight):
         text = lowered.compile().as_text()
         assert exchanged(text).keys() <= most.keys()
         assert all(size <= most[kind] for kind, size in exchanged(text).items())
-    assert set(exchanged(sharded._collect.lower(shards, drawn, 0, windows, eight).compile().as_text())) == {
+    assert set(exchanged(sharded._gather.lower(shards, drawn, 0, windows, eight).compile().as_text())) == {
         "reduce-scatter"
     }
 
@@ -346,13 +346,15 @@ def test_errors_name_what_was_given_for_all_shards(unchecked, eight):
     shards = sharded.init(SPEC, capacity=8 * CAPACITY, length=STEPS, over=eight)
     columns, _, _ = random_rows(8)
     drawn = sharded.select(shards, jax.random.key(0), 12, over=eight)
-    with pytest.raises(ValueError, match="capacity=9: 8 devices do not divide it"):
+    with pytest.raises(ValueError, match="capacity=9: 8 devices do not divide it; choose a multiple of 8"):
         sharded.init(SPEC, capacity=9, length=STEPS, over=eight)
     with pytest.raises(ValueError, match="memory='disk': expected 'device' or 'pinned_host'"):
         sharded.init(SPEC, capacity=8, length=STEPS, over=eight, memory="disk")
     with pytest.raises(ValueError, match="index has 4294967296: expected a number of int32"):
         sharded.update_weights(shards, np.array([2**32]), np.ones(1), over=eight)
-    with pytest.raises(ValueError, match="columns have 4 trajectories: 8 devices do not divide them"):
+    with pytest.raises(
+        ValueError, match="columns have 4 trajectories: 8 devices do not divide them; insert a multiple of 8"
+    ):
         sharded.insert(shards, {name: column[:4] for name, column in columns.items()}, over=eight)
     with pytest.raises(ValueError, match=r"column 'frame' has shape \(8, 6, 1\): expected \[batch, steps, 2\]"):
         sharded.insert(shards, {**columns, "frame": columns["frame"][..., :1]}, over=eight)
@@ -360,9 +362,11 @@ def test_errors_name_what_was_given_for_all_shards(unchecked, eight):
         sharded.insert(shards, random_rows(48)[0], over=eight)
     with pytest.raises(ValueError, match=r"weight has shape \(3,\): expected \(8,\)"):
         sharded.insert(shards, columns, weight=np.ones(3), over=eight)
-    with pytest.raises(ValueError, match="count=41: without replacement there are at most 40"):
+    with pytest.raises(ValueError, match="count=41: without replacement, the table has at most 40 to draw"):
         sharded.select(shards, jax.random.key(0), 41, by="top", over=eight)
-    with pytest.raises(ValueError, match="selection has 12 trajectories: 8 devices do not divide them"):
+    with pytest.raises(
+        ValueError, match="selection has 12 trajectories: 8 devices do not divide them; select a multiple of 8"
+    ):
         sharded.gather(shards, drawn, WINDOWS, over=eight)
     with pytest.raises(ValueError, match="window 'a': length=7 is not between 1 and the table's 6"):
         sharded.gather(shards, drawn, {"a": Window("reward", 7)}, over=eight)
@@ -421,7 +425,7 @@ def test_shards_are_loaded_onto_another_number_of_them(eight, tmp_path, sizes):
     assert in_order(files.load(tmp_path / "four", over=eight)) == in_order(shards)
     files.save(single, tmp_path / "one")
     three = Shards(Mesh(np.array(jax.devices()[:3]), ("data",)))
-    with pytest.raises(ValueError, match="capacity=40: 3 devices do not divide it; give one that they do"):
+    with pytest.raises(ValueError, match="capacity=40: 3 devices do not divide it; choose a multiple of 3"):
         files.load(tmp_path / "one", over=three)
     assert in_order(files.load(tmp_path / "one", over=three, capacity=42)) == in_order(shards)
 

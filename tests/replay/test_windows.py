@@ -138,7 +138,7 @@ def test_nothing_is_compiled_twice_as_a_table_fills():
         table = insert(table, {"x": jnp.ones((1, LENGTH))}, length=jnp.array([i % LENGTH + 1]))
         selection = select(table, jax.random.key(i), 4)
         gather(table, selection, {"x": Window("x", 3)}, step=random_steps(table, selection, jax.random.key(i)))
-        sizes.append(module._collect._cache_size())
+        sizes.append(module._gather._cache_size())
     assert sizes == [sizes[0]] * 7
 
 
@@ -148,7 +148,7 @@ def test_nothing_large_is_copied():
     table = jax.eval_shape(lambda: init(spec, capacity=1024, length=64))
     selection = jax.eval_shape(lambda: chosen([0, 1]))
     windows = tuple({"x": Window("x", 16, offset=-8, pad="head")}.items())
-    memory = module._collect.lower(table, selection, windows, 0, None).compile().memory_analysis()
+    memory = module._gather.lower(table, selection, windows, 0, None).compile().memory_analysis()
     assert memory.temp_size_in_bytes < 100_000
 
 
@@ -261,7 +261,7 @@ def test_errors_of_returns_to_go():
             {"column": "frame", "length": 2, "return_to_go": 1.0},
             0,
             ValueError,
-            "return_to_go sums a column of floating point, not of uint8",
+            "return_to_go needs a floating-point column, and this one has dtype uint8",
         ),
         (
             {"column": "x", "length": 2, "value": 1e39},

@@ -19,13 +19,13 @@ from stellaris.scheduling.training import (
     History,
     Objective,
     Progress,
-    _decisions,
     _learned,
     _padded,
-    _states,
+    _states_and_decisions,
     learn,
     train_scheduler,
 )
+from stellaris.systems.history import rounds_of
 
 # ---- rewards ----------------------------------------------------------------------------------------------------
 
@@ -109,7 +109,7 @@ def test_a_run_that_ends_within_a_round() -> None:
     unscheduled = {name: x for name, x in without_learner.items() if name != "actors"}
     for last in (without_learner, unscheduled):
         assert OBJECTIVE.rewards([*history, last]).tolist() == OBJECTIVE.rewards(history).tolist() == [-1.5, -30.5]
-    with pytest.raises(ValueError, match="a history of 1 rows has no round that a scheduler has decided about"):
+    with pytest.raises(ValueError, match="a history of 1 rows lacks a complete round that a scheduler decided about"):
         OBJECTIVE.rewards([without_learner])
 
 
@@ -153,7 +153,7 @@ class Made:
         """One run."""
         history: list[dict[str, float]] = []
         for number in range(1, self.rounds[seed % len(self.rounds)] + 1):
-            states = states_of(history, budget=EASY.budget, sheet=EASY.sheet)
+            states = states_of(rounds_of(history, EASY.sheet), budget=EASY.budget)
             key = jax.random.fold_in(jax.random.key(seed), number)
             actors = decide_actors(scheduler, states, most=MOST, key=key)
             before = history[-1]["seconds"] if history else 0.0
@@ -229,8 +229,9 @@ def test_it_learns_from_what_it_has_seen() -> None:
     """The states before each decision, and the decisions: neither one more nor one less; and normalises by them."""
     made = Made()
     (history,) = made(START, [0])
-    np.testing.assert_array_equal(_states(history, EASY), observed(made.states[0]))
-    assert [row["actors"] for row in history] == (_decisions(history) + 1).tolist()
+    states, decisions = _states_and_decisions(history, EASY)
+    np.testing.assert_array_equal(states, observed(made.states[0]))
+    assert [row["actors"] for row in history] == (decisions + 1).tolist()
     learned, _, _ = learn(START, START_OPTIMIZER, [history], EASY, scale=1.0, key=jax.random.key(0))
     np.testing.assert_allclose(learned.statistics.mean, observed(made.states[0]).mean(axis=0), rtol=1e-6)
     assert all(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(learned.params))
@@ -244,7 +245,7 @@ def test_what_is_padded_changes_nothing() -> None:
     """Runs of three and five rounds learn the same in arrays of five and of eight; whatever is in the rest."""
     policy: Policy = policy_for(MOST)
     histories = Made(rounds=(3, 5))(START, [0, 1])
-    runs = [(_states(one, EASY), _decisions(one), EASY.rewards(one)) for one in histories]
+    runs = [(*_states_and_decisions(one, EASY), EASY.rewards(one)) for one in histories]
 
     def after(length: int, *, rest: float = 0.0) -> list[Any]:
         padded = [_padded(*run, length=length) for run in runs]

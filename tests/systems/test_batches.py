@@ -11,7 +11,7 @@ from stellaris.acting.normalisation import Statistics
 from stellaris.acting.rollout import Fragment
 from stellaris.algorithms import Algorithm, update
 from stellaris.runtime.references import size
-from stellaris.systems import Session, batches
+from stellaris.systems import Session, System, batches
 from stellaris.systems.batches import GradientTask, LearnerBatch, batch_of, unlearned
 from tests.systems import tiny
 
@@ -26,7 +26,7 @@ def session() -> Session:
     """Of the tiny problem, before its first step."""
     seen: list[Session] = []
 
-    class Catching:
+    class Catching(System):
         functions = ("actor",)
 
         def run(self, session: Session) -> None:

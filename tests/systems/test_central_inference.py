@@ -88,7 +88,7 @@ def test_environments_that_never_live_long_enough() -> None:
     [
         ({"restart": True}, None, "restart=True, refresh=None: with central inference"),
         ({"refresh": 4}, None, "restart=False, refresh=4: with central inference"),
-        ({}, 1, "max_concurrency=1 of 'actor' is below actors=2, each of which needs a container of its own"),
+        ({}, 1, "max_concurrency=1 of 'actor' is below actors=2: each actor needs a container"),
     ],
 )
 def test_errors(changes: dict[str, Any], limit: int | None, message: str) -> None:

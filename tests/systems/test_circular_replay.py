@@ -53,16 +53,16 @@ def test_the_target_is_renewed_every_so_many_turns(
     period: int | None, renewed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By default once a full buffer has had all its turns: two batches of three."""
-    from stellaris.systems.session import Session
+    from stellaris.systems import Fragments
 
     targets: list[Any] = []
-    make = Session.batch
+    make = Fragments.batch
 
-    def spying(session: Session, algorithm: Any, fragments: Any, target: Any) -> Any:
+    def spying(self: Fragments, algorithm: Any, fragments: Any, target: Any) -> Any:
         targets.append(target)
-        return make(session, algorithm, fragments, target)
+        return make(self, algorithm, fragments, target)
 
-    monkeypatch.setattr(Session, "batch", spying)
+    monkeypatch.setattr(Fragments, "batch", spying)
     system = CircularReplay(ALGORITHM, buffer=2, passes=3, target_period=period)
     tiny.run(system, tiny.deployment(Constant(0.1), Constant(0.001)), budget=Budget(steps=32 * 5))
     assert len({id(target) for target in targets[:12]}) == renewed

@@ -39,7 +39,7 @@ def main(name: str) -> None:
     # Donates the batch before for its memory: the system would clear new memory page by page, which takes longer than
     # to fill it.
     @functools.partial(jax.jit, donate_argnums=2, keep_unused=True)
-    def batch(table: replay.Table, number: jax.Array, before: replay.Collected) -> replay.Collected:
+    def batch(table: replay.Table, number: jax.Array, before: replay.Gathered) -> replay.Gathered:
         del before
         key, other = jax.random.split(jax.random.fold_in(jax.random.key(0), number))
         drawn = replay.select(table, key, load.batch, by=by)

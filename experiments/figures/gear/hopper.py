@@ -39,31 +39,31 @@ DESCRIPTION = "learn Hopper from a table of trajectories: a Decision Transformer
 
 #: The models by name.
 TRANSFORMER, CLONING = "transformer", "cloning"
-#: Who collects.
+#: The algorithm that collects the data.
 _PPO = PPO(learning_rate=6e-4, epochs=10, minibatch_size=512)
-#: Episodes that are inserted together.
+#: Episodes per insertion.
 _TOGETHER = 8
 
 
 @dataclass(frozen=True)
 class Preset:
-    """What is collected, learned and played, for each seed."""
+    """The settings of collection, learning and evaluation, for each seed."""
 
-    steps: int  #: of the environment, all by one synchronous run of PPO: bad episodes first, good ones last.
+    steps: int  #: of the environment, in one synchronous run of PPO: bad episodes first, good ones last.
     learning: Learning
-    episodes: int  #: that each model plays for each return that it is asked for.
+    episodes: int  #: that each model plays per target return.
     seeds: int
-    capacity: int = 4096  #: of the table; of more trajectories the newest.
-    longest: int = 1000  #: steps of an episode: the environment's own limit.
-    width: int = 64  #: of both models,
-    layers: int = 3  #: and their depth.
-    #: What the transformer is asked for, in parts of the best return in the data; the last is compared with cloning.
+    capacity: int = 4096  #: of the table, which keeps the newest trajectories.
+    longest: int = 1000  #: steps of an episode: the environment's limit.
+    width: int = 64  #: of both models.
+    layers: int = 3  #: of both models.
+    #: The transformer's target returns, as fractions of the best return in the data; the last is compared with cloning.
     asked: Sequence[float] = (0.2, 0.4, 0.6, 0.8, 1.0)
     environment: str = "Hopper-v4"
     workload: Workload = field(default_factory=lambda: presets.workload("Hopper-v4"))
 
     def models(self, actions: int) -> dict[str, Model]:
-        """Both, of the same width and depth."""
+        """Makes both models, with equal width and depth."""
         return {
             TRANSFORMER: DecisionTransformer(actions, longest=self.longest, width=self.width, layers=self.layers),
             CLONING: BehaviourCloning(actions, width=self.width, layers=self.layers),
@@ -84,17 +84,17 @@ PRESETS: Mapping[str, Preset] = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command line's options."""
+    """Adds the command's options."""
     add = parser.add_argument
-    add("--preset", choices=PRESETS, default="small", help="how much is collected, learned and played")
-    add("--seed", type=options.whole(0), default=0, help="first; of environments, parameters and batches")
-    add("--seeds", type=options.whole(1), help="how many seeds, one after the other; by default the preset's")
-    add("--threads", type=options.whole(1), default=2, help="threads of environments; results are alike")
+    add("--preset", choices=PRESETS, default="small", help="size of the data, the learning and the evaluation")
+    add("--seed", type=options.whole(0), default=0, help="first seed, of environments, parameters and batches")
+    add("--seeds", type=options.whole(1), help="number of seeds, run in sequence (default: the preset's)")
+    add("--threads", type=options.whole(1), default=2, help="threads of environments; results do not depend on it")
     add("--out", type=options.folder, default=Path("results/gear-hopper"), help="folder of the results")
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Collects, learns and plays for every seed, and writes what came of it; also when it is interrupted."""
+    """Collects, learns and plays for every seed, and writes the results, even after an interruption."""
     preset = PRESETS[arguments.preset]
     seeds = options.seeds("--seed", arguments.seed, arguments.seeds or preset.seeds)
     runs.check(preset.workload)
@@ -126,41 +126,41 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 class Played(NamedTuple):
-    """Episodes of a model that was asked for a return."""
+    """Episodes of a model for one target return."""
 
     model: str
-    asked: float  #: not a number for cloning, which is asked for none.
+    asked: float  #: the target return; NaN for cloning, which takes none.
     returns: Sequence[float]
-    sampled: bool = True  #: whether actions were; otherwise each was the mean of its distribution.
+    sampled: bool = True  #: whether actions were sampled; otherwise they were means.
 
     @property
     def mean(self) -> float:
-        """Of the returns."""
+        """The mean return."""
         return float(np.mean(self.returns))
 
     @property
     def margin(self) -> float:
-        """Of a 95 % confidence interval of the mean, by the normal approximation: on either side."""
+        """Half the width of the mean's 95 % confidence interval, by the normal approximation."""
         return 1.96 * float(np.std(self.returns, ddof=1)) / math.sqrt(len(self.returns))
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a seed has come to."""
+    """The results of one seed."""
 
     seed: int
     data: Sequence[float]  #: returns of the trajectories in the table, oldest first.
-    losses: Sequence[Mapping[str, float]]  #: by update, of each model.
+    losses: Sequence[Mapping[str, float]]  #: of each model, by update.
     played: Sequence[Played]
     seconds: Mapping[str, float]  #: of real time, by part.
 
     def of(self, model: str, *, sampled: bool = True) -> list[Played]:
-        """What a model has played, by what it was asked for."""
+        """The episodes of a model, by target return."""
         return [played for played in self.played if played.model == model and played.sampled == sampled]
 
     @property
     def rises(self) -> float:
-        """Spearman's rank correlation between what the transformer was asked for and what its episodes achieved."""
+        """Spearman's rank correlation between the transformer's target returns and its episodes' returns."""
         from scipy import stats
 
         asked, achieved = zip(*[(p.asked, r) for p in self.of(TRANSFORMER) for r in p.returns], strict=True)
@@ -221,21 +221,21 @@ def _tell(outcome: Outcome, console: Console) -> None:
 
 
 class Clock:
-    """Real time by part."""
+    """A stopwatch of real time, by part."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
         self._since = time.perf_counter()
 
     def lap(self, part: str) -> None:
-        """A part is over."""
+        """Ends a part, and records its seconds."""
         now = time.perf_counter()
         self.seconds[part] = now - self._since
         self._since = now
 
 
 def collected(preset: Preset, seed: int, threads: int, console: Console) -> Table:
-    """A table of all episodes of a synchronous run of PPO, each weighted by its length."""
+    """Fills a table with all episodes of a synchronous run of PPO, each weighted by its length."""
     workload = preset.workload
     contender = presets.contender(
         "synchronous",
@@ -258,7 +258,7 @@ def collected(preset: Preset, seed: int, threads: int, console: Console) -> Tabl
 
 
 class Store:
-    """A table that is filled while a run goes on.
+    """A table that a run fills while it is training.
 
     Args:
       table: to insert into.
@@ -269,31 +269,31 @@ class Store:
         self._episodes = Episodes(length=table.columns["reward"].shape[1])
 
     def add(self, fragment: Fragment) -> None:
-        """Takes what an actor delivers, and inserts what has become whole."""
+        """Adds a fragment, and inserts the episodes that it completes."""
         self._episodes.add(fragment)
         while (batch := self._episodes.take(_TOGETHER)) is not None:
             self._insert(batch)
 
     def filled(self) -> Table:
-        """The table, with the last episodes, too.
+        """Inserts the remaining episodes and returns the table.
 
         Raises:
-          ValueError: if there are none.
+          ValueError: if no episode has ended.
         """
         while (batch := self._episodes.take(1)) is not None:
             self._insert(batch)
         check(self._table)
         if not int(self._table.size):
-            raise ValueError("no episode has ended: gather more steps")
+            raise ValueError("no episode has ended: collect more steps")
         return self._table
 
     def _insert(self, batch: Trajectories) -> None:
-        # By its length, so that each step of all trajectories is drawn with the same chance.
+        # The weight is the length, so that every step of every trajectory is drawn with the same probability.
         self._table = insert(self._table, **batch._asdict(), weight=batch.length.astype(np.float32))
 
 
 def _evaluation_seed(seed: int) -> int:
-    """Of environments that nothing was learned from."""
+    """The seed of the evaluation's environments, derived so that training did not use it."""
     return int(np.random.SeedSequence([seed, 1]).generate_state(1)[0] >> 1)
 
 
@@ -342,12 +342,12 @@ def _row_of(row: Any, label: str, played: Sequence[Played]) -> None:
     row(label, [f"{one.mean:,.0f} ± {one.margin:,.0f}" for one in played], [one.mean for one in played])
 
 
-#: Points of a seed's data in its file: its episodes, averaged in order.
+#: Points per seed in `data.csv`; each averages consecutive episodes.
 _POINTS = 100
 
 
 def _write(outcomes: Sequence[Outcome], preset: Preset, out: Path) -> None:
-    """Tidy files, the settings, and the picture."""
+    """Writes tidy files, the settings, and the picture."""
     output.write_rows(
         out / "played.csv",
         [
@@ -388,14 +388,14 @@ def _write(outcomes: Sequence[Outcome], preset: Preset, out: Path) -> None:
 
 
 def _parts(data: Sequence[float]) -> list[tuple[int, float, float]]:
-    """Of successive parts of the data: the number of the last episode, mean and best return."""
+    """Splits the data into `_POINTS` parts: the number of the last episode, the mean and the best return of each."""
     parts: list[NDArray] = [part for part in np.array_split(np.asarray(data), _POINTS) if len(part)]
     ends = np.cumsum([len(part) for part in parts]).tolist()
     return [(end, float(part.mean()), float(part.max())) for end, part in zip(ends, parts, strict=True)]
 
 
 def _draw(outcomes: Sequence[Outcome], preset: Preset, path: Path) -> None:
-    """What the data are, how the models learn, and what the transformer achieves of what it is asked for."""
+    """Draws the returns of the data, the models' losses, and achieved against target returns."""
     transformer, cloning = plots.LINES[0], plots.LINES[1]
     title = f"{preset.environment}, {plots.counted(len(outcomes))}"
     with plots.figure(path, title, columns=3, height=3.2) as (data, loss, achieved):

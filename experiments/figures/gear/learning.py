@@ -1,4 +1,4 @@
-"""Several models learn from one table, on the same batches: drawn, collected and learned from in one compiled loop."""
+"""Training of several models on the same batches of one table: selection and updates in one compiled loop."""
 
 import functools
 from collections.abc import Mapping
@@ -21,17 +21,17 @@ RETURN_SCALE = 1000.0
 
 @dataclass(frozen=True)
 class Learning:
-    """How models learn, all alike."""
+    """Settings of learning, equal for all models."""
 
     updates: int
     batch: int = 64  #: windows.
-    context: int = 10  #: steps of each: half of what Decision Transformer has, for two cores.
-    learning_rate: float = 1e-3  #: at its highest, after a twentieth of the updates; it ends at 0 (cosine).
+    context: int = 10  #: steps per window: half of Decision Transformer's, to run on two cores.
+    learning_rate: float = 1e-3  #: the peak, after a twentieth of the updates; it decays to 0 (cosine).
     weight_decay: float = 1e-4
     max_gradient_norm: float = 1.0
 
     def optimizer(self) -> optax.GradientTransformation:
-        """AdamW."""
+        """Makes AdamW with warm-up, cosine decay and gradient clipping."""
         warmup = self.updates // 20
         rate = optax.warmup_cosine_decay_schedule(0.0, self.learning_rate, warmup, self.updates)
         decay = optax.adamw(rate, weight_decay=self.weight_decay)
@@ -39,14 +39,14 @@ class Learning:
 
 
 class Learner(NamedTuple):
-    """Where a model stands."""
+    """The state of a model's learning."""
 
     params: Tree
     optimizer: Tree
 
 
 def normaliser(table: Table) -> Normaliser:
-    """To zero mean and unit variance over all steps of the table's trajectories."""
+    """Makes the normaliser to zero mean and unit variance over all steps of the table."""
     observation, length = np.asarray(table.columns["observation"]), np.asarray(table.length)
     steps = observation[np.arange(observation.shape[1]) < length[:, None]]
     mean, deviation = steps.mean(0, dtype=np.float64), steps.std(0, dtype=np.float64)
@@ -54,15 +54,15 @@ def normaliser(table: Table) -> Normaliser:
 
 
 def draw(table: Table, key: jax.Array, learning: Learning) -> tuple[Context, jax.Array]:
-    """A batch: steps of trajectories in proportion to their weights, each with the steps before it.
+    """Draws a batch of steps, each with the steps before it.
 
     Args:
-      table: whose weights are the trajectories' lengths, so that each step has the same chance.
+      table: with the trajectories' lengths as weights, so that every step has the same probability.
       key: of the draws.
-      learning: says how many.
+      learning: has the sizes.
 
     Returns:
-      The context with raw observations, and the flag of a selection that failed.
+      The context with raw observations, and the fault bits of the selection.
     """
     chosen, within = jax.random.split(key)
     selection = select(table, chosen, learning.batch, by="weight")
@@ -89,7 +89,7 @@ def draw(table: Table, key: jax.Array, learning: Learning) -> tuple[Context, jax
 
 
 def begin(models: Mapping[str, Model], context: Context, key: jax.Array, learning: Learning) -> dict[str, Learner]:
-    """Each model's first parameters; the context says which shapes it will see."""
+    """Initialises each model; the context gives the shapes of its inputs."""
     learners = {}
     for i, (name, model) in enumerate(models.items()):
         params = jax.jit(model.init)(jax.random.fold_in(key, i), context)
@@ -108,23 +108,23 @@ def learn(
     first: int,
     updates: int,
 ) -> tuple[dict[str, Learner], dict[str, Any]]:
-    """Some updates of each model, on the same batches.
+    """Updates each model on the same batches.
 
     Args:
       models: by name.
-      learners: where each stands.
+      learners: their states, by name.
       table: to draw from.
-      normalise: observations.
+      normalise: for observations.
       key: of all batches.
-      learning: how.
-      first: number of the first of these updates.
-      updates: how many.
+      learning: the settings.
+      first: number of the first update.
+      updates: the number of updates.
 
     Returns:
-      Where each stands then, and its mean loss over these updates.
+      The learners after the updates, and each model's mean loss over them.
 
     Raises:
-      ValueError: if nothing could be drawn from the table.
+      ValueError: if the table has nothing to draw.
     """
     learned, losses, faults = _learn(
         dict(learners), table, normalise, key, np.int32(first), tuple(models.items()), learning, updates
@@ -166,7 +166,7 @@ def _learn(
 
 
 def _loss(params: Tree, model: Model, context: Context) -> jax.Array:
-    """Mean negative log-likelihood of the actions, over the steps that there are."""
+    """Mean negative log-likelihood of the actions, over the steps in the mask."""
     predicted: Any = model.apply(params, context)
     missed = -predicted.log_prob(context.action)
     return jnp.sum(missed * context.mask) / jnp.maximum(jnp.sum(context.mask), 1)

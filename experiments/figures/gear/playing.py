@@ -1,4 +1,4 @@
-"""How well a model does: many episodes at once, each asked for a return of its own."""
+"""Evaluation of a model: many episodes at once, each with a target return."""
 
 import functools
 from collections.abc import Sequence
@@ -18,15 +18,15 @@ class Memory:
     """The last steps of each episode, as a model sees them.
 
     Args:
-      asked: `[n]` the return that each episode is asked for.
-      context: steps that are kept.
-      observation: numbers of one.
-      actions: dimensions of one.
+      asked: `[n]` the target return of each episode.
+      context: the number of steps to keep.
+      observation: the size of an observation.
+      actions: the dimensions of an action.
     """
 
     def __init__(self, asked: NDArray, *, context: int, observation: int, actions: int) -> None:
         n = len(asked)
-        self._to_go = np.array(asked, np.float64)  # what is still to come
+        self._to_go = np.array(asked, np.float64)  # the target return minus the rewards so far
         self._now = 0
         self._context = Context(
             return_to_go=np.zeros((n, context), np.float32),
@@ -37,7 +37,7 @@ class Memory:
         )
 
     def observe(self, observation: NDArray) -> Context:
-        """The context of the next step's decision, given `[n, obs]`: what was seen and done up to it."""
+        """Appends observations `[n, obs]` and returns the context for the next action."""
         for column in self._context:
             column[:, :-1] = column[:, 1:]
         self._context.return_to_go[:, -1] = self._to_go / RETURN_SCALE
@@ -48,7 +48,7 @@ class Memory:
         return self._context
 
     def act(self, action: NDArray, reward: NDArray) -> None:
-        """What was done then, `[n, actions]`, and `[n]` what it has earned: so much less is still to come."""
+        """Records actions `[n, actions]`, and subtracts their rewards `[n]` from the returns to go."""
         self._context.action[:, -1] = action
         self._to_go -= reward
         self._now += 1
@@ -70,17 +70,16 @@ def play(
     """Plays whole episodes.
 
     Args:
-      model: which.
-      params: its.
-      normalise: observations.
+      model: to evaluate.
+      params: of the model.
+      normalise: for observations.
       environment: its name.
-      asked: `[n]` the return that each episode is asked for.
-      context: steps that the model sees.
-      longest: steps after which an episode is taken as it is.
+      asked: `[n]` the target return of each episode.
+      context: the number of steps that the model sees.
+      longest: steps after which an episode is cut off.
       seed: of environments and actions.
-      threads: that step them.
-      sampled: whether actions are sampled, as those that were learned from and as in `acting.evaluate`. Otherwise each
-        is the mean of its distribution.
+      threads: that step the environments.
+      sampled: whether actions are sampled, as in the data and in `acting.evaluate`; otherwise they are means.
 
     Returns:
       The episodes' returns `[n]`.
@@ -92,21 +91,21 @@ def play(
         actions = env.spec.actions
         memory = Memory(np.asarray(asked), context=context, observation=observation.shape[1], actions=actions)
         random = np.random.default_rng(seed)
-        returns, going_on, width = np.zeros(n), np.arange(n), n
+        returns, running, width = np.zeros(n), np.arange(n), n
         for _ in range(longest):
             seen = memory.observe(np.asarray(normalise(observation)))
-            while width // 2 >= len(going_on):  # so that few shapes are compiled
+            while width // 2 >= len(running):  # halve the batch as episodes end, so that few shapes are compiled
                 width //= 2
-            rows = np.resize(going_on, width)
+            rows = np.resize(running, width)
             action, reward = np.zeros((n, actions), np.float32), np.zeros(n)
             noise = (sampled * random.normal(size=action.shape)).astype(np.float32)
             action[rows] = _act(model, params, Context(*(column[rows] for column in seen)), noise[rows])
-            step = env.step(going_on, action[going_on])
-            observation[going_on], reward[going_on] = step.observation, step.reward
+            step = env.step(running, action[running])
+            observation[running], reward[running] = step.observation, step.reward
             returns += reward
             memory.act(action, reward)
-            going_on = going_on[~(step.terminated | step.truncated)]
-            if not len(going_on):
+            running = running[~(step.terminated | step.truncated)]
+            if not len(running):
                 break
     finally:
         env.close()

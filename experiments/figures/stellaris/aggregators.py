@@ -20,7 +20,7 @@ def _variants(environment: str) -> Sequence[Variant]:
     aggregators: dict[str, dict[str, Any]] = {
         "Stellaris": {},
         "its mean step": {"aggregator": staleness_aware(LEARNERS, decay=1.0)},
-        f"softsync({half})": {"aggregator": softsync(half, learners=LEARNERS)},
+        f"softsync({half})": {"aggregator": softsync(LEARNERS // half)},
         f"stale-synchronous({half})": {"aggregator": stale_synchronous(half, LEARNERS)},
         "fully asynchronous": {"aggregator": fully_asynchronous(capacity=2 * LEARNERS)},
         "synchronous": {"aggregator": synchronous(LEARNERS)},

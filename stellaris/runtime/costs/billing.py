@@ -1,4 +1,4 @@
-"""The bill of a trace: what was used, at what it costs."""
+"""Bills: the use of functions and machines in a trace, at the prices of a sheet."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,18 +11,18 @@ from stellaris.runtime.resources import Resources
 from stellaris.runtime.state.registry import register_part
 from stellaris.runtime.trace.trace import Trace
 
-#: Price sheets whose meters are kept.
+#: The most price sheets whose meters are kept. A program that makes a sheet per bill would otherwise fill memory.
 _METERS = 16
 
 
 @dataclass(frozen=True)
 class Bill:
-    """What a run cost, in USD, in total and by function or machine."""
+    """The cost of a run in USD, in total and by function or machine."""
 
     sheet: str
     split: Mapping[str, Split]  #: USD for time, by function or machine.
     requests: Mapping[str, float]  #: USD for requests, by function.
-    seconds: Mapping[str, Split]  #: container seconds, by function, before rounding.
+    seconds: Mapping[str, Split]  #: seconds of containers, by function, before rounding.
 
     @property
     def parts(self) -> Mapping[str, float]:
@@ -32,19 +32,19 @@ class Bill:
     @property
     def total(self) -> float:
         """The sum of the parts."""
-        return math.fsum(self.parts.values())
+        return math.fsum(self.parts.values())  # exact, so that the order of the parts does not matter
 
 
 def bill(
     trace: Trace, prices: PriceSheet, *, until: float, functions: Mapping[str, FunctionSpec] | None = None
 ) -> Bill:
-    """The bill of a trace: functions by use, reserved machines by the clock.
+    """Makes the bill of a trace: functions by use, reserved machines by the clock.
 
     Args:
-      trace: of the run.
-      prices: the sheet.
-      until: the run's end in seconds; what still runs is billed up to here.
-      functions: the deployment, for resources and provisioned containers; without it there are none.
+      trace: the trace of the run.
+      prices: the price sheet.
+      until: end of the run in seconds; anything still running is billed up to here.
+      functions: the deployed functions, for their resources and provisioned containers; None to bill without these.
 
     Returns:
       The bill. The sum of its parts is the sum over the trace's invocations and containers.
@@ -63,14 +63,14 @@ def bill(
 
 
 class Meter:
-    """The bill of a trace that grows: it is given every row once, however often the bill is asked for.
+    """The bill of a growing trace. It reads every row once, for any number of bills.
 
-    Spans of time that have ended are in exact sums, so the bill equals one over the whole trace to the last bit. Spans
-    that go on are kept apart, and are billed up to the time at which the bill is asked for.
+    Time spans that have ended are added to exact sums, so a bill equals one over the whole trace to the last bit. Spans
+    that have not ended are kept apart, and are billed up to the time of the bill.
 
     Args:
-      prices: the sheet.
-      functions: the deployment, for resources and provisioned containers; without it there are none.
+      prices: the price sheet.
+      functions: the deployed functions, for their resources and provisioned containers; None to bill without these.
 
     Example:
       >>> trace = Trace()
@@ -86,25 +86,26 @@ class Meter:
     """
 
     def __init__(self, prices: PriceSheet, *, functions: Mapping[str, FunctionSpec] | None = None) -> None:
-        self.rows_read = 0  #: of the trace.
+        self.rows_read = 0  #: number of rows of the trace read so far.
         self._prices = prices
         self._deployed = dict(functions or {})
         self._uses: dict[str, Use] = {}
+        # A function that was never invoked is on the bill as well: a provisioned container costs something.
         for name in (*prices.functions, *self._deployed):
             self._use(name)
 
     def read(self, rows: Iterable[tuple[float, str, str, int, int, float]]) -> None:
-        """Reads rows of the trace, from `rows_read` on."""
+        """Reads the next rows of the trace, from `rows_read` on."""
         for time, event, function, invocation, container, _ in rows:
             self.rows_read += 1
-            if event in USE_EVENTS:
+            if event in USE_EVENTS:  # systems add many other events
                 self._use(function).take_in(time, event, invocation, container)
 
     def bill(self, *, until: float) -> Bill:
-        """The bill so far.
+        """Makes the bill so far.
 
         Args:
-          until: the end in seconds; what still runs is billed up to here.
+          until: the time in seconds up to which anything still running is billed.
         """
         seconds = {name: use.seconds(until) for name, use in sorted(self._uses.items())}
         split: dict[str, Split] = {}
@@ -126,32 +127,33 @@ class Meter:
 
 @register_part()
 class Meters:
-    """A platform's meters, by price sheet: a bill that is asked for after every round reads only what is new.
+    """A platform's meters by price sheet, so that a bill after every round reads only the new rows.
 
     Args:
-      trace: of the run.
-      functions: the deployment.
+      trace: the trace of the run.
+      functions: the deployed functions.
     """
 
     def __init__(self, trace: Trace, functions: Mapping[str, FunctionSpec]) -> None:
         self._trace = trace
         self._functions = functions
-        # By the sheet's identity, which no other sheet can get meanwhile, because the meter holds on to its sheet.
+        # Keyed by the sheet's identity, because hashing a sheet takes longer than a bill. The meter keeps its sheet
+        # alive, so no other sheet can get the same identity.
         self._meters: dict[int, Meter] = {}
 
     def save_state(self) -> None:
-        """Nothing: what was billed is in the trace."""
+        """Saves nothing, because the trace has everything that is billed."""
 
     def restore_state(self, state: None) -> None:
-        """Forgets what was read: the trace is another."""
+        """Forgets the rows that were read, because the trace was replaced."""
         self._meters.clear()
 
     def bill(self, prices: PriceSheet, *, until: float) -> Bill:
-        """What the run has cost under a sheet.
+        """Makes the bill of the run so far.
 
         Args:
-          prices: the sheet.
-          until: the end in seconds; what still runs is billed up to here.
+          prices: the price sheet.
+          until: the time in seconds up to which anything still running is billed.
         """
         meter = self._meters.get(id(prices))
         if meter is None:
@@ -163,9 +165,10 @@ class Meters:
 
 
 def _by_use(rate: Rate, use: Use, spec: FunctionSpec | None, until: float) -> Split:
-    """USD for a function's containers, of which a provisioned one costs something by the clock besides."""
+    """The USD for a function's containers, including the standing price of provisioned ones."""
     resources = spec.resources if spec else Resources()
     price = rate.usd_per_second(resources)
+    # From the start of the run to its end: a provisioned container that is lost is replaced at once.
     standing = (spec.provisioned if spec else 0) * until * rate.provisioned_per_gb_second * resources.memory
     billed = use.billed(until)
     return Split(
@@ -177,7 +180,7 @@ def _by_use(rate: Rate, use: Use, spec: FunctionSpec | None, until: float) -> Sp
 
 
 def _by_the_clock(machine: Machine, used: Sequence[Split], until: float) -> Split:
-    """USD for a reserved machine; each invocation on it counts for one of its places, and the rest is idle."""
+    """The USD for a reserved machine: each invocation on it uses one of its places, and the rest is idle."""
 
     def share(seconds: Iterable[float]) -> float:
         return math.fsum(seconds) * machine.per_second / machine.places

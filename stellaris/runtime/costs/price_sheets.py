@@ -1,4 +1,4 @@
-"""What a provider charges: rates for the use of functions, reserved machines, and sheets of both."""
+"""Prices: rates for the use of functions, reserved machines, and sheets of both."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -10,29 +10,30 @@ from stellaris.runtime.resources import Resources
 
 @dataclass(frozen=True)
 class Rate:
-    """What a function's use costs, in USD.
+    """The prices of a function's use, in USD.
 
-    Billed are the seconds from an invocation's start to its end, however it ends. The prices of memory, processors and
-    GPU slots are multiplied by the function's `resources`.
+    An invocation is billed from its start to its end, for any ending. The prices of memory, processors and GPU slots
+    are multiplied by the function's `resources`.
 
     Args:
-      per_second: of one invocation.
-      per_gb_second: of its memory.
-      per_vcpu_second: of its processors.
-      per_gpu_slot_second: of its GPU slots.
-      per_request: of every invocation that started.
-      granularity: seconds to a multiple of which every billed span is rounded up; 0 for none.
-      cold: whether the seconds that a new container takes to be made and initialised are billed as well.
+      per_second: price of a second of one invocation.
+      per_gb_second: price of a second of a GB of its memory.
+      per_vcpu_second: price of a second of one of its processors.
+      per_gpu_slot_second: price of a second of one of its GPU slots.
+      per_request: price of every invocation that started.
+      granularity: billing unit in seconds; every billed span is rounded up to a multiple of it. 0 for no rounding.
+      cold: whether the seconds of making and initialising a container are billed as well.
       idle: whether idle containers are billed like busy ones.
-      provisioned_per_gb_second: of the memory of provisioned containers, by the clock, besides.
+      provisioned_per_gb_second: additional price of a second of a GB of provisioned containers, busy or idle.
 
     Raises:
-      ValueError: if a price is negative.
+      ValueError: if a price is negative or not finite.
 
     Example:
       >>> lambda_1gb = Rate(per_gb_second=0.0000166667, per_request=0.2e-6, granularity=0.001)
     """
 
+    # Everything is free by default, so that a rate names only what its service charges for.
     per_second: float = 0.0
     per_gb_second: float = 0.0
     per_vcpu_second: float = 0.0
@@ -46,10 +47,10 @@ class Rate:
     def __post_init__(self) -> None:
         for item in fields(self):
             if not 0 <= getattr(self, item.name) < math.inf:
-                raise ValueError(f"{item.name}={getattr(self, item.name)}: a price is finite and not negative")
+                raise ValueError(f"{item.name}={getattr(self, item.name)}: a price must be finite and not negative")
 
     def usd_per_second(self, resources: Resources) -> float:
-        """USD for a second of a container with these resources."""
+        """Returns the USD for a second of a container with these resources."""
         return (
             self.per_second
             + self.per_gb_second * resources.memory
@@ -64,12 +65,12 @@ class Machine:
 
     Args:
       per_second: USD for a second of wall time.
-      runs: functions whose invocations run on it; they say what it was busy with.
-      places: how many of them run at once when it is fully used.
+      runs: names of the functions whose invocations run on it, for the split of its price.
+      places: number of invocations that run at once when it is fully used.
 
     Raises:
-      TypeError: if `runs` is one name, and no sequence of names.
-      ValueError: if the price is negative, or there is no place.
+      TypeError: if `runs` is a single name and not a sequence of names.
+      ValueError: if the price is negative or not finite, or `places` is not positive.
 
     Example:
       >>> v100 = Machine(3.06 / 3600, runs=("learner",), places=4)
@@ -81,26 +82,27 @@ class Machine:
 
     def __post_init__(self) -> None:
         if not 0 <= self.per_second < math.inf:
-            raise ValueError(f"per_second={self.per_second}: a price is finite and not negative")
+            raise ValueError(f"per_second={self.per_second}: a price must be finite and not negative")
         if not self.places > 0:
-            raise ValueError(f"places={self.places} is not positive")
+            raise ValueError(f"places={self.places} is not positive: a machine runs something")
+        # A string is a sequence as well, but of its characters.
         if isinstance(self.runs, str):
             raise TypeError(f"runs={self.runs!r} is one name: pass a sequence of names, ({self.runs!r},)")
 
 
 @dataclass(frozen=True)
 class PriceSheet:
-    """What resources cost.
+    """A price sheet: rates of functions and prices of machines.
 
     Args:
-      name: of the sheet.
-      functions: the rate of a function's use, by function; a function that is not listed is free.
-      machines: reserved ones, by name.
-      source: where the prices come from.
-      date: of the source.
+      name: name of the sheet.
+      functions: the rate of each function; a function that is not listed is free.
+      machines: the reserved machines, by name.
+      source: source of the prices.
+      date: date of the source.
 
     Raises:
-      TypeError: if a function has no `Rate`, or a machine is no `Machine`.
+      TypeError: if a value of `functions` is not a `Rate`, or a value of `machines` is not a `Machine`.
       ValueError: if a machine has a function's name.
 
     Example:
@@ -114,20 +116,22 @@ class PriceSheet:
     date: str = ""
 
     def __hash__(self) -> int:
-        return hash(digest(self))
+        return hash(digest(self))  # by content, because a mapping cannot be hashed
 
     def __post_init__(self) -> None:
+        # A bare number would be ambiguous: per second, per request, or per hour.
         for kind, priced in ((Rate, self.functions), (Machine, self.machines)):
             for name, price in priced.items():
                 if not isinstance(price, kind):
                     raise TypeError(
                         f"price sheet {self.name!r}: {name!r} is priced by {price!r}: expected a {kind.__name__}"
                     )
+        # A bill has one line per name.
         both = self.functions.keys() & self.machines.keys()
         if both:
             raise ValueError(f"price sheet {self.name!r}: {sorted(both)} are functions and machines at once")
 
     @property
     def named(self) -> frozenset[str]:
-        """Functions that it names: those with a rate, and those that its machines run."""
+        """The names of the functions that have a rate or run on one of the machines."""
         return frozenset(self.functions).union(*(machine.runs for machine in self.machines.values()))

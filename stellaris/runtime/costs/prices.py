@@ -1,4 +1,4 @@
-"""The papers' clouds: what functions and machines cost there, read from `prices.toml`."""
+"""The prices of functions and machines on the papers' clouds, read from `prices.toml`."""
 
 import functools
 import tomllib
@@ -12,7 +12,7 @@ from stellaris.runtime.costs.price_sheets import Machine, Rate
 
 @functools.cache
 def catalogue() -> Mapping[str, Mapping[str, Any]]:
-    """Every entry of `prices.toml`: prices in USD, with their region, source and date.
+    """Returns all entries of `prices.toml`: prices in USD, with their region, source and date.
 
     Example:
       >>> catalogue()["aws_lambda"]["dated"]
@@ -22,13 +22,13 @@ def catalogue() -> Mapping[str, Mapping[str, Any]]:
 
 
 def rate(service: str) -> Rate:
-    """What a function's use costs at a service.
+    """Returns the rate of a function's use at a service.
 
     Args:
       service: `"aws_lambda"`, `"aws_lambda_provisioned"` or `"azure_aci"`.
 
     Returns:
-      The rate; its prices apply to the function's resources.
+      The rate; its prices are multiplied by the function's resources.
 
     Raises:
       LookupError: if the service is unknown, or rents machines instead.
@@ -40,19 +40,20 @@ def rate(service: str) -> Rate:
     """
     entries = {name: entry for name, entry in catalogue().items() if "per_hour" not in entry}
     if service not in entries:
-        raise LookupError(f"service={service!r}: there are the rates of {', '.join(entries)}")
+        raise LookupError(f"service={service!r} has no rates: choose one of {', '.join(entries)}")
+    # An entry also has its region, source and date.
     known = {item.name for item in fields(Rate)}
     return Rate(**{key: value for key, value in entries[service].items() if key in known})
 
 
 def machine(provider: str, kind: str, *, runs: Sequence[str] = (), places: float = 1) -> Machine:
-    """A machine by the second.
+    """Returns a machine with its price per second.
 
     Args:
       provider: `"aws_ec2"` or `"azure_vm"`.
-      kind: such as `"p3.2xlarge"`.
-      runs: functions whose invocations run on it.
-      places: how many of them run at once when it is fully used.
+      kind: the type of the machine, such as `"p3.2xlarge"`.
+      runs: names of the functions whose invocations run on it.
+      places: number of invocations that run at once when it is fully used.
 
     Returns:
       The machine with its price.
@@ -66,7 +67,8 @@ def machine(provider: str, kind: str, *, runs: Sequence[str] = (), places: float
     """
     kinds = {name: entry["per_hour"] for name, entry in catalogue().items() if "per_hour" in entry}
     if provider not in kinds:
-        raise LookupError(f"provider={provider!r}: there are the machines of {', '.join(kinds)}")
+        raise LookupError(f"provider={provider!r} rents no machines: choose one of {', '.join(kinds)}")
     if kind not in kinds[provider]:
-        raise LookupError(f"kind={kind!r}: of {provider} there are {', '.join(kinds[provider])}")
+        raise LookupError(f"kind={kind!r} is unknown at {provider}: choose one of {', '.join(kinds[provider])}")
+    # The catalogue has prices per hour, as providers publish them; the platform's unit is the second.
     return Machine(kinds[provider][kind] / 3600, runs=runs, places=places)

@@ -1,4 +1,4 @@
-"""What functions' containers did with their time, in seconds: the quantities that a bill puts prices on."""
+"""The seconds that functions' containers spent busy, idle, cold and wasted: the quantities on a bill."""
 
 import math
 from collections.abc import Iterable
@@ -6,19 +6,19 @@ from typing import NamedTuple
 
 from stellaris.runtime.endings import ENDINGS, WASTED
 
-#: Events that say what functions and their containers do.
+#: The events that begin or end a span of time on a bill.
 USE_EVENTS = frozenset(
     ("submitted", "acquired", "started", *ENDINGS, "container_created", "container_ready", "container_ended")
 )
 
 
 class Split(NamedTuple):
-    """An amount (USD, or seconds) by what was done in the meantime."""
+    """An amount (USD or seconds), split by activity."""
 
     busy: float  #: running, from start to end.
-    idle: float  #: warm, without an invocation; for a machine, all that is not busy.
+    idle: float  #: warm without an invocation; for a machine, the rest.
     cold: float  #: being made and initialised.
-    wasted: float  #: running for nothing: what failed, crashed, was killed, or whose result was lost.
+    wasted: float  #: running in vain: the invocation failed, crashed or was killed, or its result was lost.
 
     @property
     def total(self) -> float:
@@ -27,27 +27,28 @@ class Split(NamedTuple):
 
 
 class Use:
-    """What one function's containers did: sums of the spans that have ended, and when each other span began.
+    """The use of one function's containers: sums of the spans that have ended, and the beginnings of the others.
 
     Args:
-      granularity: seconds to a multiple of which each span is rounded up when it is billed; 0 for none.
+      granularity: billing unit in seconds; each span is rounded up to a multiple of it. 0 for no rounding.
     """
 
     def __init__(self, granularity: float) -> None:
-        self.started = 0  #: invocations that have started.
+        self.started = 0  #: number of invocations that have started.
         self._busy = Spans(granularity)
         self._wasted = Spans(granularity)
         self._cold = Spans(granularity)
         self._alive = Spans(0.0)
-        self._running: dict[int, float] = {}  # running invocations, with their start
-        self._waiting: dict[int, float] = {}  # invocations whose container is being made, with the time since when
-        self._containers: dict[int, float] = {}  # living containers, with the time at which each was created
-        self._unused: set[int] = set()  # living containers that are still being made, for no invocation so far
+        self._running: dict[int, float] = {}  # start of each running invocation
+        self._waiting: dict[int, float] = {}  # time at which each invocation got its container, until it starts
+        self._containers: dict[int, float] = {}  # time at which each living container was created
+        self._unused: set[int] = set()  # containers being made that no invocation has yet
 
     def take_in(self, time: float, event: str, invocation: int, container: int) -> None:
-        """Reads the next row of the trace, which is one of `USE_EVENTS`."""
+        """Reads the next row of the trace whose event is one of `USE_EVENTS`."""
         match event:
             case "acquired":
+                # From here on the invocation accounts for the cold start, so that it is not counted twice.
                 self._waiting[invocation] = time
                 self._unused.discard(container)
             case "started":
@@ -71,24 +72,24 @@ class Use:
                 ran = time - self._running.pop(invocation)
                 (self._wasted if event in WASTED else self._busy).add(ran)
             case _ if invocation in self._waiting:
-                # The invocation ended before it started: all that time its container was being made.
+                # The invocation ended before it started, so its container was being made for the whole time.
                 self._warmed(time - self._waiting.pop(invocation))
 
     def seconds(self, until: float) -> Split:
-        """What the containers did up to an instant."""
+        """Returns the seconds of each activity up to an instant."""
         busy = self._busy.total(self._runs(until))
         cold = self._cold.total(self._warms(until))
         wasted = self._wasted.total()
-        # A trace that was written by hand may have no containers.
+        # At least 0, because a trace written by hand may have no containers.
         idle = max(self.lived(until) - math.fsum((busy, cold, wasted)), 0.0)
         return Split(busy, idle, cold, wasted)
 
     def lived(self, until: float) -> float:
-        """Seconds that the containers have lived, all together."""
+        """Returns the seconds that all containers together have lived."""
         return self._alive.total([until - since for since in self._containers.values()])
 
     def billed(self, until: float) -> Split:
-        """The seconds to pay for up to an instant: every span rounded up by itself, but for idle time."""
+        """Returns the seconds to pay for up to an instant: each span is rounded up, except for idle time."""
         return Split(
             busy=self._busy.billed(self._runs(until)),
             idle=self.seconds(until).idle,
@@ -110,10 +111,10 @@ class Use:
 
 
 class Spans:
-    """A running sum of spans of time, and of the spans rounded up: exact, whatever their number and order.
+    """Exact running sums of time spans and of the spans rounded up, independent of their number and order.
 
     Args:
-      granularity: seconds to a multiple of which each span is rounded up; 0 for none.
+      granularity: billing unit in seconds; each span is rounded up to a multiple of it. 0 for no rounding.
 
     Source:
       Shewchuk 1997, Adaptive Precision Floating-Point Arithmetic: as in `math.fsum`, but for a sum that grows.
@@ -122,7 +123,7 @@ class Spans:
     def __init__(self, granularity: float) -> None:
         self._granularity = granularity
         self._sum: list[float] = []  # a few numbers whose exact sum is the sum of all spans
-        self._rounded: list[float] = []  # likewise for the spans rounded up
+        self._rounded: list[float] = []  # the same for the spans rounded up
 
     def add(self, span: float) -> None:
         """Adds a span that has ended."""
@@ -131,18 +132,18 @@ class Spans:
             _add(self._rounded, _round_up(span, self._granularity))
 
     def total(self, running: Iterable[float] = ()) -> float:
-        """The sum in seconds; `running` are the lengths so far of spans that have not ended."""
+        """Returns the sum in seconds; `running` has the lengths so far of spans that have not ended."""
         return math.fsum([*self._sum, *running])
 
     def billed(self, running: Iterable[float] = ()) -> float:
-        """The sum of the spans rounded up, likewise."""
+        """Returns the sum of the spans rounded up, in seconds; `running` as for `total`."""
         if not self._granularity:
             return self.total(running)
         return math.fsum([*self._rounded, *(_round_up(span, self._granularity) for span in running)])
 
 
 def _add(parts: list[float], number: float) -> None:
-    """Adds a number to a sum kept in parts: the rounding error of each addition becomes a part of its own."""
+    """Adds a number to a sum kept in parts: the rounding error of each addition becomes another part."""
     kept = 0
     for part in parts:
         large = number if abs(number) >= abs(part) else part
@@ -158,6 +159,6 @@ def _add(parts: list[float], number: float) -> None:
 def _round_up(span: float, granularity: float) -> float:
     units = span / granularity
     whole = float(round(units))
-    # A multiple that floating point misses by a hair must not cost another unit.
+    # A multiple that floating point misses by a rounding error must not cost another unit.
     is_multiple = abs(units - whole) <= 1e-9 * (1 + units)
     return (whole if is_multiple else math.ceil(units)) * granularity

@@ -1,4 +1,4 @@
-"""Who gets a container next: calls that find room start at once, and the others wait in order of submission."""
+"""Admission of calls: a call that finds room gets a container at once, the others wait in order of submission."""
 
 import heapq
 from collections.abc import Callable, Mapping
@@ -15,9 +15,9 @@ class Admission:
     """The queues of calls that wait for room.
 
     Args:
-      pools: by function; each keeps its own queue.
-      fleet: which finds room.
-      agenda: to which the serving of the queues is added.
+      pools: the pool of each function, which holds the function's queue.
+      fleet: finds room.
+      agenda: receives the event that serves the queues.
       on_found: called with a call, its container, the seconds until the container is ready, and the time.
     """
 
@@ -37,7 +37,7 @@ class Admission:
         fleet.on_room = self.wake
 
     def admit(self, call: Call, now: float) -> bool:
-        """Finds a container for a call, or queues it; False if there is no room and its function rejects."""
+        """Finds a container for a call or queues it; returns False if its function rejects calls over a limit."""
         pool = call.pool
         # First come, first served: a newcomer does not overtake queued calls, even if room was freed at this instant.
         found = None if pool.waiting else self._fleet.acquire(call, now)
@@ -46,34 +46,34 @@ class Admission:
             return True
         if pool.spec.overflow == "reject":
             return False
+        # Ordered by submission, not by arrival here: queueing delays differ, and must not change who is served first.
         heapq.heappush(pool.waiting, (call.submitted, call.number, call))
         self.waiting += 1
         return True
 
     def wake(self, now: float) -> None:
-        """Room may have been freed: the queues are served at this instant, in the phase after all ends.
-
-        Not at once, because another call may end at the same instant, and its container must count as well, whichever
-        of the two ends first. Number -1 has the queued calls served before those that arrive at this instant.
-        """
+        """Schedules the serving of the queues at this instant, because room may have been freed."""
         if self.waiting and not self._serving:
             self._serving = True
+            # In the phase after all ends: another call may end at this instant, and its container must count whichever
+            # of the two ends first. Number -1: queued calls are served before the calls that arrive at this instant.
             self._agenda.add(now, ACQUIRE, -1, self._serve, None)
 
     def _serve(self, _: None, now: float) -> None:
-        """Gives containers to queued calls in order of submission, as far as there is room.
+        """Gives containers to queued calls in order of submission, until the room is used up.
 
-        If a function's oldest call does not fit, its later ones wait, too (head-of-line blocking): they need the same
-        resources, and would otherwise overtake it. Other functions, which may need less, are still served.
+        If the oldest call of a function does not fit, the function's later calls wait behind it (head-of-line
+        blocking): they need the same resources, and would otherwise overtake it. Other functions may need less, and are
+        still served.
         """
         self._serving = False  # room that is freed from here on needs another event
         waiting = [pool for pool in self._pools.values() if pool.waiting]
         while waiting:
-            # Across functions the oldest call comes first, too, so that no function starves another of shared room.
+            # The oldest call of all functions comes first, so that no function starves another of shared room.
             pool = min(waiting, key=lambda pool: pool.waiting[0][:2])
             call = pool.waiting[0][2]
             gone = call.status != "pending"  # it was cancelled while it waited
-            found = None if gone or not self._fleet.may_have_room(pool) else self._fleet.acquire(call, now)
+            found = None if gone else self._fleet.acquire(call, now)
             if found is not None:
                 self._on_found(call, *found, now)
             if gone or found is not None:
@@ -83,5 +83,5 @@ class Admission:
                 waiting.remove(pool)
 
     def blocked(self) -> dict[str, int]:
-        """How many calls wait, by function, where any do."""
+        """Returns the number of waiting calls of each function that has any."""
         return {name: len(pool.waiting) for name, pool in self._pools.items() if pool.waiting}

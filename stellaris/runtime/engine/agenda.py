@@ -9,28 +9,25 @@ from stellaris.runtime.state.registry import register_part
 
 #: Phases of an instant, in order:
 #:
-#: * END: calls end, messages arrive, and containers that were made ahead are ready. First, so that a container that is
-#:   freed at an instant can be had at that instant, and so that a system reacts to a completion (publishes a version,
+#: * END: calls end, messages arrive, and pre-warmed containers become ready. First, so that a container freed at an
+#:   instant is available at that instant, and so that a system can react to a completion (by publishing a version,
 #:   say) before anything starts that could see the reaction.
-#: * ACQUIRE: calls arrive or look for a container, and queues are served, when all that ends has freed its room.
-#: * START: bodies start, and resolve their references. After ACQUIRE, so that all calls of an instant have looked for a
-#:   container before the first of them runs: who gets one does not depend on how long the others take.
-#: * EXPIRE: containers end that were idle for too long, or are lost. Last, so that a container whose time is up at the
-#:   very instant of a call is still reused by that call.
+#: * ACQUIRE: calls arrive or look for a container, and queues are served. After END, when all room has been freed.
+#: * START: bodies start, and references are resolved. After ACQUIRE, so that all calls of an instant have looked for a
+#:   container before the first of them runs: which call gets one does not depend on how long the others take.
+#: * EXPIRE: containers that were idle for too long end, and containers are lost. Last, so that a container that would
+#:   expire at the instant of a call is still reused by that call.
 END, ACQUIRE, START, EXPIRE = range(4)
 
 
 @register_part("_heap", "_newest", "_serial")
 class Agenda:
-    """Events, handed out in the order `(time, phase, number)`.
+    """A queue of events in the order `(time, phase, number)`.
 
     An event is the tuple `(time, phase, number, serial, handler, subject)`: at `time`, `handler(subject, time)` is
-    called. The number is the invocation's, so that earlier invocations go first; the container's if no invocation is
-    concerned; or -1 for what goes before all of them. The serial number keeps events that tie in all else in the order
-    in which they were added, and handlers from being compared. Tuples, because Python makes and compares them fastest.
-
-    The last event added is kept out of the heap, because it is often the next one due: an arrival finds its container
-    at once, and starts at once.
+    called. The number is the invocation's, so that earlier invocations go first; the container's for an event without
+    an invocation; or -1 for an event that precedes all others of its phase. The serial number keeps events that are
+    otherwise equal in the order in which they were added, and keeps handlers from being compared.
 
     Example:
       >>> agenda = Agenda()
@@ -43,7 +40,10 @@ class Agenda:
     __slots__ = ("_heap", "_newest", "_serial")
 
     def __init__(self) -> None:
+        # Tuples, because Python makes and compares them fastest.
         self._heap: list[Any] = []
+        # The last event added stays out of the heap, because it is often the next one due: an arrival finds its
+        # container at once and starts at once, and two heap operations are saved.
         self._newest: Any = None
         self._serial = 0
 
@@ -57,7 +57,7 @@ class Agenda:
 
     @property
     def next_time(self) -> float:
-        """When the next event is; infinity if there is none."""
+        """The time of the next event; infinity if the agenda is empty."""
         return min(
             self._heap[0][0] if self._heap else math.inf,
             math.inf if self._newest is None else self._newest[0],
@@ -67,7 +67,7 @@ class Agenda:
         """Removes and returns the next event.
 
         Raises:
-          IndexError: if there is none.
+          IndexError: if the agenda is empty.
         """
         heap = self._heap
         newest = self._newest
@@ -77,7 +77,7 @@ class Agenda:
         return newest
 
     def put_back(self, event: Any) -> None:
-        """Returns an event that was popped before its time."""
+        """Puts back an event that was popped but is not due yet; it keeps its place in the order."""
         heapq.heappush(self._heap, event)
 
     def __len__(self) -> int:

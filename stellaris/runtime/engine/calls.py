@@ -1,4 +1,4 @@
-"""A call on the simulated platform: an invocation, its container, and the context that its body gets."""
+"""The engine's records: a call, its container, and the context that its body gets."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,46 +14,46 @@ from stellaris.runtime.state.registry import register_value
 @register_value
 @dataclass(eq=False, slots=True)
 class Container:
-    """A warm place to run: it has a slot and, from its first body on, a state."""
+    """A place where bodies run one at a time: it has a slot and, from its first body on, a state."""
 
     number: int
     function: str
     slot: int
-    program: Function | None  #: whose `init` makes its state; None as long as no program has used it.
+    program: Function | None  #: the program whose `init` makes its state; None until a program has used it.
     place: Place = NOWHERE
     provisioned: bool = False
     state: Any = None
     initialised: bool = False
     idle_since: float | None = None
-    expiring: bool = False  #: whether there is an event to check how long it has been idle.
+    expiring: bool = False  #: whether an event is scheduled that checks how long it has been idle.
     alive: bool = True
-    occupied: bool = False  #: whether a killed body still runs in its slot, which must then not be given away.
-    starting: bool = False  #: whether it is really being made, elsewhere; nobody knows how long that takes.
-    awaited: bool = False  #: whether its drawn cold start is over, and the real one is waited for.
-    handle: Any = None  #: where it really is: whoever runs the bodies knows what this is.
-    call: "Call | None" = None  #: the call that it runs.
+    occupied: bool = False  #: whether a killed body still runs in its slot, which must not be reused before it ends.
+    starting: bool = False  #: whether the body runner is still making it, which takes an unknown time.
+    awaited: bool = False  #: whether its drawn cold start is over while it is still `starting`.
+    handle: Any = None  #: the body runner's own, such as a reference to a process.
+    call: "Call | None" = None  #: the call that has it.
 
 
 @register_value
 @dataclass(eq=False, slots=True)
 class Call(Invocation):
-    """An invocation, and what else the platform needs to know of it."""
+    """An invocation with the platform's own fields."""
 
     program: Function
-    args: tuple[Any, ...] | None  #: None once it has ended and will not be tried again, to free memory.
+    args: tuple[Any, ...] | None  #: None once it has ended and cannot be retried, to free memory.
     work: float
     nbytes: int  #: of the arguments that are passed by value.
-    pool: Any = field(repr=False)  #: its function's containers, a `containers.Pool`.
+    pool: Any = field(repr=False)  #: its function's `containers.Pool`; Any, because that module imports this one.
     course: Course | None  #: None if it meets no fault and repeats no recorded call.
-    arrived: bool = field(default=False, init=False)  #: whether the instant has come for which it was submitted.
+    arrived: bool = field(default=False, init=False)  #: whether its submission is in the trace, at its instant.
     container: Container | None = field(default=None, init=False)
-    resolved: tuple[Any, ...] | None = field(default=None, init=False)
-    task: Any = field(default=None, init=False)  #: see `bodies`.
+    resolved: tuple[Any, ...] = field(default=(), init=False)  #: its arguments from its start to its end.
+    task: Any = field(default=None, init=False)  #: the body runner's own; None until its body is started.
 
 
 @dataclass(eq=False, slots=True)
 class BodyContext:
-    """The `functions.Context` that a body gets."""
+    """The `functions.Context` of one call's body."""
 
     container: Container
     root_key: jax.Array

@@ -1,4 +1,4 @@
-"""Virtual time, which jumps from event to event, and wall time, which passes."""
+"""The clocks of platforms: virtual time jumps from event to event, wall time passes."""
 
 import math
 import time
@@ -12,7 +12,7 @@ from stellaris.runtime.state.registry import register_part
 class Clock(Protocol):
     """Seconds since the start."""
 
-    virtual: bool  #: whether time jumps.
+    virtual: bool  #: True if time jumps from event to event, False if it passes by itself.
 
     @property
     def now(self) -> float:
@@ -21,7 +21,7 @@ class Clock(Protocol):
 
 @register_part("now")
 class VirtualClock:
-    """Time that its driver sets."""
+    """Virtual time, set by `drivers.VirtualTime`."""
 
     virtual = True
 
@@ -30,19 +30,20 @@ class VirtualClock:
 
 
 class WallClock:
-    """Real time since the clock was made, or started.
+    """Real time since the clock was made or started.
 
     Args:
-      stopped: whether it stands at 0 until it is started.
+      stopped: True to stay at 0 until `start` is called.
     """
 
     virtual = False
 
     def __init__(self, *, stopped: bool = False) -> None:
+        # Monotonic, because the system's clock can be set back, and events would then be in the past.
         self._start = None if stopped else time.monotonic()
 
     def start(self) -> None:
-        """From now on time passes."""
+        """Starts the clock at 0."""
         self._start = time.monotonic()
 
     @property
@@ -51,9 +52,15 @@ class WallClock:
         return 0.0 if self._start is None else time.monotonic() - self._start
 
     def reach(self, instant: float, interruptions: "SimpleQueue[Any]") -> Any | None:
-        """Waits until `instant`, and returns None; or until something is put into `interruptions`, and returns that."""
+        """Waits until `instant`, or until something is put into `interruptions`.
+
+        Returns:
+          The item from `interruptions`; None at `instant`.
+        """
+        # A loop, because a queue may time out a little early.
         while (left := instant - self.now) > 0:
             try:
+                # Without a time-out for infinity: `get` takes no infinite one.
                 return interruptions.get(timeout=None if math.isinf(left) else left)
             except Empty:
                 pass

@@ -1,4 +1,4 @@
-"""The containers of one function: which of them is reused next, and which slots are free."""
+"""The containers of one function, the order in which idle ones are reused, and the free slots."""
 
 import heapq
 from typing import Any
@@ -8,11 +8,12 @@ from stellaris.runtime.engine.calls import Call, Container
 from stellaris.runtime.functions import Function, FunctionSpec
 from stellaris.runtime.state.registry import register_part
 
-#: Subtracted from the turn of provisioned containers, which are reused first: they never expire, but the others can.
+#: Subtracted from the turn of provisioned containers. They are reused first, so that the others can expire; the number
+#: is larger than any turn.
 _FIRST = 1 << 60
 #: Stands for the `init` of containers that no program has used yet.
 _ANYBODY = "anybody"
-#: So few entries of ended containers are not worth removing.
+#: Entries of ended containers are removed from the heaps only if there are more than this: rebuilding costs more.
 _ENDED_AT_LEAST = 64
 
 
@@ -35,7 +36,7 @@ class Pool:
     def __init__(self, name: str, spec: FunctionSpec, seed: int) -> None:
         self.name = name
         self.spec = spec
-        # Each purpose draws from a stream of its own, so that no other purpose's draws depend on how many it takes.
+        # One stream per purpose, so that the draws of one do not depend on how many another has taken.
         self.queueing = Stream(spec.queueing, seed, f"{name}/queueing")
         self.cold_start = Stream(spec.cold_start, seed, f"{name}/cold_start")
         self.initialisation = Stream(spec.initialisation, seed, f"{name}/initialisation")
@@ -43,23 +44,23 @@ class Pool:
         self.latency = Stream(spec.transfer.latency if spec.transfer else Constant(0.0), seed, f"{name}/transfer")
         self.jitter = Stream(Uniform(0.0, 1.0), seed, f"{name}/retry")
         self.live: dict[int, Container] = {}
-        self.idle: dict[int, Container] = {}  #: in order of when they became idle.
-        self.busy = 0  #: containers that an invocation has.
-        self.waiting: list[tuple[float, int, Call]] = []  #: for room, a heap by submission: see `admission`.
+        self.idle: dict[int, Container] = {}  #: in the order in which they became idle.
+        self.busy = 0  #: number of containers that have an invocation.
+        self.waiting: list[tuple[float, int, Call]] = []  #: queue of calls, a heap by submission: see `admission`.
         self.slots: list[int] = []  #: free slots below the highest in use, a heap.
-        self.occupied = 0  #: slots without a live container, in which a killed body still runs.
-        self.prewarmed = 0  #: containers that `prewarm` was asked for so far.
+        self.occupied = 0  #: number of slots without a live container in which a killed body still runs.
+        self.prewarmed = 0  #: number of containers requested by `prewarm` so far.
         # Idle containers by their program's `init`, in heaps of `(turn, container)`; the lowest turn is reused first.
-        # Entries of containers that have ended stay until they come up, or are many.
+        # Entries of ended containers stay until they reach the top or `forget` removes them: removing an entry from the
+        # middle of a heap costs a search.
         self._warm: dict[Any, list[tuple[int, Container]]] = {}
-        self._ended = 0  # an upper bound of the entries whose container has ended
-        self._turns = 0
+        self._ended = 0  # upper bound of the number of entries whose container has ended
+        self._turns = 0  # number of times that a container became idle
 
     def take(self, program: Function) -> Container | None:
-        """Removes and returns the idle container to reuse next, by the function's `reuse` rule.
+        """Removes and returns the idle container to reuse next, by the function's `reuse` rule; None without any.
 
-        Only containers that this program initialised, or that no program has used yet, can be reused; of both kinds the
-        lower turn is first. None if there is none.
+        Only a container that this program initialised, or that no program has used yet, can be reused.
         """
         heap = self._live(program.init)
         anybody = self._live(_ANYBODY) if _ANYBODY in self._warm else None
@@ -70,13 +71,13 @@ class Pool:
         container = heapq.heappop(heap)[1]
         if not heap:
             del self._warm[_whose(container)]
-        container.program = program
+        container.program = program  # not before, because `_whose` finds the heap by the previous program
         del self.idle[container.number]
         container.idle_since = None
         return container
 
     def _live(self, whose: Any) -> list[tuple[int, Container]] | None:
-        """The heap of a program's idle containers, with an entry at its top that is alive; None if all have ended."""
+        """The heap of a program's idle containers, with a live one at its top; None if all have ended."""
         heap = self._warm.get(whose)
         if heap is None:
             return None
@@ -86,14 +87,11 @@ class Pool:
         return heap or None
 
     def forget(self, container: Container) -> None:
-        """Removes an idle container that has ended.
-
-        Its entry stays in its heap until it comes up. When entries of ended containers outnumber those of idle ones,
-        all of them are removed, so that the heaps do not grow with the run.
-        """
+        """Removes a container that has ended from the idle ones, if it was idle."""
         if self.idle.pop(container.number, None) is None:
             return
         self._ended += 1
+        # Once most entries are of ended containers, rebuild the heaps, so that they do not grow with the run.
         if self._ended > len(self.idle) + _ENDED_AT_LEAST:
             alive = {whose: [entry for entry in heap if entry[1].alive] for whose, heap in self._warm.items()}
             self._warm = {whose: heap for whose, heap in alive.items() if heap}
@@ -106,7 +104,8 @@ class Pool:
         heapq.heappush(self.slots, slot)
 
     def next_slot(self) -> int:
-        """Takes the lowest free slot: environments are made for every slot below a bound, so slots must stay small."""
+        """Takes the lowest free slot."""
+        # The lowest, because systems make environments for every slot below a bound.
         return heapq.heappop(self.slots) if self.slots else len(self.live) + self.occupied
 
     def give(self, container: Container, now: float) -> None:

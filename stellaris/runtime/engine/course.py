@@ -1,7 +1,8 @@
-"""What will happen to a call: drawn from its function's faults, or as it happened in a recorded run.
+"""The course of a call, drawn from its function's faults or taken from a recorded run.
 
-Most calls have no course: without faults and without a recorded run, the deployment's delays say everything. Otherwise
-the call asks its course at each step of its life, passing the time that was drawn; the course returns it, or another.
+Most calls do without: on a platform without faults and without a recorded run, the deployment's delays decide
+everything. A call with a course asks it at each step, and passes the time that was drawn. The course returns that time
+or another one.
 """
 
 import math
@@ -15,7 +16,7 @@ from stellaris.runtime.state.registry import register_part, register_value
 
 
 class End(NamedTuple):
-    """When and how a call ends that has started."""
+    """The time and the ending of a call that has started."""
 
     time: float
     ending: str
@@ -23,36 +24,37 @@ class End(NamedTuple):
 
 @runtime_checkable
 class Course(Protocol):
-    """The answers that a call's life needs, each asked once, in this order."""
+    """The decisions about one call. Each method is called at most once, in this order."""
 
     @property
     def throttled(self) -> bool:
         """Whether its request for a container is refused."""
 
     def looks_at(self, submitted: float, drawn: float) -> float:
-        """When it looks for a container, or is refused; `drawn` is the time that the deployment's delays give."""
+        """The time at which it looks for a container or is refused; `drawn` follows from the deployment's delays."""
 
     def starts_at(self, acquired: float, drawn: float) -> float:
-        """When it starts, or ends if it never starts; likewise."""
+        """The time at which it starts, or at which it ends without a start; `drawn` as above."""
 
     def ends_before_start(self) -> str | None:
-        """Its ending, if it gets a container and never starts."""
+        """Its ending, if it gets a container but never starts."""
 
     def crashes_at_start(self) -> bool:
         """Whether its container crashes before the body runs."""
 
     def ends(self, started: float, seconds: Callable[[float], float], timeout: float | None) -> End:
-        """When it ends, and how; `seconds(slow_down)` draws its duration."""
+        """Its end; `seconds(slow_down)` draws its duration."""
 
     def crashes_at_end(self) -> bool:
         """Whether its container crashes after the body, before the result is sent."""
 
     def messages(self, ended: float) -> tuple[float | None, float | None]:
-        """When the loss of its completion's message is noticed, and when a duplicate arrives; None for never."""
+        """The times at which the loss of its message is noticed and at which a duplicate arrives; None for never."""
 
 
 def end_of(started: float, seconds: float, ending: str, timeout: float | None) -> End:
-    """The end after so many seconds, or at the time-out if that comes first."""
+    """The end after `seconds`, or at the time-out if that comes first."""
+    # Durations are compared, and not instants: adding both to `started` could round them to the same float.
     if timeout is not None and seconds > timeout:
         return End(started + timeout, "timed_out")
     return End(started + seconds, ending)
@@ -60,11 +62,11 @@ def end_of(started: float, seconds: float, ending: str, timeout: float | None) -
 
 @register_value
 class Drawn:
-    """A call that meets faults, by chance or as scheduled.
+    """The course of a call that meets faults, by chance or as scheduled.
 
     Args:
-      faults: their kinds.
-      draws: the function's random streams, which say when and for how long.
+      faults: kinds of the faults.
+      draws: the function's random streams, for times and durations.
     """
 
     __slots__ = ("_draws", "_faults")
@@ -79,22 +81,23 @@ class Drawn:
         return "throttle" in self._faults
 
     def looks_at(self, submitted: float, drawn: float) -> float:
-        """As drawn."""
+        """The drawn time."""
         return drawn
 
     def starts_at(self, acquired: float, drawn: float) -> float:
-        """As drawn."""
+        """The drawn time."""
         return drawn
 
     def ends_before_start(self) -> None:
-        """Never: a crash before the body runs happens at its start."""
+        """None: a crash before the body runs happens at the start."""
 
     def crashes_at_start(self) -> bool:
         """Whether its container crashes before the body runs."""
         return "crash_before" in self._faults
 
     def ends(self, started: float, seconds: Callable[[float], float], timeout: float | None) -> End:
-        """Later if it straggles; sooner if it crashes on the way."""
+        """Its end: later if it straggles, sooner if it crashes on the way."""
+        # The straggler's factor first: a crash on the way comes after a fraction of the longer duration.
         duration = seconds(self._draws.straggler_factor() if "straggle" in self._faults else 1.0)
         if "crash_during" in self._faults:
             return end_of(started, duration * self._draws.moment(), "crashed", timeout)
@@ -105,7 +108,8 @@ class Drawn:
         return "crash_after" in self._faults
 
     def messages(self, ended: float) -> tuple[float | None, float | None]:
-        """A lost message is noticed some time after the end; a duplicate arrives some time after it, too."""
+        """Both times are drawn, in seconds after the end."""
+        # Both may happen: the first message is lost, and the second still arrives.
         again = ended + self._draws.duplicate_after() if "duplicate" in self._faults else None
         noticed = ended + self._draws.notice_after() if "lose" in self._faults else None
         return noticed, again
@@ -113,9 +117,10 @@ class Drawn:
 
 @register_value
 class Repeated:
-    """A call that repeats what happened to its counterpart in a recorded run.
+    """The course of a call that repeats its counterpart in a recorded run.
 
-    A counterpart that was cancelled does not say how it would have gone on: from there on the call is as drawn.
+    If the counterpart was cancelled, the recording does not tell how it would have continued. From that instant on the
+    call follows the drawn times.
 
     Args:
       recorded: the counterpart.
@@ -132,45 +137,47 @@ class Repeated:
         return self._recorded.ending == "throttled"
 
     def looks_at(self, submitted: float, drawn: float) -> float:
-        """As long after its submission as its counterpart did."""
+        """As long after its submission as the counterpart."""
+        # A refused call never got a container, so only the time of its end is known.
         if self.throttled:
             return self._recorded.later("ended", after="submitted", at=submitted)
         return self._recorded.later("acquired", after="submitted", at=submitted, otherwise=drawn)
 
     def starts_at(self, acquired: float, drawn: float) -> float:
-        """As long after it got its container as its counterpart started, or ended without starting."""
+        """As long after it got its container as the counterpart, which started or ended without a start."""
         if self.ends_before_start() is not None:
             return self._recorded.later("ended", after="acquired", at=acquired)
         return self._recorded.later("started", after="acquired", at=acquired, otherwise=drawn)
 
     def ends_before_start(self) -> str | None:
-        """Its counterpart's ending, if that got a container and never started."""
+        """The ending of the counterpart, if it got a container but never started."""
         recorded = self._recorded
         return recorded.ending if math.isnan(recorded.started) and recorded.ending != "cancelled" else None
 
     def crashes_at_start(self) -> bool:
-        """Never: a recorded crash has its time, at which the call ends."""
+        """False: a recorded crash has a time, and `ends` returns it."""
         return False
 
     def ends(self, started: float, seconds: Callable[[float], float], timeout: float | None) -> End:
-        """As its counterpart did, as long after its start."""
+        """As the counterpart, and as long after the start."""
         recorded = self._recorded
         if recorded.ending == "cancelled":
+            # A time-out is not moved past the recorded cancellation, because the limit holds in this run as well.
             drawn = end_of(started, seconds(1.0), "completed", timeout)
             if drawn.ending != "completed":
                 return drawn
             return End(recorded.later("ended", after="started", at=started, otherwise=drawn.time), "completed")
-        # In these cases the body ran to its end, so it runs here as well: one that failed raises again by itself, and
-        # `messages` says whether the message is lost.
+        # After these endings the body had run to its end, so it runs here as well. One that failed raises again by
+        # itself, and `messages` tells whether the message is lost.
         ran = recorded.ending in ("completed", "failed", "lost")
         return End(recorded.later("ended", after="started", at=started), "completed" if ran else recorded.ending)
 
     def crashes_at_end(self) -> bool:
-        """Never, likewise."""
+        """False: a recorded crash has a time, and `ends` returns it."""
         return False
 
     def messages(self, ended: float) -> tuple[float | None, float | None]:
-        """As long after its end as its counterpart's were noticed and redelivered."""
+        """As long after the end as for the counterpart."""
         noticed = self._recorded.later("noticed", after="ended", at=ended)
         again = self._recorded.later("redelivered", after="ended", at=ended)
         return _unless_nan(noticed), _unless_nan(again)
@@ -182,23 +189,24 @@ def _unless_nan(time: float) -> float | None:
 
 @register_part("_submitted", rebuilt=("any", "_draws", "_replay"))
 class Courses:
-    """Gives every call its course at its submission, so that a function's n-th call meets the n-th draws in any case.
+    """The courses of all calls. Each is decided at submission, so that a function's n-th call gets the n-th draws.
 
     Args:
-      faults: by function.
-      replay: the recorded run that is repeated instead, or None.
-      seed: of the run.
+      faults: faults of each function that has any.
+      replay: the recorded run to repeat instead, or None.
+      seed: seed of the run.
     """
 
     def __init__(self, faults: Mapping[str, Faults], replay: Recording | None, seed: int) -> None:
         self._draws = {name: FaultDraws(name, fault, seed) for name, fault in faults.items()}
         self._replay = replay
         self._submitted = Counter[str]()
-        #: Whether any call can have a course; on most platforms none has.
+        #: Whether any call can have a course. Known beforehand, so that most platforms save the look-up.
         self.any = bool(faults) or replay is not None
 
     def next(self, function: str) -> Course | None:
-        """The course of the call of this function that is submitted now."""
+        """The course of the function's next call; None if it needs none."""
+        # Faults and a replay exclude one another, so the order of the two does not matter.
         draws = self._draws.get(function)
         if draws is not None:
             faults = draws.next_attempt()

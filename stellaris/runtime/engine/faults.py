@@ -1,4 +1,4 @@
-"""Faults: crashes, lost and duplicated messages, throttling, stragglers, lost containers, and a store in trouble."""
+"""Faults: crashes, lost and duplicated messages, throttling, stragglers, lost containers, and outages of the store."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,7 @@ from stellaris._core.describe import digest
 from stellaris.runtime.delays import Constant, Delay, Stream, Uniform, check_drawn
 from stellaris.runtime.state.registry import register_part, register_value
 
-#: The faults that one attempt can meet. Each has a random stream of its own, so their order decides nothing.
+#: The kinds of faults that one attempt can meet. Each draws from a separate random stream, so the order is arbitrary.
 KINDS = ("throttle", "crash_before", "crash_during", "crash_after", "lose", "duplicate", "straggle")
 
 
@@ -30,7 +30,7 @@ class Faults:
       duplicate_after: seconds between the two messages.
       straggle: probability that computing takes longer.
       straggler_factor: how many times as long it then takes; a distribution of a factor, not of seconds.
-      lifetime: seconds after which a container is lost with its state, whatever it is doing; None for never.
+      lifetime: seconds after which a container is lost with its state, busy or idle; None for never.
       at: scheduled faults, in addition to the random ones. Maps the number of an attempt (from 0, in order of
         submission) to kinds of fault, which are the names of the probabilities above: `{3: ("lose",)}`.
       lose_containers_at: instants at which the function's newest container is lost.
@@ -58,7 +58,7 @@ class Faults:
     lose_containers_at: Sequence[float] = ()
 
     def __hash__(self) -> int:
-        return hash(digest(self))
+        return hash(digest(self))  # by content, because a mapping cannot be hashed
 
     def __post_init__(self) -> None:
         check_drawn(
@@ -70,29 +70,34 @@ class Faults:
             check_drawn(lifetime=self.lifetime)
         for kind in KINDS:
             if not 0 <= getattr(self, kind) <= 1:
-                raise ValueError(f"{kind}={getattr(self, kind)} is no probability: between 0 and 1")
+                raise ValueError(f"{kind}={getattr(self, kind)} is not a probability: give a number from 0 to 1")
         for number, kinds in self.at.items():
+            # A bare string is refused, because it would be taken for a sequence of letters.
             unknown = [kinds] if isinstance(kinds, str) else [kind for kind in kinds if kind not in KINDS]
             if unknown:
                 raise ValueError(f"at={{{number}: {kinds!r}}}: give a sequence of {', '.join(KINDS)}")
         if not all(0 <= instant < math.inf for instant in self.lose_containers_at):
-            raise ValueError(f"lose_containers_at={self.lose_containers_at} has an instant that never comes")
+            raise ValueError(
+                f"lose_containers_at={self.lose_containers_at}: an instant is negative or not finite; give seconds "
+                "from the start of the run"
+            )
 
 
 @register_part("_attempts", rebuilt=("_faults", "_chances", "_moment", "_factor", "_notice", "_again"))
 class FaultDraws:
-    """Draws the faults of a function's attempts.
+    """The random draws of a function's faults.
 
     Args:
-      function: its name.
+      function: name of the function.
       faults: its faults.
-      seed: of the run.
+      seed: seed of the run.
     """
 
     def __init__(self, function: str, faults: Faults, seed: int) -> None:
         self._faults = faults
         self._attempts = 0
         chances = Uniform(0.0, 1.0)
+        # No stream for a kind that cannot happen: every attempt would draw from it.
         self._chances = {
             kind: Stream(chances, seed, f"{function}/{kind}") for kind in KINDS if getattr(faults, kind) > 0
         }
@@ -102,37 +107,39 @@ class FaultDraws:
         self._again = Stream(faults.duplicate_after, seed, f"{function}/duplicate_after")
 
     def next_attempt(self) -> frozenset[str] | None:
-        """The faults of the next attempt that is submitted; None for none."""
+        """Draws the faults of the next attempt; returns None if it meets none."""
+        # Every kind is drawn, so that a stream's n-th draw is about the n-th attempt even if other kinds changed.
         kinds = {kind for kind, chance in self._chances.items() if chance.draw() < getattr(self._faults, kind)}
+        # After the draws, so that a scheduled fault does not change which attempts meet random ones.
         kinds.update(self._faults.at.get(self._attempts, ()))
         self._attempts += 1
         return frozenset(kinds) or None
 
     def moment(self) -> float:
-        """The share of its duration after which an invocation crashes."""
+        """Draws the fraction of its duration after which an invocation crashes."""
         return self._moment.draw()
 
     def straggler_factor(self) -> float:
-        """How many times as long an invocation takes."""
+        """Draws the factor by which a straggling invocation takes longer."""
         return self._factor.draw()
 
     def notice_after(self) -> float:
-        """Seconds until a lost message is noticed."""
+        """Draws the seconds until a lost message is noticed."""
         return self._notice.draw()
 
     def duplicate_after(self) -> float:
-        """Seconds between a message and its duplicate."""
+        """Draws the seconds between a message and its duplicate."""
         return self._again.draw()
 
 
 @dataclass(frozen=True)
 class Outages:
-    """Outages, at random or as scheduled.
+    """Outages, random or scheduled.
 
     Args:
       every: seconds between the end of a random outage and the beginning of the next; None for no random ones.
-      lasting: seconds of a random outage.
-      at: scheduled outages: `(begin, end)` in seconds.
+      lasting: seconds that a random outage lasts.
+      at: scheduled outages, each `(begin, end)` in seconds.
 
     Raises:
       TypeError: if a duration is a bare number instead of a distribution.
@@ -161,9 +168,10 @@ class StoreFaults:
     """The faults of a store.
 
     Args:
-      slow: when transfers take longer.
-      slow_factor: how many times as long they then take.
-      refuse: when it does not answer; an invocation that starts then and refers to the store crashes.
+      slow: outages during which transfers take longer.
+      slow_factor: the factor by which they take longer.
+      refuse: outages during which the store does not answer. An invocation that starts then and refers to the store
+        crashes.
 
     Raises:
       ValueError: if the factor is below 1.
@@ -175,38 +183,43 @@ class StoreFaults:
 
     def __post_init__(self) -> None:
         if not 1 <= self.slow_factor < math.inf:
-            raise ValueError(f"slow_factor={self.slow_factor} is below 1 or not finite")
+            raise ValueError(f"slow_factor={self.slow_factor} is below 1 or not finite: give a finite factor from 1 on")
 
 
 @register_value
 class StoreRefusedError(RuntimeError):
-    """The store did not answer an invocation."""
+    """The store refused to answer an invocation."""
 
 
 @register_part("_begin", "_end", rebuilt=("_scheduled", "_gaps", "_lengths"))
 class OutageClock:
-    """Says whether there is an outage; it may only be asked about later and later times.
+    """The outages of a run, drawn as time passes; it can only be asked about times that do not decrease.
 
     Args:
       outages: their distribution, or schedule.
-      seed: of the run.
-      name: of their random stream.
+      seed: seed of the run.
+      name: name of their random streams.
     """
 
     def __init__(self, outages: Outages, seed: int, name: str) -> None:
         self._scheduled = outages.at
         self._gaps = None if outages.every is None else Stream(outages.every, seed, f"{name}/every")
         self._lengths = Stream(outages.lasting, seed, f"{name}/lasting")
+        # The first gap begins at 0; without random outages, an interval that contains no instant.
         self._begin = self._end = -math.inf if self._gaps is None else 0.0
 
     def now(self, instant: float) -> bool:
-        """Whether there is an outage at `instant`; its beginning belongs to it, its end does not."""
+        """Whether there is an outage at `instant`; the beginning belongs to it, the end does not."""
+        # Drawn only as far as it is asked for, because nobody knows how long the run will be.
         while self._gaps is not None and instant >= self._end:
             before = self._end
             self._begin = before + self._gaps.draw()
             self._end = self._begin + self._lengths.draw()
+            # No time has passed, so this loop might never end.
             if self._end == before:
                 raise ValueError(
-                    f"at {before} s an outage of no length follows another at no distance: time stands still"
+                    f"outage at {before} s: `every` and `lasting` both drew 0 seconds, so time stands still; make one "
+                    "of them positive"
                 )
+        # Half-open, so that of two adjoining outages each instant belongs to one.
         return self._begin <= instant < self._end or any(begin <= instant < end for begin, end in self._scheduled)

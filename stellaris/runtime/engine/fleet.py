@@ -1,4 +1,4 @@
-"""All containers of a platform: made, placed, kept warm, evicted and lost, within the limits on their number."""
+"""The containers of a platform: made, placed, kept warm, evicted and lost, within the limits on their number."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -7,11 +7,11 @@ from typing import Any
 
 from stellaris.runtime.delays import Delay, Stream
 from stellaris.runtime.engine.agenda import ACQUIRE, END, EXPIRE, Agenda
+from stellaris.runtime.engine.bodies import BodyRunner
 from stellaris.runtime.engine.calls import Call, Container
 from stellaris.runtime.engine.containers import Pool
 from stellaris.runtime.engine.placement import NOWHERE, Nodes
 from stellaris.runtime.functions import Function, FunctionSpec
-from stellaris.runtime.simulated.bodies import BodyRunner
 from stellaris.runtime.state.registry import register_part
 from stellaris.runtime.trace.trace import Trace
 
@@ -35,19 +35,19 @@ from stellaris.runtime.trace.trace import Trace
     steps=("_warm", "lose", "lose_newest", "_ready", "_expire", "_replace", "_give_up"),
 )
 class Fleet:
-    """All containers of a platform.
+    """The containers of all functions of a platform.
 
     Args:
-      pools: by function.
-      cluster: on which they are placed.
-      limit: the most invocations at once of all functions together, or None.
-      agenda: to which their events are added.
-      trace: the record.
-      bodies: which really make and end containers, where these are more than a place in this process.
-      returned: where they say that one has been made.
-      hang_after: seconds after which one that is still being made is given up on.
-      seed: of their lifetimes.
-      lifetimes: seconds after which a container is lost, of the functions whose containers are.
+      pools: the pool of each function.
+      cluster: the nodes on which containers are placed.
+      limit: the most invocations at once, of all functions together; None for no limit.
+      agenda: receives the events of containers.
+      trace: the event log.
+      bodies: makes and ends containers that are more than a slot in this process.
+      returned: the queue into which `bodies` puts containers that are ready or could not be made.
+      hang_after: seconds after which a container that is still being made is given up on.
+      seed: seed of the draws of lifetimes.
+      lifetimes: by function, seconds after which a container is lost.
 
     Raises:
       ValueError: if a limit cannot be met.
@@ -74,19 +74,27 @@ class Fleet:
         self._bodies = bodies
         self._returned = returned
         self._hang_after = hang_after
-        #: Called with the time whenever room may have been freed; set by `Admission`, which keeps the queues.
+        # `Admission` and `Departures` are made after the fleet, because they need it, and set these two.
+        #: Called with the time whenever room may have been freed.
         self.on_room: Callable[[float], None] = _nobody_waits
-        #: Called with a call whose container is lost, and the time; what it returns is handed out. Set by `Departures`.
+        #: Called with a call whose container is lost, and the time; returns the call to be handed out, if any.
         self.on_lost: Callable[[Call, float], Call | None] = _nobody_runs
         reserved = [pool.spec.reserved_concurrency or 0 for pool in pools.values()]
+        # Plus one if any function is without a reservation, because it could never run otherwise.
         if limit is not None and sum(reserved) + (0 in reserved) > limit:
-            raise ValueError(f"max_concurrency={limit} is too small: {sum(reserved)} are reserved by functions")
+            raise ValueError(
+                f"max_concurrency={limit} is too small: functions reserve {sum(reserved)}, and functions without a "
+                "reservation need at least one place; raise it, or reserve less"
+            )
         for name, pool in pools.items():
+            # Checked here, because a call that fits on no node would wait forever.
             if not cluster.could_ever_hold(pool.spec.resources):
-                raise ValueError(f"function {name!r}: no node could ever hold its {pool.spec.resources}")
-        self._shared = math.inf if limit is None else limit - sum(reserved)  # invocations at once, beside the reserved
+                raise ValueError(
+                    f"function {name!r}: no node could ever hold its {pool.spec.resources}; add a larger node"
+                )
+        self._shared = math.inf if limit is None else limit - sum(reserved)  # places that no function has reserved
         self._shared_busy = 0
-        self._made = 0  # containers, which are numbered in the order in which they are made
+        self._made = 0  # number of containers so far; they are numbered in the order in which they are made
         self._lifetimes = {name: Stream(delay, seed, f"{name}/lifetime") for name, delay in lifetimes.items()}
 
     # ---- what an invocation does with them ----------------------------------------------------------------------
@@ -95,7 +103,7 @@ class Fleet:
         """Gives an invocation an idle container, or else a new one.
 
         Returns:
-          The container, and the seconds until it is ready (0 if it is warm); None if there is no room.
+          The container and the seconds until it is ready (0 if it is warm); None if nothing has room for it.
         """
         pool: Pool = call.pool
         if not self.may_have_room(pool):
@@ -115,20 +123,22 @@ class Fleet:
         return container, wait
 
     def may_have_room(self, pool: Pool) -> bool:
-        """Whether the limits admit one more invocation; a node may still lack the room."""
+        """Whether the limits admit one more invocation. The nodes may still be full."""
         limit = pool.spec.max_concurrency
+        # At the limit an idle container still makes room: it is reused, or evicted for one with another program.
         if limit is not None and not pool.idle and len(pool.live) >= limit:
             return False
+        # A reservation is also a limit, as on AWS Lambda: the function does not use the shared places on top of it.
         if pool.spec.reserved_concurrency is not None:
             return pool.busy < pool.spec.reserved_concurrency
         return self._shared_busy < self._shared
 
     def begin(self, container: Container) -> float:
-        """Its invocation starts; returns how many times as long it computes, with others on the same GPU."""
+        """Starts a container's invocation; returns the factor by which others on the same GPU slow it down."""
         return self._cluster.begin(container.place)
 
     def release(self, container: Container, now: float, *, started: bool, dies: bool) -> None:
-        """Its invocation has ended: the container becomes idle, or ends as well."""
+        """Makes a container idle, or ends it, after its invocation has ended."""
         pool = self._pools[container.function]
         container.call = None
         pool.busy -= 1
@@ -145,20 +155,23 @@ class Fleet:
     # ---- their lives --------------------------------------------------------------------------------------------
 
     def provision(self, now: float) -> None:
-        """Makes the provisioned containers, which are ready at once: they were made before."""
+        """Makes the provisioned containers. They are ready at once, because they were made before the run."""
         for pool in self._pools.values():
             for _ in range(pool.spec.provisioned):
                 container = self._make(pool, None, now)
                 if container is None:
-                    raise ValueError(f"function {pool.name!r}: no room for provisioned={pool.spec.provisioned}")
+                    raise ValueError(
+                        f"function {pool.name!r}: no room for provisioned={pool.spec.provisioned}; add nodes, or "
+                        "provision fewer"
+                    )
                 container.provisioned = True
                 self._ready(container, now)
 
     def warm_at(self, time: float, pool: Pool, count: int) -> None:
-        """Has so many containers of a function made at an instant, ahead of the invocations."""
-        pool.prewarmed += count
+        """Schedules the making of `count` containers of a function, ahead of its invocations."""
+        pool.prewarmed += count  # now, because `slots` must count containers that are still to be made
         for _ in range(count):
-            # Number -1, so that they are made before any call that arrives at that instant looks for room.
+            # Number -1: they are made before any call that arrives at that instant looks for room.
             self._agenda.add(time, ACQUIRE, -1, self._warm, pool)
 
     def _warm(self, pool: Pool, now: float) -> None:
@@ -168,10 +181,12 @@ class Fleet:
             self._agenda.add(now + self._start_up(container, now), END, -1, self._ready, container)
 
     def lose(self, container: Container, now: float) -> Call | None:
-        """A container is lost with its state; returns the call that crashes with it, if it runs one."""
+        """Loses a container with its state; returns the call that crashes with it, if there is one."""
         if not container.alive:
             return None
         self._rows.append((now, "container_lost", container.function, -1, container.number, container.slot))
+        # Only after a loss, because asking a real cluster takes time; and before the replacement, which would
+        # otherwise be placed on the lost node.
         for node in self._bodies.lost_nodes():
             self._cluster.close(node)
         if container.call is not None:
@@ -181,7 +196,7 @@ class Fleet:
         return None
 
     def lose_newest(self, name: str, now: float) -> Call | None:
-        """A function's newest container is lost, if there is one; likewise."""
+        """Loses the newest container of a function, if it has one; returns the call that crashes with it."""
         live = self._pools[name].live
         return self.lose(live[max(live)], now) if live else None
 
@@ -194,28 +209,31 @@ class Fleet:
         pool.forget(container)
         del pool.live[container.number]
         if container.occupied:
-            pool.occupied += 1
+            pool.occupied += 1  # a killed body still runs in the slot, and `vacate` frees it later
         else:
             pool.free(container.slot)
         self._cluster.free(container.place, pool.spec.resources)
         self._rows.append((now, "container_ended", pool.name, -1, container.number, container.slot))
         if container.provisioned:
-            # Not at once: the caller may be ending it to make room for another. Yet before the calls of this instant.
+            # Not at once, because the caller may be ending it to make room for another container; but with number -1,
+            # before the calls that arrive at this instant.
             self._agenda.add(now, ACQUIRE, -1, self._replace, pool)
 
     def wait_for(self, container: Container, now: float) -> None:
-        """Its drawn cold start is over, but it is still really being made: what is to happen then waits for that."""
+        """Defers what follows a container's drawn cold start until the container is really ready."""
         container.awaited = True
+        # In real time, because a process that never comes up would otherwise keep its call pending forever.
         self._agenda.add(now + self._hang_after, EXPIRE, container.number, self._give_up, container)
 
     def made(self, container: Container, now: float) -> bool:
-        """It has really been made, or could not be; whether a call that has it can start now."""
+        """Takes note that a container is ready or could not be made; returns whether its call can start now."""
         container.starting = False
         if not container.alive:
-            return False
+            return False  # it was given up on, or its call was cancelled
         if (error := self._bodies.made(container)) is not None:
             if container.call is not None:
                 container.call.error = error
+            # As an event, because only a driver hands out the call that crashes with the container.
             self._agenda.add(now, EXPIRE, container.number, self.lose, container)
             return False
         if container.awaited and container.call is None:
@@ -223,11 +241,11 @@ class Fleet:
         return container.awaited
 
     def _give_up(self, container: Container, now: float) -> Call | None:
-        """A container that is still being made is taken for lost."""
+        """Treats a container that is still being made as lost."""
         return self.lose(container, now) if container.starting else None
 
     def vacate(self, container: Container) -> None:
-        """A killed body that ran on in the slot of this ended container has returned: the slot is free."""
+        """Frees the slot of an ended container, because the killed body that still ran in it has returned."""
         pool = self._pools[container.function]
         container.occupied = False
         pool.occupied -= 1
@@ -241,22 +259,23 @@ class Fleet:
                 self.end(container, now)
 
     def _make(self, pool: Pool, program: Function | None, now: float) -> Container | None:
-        """A new container, if there is room.
+        """Makes a container if there is room; returns None otherwise.
 
-        If it is made for a call's program, and not ahead of calls, idle containers are evicted to make room for it:
-        those of its own function that another program has initialised, and those of any function on a full node.
+        A container for a call's program may evict idle ones: at the function's limit one that another program has
+        initialised, and on a full node containers of any function. A container made ahead of calls evicts none.
         """
         spec = pool.spec
         provisioned = False
         if spec.max_concurrency is not None and len(pool.live) >= spec.max_concurrency:
             if program is None:
                 return None
-            # That unused for longest, but a provisioned one only if there is no other; the new one is then provisioned.
+            # `idle` is in order of idling, so this is the container unused for longest. A provisioned one is taken only
+            # if all are; the new container is then provisioned in its place.
             unused = min(pool.idle.values(), key=lambda c: c.provisioned, default=None)
             if unused is None:
                 return None
             provisioned = unused.provisioned
-            unused.provisioned = False
+            unused.provisioned = False  # so that `end` does not replace it
             self.end(unused, now)
         place = self._cluster.place(spec.resources)
         if place is None and program is not None and self._evict_for(spec, now):
@@ -268,6 +287,7 @@ class Fleet:
         self._made += 1
         pool.live[container.number] = container
         self._rows.append((now, "container_created", pool.name, -1, container.number, slot))
+        # Begun at its creation, so that the real cold start and the drawn one run at the same time.
         self._bodies.make(container, spec, self._returned.put)
         if pool.name in self._lifetimes:
             until = now + self._lifetimes[pool.name].draw()
@@ -275,14 +295,12 @@ class Fleet:
         return container
 
     def _evict_for(self, spec: FunctionSpec, now: float) -> bool:
-        """Ends idle containers, those unused for longest first, if that makes room on a node; says whether it did.
-
-        Provisioned ones are spared. None ends before it is known that there will be room, and then only those on the
-        node that gets the room: evicting the others would help nobody.
-        """
+        """Ends idle containers, the longest unused first, if that makes room on a node; returns whether it did."""
         pools = self._pools
         idle = [c for pool in pools.values() for c in pool.idle.values() if not c.provisioned]
         idle.sort(key=lambda c: (c.idle_since, c.number))  # by number, so that ties do not depend on the pools' order
+        # Nothing ends before it is certain that there will be room. Then only containers of the node that gets the room
+        # end: evicting others would help nobody.
         gone: list[Container] = []
         for container in idle:
             gone.append(container)
@@ -298,18 +316,16 @@ class Fleet:
     def _make_idle(self, pool: Pool, container: Container, now: float) -> None:
         pool.give(container, now)
         keep_alive = pool.spec.keep_alive
+        # One event per container at a time instead of one per use: most containers are used often before they expire.
         if keep_alive != math.inf and not (container.expiring or container.provisioned):
             container.expiring = True
             self._agenda.add(now + keep_alive, EXPIRE, container.number, self._expire, container)
 
     def _expire(self, container: Container, now: float) -> None:
-        """Ends a container that has been idle for too long; checks again later if it was used in between.
-
-        One event per container at a time, instead of one per use: most containers are used often before they expire.
-        """
+        """Ends a container that has been idle for too long; checks again later if it was used in between."""
         container.expiring = False
         if not container.alive or container.idle_since is None:
-            return
+            return  # ended, or busy: the next `_make_idle` adds another event
         due = container.idle_since + self._pools[container.function].spec.keep_alive
         if due > now:
             container.expiring = True
@@ -319,7 +335,7 @@ class Fleet:
             self.on_room(now)
 
     def _ready(self, container: Container, now: float) -> None:
-        """A container that was made ahead of calls can be used."""
+        """Makes a container that was made ahead of calls available."""
         if container.starting:
             self.wait_for(container, now)
         elif container.alive:
@@ -335,7 +351,7 @@ class Fleet:
             self._agenda.add(now + self._start_up(container, now), END, -1, self._ready, container)
 
     def _start_up(self, container: Container, now: float) -> float:
-        """Seconds until a new container is ready."""
+        """Returns the seconds until a new container is ready."""
         pool = self._pools[container.function]
         cold_start = pool.cold_start.draw()
         initialisation = pool.initialisation.draw()
@@ -345,8 +361,8 @@ class Fleet:
 
 
 def _nobody_waits(now: float) -> None:
-    """Stands for `Admission.wake` until that is set."""
+    """The default of `Fleet.on_room`."""
 
 
 def _nobody_runs(call: Call, now: float) -> None:
-    """Stands for the end of a call until that is set."""
+    """The default of `Fleet.on_lost`."""

@@ -1,7 +1,7 @@
-"""The life of a call on the simulated platform: submitted, acquired, started; `departures` says how it ends.
+"""The first half of a call's life: it is submitted, gets a container and starts. `departures` has the second half.
 
-Every step is an event of the agenda, `step(subject, time)`, which may return a call to be handed out. All that changes
-as a platform runs is reached from here, so that a checkpoint of it is a checkpoint of the platform.
+Every step is an event of the agenda, `step(subject, time)`, and may return a call to be handed out. Everything that
+changes while a platform runs can be reached from `Lifecycle`, so a checkpoint of it is a checkpoint of the platform.
 """
 
 from collections import deque
@@ -12,6 +12,7 @@ from typing import Any
 from stellaris.runtime.delays import Measured
 from stellaris.runtime.engine.admission import Admission
 from stellaris.runtime.engine.agenda import ACQUIRE, END, EXPIRE, START, Agenda
+from stellaris.runtime.engine.bodies import BodyRunner
 from stellaris.runtime.engine.calls import Call, Container
 from stellaris.runtime.engine.clock import Clock
 from stellaris.runtime.engine.containers import Pool
@@ -24,7 +25,6 @@ from stellaris.runtime.engine.placement import NOWHERE, Nodes
 from stellaris.runtime.engine.recorded import Recording
 from stellaris.runtime.engine.transfers import Transfers
 from stellaris.runtime.functions import Function, FunctionSpec
-from stellaris.runtime.simulated.bodies import BodyRunner
 from stellaris.runtime.state.registry import register_part
 from stellaris.runtime.store.store import Store
 from stellaris.runtime.trace.trace import Trace
@@ -34,7 +34,8 @@ from stellaris.runtime.trace.trace import Trace
     "_expected",
     "_invoked",
     rebuilt=(
-        # First, so that a snapshot names what is in a call by where it is pending, which is by its number.
+        # First, because a snapshot names an object by the first path that leads to it: a call is then named by its
+        # number among the pending ones.
         "departures",
         "clock",
         "agenda",
@@ -55,13 +56,13 @@ class Lifecycle:
     """Calls, containers, the store and the trace of one platform.
 
     Args:
-      deployment: what costs time, and what goes wrong.
+      deployment: the functions and nodes, and the faults to simulate.
       replay: a recorded run to repeat, or None.
-      seed: of every draw.
+      seed: seed of every draw.
       clock: virtual or wall time.
-      bodies: which run once a call has started.
+      bodies: runs the body of every call that has started.
       hang_after: seconds of real time after which a body on the wall clock is given up on.
-      store: what makes the store of versions.
+      store: the class of the store of versions, or a function that makes one.
     """
 
     def __init__(
@@ -79,13 +80,14 @@ class Lifecycle:
         self.trace = Trace()
         self.transfers = Transfers(deployment, seed, clock, self.trace, store)
         self.pools = {name: Pool(name, spec, seed) for name, spec in deployment.functions.items()}
-        #: Calls whose body has returned, on the wall clock; and containers that have really been made, or could not be.
+        #: On the wall clock: calls whose body has returned, and containers that are ready or could not be made. A
+        #: queue, because other threads put them there, and only the platform's thread may touch the agenda.
         self.returned: SimpleQueue[Call | Container] = SimpleQueue()
         self._rows = self.trace.newest
         self._bodies = bodies
         self._hang_after = hang_after
-        self._expected: deque[Call] = deque()  # calls submitted for an instant to come, in the order of these instants
-        self._invoked = 0  # calls, which are numbered in the order of their submission
+        self._expected: deque[Call] = deque()  # calls submitted for a later instant, in the order of these instants
+        self._invoked = 0  # number of calls so far; calls are numbered in the order in which `submit` gets them
         self._courses = Courses(deployment.faults, replay, seed)
         self.fleet = Fleet(
             self.pools,
@@ -121,11 +123,11 @@ class Lifecycle:
         attempt: int = 1,
         key: int | None = None,
     ) -> Call:
-        """Submits a call, now or for an instant to come."""
+        """Submits a call, now or for a later instant."""
         number = self._invoked
         now = self.clock.now
         if args:
-            self.transfers.pin(args, number)  # first, because it may raise, and nothing must have happened then
+            self.transfers.pin(args, number)  # first, because it may raise, and nothing may have changed then
         self._invoked += 1
         key = number if key is None else key
         submitted = now if at is None else at
@@ -139,12 +141,9 @@ class Lifecycle:
         return call
 
     def _expect(self, call: Call) -> None:
-        """Has a call arrive at an instant to come.
-
-        Calls are often submitted in the order in which they arrive, a whole workload at a time. They stand in line, and
-        only the first has an event in the agenda, which so stays short. A call that arrives before the last of the line
-        has an event of its own.
-        """
+        """Has a call arrive at a later instant."""
+        # A workload is often submitted all at once, in the order of its arrivals. Such calls stand in line, and only
+        # the first has an event, so that the agenda stays short. A call out of order gets its event at once.
         line = self._expected
         if not line or call.submitted >= line[-1].submitted:
             line.append(call)
@@ -153,24 +152,25 @@ class Lifecycle:
         self.agenda.add(call.submitted, ACQUIRE, call.number, self._arrive, call)
 
     def _arrive(self, call: Call, now: float) -> Call | None:
-        """A call arrives: from now on it is part of the record."""
+        """Records the arrival of a call, and looks for its container."""
         line = self._expected
         if line and line[0] is call:
             line.popleft()
-            if line:  # first, and also if this call was cancelled, because the next may arrive at this very instant
+            # Before anything else, and even if this call was cancelled: the next may arrive at this very instant.
+            if line:
                 following = line[0]
                 self.agenda.add(following.submitted, ACQUIRE, following.number, self._arrive, following)
         if call.number not in self.departures.pending:
             return None  # it was cancelled before
         looks = self._arrived(call, now)
         if looks == now:
-            # Without an event, which would be the next in any case: it has this one's time, phase and number.
+            # At once: an event with the same time, phase and number would be the next in any case.
             return self._acquire(call, now)
         self.agenda.add(looks, ACQUIRE, call.number, self._acquire, call)
         return None
 
     def _arrived(self, call: Call, now: float) -> float:
-        """Records a call's submission; returns when it looks for a container, or is refused."""
+        """Records a call's submission; returns the time at which it looks for a container, or is refused."""
         call.arrived = True
         self._rows.append((now, "submitted", call.function, call.number, -1, call.key))
         drawn: float = now + call.pool.queueing.draw()
@@ -179,10 +179,10 @@ class Lifecycle:
     # ---- acquired -------------------------------------------------------------------------------------------------
 
     def _acquire(self, call: Call, now: float) -> Call | None:
-        """Finds a container for a call, or queues it; a call that is rejected, or throttled by a fault, ends."""
+        """Finds a container for a call or queues it. A call that is rejected, or throttled by a fault, ends."""
         if call.number not in self.departures.pending:
             return None  # it was cancelled before
-        # The fault comes first: a request that is refused does not get as far as the queue.
+        # The fault comes first: a request that is refused never reaches the queue.
         throttled = call.course is not None and call.course.throttled
         if throttled or not self.admission.admit(call, now):
             self.departures.end(call, "throttled", now)
@@ -198,24 +198,24 @@ class Lifecycle:
             start = call.course.starts_at(now, start)
             ending = call.course.ends_before_start()
             if ending is not None:
-                # Its phase comes before that of the start at the same instant, so the call ends without having started.
+                # An end comes before a start at the same instant, so the call ends without having started.
                 self.departures.end_at(start, call, ending)
         self.agenda.add(start, START, call.number, self._start, call)
 
     # ---- started --------------------------------------------------------------------------------------------------
 
     def _start(self, call: Call, now: float) -> None:
-        """Resolves a call's arguments, settles how long it takes, and has its body run.
+        """Resolves a call's arguments, decides how long it takes, and has its body run.
 
-        The order is that of a real call: it occupies its GPU, its container may crash, it fetches its arguments, and it
-        computes. What comes later draws nothing if the call ends earlier.
+        The steps are in the order of a real call: it occupies its GPU, its container may crash, it fetches its
+        arguments, it computes. A call that ends at one step draws no random numbers for the later ones.
         """
         container = call.container
         if call.number not in self.departures.pending:
             return  # it was cancelled, or its container was lost
         assert container is not None
         if container.starting:
-            self.fleet.wait_for(container, now)
+            self.fleet.wait_for(container, now)  # the drawn cold start is over, but the real one takes longer
             return
         spec = call.pool.spec
         course = call.course
@@ -232,11 +232,11 @@ class Lifecycle:
                 transfer = self.transfers.fetch(call, now)
         except (LookupError, StoreRefusedError) as error:
             call.error = error
-            # A version that is not there will not come back: the call fails for good. A store that refuses will answer.
+            # A missing version does not come back, so the call fails for good. A store that refuses will answer later.
             self.departures.end_at(now, call, "failed" if isinstance(error, LookupError) else "crashed")
             return
         if course is None:
-            # Like `course.end_of`, written out because on most platforms every call passes here.
+            # `course.end_of`, written out: on most platforms every call passes here, and a call costs time.
             seconds = self._seconds(call, spec, transfer, slow_down)
             due = now + seconds
             ending = "completed"
@@ -250,44 +250,46 @@ class Lifecycle:
         if ending == "completed":
             self._run(call, spec, due, now)
         else:
-            # It will be killed, and nobody will see what it would have computed, so its body does not run.
+            # The call will be killed, so nobody would see the result: its body does not run.
             call.task = None
             self.departures.end_at(due, call, ending)
 
     def _seconds(self, call: Call, spec: FunctionSpec, transfer: float, slow_down: float) -> float:
-        """Seconds from a call's start to its end, if nothing goes wrong."""
+        """Returns the seconds from a call's start to its end, if nothing goes wrong."""
+        # Only computing is slowed down by others on the GPU, or by a straggling machine; the network is not.
         if not isinstance(spec.compute, Measured):
             seconds: float = transfer + call.work * call.pool.compute.draw() * slow_down
             return seconds
         if self.clock.virtual:
             return transfer + spec.compute.factor * call.work * self._bodies.measure(call) * slow_down
-        return transfer  # on the wall clock the body's own time is added when it has returned: see `take_note`
+        return transfer  # on the wall clock `take_note` adds the body's time when it has returned
 
     def _run(self, call: Call, spec: FunctionSpec, due: float, now: float) -> None:
-        """Has the body of a call run that is to complete."""
-        call.finished = due  # on the wall clock later, if its body takes longer
+        """Has the body run of a call that is due to complete."""
+        call.finished = due  # on the wall clock later, if the body takes longer
         if self.clock.virtual:
-            if call.task is None:  # it has not been measured
+            if call.task is None:  # a measured body has run already
                 self._bodies.start(call, trusted=spec.timeout is None)
             self.agenda.add(due, END, call.number, self.departures.complete, call)
         else:
-            # A body whose time counts runs alone.
+            # A measured body runs by itself: in a batch, its time would include the time of others.
             trusted = spec.timeout is None and not isinstance(spec.compute, Measured)
             self._bodies.start(call, trusted=trusted, on_done=self.returned.put)
-            # The call completes when its body has returned. This event ends it if the body never does.
+            # The call completes when its body has returned. This event ends the call if the body never does.
             if spec.timeout is None:
                 self.departures.end_at(max(now + self._hang_after, due), call, "hung")
             else:
                 self.departures.end_at(max(now + spec.timeout, due), call, "timed_out")
 
     def start_batches(self) -> None:
-        """On the wall clock: what could have started at this instant has, and bodies wait for no more of their kind."""
+        """Starts the bodies that wait to share a call: on the wall clock, when nothing else starts at this instant."""
         self._bodies.start_batches()
 
     def take_note(self, note: Call | Container) -> None:
-        """On the wall clock a body has returned: its call completes now, or when its drawn duration is over.
+        """Takes note, on the wall clock, of a body that has returned or of a container that is ready.
 
-        Or a container has really been made: a call that waits for it starts now.
+        The call of the body completes now, or when its drawn duration is over. A call that waits for the container
+        starts now.
         """
         if isinstance(note, Container):
             if self.fleet.made(note, self.clock.now) and note.call is not None:
@@ -301,20 +303,22 @@ class Lifecycle:
             return
         assert call.finished is not None
         due = call.finished + self._bodies.returned(call)
+        # Not before now: an event in the past would be carried out ahead of events that were due before it was known.
         self.agenda.add(max(self.clock.now, due), END, call.number, self.departures.complete, call)
 
-    # ---- besides --------------------------------------------------------------------------------------------------
+    # ---- checkpoints, and the end ---------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Runs every body that has started to its end, and keeps the outcomes until their calls are due."""
+        """Runs every body that has started to its end, and keeps the outcomes until the calls are due."""
         for call in self.departures.pending.values():
             if call.task is not None:
                 self._bodies.settle(call)
 
     def end_all(self) -> None:
-        """Cancels what is pending and ends the containers, in this order: no call outlives its container."""
+        """Cancels the pending calls and ends the containers."""
         now = self.clock.now
+        # In this order: in the trace a call ends before its container does.
         self.departures.cancel_all(now)
         self.fleet.end_all(now)
-        self.agenda.clear()
+        self.agenda.clear()  # it refers to bodies and arguments, which are to be freed
         self._expected.clear()

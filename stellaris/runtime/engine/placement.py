@@ -1,4 +1,4 @@
-"""Where containers are placed on nodes with memory, processors and GPUs."""
+"""The placement of containers on nodes with memory, processors and GPUs."""
 
 import math
 from collections.abc import Sequence
@@ -7,12 +7,12 @@ from typing import Literal, NamedTuple, TypeAlias
 from stellaris.runtime.resources import Node, Resources
 from stellaris.runtime.state.registry import register_part
 
-#: Which of the nodes with room gets a container: the first, so that the others stay free, or the emptiest.
+#: The node that gets a container: `"pack"` is the first with room, so that others stay free; `"spread"` the emptiest.
 Placement: TypeAlias = Literal["pack", "spread"]
 
 
 class Place(NamedTuple):
-    """Where a container is: the indices of its node and, if it has GPU slots, of its GPU; otherwise -1."""
+    """The place of a container: the indices of its node and of its GPU; -1 without a node, or without GPU slots."""
 
     node: int
     gpu: int
@@ -20,7 +20,7 @@ class Place(NamedTuple):
 
 #: The place of every container on a platform without nodes.
 NOWHERE = Place(-1, -1)
-#: So much may be lacking on a node: sums of fractions are rounded, and ten times 0.1 must fit into 1.
+#: Tolerance when a container is fitted into a node: sums of fractions are rounded, and ten times 0.1 must fit into 1.
 _ROUNDING = 1e-9
 
 
@@ -30,7 +30,7 @@ class Nodes:
 
     Args:
       nodes: the machines.
-      placement: which of the nodes with room is taken.
+      placement: `"pack"` or `"spread"`.
 
     Raises:
       ValueError: if `placement` is unknown.
@@ -46,15 +46,17 @@ class Nodes:
             raise ValueError(f"placement={placement!r} is neither 'pack' nor 'spread'")
         self.nodes = tuple(nodes)
         self._spread = placement == "spread"
-        # What is free, by node; of the GPU slots also by GPU.
+        # Free amounts by node; GPU slots also by GPU.
         self._memory = [float(node.memory) for node in nodes]
         self._vcpus = [float(node.vcpus) for node in nodes]
         self._slots = [[node.slots_per_gpu] * node.gpus for node in nodes]
         self._running = [[0] * node.gpus for node in nodes]  # invocations, by node and GPU
-        self._closed: set[int] = set()  # nodes that were lost
+        # Lost nodes stay in the lists, because places refer to nodes by their index.
+        self._closed: set[int] = set()
 
     def could_ever_hold(self, need: Resources) -> bool:
-        """Whether any node has this much when it is empty."""
+        """Whether any node has room for `need` when it is empty."""
+        # All GPU slots of a container are on one GPU, so a node's number of GPUs does not help.
         return not self.nodes or any(
             node.memory >= need.memory
             and node.vcpus >= need.vcpus
@@ -63,14 +65,15 @@ class Nodes:
         )
 
     def find(self, need: Resources, *, freed: Sequence[tuple[Place, Resources]] = ()) -> Place | None:
-        """A place with room for this, or None. Takes nothing.
+        """Finds a place with room, without taking it; returns None if every node is full.
 
         Args:
-          need: what is to be placed.
-          freed: what would be freed before.
+          need: the resources of a container.
+          freed: places and resources that would be freed before.
         """
         if not self.nodes:
             return NOWHERE
+        # Copies, because evictions are tried out here before any container ends.
         memory = list(self._memory)
         vcpus = list(self._vcpus)
         slots = [list(gpus) for gpus in self._slots]
@@ -85,7 +88,7 @@ class Nodes:
                 continue
             gpu = -1
             if need.gpu_slots:
-                # The least used GPU, whatever the placement, because invocations on one GPU slow each other down.
+                # The least used GPU even for "pack", because invocations on one GPU slow each other down.
                 gpu = max(range(node.gpus), key=lambda g: (slots[i][g], -g), default=-1)
                 if gpu < 0 or slots[i][gpu] < need.gpu_slots:
                     continue
@@ -93,10 +96,10 @@ class Nodes:
                 return Place(i, gpu)
             used = _used(memory[i], node.memory) + _used(vcpus[i], node.vcpus)
             rooms.append((used + _used(sum(slots[i]), node.gpus * node.slots_per_gpu), Place(i, gpu)))
-        return min(rooms, default=(0.0, None))[1]  # of equally empty nodes the first
+        return min(rooms, default=(0.0, None))[1]  # places break ties, so the first of equally empty nodes is taken
 
     def place(self, need: Resources) -> Place | None:
-        """Takes a place with room for this, if there is one."""
+        """Finds and takes a place with room; returns None if every node is full."""
         place = self.find(need)
         if place is not None and place.node >= 0:
             self._take(place, need, 1)
@@ -108,11 +111,11 @@ class Nodes:
             self._take(place, need, -1)
 
     def close(self, node: int) -> None:
-        """A node was lost: nothing is placed on it any more."""
+        """Places nothing on a node any more, because it was lost."""
         self._closed.add(node)
 
     def begin(self, place: Place) -> float:
-        """An invocation starts there; returns how many times as long it computes."""
+        """Starts an invocation at a place; returns the factor by which others on its GPU slow it down."""
         if place.gpu < 0:
             return 1.0
         running = self._running[place.node]
@@ -120,12 +123,12 @@ class Nodes:
         return self.nodes[place.node].slow_down(running[place.gpu])
 
     def end(self, place: Place) -> None:
-        """An invocation that started there has ended."""
+        """Ends an invocation that `begin` started."""
         if place.gpu >= 0:
             self._running[place.node][place.gpu] -= 1
 
     def _take(self, place: Place, need: Resources, sign: int) -> None:
-        """Takes (1) or frees (-1) what a container needs."""
+        """Takes (`sign=1`) or frees (`sign=-1`) the resources of a container."""
         self._memory[place.node] -= sign * need.memory
         self._vcpus[place.node] -= sign * need.vcpus
         if place.gpu >= 0:
@@ -133,5 +136,5 @@ class Nodes:
 
 
 def _used(free: float, total: float) -> float:
-    """The share of a resource that is used; 0 of one that is unlimited, or that the node does not have."""
+    """The used share of a resource; 0 if it is unlimited, or if the node does not have it."""
     return 0.0 if math.isinf(total) or not total else 1 - free / total

@@ -1,4 +1,4 @@
-"""A platform as a life of calls and a driver of time: the contract's methods, whoever runs the bodies."""
+"""The base class of platforms: the methods of the contract, on top of the engine's calls, containers and time."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -9,31 +9,37 @@ from stellaris.runtime.contract import Platform
 from stellaris.runtime.costs.billing import Bill, Meters
 from stellaris.runtime.costs.price_sheets import PriceSheet
 from stellaris.runtime.engine import arguments
+from stellaris.runtime.engine.bodies import BodyRunner
 from stellaris.runtime.engine.clock import Clock, VirtualClock, WallClock
 from stellaris.runtime.engine.deployment import Deployment
 from stellaris.runtime.engine.drivers import VirtualTime, WallTime
 from stellaris.runtime.engine.lifecycle import Lifecycle
 from stellaris.runtime.engine.recorded import Recording
 from stellaris.runtime.functions import Function, FunctionSpec, Invocation
-from stellaris.runtime.simulated.bodies import BodyRunner
 from stellaris.runtime.store.store import Store
 from stellaris.runtime.trace.trace import Trace
 
-#: Seconds to wait for running bodies when an exception has ended the `with` block, because the user waits to see it.
+#: Seconds to wait for running bodies when an exception has ended the `with` block. Short, because the user is waiting
+#: for the traceback.
 _PATIENCE = 2.0
 
 
-class EventPlatform(Platform):
-    """What `SimulatedPlatform` and `RayPlatform` have in common: all but where bodies run, and where versions are.
+class EnginePlatform(Platform):
+    """A platform whose limits, queues, containers, retries, trace and bills are the engine's.
+
+    `SimulatedPlatform` and `RayPlatform` are subclasses. To write another one, subclass `BodyRunner`, which runs the
+    bodies, and this class, whose `__init__` is given a body runner. All methods of the contract are inherited; override
+    `close` (and call the inherited one) if the platform has something else to release, and `slots` if a killed body
+    may keep running in its slot. `stellaris.testing.PlatformContract` then tests the platform.
 
     Args:
-      deployment: what costs time, and what goes wrong.
-      clock: virtual or wall time.
-      bodies: which run once a call has started.
-      seed: of every draw.
-      replay: a recorded run, or None.
-      hang_after: seconds of real time after which a body that has not returned is given up on.
-      store: what makes the store of versions.
+      deployment: the functions and nodes, and the faults to simulate.
+      clock: a `VirtualClock` or a `WallClock`.
+      bodies: runs the body of every call that has started.
+      seed: seed of every draw.
+      replay: a recorded run to repeat, or None.
+      hang_after: seconds of real time after which the engine gives up on a body that has not returned.
+      store: the class of the store of versions, or a function that makes one.
       on_event: called with the platform after every event, or None.
     """
 
@@ -55,11 +61,13 @@ class EventPlatform(Platform):
         self._bodies = bodies
         self._clock = clock
         self._life = Lifecycle(deployment, replay, seed, clock, bodies, hang_after, store)
+        # The trace is the only record: bills are computed from it, so they cannot disagree with it.
         self._meters = Meters(self._life.trace, deployment.functions)
         self._time = self._driver(None if on_event is None else lambda: on_event(self))
 
     def _driver(self, on_event: Callable[[], None] | None) -> VirtualTime | WallTime:
-        """Who moves the clock."""
+        """Returns the driver that moves the clock."""
+        # By type and not by `virtual`, because each driver uses methods that only its clock has.
         if isinstance(self._clock, VirtualClock):
             return VirtualTime(self._life, self._clock, on_event)
         assert isinstance(self._clock, WallClock)
@@ -74,22 +82,22 @@ class EventPlatform(Platform):
 
     @property
     def store(self) -> Store:
-        """Published versions, and objects, which arguments refer to."""
+        """The store of published versions and objects that arguments can refer to."""
         return self._life.transfers.store
 
     @property
     def trace(self) -> Trace:
-        """The record of everything that happened, to which systems add what they did."""
+        """The log of everything that happened; systems add events to it."""
         return self._life.trace
 
     @property
     def deployment(self) -> Deployment:
-        """What is deployed, on which machines, and with which faults."""
+        """The deployed functions, the nodes and the faults."""
         return self._deployment
 
     @property
     def functions(self) -> Mapping[str, FunctionSpec]:
-        """What is deployed, by name."""
+        """The deployed functions, by name."""
         return self._deployment.functions
 
     def invoke(
@@ -108,8 +116,10 @@ class EventPlatform(Platform):
             at = arguments.instant(name, at, self._clock)
         if not isinstance(function, Function):
             function = self._programs.of(function)
+        # Counted now, so that an argument of unknown size is refused here and not when the call starts.
         transfer = pool.spec.transfer
         nbytes = 0 if transfer is None else arguments.carried(name, transfer, function, args)
+        # Checked last: a wrong argument is reported as such even after `close`.
         if self._closed:
             raise arguments.closed_error(name)
         return self._life.submit(pool, function, args, at, work, tag, nbytes)
@@ -125,6 +135,7 @@ class EventPlatform(Platform):
     def slots(self, name: str, *, concurrent: int) -> int:
         pool = arguments.deployed(name, self._life.pools)
         spec = pool.spec
+        # A new container takes the lowest free slot, so slots stay below the most containers that live at once.
         most = math.inf if spec.max_concurrency is None else spec.max_concurrency
         return int(min(concurrent + spec.provisioned + pool.prewarmed, most))
 
@@ -134,12 +145,14 @@ class EventPlatform(Platform):
         args = arguments.again(call, policy.limit if limit is None else limit)
         if self._closed:
             raise arguments.closed_error(call.function)
+        # Drawn only if needed, and after all checks: a retry that is refused leaves the stream as it was.
         chance = call.pool.jitter.draw() if policy.jitter else 1.0
         wait = policy.wait(call.attempt + 1, chance=chance)
         return self._life.submit(
             call.pool,
             call.program,
             args,
+            # None rather than `now`: the call then skips the event of its arrival.
             self.now + wait if wait else None,
             call.work,
             call.tag,
@@ -155,7 +168,7 @@ class EventPlatform(Platform):
 
     def next_completion(self, *, until: float = math.inf) -> Invocation | None:
         if math.isnan(until):
-            raise ValueError(f"until={until} is not a number: an instant in seconds, or math.inf")
+            raise ValueError(f"until={until} is not a number: give an instant in seconds, or math.inf")
         return self._time.next(until)
 
     def bill(self, prices: PriceSheet) -> Bill:
@@ -165,6 +178,7 @@ class EventPlatform(Platform):
         if self._closed:
             return
         self._closed = True
+        # Calls before bodies: a body that returns in between belongs to a cancelled call, and its result is dropped.
         self._life.end_all()
         self._bodies.close(patience)
 

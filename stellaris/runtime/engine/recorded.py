@@ -1,4 +1,4 @@
-"""A recorded run as a schedule, so that another algorithm meets exactly the same delays."""
+"""A recorded run as a schedule, so that another algorithm gets exactly the same delays."""
 
 import functools
 import hashlib
@@ -11,7 +11,7 @@ from stellaris.runtime.trace.views import Events
 
 
 class RecordedCall(NamedTuple):
-    """When what happened to one invocation of a recorded run, in seconds of its clock; NaN for what did not happen."""
+    """The times of one invocation of a recorded run, in seconds of its clock; NaN for events that did not happen."""
 
     submitted: float
     acquired: float
@@ -22,38 +22,40 @@ class RecordedCall(NamedTuple):
     redelivered: float  #: when its message arrived a second time.
 
     def later(self, event: str, *, after: str, at: float, otherwise: float = math.nan) -> float:
-        """Moves the time of a recorded event, because the event before it happens at another time now.
+        """Shifts the time of a recorded event to a run in which the event before it happens at another time.
 
-        Returns the recorded time itself, to the last bit, if the event before it happens when it did in the recording;
+        Returns the recorded time itself, to the last bit, if the event before it happens at its recorded time;
         otherwise `at` plus the recorded gap.
 
         Args:
           event: such as `"ended"`.
           after: the event before it.
-          at: when the event before it happens now.
-          otherwise: the drawn time, for an event before which the recorded invocation was cancelled. It is moved past
-            the instant of the cancellation, before which nothing happened in the recording.
+          at: the time of the event before it in this run.
+          otherwise: the drawn time, for an event that the recorded invocation did not reach because it was cancelled.
+            It is moved past the instant of the cancellation: until then it had not happened in the recording.
         """
         before: float = getattr(self, after)
         then: float = getattr(self, event)
+        # Equal times are compared, and not shifted by a gap of 0: `at + (then - before)` may round.
         if self.ending == "cancelled" and (math.isnan(then) or event == "ended"):
+            # The next float, because at the very instant of the cancellation the event could come first.
             cancelled = self.ended if at == before else at + (self.ended - before)
             return max(otherwise, math.nextafter(cancelled, math.inf))
         return then if at == before else at + (then - before)
 
 
 class Recording:
-    """The starts and ends of a recorded run, for another run to repeat.
+    """The delays and endings of a recorded run, for another run to repeat.
 
-    The n-th invocation of a function waits, starts, computes and ends, well or badly, as the n-th did in the recorded
-    run. As long as a system does what the recorded one did, the same happens at the same instants, to the last bit, and
-    the same versions are published then: so a system with another loss, or another cap, meets the same schedule. If it
-    submits an invocation at another instant, as a system with another aggregator will, the invocation meets the delays
-    of the recorded one from then on. An invocation without a counterpart in the recording draws its delays from the
-    deployment, and so does one whose counterpart was cancelled, from there on.
+    The n-th invocation of a function waits, starts, computes and ends as the n-th did in the recorded run. As long as
+    a system submits the same invocations, every event has its recorded time, to the last bit: a system with another
+    loss or another cap gets the same schedule. An invocation that is submitted at another time, as by a system with
+    another aggregator, keeps the recorded delays from its submission on. An invocation without a counterpart in the
+    recording draws its delays from the deployment. So does an invocation whose counterpart was cancelled, from the
+    cancellation on.
 
     Args:
-      trace: of the recorded run.
+      trace: the trace of the recorded run.
 
     Example:
       >>> from stellaris.runtime import FunctionSpec, Recording, SimulatedPlatform, delays
@@ -76,6 +78,7 @@ class Recording:
         after = math.nextafter(max((row[0] for row in trace.rows()), default=0.0), math.inf)
         lost = ENDINGS.index("lost")
         self._calls: dict[str, list[RecordedCall]] = {name: [] for name in table.names}
+        # As Python's floats, which the engine adds faster than NumPy's, with the same results.
         submitted = table.submitted.tolist()
         acquired = table.acquired.tolist()
         started = table.started.tolist()
@@ -89,7 +92,7 @@ class Recording:
                 started=started[i],
                 ended=ended[i],
                 ending=ENDINGS[ending] if ending >= 0 else "",
-                # A loss that was not noticed by the end of the recording is noticed right after it.
+                # A loss that the recording ended too early to notice is noticed right after its end.
                 noticed=noticed.get(number, after if ending == lost else math.nan),
                 redelivered=redelivered.get(number, math.nan),
             )
@@ -97,15 +100,16 @@ class Recording:
 
     @functools.cached_property
     def digest(self) -> str:
-        """A hash of everything that it says."""
+        """A hash of all recorded calls."""
         return hashlib.sha256(repr(sorted(self._calls.items())).encode()).hexdigest()[:16]
 
     def get(self, function: str, n: int) -> RecordedCall | None:
-        """The n-th invocation of a function, from 0; None if there was none, or if it had not ended."""
+        """The n-th invocation of a function, from 0; None if there were fewer, or if it had not ended."""
         calls = self._calls.get(function, [])
+        # A call that was still running at the end of the recording is drawn: its end is unknown.
         return calls[n] if n < len(calls) and calls[n].ending else None
 
 
 def _times(rows: Events) -> dict[int, float]:
-    """When an event happened, by invocation."""
+    """The time of an event, by invocation."""
     return dict(zip(rows.invocation.tolist(), rows.time.tolist(), strict=True))

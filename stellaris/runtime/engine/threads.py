@@ -7,19 +7,19 @@ from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, TypeAlias
 
-#: What a body returned, and what it raised.
+#: The value and the error of a body.
 Outcome: TypeAlias = tuple[Any, BaseException | None]
 
 
 class Settled(NamedTuple):
-    """An outcome that no task is needed for any more, so that it can be saved."""
+    """An outcome without a task, which a checkpoint can save."""
 
     value: Any
     error: BaseException | None
 
 
 class Task:
-    """Work for a thread: the body of one invocation, or those of a batch."""
+    """The work of a thread: the body of one invocation, or a batch of bodies."""
 
     __slots__ = ("abandoned", "finished", "on_done", "outcomes", "seconds", "size", "work")
 
@@ -30,9 +30,10 @@ class Task:
         self.on_done = on_done
         self.size = size
         self.outcomes: Sequence[Outcome] = ()
-        self.seconds = 0.0  #: of real time that it took.
-        self.abandoned = False  #: whether it was given up on.
-        self.finished = threading.Lock()  #: released when it is done.
+        self.seconds = 0.0  #: real time that the work took.
+        self.abandoned = False  #: whether nobody waits for it any more.
+        # A lock and not an `Event`, which costs several times as much to make: there is one for every invocation.
+        self.finished = threading.Lock()  #: released when the work is done.
         self.finished.acquire()
 
     def run(self) -> None:
@@ -41,44 +42,46 @@ class Task:
         began = time.perf_counter()
         try:
             self.outcomes = self.work()
-        except BaseException as error:  # also SystemExit, which is to end the body and not the thread
+        except BaseException as error:  # including SystemExit, which should end the body and not the thread
             self.outcomes = [(None, error)] * self.size
         self.seconds = time.perf_counter() - began
         self.work = None
-        self.finished.release()  # before `on_done`: who is told of the end must find the outcomes
+        self.finished.release()  # before `on_done`, whose receiver expects to find the outcomes
         if self.on_done is not None:
             self.on_done()
 
     def wait(self, seconds: float) -> bool:
-        """Whether it finishes within so many seconds of real time."""
+        """Waits for the work; returns whether it finished within so many seconds of real time."""
+        # Once given up on, always given up on: otherwise a hanging body would cost its patience again and again.
         finished = not self.abandoned and self.finished.acquire(timeout=min(seconds, threading.TIMEOUT_MAX))
         if finished:
-            self.finished.release()
+            self.finished.release()  # for the other calls of a batch, which wait for the same task
         self.abandoned = not finished
         return finished
 
 
 class Threads:
-    """Threads that start tasks in order. Unlike those of `concurrent.futures` they do not keep Python from exiting.
+    """A pool of threads that starts tasks in order and, unlike `concurrent.futures`, does not keep Python from exiting.
 
     Args:
-      count: how many tasks run at once; a task that is given up on does not count. None for a new thread per task.
+      count: the most tasks that run at once, not counting tasks that were given up on. None for a new thread per task.
     """
 
     def __init__(self, count: int | None) -> None:
         self._count = count
         self._threads: list[threading.Thread] = []
         self._tasks: SimpleQueue[Task | None] = SimpleQueue()
-        # The threads refer to the queue only, so that a platform that nobody closes is collected and its threads end.
+        # The threads refer to the queue and not to this object, so that a platform that nobody closed can be collected;
+        # its threads then end.
         weakref.finalize(self, _dismiss, self._tasks, self._threads).atexit = False
 
     def submit(self, task: Task) -> None:
-        """Runs a task when a thread is free, after those submitted before."""
+        """Runs a task when a thread is free, after the tasks submitted before it."""
         if self._count is None:
             threading.Thread(target=task.run, name="stellaris", daemon=True).start()
             return
         if len(self._threads) < self._count:
-            self.start()
+            self.start()  # on demand: most platforms need fewer threads than they may have
         self._tasks.put(task)
 
     def start(self) -> None:
@@ -88,7 +91,7 @@ class Threads:
         thread.start()
 
     def close(self, patience: float) -> None:
-        """Ends the threads: tasks that have not begun are dropped, and running ones are waited for, for so long."""
+        """Ends the threads: drops tasks that have not begun, and waits up to `patience` seconds for the others."""
         try:
             while True:
                 self._tasks.get_nowait()
@@ -96,12 +99,12 @@ class Threads:
             _dismiss(self._tasks, self._threads)
         until = time.monotonic() + patience
         for thread in self._threads:
-            if thread.is_alive():  # it is not if an interruption came while it was being started
+            if thread.is_alive():  # `join` would raise for a thread whose start was interrupted
                 thread.join(max(until - time.monotonic(), 0.0))
 
 
 def _dismiss(tasks: "SimpleQueue[Task | None]", threads: Sequence[threading.Thread]) -> None:
-    """Has every thread end when it has nothing else to do."""
+    """Ends every thread when it has nothing else to do."""
     for _ in threads:
         tasks.put(None)
 
@@ -109,4 +112,4 @@ def _dismiss(tasks: "SimpleQueue[Task | None]", threads: Sequence[threading.Thre
 def _serve(tasks: "SimpleQueue[Task | None]") -> None:
     while (task := tasks.get()) is not None:
         task.run()
-        del task  # so that nothing it refers to is kept while the thread waits
+        del task  # so that a waiting thread keeps nothing alive that the task refers to

@@ -1,4 +1,4 @@
-"""What calls fetch from the store and send back, how long that takes, and the store's faults."""
+"""Transfers between calls and the store: the time that they take, and the store's faults."""
 
 import math
 from collections.abc import Callable
@@ -15,14 +15,14 @@ from stellaris.runtime.trace.trace import Trace
 
 @register_part("_referring", rebuilt=("_clock", "_rows", "store", "_slow", "_slow_factor", "_refusing"))
 class Transfers:
-    """The store of one platform, and the transfers between it and calls.
+    """The store of one platform, and the transfers between the store and calls.
 
     Args:
-      deployment: what the store keeps, and its faults.
-      seed: of the faults.
-      clock: which says when something is published.
-      trace: the record.
-      store: what makes the store.
+      deployment: has the store's limits and faults.
+      seed: seed of the faults.
+      clock: tells the time at which something is published.
+      trace: the event log.
+      store: the class of the store, or a function that makes one.
     """
 
     def __init__(
@@ -31,7 +31,8 @@ class Transfers:
         self._clock = clock
         self._rows = trace.newest
         self.store = store(keep=deployment.keep_versions, capacity=deployment.store_capacity, on_stored=self._stored)
-        self._referring: set[int] = set()  # pending calls whose arguments refer to the store
+        self._referring: set[int] = set()  # numbers of pending calls whose arguments refer to the store
+        # Separate streams, so that adding one kind of outage leaves the other as it was.
         faults = deployment.store_faults
         self._slow = None if faults is None else OutageClock(faults.slow, seed, "store/slow")
         self._slow_factor = 1.0 if faults is None else faults.slow_factor
@@ -41,7 +42,7 @@ class Transfers:
         """Keeps the fixed versions and objects among a call's arguments until it ends.
 
         Raises:
-          LookupError: if one of them is no longer kept.
+          LookupError: if one of them has been removed.
         """
         if has_references(args):
             self.store.pin(args, invocation=number)
@@ -51,12 +52,13 @@ class Transfers:
         """Resolves a call's arguments; returns the seconds to fetch them and to send its result.
 
         Raises:
-          LookupError: if a version that they refer to is not there.
-          StoreRefusedError: if the store does not answer.
+          LookupError: if a version that they refer to is not in the store.
+          StoreRefusedError: if the store refuses to answer.
         """
         args = call.args or ()
         transfer = call.pool.spec.transfer
         if call.number in self._referring:
+            # Before anything is resolved or drawn: a call that is refused holds no versions.
             if self._refusing is not None and self._refusing.now(now):
                 raise StoreRefusedError(f"the store refused to answer invocation {call.number} at {now:.6g} s")
             call.resolved = self.store.resolve(args, invocation=call.number, function=call.function)
@@ -67,8 +69,10 @@ class Transfers:
         if transfer is None:
             return 0.0
         seconds: float = call.pool.latency.draw()
+        # Sizes are needed only if bytes cost time: a program without them may then leave out `upload`.
         if transfer.bandwidth < math.inf:
             download = call.nbytes + self.store.fetched(call.number)
+            # Now, before there is a result: a call's duration is decided at its start.
             upload = call.program.uploads(call.resolved)
             seconds += (download + upload) / transfer.bandwidth
         if self._slow is not None and self._slow.now(now):
@@ -84,5 +88,5 @@ class Transfers:
     def _stored(self, name: str, version: int, nbytes: int) -> None:
         now = self._clock.now
         self._rows.append((now, "stored", name, -1, -1, nbytes))
-        if name:
+        if name:  # objects are stored without a name, and not published
             self._rows.append((now, "published", name, -1, -1, version))

@@ -1,7 +1,6 @@
-"""The contract of `stellaris.runtime.contract` on a Ray cluster.
+"""The platform on a Ray cluster: the engine on the wall clock, with a Ray actor for every container.
 
-Calls live as they do on the wall clock of the simulated platform, whose events this one shares: limits, queues,
-keep-alive, time-outs and retries are the same code. What differs is that a container is an actor of Ray's: `platform`
-connects, `bodies` run in a `container` each, `packing` says what crosses to it, and `store` keeps versions in Ray's
-object store.
+Limits, queues, keep-alive, time-outs and retries are the code that the simulated platform runs. `platform` connects to
+the cluster, `bodies` sends calls to actors, `container` is the process inside an actor, `packing` turns values into
+messages, and `store` keeps versions in Ray's object store.
 """

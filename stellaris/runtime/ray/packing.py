@@ -1,4 +1,4 @@
-"""What crosses to a container: arguments as bytes, and large arrays as references into Ray's object store."""
+"""Values as messages to containers: bytes, with large arrays as references into Ray's object store."""
 
 import contextlib
 import functools
@@ -18,8 +18,8 @@ from ray import cloudpickle
 
 from stellaris.types import NDArray
 
-#: Bytes from which on an array goes into the object store: so it crosses once a node, however many calls have it. It is
-#: what Ray itself takes for large.
+#: Arrays of this many bytes or more go into the object store, so that they cross to each node once, and not once per
+#: call. Ray has the same limit for its own arguments.
 LARGE = 100 * 1024
 
 
@@ -27,54 +27,55 @@ class Kept:
     """A value of the versioned store, with its place in Ray's object store.
 
     Args:
-      value: any tree of arrays; not to be changed.
-      nbytes: of its arrays.
+      value: any tree of arrays; do not change it afterwards.
+      nbytes: bytes of its arrays.
     """
 
     def __init__(self, value: Any, nbytes: int) -> None:
         self.value = value
-        self.nbytes = nbytes
+        self.nbytes = nbytes  # counted by the caller: `references.size` asks for this attribute
         self.reference = ray.put(value)
 
 
 class Packed(NamedTuple):
-    """A value on its way. What is in it of arrays of the device's is beside it: together they are put there at once."""
+    """A value as a message: pickled content, small JAX arrays, and references into the object store."""
 
     content: bytes
-    arrays: list[NDArray]
-    references: list[Any]  #: into the object store.
+    arrays: list[NDArray]  #: apart from the content, so that one `device_put` moves all of them to the device.
+    references: list[Any]
 
 
 class Packer:
-    """Packs values; a large array of the device's goes into the object store once, for as long as it lives here."""
+    """Packs values. A large JAX array is put into the object store once, and stays there as long as it lives here."""
 
     def __init__(self) -> None:
-        self._stored: dict[int, tuple[Any, Any]] = {}  # by identity: a weak reference to an array, and where it is
+        # A weak reference to each array, and its place. Keyed by identity, because JAX arrays cannot be hashed.
+        self._stored: dict[int, tuple[Any, Any]] = {}
 
     def pack(self, value: Any, what: str) -> Packed:
-        """A value as it crosses.
+        """Packs a value.
 
         Args:
-          value: whatever can be pickled.
-          what: it is, for errors.
+          value: any value that can be pickled.
+          what: a name of the value, for errors.
 
         Raises:
-          TypeError: if something in it cannot go to another process; names it.
+          TypeError: if something in the value cannot be pickled; the error names it.
         """
         file = io.BytesIO()
         pickler = _Pickler(file, self.stored)
         try:
             pickler.dump(value)
         except ray.exceptions.RayError:
-            raise
+            raise  # the object store is full, for example, which says nothing about the value
         except Exception as error:
             raise _refused(value, what, error) from error
         return Packed(file.getvalue(), pickler.arrays, pickler.references)
 
     def stored(self, array: jax.Array) -> Any:
-        """Where a large array is in the object store."""
+        """Puts a large array into the object store if it is not there yet; returns a reference."""
         known = self._stored.get(id(array))
-        if known is not None and known[0]() is array:
+        if known is not None and known[0]() is array:  # another array may have got the identity of a dead one
             return known[1]
         number = id(array)
         reference = ray.put(np.asarray(array))
@@ -83,7 +84,7 @@ class Packer:
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """Replaces arrays of the device's, and what is in the object store, by their places among these."""
+    """Replaces JAX arrays and stored values by their indices in `arrays` and `references`."""
 
     def __init__(self, file: io.BytesIO, stored: Callable[[jax.Array], Any]) -> None:
         super().__init__(file, protocol=5)
@@ -92,9 +93,9 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         self.references: list[Any] = []
 
     def persistent_id(self, value: Any) -> tuple[str, int] | None:
-        """Of which kind a value is, and its place among these; None for what is pickled."""
+        """The kind of a value and its index; None for a value to be pickled."""
         if isinstance(value, Kept):
-            self.references.append(value.reference)
+            self.references.append(value.reference)  # fetched there, at most once per node
             return "kept", len(self.references) - 1
         if not isinstance(value, jax.Array) or not _plain(value):
             return None
@@ -106,26 +107,25 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
 
 
 def _plain(array: jax.Array) -> bool:
-    """Whether an array is its numbers: neither a key, nor weakly typed."""
+    """Whether an array survives as a NumPy array: a key or a weakly typed array would not."""
     return not (jax.numpy.issubdtype(array.dtype, jax.dtypes.prng_key) or array.weak_type)
 
 
 class Unpacker:
-    """Unpacks values, and remembers for a while what it has fetched from the object store.
-
-    Not for long: what is remembered may be in the object store's memory, which is then not free for anything else.
+    """Unpacks values, and remembers what the last of them fetched from the object store.
 
     Args:
-      remembered: of so many values, the last.
+      remembered: number of values whose fetched objects are remembered. Few, because an object that is in use here
+        cannot be evicted from the object store.
     """
 
     def __init__(self, remembered: int = 4) -> None:
         self._remembered = remembered
-        self._unpacked = 0  # values
-        self._fetched: dict[str, tuple[int, Any]] = {}  # with the number of the value that last had it
+        self._unpacked = 0  # number of values so far
+        self._fetched: dict[str, tuple[int, Any]] = {}  # objects, with the number of the value that last used each
 
     def unpack(self, packed: Packed) -> Any:
-        """The value."""
+        """Unpacks a value."""
         self._unpacked += 1
         value = _Unpickler(packed, self.fetch).load()
         forgotten = self._unpacked - self._remembered
@@ -133,12 +133,13 @@ class Unpacker:
         return value
 
     def fetch(self, reference: Any, *, device: bool = False) -> Any:
-        """What is at a place in the object store; on the device if it is an array that belongs there."""
+        """Fetches an object from the object store; with `device`, as a JAX array."""
         number = reference.hex()
         if number in self._fetched:
             value = self._fetched[number][1]
         else:
             value = ray.get(reference)
+            # Remembered on the device, so that several calls share one copy.
             value = jax.numpy.asarray(value) if device else value
         self._fetched[number] = self._unpacked, value
         return value
@@ -159,10 +160,10 @@ class _Unpickler(pickle.Unpickler):
 
 
 def packed_program(program: Any, what: str) -> bytes:
-    """A program as bytes.
+    """Pickles a program.
 
     Raises:
-      TypeError: if something in it cannot go to another process; names it.
+      TypeError: if something in the program cannot be pickled; the error names it.
     """
     try:
         content: bytes = cloudpickle.dumps(program)
@@ -172,7 +173,7 @@ def packed_program(program: Any, what: str) -> bytes:
 
 
 def _refused(value: Any, what: str, error: Exception) -> TypeError:
-    """An error that names what cannot be pickled, and where it is."""
+    """The error for a value that cannot be pickled; it names the innermost part at fault."""
     where, culprit = _culprit(value, "")
     return TypeError(
         f"{what} cannot go to another process: {where or 'it'} is {culprit!r:.100} ({error}): have the body or `init` "
@@ -181,7 +182,8 @@ def _refused(value: Any, what: str, error: Exception) -> TypeError:
 
 
 def _culprit(value: Any, where: str, depth: int = 8) -> tuple[str, Any]:
-    """The innermost part of a value that cannot be pickled, and the way that leads there."""
+    """Finds the innermost part of a value that cannot be pickled; returns the path to it, and the part."""
+    # At most `depth` levels, because parts may refer to one another in a circle.
     for name, part in _parts(value) if depth else ():
         try:
             cloudpickle.dumps(part)
@@ -191,7 +193,7 @@ def _culprit(value: Any, where: str, depth: int = 8) -> tuple[str, Any]:
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
-    """What a value consists of, by name: of a function, what it refers to."""
+    """The parts of a value by name; for a function, the variables that it refers to."""
     if isinstance(value, functools.partial):
         value = {"func": value.func, "args": value.args, "keywords": value.keywords}
     if inspect.ismethod(value):
@@ -207,9 +209,9 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _variables(function: FunctionType) -> Iterator[tuple[str, Any]]:
-    """What a function refers to, as far as it is defined yet."""
+    """The variables that a function refers to and that have a value."""
     code = function.__code__
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-        with contextlib.suppress(ValueError):  # it has no value yet
+        with contextlib.suppress(ValueError):  # an empty cell: the variable is assigned later
             yield name, cell.cell_contents
     yield from ((name, function.__globals__[name]) for name in code.co_names if name in function.__globals__)

@@ -1,24 +1,25 @@
-"""Ray in this process: it is initialised, used by any number of platforms, and shut down; perhaps more than once."""
+"""A session of Ray in this process, from `ray.init` to `ray.shutdown`. One process can have several, one at a time."""
 
 import ray
 
 
 class Session:
-    """The Ray that is initialised now.
+    """The current session of Ray.
 
-    Once it is over none of Ray's functions is to be called: most of them would have Ray initialise itself.
+    Do not call functions of Ray once `over` is true: most of them would initialise Ray again.
     """
 
     def __init__(self) -> None:
-        self.number = _number()  #: no other has it.
+        self.number = _number()  #: unique to this session.
 
     @property
     def over(self) -> bool:
-        """Whether it was shut down."""
+        """Whether the session was shut down."""
+        # Ray may have been initialised again since, so that it is running but is another session.
         return not ray.is_initialized() or _number() != self.number
 
     def check(self) -> None:
-        """Raises a RuntimeError if it is over."""
+        """Raises a RuntimeError if the session is over."""
         if self.over:
             raise RuntimeError(
                 "Ray was shut down in this process, and with it this platform's containers and versions: make another "
@@ -27,6 +28,6 @@ class Session:
 
 
 def _number() -> tuple[str, str]:
-    """Where the cluster's head is, and the number that it gave this process."""
+    """The address of the cluster's head, and the job number that it gave this process."""
     context = ray.get_runtime_context()
     return context.gcs_address, context.get_job_id()

@@ -1,4 +1,4 @@
-"""The versioned store of a cluster: versions are in Ray's object store, and cross to a node once."""
+"""The versioned store of a cluster: values are kept in Ray's object store, and cross to each node once."""
 
 from typing import Any
 
@@ -13,9 +13,9 @@ from stellaris.types import Tree
 
 
 class RayStore(Store):
-    """A `Store` whose values are in Ray's object store as well: removed there once no call holds them.
+    """A `Store` that keeps each value in Ray's object store as well, as long as it is in this store.
 
-    Nothing can be added once Ray was shut down: that is a RuntimeError.
+    After Ray was shut down, `publish` and `put` raise a RuntimeError.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -23,7 +23,7 @@ class RayStore(Store):
         self._session = Session()
 
     def publish(self, name: str, tree: Tree) -> int:
-        self._session.check()
+        self._session.check()  # before Ray is called, which would otherwise start itself again
         return super().publish(name, _kept(name, tree))
 
     def put(self, tree: Tree) -> Object:
@@ -31,18 +31,19 @@ class RayStore(Store):
         return super().put(_kept("object", tree))
 
     def value(self, name: str) -> Tree:
+        # The value itself and not its copy in the object store: systems ask for it on this machine.
         kept = super().value(name)
         assert isinstance(kept, Kept)
         return kept.value
 
 
 def _kept(name: str, tree: Tree) -> Kept:
-    """A value, put into the object store.
+    """Puts a value into the object store.
 
     Raises:
-      StoreFullError: if it has no room.
+      StoreFullError: if the object store is full.
     """
-    nbytes = size(tree)
+    nbytes = size(tree)  # before `ray.put`, because it raises a TypeError for a leaf of unknown size
     try:
         return Kept(tree, nbytes)
     except (ray.exceptions.ObjectStoreFullError, ray.exceptions.OutOfDiskError) as error:

@@ -1,4 +1,4 @@
-"""Runs that are saved while they run, and resumed."""
+"""Folders of checkpoints, from which a run is resumed."""
 
 import os
 import re
@@ -13,30 +13,28 @@ from stellaris._core.describe import differences
 from stellaris.runtime.contract import Resumable
 from stellaris.runtime.functions import Function
 from stellaris.runtime.state import checkpoint_files
-from stellaris.runtime.state.restoring import restore
-from stellaris.runtime.state.snapshots import CheckpointError as CheckpointError
-from stellaris.runtime.state.snapshots import take
+from stellaris.runtime.state.codec import CheckpointError, Codec
 
-#: What the names of checkpoints ended in when they were files.
+#: Checkpoints of older formats were files with this suffix.
 _OLD_SUFFIX = ".checkpoint"
 
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """A folder of checkpoints, each a folder of its number, written whole or not at all.
+    """A folder of checkpoints, each a folder named by its number, which appears once it is complete.
 
-    Each is plain data (`state.json`), and the larger arrays, which orbax reads by their names; see `snapshots` for what
-    can be saved. It has hashes of all its files, and says which stellaris saved it: the version, and a hash of its
-    sources. They are checked before anything is loaded. A checkpoint holds no code, and none is run that it names: a
-    stranger's may be nonsense, which is refused, or fails where the platform first needs it, but it runs nothing.
+    A checkpoint holds plain data, arrays, hashes of its files, and the version of stellaris that saved it, with a hash
+    of the sources. The module `stellaris.runtime.state.codec` says which objects can be saved. Hashes and version are
+    checked before anything is loaded. Loading runs no code that the checkpoint names: a stranger's may hold nonsense,
+    which is refused, or fails where the platform first uses it.
 
     Args:
-      folder: a local one, made if it is missing.
+      folder: a local folder, made if it is missing.
       every: rounds of training from one checkpoint to the next.
-      keep: how many of the newest stay.
+      keep: how many of the newest checkpoints stay.
 
     Raises:
-      TypeError: if a number is not whole.
+      TypeError: if a number is not a whole one.
       ValueError: if a number is below 1, or the folder is a URL or a file.
 
     Example:
@@ -63,24 +61,24 @@ class Checkpoints:
         checks.whole(at_least=1, every=self.every, keep=self.keep)
         folder = os.fspath(self.folder)
         if not folder:
-            raise ValueError("folder='' names no folder")
+            raise ValueError("folder='' is empty: name a folder")
         if re.match(r"[A-Za-z][\w+.-]+:/", folder):
             raise ValueError(f"folder={folder!r} is a URL: checkpoints are saved in a local folder")
         for path in (Path(folder), *Path(folder).parents):
             if path.exists() and not path.is_dir():
-                raise ValueError(f"folder={folder!r}: {path} is a file, and no folder")
+                raise ValueError(f"folder={folder!r}: {path} is a file: name a folder")
 
     def newest(self) -> int | None:
-        """The number of the newest checkpoint, or None. Whether it can be loaded, `load` finds out."""
+        """Returns the number of the newest checkpoint, or None. It may be damaged: `load` checks that."""
         return max((step for step, _ in self._saved()), default=None)
 
     def prepare(self) -> None:
         """Makes the folder and tries to write there, so that a run that could not be saved does not begin.
 
         Raises:
-          CheckpointError: if nothing can be written there, or orbax is missing.
+          CheckpointError: if nothing can be written there.
         """
-        checkpoint_files.origin()  # now, before the sources of what runs are edited
+        checkpoint_files.origin()  # cached now: the sources may be edited during the run
         checkpoint_files.try_writing(Path(self.folder))
 
     def save(
@@ -93,24 +91,25 @@ class Checkpoints:
         like: Mapping[str, Any] | None = None,
         configuration: Any = None,
     ) -> None:
-        """Saves a platform and what its user works with.
+        """Saves a platform, and the state of the loop that uses it.
 
-        Bodies that have started are run to their end before, and their results saved; invocations that have not are
-        saved with their arguments.
+        Bodies that have started are first run to their end, and their results saved; other invocations are saved with
+        their arguments.
 
         Args:
-          step: number of the checkpoint, larger than those before.
+          step: the number of the checkpoint, larger than the earlier ones.
           platform: in virtual time.
-          state: any tree of plain values, arrays, and objects of registered classes: see `stellaris.runtime.saved`.
+          state: any tree of plain values, arrays, and objects of classes registered with
+            `stellaris.runtime.register_value`.
           externals: objects that are not saved, but given again to `load` under the same names: programs, or the
             functions that they are made of.
-          like: trees such as a network's parameters, if their classes are a library's: of trees that have the structure
-            of one, or of a part of it, the leaves are saved.
-          configuration: of what is run on the platform, as `stellaris._core.describe.describe`.
+          like: trees such as a network's parameters, if their classes are a library's. Of trees that have the structure
+            of one, or of a subtree of one, only the leaves are saved.
+          configuration: the run's, as returned by `stellaris._core.describe.describe`.
 
         Raises:
-          CheckpointError: if something cannot be saved, such as a program that is no external, or the files cannot be
-            written; names it. What was saved before stays.
+          CheckpointError: if something cannot be saved, such as a program that is not an external, or the files cannot
+            be written; names it. Earlier checkpoints stay.
           ValueError: if `step` is not larger than the newest checkpoint's.
         """
         checks.whole(at_least=0, step=step)
@@ -118,10 +117,10 @@ class Checkpoints:
         if newest is not None and step <= newest:
             raise ValueError(f"step={step} is not larger than {newest}, the newest in {os.fspath(self.folder)!r}")
         platform.settle()
-        snapshot = take(state, parts={"platform": platform}, externals=_with_parts(externals or {}), like=like)
+        snapshot = _codec(platform, externals, like).take(state)
         configurations = {"platform": platform.configuration, "run": configuration}
         checkpoint_files.write(Path(self.folder), str(step), snapshot, configurations)
-        kept = [path for _, path in self._saved() if checkpoint_files.is_one(path)]
+        kept = [path for _, path in self._saved() if checkpoint_files.is_checkpoint(path)]
         for old in kept[: -self.keep]:
             checkpoint_files.remove(old)
 
@@ -133,22 +132,22 @@ class Checkpoints:
         like: Mapping[str, Any] | None = None,
         configuration: Any = None,
     ) -> Any:
-        """Makes a fresh platform go on where the newest checkpoint was taken that is whole and of this stellaris.
+        """Restores a platform from the newest checkpoint that is complete and was saved by this stellaris.
 
-        What is skipped is named in a warning.
+        A warning names the checkpoints that were skipped, and why.
 
         Args:
           platform: of the same configuration.
           externals: as in `save`.
           like: as in `save`.
-          configuration: as in `save`; it must be what it was.
+          configuration: as in `save`; it must not have changed.
 
         Returns:
-          The state that was saved beside it.
+          The state that was saved with it.
 
         Raises:
-          CheckpointError: if there is no checkpoint that can be loaded, an external is missing, or the platform or the
-            configuration differs; says in what.
+          CheckpointError: if no checkpoint can be loaded, an external is missing, or the platform or the configuration
+            differs; names the setting that does.
         """
         skipped: list[str] = []
         for _, path in reversed(self._saved()):
@@ -167,24 +166,23 @@ class Checkpoints:
         for name, own, other in differences(platform.configuration, configurations["platform"]):
             raise CheckpointError(f"{name}: the platform has {own}, the checkpoint {other}")
         try:
-            return restore(snapshot, parts={"platform": platform}, externals=_with_parts(externals or {}), like=like)
+            return _codec(platform, externals, like).restore(snapshot)
         except CheckpointError as error:
             raise CheckpointError(f"{path} cannot be loaded: {error}") from error
 
     def _saved(self) -> list[tuple[int, Path]]:
-        """What is in the folder, whole or not, by number; what is of an older format counts as well."""
+        """Returns the folder's checkpoints and their numbers, including damaged ones and older formats."""
         folder = Path(self.folder)
         there = folder.iterdir() if folder.is_dir() else ()
         numbered = (path for path in there if path.stem.isdecimal() and path.suffix in ("", _OLD_SUFFIX))
         return sorted((int(path.stem), path) for path in numbered)
 
 
-def _with_parts(externals: Mapping[str, Any]) -> dict[str, Any]:
-    """Externals, and the callables that programs among them consist of."""
-    parts = {
-        f"{name}.{part}": getattr(external, part)
-        for name, external in externals.items()
-        if isinstance(external, Function)
-        for part in ("body", "init", "batched", "upload")
-    }
-    return {name: part for name, part in parts.items() if callable(part)} | dict(externals)
+def _codec(platform: Resumable, externals: Mapping[str, Any] | None, like: Mapping[str, Any] | None) -> Codec:
+    """Returns the codec of a platform; the callables that programs among the externals consist of are externals too."""
+    named = dict(externals or {})
+    for name, program in [*named.items()]:
+        if isinstance(program, Function):
+            callables = {part: getattr(program, part) for part in ("body", "init", "batched", "upload")}
+            named = {f"{name}.{part}": value for part, value in callables.items() if callable(value)} | named
+    return Codec({"platform": platform}, named, like or {})

@@ -1,10 +1,8 @@
-"""What may be saved: classes that name their state, so that it can be written down as plain data and read again.
+"""Classes that checkpoints may save. Each names its state: nothing is saved because it happens to be an attribute.
 
-Nothing is saved because it happens to be an attribute, and no class is found by its name unless it said so before:
-whoever writes down what is read can name only these classes, and none of their code is run to make one again.
-
-There are two kinds. **Values** (`register_value`) are made anew from their fields. **Parts** (`register_part`) belong to
-what there is already, such as a platform with its deployment, threads and callbacks: their state is put back in place.
+**Values** (`register_value`) are made anew from their fields. **Parts** (`register_part`) belong to something that
+exists already, such as a platform with its deployment, threads and callbacks: their state is put back in place. A
+checkpoint can name only registered classes, and none of their code runs when an instance is made anew.
 """
 
 import builtins
@@ -16,32 +14,36 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-#: Packages whose named tuples are values without being registered. Their fields are all there is of them, no code is
-#: needed to make one, and the states of optimizers are of classes that nobody could decorate.
+#: Packages whose named tuples are values without being registered: the states of optimizers are of classes that nobody
+#: could decorate, and making a named tuple runs no code.
 NAMED_TUPLES_OF = ("optax", "stellaris")
 
 C = TypeVar("C", bound=type[Any])
 _VALUES: dict[str, type[Any]] = {}
-_PARTS: dict[type[Any], "Part"] = {}
-_FIELDS: dict[type[Any], tuple[str, ...] | None] = {}  # of classes that were asked for
+_FIELDS: dict[type[Any], tuple[str, ...]] = {}
 _ERRORS = {
     f"builtins.{name}": e for name, e in vars(builtins).items() if isinstance(e, type) and issubclass(e, Exception)
 }
 
 
 class Part(NamedTuple):
-    """What a class of parts declares."""
+    """The declaration of a class of parts."""
 
-    state: tuple[str, ...]  #: attributes that are saved, and set when they are restored.
-    rebuilt: tuple[str, ...]  #: attributes that its constructor makes, and that stay: parts among them are parts, too.
+    state: tuple[str, ...]  #: attributes that are saved and restored.
+    rebuilt: tuple[
+        str, ...
+    ]  #: attributes that the constructor makes, and that stay; parts among them are saved as well.
     steps: tuple[str, ...]  #: methods that saved events refer to.
 
 
-def register_value(cls: C) -> C:
-    """Registers a class whose instances are data: they are saved, and made anew, by their fields.
+#: Classes of parts, and their declarations.
+PARTS: dict[type[Any], Part] = {}
 
-    No constructor runs when they are made anew. A class of a library's can be registered as well:
-    `register_value(library.State)`.
+
+def register_value(cls: C) -> C:
+    """Registers a class whose instances are data: checkpoints save their fields, and make them anew from these.
+
+    No constructor runs when they are made anew. Register a library's class by calling `register_value(library.State)`.
 
     Args:
       cls: a dataclass (decorate above `@dataclass`), a named tuple, a class with `__slots__`, or an exception.
@@ -50,7 +52,7 @@ def register_value(cls: C) -> C:
       The class itself.
 
     Raises:
-      TypeError: if it is none of these, so that its fields are not known.
+      TypeError: if its fields are not known, or it is not a class.
 
     Example:
       >>> @register_value
@@ -60,28 +62,27 @@ def register_value(cls: C) -> C:
       >>> fields_of(Loop)
       ('round',)
     """
-    _names(cls)
+    _FIELDS[cls] = _names(cls)
     _VALUES[full_name(cls)] = cls
-    _FIELDS.clear()  # one of the same name may have been known before
     return cls
 
 
 def register_part(*state: str, rebuilt: Sequence[str] = (), steps: Sequence[str] = ()) -> Callable[[C], C]:
-    """Registers a class whose instances are there before their state is restored.
+    """Registers a class whose instances exist before their state is restored.
 
-    Every attribute is either state or rebuilt, and of which kind is said here; one that is neither is an error when it
-    is saved. A class with methods `save_state()` and `restore_state(state)` names no attributes: they decide.
+    Declare every attribute as `state` (saved) or `rebuilt` (made by the constructor); any other raises on save. A class
+    with methods `save_state()` and `restore_state(state)` declares no attributes: these methods decide what is saved.
 
     Args:
       *state: attributes that are saved and restored.
-      rebuilt: attributes that its constructor makes, such as settings, callbacks and other parts.
+      rebuilt: attributes that the constructor makes, such as settings, callbacks and other parts.
       steps: methods that saved events may refer to.
 
     Returns:
       The decorator.
 
     Raises:
-      TypeError: if a step is no method of the class, or the attributes are not those of its `__slots__`.
+      TypeError: if a step is not a method of the class, or the attributes differ from its `__slots__`.
 
     Example:
       >>> @register_part("count", rebuilt=("limit",))
@@ -89,25 +90,26 @@ def register_part(*state: str, rebuilt: Sequence[str] = (), steps: Sequence[str]
       ...     def __init__(self, limit):
       ...         self.limit = limit
       ...         self.count = 0
-      >>> part_of(Counter).state
+      >>> PARTS[Counter].state
       ('count',)
     """
 
     def register(cls: C) -> C:
         for step in steps:
             if not isinstance(vars(cls).get(step), types.FunctionType):
-                raise TypeError(f"{full_name(cls)} has no method {step!r}")
+                raise TypeError(f"{full_name(cls)} lacks the method {step!r}")
         slots = _slots(cls)
         if slots is not None and set(slots) != {*state, *rebuilt}:
-            raise TypeError(f"{full_name(cls)}: {sorted({*slots} ^ {*state, *rebuilt})} in its __slots__ or here alone")
-        _PARTS[cls] = Part(state, tuple(rebuilt), tuple(steps))
+            differing = sorted({*slots} ^ {*state, *rebuilt})
+            raise TypeError(f"{full_name(cls)}: name {differing} both in __slots__ and in register_part, or in neither")
+        PARTS[cls] = Part(state, tuple(rebuilt), tuple(steps))
         return cls
 
     return register
 
 
 def full_name(cls: type[Any]) -> str:
-    """The name under which a class is known.
+    """Returns the name by which checkpoints refer to a class.
 
     Example:
       >>> full_name(dict)
@@ -117,56 +119,50 @@ def full_name(cls: type[Any]) -> str:
 
 
 def fields_of(cls: type[Any]) -> tuple[str, ...] | None:
-    """Names of the fields of a value's class; None if it is not known."""
-    if cls not in _FIELDS:
-        _FIELDS[cls] = _names(cls) if value_class(full_name(cls)) is cls else None
-    return _FIELDS[cls]
+    """Returns the names of the fields of a value's class, or None for any other class."""
+    if value_class(full_name(cls)) is not cls:
+        return None
+    return _FIELDS[cls] if cls in _FIELDS else _names(cls)
 
 
 def value_class(name: str) -> type[Any] | None:
-    """The class of values that is known under a name, or None. Nothing is imported, and no code is run."""
+    """Returns the class of values with this name, or None. It imports nothing, and runs no code."""
     if name in _VALUES:
         return _VALUES[name]
     module, _, last = name.rpartition(".")
     if module.partition(".")[0] not in NAMED_TUPLES_OF or not isinstance(sys.modules.get(module), types.ModuleType):
         return None
+    # `vars` and not `getattr`: a lazy module may import what it is asked for.
     found = vars(sys.modules[module]).get(last)
     return found if isinstance(found, type) and _is_named_tuple(found) and full_name(found) == name else None
 
 
 def error_class(name: str) -> type[Exception] | None:
-    """The class of exceptions that is known under a name: Python's own, or a registered one."""
+    """Returns the exception with this name, if it is a registered one or one of Python's own."""
     registered = _VALUES.get(name)
     if registered is not None and issubclass(registered, Exception):
         return registered
     return _ERRORS.get(name)
 
 
-def part_of(cls: type[Any]) -> Part | None:
-    """What a class of parts declares, or None if it is none."""
-    return _PARTS.get(cls)
-
-
 def parts_within(wholes: Mapping[str, Any]) -> dict[str, Any]:
-    """Parts by name, and those among what they have rebuilt: each once, named by the way that leads there.
+    """Returns parts by name, and the parts among what they have rebuilt: each once, under its shortest name.
 
     Args:
       wholes: parts by name.
 
     Raises:
-      TypeError: if one is no part.
+      TypeError: if the class of one is not registered.
     """
     for name, whole in wholes.items():
-        if type(whole) not in _PARTS:
-            raise TypeError(
-                f"{name} is a {full_name(type(whole))}, which does not say what its state is: see `register_part`"
-            )
+        if type(whole) not in PARTS:
+            raise TypeError(f"{name} is a {full_name(type(whole))}: decorate its class with register_part")
     found: dict[str, Any] = {}
     seen: set[int] = set()
-    ahead = deque(wholes.items())  # what is near comes first, so that names are short
+    ahead = deque(wholes.items())  # breadth first, so that names are short
     while ahead:
         name, value = ahead.popleft()
-        declared = _PARTS.get(type(value))
+        declared = PARTS.get(type(value))
         if declared is not None and id(value) not in seen:
             assert name not in found
             seen.add(id(value))
@@ -177,23 +173,26 @@ def parts_within(wholes: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def undeclared(value: Any, names: Sequence[str]) -> list[str]:
-    """Attributes that an object has beside these, except those that it can compute again."""
-    attributes: dict[str, Any] = getattr(value, "__dict__", {})
+def attributes(value: Any, names: Sequence[str], rebuilt: Sequence[str] = ()) -> dict[str, Any]:
+    """Returns the attributes of these names.
+
+    Raises:
+      ValueError: if one is missing, or there is any that is neither among these, nor rebuilt, nor a cached property.
+    """
     cls = type(value)
-    return [
-        name
-        for name in attributes
-        if name not in names and not isinstance(getattr(cls, name, None), functools.cached_property)
-    ]
+    for name in getattr(value, "__dict__", {}):
+        cached = isinstance(getattr(cls, name, None), functools.cached_property)
+        if name not in names and name not in rebuilt and not cached:
+            remedy = "declare it as a field, or in register_part as state or rebuilt"
+            raise ValueError(f"a {full_name(cls)} has an undeclared attribute {name!r}: {remedy}")
+    for name in names:
+        if not hasattr(value, name):
+            raise ValueError(f"a {full_name(cls)} lacks its attribute {name!r}")
+    return {name: getattr(value, name) for name in names}
 
 
 def _names(cls: type[Any]) -> tuple[str, ...]:
-    """Names of the fields, which are all there is of an instance.
-
-    Raises:
-      TypeError: if they are not known.
-    """
+    """Returns the names of a class's fields, or raises a TypeError if an instance may be more than its fields."""
     if not isinstance(cls, type):
         raise TypeError(f"register_value({cls!r}): expected a class")
     if _is_named_tuple(cls):
@@ -203,9 +202,7 @@ def _names(cls: type[Any]) -> tuple[str, ...]:
         return ("args",)
     names = tuple(f.name for f in dataclasses.fields(cls)) if dataclasses.is_dataclass(cls) else _slots(cls)
     if names is None:
-        raise TypeError(
-            f"{full_name(cls)} does not say what its fields are: make it a dataclass, @register_value above @dataclass"
-        )
+        raise TypeError(f"{full_name(cls)} has unknown fields: make it a dataclass, @register_value above @dataclass")
     try:
         object.__new__(cls)
     except TypeError as error:
@@ -219,7 +216,7 @@ def _is_named_tuple(cls: type[Any]) -> bool:
 
 
 def _slots(cls: type[Any]) -> tuple[str, ...] | None:
-    """Names of all the attributes that an instance can have; None if it can have any."""
+    """Returns the names of all attributes that an instance can have; None if it can have any."""
     if cls.__dictoffset__:
         return None
     return tuple(name for base in reversed(cls.__mro__) for name in vars(base).get("__slots__", ()))

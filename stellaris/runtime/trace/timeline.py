@@ -9,25 +9,27 @@ import numpy as np
 from stellaris.runtime.endings import ENDINGS
 from stellaris.runtime.trace.views import Events, Invocations
 
-#: Events whose values are shown as counters, and the counters' names.
+#: The events whose values are shown as counters, with the names of the counters.
 COUNTERS = {"published": "version", "staleness": "staleness"}
 
 
 def events(table: Invocations, counted: Mapping[str, Events]) -> Iterator[str]:
-    """The JSON of every event: functions are processes, containers are tracks, invocations are slices.
+    """Yields the JSON of every event: functions are processes, containers are tracks, invocations are slices.
 
     Args:
-      table: every invocation.
+      table: all invocations.
       counted: the rows of each event of `COUNTERS`.
     """
+    # Names are encoded once per function, and the rest is formatted by hand: `json.dumps` per row is much slower.
     titles: list[Mapping[str, str]] = []
     for pid, name in enumerate(table.names, start=1):
         yield json.dumps({"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": name}})
         titles.append(
             {ending: json.dumps(name if ending == "completed" else f"{name} ({ending})") for ending in ENDINGS}
         )
-    # JSON has neither NaN nor infinity: one of them would keep the whole file from opening.
+    # JSON has neither NaN nor infinity: a single one would make the whole file unreadable.
     shown = np.flatnonzero(np.isfinite(table.started) & np.isfinite(table.ended) & (table.ending >= 0))
+    # As lists, because Python's numbers are formatted faster than NumPy's, and without their type.
     rows = zip(
         table.number[shown].tolist(),
         table.function[shown].tolist(),

@@ -1,4 +1,4 @@
-"""The platform's event log: the single record that histories, bills, histograms and timelines are views of."""
+"""The event log of a platform, from which histories, bills, histograms and timelines are derived."""
 
 import os
 import struct
@@ -27,13 +27,13 @@ _TYPES = {"time": "d", "event": "i", "function": "i", "invocation": "i", "contai
 class Trace:
     """An append-only, columnar log of `(time, event, function, invocation, container, value)`.
 
-    The platform writes, in this order for an invocation, `submitted` (value: number of its first attempt), `acquired`
-    (value 1 if cold), `started`, `fetched` if it refers to the store (value: bytes), and one of `ENDINGS`; afterwards
+    For an invocation the platform writes, in this order, `submitted` (value: number of its first attempt), `acquired`
+    (value: 1 if cold), `started`, `fetched` if it refers to the store (value: bytes), and one of `ENDINGS`; afterwards
     `noticed` if the message of its completion was lost, and `redelivered` if the message came twice. For a container it
     writes `container_created`, `initialisation` (value: seconds), `container_ready` if no invocation waits for it,
     `container_lost` and `container_ended` (value: its slot). For the store it writes `published` (value: the version)
-    and `stored` (value: bytes). Systems add events of their own, such as `episode` (value: its return) and `staleness`
-    (of an applied gradient).
+    and `stored` (value: bytes). Systems add further events, such as `episode` (value: its return) and `staleness`
+    (value: that of an applied gradient).
 
     Example:
       >>> trace = Trace()
@@ -45,10 +45,11 @@ class Trace:
 
     def __init__(self) -> None:
         self._columns: tuple[array[Any], ...] = tuple(array(code) for code in _TYPES.values())
-        self._names: list[str] = []  # of events and functions, by code
+        self._names: list[str] = []  # names of events and functions, by code
         self._codes: dict[str, int] = {}
-        self._table: tuple[int, Invocations] | None = None  # the last table, and the number of rows it is of
-        #: Rows that are not in the columns yet: tuples like those of `rows`. The platform writes here.
+        self._table: tuple[int, Invocations] | None = None  # the last table, and the number of rows it was made from
+        #: Rows that are not in the columns yet, as `rows` yields them. The platform appends here directly, because it
+        #: records every event, and a method call takes longer than appending.
         self.newest: list[tuple[float, str, str, int, int, float]] = []
 
     def __len__(self) -> int:
@@ -68,16 +69,16 @@ class Trace:
 
         Args:
           time: seconds of the platform's clock.
-          event: what happened.
-          function: the function's name, or empty.
-          invocation: the invocation's number, or -1.
-          container: the container's number, or -1.
+          event: name of the event.
+          function: name of the function, or empty.
+          invocation: number of the invocation, or -1.
+          container: number of the container, or -1.
           value: a number that belongs to the event.
         """
         self.newest.append((time, event, function, invocation, container, value))
 
     def settle(self) -> None:
-        """Moves the newest rows into the columns, where a row takes a sixth of the memory."""
+        """Moves the newest rows into the columns, where a row takes one sixth of the memory."""
         if not self.newest:
             return
         columns: list[Sequence[Any]] = [*zip(*self.newest, strict=True)]
@@ -86,14 +87,14 @@ class Trace:
                 columns[i] = [*map(self._codes.__getitem__, columns[i])]
             except KeyError:  # there is a new name
                 columns[i] = [*map(self._code, columns[i])]
-        # Every column is packed before any is kept, so that a value of a wrong type leaves all of them as they were.
+        # All columns are packed before any is extended, so that a value of a wrong type leaves all of them unchanged.
         packed = [
             struct.pack(f"{len(self.newest)}{kept.typecode}", *new)
             for kept, new in zip(self._columns, columns, strict=True)
         ]
         for kept, content in zip(self._columns, packed, strict=True):
             kept.frombytes(content)
-        self.newest.clear()  # the same list: the platform holds on to it
+        self.newest.clear()  # not a new list, because the platform refers to this one
 
     def _array(self, column: int) -> NDArray:
         self.settle()
@@ -102,35 +103,35 @@ class Trace:
     # ---- snapshots ----------------------------------------------------------------------------------------------
 
     def save_state(self) -> dict[str, Any]:
-        """Its rows as columns, for a snapshot."""
+        """Returns the rows as columns, for a snapshot."""
         self.settle()
         return {"names": list(self._names), "columns": [np.array(column) for column in self._columns]}
 
     def restore_state(self, state: dict[str, Any]) -> None:
-        """Has the rows of a snapshot in the place of its own.
+        """Replaces the rows by the rows of a snapshot.
 
         Raises:
-          ValueError: if they are no columns of a trace.
+          ValueError: if the snapshot does not have the columns of a trace.
         """
         names: list[str] = list(state["names"])
         columns = state["columns"]
         kinds = [(np.dtype(kept.typecode), columns[0].shape) for kept in self._columns]
         if [(column.dtype, column.shape) for column in columns] != kinds or columns[0].ndim != 1:
-            raise ValueError("these are no columns of a trace")
+            raise ValueError("not the columns of a trace: types or lengths differ")
         if any(len(codes) and not 0 <= codes.min() <= codes.max() < len(names) for codes in columns[1:3]):
-            raise ValueError("there are rows of events, or of functions, without a name")
+            raise ValueError("not the columns of a trace: the name of an event or a function is missing")
         self._columns = tuple(
             array(kept.typecode, new.tobytes()) for kept, new in zip(self._columns, columns, strict=True)
         )
         self._names = names
         self._codes = {name: code for code, name in enumerate(names)}
         self._table = None
-        self.newest.clear()  # the same list: the platform holds on to it
+        self.newest.clear()  # not a new list, because the platform refers to this one
 
     # ---- views --------------------------------------------------------------------------------------------------
 
     def rows(self, start: int = 0) -> Iterator[tuple[float, str, str, int, int, float]]:
-        """Every row from `start` on: `(time, event, function, invocation, container, value)`."""
+        """Yields every row from `start` on: `(time, event, function, invocation, container, value)`."""
         self.settle()
         names = self._names
         columns = [column[start:] for column in self._columns]
@@ -138,28 +139,28 @@ class Trace:
             yield time, names[event], names[function], invocation, container, value
 
     def select(self, event: str, *, function: str | None = None, start: int = 0) -> Events:
-        """The rows of one event, optionally of one function, from row `start` on."""
+        """Returns the rows of one event, optionally of one function, from row `start` on."""
         rows = start + np.flatnonzero(self._array(1)[start:] == self._codes.get(event, -1))
         if function is not None:
             rows = rows[self._array(2)[rows] == self._codes.get(function, -1)]
         return Events(time=self._array(0)[rows], invocation=self._array(3)[rows], value=self._array(5)[rows])
 
     def containers(self, event: str, function: str) -> dict[int, float]:
-        """When an event last happened to each of a function's containers, by the container's number."""
+        """Returns the last time of an event for each of a function's containers, by the container's number."""
         rows = self._array(1) == self._codes.get(event, -1)
         rows &= self._array(2) == self._codes.get(function, -1)
         return dict(zip(self._array(4)[rows].tolist(), self._array(0)[rows].tolist(), strict=True))
 
     def functions(self) -> tuple[str, ...]:
-        """Names of the functions that were invoked, in order of first appearance."""
+        """Returns the names of the invoked functions, in order of first appearance."""
         invoked = self._array(3) >= 0
         codes, first = np.unique(self._array(2)[invoked], return_index=True)
         return tuple(self._names[code] for code in codes[np.argsort(first)])
 
     def invocations(self) -> Invocations:
-        """Every invocation: when it was submitted, got its container, started and ended, and how.
+        """Returns the table of all invocations: their times, containers and endings.
 
-        Until a row is added, every call returns the same table; its arrays cannot be written to.
+        Every call returns the same table until a row is added. Its arrays cannot be written to.
         """
         if self._table is None or self._table[0] != len(self):
             columns = {name: self._array(i) for i, name in enumerate(_TYPES)}
@@ -171,7 +172,7 @@ class Trace:
     # ---- other forms --------------------------------------------------------------------------------------------
 
     def to_dataframe(self) -> "pd.DataFrame":
-        """The whole log, one row per event, in order (needs pandas)."""
+        """Returns the whole log, one row per event, in order (needs pandas)."""
         with needs("a trace's table"):
             import pandas as pd
 
@@ -190,16 +191,17 @@ class Trace:
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the whole log, to be read again with `Trace.load`.
+        """Writes the whole log to a file that `Trace.load` reads.
 
         Args:
-          path: of a `.parquet` file (needs pyarrow), or a `.csv` or `.csv.gz` file; written whole or not at all.
+          path: path of a `.parquet` file (needs pyarrow), or of a `.csv` or `.csv.gz` file. It is written atomically.
 
         Raises:
-          ModuleNotFoundError: without pandas, or pyarrow for a `.parquet` file.
-          ValueError: if the name ends in none of these.
+          ModuleNotFoundError: without pandas, or without pyarrow for a `.parquet` file.
+          ValueError: if the name has another ending.
         """
         kind = _kind(path)
+        # Imported before the table is made, which may take long.
         if kind == "parquet":
             with needs(os.fspath(path)):
                 import pyarrow  # noqa: F401
@@ -215,15 +217,15 @@ class Trace:
         """Reads a log that `save` wrote.
 
         Args:
-          path: of the file.
+          path: path of the file.
 
         Returns:
-          The trace, bit for bit.
+          The trace, bit for bit as it was saved.
 
         Raises:
-          ModuleNotFoundError: as `save`.
-          ValueError: if the name ends in neither `.parquet`, `.csv` nor `.csv.gz`, the file cannot be read as such,
-            columns are missing, or a row is damaged or cut off; names the file.
+          ModuleNotFoundError: as for `save`.
+          ValueError: if the name ends in neither `.parquet`, `.csv` nor `.csv.gz`, the file cannot be read, columns are
+            missing, or a row is damaged or truncated; the error names the file.
         """
         kind = _kind(path)
         with needs(os.fspath(path)):
@@ -231,25 +233,26 @@ class Trace:
 
             if kind == "parquet":
                 import pyarrow  # noqa: F401
-        with open(path, "rb") as file:  # errors of opening it are the system's own
+        with open(path, "rb") as file:  # outside the `try`: a missing file is an OSError and not damaged
             try:
                 if kind == "parquet":
                     frame = pd.read_parquet(file)
                 else:
-                    # As text: a function's name may look like a number, and pandas' own reading of numbers may round.
+                    # As text, because a function's name may look like a number, and pandas may round numbers.
                     compression: Literal["gzip"] | None = "gzip" if kind == "csv.gz" else None
                     frame = pd.read_csv(file, dtype=str, keep_default_na=False, compression=compression)
             except MemoryError:
                 raise
-            except Exception as error:  # of pandas, pyarrow, gzip or zlib
+            except Exception as error:  # errors of pandas, pyarrow, gzip and zlib share no base class
                 raise ValueError(
-                    f"{os.fspath(path)} is no trace, or damaged: {type(error).__name__}: {error}"
+                    f"{os.fspath(path)} is not a trace, or damaged: {type(error).__name__}: {error}"
                 ) from error
+            # A number cut off in its middle is still a number. The other formats notice a missing end by themselves.
             if kind == "csv" and _unended(file):
                 raise ValueError(f"{os.fspath(path)} is damaged or cut off: its last row does not end")
         missing = [name for name in _TYPES if name not in frame]
         if missing:
-            raise ValueError(f"{os.fspath(path)} is no trace: it has no column {', '.join(missing)}")
+            raise ValueError(f"{os.fspath(path)} is not a trace: columns are missing: {', '.join(missing)}")
         trace = cls()
         for name, kept in (("event", trace._columns[1]), ("function", trace._columns[2])):
             if frame[name].isna().any():
@@ -261,7 +264,7 @@ class Trace:
             column = trace._columns[place]
             values = (frame[name].replace("", "nan") if kind != "parquet" else frame[name]).to_numpy()
             try:
-                with np.errstate(invalid="ignore"):
+                with np.errstate(invalid="ignore"):  # a value that does not fit is found by the comparison below
                     numbers = values.astype(np.dtype(column.typecode))
                 if kind == "parquet" and not np.array_equal(numbers, values, equal_nan=column.typecode == "d"):
                     raise ValueError(f"a value of {values.dtype} does not fit into {numbers.dtype}")
@@ -273,11 +276,11 @@ class Trace:
     def to_chrome(self, path: str | os.PathLike[str]) -> None:
         """Writes the timeline in Chrome's trace format, which opens in Perfetto (ui.perfetto.dev).
 
-        Functions are processes, containers are tracks, invocations are slices (`cold start` apart); published
-        versions and the staleness of applied gradients are counters.
+        Functions are processes, containers are tracks, invocations are slices (a cold start is a separate one).
+        Published versions and the staleness of applied gradients are counters.
 
         Args:
-          path: of the JSON file; written whole or not at all.
+          path: path of the JSON file, which is written atomically.
         """
         with atomic_write(path) as file:
             file.write('{"displayTimeUnit":"ms","traceEvents":[\n')
@@ -297,7 +300,7 @@ class Trace:
 
 
 def _unended(file: BinaryIO) -> bool:
-    """Whether a text file does not end with a line's end."""
+    """Whether the last line of a text file is incomplete."""
     file.seek(-1, os.SEEK_END)
     return file.read() != b"\n"
 
@@ -306,4 +309,4 @@ def _kind(path: str | os.PathLike[str]) -> str:
     for kind in ("parquet", "csv.gz", "csv"):
         if os.fspath(path).endswith(f".{kind}"):
             return kind
-    raise ValueError(f"path={os.fspath(path)!r}: a trace is a .parquet, .csv or .csv.gz file")
+    raise ValueError(f"path={os.fspath(path)!r}: a trace is a .parquet, .csv or .csv.gz file; use one of these endings")

@@ -1,4 +1,4 @@
-"""Views of a trace, as columns."""
+"""Views of a trace: the rows of one event, and the table of invocations, as columns."""
 
 import math
 from collections.abc import Mapping
@@ -19,31 +19,31 @@ class Events(NamedTuple):
 
 
 class Invocations(NamedTuple):
-    """Every invocation of a trace, in order of their numbers: arrays `[n]`, with NaN for what has not happened."""
+    """The invocations of a trace, in order of their numbers: arrays `[n]`, with NaN for times that are not known."""
 
     number: NDArray  #: int64.
     function: NDArray  #: int32: index into `names`.
-    key: NDArray  #: int64: number of its first attempt.
+    key: NDArray  #: int64: number of the first attempt.
     submitted: NDArray  #: seconds.
-    acquired: NDArray  #: seconds: when it got a container.
+    acquired: NDArray  #: seconds: time at which it got a container.
     cold: NDArray  #: bool: whether that container was new.
     started: NDArray  #: seconds.
     ended: NDArray  #: seconds.
-    ending: NDArray  #: int8: index into `ENDINGS`, or -1 while it is pending or runs.
-    container: NDArray  #: int64, or -1.
-    names: tuple[str, ...]  #: of the functions.
+    ending: NDArray  #: int8: index into `ENDINGS`, or -1 if it has not ended.
+    container: NDArray  #: int64: number of the container, or -1.
+    names: tuple[str, ...]  #: names of the functions.
 
 
 def invocations_of(columns: Mapping[str, NDArray], codes: Mapping[str, int], functions: tuple[str, ...]) -> Invocations:
-    """The table of all invocations.
+    """Makes the table of all invocations.
 
     Args:
-      columns: of a trace, `[rows]` each: time, event, function, invocation, container, value.
-      codes: of the events and functions in these columns, by name.
+      columns: the columns of a trace, `[rows]` each: time, event, function, invocation, container, value.
+      codes: the codes of events and functions in these columns, by name.
       functions: names of the functions that were invoked.
 
     Returns:
-      The table; if an event happened to an invocation more than once, the last time counts.
+      The table. If an event happened to an invocation more than once, the last time counts.
     """
     time = columns["time"]
     number = columns["invocation"]
@@ -75,6 +75,7 @@ def invocations_of(columns: Mapping[str, NDArray], codes: Mapping[str, int], fun
         at = rows(name)
         times["ended"][number[at]] = time[at]
         ending[number[at]] = code
+    # Numbers may be missing: a call that was cancelled before its instant is not in the trace.
     there = np.flatnonzero(function >= 0)
     return Invocations(
         number=there,

@@ -52,7 +52,7 @@ def test_every_architecture_has_the_functions_that_it_needs() -> None:
     for row in preset.contenders:
         assert set(row.system.functions) == set(row.functions)
         on_demand = {name for name, spec in row.functions.items() if spec.cold_start != Constant(0.0)}
-        assert on_demand == set(row.system.serverless)  # type: ignore[attr-defined]
+        assert on_demand == set(row.system.serverless)
         demo, by_use = row.prices
         assert bool(by_use.functions) == bool(on_demand)
         assert bool(demo.machines)

@@ -17,7 +17,7 @@ def test_a_function_and_a_machine_of_one_name():
 @pytest.mark.parametrize("make", [lambda price: Rate(per_second=price), lambda price: Machine(per_second=price)])
 def test_prices_that_are_none(make, price):
     """Neither functions nor machines pay."""
-    with pytest.raises(ValueError, match=f"per_second={price}: a price is finite and not negative"):
+    with pytest.raises(ValueError, match=f"per_second={price}: a price must be finite and not negative"):
         make(price)
 
 
@@ -27,7 +27,7 @@ def test_prices_that_are_none(make, price):
 @pytest.mark.parametrize("price", [-1.0, math.inf, math.nan])
 def test_rates_that_are_none(name, price):
     """Neither negative nor without end."""
-    with pytest.raises(ValueError, match=f"{name}={price}: a price is finite and not negative"):
+    with pytest.raises(ValueError, match=f"{name}={price}: a price must be finite and not negative"):
         Rate(**{name: price})
 
 

@@ -47,10 +47,19 @@ def test_machines_by_the_hour():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: rate("gcp"), "service='gcp': there are the rates of aws_lambda, aws_lambda_provisioned, azure_aci"),
-        (lambda: rate("aws_ec2"), "service='aws_ec2': there are the rates of"),
-        (lambda: machine("aws_lambda", "x"), "provider='aws_lambda': there are the machines of aws_ec2, azure_vm"),
-        (lambda: machine("azure_vm", "p3.2xlarge"), "kind='p3.2xlarge': of azure_vm there are Standard_NC6s_v3"),
+        (
+            lambda: rate("gcp"),
+            "service='gcp' has no rates: choose one of aws_lambda, aws_lambda_provisioned, azure_aci",
+        ),
+        (lambda: rate("aws_ec2"), "service='aws_ec2' has no rates: choose one of"),
+        (
+            lambda: machine("aws_lambda", "x"),
+            "provider='aws_lambda' rents no machines: choose one of aws_ec2, azure_vm",
+        ),
+        (
+            lambda: machine("azure_vm", "p3.2xlarge"),
+            "kind='p3.2xlarge' is unknown at azure_vm: choose one of Standard_NC6s_v3",
+        ),
     ],
 )
 def test_prices_that_nobody_looked_up(call, message):

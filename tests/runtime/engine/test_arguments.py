@@ -13,7 +13,7 @@ SPEC = FunctionSpec(Constant(0.01))
 def test_what_is_of_unknown_size_is_refused():
     """At `invoke`: it would be carried for nothing. Where bytes cost no time, nobody asks."""
     with deploy(0.0, transfer=Transfer(Constant(0.0), bandwidth=100.0)) as platform:
-        with pytest.raises(ValueError, match=r"function 'f' has Transfer.*say how many bytes its program returns"):
+        with pytest.raises(ValueError, match=r"function 'f' has Transfer.*declare how many bytes its program returns"):
             platform.invoke("f", nothing, np.zeros(3))
         with pytest.raises(TypeError, match=r"function 'f' has Transfer.* a object is of unknown size"):
             platform.invoke("f", Function(nothing, upload=0), [np.zeros(3), object()])

@@ -43,7 +43,7 @@ def test_a_standstill_is_an_error(monkeypatch, limit):
             platform.invoke("f", nothing, unknown)
             assert platform.next_completion().finished == 0.0
         platform.invoke("f", nothing, unknown)
-        with pytest.raises(RuntimeError, match=f"more than {limit} events at 0.0 s: invocations that cost no time"):
+        with pytest.raises(RuntimeError, match=f"more than {limit} events at 0.0 s: invocations that take no time"):
             platform.next_completion()
 
 

@@ -232,8 +232,8 @@ def test_every_kind_has_a_stream_of_its_own():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Faults(lose=1.5), r"lose=1\.5 is no probability"),
-        (lambda: Faults(throttle=math.nan), r"throttle=nan is no probability"),
+        (lambda: Faults(lose=1.5), r"lose=1\.5 is not a probability"),
+        (lambda: Faults(throttle=math.nan), r"throttle=nan is not a probability"),
         (lambda: Faults(at={3: ("explode",)}), r"at=\{3: \('explode',\)\}: give a sequence of throttle, crash_before"),
         (lambda: Faults(at={3: "lose"}), r"at=\{3: 'lose'\}: give a sequence"),
         (lambda: Faults(lose_containers_at=(-1.0,)), r"lose_containers_at=\(-1\.0,\)"),

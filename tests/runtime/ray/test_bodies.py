@@ -15,13 +15,14 @@ import ray
 
 from stellaris.runtime import Function, FunctionError, FunctionSpec, RayPlatform, Resources, Retry
 from stellaris.runtime.delays import Measured
+from stellaris.runtime.engine.bodies import ContainerLostError
 from stellaris.runtime.engine.calls import Call, Container
 from stellaris.runtime.engine.clock import WallClock
 from stellaris.runtime.engine.containers import Pool
 from stellaris.runtime.ray.bodies import RayBodies
 from stellaris.runtime.ray.container import Returned
 from stellaris.runtime.ray.packing import LARGE, Packer
-from stellaris.runtime.simulated.bodies import ContainerLostError
+from stellaris.runtime.ray.session import Session
 from stellaris.systems.deliveries import Deliveries
 from tests.runtime.helpers import happened, rows
 from tests.runtime.ray.processes import gone, kill
@@ -112,7 +113,7 @@ def test_what_cannot_be_sent_or_raises_fails_the_call_by_name() -> None:
         for argument, error, message in (
             ("raises", KeyError, "raises"),
             ("exits", SystemExit, "3"),
-            ("returns a lock", TypeError, "what function 'f' returns cannot go to another process: it is <unlocked"),
+            ("returns a lock", TypeError, "the result of function 'f' cannot go to another process: it is <unlocked"),
             (lock, TypeError, "an argument of function 'f' cannot go to another process: 0 is <unlocked"),
         ):
             with pytest.raises(FunctionError, match=r"function 'f', invocation \d \(attempt 1\) failed") as failure:
@@ -191,7 +192,7 @@ def called() -> tuple[RayBodies, Call]:
     """A call that nobody has sent yet, and who is to do it."""
     pool = Pool("f", FunctionSpec(Measured()), seed=0)
     call = Call(0, "f", None, 1, 0, 0.0, Function(pid), (), 1.0, 0, pool, None)
-    return RayBodies((), seed=0, clock=WallClock()), call
+    return RayBodies((), seed=0, clock=WallClock(), session=Session()), call
 
 
 def _lost(reference) -> None:
@@ -241,7 +242,7 @@ def test_arguments_for_which_rays_store_has_no_room_are_a_crash(monkeypatch: pyt
     value, error = bodies.finish(call)
     assert value is None
     assert isinstance(error, ContainerLostError)
-    assert "no room for its arguments: it is full" in str(error).replace("\n", " ")
+    assert "lacks room for its arguments: it is full" in str(error).replace("\n", " ")
 
 
 def test_what_takes_too_long_is_given_up_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -137,7 +137,7 @@ def test_a_result_that_cannot_be_sent_fails_the_call_by_name() -> None:
     returned = run(Process("sampler", number=0, slot=0, seed=0), program)
     assert returned.value is None
     assert isinstance(returned.error, TypeError)
-    assert "what function 'sampler' returns cannot go to another process: lock is <unlocked" in str(returned.error)
+    assert "the result of function 'sampler' cannot go to another process: lock is <unlocked" in str(returned.error)
 
 
 def test_arguments_that_cannot_be_unpacked_fail_the_call() -> None:

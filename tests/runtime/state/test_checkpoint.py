@@ -1,15 +1,13 @@
-"""A folder of checkpoints: what it is called, which is the newest, how many stay."""
+"""A folder of checkpoints: a platform and its user's state continue where they were saved."""
 
 import json
 import os
 from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -33,58 +31,11 @@ from stellaris.runtime import (
     Versioned,
     register_value,
 )
-from stellaris.runtime.delays import Constant, Exponential, Gamma
+from stellaris.runtime.delays import Exponential, Gamma
 from stellaris.runtime.endings import RETRIABLE
-from stellaris.runtime.state.registry import part_of, parts_within
+from stellaris.runtime.state.registry import PARTS, parts_within
 
 SHEET = PriceSheet("demo", {"f": Rate(per_second=0.1, cold=True), "g": Rate(per_request=0.2)})
-
-
-def platform() -> SimulatedPlatform:
-    """One on which something has happened."""
-    fresh = SimulatedPlatform({"f": FunctionSpec(Constant(1.0))}, threads=1)
-    fresh.invoke("f", bool)
-    return fresh
-
-
-GIVEN = {"program": bool}
-
-
-@pytest.fixture
-def two(tmp_path: Path) -> Iterator[Checkpoints]:
-    """A folder with two checkpoints."""
-    with platform() as p:
-        folder = Checkpoints(tmp_path / "run")
-        for step in (3, 4):
-            folder.save(step, p, {"step": step, "array": np.arange(50)}, externals=GIVEN)
-        yield folder
-
-
-def load(of: Checkpoints) -> int:
-    """The step that is loaded into a fresh platform."""
-    with SimulatedPlatform({"f": FunctionSpec(Constant(1.0))}, threads=1) as fresh:
-        step: int = of.load(fresh, externals=GIVEN)["step"]
-        return step
-
-
-def test_whole_ones_are_loaded_without_a_word(two: Checkpoints) -> None:
-    """The newest; warnings are errors here."""
-    assert load(two) == two.newest() == 4
-
-
-# ---- saving ---------------------------------------------------------------------------------------------------------
-
-
-def test_steps_go_up(two: Checkpoints) -> None:
-    """One that is not larger would not be the newest."""
-    with platform() as p:
-        for step in (4, 3, 0):
-            with pytest.raises(ValueError, match=rf"step={step} is not larger than 4, the newest in '.*run'"):
-                two.save(step, p, None)
-        with pytest.raises(ValueError, match="step=-1 is below 0"):
-            two.save(-1, p, None)
-        two.save(10, p, None, externals=GIVEN)
-    assert sorted(os.listdir(two.folder)) == ["10", "4"]  # 10 is above 4, and keep=2
 
 
 # ---- folders --------------------------------------------------------------------------------------------------------
@@ -96,13 +47,13 @@ def test_steps_go_up(two: Checkpoints) -> None:
         ("gs://bucket/run", r"folder='gs://bucket/run' is a URL: checkpoints are saved in a local folder"),
         ("s3://b", r"folder='s3://b' is a URL"),
         (Path("gs://bucket/run"), r"folder='gs:/bucket/run' is a URL"),
-        ("", r"folder='' names no folder"),
+        ("", r"folder='' is empty: name a folder"),
         ("{tmp}/file", r"folder='.*file': .*/file is a file"),
         ("{tmp}/file/below/it", r"folder='.*below/it': .*/file is a file"),
     ],
 )
-def test_folders_that_are_none(folder, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Said when the argument is made, not at the first checkpoint; nothing is made meanwhile."""
+def test_invalid_folders(folder, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are refused when the argument is made, not at the first checkpoint, and nothing is written."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match=message):
@@ -111,7 +62,7 @@ def test_folders_that_are_none(folder, message: str, tmp_path: Path, monkeypatch
 
 
 def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
-    """`prepare` makes it, leaves nothing, and says so if it cannot."""
+    """`prepare` makes the folder, leaves nothing in it, and raises if it cannot."""
     Checkpoints(tmp_path / "a" / "b").prepare()
     assert os.listdir(tmp_path / "a" / "b") == []
     with pytest.raises(CheckpointError, match=r"/proc/nowhere cannot be written to: "):
@@ -120,56 +71,42 @@ def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [0, -1])
 @pytest.mark.parametrize("name", ["every", "keep"])
-def test_numbers(name: str, number: int, tmp_path: Path) -> None:
-    """At least one."""
+def test_numbers_below_one(name: str, number: int, tmp_path: Path) -> None:
+    """They are refused."""
     with pytest.raises(ValueError, match=f"{name}={number} is below 1"):
         Checkpoints(tmp_path, **{name: number})
 
 
-# ---- what is saved of a platform -------------------------------------------------------------------------------------
-
-
-def double(context: Any, version: Versioned, x: Any) -> Any:
-    """A body that can be imported."""
-    context.state = (context.state or 0) + 1
-    return context.state, version.version, 2 * x["value"][:600] + version.value
+# ---- saving and loading a platform ----------------------------------------------------------------------------------
 
 
 def cold(**options: Any) -> SimulatedPlatform:
-    """One function that starts cold."""
+    """A platform with one function that starts cold."""
     return SimulatedPlatform({"f": FunctionSpec(Exponential(1.0), cold_start=Exponential(0.5))}, threads=1, **options)
 
 
 def finish(of: SimulatedPlatform) -> list[Any]:
-    """All that is left, and when."""
+    """Everything that is still to complete, and when."""
     return [(d.number, of.now, d.cold, repr(d.result())) for d in iter(of.next_completion, None)]
 
 
-@pytest.mark.parametrize("until", [0.0, 0.4, 1.0, 2.5, 30.0])
-def test_pending_invocations_are_saved(until: float, tmp_path: Path) -> None:
-    """What waits, starts and runs goes on with the same arguments, versions, containers and draws."""
-
-    def begin() -> SimulatedPlatform:
-        p = cold()
-        p.store.publish("p", np.full(600, 1.0))
-        shared = {"value": jnp.arange(2000)}
-        for i in range(12):
-            p.invoke("f", double, p.store.latest("p"), shared, at=0.25 * i)
-        p.next_completion(until=until)
-        p.store.publish("p", np.full(600, 2.0))
-        return p
-
-    folder, given = Checkpoints(tmp_path), {"double": double}
-    with begin() as p:
-        folder.save(0, p, None, externals=given)
-        expected, rows = finish(p), list(p.trace.rows())
-    with cold() as q:
-        assert folder.load(q, externals=given) is None
-        assert finish(q) == expected
-        assert list(q.trace.rows()) == rows
+def test_steps_go_up(tmp_path: Path) -> None:
+    """Otherwise a checkpoint would not be the newest. The `keep` newest ones stay."""
+    folder = Checkpoints(tmp_path / "run")
+    with cold() as p:
+        for step in (2, 3, 4):
+            folder.save(step, p, None)
+        for step in (4, 3, 0):
+            with pytest.raises(ValueError, match=rf"step={step} is not larger than 4, the newest in '.*run'"):
+                folder.save(step, p, None)
+        with pytest.raises(ValueError, match="step=-1 is below 0"):
+            folder.save(-1, p, None)
+        folder.save(10, p, None)
+    assert sorted(os.listdir(folder.folder)) == ["10", "4"]
+    assert folder.newest() == 10
 
 
-# A platform with everything: what a part of it forgot to save would show.
+# A platform with everything: state that a part forgot to save would show.
 EVERYTHING: dict[str, Any] = {
     "functions": {
         "f": FunctionSpec(
@@ -212,14 +149,14 @@ GOES_WRONG: dict[str, Any] = {
 
 
 def learn(context: Any, version: Versioned, held: tuple[Versioned, ...], extra: Any) -> Any:
-    """A body that keeps a state, and draws."""
+    """A body that keeps a state and draws random numbers."""
     context.state = [*(context.state or ()), context.number][-3:]
     drawn = float(jax.random.uniform(context.key))
     return [*context.state, version.version, *(other.version for other in held), float(np.sum(extra)), drawn]
 
 
 def seen(context: Any, version: Versioned) -> int:
-    """A body of calls that are batched."""
+    """A body whose calls are batched."""
     return version.version + context.slot
 
 
@@ -230,7 +167,7 @@ FULL = {
 
 
 def submit(p: SimulatedPlatform) -> None:
-    """Calls of both functions: now, later, ahead; of versions that are newest, fixed, lagged or held; of objects."""
+    """Calls both functions, now and later, on versions that are newest, fixed, lagged or held, and on objects."""
     store = p.store
     for i in range(3):
         store.publish("p", np.full(500, float(i)))
@@ -241,12 +178,12 @@ def submit(p: SimulatedPlatform) -> None:
         p.invoke("f", FULL["learn"], references[i % 4], store.held("p", slots=3), extra, at=0.3 * i, tag={"i": i})
         p.invoke("g", FULL["seen"], store.latest("p"), work=1.0 + i % 2)
     store.drop(thing)
-    store.put(np.zeros(3))  # which nobody drops
+    store.put(np.zeros(3))  # never dropped
     p.prewarm("f", 2, at=5.0)
 
 
 def go_on(p: SimulatedPlatform, loop: dict[str, Any], *, until: float) -> None:
-    """Handles what ends: tries again what can be, publishes and cancels now and then."""
+    """Handles completions: retries, publishes and sometimes cancels."""
     while (done := p.next_completion(until=until)) is not None:
         loop["seen"].append((done.number, done.key, p.now, done.status, repr(done.value)))
         if done.status in RETRIABLE and done.key not in loop["retries"]:
@@ -258,7 +195,7 @@ def go_on(p: SimulatedPlatform, loop: dict[str, Any], *, until: float) -> None:
 
 
 def everything(seed: int, replay: Recording | None) -> SimulatedPlatform:
-    """A platform with everything; faults are drawn, or those of a recorded run."""
+    """A platform with everything; its faults are drawn, or repeat a recorded run."""
     faults = GOES_WRONG if replay is None else {"replay": replay}
     return SimulatedPlatform(**EVERYTHING, **faults, seed=seed)
 
@@ -266,7 +203,7 @@ def everything(seed: int, replay: Recording | None) -> SimulatedPlatform:
 @pytest.mark.parametrize("replayed", [False, True])
 @pytest.mark.parametrize("until", [0.0, 1.2, 3.7, 6.1, 9.0])
 def test_a_platform_with_everything_goes_on(until: float, replayed: bool, tmp_path: Path) -> None:
-    """Saved at any instant, in the state that its user works with, it ends as the one that was never saved."""
+    """Saved at any instant, with its user's state, it ends as the one that was never saved."""
     recording = None
     if replayed:
         with everything(7, None) as recorded:
@@ -284,10 +221,10 @@ def test_a_platform_with_everything_goes_on(until: float, replayed: bool, tmp_pa
         loop: dict[str, Any] = {"seen": [], "retries": {}}
         go_on(p, loop, until=until)
         Checkpoints(tmp_path).save(0, p, loop, externals=FULL)
-        go_on(p, loop, until=30.0)  # who was saved goes on likewise
+        go_on(p, loop, until=30.0)  # the platform that was saved is unchanged
         assert loop["seen"] == whole["seen"]
     with everything(0, recording) as q:
-        q.invoke("g", FULL["seen"], 0)  # whatever it did before
+        q.invoke("g", FULL["seen"], 0)  # its earlier state is replaced
         q.bill(SHEET)
         loop = Checkpoints(tmp_path).load(q, externals=FULL)
         go_on(q, loop, until=30.0)
@@ -300,24 +237,24 @@ def test_a_platform_with_everything_goes_on(until: float, replayed: bool, tmp_pa
 
 
 def fingerprint(value: Any) -> Any:
-    """What tells whether data has changed; None for objects, which are parts or belong to the process."""
+    """A text that changes with the data; None for objects, which are parts or belong to the process."""
     if isinstance(value, bool | int | float | str | list | dict | set | deque | tuple):
         return repr(value)
     return repr(value.bit_generator.state) if isinstance(value, np.random.Generator) else None
 
 
-def test_what_is_not_saved_never_changes() -> None:
-    """What a part declares as rebuilt is as it was made, after every event: whatever changes is saved."""
+def test_rebuilt_attributes_never_change() -> None:
+    """Attributes declared as rebuilt stay as the constructor made them, after every event."""
     changed: dict[str, Any] = {}
     state = set()
 
     def rebuilt(p: SimulatedPlatform) -> dict[str, Any]:
-        declared = {name: (value, part_of(type(value))) for name, value in parts_within({"platform": p}).items()}
-        state.update(f"{type(value).__name__}.{name}" for value, of in declared.values() for name in of.state)  # type: ignore[union-attr]
+        declared = {name: (value, PARTS[type(value)]) for name, value in parts_within({"platform": p}).items()}
+        state.update(f"{type(value).__name__}.{name}" for value, of in declared.values() for name in of.state)
         return {
             f"{name}.{attribute}": fingerprint(getattr(value, attribute))
             for name, (value, of) in declared.items()
-            for attribute in of.rebuilt  # type: ignore[union-attr]
+            for attribute in of.rebuilt
             if attribute not in ("_rows", "_pools", "pools")  # the trace's newest rows; and parts, by name
         }
 
@@ -333,36 +270,8 @@ def test_what_is_not_saved_never_changes() -> None:
     assert len(state) >= 40
 
 
-def test_state_of_every_kind(tmp_path: Path) -> None:
-    """Arrays of any type and size, keys, what is shared, and objects; to the last bit."""
-    big = np.random.default_rng(0).standard_normal(5000)
-    state = {
-        "host": big,
-        "same": big,
-        "integers": np.arange(9000),
-        "flags": np.arange(5000) % 3 == 0,
-        "empty": np.zeros((0, 3), np.float32),
-        "device": jnp.arange(3000.0),
-        "small": jnp.array(1, jnp.int8),
-        "key": jax.random.split(jax.random.key(3), 2000),
-        "strings": ["a", None, (1, {"b": 2.5})],
-    }
-    with cold() as p:
-        Checkpoints(tmp_path).save(3, p, state)
-    with cold() as q:
-        loaded = Checkpoints(tmp_path).load(q)
-    for name in ("host", "integers", "flags", "empty", "device", "small"):
-        assert type(loaded[name]) is type(state[name])
-        assert loaded[name].dtype == state[name].dtype  # type: ignore[attr-defined]
-        np.testing.assert_array_equal(loaded[name], state[name])  # type: ignore[arg-type]
-    assert loaded["host"] is loaded["same"]
-    loaded["host"][0] = 7.0  # what could be written to still can
-    np.testing.assert_array_equal(jax.random.key_data(loaded["key"]), jax.random.key_data(state["key"]))  # type: ignore[arg-type]
-    assert loaded["strings"] == state["strings"]
-
-
 def test_programs_are_given_again(tmp_path: Path) -> None:
-    """By name, whole or what they are made of; one that is not is named before anything is written."""
+    """Whole or as the functions they are made of, by name; a missing one is named before anything is written."""
 
     def closure(context: Any) -> int:
         return context.number
@@ -383,7 +292,7 @@ def test_programs_are_given_again(tmp_path: Path) -> None:
             Checkpoints(tmp_path).load(q, externals=given)
     with cold() as q:
         Checkpoints(tmp_path).load(q, externals={"closure": closure})
-        assert q.next_completion().result() == 0  # type: ignore[union-attr]
+        assert q.next_completion().result() == 0
 
 
 @dataclass
@@ -396,19 +305,19 @@ class Mine:
 @register_value
 @dataclass
 class Ours:
-    """A class that somebody did."""
+    """A class that its user registered."""
 
     x: int = 0
 
 
 def remember(context: Any, own: Any) -> Any:
-    """A body whose container keeps what it is given."""
+    """A body whose container keeps its argument."""
     context.state = own
     return own
 
 
-def test_what_users_bring_is_registered(tmp_path: Path) -> None:
-    """A container's state, a tag, an argument or a result of a class of their own: named where it is, or saved."""
+def test_objects_of_a_users_class(tmp_path: Path) -> None:
+    """As container state, tag, argument or result: saved if the class is registered, else refused with its place."""
     given = {"remember": remember}
     for place, own in (
         (r"state\.mine", lambda p: {"mine": Mine()}),
@@ -420,7 +329,7 @@ def test_what_users_bring_is_registered(tmp_path: Path) -> None:
         with cold() as p:
             p.invoke("f", remember, 0)
             state = own(p)
-            with pytest.raises(CheckpointError, match=rf"^{place}: a \S+\.Mine cannot be saved: .*register its class"):
+            with pytest.raises(CheckpointError, match=rf"^{place}: a \S+\.Mine cannot be saved: .*decorate its class"):
                 Checkpoints(tmp_path / "mine").save(0, p, state, externals=given)
     with cold() as p:
         p.invoke("f", remember, Ours(1), tag=Ours(2))
@@ -434,8 +343,8 @@ def test_what_users_bring_is_registered(tmp_path: Path) -> None:
         assert (done.result(), done.tag, done.cold) == (Ours(3), Ours(4), False)
 
 
-def test_what_cannot_be_saved(tmp_path: Path) -> None:
-    """An open file, a wall clock, nothing at all: said so; what was saved before stays."""
+def test_saving_and_loading_that_fail(tmp_path: Path) -> None:
+    """An open file, another seed, a wall clock, an empty folder: an error, and the earlier checkpoint stays."""
     folder = Checkpoints(tmp_path, keep=1)
     with cold() as p:
         with pytest.raises(CheckpointError, match="holds no checkpoint"):
@@ -460,7 +369,7 @@ def test_what_cannot_be_saved(tmp_path: Path) -> None:
 
 
 def test_a_body_that_failed_is_saved_as_failed(tmp_path: Path) -> None:
-    """The error comes when the invocation would have ended."""
+    """The error is raised when the invocation would have ended."""
     for body, why in ((int, "ValueError: invalid literal"), (json.loads, "SavedError: JSONDecodeError: Expecting")):
         folder = Checkpoints(tmp_path / body.__name__)
         program = Function(lambda context, text, body=body: body(text))  # type: ignore[misc]

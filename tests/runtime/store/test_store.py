@@ -76,7 +76,7 @@ def test_held_needs_a_version_of_ones_own():
     """Nothing says which version an invocation works on, unless it refers to one."""
     store = filled(1)
     store.publish("q", 0)
-    with pytest.raises(LookupError, match=r"held\('p'\) needs a reference to 'p' beside it"):
+    with pytest.raises(LookupError, match=r"held\('p'\): pass a reference to 'p' as well"):
         start(store, store.held("p", slots=2), store.latest("q"))
 
 
@@ -105,7 +105,7 @@ def test_versions_that_are_not_there(look_up, message):
     [
         (lambda: Store(keep=0), "keep=0 is below 1"),
         (lambda: Store(keep=math.nan), "keep=nan is below 1"),
-        (lambda: Store().publish("", 1.0), "name='' is the store's own"),
+        (lambda: Store().publish("", 1.0), "name='' is reserved for objects"),
         (lambda: SimulatedPlatform({}, keep_versions=0), "keep_versions=0 is below 1"),
         (lambda: Store().lagged("p", -1), "lag=-1 is negative"),
         (lambda: Store().held("p", slots=0), "slots=0 is below 1"),

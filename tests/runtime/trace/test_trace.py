@@ -228,7 +228,7 @@ def test_a_file_that_is_no_trace(tmp_path):
     """Is named, with what it lacks."""
     path = tmp_path / "other.csv"
     path.write_text("time,event,function,value\n1,a,b,2\n")
-    with pytest.raises(ValueError, match=r"other.csv is no trace: it has no column invocation, container$"):
+    with pytest.raises(ValueError, match=r"other.csv is not a trace: columns are missing: invocation, container$"):
         Trace.load(path)
     with pytest.raises(FileNotFoundError):
         Trace.load(tmp_path / "absent.csv")
@@ -240,7 +240,7 @@ def test_a_file_that_is_no_trace(tmp_path):
 def test_a_file_that_cannot_be_read_is_named(path, content):
     """Whatever library reads it, and whatever its error."""
     path.write_bytes(content)
-    with pytest.raises(ValueError, match=rf"{path.name} is no trace"):
+    with pytest.raises(ValueError, match=rf"{path.name} is not a trace"):
         Trace.load(path)
 
 
@@ -250,7 +250,7 @@ def test_a_file_of_which_a_part_is_missing_is_named(path, share):
     recorded_run().save(path)
     content = path.read_bytes()
     path.write_bytes(content[: int(share * len(content))])
-    with pytest.raises(ValueError, match=rf"{path.name} is (no trace, or )?damaged"):
+    with pytest.raises(ValueError, match=rf"{path.name} is (not a trace, or )?damaged"):
         Trace.load(path)
 
 

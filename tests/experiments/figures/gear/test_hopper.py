@@ -267,7 +267,7 @@ def test_the_command(tiny: None, tmp_path: Path, capsys: pytest.CaptureFixture[s
         "losses.csv",
         "data.csv",
         "summary.json",
-        "hopper.png",
+        "gear_hopper.png",
     }
     played = rows(tmp_path / "played.csv")
     assert len(played) == 2 * (5 + 1 + 1 + 1)

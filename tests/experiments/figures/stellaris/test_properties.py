@@ -33,7 +33,7 @@ def result(entry: Properties, algorithm: Any = tiny.PPO_CONFIG) -> Result:
 def deployment(system: Any) -> Mapping[str, FunctionSpec]:
     """Of the functions that it needs."""
     means = {"actor": 0.001, "learner": 0.02, "parameter": 0.005, "inference": 0.001, "all_reduce": 1e-6}
-    places = {"actor": tiny.WORKLOAD.actors, "learner": getattr(system, "learners", 1)}
+    places = {"actor": tiny.WORKLOAD.actors, "learner": system.learners}
     return {
         name: FunctionSpec(
             LogNormal(means[name], 0.5),

@@ -1,4 +1,4 @@
-"""Fixtures of the simulated platform's tests."""
+"""Fixtures of the platforms' tests."""
 
 import threading
 from collections.abc import Callable, Iterator
