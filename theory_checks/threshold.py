@@ -268,7 +268,7 @@ _CLAIMS = (
     Claim("wait", "arrivals until a gradient is applied <= N - 1"),
     Claim("length", "gradients in the queue <= N"),
     Claim("mean of a group that is not full", "mean staleness <= beta_k"),
-    Claim("the library's account", "size and total staleness of what is applied", equality=True),
+    Claim("the library's account", "size and total staleness of the applied group", equality=True),
 )
 THEOREMS = (
     Theorem(

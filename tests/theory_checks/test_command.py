@@ -110,7 +110,7 @@ def test_pictures_and_findings(capsys, tmp_path):
         (["--replay", "good"], "--replay 'good'"),
         (["--replay", "good/nobody/1"], "family 'nobody'"),
         (["--replay", "good/of [0, 1)/1/never"], "claim 'never'"),
-        (["--replay", "still/of [0, 1)/1/squares / all"], "no adversary"),
+        (["--replay", "still/of [0, 1)/1/squares / all"], "without an adversary"),
     ],
 )
 def test_nonsense(capsys, arguments, said):
