@@ -14,6 +14,7 @@ from stellaris._core.extras import EXTRAS, needs
 HEAVY = ("chex", "flax", "envpool", "gymnasium", "mujoco", "pandas", "matplotlib", "rich", "h5py", "safetensors")
 
 
+@pytest.mark.slow
 def test_heavy_packages_are_imported_where_they_are_used() -> None:
     """Pure functions, platform and systems need jax, optax, jaxtyping and numpy; environments, networks, files more."""
     code = f"import stellaris.replay, sys; print([name for name in {HEAVY} if name in sys.modules])"
@@ -97,6 +98,7 @@ def test_a_package_of_no_extra_is_not_explained() -> None:
         import no_such_package  # noqa: F401
 
 
+@pytest.mark.slow
 def test_without_envpool_names_are_gymnasiums() -> None:
     """A system trains; a name that only EnvPool knows says that it is missing, and how to install it."""
     code = """
@@ -130,6 +132,7 @@ said(lambda: envs.make(configure("Pong-v5", stack_num=3), slots=1))
     assert pool == "EnvPool's Pong-v5 needs envpool: pip install 'stellaris[experiments]'"
 
 
+@pytest.mark.slow
 def test_what_is_missing_is_named_with_its_extra(tmp_path: Path) -> None:
     """By whoever needs it; nothing is written."""
     code = f"""
@@ -161,6 +164,7 @@ print(os.listdir("{tmp_path}"))
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("package", ["rich", "matplotlib"])
 def test_the_command_line_says_what_is_missing(package: str) -> None:
     """In one line on stderr, and the status of a usage that is impossible."""

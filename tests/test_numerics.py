@@ -47,6 +47,8 @@ from stellaris import (
     vtrace,
 )
 
+pytestmark = pytest.mark.slow
+
 # Each function of arrays alone, and what they are: x log-ratios, p log-probabilities, a advantages, c caps, r rewards,
 # d discounts, v values with a row more, w values without, k divergences, X log-ratios of three policies.
 FUNCTIONS = {

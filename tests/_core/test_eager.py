@@ -295,6 +295,7 @@ MASKED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MASKED)
 def test_masks_are_bools_or_numbers(name, monkeypatch):
     """A number is False where it is 0, as in trainers of language models: results have the same values and types."""
@@ -307,6 +308,7 @@ def test_masks_are_bools_or_numbers(name, monkeypatch):
         assert [y.dtype for y in jax.tree.leaves(got)] == [y.dtype for y in jax.tree.leaves(expected)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CALLS)
 def test_within_shard_map(name, monkeypatch):
     """All arrays, or some, differ between the devices: the types fit, as JAX checks by default."""
@@ -354,6 +356,7 @@ def test_compilations_are_counted(compilations):
         assert len(compilations) >= count
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CALLS)
 def test_compiles_once(name, compilations):
     """New arrays of the same shapes are no reason to compile; neither types nor ranks are promoted without a word."""
@@ -364,6 +367,7 @@ def test_compiles_once(name, compilations):
     assert not compilations
 
 
+@pytest.mark.slow
 def test_nothing_grows():
     """Neither objects nor arrays are left behind by calls of any function."""
 

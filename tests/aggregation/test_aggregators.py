@@ -176,6 +176,7 @@ def test_smoothness_one_is_one_over_staleness_and_infinity_ignores_it(smoothness
         close(update.gradient, gradient(1), 1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in CASES if CASES[name].model().capacity >= 3])
 def test_without_staleness_it_is_synchronous(name):
     """Fresh gradients weigh exactly 1, by every weight: the same update, bit for bit, as synchronous descent's."""

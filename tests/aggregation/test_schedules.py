@@ -150,6 +150,7 @@ def modelled(name, random, steps):
     return schedule, seen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [name for name in CASES if name not in ("fully asynchronous, capacity 1", "no threshold")]
 )

@@ -43,6 +43,7 @@ def networks(discrete):
     return params, {"flax": network.apply, "bare": functools.partial(bare, discrete=discrete), "own": own}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("compiled_in_haste")
 @pytest.mark.parametrize(
     ("algorithm", "discrete"),

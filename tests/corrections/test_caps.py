@@ -95,6 +95,7 @@ def test_cap_properties(values, order):
     np.testing.assert_array_equal(truncate_ratio(ratio, jnp.full(4, cap)), np.minimum(ratio, cap))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("peers", "rho"), [("none", 1.0), ("own", 1.0), ("own", 3.0), ("others", math.inf)])
 def test_reduces_to_the_plain_ratio(peers, rho):
     """With one policy held, or rho = inf, ratio and gradient are the untruncated ones, bit for bit."""
@@ -125,6 +126,7 @@ def test_extremes_are_finite():
     np.testing.assert_allclose(cap, [math.exp(30), 1.0, 1.0, 1.0], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_transformations_and_dtypes():
     """jit, vmap over samples, NumPy's arrays and float64 agree."""
     logs = log_ratios(3, (7,))

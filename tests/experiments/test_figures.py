@@ -23,6 +23,8 @@ from stellaris.runtime.delays import Empirical
 from stellaris.scheduling import Fixed, Learned, Stepped
 from stellaris.systems import Workload
 
+pytestmark = pytest.mark.slow
+
 #: Actors of MinionsRL's, at most.
 MOST = 4
 

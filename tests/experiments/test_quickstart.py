@@ -43,6 +43,7 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.mark.slow
 def test_the_same_seed_writes_the_same_bytes(first: Path, tmp_path: Path) -> None:
     """With one thread as with two, while another process loads the machine."""
     load = subprocess.Popen([sys.executable, "-c", "while True: pass"])
@@ -82,6 +83,7 @@ def test_what_it_writes(first: Path) -> None:
     assert stellaris["cost_pay_per_use"] < stellaris["cost_demo"] == pytest.approx(synchronous["cost_demo"])
 
 
+@pytest.mark.slow
 def test_the_paper_preset(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It says which preset it is; actors are round-based."""
     assert quickstart(tmp_path, "--preset", "paper", "--seeds", "1") == 0
@@ -146,6 +148,7 @@ def test_help_explains_every_option(capsys: pytest.CaptureFixture[str]) -> None:
         assert option in text
 
 
+@pytest.mark.slow
 def test_a_failing_body_keeps_what_was_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -172,6 +175,7 @@ def test_a_failing_body_keeps_what_was_done(
     assert set(histories(tmp_path)) == {"history_stellaris_0.csv", "history_synchronous_0.csv"}
 
 
+@pytest.mark.slow
 def test_an_interruption_ends_cleanly_and_soon(tmp_path: Path) -> None:
     """SIGTERM in the middle of a run, and Ctrl-C besides: what there is gets written, whole, within seconds."""
     # A test that runs in the background inherits an ignored SIGINT; a user at a terminal does not.
@@ -248,6 +252,7 @@ def check_that_it_holds_one_run(out: Path, env: str, seeds: int, status: str = "
     }
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("made")
 def test_another_run_takes_the_place_of_the_first(tmp_path: Path) -> None:
     """CartPole with two seeds, the same again, then Pendulum with one: nothing of CartPole's stays."""

@@ -50,6 +50,7 @@ def alike(cell: Cell) -> Cell:
     return replace(cell, contender=replace(cell.contender, system=system), evaluation=None, replay=None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STUDIES)
 def test_every_run_makes_an_update(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Or what is run very small, to see that it works, shows nothing."""

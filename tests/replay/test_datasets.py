@@ -111,6 +111,7 @@ SPEC = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("capacity", [3, 8])
 @pytest.mark.parametrize("kind", ["minari", "d4rl"])
 def test_straight_into_a_table(tmp_path, kind, capacity):

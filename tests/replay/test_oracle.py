@@ -234,6 +234,7 @@ def test_tables_agree():
     run_state_machine_as_test(Machine, settings=LIMITS)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 def test_tables_agree_with_64_bits_enabled():
     """And a column that has as many."""

@@ -178,6 +178,7 @@ def test_an_empty_table_is_a_fault(by, replace, weights):
             check(chosen)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("by", "replace"), EVERY)
 def test_too_few_are_a_fault(four, by, replace):
     """Of four trajectories, three of which have a weight: five by any rule that gives none twice, or four by weight."""

@@ -86,6 +86,7 @@ def test_the_lowest_make_room():
     assert table.columns["reward"][:, 0].tolist() == [1, 2, 3, 0, 0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dtype", "shape"),
     [("float32", (2,)), ("float64", (2,)), ("bfloat16", ()), ("uint8", (4, 4, 2)), ("int32", ()), ("bool", (1,))],

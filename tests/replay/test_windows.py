@@ -89,6 +89,7 @@ def test_every_pattern_of_returns_to_go():
     assert_by_hand(batch, columns, ROWS, STEPS, RETURN_TO_GO)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dtype", "shape", "value"),
     [("float64", (2,), 0.1), ("uint8", (4, 3), 255), ("int32", (), -3), ("bool", (2,), True), ("float32", (1, 2), 0)],
@@ -112,6 +113,7 @@ def test_one_step_for_all():
         assert_by_hand(gather(table, chosen([2, 0, 1]), windows, step=step), columns, [2, 0, 1], [1] * 3, windows)
 
 
+@pytest.mark.slow
 def test_within_the_callers_own_scan():
     """Insert, select, a random step, gather: as one program, of which each round is what calls give."""
     windows = {"x": Window("x", 3, offset=-1, pad="head"), "to go": Window("x", 2, return_to_go=0.5)}
@@ -200,6 +202,7 @@ def test_returns_to_go_keep_their_dtype(dtype):
     assert return_to_go(jnp.ones((2, 3), dtype), jnp.array([3, 3]), discount=0.5).dtype == dtype
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_returns_to_go_are_summed_in_full(dtype):
     """Five thousand rewards of 1, rounded once: a narrow sum would stand still at 256 or 2,048."""

@@ -23,6 +23,7 @@ class TestWallTime(PlatformContract):
         return SimulatedPlatform(functions, clock="wall")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ray_on_this_machine")
 class TestCluster(PlatformContract):
     """The platform on a Ray cluster."""

@@ -178,6 +178,7 @@ def test_it_learns_what_is_best() -> None:
     assert away(learned) < 0.9
 
 
+@pytest.mark.slow
 def test_the_same_seed_learns_the_same() -> None:
     """Bit for bit; another one plays other runs, and so learns something else."""
     one, again, other = (train_scheduler(START, Made(), EASY, episodes=6, seed=seed) for seed in (3, 3, 4))
@@ -197,6 +198,7 @@ def test_rewards_are_of_one_size() -> None:
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(learned.params))
 
 
+@pytest.mark.slow
 def test_who_is_told_what() -> None:
     """Runs count on from the seed, under one version together; the last of them may be fewer."""
     made = Made()
@@ -241,6 +243,7 @@ START_OPTIMIZER = SCHEDULER_PPO.optimizer().init(START.params)
 PPO_ONCE = replace(SCHEDULER_PPO, epochs=1)
 
 
+@pytest.mark.slow
 def test_what_is_padded_changes_nothing() -> None:
     """Runs of three and five rounds learn the same in arrays of five and of eight; whatever is in the rest."""
     policy: Policy = policy_for(MOST)

@@ -93,6 +93,7 @@ def assert_same(one: Result, other: Result) -> None:
     assert one.bill == other.bill
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_a_resumed_run_is_the_unbroken_one(name: str, tmp_path: Path) -> None:
     """Broken off twice, between checkpoints; with cold starts, stale gradients, crashes and lost messages."""
@@ -107,6 +108,7 @@ def test_a_resumed_run_is_the_unbroken_one(name: str, tmp_path: Path) -> None:
     assert seen == list(whole.history[-len(seen) :])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("system", "actors"),
     [
@@ -288,6 +290,7 @@ class Linear:
         return logits, value[..., 0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["stellaris", "synchronous"])
 def test_networks_of_a_librarys_classes_are_resumed(name: str, tmp_path: Path) -> None:
     """Their structure is what `init` gives; parameters, moments and queued gradients are saved leaf by leaf."""
@@ -316,6 +319,7 @@ def received(reports: Connection) -> list[Any]:
     return seen
 
 
+@pytest.mark.slow
 def test_killed_at_random_moments(tmp_path: Path) -> None:
     """Twenty times, each time resumed: every checkpoint can be read, and the end is the unbroken run's."""
     whole = run(SYSTEMS["synchronous"], tmp_path / "whole", every=1)

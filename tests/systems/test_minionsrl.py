@@ -117,6 +117,7 @@ def test_a_fragment_in_pieces_is_waited_for_as_one() -> None:
 # ---- what a round is -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SCHEDULERS)
 def test_a_round_has_as_many_actors_as_were_decided_for(name: str) -> None:
     """Each samples a fragment; all transitions are learned from, in as many gradients as there are minibatches."""
@@ -146,6 +147,7 @@ def per_round(result: Result, event: str) -> list[float]:
     return sums.tolist()
 
 
+@pytest.mark.slow
 def test_trajectories_as_items() -> None:
     """An algorithm whose minibatches are whole trajectories: two epochs of as many as there are actors, two at once."""
     system = MinionsRL(IMPALA(epochs=2, minibatch_size=2), Stepped(3, 1, every=1))
@@ -238,6 +240,7 @@ def test_the_target_is_the_mean_of_a_window() -> None:
 # ---- as the synchronous system ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", [tiny.PPO_CONFIG, IMPALA(epochs=2, minibatch_size=2)])
 def test_with_all_actors_it_learns_what_the_synchronous_system_does(algorithm: Any) -> None:
     """On the same episodes; where rollouts take equally long, fragments come in the same order."""
@@ -260,6 +263,7 @@ def test_the_synchronous_system_takes_schedulers() -> None:
     jax.tree.map(np.testing.assert_array_equal, one.policy, other.policy)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("system", [DataParallel, CentralInference])
 def test_other_systems_with_rounds_take_schedulers(system: Any) -> None:
     """Their rounds have the actors that MinionsRL's have, and take what is waited for: actors, and then learners."""
@@ -288,6 +292,7 @@ def logged_compiles() -> Iterator[None]:
     jax.config.update("jax_log_compiles", False)
 
 
+@pytest.mark.slow
 def test_the_number_of_actors_changes_without_compiling(
     caplog: pytest.LogCaptureFixture, logged_compiles: None
 ) -> None:

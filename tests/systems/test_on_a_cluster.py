@@ -29,6 +29,8 @@ from stellaris.systems import (
 )
 from tests.systems import tiny
 
+pytestmark = pytest.mark.slow
+
 ALGORITHM = PPO(learning_rate=1e-2, epochs=1, minibatch_size=16)
 #: Each function has one container, so that a run has three at most: the workload's actors take turns in theirs.
 SYSTEMS: dict[str, System] = {

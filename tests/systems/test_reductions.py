@@ -79,6 +79,7 @@ def test_first_round_equals_the_synchronous_system() -> None:
     assert_same(asynchronous.policy, synchronous.policy, rtol=2e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", [PPO, IMPACT(epochs=2, minibatch_size=8), IMPALA(epochs=2, minibatch_size=1)])
 def test_in_step_with_one_learner_it_is_the_synchronous_system(algorithm: Algorithm) -> None:
     """Over several rounds without delays: to 1e-6, as a gradient is compiled alone here, and in a scan there."""
@@ -92,6 +93,7 @@ def test_in_step_with_one_learner_it_is_the_synchronous_system(algorithm: Algori
     assert_same(asynchronous.policy, synchronous.policy, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_without_cap_weights_and_threshold_it_is_fully_asynchronous_ppo(learned: list[Any]) -> None:
     """rho = smoothness = max_staleness = inf: every gradient as it comes, on the version that its learner held."""
     delays = tiny.deployment(Constant(0.01), Uniform(0.1, 0.3), Constant(0))
@@ -128,6 +130,7 @@ def programs_policy() -> Any:
     return tiny.WORKLOAD.make_policy(envs.make(tiny.WORKLOAD.environment, slots=1).spec)
 
 
+@pytest.mark.slow
 def test_the_cap_and_the_weights_do_something() -> None:
     """The reductions above are not met because the parts are inert."""
     delays = tiny.deployment(Constant(0.01), Uniform(0.1, 0.3), Constant(0))

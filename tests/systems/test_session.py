@@ -172,6 +172,7 @@ def test_time_is_the_platforms() -> None:
 # ---- actors ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_an_actor_refreshes_its_policy_inside_a_fragment() -> None:
     """The tags say which step used which version, and a fragment's spans more than one."""
     workload = replace(tiny.WORKLOAD, refresh=4)

@@ -25,6 +25,7 @@ def short():
         module.recorded.cache_clear()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", THEOREMS)
 def test_holds_and_half_of_what_was_met_is_caught(name, short):
     """With families that compile as one, without the adversary."""
@@ -41,6 +42,7 @@ def test_holds_and_half_of_what_was_met_is_caught(name, short):
     assert all(o.violations for o in planted if not o.claim.control)
 
 
+@pytest.mark.slow
 def test_the_adversary_breaks_what_random_instances_do_not():
     theorem = THEOREMS["improvement"]
     claims = tuple(claim for claim in theorem.claims if claim.name in NEEDS_THE_ADVERSARY)
@@ -49,6 +51,7 @@ def test_the_adversary_breaks_what_random_instances_do_not():
     assert outcome.as_expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name, module in command.CHECKS.items() if hasattr(module, "picture")])
 def test_pictures(name, tmp_path, monkeypatch):
     """What takes long to measure is made up."""

@@ -45,6 +45,7 @@ def outcomes(theorem=TOY, **arguments):
     return {outcome.claim.name: outcome for outcome in check.verify(theorem, **{"instances": 200, **arguments})}
 
 
+@pytest.mark.slow
 def test_outcomes():
     seen = outcomes()
     bound = seen["below one"]
@@ -125,6 +126,7 @@ def test_all_there_are():
         assert [witness.index for witness in outcome.witnesses] == [10]
 
 
+@pytest.mark.slow
 def test_worst_and_look():
     starts = check.draws(TOY.families["near"], 0, 3)
     assert check.look(TOY, starts).ratio.shape == (3, len(TOY.claims))

@@ -55,6 +55,7 @@ def test_a_mixture_by_hand():
     np.testing.assert_allclose(mixture.noise, [0.5, 0.5])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", AGGREGATORS)
 @pytest.mark.parametrize("delay", schedules.DELAYS)
 def test_a_replay_is_the_platform_run_again(name, delay):
@@ -75,6 +76,7 @@ def test_a_replay_is_the_platform_run_again(name, delay):
     assert len({*recorded.number.tolist()}) == arrivals
 
 
+@pytest.mark.slow
 def test_a_mixture_is_what_the_aggregator_does():
     """Without noise, the moments along it are the squares of the replay's gradients."""
     aggregator, oldest = AGGREGATORS["staleness-aware"], 40

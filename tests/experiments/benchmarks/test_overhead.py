@@ -17,6 +17,8 @@ from stellaris.systems import (
     Workload,
 )
 
+pytestmark = pytest.mark.slow
+
 PPO_ = PPO(epochs=2, minibatch_size=8)
 SYSTEMS = {
     "synchronous": Synchronous(PPO_),

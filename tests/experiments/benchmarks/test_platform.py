@@ -9,6 +9,8 @@ from experiments.benchmarks import platform
 from stellaris.runtime import SimulatedPlatform
 from stellaris.runtime.trace.trace import Trace
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):

@@ -11,6 +11,8 @@ from experiments.tasks import testbed
 from stellaris import PPO
 from stellaris.systems import Synchronous
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):

@@ -12,6 +12,8 @@ from experiments.cluster import faults
 from experiments.cluster.faults import Outcome, run, violations
 from stellaris.runtime import Trace
 
+pytestmark = pytest.mark.slow
+
 Row = tuple[str, str, int, float]
 
 #: An actor is killed and tried again, a learner learns, and a version follows.

@@ -38,6 +38,7 @@ def test_delays_of_a_trace_by_hand() -> None:
     assert found["learner"].before == [pytest.approx(0.1)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["stellaris", "asynchronous actors"])
 def test_work_is_what_systems_ask_for(name: str) -> None:
     """As a unit of work takes a second, an invocation of a simulated run takes its units in seconds."""

@@ -288,6 +288,7 @@ def a_machine_costs_nothing(end: End) -> str:
     return "vm costs"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "tamper",
     [

@@ -17,6 +17,7 @@ from stellaris.systems import pending_gradients, session
 SEEDS, BLOCK = 200, 25
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, SEEDS, BLOCK))
 def test_invariants_hold(first: int) -> None:
     """On random systems, delays and faults."""
@@ -181,6 +182,7 @@ MUTANTS: tuple[Callable[[pytest.MonkeyPatch], None], ...] = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
 def test_a_defect_is_found(mutant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
     """By an invariant, or by what notices a standstill: not by a crash before anything is looked at."""

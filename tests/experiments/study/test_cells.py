@@ -95,6 +95,7 @@ def done(cell: Cell, out: Path) -> tuple[list[Any], bool]:
     return said[:-1], said[-1]
 
 
+@pytest.mark.slow
 def test_a_process_does_what_this_one_does(tmp_path: Path) -> None:
     """Row for row; it leaves them, the trace, and what it was set up with."""
     cell, here = tiny(setting="as it is"), Rows()
@@ -117,6 +118,7 @@ def test_a_process_does_what_this_one_does(tmp_path: Path) -> None:
     assert result.summary["steps"] == 256
 
 
+@pytest.mark.slow
 def test_one_that_fails_says_why(tmp_path: Path) -> None:
     """And has not been done; what a process that was killed has begun does not count either."""
     cell = tiny(environment="NoSuch-v0")

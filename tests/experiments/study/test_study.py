@@ -139,6 +139,7 @@ def test_a_full_disk_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert run(declared(), tmp_path, "--seeds", "4", "--resume")[0] == 0
 
 
+@pytest.mark.slow
 def test_what_is_the_same_is_run_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An environment that is named twice counts once; settings that come to the same share their run."""
     started: list[str] = []
@@ -193,6 +194,7 @@ def test_limits_of_a_variant() -> None:
         assert budgets == [Budget(steps=without), replace(limits, steps=within)]
 
 
+@pytest.mark.slow
 def test_a_failure_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -211,6 +213,7 @@ def test_a_failure_is_named(
         run(of, tmp_path, "--seeds", "1", "--only", bad.key)
 
 
+@pytest.mark.slow
 def test_only_one(tmp_path: Path) -> None:
     """In this process, in a folder of its own."""
     own, _ = declared()
@@ -233,6 +236,7 @@ def replaying(environment: str = "CartPole-v1") -> Study:
     return Study("own", {"small": Size((environment,), 256, 1)}, variants, Reports())
 
 
+@pytest.mark.slow
 def test_a_schedule_is_repeated(tmp_path: Path) -> None:
     """Other gradients at the same instants; what is repeated is run first, also if only the other is asked for."""
     own = replaying()
@@ -247,6 +251,7 @@ def test_a_schedule_is_repeated(tmp_path: Path) -> None:
     assert "replay" not in again.replay.settings()
 
 
+@pytest.mark.slow
 def test_a_schedule_that_is_not_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -261,6 +266,7 @@ def test_a_schedule_that_is_not_there(
         own.main(arguments_of(own, "--out", str(tmp_path), "--only", again.key))
 
 
+@pytest.mark.slow
 def test_a_process_does_several_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One after the other; where one was killed, its run has failed, and another process does the rest."""
     done: list[tuple[int, str]] = []

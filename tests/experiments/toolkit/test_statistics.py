@@ -19,6 +19,7 @@ def test_few_seeds_support_no_claim() -> None:
     assert not estimate(range(9), [1.0]).claim
 
 
+@pytest.mark.slow
 def test_intervals_against_resampling_by_hand() -> None:
     """Each task keeps its number of runs; the bounds agree to the noise of resampling."""
     rng = np.random.default_rng(1)

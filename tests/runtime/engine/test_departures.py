@@ -73,6 +73,7 @@ def test_a_body_that_raises():
         assert not platform.next_completion().cold  # the container lives on
 
 
+@pytest.mark.slow
 def test_arguments_are_let_go_of():
     """What a completed or failed invocation was given can be freed while the invocation is kept."""
     with deploy() as platform:

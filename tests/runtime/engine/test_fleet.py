@@ -268,6 +268,7 @@ def random_run(seed: int) -> tuple[SimulatedPlatform, list]:
     return platform, submitted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(30))
 def test_limits_hold_and_nobody_waits_for_nothing(seed):
     """Read off the trace: never more than there may be; and when time goes on, who waits has no room."""

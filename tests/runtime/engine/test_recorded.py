@@ -45,6 +45,7 @@ def recorded():
     return result
 
 
+@pytest.mark.slow
 def test_the_same_system_is_the_same_run(recorded):
     """Bit for bit, also with another seed of the platform, whose delays would be others: actions do not hang on it."""
     again = run(Stellaris(tiny.PPO_CONFIG, learners=3), replay=Recording(recorded.trace))

@@ -71,6 +71,7 @@ def test_an_exception_does_not_wait_for_bodies_that_run(blocked, clock, monkeypa
     assert time.monotonic() - began < 10.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clock", ["virtual", "wall"])
 @pytest.mark.parametrize("closed", [True, False])
 def test_a_process_ends_in_spite_of_bodies_that_hang(clock, closed):

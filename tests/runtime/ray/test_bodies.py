@@ -27,6 +27,8 @@ from stellaris.systems.deliveries import Deliveries
 from tests.runtime.helpers import happened, rows
 from tests.runtime.ray.processes import gone, kill
 
+pytestmark = pytest.mark.slow
+
 
 def pid(context) -> int:
     """A body that tells in which process it is."""

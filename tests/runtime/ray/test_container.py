@@ -13,6 +13,8 @@ from stellaris.runtime.ray.container import PROGRAMS, Process, Returned, Sent, f
 from stellaris.runtime.ray.packing import Packer, Unpacker, packed_program
 from tests.runtime.helpers import spec
 
+pytestmark = pytest.mark.slow
+
 
 def stored(program: Function):
     """Where a program is in the object store."""

@@ -15,6 +15,8 @@ from stellaris.runtime import Function
 from stellaris.runtime.ray.packing import LARGE, Kept, Packer, Unpacker, packed_program
 from tests.runtime.ray.processes import references
 
+pytestmark = pytest.mark.slow
+
 
 class Pair(NamedTuple):
     """Of whatever."""

@@ -17,6 +17,8 @@ from stellaris.runtime.ray.platform import connect
 from tests.runtime.ray.processes import listening
 from tests.runtime.store.stores import bytes_of
 
+pytestmark = pytest.mark.slow
+
 SPEC = FunctionSpec(Measured())
 
 

@@ -13,6 +13,8 @@ from stellaris.runtime.ray.store import RayStore
 from tests.runtime.ray.processes import references
 from tests.runtime.store.stores import bytes_of, gone, start
 
+pytestmark = pytest.mark.slow
+
 
 def seen(argument) -> object:
     """What a body sees of an argument: it crosses, and is fetched there."""

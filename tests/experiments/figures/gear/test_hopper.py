@@ -151,6 +151,7 @@ def test_observations_are_normalised_over_the_steps_that_there_are() -> None:
     np.testing.assert_allclose(found.scale, 1 / np.sqrt(1.25), rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_both_learn_what_is_done() -> None:
     """Always the same action: its density becomes ten times what it was, for each."""
     learning = Learning(updates=100, batch=16, context=3, learning_rate=1e-2)
@@ -255,6 +256,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hopper, "_PPO", replace(hopper._PPO, epochs=1, minibatch_size=256))
 
 
+@pytest.mark.slow
 def test_the_command(tiny: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Two seeds, from the first step to the picture."""
     assert (

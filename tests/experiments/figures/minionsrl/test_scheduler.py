@@ -77,6 +77,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.mark.slow
 def test_what_it_leaves(trained: Path) -> None:
     """A scheduler that has learned, and a row an episode, whose runs are a study's."""
     scheduler = Learned.load(trained / HOME / "scheduler.npz")
@@ -112,6 +113,7 @@ def test_it_is_resumed(trained: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert "3 of 3 episodes" in said
 
 
+@pytest.mark.slow
 def test_going_on_and_cost(trained: Path, tmp_path: Path) -> None:
     """A fine-tuned scheduler, and one that minimises cost, have folders of their own, and a file where it is asked."""
     start, saved = trained / HOME / "scheduler.npz", tmp_path / "tuned.npz"

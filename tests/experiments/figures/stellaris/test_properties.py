@@ -44,6 +44,7 @@ def deployment(system: Any) -> Mapping[str, FunctionSpec]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("framework", PROPERTIES)
 def test_asynchronous_learners(framework: str) -> None:
     """Learners that compute at the same time on different versions leave stale gradients behind; others never do."""
@@ -67,6 +68,7 @@ def test_scalable_actors(framework: str) -> None:
     assert bool(np.any(made > 0) and np.any(ended < finish)) == PROPERTIES[framework].scalable_actors
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("framework", PROPERTIES)
 def test_on_and_off_policy(framework: str) -> None:
     """Which data it learns from: of the version before, or of older ones.
