@@ -331,7 +331,7 @@ def test_two_devices():
     here = Path(__file__).parents[1]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(here / "two_devices.py")]
     devices = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"}
-    run = subprocess.run(command, env=os.environ | devices, capture_output=True, text=True, cwd=here.parent)
+    run = subprocess.run(command, env=os.environ | devices, capture_output=True, text=True, cwd=here.parents[1])
     assert run.returncode == 0, run.stdout + run.stderr
 
 

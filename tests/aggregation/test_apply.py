@@ -161,9 +161,7 @@ def test_delay_compensation_in_the_optimizer():
     got, _ = apply_update(optimizer, each, now, optimizer.init(now), params_then=jnp.array([[1.0], [0.5], [9.0]]))
     # first as above, to 0; then g = 1 at 0, computed at 1/2: 1 - 1/2 * 1/2
     np.testing.assert_allclose(got, [0.0 - 0.5 * 0.75], rtol=1e-6)
-    with pytest.raises(
-        ValueError, match=r"params_then has shape \(1,\): expected \[3, \.\.\.\], a row for each gradient"
-    ):
+    with pytest.raises(ValueError, match=r"params_then has shape \(1,\): expected \[3, \.\.\.\], one row per gradient"):
         apply_update(optimizer, each, now, optimizer.init(now), params_then=now)
 
 

@@ -703,7 +703,9 @@ def test_settings_that_are_no_numbers():
             call()
 
 
-@pytest.mark.parametrize(("name", "what"), [("adaptive", "delay compensation needs"), ("gap-aware", "the gap is that")])
+@pytest.mark.parametrize(
+    ("name", "what"), [("adaptive", "delay compensation needs"), ("gap-aware", "the gap is measured to")]
+)
 @pytest.mark.usefixtures("unchecked")
 def test_parameters_that_are_missing(name, what):
     """Neither those of now nor those of then can be left out, and they have to fit."""

@@ -25,7 +25,7 @@ class Pairs:
         return gradient_queue.empty(gradient_like, 4, memory=())
 
     def push(self, state: Any, gradient: Any, version: Any, *, learner: Any = 0) -> Any:
-        return gradient_queue.push(state, gradient, version, learner=learner)
+        return gradient_queue.push(state, gradient, version)
 
     def ready(self, state: Any, clock: Any, round: Any) -> Any:
         return state.count >= 2
