@@ -141,7 +141,7 @@ DEFECTS = (
         "tests/corrections",
     ),
     # ---- algorithms
-    Defect("stellaris/algorithms/batch.py", "total = jnp.sum(jnp.where(valid, x, 0.0))", "total = jnp.sum(x)"),
+    Defect("stellaris/algorithms/batch.py", "total = jnp.sum(jnp.where(mask, x, 0.0))", "total = jnp.sum(x)"),
     # ---- acting
     Defect("stellaris/acting/normalisation.py", "share = other.count / count", "share = self.count / count"),
     Defect("stellaris/acting/rollout.py", "ended = step.terminated | step.truncated", "ended = step.terminated"),
@@ -172,8 +172,8 @@ DEFECTS = (
     Defect("stellaris/runtime/engine/placement.py", "and node.vcpus >= need.vcpus", "and node.vcpus > need.vcpus"),
     Defect(
         "stellaris/runtime/engine/departures.py",
-        'if dies and container is not None and call.status == "running":',
-        'if dies and container is not None and call.status == "pending":',
+        'if dies and container is not None and call.status == "running" and',
+        'if dies and container is not None and call.status == "pending" and',
     ),
     Defect(
         "stellaris/runtime/engine/transfers.py",
@@ -215,7 +215,7 @@ DEFECTS = (
     Defect("stellaris/systems/history.py", "self._gradients += 1", "self._gradients += 2"),
     Defect("stellaris/systems/central_inference.py", "steps=before.steps + 1,", "steps=before.steps,"),
     # ---- scheduling
-    Defect("stellaris/scheduling/scheduler.py", 'round_seconds=row["seconds"] - began', 'round_seconds=row["seconds"]'),
+    Defect("stellaris/scheduling/scheduler.py", "round_seconds=one.seconds - began", "round_seconds=one.seconds"),
     Defect("stellaris/scheduling/rules.py", "np.clip(share * most, 1, most)", "np.clip(share * most, 0, most)"),
     # ---- experiments, theory
     Defect(

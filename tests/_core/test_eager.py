@@ -328,7 +328,7 @@ def test_within_shard_map(name, monkeypatch):
 
 def test_two_devices():
     """All tests in `two_devices.py`, in a process of their own, because JAX counts devices once."""
-    here = Path(__file__).parents[1]
+    here = Path(__file__).parent
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(here / "two_devices.py")]
     devices = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"}
     run = subprocess.run(command, env=os.environ | devices, capture_output=True, text=True, cwd=here.parents[1])

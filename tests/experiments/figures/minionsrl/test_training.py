@@ -54,7 +54,7 @@ def test_what_has_reached_its_target() -> None:
     ):
         one = finished("CartPole-v1", minionsrl.MAX, **last)
         assert training._reached(one) is reached
-        ended = [{**row, "learner_seconds": 1.0} for row in one.history]
+        ended = [{**row, "actors": 1.0, "actor_seconds": 1.0, "learner_seconds": 1.0} for row in one.history]
         assert task.objective().reached(ended) is reached
 
 
