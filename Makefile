@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 .DEFAULT_GOAL := help
 
-.PHONY: help demo cluster-demo test test-browser theory simtest lint format bench lock clean
+.PHONY: help demo cluster-demo test test-all test-browser theory simtest lint format bench lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -15,10 +15,13 @@ cluster-demo: .venv/installed  ## CartPole learned twice on a Ray cluster of two
 	$(BIN)/python -m experiments cluster
 
 # Most of the tests' time is compiling: what one worker, or an earlier run, has compiled is not compiled again.
-test test-browser: export JAX_COMPILATION_CACHE_DIR = $(CURDIR)/.pytest_cache/jax
-test test-browser: export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS = 0
-test test-browser: export JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES = 0
-test: .venv/installed lint  ## formatter, linter, type checker, then every test and doctest
+test test-all test-browser: export JAX_COMPILATION_CACHE_DIR = $(CURDIR)/.pytest_cache/jax
+test test-all test-browser: export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS = 0
+test test-all test-browser: export JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES = 0
+test: .venv/installed lint  ## formatter, linter, type checker, then the tests that catch most mistakes (6 minutes)
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
+
+test-all: .venv/installed lint  ## the same with every test and doctest, which is what CI runs (20 minutes)
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 # It needs Debian's Chromium: apt-get install chromium chromium-driver fonts-dejavu-core

@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from experiments import shell
+from experiments.toolkit import shell
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command; its imports take seconds, and signals are to be looked after first."""
+    """Runs the command. Its imports take seconds: made here, they come after the signal handlers are installed."""
     from experiments import command
 
     return command.main(argv)

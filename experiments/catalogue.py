@@ -1,9 +1,10 @@
-"""The experiments by name: what each shows, of which paper, and how long it takes."""
+"""The experiments by name: their modules, the papers they reproduce, and how long they take."""
 
 import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import ModuleType
+from typing import Literal
 
 STELLARIS = "Stellaris (SC 2024)"
 MINIONSRL = "MinionsRL (AAAI 2024)"
@@ -14,88 +15,125 @@ GEAR = "GEAR (ICML 2023)"
 class Entry:
     """An experiment; its module has `DESCRIPTION`, `add_arguments(parser)` and `main(arguments) -> exit status`."""
 
-    module: str  #: within `experiments`; imported when it is asked for.
-    of: str = ""  #: the paper, and what of it.
-    minutes: Mapping[str, str] = field(default_factory=dict)  #: by preset, on two cores; "" where there is none.
+    module: str  #: dotted path within `experiments`, imported on `load`.
+    of: str = ""  #: the paper, and which part of it.
+    minutes: Mapping[str, str] = field(default_factory=dict)  #: by preset, on two cores; key "" without presets.
+    #: `reproduce` runs studies, on one folder of cells, and figures, each in its own folder; it skips commands.
+    kind: Literal["study", "figure", "command"] = "command"
 
     def load(self) -> ModuleType:
-        """Its module.
+        """Imports the module.
 
         Raises:
-          ModuleNotFoundError: without a package that it needs; names the extra that brings it.
+          ModuleNotFoundError: if a package that the module needs is missing; names the extra that installs it.
         """
-        from stellaris.extras import needs  # here, because it takes seconds, and not all who ask for names load one
+        from stellaris._core.extras import needs  # imported here: it takes seconds, which listing names need not wait
 
         with needs(f"experiments.{self.module}"):
             return importlib.import_module(f"experiments.{self.module}")
 
 
-#: Of five variants by five seeds; in proportion for more.
+#: Minutes for five variants and five seeds; more variants take proportionally longer.
 _VARIANTS = {"smoke": "1", "small": "20", "paper": "2,000"}
 
-#: Of ten variants and more.
+#: Minutes for ten variants or more.
 _MANY_VARIANTS = {"smoke": "1", "small": "40", "paper": "4,000"}
 
 EXPERIMENTS: Mapping[str, Entry] = {
     "quickstart": Entry("quickstart", f"{STELLARIS}, the demo", {"tuned": "2", "paper": "3"}),
-    "cluster": Entry("cluster_demo", "the quickstart on a Ray cluster, in real time", {"": "3"}),
-    "cluster-vs-simulation": Entry("cluster_vs_simulation", "whether the simulator predicts a Ray cluster", {"": "8"}),
-    "systems": Entry("systems", f"{STELLARIS}, the architectures of the slides", {"": "2"}),
+    "cluster": Entry("cluster.demo", "the quickstart on a Ray cluster, in real time", {"": "3"}),
+    "cluster-vs-simulation": Entry("cluster.vs_simulation", "whether the simulator predicts a Ray cluster", {"": "8"}),
+    "systems": Entry("systems", f"{STELLARIS}, the slides' architectures", {"": "2"}),
     "tuning": Entry("tuning", "", {"smoke": "5", "small": "60", "paper": "400"}),
     "stellaris-calibration": Entry(
-        "stellaris_calibration", "how long bodies take here", {"smoke": "1", "small": "5", "paper": "20"}
+        "figures.stellaris.calibration",
+        "measured time of function bodies",
+        {"smoke": "1", "small": "5", "paper": "20"},
+        kind="study",
     ),
     "stellaris-motivation": Entry(
-        "stellaris_motivation",
+        "figures.stellaris.motivation",
         f"{STELLARIS}, reward and cost of PPO on Hopper",
         {"smoke": "1", "small": "5", "paper": "30"},
+        kind="study",
     ),
-    "stellaris-challenges": Entry("stellaris_challenges", f"{STELLARIS}, staleness, KL, learners in use", _VARIANTS),
+    "stellaris-challenges": Entry(
+        "figures.stellaris.challenges", f"{STELLARIS}, staleness, KL, learners in use", _VARIANTS, kind="study"
+    ),
     "stellaris-training": Entry(
-        "stellaris_training", f"{STELLARIS}, training performance", {"smoke": "1", "small": "120", "paper": "3,000"}
+        "figures.stellaris.training",
+        f"{STELLARIS}, training performance",
+        {"smoke": "1", "small": "120", "paper": "3,000"},
+        kind="study",
     ),
     "stellaris-cost": Entry(
-        "stellaris_cost",
+        "figures.stellaris.cost",
         f"{STELLARIS}, training cost (the runs of stellaris-training)",
         {"smoke": "1", "small": "120", "paper": "3,000"},
+        kind="study",
     ),
-    "stellaris-ablation": Entry("stellaris_ablation", f"{STELLARIS}, ablation", _VARIANTS),
+    "stellaris-ablation": Entry("figures.stellaris.ablation", f"{STELLARIS}, ablation", _VARIANTS, kind="study"),
     "stellaris-aggregators": Entry(
-        "stellaris_aggregators", f"{STELLARIS}, aggregators against each other", _MANY_VARIANTS
+        "figures.stellaris.aggregators", f"{STELLARIS}, aggregators against each other", _MANY_VARIANTS, kind="study"
     ),
     "stellaris-sensitivity": Entry(
-        "stellaris_sensitivity", f"{STELLARIS}, sensitivity to d, rho and v", _MANY_VARIANTS
+        "figures.stellaris.sensitivity", f"{STELLARIS}, sensitivity to d, rho and v", _MANY_VARIANTS, kind="study"
     ),
-    "stellaris-latency": Entry("stellaris_latency", f"{STELLARIS}, latency breakdown", _VARIANTS),
-    "stellaris-sweeps": Entry("stellaris_sweeps", f"{STELLARIS}, when the headline ratios hold", _MANY_VARIANTS),
-    "stellaris-hpc": Entry("stellaris_hpc", f"{STELLARIS}, PAR-RL on 960 cores and 16 GPUs", _VARIANTS),
+    "stellaris-latency": Entry("figures.stellaris.latency", f"{STELLARIS}, latency breakdown", _VARIANTS, kind="study"),
+    "stellaris-sweeps": Entry(
+        "figures.stellaris.sweeps", f"{STELLARIS}, when the headline ratios hold", _MANY_VARIANTS, kind="study"
+    ),
+    "stellaris-hpc": Entry(
+        "figures.stellaris.hpc", f"{STELLARIS}, PAR-RL on 960 cores and 16 GPUs", _VARIANTS, kind="study"
+    ),
     "stellaris-demo-sweeps": Entry(
-        "stellaris_demo_sweeps", f"{STELLARIS}, the same with the demo's settings", _MANY_VARIANTS
+        "figures.stellaris.demo_sweeps", f"{STELLARIS}, the same with the demo's settings", _MANY_VARIANTS, kind="study"
     ),
-    "stellaris-hpc-sweeps": Entry("stellaris_hpc_sweeps", f"{STELLARIS}, the same against PAR-RL", _MANY_VARIANTS),
-    "stellaris-scaling": Entry("stellaris_scaling", f"{STELLARIS}, 1 to 1,000 functions", _MANY_VARIANTS),
-    "stellaris-frameworks": Entry("stellaris_frameworks", f"{STELLARIS}, table of related systems"),
-    "stellaris-why": Entry("stellaris_why", f"{STELLARIS}, what 2.2 times the reward is made of", _VARIANTS),
+    "stellaris-hpc-sweeps": Entry(
+        "figures.stellaris.hpc_sweeps", f"{STELLARIS}, the same against PAR-RL", _MANY_VARIANTS, kind="study"
+    ),
+    "stellaris-scaling": Entry(
+        "figures.stellaris.scaling", f"{STELLARIS}, 1 to 1,000 functions", _MANY_VARIANTS, kind="study"
+    ),
+    "stellaris-frameworks": Entry("figures.stellaris.frameworks", f"{STELLARIS}, table of related systems"),
+    "stellaris-why": Entry(
+        "figures.stellaris.why", f"{STELLARIS}, the causes of 2.2 times the reward", _VARIANTS, kind="study"
+    ),
     "minionsrl-motivation": Entry(
-        "minionsrl_motivation", f"{MINIONSRL}, Figure 2", {"smoke": "1", "small": "5", "paper": "5"}
+        "figures.minionsrl.motivation",
+        f"{MINIONSRL}, Figure 2",
+        {"smoke": "1", "small": "5", "paper": "5"},
+        kind="study",
     ),
     "minionsrl-training": Entry(
-        "minionsrl_training",
+        "figures.minionsrl.training",
         f"{MINIONSRL}, Figures 4 to 6 and Table 2",
         {"smoke": "1", "small": "90", "paper": "10,000"},
+        kind="study",
     ),
     "minionsrl-scaling": Entry(
-        "minionsrl_scaling", f"{MINIONSRL}, Figure 7", {"smoke": "1", "small": "10", "paper": "200"}
+        "figures.minionsrl.scaling",
+        f"{MINIONSRL}, Figure 7",
+        {"smoke": "1", "small": "10", "paper": "200"},
+        kind="study",
     ),
     "minionsrl-latency": Entry(
-        "minionsrl_latency", f"{MINIONSRL}, Figure 8", {"smoke": "1", "small": "5", "paper": "200"}
+        "figures.minionsrl.latency",
+        f"{MINIONSRL}, Figure 8",
+        {"smoke": "1", "small": "5", "paper": "200"},
+        kind="study",
     ),
     "minionsrl-finetuning": Entry(
-        "minionsrl_finetuning", f"{MINIONSRL}, Figure 9", {"smoke": "1", "small": "60", "paper": "10,000"}
+        "figures.minionsrl.finetuning",
+        f"{MINIONSRL}, Figure 9",
+        {"smoke": "1", "small": "60", "paper": "10,000"},
+        kind="study",
     ),
-    "minionsrl-scheduler": Entry("minionsrl_scheduler", f"{MINIONSRL}, training of the scheduler", {"": "20"}),
-    "gear-hopper": Entry("gear_hopper", f"{GEAR}, learning from trajectories", {"smoke": "1", "small": "15"}),
-    "cluster-faults": Entry("cluster_faults", "runs on a Ray cluster whose processes are killed", {"": "30"}),
+    "minionsrl-scheduler": Entry("figures.minionsrl.scheduler", f"{MINIONSRL}, training of the scheduler", {"": "20"}),
+    "gear-hopper": Entry(
+        "figures.gear.hopper", f"{GEAR}, learning from trajectories", {"smoke": "1", "small": "15"}, kind="figure"
+    ),
+    "cluster-faults": Entry("cluster.faults", "runs on a Ray cluster whose processes are killed", {"": "30"}),
     "simtest": Entry("simtest.command", "", {"": "1"}),
     "benchmarks": Entry("benchmarks.command", "", {"": "5"}),
     "reproduce": Entry(

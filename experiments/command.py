@@ -3,17 +3,17 @@
 import argparse
 from collections.abc import Sequence
 
-from experiments import shell
 from experiments.catalogue import EXPERIMENTS
-from experiments.options import Parser
+from experiments.toolkit import shell
+from experiments.toolkit.options import Parser
 
 
 @shell.command
 def main(argv: Sequence[str] | None = None) -> int:
-    """Parses the command line and runs the experiment that it names."""
+    """Runs the experiment that the command line names, and returns its exit status."""
     parser = Parser(
         prog="python -m experiments",
-        description="Runs an experiment; `list` says what each of them shows, and `NAME --help` what it takes.",
+        description="Runs an experiment; `list` describes the experiments, `NAME --help` the options of one.",
     )
     parser.add_argument("name", metavar="NAME", choices=EXPERIMENTS, help=", ".join(EXPERIMENTS))
     parser.add_argument("arguments", metavar="...", nargs=argparse.REMAINDER, help="the experiment's options")

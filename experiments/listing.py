@@ -1,4 +1,4 @@
-"""`python -m experiments list`: what there is to be run."""
+"""`python -m experiments list`: prints the table of experiments."""
 
 import argparse
 
@@ -7,20 +7,20 @@ from rich.table import Table
 
 from experiments import catalogue
 
-DESCRIPTION = "list the experiments: what each shows, of which paper, and how long it takes"
+DESCRIPTION = "list the experiments, the papers they reproduce, and how long they take"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """It has none."""
+    """Adds no options."""
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Prints a table."""
+    """Prints one row per experiment."""
     console = Console(highlight=False, soft_wrap=True)
     console.width = max(console.width, 160)
     table = Table(title="python -m experiments NAME", show_lines=True)
     table.add_column("name", no_wrap=True)
-    for heading in ("what it does", "of", "minutes on two cores, estimated"):
+    for heading in ("description", "source", "minutes on two cores, estimated"):
         table.add_column(heading)
     for name, entry in catalogue.EXPERIMENTS.items():
         minutes = "\n".join(f"{preset} {time}".strip() for preset, time in entry.minutes.items())
@@ -30,7 +30,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _description(entry: catalogue.Entry) -> str:
-    """Of what its module says; some need packages that only developers have."""
+    """Returns the module's description, or names the package that its import lacks."""
     try:
         return str(entry.load().DESCRIPTION)
     except ModuleNotFoundError as error:

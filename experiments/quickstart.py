@@ -1,4 +1,4 @@
-"""An environment learned twice: by Stellaris on simulated serverless functions, and by a synchronous baseline."""
+"""Trains Stellaris on simulated serverless functions, and a synchronous baseline, on the same environment."""
 
 import argparse
 import json
@@ -13,46 +13,48 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from experiments import options, plots, progress, runs, shell, testbed
-from experiments.output import finite, one_run, write_rows
-from experiments.presets import PRESETS, TARGETS, Preset
+from experiments.study import runs
+from experiments.tasks import testbed
+from experiments.tasks.presets import PRESETS, TARGETS, Preset
+from experiments.toolkit import options, plots, progress, shell
+from experiments.toolkit.output import finite, one_run, write_rows
 from stellaris.runtime import FunctionError
 from stellaris.runtime.files import atomic_write
 from stellaris.systems import Budget
 
-DESCRIPTION = "learn an environment twice, by Stellaris and by a synchronous baseline, and compare them"
+DESCRIPTION = "train Stellaris and a synchronous baseline on an environment, and compare them"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command line's options."""
+    """Adds the options."""
     parser.add_argument("--env", default="Hopper-v4", help="environment, from EnvPool or Gymnasium")
     parser.add_argument("--preset", choices=PRESETS, default="tuned", help="the authors' demo's settings, or ours")
-    parser.add_argument("--seed", type=options.whole(0), default=0, help="first; of parameters, environments, delays")
-    parser.add_argument("--seeds", type=options.whole(1), default=1, help="how many seeds to run, one after the other")
+    parser.add_argument("--seed", type=options.whole(0), default=0, help="first seed of everything that is random")
+    parser.add_argument("--seeds", type=options.whole(1), default=1, help="number of seeds, run one after the other")
     parser.add_argument(
         "--seconds",
         type=options.seconds,
-        help="virtual seconds of every run, to their end; by default a run ends when it has reached the target return, "
-        "and at the latest when the preset's budget is used up",
+        help="virtual seconds of every run; by default a run ends at the target return, or when the preset's budget is "
+        "used up",
     )
     parser.add_argument(
-        "--threads", type=options.whole(1), default=2, help="threads of bodies and environments; results are alike"
+        "--threads", type=options.whole(1), default=2, help="threads of bodies and environments; no effect on results"
     )
     parser.add_argument(
         "--out",
         type=options.folder,
         default=Path("results/quickstart"),
-        help="folder of the results; a run that it holds is replaced at the end, other files there stay",
+        help="results folder; an earlier run in it is replaced at the end, other files stay",
     )
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Runs both systems for every seed, and writes what they did; also when it is interrupted."""
+    """Runs both systems for every seed and writes the results, also when interrupted."""
     seeds = options.seeds("--seed", arguments.seed, arguments.seeds)
     preset = PRESETS[arguments.preset](arguments.env)
     runs.check(preset.workload)
     console = Console(highlight=False, soft_wrap=True)
-    console.width = max(console.width, 100)  # where the output is no terminal, rich assumes 80 columns
+    console.width = max(console.width, 100)  # rich assumes 80 columns if the output is not a terminal
     console.print(f"{arguments.env}, preset [bold]{preset.name}[/bold]: {preset.summary}")
     outcomes: list[runs.Outcome] = []
 
@@ -67,7 +69,7 @@ def main(arguments: argparse.Namespace) -> int:
                     )
                     outcomes.append(outcome)
                     runs.run(preset.workload, outcome, threads=arguments.threads, watcher=display)
-                    if math.isinf(budget.seconds):  # whatever ends the first system, the others get as many seconds
+                    if math.isinf(budget.seconds):  # the second system gets as many seconds as the first has used
                         budget = Budget(seconds=outcome.history[-1]["seconds"])
 
     status = 0
@@ -83,7 +85,7 @@ def main(arguments: argparse.Namespace) -> int:
                 return status
             _write(arguments, preset, learned, draft, console, _ENDINGS[status])
     except OSError as error:
-        shell.complain(f"--out {arguments.out}: not all could be written: {shell.reason(error)}")
+        shell.complain(f"--out {arguments.out}: some results could not be written: {shell.reason(error)}")
         return status or shell.FAILED
     console.print(f"results: {arguments.out}/  (trace_*.json opens in ui.perfetto.dev)", markup=False)
     return status
@@ -92,16 +94,16 @@ def main(arguments: argparse.Namespace) -> int:
 # ---- results ----------------------------------------------------------------------------------------------------
 
 
-#: The file that tells of a run, and patterns of the names of the others.
+#: The file that describes a run, and patterns of the names of its other files.
 _RECORD = "summary.json"
 _PICTURES = ("reward_vs_time.png", "reward_vs_cost.png", "staleness.png")
 _KINDS = ("history_*_*.csv", "trace_*_*.json", *_PICTURES)
-#: How a run ended, by exit status.
+#: The record's status, by exit status.
 _ENDINGS = {0: "done", shell.FAILED: "failed", shell.INTERRUPTED: "interrupted"}
 
 
 def _files(record: Any) -> set[str]:
-    """The files of the run that a record tells of."""
+    """Returns the names of the files of the run that a record describes."""
     labels = [f"{run['system']}_{run['seed']}" for run in record["runs"]]
     return {*_PICTURES, *(f"history_{label}.csv" for label in labels), *(f"trace_{label}.json" for label in labels)}
 
@@ -114,7 +116,10 @@ def _write(
     console: Console,
     status: str,
 ) -> None:
-    """Prints the table, and writes the files: what could not be computed again first, and what takes least room."""
+    """Prints the table and writes the files: histories before pictures, and small files before large traces.
+
+    If the disk fills up, the results that cannot be computed again are then on it.
+    """
     target = TARGETS.get(arguments.env)
     summaries = [runs.summarise(outcome, target) for outcome in outcomes]
     systems = [
@@ -176,7 +181,7 @@ def _table(summaries: Sequence[dict[str, Any]], systems: Sequence[str], env: str
 
 
 def _spread(values: Sequence[float | None], form: str) -> str:
-    """The median, and the range if there are several; a run that never got there counts as infinite."""
+    """Formats the median, and the range of several; None, for a run that missed the target, counts as infinite."""
     known = [math.inf if value is None else value for value in values]
     middle = statistics.median_low(known)
     if len(known) == 1:

@@ -1,46 +1,46 @@
-"""Every figure, one after the other, on one folder of runs."""
+"""Runs the experiments of every figure in turn, on one results folder."""
 
 import argparse
 from pathlib import Path
 
 from rich.console import Console
 
-from experiments import catalogue, options, shell, study
+from experiments import catalogue
+from experiments.study import study
+from experiments.toolkit import options, shell
 
-DESCRIPTION = "run the study of every figure, going on with what the folder of results holds"
-
-#: What is a study, but of no figure.
-_LEFT_OUT = ("tuning",)
-#: What has a figure, but is no study: it has a folder of its own, seeds one after the other, and no preset "paper".
-_NO_STUDY = ("gear-hopper",)
+DESCRIPTION = "run the experiments of every figure, reusing the runs in the results folder"
 
 
 def figures() -> tuple[str, ...]:
-    """The studies' names, in the catalogue's order: those that come in a preset "small"."""
-    studies = (name for name, entry in catalogue.EXPERIMENTS.items() if "small" in entry.minutes)
-    return tuple(name for name in studies if name not in ("reproduce", *_LEFT_OUT, *_NO_STUDY))
+    """Returns the names of the studies, in the catalogue's order."""
+    return tuple(name for name, entry in catalogue.EXPERIMENTS.items() if entry.kind == "study")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command line's options."""
-    parser.add_argument("--preset", choices=("smoke", "small", "paper"), default="small", help="how much is run")
-    parser.add_argument("--jobs", type=options.whole(1), default=study.PROCESSORS, help="processes at once")
-    parser.add_argument("--out", type=options.folder, default=Path("results"), help="folder of the results")
+    """Adds the options."""
+    parser.add_argument("--preset", choices=("smoke", "small", "paper"), default="small", help="size of the runs")
+    parser.add_argument("--jobs", type=options.whole(1), default=study.PROCESSORS, help="concurrent processes")
+    parser.add_argument("--out", type=options.folder, default=Path("results"), help="results folder")
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """The exit status is the first that is not 0; a study that fails does not keep the others from being run."""
+    """Runs every study and figure, also after a failure; returns the first exit status other than 0."""
     console = Console(highlight=False)
     statuses = []
-    for name in (*figures(), *(name for name in _NO_STUDY if name in catalogue.EXPERIMENTS)):
-        console.rule(name)
-        module = catalogue.EXPERIMENTS[name].load()
-        parser = options.Parser(prog=f"python -m experiments {name}")
-        module.add_arguments(parser)
-        words = ["--preset", arguments.preset, "--jobs", str(arguments.jobs), "--out", str(arguments.out), "--resume"]
-        if name in _NO_STUDY:
+    for name, entry in catalogue.EXPERIMENTS.items():
+        if entry.kind == "study":
+            words = ["--preset", arguments.preset, "--jobs", str(arguments.jobs), "--out", str(arguments.out)]
+            words.append("--resume")
+        elif entry.kind == "figure":  # lacks a preset "paper", and writes a folder of its results
             preset = "smoke" if arguments.preset == "smoke" else "small"
             words = ["--preset", preset, "--out", str(arguments.out / name)]
+        else:
+            continue
+        console.rule(name)
+        module = entry.load()
+        parser = options.Parser(prog=f"python -m experiments {name}")
+        module.add_arguments(parser)
         statuses.append(module.main(parser.parse_args(words)))
         if statuses[-1] == shell.INTERRUPTED:
             return shell.INTERRUPTED

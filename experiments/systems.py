@@ -1,4 +1,4 @@
-"""Every architecture learns one environment in turn, up to a target."""
+"""Trains every architecture on one environment, up to a target return."""
 
 import argparse
 import dataclasses
@@ -8,32 +8,33 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
-from experiments import options, progress, runs, shell
-from experiments.presets import TARGETS, architectures
+from experiments.study import runs
+from experiments.tasks.presets import TARGETS, architectures
+from experiments.toolkit import options, progress, shell
 from stellaris.runtime import FunctionError
 
-DESCRIPTION = "learn an environment by every architecture in turn; exit status 1 if one does not reach the target"
+DESCRIPTION = "train every architecture on an environment; exit status 1 if one misses the target return"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command line's options."""
+    """Adds the options."""
     parser.add_argument("--env", default="CartPole-v1", help="environment, from EnvPool or Gymnasium")
     parser.add_argument(
-        "--target", type=float, help="mean return of the last 100 training episodes that ends a run; else the preset's"
+        "--target", type=float, help="mean return of 100 training episodes that ends a run (default: the preset's)"
     )
     parser.add_argument("--seed", type=options.whole(0), default=0, help="of parameters, environments and delays")
-    parser.add_argument("--seconds", type=options.seconds, help="virtual seconds of a run, at most; else the preset's")
+    parser.add_argument("--seconds", type=options.seconds, help="most virtual seconds of a run (default: the preset's)")
     parser.add_argument(
-        "--threads", type=options.whole(1), default=2, help="threads of bodies and environments; results are alike"
+        "--threads", type=options.whole(1), default=2, help="threads of bodies and environments; no effect on results"
     )
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Runs the systems one after the other, and prints a table."""
+    """Runs the systems in turn and prints a table of their results."""
     preset = architectures(arguments.env)
     target = TARGETS.get(arguments.env) if arguments.target is None else arguments.target
     if target is None or not math.isfinite(target):
-        raise shell.UsageError(f"--target: {arguments.env} has no target of its own: say one, such as --target 500")
+        raise shell.UsageError(f"--target: {arguments.env} has no default target: set one, such as --target 500")
     seconds = arguments.seconds or preset.budget.seconds
     budget = dataclasses.replace(preset.budget, target_return=target, seconds=seconds)
     runs.check(preset.workload)

@@ -1,4 +1,4 @@
-"""Every system tuned as hard as the others: as many settings each, on one seed that no result uses."""
+"""Tunes every system with the same number of settings, on one seed that no result uses."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -7,37 +7,37 @@ from typing import Any
 
 from rich.console import Console
 
-from experiments import tidy, variants
-from experiments.cells import Finished
-from experiments.presets import LEARNERS, Contender, architectures
-from experiments.study import Size, Study, Variant
+from experiments.study import tidy, variants
+from experiments.study.cells import Finished
+from experiments.study.study import Size, Study, Variant
+from experiments.tasks.presets import LEARNERS, Contender, architectures
 from stellaris import IMPACT, IMPALA, PPO, staleness_aware
 from stellaris.systems import (
     AsynchronousActors,
-    Impact,
+    CircularReplay,
     StalenessControl,
     Stellaris,
     Synchronous,
     System,
 )
 
-DESCRIPTION = "run every system with as many settings as the others have, and list what each comes to"
+DESCRIPTION = "run every system with the same number of settings, and rank the settings by return"
 
-#: Seeds of results begin at 0: what is chosen by this one was not chosen by them.
+#: Results use seeds from 0: settings chosen on this seed were not selected on the results.
 SEED = 100
 
-#: Where each begins: PPO with what had been chosen for Stellaris alone, IMPALA and IMPACT with what learns CartPole.
+#: The settings to vary: PPO's are those chosen earlier for Stellaris alone, IMPALA's and IMPACT's learn CartPole.
 _PPO = PPO(learning_rate=3e-4, epochs=10, minibatch_size=512)
 START: Mapping[str, System] = {
     "synchronous": Synchronous(_PPO),
     "stellaris": Stellaris(_PPO, learners=LEARNERS, aggregator=staleness_aware(LEARNERS, decay=1.0), rho=2.0),
     "asynchronous actors": AsynchronousActors(IMPALA(learning_rate=3e-3, epochs=4, minibatch_size=4)),
-    "IMPACT": Impact(IMPACT(learning_rate=1e-3, epochs=1, minibatch_size=512)),
+    "IMPACT": CircularReplay(IMPACT(learning_rate=1e-3, epochs=1, minibatch_size=512)),
 }
 IN_ROUNDS = {"control": StalenessControl(pace=0)}
-#: Gradients of a group are applied one after the other, instead of their mean.
+#: Applies the gradients of a group one after the other instead of their mean.
 A_STEP_EACH = {"aggregator": staleness_aware(LEARNERS, decay=1.0, combine="sequential")}
-#: What is changed of a system: fields of its algorithm, and of the system itself.
+#: Fields to change: of a system's algorithm, and of the system.
 Changes = tuple[Mapping[str, Any], Mapping[str, Any]]
 SETTINGS: Mapping[str, Mapping[str, Changes]] = {
     "synchronous": {
@@ -110,7 +110,7 @@ SIZES = {
 
 
 def _variants(environment: str) -> Sequence[Variant]:
-    """Every setting of every system."""
+    """Returns one variant per system and setting."""
     rows = {row.contender.name: row for row in variants.of_preset(architectures(environment), [*START])}
     return [
         rows[system]._replace(
@@ -122,7 +122,7 @@ def _variants(environment: str) -> Sequence[Variant]:
 
 
 def changed(contender: Contender, changes: Changes) -> Contender:
-    """With another algorithm, or another system around it."""
+    """Returns a contender with fields of its algorithm and of its system replaced."""
     of_algorithm, of_system = changes
     system: Any = contender.system
     algorithm = replace(system.algorithm, **of_algorithm)
@@ -130,7 +130,7 @@ def changed(contender: Contender, changes: Changes) -> Contender:
 
 
 def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
-    """A table: of each system the best first."""
+    """Shows one table row per run, each system's best first."""
     systems = list(dict.fromkeys(result.cell.contender.name for result in results))
     ranked = sorted(
         results, key=lambda result: (systems.index(result.cell.contender.name), -result.summary["final_return"])

@@ -2,7 +2,7 @@
 
 *Data lag* is the learning policy's version minus the version that chose an action. *Gradient lag*, or staleness, is the
 clock at which a gradient is applied minus the version on which it was computed. Their sum is the age of the data when
-it takes effect; the library reports them separately.
+it takes effect; the library reports the two separately.
 """
 
 from typing import Any, NamedTuple
@@ -11,37 +11,37 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Float, Int, Shaped
 
-from stellaris import checks, order_statistics
-from stellaris.effective_samples import effective_sample_fraction
+from stellaris._core import checks, order_statistics
+from stellaris.corrections.effective_samples import effective_sample_fraction
+from stellaris.corrections.ratios import importance_ratio, saturated
 from stellaris.losses import approximate_kl
-from stellaris.truncation import importance_ratio, saturated
-from stellaris.types import Array, Tree, at_least_float32
+from stellaris.types import Array, JaxArray, Tree, at_least_float32
 
 
 class LagReport(NamedTuple):
-    """Sums over a batch's samples by policy lag: index `k` holds lag `k`, the last index also all larger lags.
+    """Sums over a batch's samples by policy lag: index `k` holds lag `k`, and the last index all larger lags as well.
 
     Add the reports of several batches or devices by `jax.tree.map(jnp.add, first, second)`.
 
     Example:
       >>> import jax.numpy as jnp
-      >>> report = lag_report(jnp.array([0, 0, 1]), jnp.log(jnp.array([1.0, 3.0, 2.0])), jnp.array([True] * 3), lags=2)
+      >>> report = lag_report(jnp.array([0, 0, 1]), jnp.log(jnp.array([1.0, 3.0, 2.0])), valid=jnp.ones(3), lags=2)
       >>> print(report.count, report.effective_sample_size)
       [2. 1.] [1.6 1. ]
     """
 
     count: Float[Array, "lags"]  # type: ignore[assignment]  #: valid samples.
-    kl_sum: Float[Array, "lags"]  #: of `approximate_kl` to the behaviour policy.
+    kl_sum: Float[Array, "lags"]  #: sum of `approximate_kl` to the behaviour policy.
     clipped: Float[Array, "lags"]  #: samples whose ratio is outside the trust region.
     truncated: Float[Array, "lags"]  #: samples whose ratio is above its cap.
-    weight_sum: Float[Array, "lags"]  #: of importance ratios.
+    weight_sum: Float[Array, "lags"]  #: sum of the importance ratios.
     weight_square_sum: Float[Array, "lags"]
 
-    # By methods that NumPy's arrays have as well: of a report on the host nothing goes back to the device.
+    # Only methods that NumPy's arrays share, so that a report on the host is not copied back to the device.
 
     @property
     def kl(self) -> Float[Array, "lags"]:
-        """Mean divergence from the behaviour policy, in nats; 0 where there is no sample."""
+        """Mean divergence from the behaviour policy, in nats; 0 for a lag without samples."""
         return self.kl_sum / self.count.clip(min=1)
 
     @property
@@ -64,8 +64,8 @@ class LagReport(NamedTuple):
 def lag_report(
     lag: Int[Array, "*batch"],
     log_ratio: Float[Array, "*batch"],
-    valid: Shaped[Array, "*batch"],
     *,
+    valid: Shaped[Array, "*batch"],
     clipped: Shaped[Array, "*batch"] | None = None,
     truncated: Shaped[Array, "*batch"] | None = None,
     lags: int = 8,
@@ -75,13 +75,13 @@ def lag_report(
     Args:
       lag: `[...]`, the learning policy's version minus that of the policy that chose the action.
       log_ratio: `[...]` log-probability under the policy that learns minus that under the behaviour policy.
-      valid: `[...]`, False for samples that do not count.
-      clipped: `[...]` whether a sample is outside the trust region; none by default.
-      truncated: `[...]` whether a sample is above its cap; none by default.
+      valid: `[...]`, False for samples to ignore.
+      clipped: `[...]` whether a sample is outside the trust region; by default False.
+      truncated: `[...]` whether a sample is above its cap; by default False.
       lags: the number of lags to distinguish, at least 1; larger lags count as the last.
 
     Returns:
-      A `LagReport` of arrays `[lags]`, of which only the divergence has a gradient.
+      A `LagReport` of arrays `[lags]`. Gradients flow through the divergence only.
 
     Raises:
       TypeError: if `log_ratio` holds integers.
@@ -93,7 +93,7 @@ def lag_report(
     Example:
       >>> import jax.numpy as jnp
       >>> lag, ratio, valid = jnp.array([0, 3, 9]), jnp.array([1.0, 0.5, 1.5]), jnp.array([True, True, False])
-      >>> report = lag_report(lag, jnp.log(ratio), valid, truncated=ratio > 1, lags=3)
+      >>> report = lag_report(lag, jnp.log(ratio), valid=valid, truncated=ratio > 1, lags=3)
       >>> report.count.tolist(), report.truncation_fraction.tolist()
       ([1.0, 0.0, 1.0], [0.0, 0.0, 0.0])
     """
@@ -104,9 +104,9 @@ def lag_report(
     if lags < 1:
         raise ValueError(f"lags={lags} is below 1")
     bucket = jnp.clip(lag, 0, lags - 1).ravel()
-    # In float32 at least: narrower types cannot count far, and squares of ratios overflow in them.
+    # In float32 at least: in narrower types counts saturate and squares of ratios overflow.
     wide = jnp.asarray(log_ratio, at_least_float32(jnp.result_type(log_ratio)))
-    # A saturated ratio has no gradient: in float16 that of the wide one would be infinite.
+    # No gradient where the given dtype saturates: converted back to float16 the wide one would be infinite.
     log_ratio = jnp.where(saturated(jnp.asarray(log_ratio)) < log_ratio, jax.lax.stop_gradient(wide), wide)
     log_ratio = jnp.where(valid, log_ratio, 0.0)
     ratio = jax.lax.stop_gradient(importance_ratio(log_ratio))
@@ -124,7 +124,7 @@ def lag_report(
 
 
 class RatioReport(NamedTuple):
-    """How importance ratios are distributed; see `ratio_report`.
+    """The distribution of importance ratios; see `ratio_report`.
 
     Example:
       >>> report = RatioReport(jnp.log(jnp.array([0.5, 4.0])), jnp.float32(0.8), jnp.int32(10))
@@ -132,35 +132,35 @@ class RatioReport(NamedTuple):
       [0.5 4. ]
     """
 
-    log_quantiles: Float[Array, "quantiles"]  #: of the log-ratios.
+    log_quantiles: Float[Array, "quantiles"]  #: quantiles of the log-ratios.
     effective_sample_fraction: Float[Array, ""]
     count: Int[Array, ""]  # type: ignore[assignment]  #: valid samples.
 
     @property
     def quantiles(self) -> Float[Array, "quantiles"]:
-        """Those of the ratios; infinite where a log-ratio is beyond 88, in float32."""
+        """Quantiles of the ratios; infinite where a log-ratio exceeds 88, in float32."""
         return jnp.exp(self.log_quantiles)
 
 
 def ratio_report(
     log_ratio: Float[Array, "*batch"],
-    valid: Shaped[Array, "*batch"] | None = None,
     *,
+    valid: Shaped[Array, "*batch"] | None = None,
     quantiles: tuple[float, ...] = (0.0, 0.01, 0.5, 0.99, 1.0),
 ) -> RatioReport:
-    """Quantiles and effective sample size of importance ratios as they are, before any bound.
+    """Quantiles and effective sample fraction of unbounded importance ratios.
 
-    What a clamp or a mask leaves hides what it has changed: a run whose weights are all bounded looks healthy.
+    Pass raw ratios: after clamping or masking, a diverging run looks healthy.
 
     Args:
       log_ratio: `[...]` log-probability under the policy that learns minus that under the behaviour policy: of steps,
         or of sequences, one number each (from `sequence_log_ratio`).
-      valid: `[...]`, False for samples that do not count; all by default.
-      quantiles: which, in [0, 1]; those of 0 and 1 are the least and the largest.
+      valid: `[...]`, False for samples to ignore; all count by default.
+      quantiles: numbers in [0, 1]; 0 gives the smallest ratio and 1 the largest.
 
     Returns:
       `RatioReport(log_quantiles, effective_sample_fraction, count)`; quantiles are interpolated between samples, and 0
-      if none is valid.
+      if no sample is valid.
 
     Raises:
       TypeError: if `log_ratio` holds integers.
@@ -184,7 +184,7 @@ def ratio_report(
     at = jnp.asarray(quantiles, wide.dtype)
     return RatioReport(
         order_statistics.quantiles(wide, there, at),
-        effective_sample_fraction(wide, there),
+        effective_sample_fraction(wide, valid=there),
         jnp.sum(there, dtype=jnp.int32),
     )
 
@@ -201,8 +201,8 @@ class VersionSpan(NamedTuple):
     oldest: Int[Array, "*batch"]
 
 
-def version_span(version: Int[Array, "T *batch"], valid: Shaped[Array, "T *batch"]) -> VersionSpan:
-    """The mean and the oldest version that chose the actions of each trajectory.
+def version_span(version: Int[Array, "T *batch"], *, valid: Shaped[Array, "T *batch"]) -> VersionSpan:
+    """The mean and the oldest of the versions that chose each trajectory's actions.
 
     Args:
       version: `[T, ...]` of the behaviour policy at every step.
@@ -220,7 +220,7 @@ def version_span(version: Int[Array, "T *batch"], valid: Shaped[Array, "T *batch
 
     Example:
       >>> import jax.numpy as jnp
-      >>> version_span(jnp.array([3, 3, 5, 0]), jnp.array([True, True, True, False]))
+      >>> version_span(jnp.array([3, 3, 5, 0]), valid=jnp.array([True, True, True, False]))
       VersionSpan(mean=Array(3.6666667, dtype=float32), oldest=Array(3, dtype=int32))
     """
     checks.same_shape(version, "version", valid=valid)
@@ -231,12 +231,12 @@ def version_span(version: Int[Array, "T *batch"], valid: Shaped[Array, "T *batch
     return VersionSpan(total / jnp.maximum(jnp.sum(valid, axis=0), 1).astype(total.dtype), oldest)
 
 
-def gradient_cosine(first: Tree, second: Tree) -> Float[jax.Array, ""]:
+def gradient_cosine(first: Tree, second: Tree) -> Float[JaxArray, ""]:
     """The cosine of the angle between two gradients: `<a, b> / (|a| |b|)` over all their leaves.
 
     Args:
       first: a tree of arrays, such as a stale gradient.
-      second: one of the same structure, such as the gradient that fresh parameters give on the same samples.
+      second: a tree of the same structure, such as the gradient at fresh parameters on the same samples.
 
     Returns:
       A scalar in [-1, 1]: 1 for the same direction, 0 for orthogonal gradients or if one is zero.
@@ -246,8 +246,8 @@ def gradient_cosine(first: Tree, second: Tree) -> Float[jax.Array, ""]:
       ValueError: if the trees differ in structure or shape.
 
     Source:
-      Zheng et al. 2017, Asynchronous Stochastic Gradient Descent with Delay Compensation, for the question how far a
-      stale gradient is from a fresh one.
+      Zheng et al. 2017, Asynchronous Stochastic Gradient Descent with Delay Compensation, which asks how far a stale
+      gradient is from a fresh one.
 
     Example:
       >>> import jax.numpy as jnp
@@ -259,16 +259,16 @@ def gradient_cosine(first: Tree, second: Tree) -> Float[jax.Array, ""]:
         name = jax.tree_util.keystr(path)
         checks.floats(**{f"first{name}": a, f"second{name}": b})
         checks.same_shape(a, f"first{name}", **{f"second{name}": b})
-    # Scaled by their largest elements first, so that squares neither underflow nor overflow.
-    (a, _), (b, _) = scaled(first), scaled(second)
+    # Scaled to their largest elements, so that squares neither underflow nor overflow.
+    (a, _), (b, _) = scale_to_largest(first), scale_to_largest(second)
     norms = jnp.sqrt(tree_dot(a, a) * tree_dot(b, b))
     return tree_dot(a, b) / jnp.where(norms > 0, norms, 1.0)
 
 
-def scaled(tree: Tree) -> tuple[Tree, jax.Array]:
-    """A tree relative to its largest element, in float32 at least, and that element; 1 for zero.
+def scale_to_largest(tree: Tree) -> tuple[Tree, jax.Array]:
+    """Divides a tree by its largest magnitude, in float32 at least, and returns both; a tree of zeros by 1.
 
-    The squares of such a tree neither underflow nor overflow.
+    Squares of the scaled tree neither underflow nor overflow.
     """
     wide = jax.tree.map(lambda x: jnp.asarray(x, at_least_float32(jnp.result_type(x))), tree)
     maxima = [jnp.max(jnp.abs(x), initial=0.0) for x in jax.tree.leaves(wide)]
@@ -278,7 +278,7 @@ def scaled(tree: Tree) -> tuple[Tree, jax.Array]:
 
 
 def tree_dot(first: Tree, second: Tree) -> jax.Array:
-    """The sum of the products of all elements of two trees, in float32 at least."""
+    """The inner product of two trees, in float32 at least."""
 
     def dot(x: Any, y: Any) -> jax.Array:
         wide = at_least_float32(jnp.result_type(x))

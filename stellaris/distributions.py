@@ -1,7 +1,7 @@
 """Action distributions: diagonal Gaussian and categorical, as trees that sample from given noise.
 
-Noise is drawn separately from the parameters. An actor can so draw a whole fragment's noise in one call with its own
-key, and its actions do not depend on the other actors in its batch.
+Noise is drawn separately from the parameters. An actor can draw the noise for a whole fragment in one call with its
+key, and its actions do not depend on which other actors are in the batch.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
-from stellaris import checks
+from stellaris._core import checks
 from stellaris.types import Array, Distribution
 
 _LOG_SQRT_2PI = 0.9189385332046727
@@ -35,8 +35,8 @@ class DiagonalGaussian(NamedTuple):
         """`sum_i -((a_i - mean_i) / std_i)^2 / 2 - log std_i - log sqrt(2 pi)`.
 
         Raises:
-          TypeError: if the actions are integers, as a categorical distribution's are.
-          ValueError: if their shape is not the mean's.
+          TypeError: if the actions are integers, as for a categorical distribution.
+          ValueError: if the actions' shape differs from the mean's.
         """
         checks.floats(value=value, mean=self.mean)
         checks.same_shape(self.mean, "mean", value=value)
@@ -57,7 +57,7 @@ class DiagonalGaussian(NamedTuple):
           The divergences `[...]` in nats.
 
         Raises:
-          ValueError: if the means have another shape than these.
+          ValueError: if the means differ in shape.
 
         Example:
           >>> near, far = (DiagonalGaussian(jnp.array([mean]), jnp.zeros(1)) for mean in (0.0, 2.0))
@@ -71,12 +71,12 @@ class DiagonalGaussian(NamedTuple):
         return jnp.sum(narrowing + 0.5 * (jnp.exp(-2.0 * narrowing) + jnp.square(distance) - 1.0), axis=-1)
 
     def sample(self, noise: Float[Array, "*batch action"]) -> Float[Array, "*batch action"]:
-        """The action for standard normal noise of the mean's shape."""
+        """The action `mean + exp(log_std) * noise` for standard normal noise of the mean's shape."""
         checks.same_shape(self.mean, "mean", noise=noise)
         return self.mean + self._of_each(jnp.exp(self.log_std)) * noise
 
     def _of_each(self, shared: Any) -> jax.Array:
-        """A function of `log_std`, broadcast to the mean's shape: the rows of a batch may share one."""
+        """Broadcasts a function of `log_std` to the mean's shape: all rows of a batch may share one `log_std`."""
         mean, log_std = jnp.shape(self.mean), jnp.shape(self.log_std)
         fits = zip(reversed(log_std), reversed(mean), strict=False)
         if not mean or len(log_std) > len(mean) or any(x not in (1, y) for x, y in fits):
@@ -108,7 +108,7 @@ class Categorical(NamedTuple):
 
         Raises:
           TypeError: if the actions are not integers.
-          ValueError: if their shape is not that of the logits without the last axis.
+          ValueError: if the actions' shape is not that of the logits without the last axis.
         """
         checks.integers(value=value)
         batch = jnp.shape(self.logits)[:-1]
@@ -124,16 +124,16 @@ class Categorical(NamedTuple):
         return -jnp.sum(jnp.where(probs > 0, probs * jnp.where(probs > 0, log_probs, 0.0), 0.0), axis=-1)
 
     def kl_divergence(self, other: "Categorical") -> Float[Array, "*batch"]:
-        """`KL(self || other) = sum_a p_a log(p_a / q_a)`; what this one never does adds nothing.
+        """`KL(self || other) = sum_a p_a log(p_a / q_a)`; actions with `p_a = 0` add nothing.
 
         Args:
-          other: with probabilities `q`. Where it has none and this one has, the divergence is infinite.
+          other: with probabilities `q`. The divergence is infinite if `q_a = 0` where `p_a > 0`.
 
         Returns:
           The divergences `[...]` in nats.
 
         Raises:
-          ValueError: if the logits have another shape than these.
+          ValueError: if the logits differ in shape.
 
         Example:
           >>> print(f"{Categorical(jnp.array([0.0, -jnp.inf])).kl_divergence(Categorical(jnp.zeros(2))):.4f}")
@@ -157,7 +157,7 @@ class Categorical(NamedTuple):
 
 
 def as_distribution(parameters: Any) -> Distribution:
-    """The action distribution that a network's output parameterises.
+    """Converts a network's output to an action distribution.
 
     Args:
       parameters: logits `[..., n]` of a categorical distribution; a pair `(mean, log_std)` of a diagonal Gaussian; or
@@ -167,7 +167,7 @@ def as_distribution(parameters: Any) -> Distribution:
       A distribution.
 
     Raises:
-      TypeError: if it is none of these.
+      TypeError: if `parameters` has another form.
 
     Example:
       >>> import jax.numpy as jnp

@@ -1,7 +1,7 @@
-"""Losses, per sample and unreduced: masking, weighting and averaging are left to the caller.
+"""Losses per sample, unreduced: the caller masks, weights and averages.
 
 Log-ratios are relative to the *behaviour* policy, which chose the actions. Advantages and targets are constants of a
-loss: pass them without a gradient. An entropy bonus is `-coefficient * distribution.entropy()`, of
+loss: pass them without a gradient. An entropy bonus is `-coefficient * distribution.entropy()`, with
 `stellaris.Categorical(logits)` or `stellaris.DiagonalGaussian(mean, log_std)`.
 """
 
@@ -12,11 +12,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Float
 
-from stellaris import checks
-from stellaris.truncation import ROOM, check_rho, importance_ratio, saturated, truncate_ratio
-from stellaris.types import Array, Scalar, largest
+from stellaris._core import checks
+from stellaris.corrections.caps import check_rho, truncate_ratio
+from stellaris.corrections.ratios import ROOM, importance_ratio, saturated
+from stellaris.types import Array, JaxArray, Scalar, largest
 
-#: Lower bound of log-probabilities and log-ratios: times an advantage of 1e8 it is still finite in float32.
+#: Lower bound of log-probabilities and log-ratios: -1e6 times an advantage of 1e8 is finite in float32.
 MIN_LOG_PROB = -1e6
 
 
@@ -33,16 +34,16 @@ def ppo_loss(
     `-min(r' A, clip(r', 1 - clip, 1 + clip_high) A)` with `r' = min(exp(log_ratio), cap)`.
 
     Args:
-      log_ratio: `[...]` log-probability under the policy that learns minus that under the behaviour policy; of whole
-        sequences, from `sequence_log_ratio`, for GSPO.
+      log_ratio: `[...]` log-probability under the policy that learns minus that under the behaviour policy. For
+        GSPO, that of whole sequences, from `sequence_log_ratio`.
       advantage: `[...]`.
-      clip: half-width of the trust region, positive: a number or, from `adaptive_clip`, `[...]`. `math.inf` clips
-        nothing.
-      clip_high: that of its upper half if it is wider or narrower, such as 0.28 beside a `clip` of 0.2 (clip-higher).
+      clip: half-width of the trust region, positive: a number or, from `adaptive_clip`, `[...]`. `math.inf` turns
+        clipping off.
+      clip_high: width of the upper half, `clip` by default; clip-higher uses 0.28 with a `clip` of 0.2.
       ratio_cap: `[...]` from `global_ratio_cap`, or a constant; without it this is plain PPO.
 
     Returns:
-      The loss `[...]`. It has no gradient where the ratio is above its cap. That includes negative advantages, where
+      The loss `[...]`. Its gradient is zero where the ratio is above its cap, also for negative advantages, where
       plain PPO pulls the ratio back: under a cap of 1 no ratio above 1 is pulled back. A constant cap of at least
       `1 + clip_high` acts on negative advantages only, which is dual-clip PPO; 3 is usual.
 
@@ -119,8 +120,8 @@ def adapt_kl_coefficient(
     tolerance: Scalar = 1.5,
     increase: Scalar = 2.0,
     decrease: Scalar = 0.5,
-) -> Float[jax.Array, ""]:
-    """The penalty's coefficient for the next batch: increased after too large a step, decreased after too small a step.
+) -> Float[JaxArray, ""]:
+    """Adapts the penalty's coefficient for the next batch: raises it after too large a step, lowers it after too small.
 
     `coefficient * increase` if `kl > target * tolerance`, `coefficient * decrease` if `kl < target / tolerance`.
 
@@ -128,8 +129,8 @@ def adapt_kl_coefficient(
       coefficient: beta, a scalar.
       kl: mean divergence from the behaviour policy after learning from the batch.
       target: the desired divergence, in nats.
-      tolerance: factor around the target within which nothing changes, at least 1. The defaults are the paper's. Those
-        of RLlib, used by MinionsRL's workloads, are `tolerance=2.0, increase=1.5, decrease=0.5`.
+      tolerance: factor around the target within which nothing changes, at least 1. The defaults are the paper's. RLlib,
+        and with it MinionsRL's workloads, takes `tolerance=2.0, increase=1.5, decrease=0.5`.
       increase: factor, at least 1.
       decrease: factor in (0, 1].
 
@@ -161,8 +162,8 @@ def approximate_kl(log_ratio: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
     """An estimate of `KL(mu || pi)` from actions of `mu`: `r - 1 - log r`, unbiased and never negative.
 
     Args:
-      log_ratio: `[...]` of actions that the behaviour policy `mu` chose. Of the same actions
-        `importance_ratio(log_ratio) * approximate_kl(-log_ratio)` estimates the other divergence, `KL(pi || mu)`, as
+      log_ratio: `[...]` for actions that the behaviour policy `mu` chose. With the same actions,
+        `importance_ratio(log_ratio) * approximate_kl(-log_ratio)` estimates the other divergence, `KL(pi || mu)`, also
         unbiased in value and gradient.
 
     Returns:
@@ -198,8 +199,8 @@ def impala_loss(log_prob: Float[Array, "*batch"], advantage: Float[Array, "*batc
       advantage: `[...]` from `vtrace`, which has weighted it by the truncated ratio.
 
     Returns:
-      The loss `[...]`. An action of probability zero, whose loss would be infinite, is given the log-probability -1e6
-      and has no gradient.
+      The loss `[...]`. An action of probability zero, whose loss would be infinite, gets the log-probability -1e6 and
+      a zero gradient.
 
     Raises:
       TypeError: if an array holds integers.
@@ -229,7 +230,7 @@ def truncated_policy_gradient_loss(
 ) -> Float[Array, "*batch"]:
     """The importance-weighted policy gradient with truncated weights: `-max(min(r, cap), floor) * log_prob * A`.
 
-    The weight is a constant: a truncated sample has the gradient `cap * A * grad log pi`, but none in `ppo_loss`.
+    The weight is a constant: a truncated sample has the gradient `cap * A * grad log pi`, and zero in `ppo_loss`.
     Between the bounds both losses have the same gradient, `r A grad log pi`.
 
     This is CISPO, whose bounds are `1 + eps_high` and `1 - eps_low`; with a cap alone, of 2 to 10, it is LlamaRL's
@@ -241,7 +242,7 @@ def truncated_policy_gradient_loss(
       log_ratio: `[...]` the same minus that under the behaviour policy; its gradient is ignored.
       advantage: `[...]`.
       ratio_cap: `[...]` from `global_ratio_cap`, or a constant; None for no truncation.
-      ratio_floor: least weight, at least 0. It wins over a cap that is lower.
+      ratio_floor: the smallest weight, at least 0; it overrides a lower cap.
 
     Returns:
       The loss `[...]`; actions of probability zero as in `impala_loss`.
@@ -252,8 +253,8 @@ def truncated_policy_gradient_loss(
 
     Source:
       Espeholt et al. 2018, IMPALA, Section 4.2, with one-step weights; Ionides 2008, Truncated Importance Sampling;
-      MiniMax 2025, MiniMax-M1: Scaling Test-Time Compute Efficiently with Lightning Attention, Eq. 4 and 5 (CISPO),
-      whose mean is over all valid steps of the batch, and whose lower bound is left so wide that it never acts.
+      MiniMax 2025, MiniMax-M1: Scaling Test-Time Compute Efficiently with Lightning Attention, Eq. 4 and 5 (CISPO). It
+      averages over all valid steps of the batch, and sets the lower bound so wide that it never acts.
 
     Example:
       >>> import jax.numpy as jnp
@@ -274,32 +275,32 @@ def impact_loss(
     *,
     clip: Float[Array, "*batch"] | Scalar = 0.2,
     clip_high: Float[Array, "*batch"] | Scalar | None = None,
-    rho: Scalar = 2.0,
+    target_rho: Scalar = 2.0,
     ratio_cap: Float[Array, "*batch"] | Scalar | None = None,
 ) -> Float[Array, "*batch"]:
     """IMPACT's surrogate: PPO's, clipped around a slowly moving target policy instead of the behaviour policy.
 
     `-min(R A, clip(R, 1 - clip, 1 + clip_high) A)` with
-    `R = min(exp(log_ratio), cap) * min(exp(-target_log_ratio), rho)`, which is `pi / target` where neither bound acts.
+    `R = min(exp(log_ratio), cap) * min(exp(-target_log_ratio), target_rho)`: `pi / target` where neither bound acts.
 
     Args:
       log_ratio: `[...]` log-probability under the policy that learns minus that under the behaviour policy.
       target_log_ratio: `[...]` the same for the target policy; a constant. Zeros, for a target equal to the behaviour
         policy, give `ppo_loss`.
-      advantage: `[...]` under the target policy and not weighted by a ratio: `reward + discount V'_{t+1} - V_t`, with
-        the targets `V'` of `vtrace` at `target_log_ratio`, as `IMPACT.prepare` computes it. The advantage that `vtrace`
-        returns is already weighted by its truncated ratio; here it would be weighted twice.
+      advantage: `[...]` under the target policy, not weighted by a ratio: `reward + discount V'_{t+1} - V_t`, with the
+        targets `V'` of `vtrace` at `target_log_ratio`, as `IMPACT.prepare` computes it. The advantage that `vtrace`
+        returns is already weighted by its truncated ratio; here the weight would count twice.
       clip: half-width of the trust region around the target, positive; a number or `[...]`.
-      clip_high: that of its upper half; `clip` by default.
-      rho: truncates `behaviour / target`, at least 1.
+      clip_high: width of the upper half; `clip` by default.
+      target_rho: truncates `behaviour / target`, at least 1.
       ratio_cap: `[...]` from `global_ratio_cap`, or a constant; bounds `pi / behaviour`.
 
     Returns:
-      The loss `[...]`. It has no gradient where the ratio is above its cap.
+      The loss `[...]`. Its gradient is zero where the ratio is above its cap.
 
     Raises:
       TypeError: if an array holds integers, or a setting is not a number.
-      ValueError: if the shapes differ, a constant width is not positive, or `rho` is below 1.
+      ValueError: if the shapes differ, a constant width is not positive, or `target_rho` is below 1.
 
     Source:
       Luo et al. 2019, IMPACT: Importance Weighted Asynchronous Architectures with Clipped Target Networks, Section 3.
@@ -312,8 +313,8 @@ def impact_loss(
     """
     _check(log_ratio, advantage=advantage, target_log_ratio=target_log_ratio)
     low, high = _trust_region(log_ratio, clip, clip_high)
-    check_rho(rho)
-    weight = jnp.minimum(importance_ratio(-jax.lax.stop_gradient(target_log_ratio)), rho)
+    check_rho(target_rho=target_rho)
+    weight = jnp.minimum(importance_ratio(-jax.lax.stop_gradient(target_log_ratio)), target_rho)
     return _clipped_surrogate(_ratio(log_ratio, ratio_cap) * weight, advantage, low, high)
 
 
@@ -327,11 +328,11 @@ def decoupled_ppo_loss(
     weight: Float[Array, "*batch"] | Scalar | None = None,
     ratio_cap: Float[Array, "*batch"] | Scalar | None = None,
 ) -> Float[Array, "*batch"]:
-    """Decoupled PPO: importance weights from the behaviour policy, the trust region around a recent, proximal one.
+    """Decoupled PPO: importance weights from the behaviour policy, and a trust region around a recent, proximal one.
 
     `-min(r' A, clip(r', (1 - clip) w, (1 + clip_high) w) A)` with `r' = min(exp(log_ratio), cap)` and
     `w = exp(proximal_log_ratio)`: the paper's `w min(u A, clip(u, 1 - clip, 1 + clip_high) A)` for `u = r' / w`,
-    without a division. `weight` replaces the outer `w`, which is not bounded; the trust region stays where it is.
+    without a division. `weight` replaces the outer, unbounded `w`; the trust region does not move.
 
     Args:
       log_ratio: `[...]` log-probability under the policy that learns minus that under the behaviour policy.
@@ -339,15 +340,14 @@ def decoupled_ppo_loss(
         the behaviour policy, give `ppo_loss`. Without a forward pass: `approximate_proximal_log_ratio`.
       advantage: `[...]`.
       clip: half-width of the trust region around the proximal policy, positive; a number or `[...]`.
-      clip_high: that of its upper half; `clip` by default.
-      weight: `[...]` or a number, instead of `w`; a constant. AReaL masks what is above 5:
-        `behaviour_weight(proximal_log_ratio, high=5.0, outside="mask").weight`, divided by all samples. 1 for no
-        importance weight.
+      clip_high: width of the upper half; `clip` by default.
+      weight: `[...]` or a number, instead of `w`; a constant. AReaL masks weights above 5 and divides by all samples:
+        `bounded_importance_weight(proximal_log_ratio, high=5.0, outside="mask").weight`. 1 turns the weight off.
       ratio_cap: `[...]` from `global_ratio_cap`, or a constant; bounds `pi / behaviour`. A dual clip bounds
         `pi / proximal`: pass `3 * importance_ratio(proximal_log_ratio)`.
 
     Returns:
-      The loss `[...]`. It has no gradient where the ratio is above its cap.
+      The loss `[...]`. Its gradient is zero where the ratio is above its cap.
 
     Raises:
       TypeError: if an array holds integers, or a setting is not a number.
@@ -386,7 +386,7 @@ def sapo_loss(
 ) -> Float[Array, "*batch"]:
     """SAPO's soft surrogate: `-(4 / tau) sigmoid(tau (r' - 1)) A` with `r' = min(exp(log_ratio), cap)`.
 
-    Its slope is that of the importance-weighted policy gradient at `r = 1` and falls smoothly to 0 on both sides,
+    At `r = 1` it has the slope of the importance-weighted policy gradient; the slope falls smoothly to 0 on both sides,
     where PPO cuts it off.
 
     Args:
@@ -397,14 +397,14 @@ def sapo_loss(
       ratio_cap: `[...]` from `global_ratio_cap`, or a constant; without it this is plain SAPO.
 
     Returns:
-      The loss `[...]`. It has no gradient where the ratio is above its cap.
+      The loss `[...]`. Its gradient is zero where the ratio is above its cap.
 
     Raises:
       TypeError: if an array holds integers, or a setting is not a number.
       ValueError: if the shapes differ, a temperature or a constant cap is not positive, or a temperature is infinite.
 
     Source:
-      Gao et al. 2025, Soft Adaptive Policy Optimization, Eq. 5 and 6; its mean is over the steps of each sequence, then
+      Gao et al. 2025, Soft Adaptive Policy Optimization, Eq. 5 and 6; it averages over the steps of each sequence, then
       over sequences.
 
     Example:
@@ -442,7 +442,7 @@ def value_loss(
       clip: how far the value may move from `old_value` before its gradient vanishes.
       loss_clip: upper bound of the loss itself, beyond which its gradient vanishes (RLlib's `vf_clip_param`; the
         demo of Stellaris sets it to 100).
-      huber: error beyond which the loss grows linearly.
+      huber: absolute error beyond which the loss grows linearly.
 
     Returns:
       The loss `[...]`.
@@ -484,12 +484,12 @@ def value_loss(
 
 
 def min_log_prob(log_prob: Array) -> float:
-    """The lower bound of log-probabilities in this dtype: a loss must stay finite. In float16 it is -3261."""
+    """The lower bound of log-probabilities in this dtype, so that losses stay finite; -3261 in float16."""
     return max(MIN_LOG_PROB, -largest(jnp.result_type(log_prob)) / math.exp(ROOM))
 
 
 def _as_float(x: Any) -> jax.Array:
-    """A whole number in JAX's default float type; a float as it is."""
+    """Converts a whole number to JAX's default float type; keeps a float."""
     number = jnp.asarray(x)
     return number if jnp.issubdtype(number.dtype, jnp.floating) else number.astype(float)
 
@@ -502,9 +502,9 @@ def _ratio(log_ratio: Array, ratio_cap: Array | float | None) -> Array:
 
 
 def _between(log_ratio: Array, proximal_log_ratio: Array, ratio_cap: Array | float | None) -> Array:
-    """The ratio to the proximal policy; a cap bounds that to the behaviour policy."""
+    """The ratio to the proximal policy; the cap applies to the ratio to the behaviour policy."""
     checks.per_sample(log_ratio, "log_ratio", checks.positive, **checks.given(ratio_cap=ratio_cap))
-    # Each saturates first: the difference of two infinities is not a number.
+    # Each saturates first, because inf - inf is NaN.
     ratio = importance_ratio(saturated(log_ratio) - saturated(proximal_log_ratio))
     if ratio_cap is None:
         return ratio
@@ -518,8 +518,8 @@ def _trust_region(log_ratio: Array, clip: Any, clip_high: Any) -> tuple[Any, Any
 
 
 def _clipped_surrogate(ratio: Array, advantage: Array, low: Array | float, high: Array | float) -> Array:
-    """`-min(ratio A, clip(ratio, low, high) A)`: of the two bounds the advantage's sign chooses one."""
-    # By choices, whose gradient costs less than that of a minimum, and is whole at the bound itself.
+    """`-min(ratio A, clip(ratio, low, high) A)`: the advantage's sign decides which bound can act."""
+    # `where`, not `minimum`: its gradient is cheaper, and 1 at the bound itself instead of one half.
     above, below = jnp.where(ratio > high, high, ratio), jnp.where(ratio < low, low, ratio)
     return -jnp.where(jnp.asarray(advantage) > 0, above, below) * advantage
 

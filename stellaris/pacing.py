@@ -1,29 +1,28 @@
-"""How many rollouts a trainer may begin, so that no data becomes too stale and none is thrown away."""
+"""Limits the rollouts that a trainer begins, so that no data becomes too stale and none is discarded."""
 
 from typing import Any
 
 import jax
 import numpy as np
 
-from stellaris import checks
+from stellaris._core import checks
 from stellaris.types import Array
 
 
 def rollout_capacity(
     version: Array | int, *, begun: Array | int, batch: Array | int, max_staleness: Array | int
 ) -> Any:
-    """The rollouts that may begin now: `(max_staleness + version + 1) * batch - begun`, or 0.
+    """The number of rollouts that may begin now: `(max_staleness + version + 1) * batch - begun`, at least 0.
 
-    The batch that makes version `v` learns from rollouts in the order in which they were begun. With at most
-    `(max_staleness + version + 1) * batch` of them begun, each is learned from at most `max_staleness` versions after
-    it has begun, and none has to be discarded. Dropping stale data instead starves long rollouts, which are the
-    stalest. With a bound of 0 acting and learning take turns.
+    Batches take rollouts in the order in which they began, and each batch makes one version. With at most
+    `(max_staleness + version + 1) * batch` rollouts begun, each is learned from at most `max_staleness` versions after
+    it began, and none has to be discarded. Dropping stale data instead starves long rollouts, which are the
+    stalest. With `max_staleness=0` acting and learning take turns.
 
     Args:
-      version: of the newest policy; it counts the batches learned from, from 0.
-      begun: rollouts begun since version 0 that have been, or may yet be, learned from: those running, waiting and
-        learned from, and not those that were rejected.
-      batch: rollouts that one version is learned from, at least 1.
+      version: version of the newest policy, the number of batches learned from.
+      begun: rollouts begun since version 0 and not rejected: running, waiting or learned from.
+      batch: rollouts per version, at least 1.
       max_staleness: versions, at least 0.
 
     Returns:
@@ -31,7 +30,7 @@ def rollout_capacity(
 
     Raises:
       TypeError: if an argument is not a whole number.
-      ValueError: if one is below its least.
+      ValueError: if an argument is below its minimum.
 
     Source:
       Fu et al. 2025, AReaL: A Large-Scale Asynchronous Reinforcement Learning System for Language Reasoning, Eq. 3.
@@ -53,9 +52,9 @@ def rollout_capacity(
 
 
 def _signed(x: Any) -> Any:
-    """A number as an int, an array with a sign and of full width, so that neither bytes nor negative numbers wrap.
+    """Converts to an int, or to an array of wide signed integers, so that uint8 and differences do not wrap.
 
-    Numbers of int32 may still wrap, products and rollouts alike: the difference of the two is right all the same.
+    int32 may still wrap in the product and in the count; their difference is right even so.
     """
     if isinstance(x, jax.Array):
         return x.astype(int)

@@ -1,6 +1,6 @@
-"""Advantages and value targets of trajectories: pure, time-major.
+"""Advantages and value targets of trajectories, time-major.
 
-Both solve one backward recurrence, `x_t = b_t + c_t x_{t+1}` from `x_T = 0`. For `gae` it is
+Both functions solve one backward recurrence, `x_t = b_t + c_t x_{t+1}` from `x_T = 0`. For `gae` it is
 
     x = jnp.zeros_like(reward[0])
     for t in reversed(range(len(reward))):
@@ -9,15 +9,15 @@ Both solve one backward recurrence, `x_t = b_t + c_t x_{t+1}` from `x_T = 0`. Fo
         x = b + c * x
         advantage[t] = x
 
-and for `vtrace` the same with truncated ratios in `b` and `c`. At steps that are not valid, `b` and `c` are zero.
+and for `vtrace` it has truncated ratios in `b` and `c`. At invalid steps `b` and `c` are zero.
 
 On a CPU this runs as a loop that computes `b` and `c` row by row, so that every array is read once. On other devices it
-runs as an associative scan, of logarithmic depth, which needs `b` and `c` of all steps. To serve both, `b` and `c` are
-written once, as functions of a *row reader*: `row(x)` is `x[t]` in the loop and `x[:T]` in the scan, `row(x, 1)` is
+runs as an associative scan of logarithmic depth, which needs `b` and `c` for all steps. Both use the same code for `b`
+and `c`, written as a function of a *row reader*: `row(x)` is `x[t]` in the loop and `x[:T]` in the scan, `row(x, 1)` is
 `x[t + 1]` and `x[1:T + 1]`.
 
-Arguments are checked at every call. The computation is behind `jax.jit`: outside of a caller's `jit` it is compiled
-once for its shapes and types, within one it is inlined.
+Arguments are checked in every call. The computation is behind `jax.jit`: outside of a caller's `jit` it compiles once
+for its shapes and types; within one it is inlined.
 """
 
 import functools
@@ -28,14 +28,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Float, Shaped
 
-from stellaris import checks
-from stellaris.truncation import importance_ratio
+from stellaris._core import checks
+from stellaris.corrections.ratios import importance_ratio
 from stellaris.types import Array, Scalar, alike, at_least_float32
 
-#: On a CPU the recurrence's loop is unrolled by two if a row has at least so many elements; measured by
+#: On a CPU the recurrence's loop is unrolled by two if a row has at least this many elements; measured by
 #: `python -m experiments.benchmarks losses`.
 WIDE = 64
-#: The same for the loop of the gradient, by the elements of all rows.
+#: The same for the gradient's loop, counting the elements of all rows.
 LARGE = 8192
 #: Reads `x[t]`, or `x[t + 1]` as `row(x, 1)`: one row in a loop, all rows in a scan.
 _Row: TypeAlias = Callable[..., jax.Array]
@@ -55,17 +55,16 @@ def gae(
 
     Args:
       reward: `[T, ...]`.
-      discount: `[T, ...]`, `gamma * (1 - terminated)`: zero where the next state has no value, `gamma` at a truncation.
+      discount: `[T, ...]`, `gamma * (1 - terminated)`: zero if the next state's value is zero, `gamma` at a truncation.
       value: `[T + 1, ...]`; the last row bootstraps.
       lambda_: in [0, 1]. 0 gives one-step temporal differences, 1 Monte-Carlo returns minus the value. A number, or a
         traced scalar that `vmap` sweeps.
       valid: `[T, ...]`, False for steps that are not transitions (an environment's reset). Their advantage is zero, and
-        no trace crosses them: a step that is not valid cuts, and is not skipped. To skip steps, such as tokens that the
-        policy did not choose, move the valid ones to the front; `docs/functions.md` shows how. By default all steps are
-        transitions.
+        they cut: no trace crosses them. To skip steps instead, such as tokens that the policy did not choose, move the
+        valid ones to the front, as `docs/functions.md` shows. By default all steps are transitions.
 
     Returns:
-      The advantages `[T, ...]`, of the dtype to which the inputs promote. The value target is
+      The advantages `[T, ...]`, in the dtype to which the inputs promote. The value target is
       `advantage + value[:-1]`. Gradients flow to reward, discount, value and `lambda_`, in reverse mode.
 
     Raises:
@@ -91,7 +90,7 @@ def gae(
 
 
 class VTrace(NamedTuple):
-    """What `vtrace` returns; no gradient flows through either.
+    """The result of `vtrace`; no gradient flows through it.
 
     Source:
       Espeholt et al. 2018, IMPALA, Section 4.1.
@@ -102,8 +101,8 @@ class VTrace(NamedTuple):
       True
     """
 
-    target: Float[Array, "T *batch"]  #: of the value function.
-    advantage: Float[Array, "T *batch"]  #: for the policy gradient: already weighted by the truncated ratio.
+    target: Float[Array, "T *batch"]  #: target of the value function.
+    advantage: Float[Array, "T *batch"]  #: for the policy gradient, already weighted by the truncated ratio.
 
 
 def vtrace(
@@ -119,15 +118,15 @@ def vtrace(
     ratio_cap: Float[Array, "T *batch"] | Scalar | None = None,
     valid: Shaped[Array, "T *batch"] | None = None,
 ) -> VTrace:
-    """V-trace: off-policy value targets and advantages.
+    """Off-policy value targets and advantages by V-trace.
 
     With `r_t = exp(log_ratio_t)`, `rho_t = min(r_t, rho_clip, cap_t)` and `c_t = lambda * min(r_t, c_clip)`:
 
     `target_t = V_t + sum_{k >= t} (prod_{t <= i < k} discount_i c_i) rho_k (r_k + discount_k V_{k+1} - V_k)`,
 
     `advantage_t = min(r_t, pg_rho_clip, cap_t) (reward_t + discount_t V'_{t+1} - V_t)`, where
-    `V' = lambda target + (1 - lambda) V`. On-policy this is the advantage of `gae` at the same lambda; with
-    `lambda = 1` it is the paper's.
+    `V' = lambda target + (1 - lambda) V`. On-policy this equals `gae` at the same lambda; with `lambda = 1` it is the
+    paper's advantage.
 
     Args:
       reward: `[T, ...]`.
@@ -135,19 +134,19 @@ def vtrace(
       value: `[T + 1, ...]`; the last row bootstraps.
       log_ratio: `[T, ...]`, the log-probability under the learning policy minus that under the behaviour policy.
       lambda_: in [0, 1].
-      rho_clip: bound on the ratios that weigh temporal differences; it sets the fixed point. `math.inf` for no bound.
+      rho_clip: bound on the ratios that weight temporal differences; it sets the fixed point. `math.inf` for no bound.
       c_clip: bound on the ratios that carry traces; at most `max(1, rho_clip)` for the operator to contract. Above 1
         the traces of long trajectories may overflow.
-      pg_rho_clip: bound on the ratios that weigh the policy gradient.
-      ratio_cap: `[T, ...]` from `global_ratio_cap`, or a constant; a further bound on both rho. It is *inert*
-        where it is not below the clips; with the default clips of 1 always, since `cap >= rho >= 1`. Stellaris' IMPALA
-        uses the cap instead of the clips: `rho_clip = pg_rho_clip = math.inf`.
+      pg_rho_clip: bound on the ratios that weight the policy gradient.
+      ratio_cap: `[T, ...]` from `global_ratio_cap`, or a constant; one more bound on both rho. It is *inert* where it
+        is not below the clips, so always with the default clips of 1, since `cap >= rho >= 1`. Stellaris' IMPALA
+        replaces the clips by the cap: `rho_clip = pg_rho_clip = math.inf`.
       valid: `[T, ...]`, False for steps that are not transitions. Their target is their value, their advantage is zero,
-        and no trace crosses them: it cuts and does not skip, as in `gae`.
+        and they cut, as in `gae`: no trace crosses them.
 
     Returns:
-      `VTrace(target, advantage)`, each `[T, ...]`, of the dtype to which the inputs promote. Both are constants:
-      no gradient flows through them.
+      `VTrace(target, advantage)`, each `[T, ...]`, in the dtype to which the inputs promote. No gradient flows through
+      them.
 
     Raises:
       TypeError: if an array that should hold floats holds integers, or a setting is not a number. (To lift a clip use
@@ -185,7 +184,7 @@ def _recurrence(terms: Callable[[_Row], tuple[jax.Array, ...]], out: jax.Array) 
     """Solves `x_t = b_t + c_t x_{t+1}` from `x_T = 0`.
 
     Args:
-      terms: `(row reader) -> (b, c)`, of one step or of all; the module's docstring says why.
+      terms: `(row reader) -> (b, c)` for one step or for all; see the module's docstring.
       out: zeros of the solution's shape and dtype.
     """
     if not out.size:
@@ -244,7 +243,7 @@ def _next(x: jax.Array) -> jax.Array:
 
 
 def _masked(row: _Row, valid: Array | None, *terms: jax.Array) -> tuple[jax.Array, ...]:
-    """The terms, with zeros for steps that are not transitions."""
+    """Zeroes the terms at steps that are not transitions."""
     return terms if valid is None else tuple(jnp.where(row(valid), term, 0.0) for term in terms)
 
 
@@ -299,13 +298,13 @@ def _gae_forward(reward: Any, discount: Any, value: Any, valid: Any, lambda_: An
     return advantage, (discount, value, valid, lambda_, advantage)
 
 
-# With its own `jit`, because JAX calls it directly when the caller differentiates outside of `jit`.
+# It needs a `jit` because JAX calls it directly when the caller differentiates outside of `jit`.
 @functools.partial(jax.jit, inline=True)
 def _gae_backward(residuals: Any, cotangent: jax.Array) -> tuple[Any, ...]:
-    """The adjoint runs forward in time: `u_t = g_t + lambda discount_{t-1} u_{t-1}`, the reward's cotangent.
+    """Solves the adjoint forward in time: `u_t = g_t + lambda discount_{t-1} u_{t-1}`, the reward's cotangent.
 
-    The value's is `discount_{t-1} u_{t-1} - u_t`, the discount's is `u_t (V_{t+1} + lambda A_{t+1})`, and lambda's is
-    the sum of `u_t discount_t A_{t+1}`.
+    The value's cotangent is `discount_{t-1} u_{t-1} - u_t`, the discount's `u_t (V_{t+1} + lambda A_{t+1})`, and
+    lambda's the sum of `u_t discount_t A_{t+1}`.
     """
     discount, value, valid, lambda_, advantage = residuals
     every = _all(len(cotangent))
@@ -346,7 +345,7 @@ _gae.defvjp(_gae_forward, _gae_backward)
 
 
 def _check_trajectory(*, reward: Array, value: Array, valid: Array | None, **others: Array | None) -> None:
-    """Raises an error that names the argument whose type or shape does not fit `reward`'s."""
+    """Raises unless every argument fits `reward` in type and shape; the error names the argument."""
     checks.floats(reward=reward, value=value, **others)
     if reward.ndim < 1:
         raise ValueError(f"reward has shape {reward.shape}: expected [T, ...]")
@@ -357,5 +356,5 @@ def _check_trajectory(*, reward: Array, value: Array, valid: Array | None, **oth
 
 
 def _as(dtype: Any) -> Callable[[Any], jax.Array]:
-    """Converts to this type."""
+    """A conversion to this dtype."""
     return lambda x: jnp.asarray(x, dtype)

@@ -1,13 +1,13 @@
-"""The array vocabulary that every module shares.
+"""The array types that every module shares.
 
 Arrays are time-major: `T` steps, then `B` environments (or any other batch shape), then features. Versions are int32
-and count published policies from 0. `value` and `observation` have one row more than `reward`, for bootstrapping.
+and count published policies from 0. `value` and `observation` have `T + 1` rows, one more than `reward`, to bootstrap.
 """
 
 import functools
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -16,29 +16,56 @@ from jaxtyping import Float
 
 #: An array on the host.
 NDArray: TypeAlias = np.ndarray[Any, np.dtype[Any]]
-#: An array argument of a public function: on a device or on the host.
-Array: TypeAlias = jax.Array | NDArray
-#: A setting: a number, possibly traced, such as one that `vmap` sweeps.
-Scalar: TypeAlias = Float[Array, ""] | float
+
+if TYPE_CHECKING:
+    Array: TypeAlias = jax.Array | NDArray
+    JaxArray: TypeAlias = jax.Array
+    Scalar: TypeAlias = Float[Array, ""] | float
+else:
+    # At run time each is one class with a short name. jaxtyping would turn `Float[Array, "*batch"]` of a union into a
+    # union of two annotations, and `help` would print signatures five times as long.
+
+    class _Kinds(type):
+        kinds: Any
+
+        def __instancecheck__(cls, x: Any) -> bool:
+            return isinstance(x, cls.kinds)
+
+    class Array(metaclass=_Kinds):
+        """An array argument of a public function: on a device or on the host."""
+
+        kinds = jax.Array | np.ndarray
+
+    class JaxArray(metaclass=_Kinds):
+        """An array that a public function returns: on a device."""
+
+        kinds = jax.Array
+
+    class Scalar(metaclass=_Kinds):
+        """A setting: a number, possibly traced, such as one that `vmap` sweeps."""
+
+        kinds = Float[Array, ""] | float | int
+
+
 #: Any tree of arrays: parameters, gradients, optimizer states.
 Tree: TypeAlias = Any
 
 
 def at_least_float32(dtype: Any) -> Any:
-    """The dtype for long sums of this float dtype, which would lose digits in a narrower one."""
+    """The dtype to accumulate in: float32, or this float dtype if it is wider. Narrower sums lose digits."""
     return dtype if np.dtype(dtype).itemsize >= 4 else np.dtype(np.float32)
 
 
 def default_float(x: Any) -> jax.Array:
-    """In JAX's default float type: float32, or float64 where it is enabled."""
+    """Converts to JAX's default float type: float32, or float64 where it is enabled."""
     return jnp.asarray(x, float)
 
 
 def alike(tree: Tree) -> Tree:
-    """The arrays of a tree; within `jax.shard_map` each with the varying axes of all, which a loop's carry must have.
+    """Gives every array of a tree the varying axes of all of them within `jax.shard_map`, as a loop's carry requires.
 
-    It costs nothing: the compiler drops the sums, which nothing uses, and the choices, which are known. Random keys
-    stay as they are.
+    Values do not change. It costs nothing: the compiler drops the sums, whose results are unused, and the choices,
+    whose condition is constant. Random keys stay as they are.
 
     Example:
       >>> alike((jnp.ones(2), None, jnp.int32(3)))
@@ -60,7 +87,7 @@ def largest(dtype: Any) -> float:
 
 @runtime_checkable
 class Distribution(Protocol):
-    """An action distribution, as far as algorithms need it; those of distrax comply."""
+    """The part of an action distribution that algorithms need; distrax's distributions comply."""
 
     def log_prob(self, value: Any, /) -> Any:
         """Log-probability (density) of actions `[..., *action]` -> `[...]`."""
@@ -75,7 +102,7 @@ ApplyFn: TypeAlias = Callable[[Any, Any], tuple[Any, Any]]
 
 
 class Versioned(NamedTuple):
-    """A value with the version under which it was published."""
+    """A published value with its version."""
 
     version: int
     value: Tree
@@ -84,20 +111,18 @@ class Versioned(NamedTuple):
 class Trajectory(NamedTuple):
     """`T` consecutive steps of `B` environments, tagged with the policy that chose every action.
 
-    A step that only resets its environment (the step after an episode's end) is not a transition: `valid` is False
-    there. The observation before it is the episode's last, so its value bootstraps a truncated episode correctly.
+    A step that only resets its environment (the step after an episode's end) is not a transition, and `valid` is False
+    there. The observation of that step is the episode's last, so its value bootstraps a truncated episode correctly.
     """
 
-    observation: (
-        Tree  #: `[T + 1, B, *obs]`, an array or a tree of arrays, as the environment gave them (not normalised).
-    )
-    action: Array  #: `[T, B, *action]` as sampled, before any clipping to the environment's bounds.
+    observation: Tree  #: `[T + 1, B, *obs]`, an array or a tree of arrays, before normalisation.
+    action: Array  #: `[T, B, *action]` as sampled, before clipping to the environment's bounds.
     reward: Array  #: `[T, B]` float.
-    terminated: Array  #: `[T, B]` bool: the episode ended in a state of value zero. Truncation does not count.
+    terminated: Array  #: `[T, B]` bool: the episode ended in a state of value zero; False at a truncation.
     valid: Array  #: `[T, B]` bool: False for a step that only reset its environment.
     log_prob: Array  #: `[T, B]` log-probability of the action under the behaviour policy.
     value: Array  #: `[T + 1, B]` the behaviour policy's value of every observation.
-    version: Array  #: `[T, B]` int32 version of the behaviour policy that chose the action.
+    version: Array  #: `[T, B]` int32 version of the behaviour policy.
 
 
 def concatenate(trajectories: Sequence[Trajectory]) -> Trajectory:

@@ -47,7 +47,7 @@ def ray_on_this_machine() -> Iterator[None]:
     """Ray, started once for all tests that need it: its small store is enough for them."""
     import ray
 
-    from stellaris.runtime.cluster.platform import connect
+    from stellaris.runtime.ray.platform import connect
 
     assert connect(object_store_memory=100 * 2**20, num_cpus=4)
     yield

@@ -43,7 +43,7 @@ def samples(shape=(60,), seed=0):
 
 
 def report(lag, log_ratio, valid, clipped, truncated, lags=4):
-    return lag_report(lag, log_ratio, valid, clipped=clipped, truncated=truncated, lags=lags)
+    return lag_report(lag, log_ratio, valid=valid, clipped=clipped, truncated=truncated, lags=lags)
 
 
 compiled = jax.jit(report, static_argnames="lags")
@@ -85,7 +85,7 @@ def test_lag_report_by_hand():
     ratio = jnp.array([1.0, 3.0, 2.0, 0.5, 1.0, 100.0])
     lag = jnp.array([0, 0, 1, 5, -3, 1])
     valid = jnp.array([True] * 5 + [False])
-    got = lag_report(lag, jnp.log(ratio), valid, clipped=ratio != 1, truncated=ratio > 2, lags=3)
+    got = lag_report(lag, jnp.log(ratio), valid=valid, clipped=ratio != 1, truncated=ratio > 2, lags=3)
     close(got.count, [3, 1, 1])
     close(got.weight_sum, [5, 2, 0.5])
     close(got.weight_square_sum, [11, 4, 0.25])
@@ -98,7 +98,7 @@ def test_lag_report_by_hand():
 def test_lag_report_without_clipping_or_cap():
     """Left out, nothing is clipped and nothing truncated; eight lags are told apart."""
     lag, log_ratio, valid, *_ = samples()
-    got = lag_report(lag, jnp.asarray(log_ratio, jnp.float32), valid)
+    got = lag_report(lag, jnp.asarray(log_ratio, jnp.float32), valid=valid)
     assert got.count.shape == (8,)
     equal((got.clipped, got.truncated), (np.zeros(8), np.zeros(8)))
     assert got.count.sum() == valid.sum()
@@ -124,9 +124,9 @@ def test_versions_beyond_int32(number, unchecked):
     """An error that names the argument, not the version to which JAX wraps them: neither in arrays nor as numbers."""
     versions, x, there = np.array([0, number]), jnp.zeros(2), jnp.ones(2, bool)
     with pytest.raises(ValueError, match=rf"^version={number} does not fit into int32"):
-        version_span(versions, there)
+        version_span(versions, valid=there)
     with pytest.raises(ValueError, match=rf"^lag={number} does not fit into int32"):
-        lag_report(versions, x, there)
+        lag_report(versions, x, valid=there)
     with pytest.raises(ValueError, match=rf"^segment={number} does not fit into int32"):
         sequence_log_ratio(x, segment=versions)
     batch = Batch(jnp.ones((2, 1)), jnp.zeros(2, jnp.int32), x, x, x, x, versions, there)
@@ -145,7 +145,7 @@ def test_versions_beyond_int32(number, unchecked):
 def test_gradients_are_finite_in_float16():
     """Of the divergence, where numbers end at 65504: `r - 1` up to where ratios saturate. Nothing else has one."""
     x = jnp.asarray([0.5, 8.0, 11.5, 31.0, 1e4, -1e4, -math.inf], jnp.float16)
-    slope = jax.grad(lambda x: sum(map(jnp.sum, lag_report(jnp.zeros(7, jnp.int32), x, jnp.ones(7, bool)))))(x)
+    slope = jax.grad(lambda x: sum(map(jnp.sum, lag_report(jnp.zeros(7, jnp.int32), x, valid=jnp.ones(7, bool)))))(x)
     assert slope.dtype == jnp.float16
     close(slope.astype(jnp.float32), [math.exp(0.5) - 1, math.exp(8.0) - 1, 0.0, 0.0, 0.0, -1.0, 0.0], 1e-3)
 
@@ -165,8 +165,8 @@ def test_effective_sample_size_of_equal_weights_is_their_count():
     """At any weight, however great or small: it is between 1 and the count."""
     lag, valid = jnp.zeros(10, jnp.int32), jnp.arange(10) < 7
     for log_ratio in (-1e4, -20.0, 0.0, 20.0, 1e4):
-        close(lag_report(lag, jnp.full(10, log_ratio), valid, lags=1).effective_sample_size, [7.0], 1e-5)
-    one = lag_report(lag, jnp.where(jnp.arange(10) == 0, 25.0, -25.0), valid, lags=1)
+        close(lag_report(lag, jnp.full(10, log_ratio), valid=valid, lags=1).effective_sample_size, [7.0], 1e-5)
+    one = lag_report(lag, jnp.where(jnp.arange(10) == 0, 25.0, -25.0), valid=valid, lags=1)
     close(one.effective_sample_size, [1.0], 1e-5)
 
 
@@ -208,7 +208,7 @@ AT = (0.0, 0.01, 0.1, 0.25, 0.5, 0.9, 0.99, 1.0)
 @pytest.mark.parametrize("shape", [(20, 3), (1,)])
 def test_ratio_report_is_numpys(shape):
     """Quantiles of valid log-ratios as NumPy interpolates them, effective samples as a loop counts them."""
-    asked = jax.jit(lambda x, valid: ratio_report(x, valid, quantiles=AT))
+    asked = jax.jit(lambda x, valid: ratio_report(x, valid=valid, quantiles=AT))
     for seed in range(5):
         _, log_ratio, valid, *_ = samples(shape, seed)
         valid.flat[0] = True
@@ -248,7 +248,7 @@ def test_ratios_are_reported_before_any_bound():
 
 def test_ratio_report_without_a_sample():
     """Zeros: none that is valid, or an empty batch."""
-    for report in (ratio_report(jnp.ones(3), jnp.zeros(3, bool)), ratio_report(jnp.zeros((0, 2)))):
+    for report in (ratio_report(jnp.ones(3), valid=jnp.zeros(3, bool)), ratio_report(jnp.zeros((0, 2)))):
         equal(report, RatioReport(np.zeros(5), np.zeros(()), np.int32(0)))
 
 
@@ -256,10 +256,10 @@ def test_ratios_that_are_not_valid_do_not_count():
     """Whatever they hold; and nothing has a gradient."""
     _, log_ratio, valid, *_ = samples()
     asked = jax.jit(ratio_report)
-    clean = asked(log_ratio.astype(np.float32), valid)
+    clean = asked(log_ratio.astype(np.float32), valid=valid)
     for garbage in (math.nan, math.inf, -math.inf, 1e30):
-        equal(asked(np.where(valid, log_ratio, garbage).astype(np.float32), valid), clean)
-    total = lambda x: sum(jnp.sum(z.astype(float)) for z in ratio_report(x, valid))  # noqa: E731
+        equal(asked(np.where(valid, log_ratio, garbage).astype(np.float32), valid=valid), clean)
+    total = lambda x: sum(jnp.sum(z.astype(float)) for z in ratio_report(x, valid=valid))  # noqa: E731
     equal(jax.grad(total)(jnp.asarray(log_ratio, jnp.float32)), np.zeros(60))
 
 
@@ -295,20 +295,20 @@ def test_version_span_by_hand():
     """Of one trajectory, and of two; steps that are no transition do not count."""
     version = jnp.array([[3, 7], [3, 0], [5, 8], [0, 9]])
     valid = jnp.array([[True, True], [True, False], [True, True], [False, True]])
-    one = version_span(version[:, 0], valid[:, 0])
+    one = version_span(version[:, 0], valid=valid[:, 0])
     assert (one.mean.shape, one.oldest.shape, one.oldest.dtype) == ((), (), jnp.int32)
     close(one.mean, 11 / 3)
     assert one.oldest == 3
-    for two in (version_span(version, valid), version_span(np.asarray(version), np.asarray(valid))):
+    for two in (version_span(version, valid=valid), version_span(np.asarray(version), valid=np.asarray(valid))):
         close(two.mean, [11 / 3, 8.0])
         equal(two.oldest, [3, 7])
-    jax.tree.map(close, jax.jit(version_span)(version, valid), two)
-    jax.tree.map(close, jax.vmap(version_span, in_axes=1)(version, valid), two)
+    jax.tree.map(close, jax.jit(version_span)(version, valid=valid), two)
+    jax.tree.map(close, jax.vmap(lambda x, y: version_span(x, valid=y), in_axes=1)(version, valid), two)
 
 
 def test_version_span_without_a_valid_step():
     """Mean 0, and the largest version that there is, so that a minimum over trajectories is that of the others."""
-    got = version_span(jnp.array([[5, 5], [6, 6]]), jnp.array([[False, True], [False, False]]))
+    got = version_span(jnp.array([[5, 5], [6, 6]]), valid=jnp.array([[False, True], [False, False]]))
     equal(got.mean, [0.0, 5.0])
     equal(got.oldest, [2**31 - 1, 5])
 
@@ -317,7 +317,7 @@ def test_version_span_of_different_shapes(monkeypatch):
     """An error, which names the argument."""
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
     with pytest.raises(ValueError, match=r"valid has shape \(3,\): expected version's \(2,\)"):
-        version_span(jnp.zeros(2, jnp.int32), jnp.ones(3, bool))
+        version_span(jnp.zeros(2, jnp.int32), valid=jnp.ones(3, bool))
 
 
 # ---- between gradients ----------------------------------------------------------------------------------------------

@@ -79,6 +79,7 @@ def test_gradients():
     np.testing.assert_allclose(by_logits, [-0.5, -0.25, 0.75], rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_forbidden_actions():
     """A logit of -inf takes an action away: entropy and gradients are those of the actions left."""
     masked = jnp.asarray([*LOGITS, -jnp.inf], jnp.float32)
@@ -124,6 +125,7 @@ def test_categorical_sample_has_the_probabilities():
     assert (np.abs(share - probabilities) < 4 * np.sqrt(probabilities * (1 - probabilities) / n)).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("distribution", "law"), [(DiagonalGaussian, "norm"), (Categorical, "gumbel_r")])
 def test_noise_law(distribution, law):
     """The noise follows the standard law, comes in the shape asked for, and is the key's alone."""
@@ -190,6 +192,7 @@ def test_impossible_actions_make_no_nan():
             assert not np.any(np.asarray(gradient)[np.isneginf(logits)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
 def test_types(dtype):
     """The results have the parameters' type."""

@@ -8,15 +8,41 @@ from pathlib import Path
 
 import pytest
 
-from stellaris.extras import EXTRAS, needs
+import stellaris
+from stellaris._core.extras import EXTRAS, needs
 
 HEAVY = ("chex", "flax", "envpool", "gymnasium", "mujoco", "pandas", "matplotlib", "rich", "h5py", "safetensors")
 
 
+@pytest.mark.slow
 def test_heavy_packages_are_imported_where_they_are_used() -> None:
     """Pure functions, platform and systems need jax, optax, jaxtyping and numpy; environments, networks, files more."""
     code = f"import stellaris.replay, sys; print([name for name in {HEAVY} if name in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_pure_functions_need_no_platform() -> None:
+    """`import stellaris` imports no platform, system or environment; each name of theirs is there when asked for."""
+    code = """
+import sys, stellaris
+print([name for name in ("runtime", "systems", "acting") if f"stellaris.{name}" in sys.modules])
+print([name for name in dir(stellaris) if not hasattr(stellaris, name)])
+print(stellaris.train is stellaris.systems.train, stellaris.Trace.__name__)
+try:
+    stellaris.no_such_name
+except AttributeError as error:
+    print(error)
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout == "[]\n[]\nTrue Trace\nmodule 'stellaris' has no attribute 'no_such_name'\n"
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    """In the package, in the project's file and in the citation."""
+    root = Path(__file__).parent.parent
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]["version"]
+    assert stellaris.__version__ == project
+    assert f"\nversion: {project}\n" in (root / "CITATION.cff").read_text()
 
 
 def test_ray_is_imported_when_its_platform_is_asked_for() -> None:
@@ -72,10 +98,11 @@ def test_a_package_of_no_extra_is_not_explained() -> None:
         import no_such_package  # noqa: F401
 
 
+@pytest.mark.slow
 def test_without_envpool_names_are_gymnasiums() -> None:
     """A system trains; a name that only EnvPool knows says that it is missing, and how to install it."""
     code = """
-from stellaris.acting import ActorCritic, configured, envs
+from stellaris.acting import ActorCritic, configure, envs
 from stellaris.systems import Budget, Evaluation, Synchronous, Workload, train
 from stellaris.runtime import FunctionSpec, SimulatedPlatform
 from stellaris.runtime.delays import Constant
@@ -93,7 +120,7 @@ try:
     envs.make("Pong-v5", slots=1)
 except ValueError as error:
     print(error)
-said(lambda: envs.make(configured("Pong-v5", stack_num=3), slots=1))
+said(lambda: envs.make(configure("Pong-v5", stack_num=3), slots=1))
 """
     trained, unknown, pool = without("envpool", code=code)
     assert trained == "GymnasiumEnv 64"
@@ -105,13 +132,13 @@ said(lambda: envs.make(configured("Pong-v5", stack_num=3), slots=1))
     assert pool == "EnvPool's Pong-v5 needs envpool: pip install 'stellaris[experiments]'"
 
 
+@pytest.mark.slow
 def test_what_is_missing_is_named_with_its_extra(tmp_path: Path) -> None:
     """By whoever needs it; nothing is written."""
     code = f"""
 import numpy as np, os
 from stellaris import ActorCritic, EnvSpec, Trace
 from stellaris.acting import envs
-from stellaris.runtime import Checkpoints, CheckpointError
 from stellaris.replay import datasets
 said(lambda: ActorCritic()(EnvSpec("Own-v0", np.zeros(2), 2, True)))
 said(lambda: envs.make("CartPole-v1", slots=1))
@@ -121,14 +148,10 @@ said(lambda: Trace().save("{tmp_path}/x.csv"))
 said(lambda: Trace.load("{tmp_path}/x.parquet"))
 said(lambda: Trace.load("{tmp_path}/x.csv"))
 said(lambda: datasets.read("{tmp_path}/x.hdf5"))
-try:
-    Checkpoints("{tmp_path}/x").prepare()
-except CheckpointError as error:
-    print(error)
 print(os.listdir("{tmp_path}"))
 """
     experiments = "pip install 'stellaris[experiments]'"
-    assert without("flax", "gymnasium", "pandas", "pyarrow", "orbax", "h5py", code=code) == [
+    assert without("flax", "gymnasium", "pandas", "pyarrow", "h5py", code=code) == [
         f"a network of ActorCritic or Pixels needs flax: {experiments}",
         f"environment 'CartPole-v1' needs gymnasium: {experiments}",
         f"a trace's table needs pandas: {experiments}",
@@ -137,11 +160,11 @@ print(os.listdir("{tmp_path}"))
         f"{tmp_path}/x.parquet needs pandas: {experiments}",
         f"{tmp_path}/x.csv needs pandas: {experiments}",
         "reading a dataset needs h5py: pip install 'stellaris[replay]'",
-        f"a checkpoint needs orbax: {experiments}",
         "[]",
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("package", ["rich", "matplotlib"])
 def test_the_command_line_says_what_is_missing(package: str) -> None:
     """In one line on stderr, and the status of a usage that is impossible."""
@@ -151,6 +174,6 @@ from experiments import command
 print(command.main(["stellaris-motivation"]))
 """
     assert without(package, code=code) == [
-        f"error: experiments.stellaris_motivation needs {package}: pip install 'stellaris[experiments]'",
+        f"error: experiments.figures.stellaris.motivation needs {package}: pip install 'stellaris[experiments]'",
         "2",
     ]

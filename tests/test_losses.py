@@ -95,6 +95,7 @@ def test_value_definition(clip, loss_clip):
     close(got, expected, 1e-12)
 
 
+@pytest.mark.slow
 def test_transformations_and_numpy():
     """jit, vmap over samples and NumPy's arrays give the same numbers."""
     x, y, z = (np.asarray(a, np.float32) for a in ppo_sample((9,)))
@@ -225,7 +226,7 @@ DEFINITIONS = {
         False,
     ),
     "IMPACT, capped": (
-        lambda x, y, a, c: impact_loss(x, y, a, clip=0.4, rho=1.3, ratio_cap=c),
+        lambda x, y, a, c: impact_loss(x, y, a, clip=0.4, target_rho=1.3, ratio_cap=c),
         lambda x, y, a, c: paper_ppo(min(math.exp(x), c) * min(math.exp(-y), 1.3), a, 0.4),
         False,
     ),
@@ -299,6 +300,7 @@ def with_gradient(loss, x, *rest):
     return loss(x, *rest), jax.grad(lambda z: jnp.sum(loss(z, *rest)))(x)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CAPPED)
 def test_caps_that_bind_nothing(name):
     """inf, an array of inf, and the global cap of one's own policy give the plain loss, to the bit, and gradient."""

@@ -195,7 +195,7 @@ def test_impact_by_hand(ratio, target, advantage, rho, cap, loss, gradient):
     """`R = min(r, cap) min(1 / target, rho)` within 0.2 of 1."""
 
     def surrogate(x):
-        return impact_loss(x, jnp.log(target), jnp.asarray(advantage), rho=rho, ratio_cap=cap)
+        return impact_loss(x, jnp.log(target), jnp.asarray(advantage), target_rho=rho, ratio_cap=cap)
 
     close(slope(surrogate, math.log(ratio)), (loss, gradient), 1e-12)
 

@@ -19,8 +19,9 @@ from stellaris import (
     adaptive_clip,
     approximate_kl,
     approximate_proximal_log_ratio,
-    behaviour_weight,
+    bounded_importance_weight,
     decoupled_ppo_loss,
+    demo_threshold,
     exponential_weight,
     gae,
     global_ratio_cap,
@@ -28,7 +29,7 @@ from stellaris import (
     impact_loss,
     impala_loss,
     importance_ratio,
-    integer_threshold,
+    off_policy_sequence_mask,
     polynomial_weight,
     ppo_loss,
     ppo_penalty_loss,
@@ -36,7 +37,6 @@ from stellaris import (
     sapo_loss,
     scale_by_effective_samples,
     second_moment_mask,
-    sequence_mask,
     staleness_aware,
     staleness_threshold,
     staleness_weight,
@@ -46,6 +46,8 @@ from stellaris import (
     vespo_weight,
     vtrace,
 )
+
+pytestmark = pytest.mark.slow
 
 # Each function of arrays alone, and what they are: x log-ratios, p log-probabilities, a advantages, c caps, r rewards,
 # d discounts, v values with a row more, w values without, k divergences, X log-ratios of three policies.
@@ -92,8 +94,11 @@ FUNCTIONS = {
         lambda x, a, c: sapo_loss(x, a, temperature=0.5, negative_temperature=2.0, ratio_cap=c),
         "xac",
     ),
-    "behaviour_weight": (lambda x, c: behaviour_weight(x, low=0.5, high=c).weight, "xc"),
-    "behaviour_weight, masked": (lambda x: behaviour_weight(x, low=0.5, high=1.5, outside="mask").weight, "x"),
+    "bounded_importance_weight": (lambda x, c: bounded_importance_weight(x, low=0.5, high=c).weight, "xc"),
+    "bounded_importance_weight, masked": (
+        lambda x: bounded_importance_weight(x, low=0.5, high=1.5, outside="mask").weight,
+        "x",
+    ),
     "vespo_weight": (vespo_weight, "xa"),
     "approximate_proximal_log_ratio": (
         lambda x: approximate_proximal_log_ratio(importance_ratio(x), jnp.full(x.shape, 3)),
@@ -104,7 +109,7 @@ FUNCTIONS = {
 }
 RETURNS = ("gae", "vtrace", "vtrace, capped")
 #: Constants: without a gradient.
-FROZEN = ("vtrace", "global_ratio_cap", "behaviour_weight", "vespo_weight", "approximate_proximal_log_ratio")
+FROZEN = ("vtrace", "global_ratio_cap", "bounded_importance_weight", "vespo_weight", "approximate_proximal_log_ratio")
 every_function = pytest.mark.parametrize("name", FUNCTIONS)
 
 
@@ -325,8 +330,8 @@ SATURATED = [
     (functools.partial(decoupled_ppo_loss, weight=2.0), (1e4, -math.inf, -1e8), 2e8 * E30, 0.0),
     (functools.partial(decoupled_ppo_loss, weight=2.0), (1e4, 1e4, -1e8), 2e8, 0.0),
     (functools.partial(decoupled_ppo_loss, weight=2.0), (-math.inf, 0.0, 1e8), -2e8 / E30, 0.0),
-    (lambda x: behaviour_weight(x, high=math.inf).weight, (1e4,), E30, 0.0),
-    (lambda x: behaviour_weight(x, outside="mask").weight, (1e4,), 0.0, 0.0),
+    (lambda x: bounded_importance_weight(x, high=math.inf).weight, (1e4,), E30, 0.0),
+    (lambda x: bounded_importance_weight(x, outside="mask").weight, (1e4,), 0.0, 0.0),
     (lambda x: approximate_proximal_log_ratio(x, jnp.int32(4)), (-1e4,), -7500.0, 0.0),
     (impact_loss, (1e4, 1e4, -1e8), 1e8, 0.0),
     (impact_loss, (1e4, -math.inf, -1e8), 2e8 * E30, 0.0),
@@ -361,7 +366,7 @@ LATE = jnp.array([0, 1, 4, 9])
 
 def _ready(decay, max_staleness):
     """Whether a queue of one gradient, four versions old, is applied, and with which weight."""
-    aggregator = staleness_aware(full=2, decay=decay, max_staleness=max_staleness, smoothness=decay)
+    aggregator = staleness_aware(group_size=2, decay=decay, max_staleness=max_staleness, smoothness=decay)
     state = aggregator.push(aggregator.init(jnp.zeros(1)), jnp.ones(1), version=0)
     return aggregator.ready(state, 4, 1), aggregator.pop(state, 4, 1)[0].scale
 
@@ -370,7 +375,7 @@ SETTINGS = {
     "global_ratio_cap": (lambda rho: global_ratio_cap(X, rho=rho), (1.0, 1.5)),
     "ppo_loss": (lambda clip: ppo_loss(x, a, clip=clip), (0.1, 0.3)),
     "ppo_penalty_loss": (lambda clip: ppo_penalty_loss(x, a, x**2, coefficient=0.5, clip=clip), (0.1, 0.3)),
-    "impact_loss": (lambda s: impact_loss(x, x / 2, a, clip=s, rho=1 + s), (0.1, 0.9)),
+    "impact_loss": (lambda s: impact_loss(x, x / 2, a, clip=s, target_rho=1 + s), (0.1, 0.9)),
     "decoupled_ppo_loss": (lambda clip: decoupled_ppo_loss(x, x / 2, a, clip=clip), (0.1, 0.3)),
     "value_loss": (lambda s: value_loss(v, g, old_value=o, clip=s, loss_clip=3 * s, huber=s), (0.2, 0.9)),
     "adapt_kl_coefficient": (lambda s: adapt_kl_coefficient(0.02, 1.0, target=s, increase=1 + s), (0.01, 0.1)),
@@ -400,15 +405,18 @@ SETTINGS = {
         (0.0, 0.9),
     ),
     "sapo_loss": (lambda s: sapo_loss(x, a, temperature=s, negative_temperature=2 * s, ratio_cap=s), (0.9, 1.3)),
-    "behaviour_weight": (lambda s: behaviour_weight(x, low=s / 2, high=s), (0.9, 1.3)),
-    "behaviour_weight, masked": (lambda s: behaviour_weight(x, low=s / 2, high=s, outside="mask"), (0.9, 1.3)),
+    "bounded_importance_weight": (lambda s: bounded_importance_weight(x, low=s / 2, high=s), (0.9, 1.3)),
+    "bounded_importance_weight, masked": (
+        lambda s: bounded_importance_weight(x, low=s / 2, high=s, outside="mask"),
+        (0.9, 1.3),
+    ),
     "vespo_weight": (
         lambda s: vespo_weight(x, a, power=s, decay=2 * s, negative_power=3 * s, negative_decay=s / 2),
         (0.5, 2.0),
     ),
-    "second_moment_mask": (lambda s: second_moment_mask(x, a, bound=s), (0.0, 0.1)),
-    "probability_mask": (lambda s: probability_mask(x - 2, x / 2 - 2, a, bound=s), (0.01, 0.1)),
-    "sequence_mask": (lambda s: sequence_mask(x, a, bound=s), (0.0, 0.1)),
+    "second_moment_mask": (lambda s: second_moment_mask(x, a, max_second_moment=s), (0.0, 0.1)),
+    "probability_mask": (lambda s: probability_mask(x - 2, x / 2 - 2, a, max_distance=s), (0.01, 0.1)),
+    "off_policy_sequence_mask": (lambda s: off_policy_sequence_mask(x, a, max_divergence=s), (0.0, 0.1)),
     "adaptive_clip": (lambda s: adaptive_clip(x, clip=s, clip_high=2 * s, quantile=s), (0.1, 0.5)),
     "scale_by_effective_samples": (
         lambda s: scale_by_effective_samples(s).update(x, optax.EmptyState(), effective_sample_fraction=s / 4)[0],
@@ -420,10 +428,10 @@ SETTINGS = {
     ),
     "staleness_weight": (lambda s: staleness_weight(LATE, smoothness=s), (1.0, 3.0)),
     "polynomial_weight": (lambda s: polynomial_weight(LATE, power=s), (0.0, 0.5)),
-    "hinge_weight": (lambda s: hinge_weight(LATE, slope=s, bound=4 * s), (0.5, 1.0)),
+    "hinge_weight": (lambda s: hinge_weight(LATE, slope=s, tolerance=4 * s), (0.5, 1.0)),
     "exponential_weight": (lambda s: exponential_weight(LATE, rate=s), (0.1, 1.0)),
     "staleness_threshold": (lambda s: staleness_threshold(3, max_staleness=4, decay=s), (0.5, 0.9)),
-    "integer_threshold": (lambda s: integer_threshold(3, max_staleness=4, decay=s), (0.5, 0.9)),
+    "demo_threshold": (lambda s: demo_threshold(3, max_staleness=4, decay=s), (0.5, 0.9)),
     "staleness_aware": (lambda s: _ready(s, 10 * s), (0.3, 0.9)),
 }
 

@@ -40,6 +40,7 @@ def unrolled(reward, discount, value, lambda_, valid):
 
 
 # The loop is unrolled by two where rows or arrays are large: there with an odd and an even number of steps.
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(1, 3), (7, 3), (4, 2100), (5, 1700)])
 @pytest.mark.parametrize("masked", [False, True])
 def test_both_formulations(shape, masked):
@@ -78,6 +79,7 @@ def values_and_gradients(reward, discount, value, log_ratio, cap):
     return advantage, pull(jnp.where(VALID, 1.5, 0.0)), gradients, found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("garbage", [math.nan, math.inf, 1e30])
 def test_what_invalid_steps_hold_reaches_nothing(garbage):
     """Neither values nor gradients see their reward, discount, ratio or cap, nor a value between two of them."""
@@ -115,6 +117,7 @@ def test_what_a_loss_makes_of_invalid_steps_reaches_nothing():
     jax.tree.map(np.testing.assert_array_equal, gradients(jnp.nan), gradients(0.0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("masked", [False, True])
 def test_lambda_may_be_traced(masked):
     """Swept by `vmap`, under `jit` and `grad`: each as with the number; its gradient is the recursion's own."""

@@ -49,6 +49,7 @@ CLIPS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("shape", "bounded"),
     [((5,), ()), ((9, 2), ("ratio_cap",)), ((9, 2), ("valid",)), ((8, 2), ("ratio_cap", "valid"))]
@@ -181,6 +182,7 @@ def test_actions_of_probability_zero_carry_nothing():
     np.testing.assert_allclose(got.target[:2], alone.target, rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wide", ["reward", "discount", "value", "log_ratio", "ratio_cap", "lambda_"])
 def test_two_float_types_promote_to_the_wider(wide):
     """Under x64 any one array may be float64; values and gradients are those of all in float64, in their own types."""

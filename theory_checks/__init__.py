@@ -1,1 +1,1 @@
-"""The papers' bounds, verified where they hold and broken where they should break: `python -m theory_checks`."""
+"""Checks the papers' bounds: that they hold, and that controls break: `python -m theory_checks`."""

@@ -1,13 +1,13 @@
-"""`python -m theory_checks`: are the papers' bounds true, how tight are they, and what does each assumption buy?"""
+"""`python -m theory_checks`: are the papers' bounds true, how tight are they, and which assumptions do they need?"""
 
 from collections.abc import Sequence
 
-from experiments import shell
+from experiments.toolkit import shell
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command; its imports take seconds, and signals are to be looked after first."""
-    from stellaris.extras import needs
+    """Runs the command. Its imports take seconds: made here, they come after the signal handlers are installed."""
+    from stellaris._core.extras import needs
 
     with needs("theory_checks"):
         from theory_checks import command

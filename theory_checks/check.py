@@ -1,11 +1,11 @@
-"""What a check is: instances of a theorem, both sides of its claims, and an adversary that looks for the worst case.
+"""Checks theorems: draws instances, compares both sides of the claims, and searches the worst case with an adversary.
 
-A claim says `left <= right` (or, as an equality, `left = right`) for every instance. It is tested on random instances,
-or on all of them, and then on those that gradient ascent on `left / right` finds, starting from the worst.
+A claim states `left <= right` (or, as an equality, `left = right`) for every instance. It is tested on random instances
+or on all instances, and then on instances found by gradient ascent on `left / right`, starting from the worst.
 
-`kappa` is the largest ratio `left / right` that was met. A bound that holds has a kappa of at most 1: with a kappa of
-0.8, the right side could be multiplied by 0.8, and would still have held. For an equality, kappa is 1 plus the largest
-relative gap. A control is a claim that is false, and must be found to be: a check that cannot fail shows nothing.
+`kappa` is the largest ratio `left / right` found. A bound that holds has a kappa of at most 1: with a kappa of 0.8, the
+right side times 0.8 would still be a bound on all these instances. For an equality, kappa is 1 plus the largest
+relative gap. A control is a false claim that the check must refute: a check that cannot fail shows nothing.
 """
 
 import functools
@@ -22,13 +22,13 @@ import optax
 
 from stellaris.types import NDArray, Tree
 
-#: Both sides may be wrong by this much, relatively, before a claim is called violated.
+#: Relative error of either side that does not yet violate a claim.
 ROUNDING = 1e-9
-#: A right side this many times its tolerance is clear of it.
+#: A ratio counts only if the right side is at least this many times its tolerance.
 _CLEAR = 1e3
-#: Instances that are looked at in one call.
+#: Instances evaluated in one call.
 _CHUNK = 2_000
-#: Where the adversary starts: from the worst instances of a family, and from its first.
+#: The adversary starts from this number of worst instances of a family, and of first ones.
 _STARTS = 8
 #: The length of the adversary's first step.
 _STEP = 0.1
@@ -37,27 +37,27 @@ _STEP = 0.1
 class Instance(NamedTuple):
     """One case of a theorem."""
 
-    free: Tree  #: arrays of floats, without constraints, that the adversary may move.
-    fixed: Tree = ()  #: all else.
+    free: Tree  #: unconstrained arrays of floats that the adversary may change.
+    fixed: Tree = ()  #: everything else.
 
 
 class Sides(NamedTuple):
-    """Both sides of a claim: scalars, or arrays of one shape if the claim is made of several numbers."""
+    """Both sides of a claim: scalars, or arrays of one shape if the claim compares several numbers."""
 
     left: Any
     right: Any
-    tolerance: Any = 0.0  #: what rounding, or sampling, may add to the left, absolutely.
+    tolerance: Any = 0.0  #: absolute error of the left side by rounding or sampling.
 
 
 @dataclass(frozen=True)
 class Claim:
-    """What is said of every instance.
+    """A statement about every instance.
 
     Args:
-      name: in the table.
-      statement: the inequality.
-      control: whether it is false and has to break.
-      equality: whether the sides are equal.
+      name: for the table.
+      statement: the inequality or equality.
+      control: whether it is false and must break.
+      equality: whether it states that the sides are equal.
     """
 
     name: str
@@ -72,9 +72,9 @@ class Family:
 
     Args:
       draw: `(key, index, **settings) -> instance`, all of the same shapes.
-      count: how many there are, if all of them are looked at: `draw` then counts them by `index`.
-      settings: numbers or arrays by which families of one `draw`, which is compiled once, differ; or a function that
-        makes them when they are needed.
+      count: number of instances if all of them are checked: `draw` then enumerates them by `index`.
+      settings: numbers or arrays that distinguish families of the same `draw`, which is compiled once; or a function
+        that returns them when they are needed.
     """
 
     draw: Callable[..., Instance]
@@ -82,7 +82,7 @@ class Family:
     settings: Mapping[str, Any] | Callable[[], Mapping[str, Any]] = field(default_factory=dict)
 
     def __call__(self, key: jax.Array, indices: NDArray) -> Instance:
-        """The instances `[indices, ...]`."""
+        """Draws the instances `[indices, ...]`."""
         settings = self.settings() if callable(self.settings) else self.settings
         return _drawer(self.draw)(key, indices, dict(settings))
 
@@ -92,13 +92,13 @@ class Theorem:
     """Claims that share their instances.
 
     Args:
-      name: in replays.
-      claims: what is said.
-      families: instances, by kind.
-      sides: of one instance, by the claim's name.
-      at_most: instances, where one costs more than a few microseconds.
-      compiled: whether JAX can trace `draw` and `sides`; others run one instance at a time, and have no adversary.
-      steps: of the adversary; 0 for none.
+      name: for tables and replays.
+      claims: the statements.
+      families: instances by kind.
+      sides: returns both sides of the claims for one instance, by the claim's name.
+      at_most: limit on the instances, if one costs more than a few microseconds.
+      compiled: whether JAX can trace `draw` and `sides`; otherwise instances run one at a time, without an adversary.
+      steps: of the adversary; 0 turns it off.
     """
 
     name: str
@@ -118,33 +118,33 @@ class Witness:
     family: str
     index: int
     claim: str
-    searched: bool  #: whether it is where the adversary got from that instance.
+    searched: bool  #: whether the adversary reached it, starting from that instance.
     left: float
     right: float
 
     @property
     def label(self) -> str:
-        """As `--replay` takes it."""
+        """The label for `--replay`."""
         where = f"{self.theorem}/{self.family}/{self.index}"
         return f"{where}/{self.claim}" if self.searched else where
 
 
 class Outcome(NamedTuple):
-    """What became of a claim."""
+    """The result of checking a claim."""
 
     claim: Claim
     instances: int
-    violations: int  #: among them.
-    searched: int  #: further instances, that the adversary ended at.
-    found: int  #: violations among these.
+    violations: int  #: number of them that violate the claim.
+    searched: int  #: further instances, at which the adversary ended.
+    found: int  #: number of these that violate the claim.
     slack: float  #: the smallest `right - left` of a random instance.
     tightness: float  #: the median of `left / right`.
-    kappa: float  #: the largest `left / right`, the adversary's finds included.
+    kappa: float  #: the largest `left / right`, including the adversary's instances.
     witnesses: tuple[Witness, ...]
 
     @property
-    def as_it_should(self) -> bool:
-        """A bound holds; a control breaks."""
+    def as_expected(self) -> bool:
+        """Whether a bound holds, or a control breaks."""
         return (self.violations + self.found > 0) == self.claim.control
 
 
@@ -161,17 +161,17 @@ class Looks(NamedTuple):
 def verify(
     theorem: Theorem, *, seed: int = 0, instances: int = 10_000, multiplier: float | Mapping[str, float] = 1.0
 ) -> list[Outcome]:
-    """Looks at a theorem's claims over random instances and the adversary's.
+    """Checks a theorem's claims on random instances and on the adversary's.
 
     Args:
-      theorem: to look at.
+      theorem: to check.
       seed: of the instances.
-      instances: how many, over all families, of those that are drawn.
-      multiplier: of the right sides, by the claim's name or of all: a check that works finds a claim broken whose right
-        side was made too small.
+      instances: number of drawn instances, over all families.
+      multiplier: of the right sides, by claim or for all. It tests the check: with a right side that is made too small,
+        the claim must break.
 
     Returns:
-      An outcome for every claim.
+      One outcome per claim.
     """
     key = jax.random.key(seed)
     planted = _multipliers(theorem, multiplier)
@@ -214,20 +214,20 @@ def verify(
 def replay(
     theorem: Theorem, family: str, index: int, claim: str | None = None, *, seed: int = 0
 ) -> tuple[Instance, Mapping[str, Sides]]:
-    """One instance again, or where the adversary got from it for a claim.
+    """Recomputes one instance, or the instance that the adversary reached from it for a claim.
 
     Args:
-      theorem: that it belongs to.
-      family: the instance's.
-      index: the instance's.
-      claim: whose adversary is to move it; None for the instance as it was drawn.
-      seed: that it was drawn with.
+      theorem: of the instance.
+      family: of the instance.
+      index: of the instance in its family.
+      claim: of the adversary, or None for the instance as drawn.
+      seed: of the draw.
 
     Returns:
       The instance and both sides of every claim.
 
     Raises:
-      LookupError: if the theorem has no such family, instance or claim, or no adversary.
+      LookupError: if the theorem lacks this family, instance or claim, or an adversary.
     """
     if family not in theorem.families:
         raise LookupError(f"family {family!r}: {theorem.name} has {sorted(theorem.families)}")
@@ -235,7 +235,7 @@ def replay(
     if claim is not None and claim not in names:
         raise LookupError(f"claim {claim!r}: {theorem.name} has {names}")
     if claim is not None and not (theorem.compiled and theorem.steps):
-        raise LookupError(f"claim {claim!r}: {theorem.name} has no adversary that could have moved the instance")
+        raise LookupError(f"claim {claim!r}: {theorem.name} runs without an adversary; leave the claim out")
     if index >= (theorem.families[family].count or math.inf):
         raise LookupError(f"number {index}: {family!r} has {theorem.families[family].count} instances")
     key = jax.random.fold_in(jax.random.key(seed), list(theorem.families).index(family))
@@ -244,7 +244,7 @@ def replay(
     else:
         instance = jax.tree.map(lambda x: x[0], theorem.families[family](key, np.array([index])))
     if claim is not None:
-        # As many copies as there were starts, so that it is the same program on the same numbers.
+        # As many copies as there were starts: the same program on the same shapes gives the same bits.
         lanes = (2 * _STARTS, len(names))
         starts = jax.tree.map(lambda x: jnp.broadcast_to(x, lanes + x.shape), instance)
         instance = jax.tree.map(lambda x: x[0, names.index(claim)], _climb(theorem, starts))
@@ -252,25 +252,25 @@ def replay(
 
 
 def draws(family: Family, seed: int, count: int) -> Instance:
-    """The first instances of a family, `[count, ...]`."""
+    """Draws the first instances of a family, `[count, ...]`."""
     return family(jax.random.key(seed), np.arange(count))
 
 
 def look(theorem: Theorem, instances: Instance) -> Looks:
-    """Every claim of some instances `[n, ...]`: `[n, claims]`."""
+    """Evaluates every claim on instances `[n, ...]`: `[n, claims]`."""
     looks: Looks = jax.tree.map(np.asarray, _looker(theorem)(instances, np.ones(len(theorem.claims))))
     return looks
 
 
 def worst(theorem: Theorem, starts: Instance) -> NDArray:
-    """The largest `left / right` that the adversary finds from each of some instances `[n, ...]`: `[n, claims]`."""
+    """Returns the largest `left / right` that the adversary finds from each instance `[n, ...]`: `[n, claims]`."""
     claims = len(theorem.claims)
     lanes = jax.tree.map(lambda x: jnp.broadcast_to(x[:, None], (len(x), claims, *x.shape[1:])), starts)
     return np.asarray(_ends(theorem)(_climb(theorem, lanes), np.ones(claims)).ratio)
 
 
 def key_of(key: jax.Array, index: Any) -> jax.Array:
-    """The key of an instance, however many there are."""
+    """Returns the key of an instance, which does not depend on the number of instances."""
     return jax.random.fold_in(key, index)
 
 
@@ -281,7 +281,7 @@ def _multipliers(theorem: Theorem, multiplier: float | Mapping[str, float]) -> N
 
 
 def _look(theorem: Theorem, instance: Instance, planted: Any) -> Looks:
-    """Every claim of one instance, by its worst element."""
+    """Evaluates every claim on one instance, at its worst element."""
     looks: Looks = _compare(theorem.claims, theorem.sides(instance), planted)
     return looks
 
@@ -291,14 +291,14 @@ def _compare(claims: tuple[Claim, ...], sides: Mapping[str, Sides], planted: Any
     rows = []
     for i, claim in enumerate(claims):
         left, right, tolerance = jnp.broadcast_arrays(*(jnp.asarray(side, float) for side in sides[claim.name]))
-        # Where the right side is not far above what rounding adds, a ratio says nothing.
+        # If the right side is not far above the tolerance, the ratio is mostly rounding: bound its denominator.
         floor = jnp.maximum(right, jnp.maximum(_CLEAR * tolerance, 1e-300))
         margin = tolerance + ROUNDING * (abs(left) + abs(planted[i] * right))
         if claim.equality:
             gap, slack, ratio = abs(left - planted[i] * right), -abs(left - right), 1 + abs(left - right) / floor
         else:
             gap, slack, ratio = left - planted[i] * right, right - left, left / floor
-        # What is no number breaks a bound, and does not break a control.
+        # NaN breaks a bound, and does not break a control.
         broken = (gap > margin) if claim.control else ~(gap <= margin)
         score = jnp.where(broken, jnp.nan_to_num(ratio, nan=jnp.inf), jnp.nan_to_num(ratio, nan=-jnp.inf))
         worst = jnp.argmax(jnp.where(broken | ~jnp.any(broken), score, -jnp.inf).reshape(-1))
@@ -309,7 +309,7 @@ def _compare(claims: tuple[Claim, ...], sides: Mapping[str, Sides], planted: Any
 
 @functools.cache
 def _drawer(draw: Callable[..., Instance]) -> Callable[..., Instance]:
-    """`(key, indices, settings) -> instances [indices, ...]`."""
+    """Returns `(key, indices, settings) -> instances [indices, ...]`, compiled."""
 
     def one(key: jax.Array, index: jax.Array, settings: dict[str, Any]) -> Instance:
         return draw(key_of(key, index), index, **settings)
@@ -319,12 +319,12 @@ def _drawer(draw: Callable[..., Instance]) -> Callable[..., Instance]:
 
 @functools.cache
 def _looker(theorem: Theorem) -> Callable[..., Looks]:
-    """`(instances [n, ...], multipliers) -> looks [n, claims]`."""
+    """Returns `(instances [n, ...], multipliers) -> looks [n, claims]`, compiled."""
     return jax.jit(jax.vmap(functools.partial(_look, theorem), in_axes=(0, None)))
 
 
 def _look_at_all(theorem: Theorem, family: str, key: jax.Array, count: int, planted: NDArray) -> tuple[Looks, Tree]:
-    """What is seen `[count, claims]`, and the instances `[count, ...]` if JAX drew them."""
+    """Evaluates a family's claims `[count, claims]`; returns also the instances `[count, ...]` if JAX drew them."""
     of_family = theorem.families[family]
     if not theorem.compiled:
         rows = [_look(theorem, of_family.draw(key_of(key, i), i), planted) for i in range(count)]
@@ -339,7 +339,7 @@ def _look_at_all(theorem: Theorem, family: str, key: jax.Array, count: int, plan
 
 
 def _starts(looks: Looks, count: int) -> NDArray:
-    """The indices that the adversary starts from `[starts, claims]`: each claim's worst, and the first."""
+    """Returns the indices of the adversary's starts `[starts, claims]`: each claim's worst instances, and the first."""
     ratio = np.where(np.isfinite(looks.ratio), looks.ratio, np.inf)
     worst = np.argsort(-ratio, axis=0, kind="stable")[:_STARTS]
     first = np.broadcast_to(np.arange(_STARTS)[:, None] % count, (_STARTS, ratio.shape[1]))
@@ -349,7 +349,7 @@ def _starts(looks: Looks, count: int) -> NDArray:
 
 @functools.cache
 def _climber(theorem: Theorem) -> Callable[..., Tree]:
-    """`(instances [starts, claims, ...]) -> free [starts, claims, ...]`: the best that was met on every way."""
+    """Returns `(instances [starts, claims, ...]) -> free [starts, claims, ...]`: the largest ratio of each ascent."""
     optimizer = optax.adam(optax.cosine_decay_schedule(_STEP, theorem.steps))
     even = jnp.ones(len(theorem.claims))
 
@@ -361,7 +361,7 @@ def _climber(theorem: Theorem) -> Callable[..., Tree]:
         def step(carry: Any, _: Any) -> tuple[Any, None]:
             free, state, best, lowest = carry
             value, slope = jax.value_and_grad(loss)(free)
-            value = jnp.where(jnp.isnan(value), -jnp.inf, value)  # there is no worse
+            value = jnp.where(jnp.isnan(value), -jnp.inf, value)  # NaN breaks a bound: it counts as the largest ratio
             better = value < lowest
             best = jax.tree.map(lambda old, new: jnp.where(better, new, old), best, free)
             slope = jax.tree.map(lambda g: jnp.nan_to_num(g, nan=0.0, posinf=0.0, neginf=0.0), slope)
@@ -378,7 +378,7 @@ def _climber(theorem: Theorem) -> Callable[..., Tree]:
 
 @functools.cache
 def _ends(theorem: Theorem) -> Callable[..., Looks]:
-    """`(instances [starts, claims, ...], multipliers) -> looks [starts, claims]`: each claim at its own instance."""
+    """Returns `(instances [starts, claims, ...], multipliers) -> looks [starts, claims]`, compiled."""
 
     def one(claim: jax.Array, instance: Instance, planted: jax.Array) -> Looks:
         return Looks(*(x[claim] for x in _look(theorem, instance, planted)))
@@ -389,7 +389,7 @@ def _ends(theorem: Theorem) -> Callable[..., Looks]:
 
 
 def _climb(theorem: Theorem, starts: Instance) -> Instance:
-    """Where the adversary gets from these instances, each for its claim: `[starts, claims, ...]`."""
+    """Returns the instances that the adversary reaches from these, each for its claim: `[starts, claims, ...]`."""
     return Instance(_climber(theorem)(starts), starts.fixed)
 
 

@@ -19,12 +19,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from experiments import options, shell
-from experiments.output import usable
+from experiments.toolkit import options, shell
+from experiments.toolkit.output import usable
 from theory_checks import convergence, costs, improvement, rates, ssp, threshold, truncation, update, vtrace
 from theory_checks.check import Outcome, Theorem, replay, verify
 
-#: Checks by name. A module has `THEOREMS`; `findings(seed)`, what was measured besides; `picture(path, seed)`.
+#: Checks by name. A module has `THEOREMS`, and may have `findings(seed)`, further measurements, and
+#: `picture(path, seed)`.
 CHECKS: Mapping[str, ModuleType] = {
     "improvement": improvement,
     "update": update,
@@ -39,7 +40,7 @@ CHECKS: Mapping[str, ModuleType] = {
 
 
 class Row(NamedTuple):
-    """Of the table."""
+    """A row of the table."""
 
     check: str
     theorem: str
@@ -48,7 +49,7 @@ class Row(NamedTuple):
 
 @shell.command
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the checks; 0 if every bound holds and every control breaks, 1 if not, 2 if it was asked for nonsense."""
+    """Runs the checks; returns 0 if every bound holds and every control breaks, 1 if not, 2 after a wrong option."""
     arguments = _parser().parse_args(argv)
     with jax.enable_x64(True):
         if arguments.replay is not None:
@@ -60,34 +61,32 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = options.Parser(
         prog="python -m theory_checks",
-        description="Are the papers' bounds true, how tight are they, and what does each assumption buy? In float64, "
-        "without sampling but in rates.",
+        description="Are the papers' bounds true, how tight are they, and which assumptions do they need? In float64, "
+        "without sampling except in rates.",
         epilog="Columns: instances and violations, drawn + the adversary's; smallest slack, right - left; tightness, "
-        "the median of left / right; kappa*, the largest of all: what a right side above zero may be multiplied by; "
-        "for an equality, 1 plus the largest relative gap.",
+        "the median of left / right; kappa*, the largest left / right: the factor by which a right side above zero "
+        "could be multiplied; for an equality, 1 plus the largest relative gap.",
     )
-    named = f"of {', '.join(CHECKS)}; all by default"
+    named = f"one of {', '.join(CHECKS)}; default all"
     parser.add_argument("checks", nargs="*", type=_known, metavar="CHECK", help=named)
-    parser.add_argument("--seed", type=options.whole(0), default=0, help="of the random instances; 0 by default")
+    parser.add_argument("--seed", type=options.whole(0), default=0, help="of the random instances; default 0")
     parser.add_argument(
         "--instances",
         type=options.whole(1),
         default=10_000,
-        help="of each theorem, 10,000 by default; the costly ones take fewer",
+        help="of each theorem; default 10,000, and fewer for costly ones",
     )
-    parser.add_argument("--plot", action="store_true", help="draw a picture a check")
+    parser.add_argument("--plot", action="store_true", help="draw one picture per check")
     parser.add_argument("--json", action="store_true", help="print the results as JSON instead of a table")
-    parser.add_argument("--replay", metavar="LABEL", help="print one instance and both sides of its claims again")
+    parser.add_argument("--replay", metavar="LABEL", help="print one instance and both sides of its claims")
     folder = Path("results/theory_checks")
-    parser.add_argument(
-        "--out", type=options.folder, default=folder, help=f"folder of the pictures, {folder} by default"
-    )
+    parser.add_argument("--out", type=options.folder, default=folder, help=f"folder of the pictures; default {folder}")
     return parser
 
 
 def _known(name: str) -> str:
     if name not in CHECKS:
-        raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(CHECKS)}")
+        raise argparse.ArgumentTypeError(f"{name!r}: unknown; choose from {', '.join(CHECKS)}")
     return name
 
 
@@ -114,8 +113,8 @@ def _run(arguments: argparse.Namespace) -> int:
                     shell.complain(f"--out {arguments.out}: no picture of {name}: {shell.reason(error)}")
                     undrawn.append(name)
             mine = [row.outcome for row in rows if row.check == name]
-            wrong = sum(not outcome.as_it_should for outcome in mine)
-            verdict = "as it should be" if not wrong else f"{wrong} NOT as they should be"
+            wrong = sum(not outcome.as_expected for outcome in mine)
+            verdict = "all as expected" if not wrong else f"{wrong} NOT as expected"
             console.print(f"{name}: {len(mine)} claims, {verdict} ({time.perf_counter() - start:.0f} s)")
 
     try:
@@ -127,19 +126,19 @@ def _run(arguments: argparse.Namespace) -> int:
             _print(Console(highlight=False, soft_wrap=True), rows, findings)
     if interrupted:
         return shell.INTERRUPTED
-    faults = [row for row in rows if not row.outcome.as_it_should]
+    faults = [row for row in rows if not row.outcome.as_expected]
     for row in faults:
         console.print(_complaint(row, arguments.seed), markup=False)
     bounds = sum(not row.outcome.claim.control for row in rows)
     console.print(
         f"{bounds} bounds and {len(rows) - bounds} controls in {time.perf_counter() - began:.0f} s: "
-        + (f"{len(faults)} are not as they should be" if faults else "every bound holds, every control breaks")
+        + (f"{len(faults)} not as expected" if faults else "every bound holds, every control breaks")
     )
     return shell.FAILED if faults or undrawn else 0
 
 
 def _complaint(row: Row, seed: int) -> str:
-    """What is wrong, and the command that shows it again."""
+    """Says which claim failed, and gives the command that shows its worst instance."""
     check, outcome = row.theorem, row.outcome
     if outcome.claim.control:
         return f"{check}: the control {outcome.claim.name!r} did not break in {outcome.instances} instances"
@@ -149,18 +148,18 @@ def _complaint(row: Row, seed: int) -> str:
 
 
 def _ratio(left: float, right: float) -> float:
-    """What is no number is worst."""
+    """Returns left over right, or infinity if that is undefined, so that it sorts as the worst."""
     return left / right if right and not math.isnan(left / right) else math.inf
 
 
 def _replay(label: str, seed: int) -> int:
-    """Prints an instance and both sides of every claim."""
+    """Prints an instance and both sides of each of its claims."""
     theorems: dict[str, Theorem] = {t.name: t for module in CHECKS.values() for t in module.THEOREMS}
     name, _, rest = label.partition("/")
     family, _, rest = rest.partition("/")
     index, _, claim = rest.partition("/")
     if name not in theorems or not re.fullmatch("[0-9]{1,9}", index):
-        raise shell.UsageError(f"--replay {label!r} is no THEOREM/FAMILY/NUMBER[/CLAIM] of {sorted(theorems)}")
+        raise shell.UsageError(f"--replay {label!r}: expected THEOREM/FAMILY/NUMBER[/CLAIM], of {sorted(theorems)}")
     try:
         instance, sides = replay(theorems[name], family, int(index), claim or None, seed=seed)
     except LookupError as error:
@@ -183,7 +182,7 @@ def _print(console: Console, rows: Iterable[Row], findings: Mapping[str, Mapping
         table.add_column(heading, justify="right" if heading else "left", no_wrap=True)
     last = None
     for _, theorem, outcome in rows:
-        claim, verdict = outcome.claim, _VERDICTS[outcome.claim.control, outcome.as_it_should]
+        claim, verdict = outcome.claim, _VERDICTS[outcome.claim.control, outcome.as_expected]
         table.add_row(
             "" if theorem == last else escape(theorem),
             escape("control: " * claim.control + claim.name),
@@ -194,7 +193,7 @@ def _print(console: Console, rows: Iterable[Row], findings: Mapping[str, Mapping
             _number(outcome.tightness),
             _number(outcome.kappa),
             verdict,
-            style=None if outcome.as_it_should else "bold red",
+            style=None if outcome.as_expected else "bold red",
         )
         last = theorem
     console.print(table)
@@ -203,11 +202,11 @@ def _print(console: Console, rows: Iterable[Row], findings: Mapping[str, Mapping
             console.print(f"{check}: {name}: {_told(value)}", markup=False)
 
 
-#: By whether it is a control, and as it should be.
+#: Verdicts, by whether the claim is a control, and whether the outcome is as expected.
 _VERDICTS = {
     (False, True): "holds",
     (False, False): "VIOLATED",
-    (True, True): "broke as it should",
+    (True, True): "broke as expected",
     (True, False): "DID NOT BREAK",
 }
 
@@ -221,7 +220,7 @@ def _told(value: Any) -> str:
 
 
 def _both(drawn: int, searched: int) -> str:
-    """How many of the instances that were drawn, and of the adversary's."""
+    """Formats the number of drawn instances, and that of the adversary's."""
     return f"{drawn:,} + {searched}" if searched else f"{drawn:,}"
 
 
@@ -248,7 +247,7 @@ def _as_json(rows: Iterable[Row], findings: Mapping[str, Mapping[str, Any]]) -> 
             "searched": row.outcome.searched,
             "found": row.outcome.found,
             **{name: _finite(getattr(row.outcome, name)) for name in ("slack", "tightness", "kappa")},
-            "as_it_should": row.outcome.as_it_should,
+            "as_expected": row.outcome.as_expected,
         }
         for row in rows
     ]
@@ -256,5 +255,5 @@ def _as_json(rows: Iterable[Row], findings: Mapping[str, Mapping[str, Any]]) -> 
 
 
 def _finite(value: float) -> float | None:
-    """JSON knows no infinity."""
+    """Replaces a number that is not finite by None, as JSON has neither NaN nor infinity."""
     return value if math.isfinite(value) else None

@@ -1,39 +1,39 @@
-"""Convergence with stale gradients: which constants hold, from which T on, and what weights by staleness do to them.
+"""Convergence with stale gradients: the constants that hold, the T from which they hold, and weights by staleness.
 
-J is L-smooth, gradients are unbiased with a variance of at most s^2 a sample, T updates use b samples each; C1 =
-J(x_1) - J*, C2 = L s^2, k = 2 C1 b L / s^2. Bounded is the mean of E|grad J(x_t)|^2 over t = 1 ... T.
+J is L-smooth, gradients are unbiased with a variance of at most s^2 per sample, and T updates use b samples each; C1 =
+J(x_1) - J*, C2 = L s^2, k = 2 C1 b L / s^2. The bounds are on the mean of E|grad J(x_t)|^2 over t = 1 ... T.
 
 * **Fresh**, step a <= 1/L (the descent lemma, summed):  <= 2 C1 / (a T) + a L s^2 / b. With a = sqrt(2 C1 b / (L s^2
   T)), which is at most 1/L if and only if T >= k, this is **the slides' form** 2 sqrt(2 C1 C2 / (T b)). Sharp: at T =
-  k a quadratic of curvature L comes within 1 / (2 k) of it.
-* **Stale by at most tau** (Lian et al. 2015, Theorem 1 and Corollary 2; their step, for a sum over b, is a = sqrt(C1
-  b / (L s^2 T)) for a mean): T >= 4 b L C1 (tau+1)^2 / s^2 gives <= 4 sqrt(C1 L s^2 / (b T)).
-* **The slides' constant with stale gradients** (Zhang et al. 2016 is cited for it) fails at small T. It holds for
-  every smooth J once T >= 14 k (tau+1)^2, if delays do not depend on the noise. Derivation: write g for E|grad
-  J(x_t)|^2 summed over t, B for that of the mean stale gradient, D for the sum of the mean E|x_t - x_{t-lag}|^2, y =
+  k a quadratic of curvature L reaches it within 1 / (2 k).
+* **Stale by at most tau** (Lian et al. 2015, Theorem 1 and Corollary 2; their step is for a sum over b, and is a =
+  sqrt(C1 b / (L s^2 T)) for a mean): T >= 4 b L C1 (tau+1)^2 / s^2 gives <= 4 sqrt(C1 L s^2 / (b T)).
+* **The slides' constant with stale gradients** (cited from Zhang et al. 2016) fails at small T. It holds for every
+  smooth J if T >= 14 k (tau+1)^2 and delays do not depend on the noise. Derivation: let g be the sum of E|grad
+  J(x_t)|^2 over t, B the same sum for the mean stale gradient, D the sum of the mean E|x_t - x_{t-lag}|^2, y =
   a L, N = T s^2 / b. As 2<p, q> = |p|^2 + |q|^2 - |p - q|^2, the descent lemma gives
 
       g + (1 - y) B <= 2 C1 / a + y N + L^2 D.
 
-  Of B the share f is bounded below by |q|^2 >= (1-m) |p|^2 - (1/m - 1) |p - q|^2. The steps between two versions are
-  at most tau, their noises are uncorrelated: D <= a^2 ((1+e) tau^2 B + (1+1/e) tau N). If the rest of B pays for
-  that, (1 + f (1/m - 1)) (1+e) (y tau)^2 <= 1 - f - y, then with c = 1 + f (1/m - 1)
+  Bound the fraction f of B from below by |q|^2 >= (1-m) |p|^2 - (1/m - 1) |p - q|^2. There are at most tau steps
+  between two versions, with uncorrelated noise: D <= a^2 ((1+e) tau^2 B + (1+1/e) tau N). If the rest of B covers
+  the first term, (1 + f (1/m - 1)) (1+e) (y tau)^2 <= 1 - f - y, then with c = 1 + f (1/m - 1)
 
       (1 + f (1-m)) g <= 2 C1 / a + y N (1 + c (1+1/e) y tau),
 
   and as 2 C1 / a = y N at the slides' step, g is at most 2 y N, the slides' constant, if c (1+1/e) y tau / 2 <= f
-  (1-m). With y = sqrt(k/T) <= 1 / (sqrt(14) (tau+1)), m = 1/2 and f = 0.58 there is such an e for every tau:
-  `is_sufficient` does the arithmetic, and the test of it. With 13 instead of 14 there is none as tau grows, by this
-  argument. On quadratics with constant delay the constant begins to hold at T/k = 3.7, 16, 71 for tau = 1, 3, 7
-  (`thresholds`), about 1.1 (tau+1)^2: between 1.1 and 14 it is open for other functions and delays.
+  (1-m). With y = sqrt(k/T) <= 1 / (sqrt(14) (tau+1)), m = 1/2 and f = 0.58 such an e exists for every tau:
+  `is_sufficient` does the arithmetic, and its test covers every tau. With 13 instead of 14 the argument fails for
+  large tau. On quadratics with constant delay the constant begins to hold at T/k = 3.7, 16, 71 for tau = 1, 3, 7
+  (`thresholds`), about 1.1 (tau+1)^2: between 1.1 and 14 the question is open for other functions and delays.
 * **Weighted by staleness at that same step, it is wrong in general.** Weights w < 1 make the step smaller. On
   quadratics, once the start is forgotten, the ratio to the slides' constant tends to (1 + E[w^2]) / (4 E[w]): for a
   constant staleness it is at most 1 if and only if staleness^(1/v) <= 2 + sqrt(3): up to 3 versions for v = 1, 13 for
-  v = 2, 51 for v = 3. Divided by E[w], the step is whole again, and the ratio tends to (1 + E[w^2]/E[w]^2) / 4: **the
-  repaired step**. That is at most 1 if E[w^2] <= 3 E[w]^2, which any weights in [0.102, 1] satisfy. (For weights that
-  are not all alike this is what is observed here, in the limit and at T >= 14 k (tau+1)^2; it is not derived.)
+  v = 2, 51 for v = 3. Divided by E[w], the step has its full mean again, and the ratio tends to (1 + E[w^2]/E[w]^2) /
+  4: **the repaired step**. That is at most 1 if E[w^2] <= 3 E[w]^2, which any weights in [0.102, 1] satisfy. (For
+  unequal weights this is observed here, in the limit and at T >= 14 k (tau+1)^2, but not derived.)
 
-Everything here is a quadratic, sum_i h_i x_i^2 / 2 with h_i <= L = 1, whose expectations are exact (`quadratics`):
+All objectives here are quadratics, sum_i h_i x_i^2 / 2 with h_i <= L = 1, whose expectations are exact (`quadratics`):
 nothing is sampled. `rates` has other objectives.
 """
 
@@ -49,19 +49,19 @@ import jax.numpy as jnp
 import numpy as np
 
 import stellaris
-from experiments import plots
+from experiments.toolkit import plots
 from stellaris.types import NDArray
 from theory_checks import schedules
 from theory_checks.check import Claim, Family, Instance, Sides, Theorem
 from theory_checks.quadratics import Problem, Run, all_late, at_the_slides_step, mean_square, mean_squares, problem
 from theory_checks.schedules import Mixture
 
-#: What T / k has to be, in units of (tau+1)^2, for the slides' constant to hold with stale gradients.
+#: The T / k, in units of (tau+1)^2, from which the slides' constant holds with stale gradients.
 ENOUGH = 14.0
 
 
 def bounds(instance: Instance) -> Mapping[str, Run]:
-    """The runs of what holds."""
+    """Returns the runs whose claims hold."""
     free, fixed = instance
     batch, margin, tau = fixed["batch"], fixed["margin"], fixed["tau"]
     stale = jax.nn.softmax(jnp.where(tau >= _LATE, 5 * free["lags"], -jnp.inf))
@@ -82,7 +82,7 @@ def bounds(instance: Instance) -> Mapping[str, Run]:
 
 
 def controls(instance: Instance) -> Mapping[str, Run]:
-    """The runs of what breaks."""
+    """Returns the runs whose claims are false."""
     fixed, gap = instance.fixed, jnp.exp(instance.free["any gap"])
     late = all_late(_UPDATES, _OLDEST, fixed["tau"])
     return {
@@ -92,13 +92,13 @@ def controls(instance: Instance) -> Mapping[str, Run]:
 
 
 def _descent_lemma(gap: Any, step: Any, batch: Any) -> Run:
-    """Fresh gradients at any step."""
+    """Returns the run with fresh gradients at any step."""
     constant = 2 * gap / (step * _UPDATES) + step / batch
     return Run(gap, step, _FRESH, jnp.full(_UPDATES, 1 / batch), constant)
 
 
 def _sides(runs: Callable[[Instance], Mapping[str, Run]]) -> Callable[[Instance], Mapping[str, Sides]]:
-    """The mean over the updates, and the constant, of every run of an instance."""
+    """Returns a theorem's `sides`: the mean over the updates against the constant, for every run of an instance."""
 
     def sides(instance: Instance) -> Mapping[str, Sides]:
         both = mean_squares(problem(instance), runs(instance))
@@ -114,7 +114,7 @@ _FRESH = np.tile(_LATE == 0, (_UPDATES, 1)).astype(float)
 
 
 def draw(key: jax.Array, index: jax.Array) -> Instance:
-    """A quadratic, lags up to tau, and a T that is the least a claim asks for, or up to ten times that."""
+    """Draws a quadratic, lags up to tau, and a T between the least that a claim requires and ten times that."""
     for_logits, for_levels = jax.random.split(key)
     rows = jax.random.normal(for_logits, (4 + _PERIOD, _OLDEST + 1))
     free = {name: 2 * rows[i, :2] for i, name in enumerate(("curvature", "gap", "variance"))}
@@ -131,22 +131,22 @@ def draw(key: jax.Array, index: jax.Array) -> Instance:
     )
 
 
-#: Which make updates of what the platform delivers; gradients of one sample each.
+#: Aggregators of the platform's gradients, of one sample each.
 AGGREGATORS: Mapping[str, stellaris.Aggregator] = {
     "fully asynchronous": stellaris.fully_asynchronous(capacity=8),
     "softsync(2)": stellaris.softsync(2),
-    "staleness-aware": stellaris.staleness_aware(full=4, decay=1.0, max_staleness=1),
-    "unweighted": stellaris.staleness_aware(full=4, decay=1.0, max_staleness=1, smoothness=math.inf),
+    "staleness-aware": stellaris.staleness_aware(group_size=4, decay=1.0, max_staleness=1),
+    "unweighted": stellaris.staleness_aware(group_size=4, decay=1.0, max_staleness=1, smoothness=math.inf),
 }
-#: Arrivals of a recorded run, more than its updates, and how old its oldest gradient may be.
+#: Arrivals of a recorded run, more than its updates, and the largest staleness that a run may have.
 _ARRIVALS, _LATEST = 240, 48
 
 
 @functools.cache
 def recorded() -> Mixture:
-    """What the aggregators make of the platform's schedules with four learners: `[runs, updates, ...]`.
+    """Returns the mixtures of the platform's runs with four learners: `[runs, updates, ...]`.
 
-    A run for every aggregator and distribution of delays. Weights are divided by their mean.
+    There is one run per aggregator and distribution of delays. Weights are divided by their mean.
     """
     runs = []
     for aggregator, delay in itertools.product(AGGREGATORS.values(), schedules.DELAYS.values()):
@@ -154,14 +154,14 @@ def recorded() -> Mixture:
         whole = schedules.mixture(aggregator, run, oldest=max(_LATEST, int(run.lag.max())))
         lags, noise = whole.lags[:_UPDATES], whole.noise[:_UPDATES]
         if lags[:, _LATEST + 1 :].any():
-            raise ValueError(f"a gradient is older than {_LATEST} versions, delay {delay}: raise _LATEST")
+            raise ValueError(f"_LATEST={_LATEST}: a gradient is older, with delay {delay}; raise it")
         total = lags.sum(1).mean()
         runs.append((lags[:, : _LATEST + 1] / total, noise / total**2))
     return Mixture(*(np.stack(column) for column in zip(*runs, strict=True)))
 
 
 def on_the_platform(instance: Instance) -> Mapping[str, Run]:
-    """Along a schedule that the platform ran, b being what its noisiest update amounts to."""
+    """Returns the run along a recorded schedule, where b is 1 over the largest noise of an update."""
     lags, noise = instance.fixed["mixture"]
     tau = jnp.max(jnp.where(lags > 0, jnp.arange(lags.shape[1]), 0))
     enough = ENOUGH * (tau + 1) ** 2 * instance.fixed["margin"]
@@ -177,15 +177,15 @@ def _draw_on_the_platform(key: jax.Array, index: jax.Array, runs: Mixture) -> In
 
 
 def long_runs(instance: Instance) -> Mapping[str, Run]:
-    """Runs that have forgotten their start, with weights on both sides of the edge; and staleness that grows with T."""
+    """Returns long runs: with weights on both sides of the edge, and with staleness that grows with T."""
     share, edge, oldest = instance.fixed["edge"], 2 + math.sqrt(3), _LONG // 16
 
     def weighted(weight: Any, *, tau: int = 7) -> Run:
-        """All as late, and all of one weight."""
+        """Returns a run with constant lag and weight."""
         return at_the_slides_step(ENOUGH * (tau + 1) ** 2, weight * all_late(_LONG, oldest, tau), weight**2)
 
     def repaired(fresh: Any, *, tau: int = 32) -> Run:
-        """Some fresh gradients among late ones, weighted by 1/staleness over its mean."""
+        """Returns a run with some fresh gradients among late ones, weighted by 1/staleness over its mean."""
         lags = fresh * all_late(_LONG, oldest, 0) + (1 - fresh) * all_late(_LONG, oldest, tau)
         mean, square = fresh + (1 - fresh) / tau, fresh + (1 - fresh) / tau**2
         weight = 1 / jnp.maximum(jnp.arange(oldest + 1), 1)
@@ -209,19 +209,22 @@ _LONG = 768
 
 
 def late_ratio(updates: int, parts: Any, tau: Any, curvature: Any, weight: Any = 1.0, *, oldest: int) -> jax.Array:
-    """The ratio of the left to the slides' constant, on `h x^2 / 2`, with constant lag and weight, T = `parts` k."""
+    """Returns the ratio of the mean square to the slides' constant on `h x^2 / 2`, for constant lag and weight.
+
+    T is `parts` times k.
+    """
     one = Problem(*(jnp.asarray(x, float)[None] for x in (curvature, 1.0, 1.0)))
     run = at_the_slides_step(parts, weight * all_late(updates, oldest, tau), weight**2)
     return jnp.mean(mean_square(one, run) / run.constant)
 
 
-#: T / k at which the ratio is looked at, and curvatures of which the worst counts.
+#: The T / k at which ratios are computed, and the curvatures; the worst of these counts.
 _PARTS, _CURVATURES = np.geomspace(1.0, 200.0, 160), np.linspace(0.05, 1.0, 20)
 
 
 @functools.cache
 def ratios() -> Mapping[int, NDArray]:
-    """By staleness: the worst ratio to the slides' constant on quadratics with constant delay, over `_PARTS`."""
+    """Returns the worst ratio to the slides' constant for constant delay, over `_PARTS`, by staleness."""
     worst = {}
     for tau in (0, 1, 3, 7):
         ratio = functools.partial(late_ratio, 512, oldest=tau)
@@ -231,7 +234,7 @@ def ratios() -> Mapping[int, NDArray]:
 
 
 def thresholds() -> Mapping[str, float]:
-    """By staleness, the T / k from which on the slides' constant holds on quadratics with constant delay."""
+    """Returns the T / k from which the slides' constant holds on quadratics with constant delay, by staleness."""
     found = {}
     for tau, ratio in ratios().items():
         broken = np.flatnonzero(ratio > 1 + 1e-9)
@@ -240,12 +243,12 @@ def thresholds() -> Mapping[str, float]:
 
 
 def limit(weight: Any) -> Any:
-    """`(1 + w^2) / (4 w)`: the ratio to the slides' constant once the start is forgotten, at a constant weight."""
+    """Returns `(1 + w^2) / (4 w)`, the limit of the ratio to the slides' constant for large T, at a constant weight."""
     return (1 + weight**2) / (4 * weight)
 
 
 def last_staleness(smoothness: float) -> int:
-    """The largest constant staleness at which the slides' constant holds with weights, for T large enough."""
+    """Returns the largest constant staleness at which the slides' constant holds with weights, for T large enough."""
     late = np.arange(1, 10_000)
     with jax.enable_x64(True):
         weight = np.asarray(stellaris.staleness_weight(late, smoothness=smoothness))
@@ -263,12 +266,12 @@ def is_sufficient(parts: float, tau: int, *, f: float = 0.58, m: float = 0.5) ->
     c, paid = 1 + f * (1 / m - 1), 1 - f - y
     if tau == 0:
         return y <= 1
-    e = paid / (c * (y * tau) ** 2) - 1  # the largest that the rest of B pays for
+    e = paid / (c * (y * tau) ** 2) - 1  # the largest e that the rest of B covers
     return e > 0 and c * (1 + 1 / e) * y * tau / 2 <= f * (1 - m)
 
 
 def findings(seed: int) -> Mapping[str, Any]:
-    """What the claims do not say."""
+    """Returns the thresholds in T and in staleness, which the claims do not show."""
     del seed
     return {
         "T/k from which the slides' constant holds on quadratics, constant delay": thresholds(),
@@ -279,7 +282,7 @@ def findings(seed: int) -> Mapping[str, Any]:
 
 
 def picture(path: Path, seed: int) -> None:
-    """The slides' constant: from which T on it holds with stale gradients, and what weights do to it."""
+    """Draws the ratio to the slides' constant: over T with stale gradients, and over staleness with weights."""
     del seed
     with plots.figure(path, "the slides' constant on quadratics", columns=2) as (start, weights):
         for (tau, ratio), style in zip(ratios().items(), plots.LINES, strict=False):

@@ -1,37 +1,38 @@
-"""What a run costs and how long it takes: the papers' formulas against the platform's clock and bills.
+"""Time and cost of runs: the papers' formulas against the platform's clock and bills.
 
-Random little runs are played on `SimulatedPlatform`, in virtual time. The formulas see only what was drawn beforehand,
-never the trace. Failed calls take their time, and are paid for, like others.
+Small random runs are played on `SimulatedPlatform`, in virtual time. The formulas use only the drawn durations, never
+the trace. Failed calls take time and are billed like others.
 
-**Rounds.** MinionsRL (AAAI 2024), Eq. 1 and 2: in round k, I_k actor functions run side by side for P^a_ki seconds,
-and then a learner function for P^l_k; with d the resources of either, and c their unit price,
+**Rounds.** MinionsRL (AAAI 2024), Eq. 1 and 2: in round k, I_k actor functions run in parallel for P^a_ki seconds,
+and then a learner function for P^l_k; with d the resources of each function, and c their unit price,
 
     P_k = P^l_k + max_i P^a_ki
     C_k = c (P^l_k d^l + sum_i P^a_ki d^a)
 
-There, P is an execution time. With new containers, which take S seconds to start, a span is S + P in Eq. 1, and the
-slowest actor need not be the one that runs for longest. Eq. 2 is of what the provider bills, with c and d as vectors
-(memory, processors, GPU slots), b = 1 where starts are billed, n calls, each at a price q, and [x] rounded up to a
-multiple of the granularity, the start and the run apart:
+There, P is an execution time. With new containers, which take S seconds to start, Eq. 1 uses S + P, and the slowest
+actor need not be the one that runs longest. Eq. 2 is the provider's bill, with c and d as vectors (memory, processors,
+GPU slots), b = 1 if starts are billed, n calls at a price q each, and [x] rounded up to a multiple of the granularity,
+separately for the start and the run:
 
     P_k = S^l new_k + P^l_k + max_i (S^a new_ki + P^a_ki)
     C_k = sum over both functions of  c.d sum ([P] + b new [S]) + n q
 
-New are all containers if none is kept between calls, as in MinionsRL. If they are kept, the first ones of a round are
-those of earlier rounds: actor i of round k is new where i >= max_{j<k} I_j, and the learner in the first round alone.
+All containers are new if they are not kept between calls, as in MinionsRL. If they are kept, a round uses the
+containers of earlier rounds first: actor i of round k is new if i >= max_{j<k} I_j, and the learner only in the first
+round.
 
-**Asynchronous runs.** Stellaris (SC 2024), with the prices of its public demo: actors call themselves anew without a
-pause, every few of their batches make a call of one of L learner functions, and every few of the gradients a call of
-the parameter function. What waits is served in order of arrival. After T seconds,
+**Asynchronous runs.** Stellaris (SC 2024), with the prices of its public demo: actors are called again without a
+pause, every few of their batches lead to a call of one of L learner functions, and every few gradients to a call of
+the parameter function. Queues are served in order of arrival. After T seconds,
 
     demo        = T (L slot + actor machine),  slot = learner machine / L
     pay-per-use = sum over functions of  price x (seconds run by T);  starts are not billed
 
-The demo's code bills its serverless run at the first of them, which is what the serverful baseline costs by the
-second, whatever L: under it, a run is cheaper only by as much as it is shorter. By use it costs another amount.
+The demo's code bills its serverless run by the first, which is the serverful baseline's price per second for every L:
+under it, a run is cheaper only because it is shorter. The cost by use differs.
 
-A bill's parts are what a function or machine was busy, idle, cold (starting) or wasted (failing) for; those of a
-machine sum to its price x T.
+A bill splits into the time that a function or machine was busy, idle, cold (starting) or wasted (failing); the parts
+of a machine sum to its price x T.
 """
 
 import itertools
@@ -43,16 +44,16 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from experiments import testbed
+from experiments.tasks import testbed
 from stellaris.runtime import FunctionSpec, PriceSheet, Rate, Resources, SimulatedPlatform, Split
 from stellaris.runtime.delays import Constant
 from stellaris.types import NDArray
 from theory_checks.check import Claim, Family, Instance, Sides, Theorem
 
-#: What rounding may add to seconds, and to USD, where nothing is due.
+#: Rounding error in seconds, and in USD, if the exact value is 0.
 _SECONDS, _USD = 1e-9, 1e-12
 _ROUNDS, _MOST_ACTORS = 4, 5
-#: By how much a multiple of the granularity may be missed, in units of it.
+#: Rounding error of a multiple of the granularity, in units of it.
 _NEARLY = 1e-9
 
 
@@ -60,13 +61,13 @@ _NEARLY = 1e-9
 
 
 class Rounds(NamedTuple):
-    """A run of K rounds, and its prices; pairs are of the actor and the learner function."""
+    """A run of K rounds, and its prices; pairs are for the actor and the learner function."""
 
-    actor: NDArray  #: [K, I] seconds that each runs for; 0 where none is called.
+    actor: NDArray  #: [K, I] seconds that each runs; 0 if it is not called.
     learner: NDArray  #: [K, 1]
     fails: NDArray  #: [K, I] whether an actor's body raises.
     start: NDArray  #: [2] seconds that a new container takes.
-    kept: bool  #: whether idle containers stay, for ever.
+    kept: bool  #: whether idle containers stay for ever.
     resources: NDArray  #: [2, 3] d: GB, processors, GPU slots.
     prices: NDArray  #: [3] c: of a second of each.
     per_request: NDArray  #: [2] q
@@ -75,7 +76,7 @@ class Rounds(NamedTuple):
 
 
 def rounds(instance: Instance) -> Mapping[str, Sides]:
-    """Eq. 1 and 2 of one run, and what its containers' seconds went into."""
+    """Returns both sides of Eq. 1 and 2 for one run, and of the split of its containers' seconds."""
     drawn: Rounds = instance.fixed
     played, length, cost, seconds = _play_rounds(drawn), _lengths(drawn), _costs(drawn), _container_seconds(drawn)
     mean = drawn.learner[:, 0] + drawn.actor.sum(1) / (drawn.actor > 0).sum(1)
@@ -95,7 +96,7 @@ def rounds(instance: Instance) -> Mapping[str, Sides]:
 
 
 def _calls_by_round(drawn: Rounds) -> list[tuple[NDArray, NDArray]]:
-    """The seconds that calls run for, and which of them get a new container: `[K, n]` for either function."""
+    """Returns the seconds that calls run, and which of them get a new container: `[K, n]` for each function."""
     both = []
     for run in (drawn.actor, drawn.learner):
         called = run > 0
@@ -106,19 +107,19 @@ def _calls_by_round(drawn: Rounds) -> list[tuple[NDArray, NDArray]]:
 
 
 def _phases(drawn: Rounds) -> NDArray:
-    """How long the actors of a round take, and its learner: `[2, K]`."""
+    """Returns the seconds of each round's actors, and of its learner: `[2, K]`."""
     both = zip(_calls_by_round(drawn), drawn.start, strict=True)
     return np.stack([(start * new + run).max(1) for (run, new), start in both])
 
 
 def _lengths(drawn: Rounds) -> NDArray:
-    """Eq. 1, P_k."""
+    """Computes P_k by Eq. 1."""
     length: NDArray = _phases(drawn).sum(0)
     return length
 
 
 def _costs(drawn: Rounds) -> NDArray:
-    """Eq. 2, C_k, of either function: `[2, K]`."""
+    """Computes C_k by Eq. 2 for each function: `[2, K]`."""
 
     def billed(seconds: NDArray) -> NDArray:
         unit = drawn.granularity
@@ -133,7 +134,7 @@ def _costs(drawn: Rounds) -> NDArray:
 
 
 def _container_seconds(drawn: Rounds) -> NDArray:
-    """Busy, idle, cold and wasted seconds of either function's containers: `[2, 4]`."""
+    """Returns busy, idle, cold and wasted seconds of each function's containers: `[2, 4]`."""
     phases = _phases(drawn)
     left = phases.sum() - (np.cumsum(phases.T).reshape(-1, 2).T - phases)  # from a phase's beginning to the run's end
     rows = []
@@ -146,7 +147,7 @@ def _container_seconds(drawn: Rounds) -> NDArray:
 
 
 class _PlayedRounds(NamedTuple):
-    """What the platform says of a run in rounds."""
+    """The platform's results for a run in rounds."""
 
     lengths: NDArray  # [K]
     clock: float
@@ -198,14 +199,14 @@ def _play_rounds(drawn: Rounds) -> _PlayedRounds:
 
 
 def _draw_rounds(*, started: bool, cold: bool, kept: bool = True, extras: bool = False) -> Family:
-    """Rounds of random actors; with start-up times, billed or not; extras are a price a request, and granularity."""
+    """Returns a family of rounds, with or without start-up times; extras are a price per request and a granularity."""
 
     def draw(key: jax.Array, index: jax.Array) -> Instance:
         rng = _generator(key)
         shape = (_ROUNDS, _MOST_ACTORS)
         granularity = float(rng.choice([0.001, 0.1, 1.0])) if extras else 0.0
         actor, learner = rng.uniform(0.1, 3.0, shape), rng.uniform(0.1, 2.0, (_ROUNDS, 1))
-        if extras:  # some spans are multiples of the granularity, which are not to be rounded up
+        if extras:  # make some durations multiples of the granularity, which must not be rounded up
             actor = np.where(rng.random(shape) < 0.5, np.ceil(actor / granularity) * granularity, actor)
         count = rng.integers(1, _MOST_ACTORS + 1, _ROUNDS)
         launched = np.arange(_MOST_ACTORS) < count[:, None]
@@ -235,24 +236,24 @@ def _draw_rounds(*, started: bool, cold: bool, kept: bool = True, extras: bool =
 
 
 class Asynchronous(NamedTuple):
-    """A run of A actors and at most L learners; triples are of the actor, learner and parameter function."""
+    """A run of A actors and at most L learners; triples are for the actor, learner and parameter function."""
 
-    actor: NDArray  #: [A, n] seconds that an actor's calls run for, in order.
-    learner: NDArray  #: [A n] likewise, in order of the calls.
-    parameter: NDArray  #: [A n]
-    fails: NDArray  #: [A n] whether a learner's body raises: it then gives no gradient.
+    actor: NDArray  #: [A, n] seconds of each actor's calls, in order.
+    learner: NDArray  #: [A n] seconds of learner calls, in order.
+    parameter: NDArray  #: [A n] seconds of parameter calls, in order.
+    fails: NDArray  #: [A n] whether a learner's body raises, and so returns no gradient.
     start: NDArray  #: [3] seconds that a new container takes.
     learners: int  #: L
-    batches: int  #: of actors to a gradient.
-    gradients: int  #: to a call of the parameter function.
-    share: float  #: of the run after which it is looked at; 1 for its end.
+    batches: int  #: per gradient.
+    gradients: int  #: per call of the parameter function.
+    share: float  #: fraction of the run at which it is checked; 1 for its end.
 
 
 _FUNCTIONS = ("actor", "learner", "parameter")
 
 
 def asynchronous(instance: Instance) -> Mapping[str, Sides]:
-    """Stellaris' two bills of one run."""
+    """Returns both sides of the claims about Stellaris' two bills of one run."""
     drawn: Asynchronous = instance.fixed
     calls = _calls(drawn)
     until = drawn.share * max(float(call.ended.max(initial=0.0)) for call in calls)
@@ -280,7 +281,7 @@ def asynchronous(instance: Instance) -> Mapping[str, Sides]:
 
 
 class _Calls(NamedTuple):
-    """Calls of one function `[n]`, and when its containers were made."""
+    """Calls of one function `[n]`, and the instants at which its containers were created."""
 
     acquired: NDArray
     started: NDArray
@@ -290,8 +291,8 @@ class _Calls(NamedTuple):
 
 
 def _serve(arrivals: NDArray, run: NDArray, fails: NDArray, *, places: int, start: float) -> _Calls:
-    """First come, first served, by containers that are made up to a limit when none is free."""
-    free: list[float] = []  # when each container will be
+    """Serves calls in order of arrival, by containers that are created on demand up to a limit."""
+    free: list[float] = []  # the instant at which each container becomes free
     created, acquired, started, ended = [], [], [], []
     for arrival, seconds in zip(arrivals.tolist(), run.tolist(), strict=False):
         if min(free, default=math.inf) > arrival and len(free) < places:
@@ -310,7 +311,7 @@ def _serve(arrivals: NDArray, run: NDArray, fails: NDArray, *, places: int, star
 
 
 def _calls(drawn: Asynchronous) -> tuple[_Calls, _Calls, _Calls]:
-    """When everything happens."""
+    """Computes the instants of all calls."""
     ended = drawn.start[0] + np.cumsum(drawn.actor, axis=1)
     started = ended - drawn.actor
     acquired = started - drawn.start[0] * (np.arange(started.shape[1]) == 0)
@@ -323,18 +324,18 @@ def _calls(drawn: Asynchronous) -> tuple[_Calls, _Calls, _Calls]:
 
 
 def _seconds(calls: _Calls, until: float) -> list[float]:
-    """What containers did up to an instant: busy, idle, cold, wasted."""
+    """Returns the busy, idle, cold and wasted seconds of containers up to an instant."""
 
     def within(begin: NDArray, end: Any) -> NDArray:
         return np.asarray(np.maximum(np.minimum(end, until) - begin, 0.0))
 
     ran, cold = within(calls.started, calls.ended), within(calls.acquired, calls.started).sum()
-    wasted = ran[calls.fails & (calls.ended <= until)].sum()  # what still runs has not failed yet
+    wasted = ran[calls.fails & (calls.ended <= until)].sum()  # a running call has not failed yet
     return [ran.sum() - wasted, within(calls.created, until).sum() - cold - ran.sum(), cold, wasted]
 
 
 class _PlayedAsynchronous(NamedTuple):
-    """What the platform says of an asynchronous run."""
+    """The platform's results for an asynchronous run."""
 
     clock: float
     use: float
@@ -381,7 +382,7 @@ def _play_asynchronous(drawn: Asynchronous, until: float) -> _PlayedAsynchronous
 
 
 def _draw_asynchronous(*, started: bool, stopped: bool = False) -> Family:
-    """Free-running actors and learners; with start-up times; looked at somewhere in the middle."""
+    """Returns a family of free-running actors and learners, with or without start-up times, checked before the end."""
 
     def draw(key: jax.Array, index: jax.Array) -> Instance:
         rng = _generator(key)
@@ -409,7 +410,7 @@ def _draw_asynchronous(*, started: bool, stopped: bool = False) -> Family:
 
 
 def _function(start: float, **deployment: Any) -> FunctionSpec:
-    """A function whose calls run for as long as their `work` says."""
+    """Returns a function whose calls run for `work` seconds."""
     return FunctionSpec(Constant(1.0), cold_start=Constant(float(start)), **deployment)
 
 

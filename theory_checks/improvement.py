@@ -1,4 +1,4 @@
-"""Improvement under truncation: how much worse than the behaviour policy can a policy of bounded ratio be?
+"""Improvement under truncation: bounds on the loss of a policy with bounded ratio against the behaviour policy.
 
 Achiam et al. 2017 (Constrained Policy Optimization), with `J` the discounted return from the start distribution, `d`
 the normalised discounted state distribution of mu, `A` its advantage, `g` the discount,
@@ -9,24 +9,24 @@ the normalised discounted state distribution of mu, `A` its advantage, `g` the d
     J(pi) - J(mu) >= S - 2 g e E_d[TV(pi, mu)] / (1 - g)^2                  Corollary 1
                   >= S - g e sqrt(2 E_d[KL(pi, mu)]) / (1 - g)^2            Corollary 3, by Pinsker and Jensen
 
-With the rewards' sign turned, `J` and `S` change theirs and `e` does not: both hold of |J(pi) - J(mu) - S|, as is
-checked here.
+Negating the rewards negates `J` and `S` but not `e`, so both bound |J(pi) - J(mu) - S|; the check uses this form.
 
 If pi <= rho mu everywhere, then KL(pi, mu) = E_pi[log(pi / mu)] <= log rho, and TV(pi, mu) <= 1 - 1 / rho: the mass
-that pi has above mu is sum (pi - mu)^+ <= sum_{pi > mu} pi (1 - 1 / rho). Hence
+of pi above mu is sum (pi - mu)^+ <= sum_{pi > mu} pi (1 - 1 / rho). Hence
 
     J(pi) - J(mu) >= S - g e sqrt(2 log rho) / (1 - g)^2                    with the surrogate: always
     J(pi) - J(mu) >=   - g e sqrt(2 log rho) / (1 - g)^2                    as on Stellaris' slides: where S >= 0
     J(pi) - J(mu) >= S - 2 g e (1 - 1 / rho) / (1 - g)^2                    sharper
 
-**As printed, the slides' form needs S >= 0, which they do not say.** A policy that maximises the surrogate near mu has
-it (S = 0 at mu itself), as in the proof of CPO's Proposition 1; a stale policy need not. A process of one state is a
-counterexample: with discount 0 the right side is 0 for every rho, and any pi worse than mu has J(pi) < J(mu).
+**As printed, the slides' form needs S >= 0, which the slides do not state.** A policy that maximises the surrogate
+near mu satisfies it (S = 0 at mu itself), as in the proof of CPO's Proposition 1; a stale policy need not. A process
+with one state is a counterexample: with discount 0 the right side is 0 for every rho, and any pi worse than mu has
+J(pi) < J(mu).
 
-**Stellaris' default, rho = 1.** Both penalties are then 0, so the printed bound says J(pi) >= J(mu): truncation for
-free. But pi <= mu everywhere, both summing to 1, means pi = mu. The premise bounds the *policy's* ratio, and the only
-policy that meets it at rho = 1 is the behaviour policy; what is truncated at 1 is the *estimator's* ratio, of which
-the theorem does not speak. `update` measures what such estimators do to policies.
+**Stellaris' default, rho = 1.** Both penalties are then 0, so the printed bound claims J(pi) >= J(mu), an improvement
+for free. But pi <= mu everywhere, both summing to 1, implies pi = mu. The premise bounds the *policy's* ratio, and only
+the behaviour policy meets it at rho = 1; the system truncates the *estimator's* ratio at 1, about which the theorem
+says nothing. `update` measures the effect of such estimators on policies.
 """
 
 import dataclasses
@@ -41,14 +41,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import rel_entr
 
-from experiments import plots
+from experiments.toolkit import plots
 from stellaris.types import NDArray
 from theory_checks import mdp
 from theory_checks.check import Claim, Family, Instance, Sides, Theorem, draws, look, worst
 
 
 def forms(instance: Instance) -> Mapping[str, Sides]:
-    """Every form of the bound for one process and two policies, `pi` of a ratio of at most `rho`, and `mu`."""
+    """Returns every form of the bound for one process, a policy `pi` with ratio at most `rho`, and `mu`."""
     process, discount, rho = mdp.process(instance), instance.fixed["discount"], instance.fixed["rho"]
     pi, mu = mdp.policies(instance)
     pi = mdp.within(pi, mu, rho)
@@ -58,7 +58,7 @@ def forms(instance: Instance) -> Mapping[str, Sides]:
     variation = here.occupancy @ abs(pi - mu).sum(1) / 2
     divergence = here.occupancy @ rel_entr(pi, mu).sum(1)
     log_rho = far * jnp.sqrt(2 * jnp.log(rho))
-    # The surrogate is linear in the rewards: where it is negative, a bonus for what pi prefers makes it zero.
+    # The surrogate is linear in the rewards: if it is negative, a bonus for the actions that pi prefers makes it zero.
     bonus = _compare(process._replace(reward=pi - mu), pi, mu).surrogate
     lift = jnp.where(here.surrogate < 0, -here.surrogate / jnp.where(bonus == 0, 1.0, bonus), 0.0)
     reward = process.reward + lift * (pi - mu)
@@ -78,7 +78,7 @@ def forms(instance: Instance) -> Mapping[str, Sides]:
 
 
 class _Comparison(NamedTuple):
-    """Of pi with mu."""
+    """The comparison of pi with mu."""
 
     change: jax.Array  #: J(pi) - J(mu)
     surrogate: jax.Array  #: S
@@ -135,18 +135,18 @@ THEOREMS = (
 )
 
 
-#: Discounts and truncation levels for which the adversary is asked, and where it starts from for each.
+#: Discounts and truncation levels of the adversary's searches, and number of starts for each pair.
 _DISCOUNTS, _LEVELS, _EACH = (0.1, 0.5, 0.9, 0.99), (1.0001, 1.001, 1.01, 1.1, 1.5, 2.0, 4.0, 10.0), 16
 
 
 @functools.cache
 def tightness(seed: int) -> Mapping[str, NDArray]:
-    """The largest left / right found, of the forms in log rho and in 1 - 1/rho: `[discounts, levels]`."""
+    """Returns the largest left / right found for the forms in log rho and in 1 - 1/rho: `[discounts, levels]`."""
     theorem, names = THEOREMS[0], ("log rho", "1 - 1/rho")
     claims = tuple(claim for claim in theorem.claims if claim.name in names)
     forms_of_rho = dataclasses.replace(theorem, claims=claims, steps=1_000)
     cells = jnp.array(list(itertools.product(_DISCOUNTS, _LEVELS)))
-    # From nearly deterministic processes: where discounts are large, the worst ones hardly leave a state.
+    # Starts from nearly deterministic processes: with large discounts, the worst ones hardly leave a state.
     sharper = {"transition": 4.0, "start": 4.0, "policy": 3.0, "reward": 1.0}
     free = {name: sharper[name] * x for name, x in draws(theorem.families["tiny"], seed, _EACH).free.items()}
     starts = jax.tree.map(lambda x: jnp.tile(x, (len(cells),) + (1,) * (x.ndim - 1)), free)
@@ -157,7 +157,7 @@ def tightness(seed: int) -> Mapping[str, NDArray]:
 
 
 def findings(seed: int) -> Mapping[str, Any]:
-    """How tight the forms are, by discount."""
+    """Returns the tightness of the forms, by discount."""
     return {
         f"largest left/right of {name}": {
             f"discount {discount}": float(row.max()) for discount, row in zip(_DISCOUNTS, rows, strict=True)
@@ -167,7 +167,7 @@ def findings(seed: int) -> Mapping[str, Any]:
 
 
 def picture(path: Path, seed: int) -> None:
-    """Tightness against rho and the discount; and how often the printed form breaks where S < 0."""
+    """Draws the tightness over rho, and the fraction of instances with S < 0 that break the printed form."""
     with plots.figure(path, "improvement under truncation", columns=2) as (tight, broken):
         for i, (discount, style) in enumerate(zip(_DISCOUNTS, plots.LINES, strict=True)):
             for rows, marker in zip(tightness(seed).values(), ("o", "s"), strict=True):

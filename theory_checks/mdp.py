@@ -1,4 +1,4 @@
-"""Finite Markov decision processes, exactly: values and occupancies by linear solves, nothing sampled."""
+"""Finite Markov decision processes: exact values and occupancies by linear solves, without sampling."""
 
 import math
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ class MDP(NamedTuple):
 
 
 class Values(NamedTuple):
-    """What a policy is worth."""
+    """The value functions of a policy."""
 
     value: Float[jax.Array, " S"]
     advantage: Float[jax.Array, "S A"]
@@ -30,7 +30,7 @@ class Values(NamedTuple):
 
 
 def evaluate(mdp: MDP, policy: Float[jax.Array, "S A"]) -> Values:
-    """Value, advantage, occupancy and performance of a policy."""
+    """Computes value, advantage, occupancy and performance of a policy."""
     chain = jnp.einsum("sa,sat->st", policy, mdp.transition)
     resolvent = inverse(jnp.eye(len(mdp.start)) - mdp.discount * chain)
     value = resolvent @ (policy * mdp.reward).sum(1)
@@ -40,10 +40,10 @@ def evaluate(mdp: MDP, policy: Float[jax.Array, "S A"]) -> Values:
 
 @jax.custom_jvp
 def inverse(matrix: Float[jax.Array, "n n"]) -> Float[jax.Array, "n n"]:
-    """The inverse of a small matrix, by elimination without pivots.
+    """Inverts a small matrix, by elimination without pivoting.
 
-    `I - discount * P` with a substochastic `P` needs none. (`jnp.linalg.inv` under `vmap` goes to LAPACK one matrix at
-    a time, and was seen to hang with two threads.)
+    `I - discount * P` with a substochastic `P` does not need pivoting. (`jnp.linalg.inv` under `vmap` calls LAPACK for
+    one matrix at a time, and was seen to hang with two threads.)
 
     Example:
       >>> inverse(jnp.array([[2.0, 0.0], [1.0, 1.0]])).tolist()
@@ -76,16 +76,16 @@ def draw(
     discounts: tuple[float, float],
     ratios: tuple[float, float] = (1.01, 10.0),
 ) -> Instance:
-    """A random process with policies, as numbers without constraints that an adversary can move.
+    """Draws a random process with policies, as unconstrained numbers that an adversary can change.
 
     Args:
       key: of the draw.
-      states: of the process.
-      actions: of the process.
-      policies: how many.
+      states: number of states.
+      actions: number of actions.
+      policies: number of policies.
       sharpness: the spread of the logits: 1 is dense, 8 nearly deterministic.
-      discounts: between which the discount lies, `1 / (1 - discount)` evenly in its logarithm.
-      ratios: between which the truncation level lies, evenly in its logarithm.
+      discounts: range of the discount; `1 / (1 - discount)` is log-uniform.
+      ratios: range of the truncation level, which is log-uniform.
 
     Returns:
       The instance; `discount` and `rho` are fixed.
@@ -97,7 +97,7 @@ def draw(
         "start": (states,),
         "policy": (policies, states, actions),
     }
-    # One call for all: what compiles slowly is the generator.
+    # One call for all numbers: the generator is slow to compile.
     ends = np.cumsum([math.prod(shape) for shape in shapes.values()])
     numbers = jnp.split(jax.random.normal(for_logits, (ends[-1],)), ends[:-1])
     free = {name: x.reshape(shape) for (name, shape), x in zip(shapes.items(), numbers, strict=True)}
@@ -113,7 +113,7 @@ def draw(
 
 
 def process(instance: Instance) -> MDP:
-    """The process of an instance; rewards lie in (-1, 1)."""
+    """Returns the process of an instance; rewards lie in (-1, 1)."""
     free, fixed = instance
     return MDP(
         jax.nn.softmax(free["transition"]), jnp.tanh(free["reward"]), jax.nn.softmax(free["start"]), fixed["discount"]
@@ -121,12 +121,12 @@ def process(instance: Instance) -> MDP:
 
 
 def policies(instance: Instance) -> Float[jax.Array, "V S A"]:
-    """The policies of an instance."""
+    """Returns the policies of an instance."""
     return jax.nn.softmax(instance.free["policy"])
 
 
 def within(policy: Float[jax.Array, "S A"], other: Float[jax.Array, "S A"], rho: Any) -> Float[jax.Array, "S A"]:
-    """The policy moved towards another, state by state, until it is at most `rho` times as likely anywhere.
+    """Moves a policy towards another, state by state, until its ratio to the other is at most `rho` everywhere.
 
     Example:
       >>> within(jnp.array([[1.0, 0.0]]), jnp.array([[0.5, 0.5]]), 1.5).tolist()

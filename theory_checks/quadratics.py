@@ -1,4 +1,4 @@
-"""Stale descent on quadratics, exactly: its second moments follow a linear recursion over the versions still read."""
+"""Exact stale descent on quadratics: second moments follow a linear recursion over the versions that are still read."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ from theory_checks.check import Instance
 
 
 class Problem(NamedTuple):
-    """A quadratic with L = 1: curvatures, and how the first gap C1 and the variance s^2 = 1 are spread over them."""
+    """A quadratic with L = 1: curvatures, and the distribution of the gap C1 and the variance s^2 = 1 over them."""
 
     curvature: Float[jax.Array, " d"]
     gap: Float[jax.Array, " d"]  #: shares of C1.
@@ -19,32 +19,29 @@ class Problem(NamedTuple):
 
 
 class Run(NamedTuple):
-    """Descent `x - step (sum_k lags[t, k] h x_{t-k} + xi_t)` for T updates, and the constant it is held against."""
+    """Descent `x - step (sum_k lags[t, k] h x_{t-k} + xi_t)` for T updates, and the constant of its bound."""
 
     gap: Any  #: C1.
     step: Any  #: a.
-    lags: Float[Any, "T H"]  #: the weight of gradients k versions behind, at update t; before the first is the first.
-    noise: Float[Any, " T"]  #: the variance of `xi_t`, all directions together.
+    lags: Float[Any, "T H"]  #: weight of gradients k versions behind at update t; x_1 stands for earlier versions.
+    noise: Float[Any, " T"]  #: variance of `xi_t`, summed over directions.
     constant: Any
 
 
 def problem(instance: Instance) -> Problem:
-    """The quadratic of an instance."""
+    """Returns the quadratic of an instance."""
     free = instance.free
     return Problem(jax.nn.sigmoid(free["curvature"]), jax.nn.softmax(free["gap"]), jax.nn.softmax(free["variance"]))
 
 
 def at_the_slides_step(parts: Any, lags: Float[Any, "T H"], noise: Any = 1.0, batch: Any = 1.0) -> Run:
-    """The slides' step `sqrt(2 C1 b / T)` and constant `2 sqrt(2 C1 / (T b))`, with C1 so that T is `parts` times k.
+    """Returns a run with the slides' step `sqrt(2 C1 b / T)` and constant `2 sqrt(2 C1 / (T b))`, where T is `parts` k.
 
     Args:
       parts: T / k; with L = s = 1, k = 2 C1 b.
       lags: `[T, H]` as in `Run`.
-      noise: the variance of an update, times b; `[T]` or one for all.
+      noise: the variance of an update, times b; `[T]` or a scalar.
       batch: b.
-
-    Returns:
-      The run.
     """
     updates = len(lags)
     gap = updates / (2 * batch * parts)
@@ -53,12 +50,12 @@ def at_the_slides_step(parts: Any, lags: Float[Any, "T H"], noise: Any = 1.0, ba
 
 
 def all_late(updates: int, oldest: int, lag: Any) -> Float[jax.Array, "T H"]:
-    """Every gradient is as many versions behind as that."""
+    """Returns lags for gradients that are all `lag` versions behind."""
     return jnp.broadcast_to(jnp.arange(oldest + 1) == lag, (updates, oldest + 1)).astype(float)
 
 
 def mean_square(problem: Problem, run: Run) -> Float[jax.Array, " T"]:
-    """`E|grad J(x_t)|^2` at the newest version before every update, exactly."""
+    """Returns the exact `E|grad J(x_t)|^2` at the newest version before every update."""
 
     def direction(h: jax.Array, share: jax.Array, variance: jax.Array) -> jax.Array:
         def update(moments: jax.Array, at: Any) -> tuple[jax.Array, jax.Array]:
@@ -78,7 +75,7 @@ def mean_square(problem: Problem, run: Run) -> Float[jax.Array, " T"]:
 
 
 def mean_squares(problem: Problem, runs: Mapping[str, Run]) -> Mapping[str, tuple[jax.Array, jax.Array]]:
-    """The mean over the updates, and the constant, of several runs of one length: compiled as one."""
+    """Returns the mean over the updates and the constant of several runs of equal length, compiled as one."""
     stacked: Run = jax.tree.map(lambda *x: jnp.stack([jnp.asarray(y, float) for y in x]), *runs.values())
     means = jax.vmap(lambda run: mean_square(problem, run).mean())(stacked)
     return {name: (means[i], stacked.constant[i]) for i, name in enumerate(runs)}

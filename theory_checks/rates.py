@@ -1,20 +1,20 @@
-"""The rate of `convergence` where expectations are not linear recursions: a non-convex function, and policy gradients.
+"""The rate of `convergence` for objectives without exact expectations: a non-convex function, and policy gradients.
 
-Descent runs through the library's aggregators, along schedules that the platform recorded, with sampled noise:
+Descent runs through the library's aggregators, along recorded schedules of the platform, with sampled noise:
 
 * **smooth, not convex**: J(x) = sum_i (1 - cos x_i), whose curvature lies in [-1, 1]: L = 1, J* = 0; Gaussian noise.
-* **policy gradient**: J is minus the discounted return of a tabular softmax policy, with rewards in [0, 1], from a
-  sample of state and action, grad log pi(a|s) A(s, a) / (1 - g), with the exact advantage. L = 8 / (1-g)^3 (Agarwal
-  et al. 2021, On the Theory of Policy Gradient Methods, Lemma D.4), s^2 = 2 / (1-g)^4 as |grad log pi|^2 <= 2 and |A|
-  <= 1 / (1-g), and J* is the best deterministic policy's.
+* **policy gradient**: J is minus the discounted return of a tabular softmax policy, with rewards in [0, 1]; gradients
+  are grad log pi(a|s) A(s, a) / (1 - g) for a sampled state and action, with the exact advantage. L = 8 / (1-g)^3
+  (Agarwal et al. 2021, On the Theory of Policy Gradient Methods, Lemma D.4), s^2 = 2 / (1-g)^4 as |grad log pi|^2 <= 2
+  and |A| <= 1 / (1-g), and J* is the best deterministic policy's.
 
-For policy gradients the claim is loose by a factor of fifty, as L and s^2 are bounds of theory: a check of
-consistency, which an error of a constant would pass. The slopes of `findings` are of one problem of each kind, at T
-far below 14 k (tau+1)^2: an observation of the rate where it is not yet promised.
+For policy gradients the claim is loose by a factor of fifty, because L and s^2 are theoretical bounds: this is a check
+of consistency, which would not notice a wrong constant. The slopes of `findings` are for one problem of each kind, at T
+far below 14 k (tau+1)^2: they observe the rate where the theorem does not promise it.
 
-The claim is the slides' constant once T >= 14 k (tau+1)^2 (any larger s^2 bounds the variance as well: where the true
-one is too small for T, it is enlarged to what T asks for). The left side is the mean over runs less four of its
-standard errors.
+The claim is the slides' constant for T >= 14 k (tau+1)^2. (Any larger s^2 also bounds the variance: if the true one is
+too small for T, the check uses the least s^2 that T allows.) The left side is the mean over runs minus four standard
+errors.
 """
 
 import functools
@@ -27,7 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import stellaris
-from experiments import plots
+from experiments.toolkit import plots
 from stellaris import Aggregator
 from stellaris.types import NDArray
 from theory_checks import mdp, schedules
@@ -37,7 +37,7 @@ from theory_checks.schedules import Schedule
 
 
 class Objective(NamedTuple):
-    """What is minimised."""
+    """The function to minimise."""
 
     start: jax.Array
     gap: jax.Array  #: C1 = J(start) - J*
@@ -47,12 +47,12 @@ class Objective(NamedTuple):
     expected: Callable[[jax.Array], jax.Array]  #: the gradient, exactly.
 
 
-#: Samples in a batch at most, and the variance of the Gaussian noise.
+#: Most samples in a batch, and the variance of the Gaussian noise.
 _BATCH, _VARIANCE = 16, 8.0
 
 
 def not_convex(numbers: jax.Array) -> Objective:
-    """`sum (1 - cos x)`, from a start `[4]`."""
+    """Returns `sum (1 - cos x)`, from a start `[4]`."""
 
     def gradient(x: jax.Array, key: jax.Array, batch: Any) -> jax.Array:
         noise = jnp.sqrt(_VARIANCE / (x.size * batch)) * jax.random.normal(key, x.shape)
@@ -62,12 +62,12 @@ def not_convex(numbers: jax.Array) -> Objective:
     return Objective(start, (1 - jnp.cos(start)).sum(), 1.0, _VARIANCE, gradient, jnp.sin)
 
 
-#: Of the process in which policies are learned: states, actions, discount.
+#: States, actions and discount of the process in which policies learn.
 _STATES, _ACTIONS, _DISCOUNT = 3, 2, 0.5
 
 
 def policy_gradient(numbers: jax.Array) -> Objective:
-    """Minus the return of a tabular softmax policy, in a process given by numbers `[27]`; from the uniform policy."""
+    """Returns minus the return of a tabular softmax policy, from the uniform one, in a process from numbers `[27]`."""
     transition, reward, start = jnp.split(numbers[:27], (18, 24))
     process = mdp.MDP(
         jax.nn.softmax(2 * transition.reshape(_STATES, _ACTIONS, _STATES)),
@@ -79,13 +79,13 @@ def policy_gradient(numbers: jax.Array) -> Objective:
     best = jax.vmap(lambda choice: mdp.evaluate(process, jax.nn.one_hot(choice, _ACTIONS)).performance)(choices).max()
 
     def shares(logits: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """The policy, how often a state and an action are visited, and what it is worth."""
+        """Returns the policy, the visits of each state and action, and its advantage."""
         pi = jax.nn.softmax(logits)
         here = mdp.evaluate(process, pi)
         return pi, here.occupancy[:, None] * pi, here.advantage
 
     def exact(logits: jax.Array) -> jax.Array:
-        # Under pi the advantage has mean zero: of grad log pi only the action's own logit is left.
+        # The advantage has mean zero under pi, so only the action's own logit contributes to grad log pi.
         _, visits, advantage = shares(logits)
         return -visits * advantage / (1 - _DISCOUNT)
 
@@ -108,7 +108,7 @@ OBJECTIVES = {"smooth, not convex": not_convex, "policy gradient": policy_gradie
 def mean_squares(
     objective: Objective, aggregator: Aggregator, recorded: Schedule, key: Any, *, step: Any, batch: Any, updates: Any
 ) -> jax.Array:
-    """The mean of |grad J|^2 over the first versions of one run: `updates` of them."""
+    """Returns the mean of |grad J|^2 over the first `updates` versions of one run."""
 
     def gradient(x: jax.Array, number: Any) -> jax.Array:
         return objective.gradient(x, jax.random.fold_in(key, number), batch)
@@ -117,36 +117,36 @@ def mean_squares(
         return jnp.sum(objective.expected(x) ** 2)
 
     run = schedules.replay(aggregator, gradient, objective.start, step, recorded, oldest=_OLDEST, measure=measure)
-    # A version counts once, however many gradients arrive while it is the newest.
+    # A version counts once, for any number of gradients that arrive while it is the newest.
     first = jnp.concatenate([jnp.ones(1, bool), run.clock[1:] > run.clock[:-1]])
     squares = jnp.where(first & (run.clock < updates), run.measured, 0.0)
     return jnp.sum(squares / updates)
 
 
-#: Gradients of a recorded run, how old the oldest may be, and runs over which an expectation is taken.
+#: Gradients of a recorded run, the largest staleness that it may have, and runs that estimate an expectation.
 _ARRIVALS, _OLDEST, _RUNS = 512, 64, 16
-#: Each applied as it comes: as many updates as gradients, of b samples each.
+#: Applies each gradient on arrival: as many updates as gradients, of b samples each.
 _AGGREGATOR = stellaris.fully_asynchronous(capacity=2)
 
 
 @functools.cache
 def recorded() -> Mapping[str, Schedule]:
-    """A schedule of the platform for every distribution of delays, with four learners."""
+    """Returns one recorded schedule per distribution of delays, with four learners."""
     runs = {name: schedules.record(_AGGREGATOR, _ARRIVALS, delay=delay) for name, delay in schedules.DELAYS.items()}
     for name, run in runs.items():
         if run.lag.max() > _OLDEST:
-            raise ValueError(f"a gradient is {run.lag.max()} versions old, delay {name}: raise _OLDEST={_OLDEST}")
+            raise ValueError(f"_OLDEST={_OLDEST}: a gradient is {run.lag.max()} old, with delay {name}; raise it")
     return runs
 
 
 def sides(make: Callable[[jax.Array], Objective], instance: Instance) -> Mapping[str, Sides]:
-    """The mean over some runs, and the slides' constant."""
+    """Returns the mean over runs and the slides' constant, for the true and for an understated variance."""
     fixed = instance.fixed
     objective, schedule = make(instance.free), fixed["schedule"]
     batch, tau = fixed["batch"], jnp.max(schedule.clock - schedule.version)
     steepness = 2 * objective.gap * batch * objective.smoothness  # k s^2
 
-    enough = ENOUGH * (tau + 1.0) ** 2 * steepness / _ARRIVALS  # the variance for which T is
+    enough = ENOUGH * (tau + 1.0) ** 2 * steepness / _ARRIVALS  # the variance for which T is large enough
 
     def compare(variance: jax.Array) -> tuple[jax.Array, jax.Array]:
         step = jnp.sqrt(2 * objective.gap * batch / (objective.smoothness * variance * _ARRIVALS))
@@ -167,7 +167,7 @@ def _settings(delay: str) -> Mapping[str, Schedule]:
 
 
 def draw(key: jax.Array, index: jax.Array, schedule: Schedule) -> Instance:
-    """A start, or a process; a size of batches; noise."""
+    """Draws a start or a process, a batch size, and noise."""
     del index
     for_numbers, for_batch, for_noise = jax.random.split(key, 3)
     batch = 2 ** jax.random.randint(for_batch, (), 0, 5)
@@ -176,24 +176,23 @@ def draw(key: jax.Array, index: jax.Array, schedule: Schedule) -> Instance:
 
 
 class Slope(NamedTuple):
-    """Of a line through logarithms, with the 95 % interval of a bootstrap over runs."""
+    """The slope of a line through logarithms, with the 95 % interval of a bootstrap over runs."""
 
     low: float
     middle: float
     high: float
 
 
-#: What slopes are fitted over, and the runs of each.
+#: The T and the b over which slopes are fitted, and the runs of each.
 _UPDATES, _BATCHES, _FITTED = (64, 128, 256, 512), (1, 2, 4, 8, 16), 32
 
 
 @functools.cache
 def measured(name: str, delay: str, seed: int) -> NDArray:
-    """The mean of |grad J|^2 over T updates of b samples, at the slides' step `[settings, runs]`.
+    """Returns the mean of |grad J|^2 over T updates of b samples, at the slides' step `[settings, runs]`.
 
-    Settings: T of `_UPDATES` with b = 4, then b of `_BATCHES` with T = 512. L and s^2 are not the bounds of the policy
-    gradient's theory, under which the step is so small that nothing is learned in 512 updates, but what they are at the
-    start.
+    Settings: T of `_UPDATES` with b = 4, then b of `_BATCHES` with T = 512. L and s^2 are the values at the start: with
+    the theoretical bounds of the policy gradient the step is so small that nothing is learned in 512 updates.
     """
     updates = jnp.array([*_UPDATES, *[_UPDATES[-1]] * len(_BATCHES)], float)
     batch = jnp.array([*[4] * len(_UPDATES), *_BATCHES])
@@ -220,7 +219,7 @@ def _measurer(name: str) -> Callable[..., jax.Array]:
 
 
 def _at_the_start(objective: Objective, key: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The largest curvature, and the variance of one sample."""
+    """Returns the largest curvature at the start, and the variance of one sample."""
     x = objective.start
 
     def square(key: jax.Array) -> jax.Array:
@@ -232,7 +231,7 @@ def _at_the_start(objective: Objective, key: jax.Array) -> tuple[jax.Array, jax.
 
 
 def slope(at: Sequence[float], squares: NDArray, seed: int) -> Slope:
-    """Of log mean `squares [settings, runs]` against log `at`."""
+    """Fits log mean `squares [settings, runs]` against log `at`."""
 
     def fit(runs: NDArray) -> float:
         return float(np.polyfit(np.log(at), np.log(squares[:, runs].mean(1)), 1)[0])
@@ -244,7 +243,7 @@ def slope(at: Sequence[float], squares: NDArray, seed: int) -> Slope:
 
 
 def slopes(seed: int) -> Mapping[str, Mapping[str, Slope]]:
-    """The exponents of T and of b, for every objective and distribution of delays; the theorem's are -1/2."""
+    """Returns the exponents of T and of b, by objective and distribution of delays; the theorem's are -1/2."""
     found: dict[str, dict[str, Slope]] = {}
     for name in OBJECTIVES:
         for delay in schedules.DELAYS:
@@ -257,14 +256,12 @@ def slopes(seed: int) -> Mapping[str, Mapping[str, Slope]]:
 
 
 def findings(seed: int) -> Mapping[str, Any]:
-    """The slopes."""
-    return {
-        f"slopes in T and b (fitted between the ends of 95 %), {name}": value for name, value in slopes(seed).items()
-    }
+    """Returns the slopes."""
+    return {f"slopes in T and b (low, fitted, high), {name}": value for name, value in slopes(seed).items()}
 
 
 def picture(path: Path, seed: int) -> None:
-    """How fast the gradient shrinks with T and with b, under every distribution of delays."""
+    """Draws the mean square of the gradient over T and over b, by distribution of delays."""
     with plots.figure(path, "staleness from the platform", columns=2) as (over_updates, over_batch):
         for delay, style in zip(schedules.DELAYS, plots.LINES, strict=False):
             for name, marker in zip(OBJECTIVES, "os", strict=True):

@@ -1,9 +1,9 @@
-"""When which gradient arrives, from traces of the platform, and the same descent again without it.
+"""Schedules of gradients' arrivals from traces of the platform, and descent along them without the platform.
 
-Learner functions run on the simulated platform, each as fast as its delays let it, and the library's aggregator
-decides what is applied when. What matters of such a run to a theorem is which version every gradient was computed on,
-in order of arrival: a schedule, read off the trace. `replay` descends along one in a scan that JAX can vectorise over
-problems, steps and noise, through the same aggregator; it makes the platform's run again, to the rounding of floats.
+Learner functions run on the simulated platform, as fast as their delays allow, and the library's aggregator decides
+when to apply which gradients. For a theorem only the version of every gradient matters, in order of arrival: the
+schedule, which is read from the trace. `replay` descends along a schedule, through the same aggregator, in a scan that
+JAX can vectorise over problems, steps and noise; it reproduces the platform's run up to rounding.
 """
 
 import functools
@@ -22,7 +22,7 @@ from stellaris.runtime import FunctionSpec, SimulatedPlatform, Trace, Versioned
 from stellaris.runtime.delays import Constant, Delay, Exponential, Gamma, LogNormal
 from stellaris.types import Array, Tree
 
-#: How long a gradient takes, in seconds: all of mean 1.
+#: Seconds of a gradient: distributions with mean 1.
 DELAYS: Mapping[str, Delay] = {
     "constant": Constant(1.0),
     "gamma, cv 0.5": Gamma(1.0, 0.5),
@@ -30,27 +30,27 @@ DELAYS: Mapping[str, Delay] = {
     "log-normal, cv 2": LogNormal(1.0, 2.0),
 }
 
-#: `(params, number) -> gradient`: the number says which noise it has.
+#: `(params, number) -> gradient`: the number selects the noise.
 Gradient = Callable[[Tree, Any], Tree]
 
 
 class Schedule(NamedTuple):
-    """Of every gradient, in order of arrival `[n]`."""
+    """The gradients in order of arrival `[n]`."""
 
-    number: Int[Array, " n"]  #: of its invocation, in order of submission.
-    version: Int[Array, " n"]  #: that it was computed on.
-    clock: Int[Array, " n"]  #: the newest version just before it arrived.
+    number: Int[Array, " n"]  #: of the invocation, in order of submission.
+    version: Int[Array, " n"]  #: the version that the gradient was computed on.
+    clock: Int[Array, " n"]  #: the newest version just before the arrival.
 
     @property
     def lag(self) -> Int[Array, " n"]:
-        """How many versions it was behind on arrival."""
+        """The staleness of the gradients on arrival."""
         return self.clock - self.version
 
 
 class Descent(NamedTuple):
-    """A run over some versions."""
+    """The result of a descent."""
 
-    params: Tree  #: the last.
+    params: Tree  #: the last version.
     clock: Int[jax.Array, " n"]  #: the newest version just before every arrival.
     measured: Tree  #: of the params before every arrival `[n, ...]`.
 
@@ -66,16 +66,16 @@ def descend(
     learners: int = 4,
     seed: int = 0,
 ) -> tuple[Tree, Trace]:
-    """Asynchronous descent on the platform.
+    """Descends asynchronously on the platform.
 
     Args:
-      aggregator: which gradients are applied when.
-      gradient: of some params, for an invocation's number.
-      params: the first.
+      aggregator: decides when to apply which gradients.
+      gradient: of given params, for an invocation's number.
+      params: the first version.
       step: the learning rate.
-      arrivals: gradients, after which it ends.
-      delay: seconds that a gradient takes.
-      learners: functions that run at once.
+      arrivals: number of gradients after which the run ends.
+      delay: seconds of a gradient.
+      learners: number of concurrent functions.
       seed: of the delays.
 
     Returns:
@@ -86,7 +86,7 @@ def descend(
 
     def learn(context: Any, params: Versioned, number: int) -> tuple[Tree, int]:
         del context
-        with jax.enable_x64(wide):  # which holds for a thread, and bodies have their own
+        with jax.enable_x64(wide):  # a setting per thread, and bodies run in others
             return gradient(params.value, number), params.version
 
     with SimulatedPlatform({"learner": FunctionSpec(delay)}, seed=seed, threads=1) as platform:
@@ -116,7 +116,7 @@ def _ready(aggregator: Aggregator, state: Any, clock: Any) -> Any:
 
 
 def _take(aggregator: Aggregator, state: Any, clock: Any, params: Tree, step: Any) -> tuple[Tree, Any]:
-    """Plain descent by what is taken out of the queue, and the queue."""
+    """Applies the queue's update by plain gradient descent, and returns the params and the queue."""
     update, state = aggregator.pop(state, clock, 0)
     optimizer = optax.sgd(1.0)
     params, _ = stellaris.apply_update(
@@ -129,7 +129,7 @@ _take_jitted = jax.jit(_take, static_argnums=0)
 
 
 def schedule(trace: Trace, arrivals: int) -> Schedule:
-    """The schedule of a trace: a gradient's version is the newest that was published when its function started."""
+    """Reads the schedule of a trace; a gradient's version is the newest one published when its function started."""
     newest, started, rows = -1, {}, []
     for _, event, _, invocation, _, value in trace.rows():
         if event == "published":
@@ -142,7 +142,7 @@ def schedule(trace: Trace, arrivals: int) -> Schedule:
 
 
 def record(aggregator: Aggregator, arrivals: int, *, delay: Delay, learners: int = 4, seed: int = 0) -> Schedule:
-    """The schedule of a run on the platform: it depends on the aggregator and the delays, not on the gradients."""
+    """Records the schedule of a run on the platform, which depends on the aggregator and delays, not on gradients."""
     nothing = jnp.zeros(1)
     _, trace = descend(
         aggregator, lambda params, number: nothing, nothing, 0.0, arrivals, delay=delay, learners=learners, seed=seed
@@ -160,19 +160,19 @@ def replay(
     oldest: int,
     measure: Callable[[Tree], Tree] = lambda params: (),
 ) -> Descent:
-    """The same descent along a recorded schedule, in a scan.
+    """Repeats a descent along a recorded schedule, in a scan.
 
     Args:
-      aggregator: as in the recorded run, or another that applies as often.
-      gradient: as in `descend`; under `jit`.
-      params: the first.
+      aggregator: the recorded run's, or one that applies gradients at the same arrivals.
+      gradient: as in `descend`, and traceable by JAX.
+      params: the first version.
       step: the learning rate.
       recorded: the schedule.
-      oldest: at least the largest lag in it; so many versions are kept.
-      measure: of the params before every arrival.
+      oldest: at least the largest lag in the schedule; the scan keeps one version more.
+      measure: a function of the params before every arrival.
 
     Returns:
-      What became of the params. `clock` equals the schedule's if the aggregator applied as in the recorded run.
+      The descent. `clock` equals the schedule's if the aggregator applied gradients at the same arrivals.
     """
     keep = oldest + 1
 
@@ -183,7 +183,7 @@ def replay(
         old = jax.tree.map(lambda x: x[version % keep], versions)
         state = aggregator.push(state, gradient(old, number), version)
         now = clock
-        # Both ways under `vmap`: a select is cheaper than a branch.
+        # Computes both ways: `vmap` would turn a branch into a select anyway.
         go = aggregator.ready(state, clock, 0)
         taken = _take(aggregator, state, clock, params, step)
         params, state = jax.tree.map(lambda new, old: jnp.where(go, new, old), taken, (params, state))
@@ -198,16 +198,16 @@ def replay(
 
 
 class Mixture(NamedTuple):
-    """What every update is made of."""
+    """The weights of gradients in every update."""
 
-    lags: Float[np.ndarray, "updates oldest+1"]  #: the weight of gradients by how many versions they are behind.
+    lags: Float[np.ndarray, "updates oldest+1"]  #: total weight of gradients, by staleness.
     noise: Float[np.ndarray, " updates"]  #: the sum of the squared weights.
 
 
 def mixture(aggregator: Aggregator, recorded: Schedule, *, oldest: int) -> Mixture:
-    """The weights that the aggregator gives gradients, by their lag, at every update.
+    """Returns the weights that the aggregator gives gradients, by lag, at every update.
 
-    An update is linear in its gradients: what the aggregator does to unit vectors says what it does to all.
+    An update is linear in its gradients, so the updates for unit vectors show the weights.
     """
     arrivals = len(recorded.version)
     with jax.enable_x64(True):

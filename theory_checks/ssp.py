@@ -1,52 +1,53 @@
-"""Stale synchronous parallel: what descent on views that are up to s clocks old may lose.
+"""Stale synchronous parallel: the regret of descent on views that are up to s clocks old.
 
 Ho et al. 2013 (More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server), Theorem 1. Each of P
-workers adds one update a clock. The *reference order* runs through the workers of clock 0, of clock 1, and so on: the
-update of worker p at clock c has number t = c P + p + 1, and T counts the updates of all workers. Losses f_t are
-convex with subgradients of norm at most L, each met at its worker's own noisy view v_t:
+workers adds one update per clock. The *reference order* has the workers of clock 0, then those of clock 1, and so on:
+the update of worker p at clock c has number t = c P + p + 1, and T counts the updates of all workers. Losses f_t are
+convex with subgradients of norm at most L, each evaluated at its worker's noisy view v_t:
 
     u_t = -eta_t g_t,  g_t in df_t(v_t),  eta_t = sigma / sqrt(t),  sigma = F / (L sqrt(2 (s+1) P))
-    x_1 the start,  x_{t+1} = x_t + u_t                                 the reference iterates, which nobody need see
+    x_1 the start,  x_{t+1} = x_t + u_t                                 the reference iterates, which no worker need see
     F^2 >= D_t = |x_t - x*|^2 / 2  for *every* t                        the premise
 
     R = sum_t f_t(v_t) - f_t(x*) <= c F L sqrt(2 (s+1) P T)
 
-with c = 4 as published, and here also with less. **Derivation.** By convexity f_t(v_t) - f_t(x*) <= <g_t, v_t - x*>,
-which is <g_t, x_t - x*> + <g_t, v_t - x_t>.
+with c = 4 as published, and here also with smaller c. **Derivation.** By convexity f_t(v_t) - f_t(x*) <= <g_t, v_t -
+x*>, which is <g_t, x_t - x*> + <g_t, v_t - x_t>.
 
 1. eta_t <g_t, x_t - x*> = D_t - D_{t+1} + eta_t^2 |g_t|^2 / 2. Divided by eta_t and summed, the D_t give at most
    F^2 / eta_T = F^2 sqrt(T) / sigma, since 1 / eta_t only grows, and the rest L^2 sum_t eta_t / 2 <= L^2 sigma sqrt(T).
-2. v_t differs from x_t by updates that it misses and by extra ones, of later numbers: <g_t, v_t - x_t> is at most the
-   sum of L^2 eta_i over these. If each update is missing from or extra in at most M views, all that is at most
+2. v_t differs from x_t by updates that it misses and by extra ones with later numbers: <g_t, v_t - x_t> is at most the
+   sum of L^2 eta_i over these. If each update is missing from or extra in at most M views, the total is at most
    M L^2 sum_i eta_i <= 2 M L^2 sigma sqrt(T).
 
-With this sigma, c = 1 + (1 + 2 M) / (2 (s+1) P). It remains to count. Take an update of clock k, and another worker:
+With this sigma, c = 1 + (1 + 2 M) / (2 (s+1) P). It remains to bound M. Take an update of clock k, and another worker:
 
-* Views of arbitrary content: the worker may lack it at clocks k+1 .. k+s, and hold it early at k-s .. k-1; at clock k
-  it is one of both, by the order of the two workers. M <= (2s+1) (P-1), and c <= 3 - 2/P + 1 / (2 (s+1) P).
-* Views that forget nothing: a worker that held the update early has it for good and so never lacks it, and one that
-  lacks it never held it before. M <= (s+1) (P-1), and **c = 2 - 1/P + 1 / (2 (s+1) P)**, below 2.
-* Updates made in the reference order: no view can hold any early. The same M.
+* Views of arbitrary content: the worker may lack the update at clocks k+1 .. k+s, and hold it early at k-s .. k-1; at
+  clock k it does one of both, by the order of the two workers. M <= (2s+1) (P-1), and c <= 3 - 2/P + 1 / (2 (s+1) P).
+* Views that forget nothing: a worker that held the update early keeps it and so never lacks it, and a worker that
+  lacks it has not held it before. M <= (s+1) (P-1), and **c = 2 - 1/P + 1 / (2 (s+1) P)**, below 2.
+* Updates made in the reference order: views hold no update early. The same M.
 
-(Updates of numbers beyond T count as well if views hold them: here nobody goes on after a whole number of clocks.)
+(Updates with numbers beyond T would also count if views held them: here all workers stop after a whole number of
+clocks.)
 
-Nothing changes if a view holds updates in parts: a part w in [0, 1] in the place of "has it or not" makes a deviation
-of w or 1 - w, and for parts that only grow, s w + s (1 - w) + max(w, 1 - w) <= s + 1. Neither does projecting: an
-effective update u_t = Proj(x_t - eta_t g_t) - x_t is no longer than eta_t |g_t| and ends no farther from x*.
+The result also holds if a view holds fractions of updates: a fraction w in [0, 1] deviates by w or 1 - w, and for
+fractions that only grow, s w + s (1 - w) + max(w, 1 - w) <= s + 1. It also holds with projection: an effective update
+u_t = Proj(x_t - eta_t g_t) - x_t is not longer than eta_t |g_t| and does not end farther from x*.
 
 **The two kinds of instances.** *Projected*: updates in the reference order, views that lack any part of the other
-workers' updates of clocks c-s .. c, iterates that are kept in a ball whose reach bounds F. *Asynchronous*: runs of
-workers of different speeds, as the library's own `stale_synchronous` admits them, unprojected; F is doubled until the
-run that it leads to meets the premise, and what does not by then is no instance (its left side is 0): with linear
-losses, whose path F only scales, one run of fifty.
+workers' updates of clocks c-s .. c, iterates that are kept in a ball whose reach bounds F. *Asynchronous*: unprojected
+runs of workers of different speeds, as the library's `stale_synchronous` admits them; F is doubled until the resulting
+run meets the premise, and a run that does not meet it by then is left out (its left side is 0): with linear losses,
+whose path F only scales, one run in fifty.
 
-**A finished update counts at once.** A worker admitted at clock c+s delivers its update of clock c+s while another is
-still to start clock c, whose view then holds s+1 early clocks of it; and with s = 0 the workers of one clock lack each
-other's updates. A count of M = 2 s (P-1) misses one clock of these: too few with s = 0, where nothing would be left,
-and for views of arbitrary content with any s. (s+1) (P-1) is reached.
+**A finished update counts at once.** A worker admitted at clock c+s may deliver its update of clock c+s before another
+worker starts clock c, whose view then holds s+1 early clocks of it; and with s = 0 the workers of one clock lack each
+other's updates. A count of M = 2 s (P-1) misses one of these clocks: it is too small with s = 0, where it would be 0,
+and for views of arbitrary content with any s. The bound (s+1) (P-1) is attained.
 
-**The premise is not decoration.** With F from the start alone and no projection, losses that pull one way and then the
-other send x_t far past F, and the regret beyond any such bound: the control.
+**The premise is necessary.** With F from the start alone and no projection, losses that pull one way and then the
+other drive x_t far past F, and the regret beyond any such bound: the control.
 """
 
 import functools
@@ -64,12 +65,12 @@ from theory_checks.check import Claim, Family, Instance, Sides, Theorem
 
 #: Updates of all workers: a multiple of 2, 3 and 4 of them.
 _UPDATES = 24
-#: Updates in the control, which needs time to go astray.
+#: Updates in the control, which needs time to diverge.
 _MANY = 100
 _DIMENSIONS = 2
-#: A ball that nothing leaves.
+#: Radius of a ball that no iterate leaves.
 _EVERYWHERE = 1e9
-#: Values of F that are tried, in units of the least that the start allows.
+#: Values of F to try, in units of the least that the start allows.
 _DOUBLINGS = 2.0 ** np.arange(4)
 
 
@@ -79,10 +80,10 @@ class Losses(NamedTuple):
     direction: Float[jax.Array, "T d"]  #: a_t
     offset: Float[jax.Array, " T"]  #: b_t
     kind: Any  #: of phi: 0 to 3
-    width: Any  #: within which Huber's is a parabola
+    width: Any  #: Huber's phi is a parabola within it
 
     def value(self, x: Float[jax.Array, "T d"]) -> Float[jax.Array, " T"]:
-        """`f_t(x_t)`, for every t."""
+        """Returns `f_t(x_t)` for every t."""
         z = (self.direction * x).sum(1) - self.offset
         size = abs(z)
         huber = jnp.where(size < self.width, z**2 / (2 * self.width), size - self.width / 2)
@@ -90,7 +91,7 @@ class Losses(NamedTuple):
 
 
 class Schedule(NamedTuple):
-    """Who knows what: rows and columns are updates in the order in which they were started."""
+    """The content of views: rows and columns are updates in order of their start."""
 
     number: Int[jax.Array, " T"]  #: in the reference order, from 1.
     seen: Float[jax.Array, "T T"]  #: the part of an update (column) in the view of another (row).
@@ -102,14 +103,14 @@ class Schedule(NamedTuple):
 
 
 class Run(NamedTuple):
-    """What became of it."""
+    """The views and iterates of a run."""
 
     views: Float[jax.Array, "T d"]
     iterates: Float[jax.Array, "T d"]  #: the reference's, before each update.
 
 
 def descend(losses: Losses, schedule: Schedule, sigma: Any, radius: Any) -> Run:
-    """Runs from the origin, of steps `sigma / sqrt(t)`; the reference iterates are kept in a ball of that radius."""
+    """Descends from the origin with steps `sigma / sqrt(t)`; keeps the reference iterates in a ball."""
     before = schedule.before.astype(float)
 
     def start(updates: jax.Array, row: Any) -> tuple[jax.Array, jax.Array]:
@@ -127,7 +128,7 @@ def descend(losses: Losses, schedule: Schedule, sigma: Any, radius: Any) -> Run:
 
 
 def projected(instance: Instance) -> Mapping[str, Sides]:
-    """Regret in a ball, of views that lack parts of recent updates."""
+    """Returns the regret in a ball, with views that lack parts of recent updates, and its bounds."""
     radius = instance.fixed["radius"]
     losses, star = _losses(instance, radius)
     reach = (radius + jnp.sqrt(star @ star)) / jnp.sqrt(2.0)
@@ -135,7 +136,7 @@ def projected(instance: Instance) -> Mapping[str, Sides]:
 
 
 def astray(instance: Instance) -> Mapping[str, Sides]:
-    """As `projected`, without a ball, and with F from the start alone."""
+    """Returns the sides of `projected` without a ball, and with F from the start alone."""
     losses, star = _losses(instance, instance.fixed["radius"])
     reach = jnp.sqrt(star @ star / 2)
     sides = _bounds(_in_order(instance), losses, star, reach, _EVERYWHERE, instance.fixed)
@@ -143,7 +144,7 @@ def astray(instance: Instance) -> Mapping[str, Sides]:
 
 
 def asynchronous(instance: Instance) -> Mapping[str, Sides]:
-    """Regret of an admitted run, under the first F that meets the premise, and how far views are from the iterates."""
+    """Returns the regret of an admitted run with the first F that meets the premise, and the deviations of views."""
     fixed = instance.fixed
     losses, star = _losses(instance, fixed["radius"])
     schedule = Schedule(fixed["number"], fixed["seen"].astype(float))
@@ -159,18 +160,18 @@ def asynchronous(instance: Instance) -> Mapping[str, Sides]:
     return {
         **sides,
         "views": Sides(views, (fixed["bound"] + 1) * others),
-        # Whole numbers: the tolerance only keeps the ratio finite where s = 0.
+        # Both sides are integers: the tolerance only keeps the ratio finite if s = 0.
         "2 s (P-1) views": Sides(views, 2 * fixed["bound"] * others, 1e-3),
     }
 
 
 def picture(path: Path, seed: int) -> None:
-    """Regret against T, of losses that pull away from x* up to some turn and then towards it: in a ball, and without.
+    """Draws regret over T, in a ball and without, for losses that pull away from x* up to a turn and then towards it.
 
-    Two workers, views that lack all they may, for every T the worst turn. Nothing is drawn at random.
+    There are two workers, views lack as much as they may, and the worst turn is taken for every T. Nothing is random.
     """
     del seed
-    from experiments.plots import figure
+    from experiments.toolkit.plots import figure
 
     workers, updates, bounds = 2, 400, (0, 1, 3)
     turns = np.unique(np.geomspace(1, updates, 60).astype(int))
@@ -197,7 +198,7 @@ def picture(path: Path, seed: int) -> None:
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _worst_turns(updates: int, workers: int, bounds: jax.Array, turns: jax.Array, radii: jax.Array) -> jax.Array:
-    """The multiplier of `F L sqrt(2 (s+1) P T)` that is needed `[radii, bounds, T]`; L and |x*| are 1."""
+    """Returns the regret over `F L sqrt(2 (s+1) P T)` at the worst turn `[radii, bounds, T]`; L and |x*| are 1."""
     time = jnp.arange(updates)
     star = jnp.ones(1)
 
@@ -218,14 +219,14 @@ def _worst_turns(updates: int, workers: int, bounds: jax.Array, turns: jax.Array
 
 
 def admitted(key: jax.Array, bound: int, workers: int, clocks: int) -> Schedule:
-    """A run of workers of random speeds, each of that many clocks, as `stale_synchronous` admits them.
+    """Returns the schedule of workers with random speeds, for `clocks` clocks each, admitted by `stale_synchronous`.
 
-    A view holds what is delivered when its update is started.
+    A view holds the updates delivered before its own starts.
     """
     aggregator = stale_synchronous(bound, workers, capacity=1)
     updates = workers * clocks
     noise = jax.random.gumbel(key, (2 * updates + 1, workers))
-    speed = 1.5 * noise[-1]  # its logarithm: which possible event is next, is a race
+    speed = 1.5 * noise[-1]  # its logarithm: the possible events race to be the next
 
     def event(carry: Any, noise: jax.Array) -> tuple[Any, Any]:
         state, started, delivered = carry
@@ -248,7 +249,7 @@ def admitted(key: jax.Array, bound: int, workers: int, clocks: int) -> Schedule:
 
 
 def _in_order(instance: Instance) -> Schedule:
-    """Updates in the reference order; views lack parts of the other workers' of clocks c-s .. c."""
+    """Returns updates in the reference order; views lack parts of the other workers' updates of clocks c-s .. c."""
     lacking = jax.nn.sigmoid(instance.free["lacking"])
     index = jnp.arange(len(lacking))
     clock, worker = index // instance.fixed["workers"], index % instance.fixed["workers"]
@@ -259,7 +260,7 @@ def _in_order(instance: Instance) -> Schedule:
 
 
 def _losses(instance: Instance, radius: Any) -> tuple[Losses, jax.Array]:
-    """The losses, of subgradients within `lipschitz`, and x*, within `radius` of the origin."""
+    """Returns losses with subgradients within `lipschitz`, and x* within `radius` of the origin."""
     lipschitz, free = instance.fixed["lipschitz"], instance.free
     star = radius * _in_unit_ball(free["star"])
     direction = lipschitz * _in_unit_ball(free["direction"])
@@ -285,7 +286,7 @@ def _bounds(
 
 
 def _constants(regret: Any, reach: Any, updates: int, fixed: Any) -> dict[str, Sides]:
-    """The regret beside `F L sqrt(2 (s+1) P T)`, by constant."""
+    """Returns the regret against `c F L sqrt(2 (s+1) P T)`, by constant c."""
     workers, ages = fixed["workers"], fixed["bound"] + 1
     unit = reach * fixed["lipschitz"] * jnp.sqrt(2.0 * ages * workers * updates)
     last = 1 / (2 * ages * workers)
@@ -294,7 +295,7 @@ def _constants(regret: Any, reach: Any, updates: int, fixed: Any) -> dict[str, S
 
 
 def _draw(key: jax.Array, updates: int) -> Instance:
-    """Losses that pull from the origin to x* and back, with random strength, period and noise."""
+    """Draws losses that pull from the origin to x* and back, with random strength, period and noise."""
     numbers = jax.random.uniform(key, (updates + 1, _DIMENSIONS + 1 + updates), minval=-1.0)
     direction, offset, lacking = jnp.split(numbers[:-1], (_DIMENSIONS, _DIMENSIONS + 1), axis=1)
     star, rest = numbers[-1, :_DIMENSIONS], numbers[-1, _DIMENSIONS:]
@@ -318,7 +319,7 @@ def _draw(key: jax.Array, updates: int) -> Instance:
 
 
 def _one_of(choices: int, uniform: jax.Array) -> jax.Array:
-    """A number of 0 to `choices - 1`, from one in [-1, 1)."""
+    """Maps a number in [-1, 1) to an integer from 0 to `choices - 1`."""
     return (choices * (1 + uniform) / 2).astype(int)
 
 
@@ -327,7 +328,7 @@ def _in_ball(key: jax.Array, index: jax.Array) -> Instance:
 
 
 def _misleading(key: jax.Array, index: jax.Array) -> Instance:
-    """Linear losses that pull away from x* at first, and towards it from then on; up to three workers, s = 0."""
+    """Draws linear losses that first pull away from x*, and then towards it; up to three workers, s = 0."""
     free, fixed = _draw(key, _MANY)
     turn = (0.3 + 0.1 * free["offset"][0]) * _MANY
     pull = jnp.where(jnp.arange(_MANY) < turn, 1.0, -1.0)[:, None] * free["star"]
@@ -337,7 +338,7 @@ def _misleading(key: jax.Array, index: jax.Array) -> Instance:
 
 
 def _of_system(bound: int, workers: int) -> Family:
-    """Asynchronous runs of one system."""
+    """Returns the family of asynchronous runs with one bound and number of workers."""
 
     def draw(key: jax.Array, index: jax.Array) -> Instance:
         free, fixed = _draw(key, _UPDATES)

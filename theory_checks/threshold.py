@@ -1,28 +1,28 @@
-"""Stellaris' threshold: how long may a gradient wait, and how stale is what is applied?
+"""Stellaris' threshold: bounds on the wait of a gradient, and on the staleness of applied groups.
 
 Stellaris (SC 2024) queues gradients and, at each arrival, applies the whole queue if its mean staleness is at most
-beta_k in round k, or if it holds N gradients. Nothing is said there of how long that takes. By the rule alone:
+beta_k in round k, or if it holds N gradients. The paper does not bound the wait. The rule alone implies:
 
 * **A group's mean staleness exceeds beta_k only if the group is full.** It would not have been applied otherwise.
 * **A queue never holds more than N gradients, and a gradient is applied at most N - 1 arrivals after its own.** Until
-  then the queue, which is never emptied in part, holds it and all that came since: the N-th of them fills it.
+  then the queue, which is only emptied as a whole, holds it and all later gradients: the N-th of them fills it.
 
-Both are met here by the library's `staleness_aware`, for every order in which the gradients of a few learners can
-arrive, and for random orders of learners of very different speeds. A learner that delivers takes up the newest version
-at once. What is waiting, how stale it is, and beta_k are kept account of apart from the library, in whole numbers: how
-many gradients, the sum and the least of their versions, which arrival was the first.
+The check runs the library's `staleness_aware` for every order in which the gradients of a few learners can arrive, and
+for random orders of learners with very different speeds. A learner that delivers takes the newest version at once. The
+check keeps its own account of the queue, its staleness and beta_k, in integers: the number of gradients, the sum and
+the least of their versions, and the first arrival.
 
-**What N counts.** The rule that is sometimes read into the design, "once one gradient of *each* learner is there", has
-no such bound: the queue waits for its slowest learner, however many arrivals that takes, and for ever for one that has
-died. Any N gradients do not: a fast learner's second counts. Where learners wait for an update before they go on, each
-has one gradient in the queue at most, and then N has to count learners that can still deliver.
+**The meaning of N.** The rule "apply once one gradient of *each* learner is there", which is sometimes read into the
+design, implies no such bound: the queue waits for the slowest learner, and for ever for a dead one. With any N
+gradients it does not, because a fast learner's second gradient counts. If learners wait for an update before they
+continue, each has at most one gradient in the queue, and N must not exceed the number of live learners.
 
 **beta -> 0 does not make the system synchronous.** A gradient that is computed on the newest version and finds the
-queue empty has a mean staleness of 0 <= beta, and is applied alone. Below 1/N nothing stale can be in a group that is
-not full, since one stale gradient among fewer than N has a mean above 1/N; and of fresh ones the first did not wait
-for a second. So every group is full, or a single fresh gradient; a fast learner moves the policy on alone, and a slow
-one's staleness grows with the ratio of their speeds, without bound. A small beta asks for fresh gradients, not for
-company. Synchrony needs waiting for all: `stellaris.synchronous`.
+queue empty has a mean staleness of 0 <= beta, and is applied alone. With beta below 1/N a group that is not full
+contains nothing stale, since one stale gradient among fewer than N has a mean above 1/N; and the first fresh gradient
+does not wait for a second. So every group is full, or a single fresh gradient: a fast learner updates the policy alone,
+and a slow learner's staleness grows with the ratio of their speeds, without bound. A small beta requires fresh
+gradients, not one from every learner. Synchrony requires waiting for all: `stellaris.synchronous`.
 """
 
 from collections.abc import Mapping
@@ -40,7 +40,7 @@ from theory_checks.check import Claim, Family, Instance, Sides, Theorem
 
 
 class Setting(NamedTuple):
-    """Of the threshold."""
+    """The settings of the threshold."""
 
     max_staleness: float | None  #: None to measure it.
     decay: float
@@ -48,38 +48,38 @@ class Setting(NamedTuple):
 
 
 class Queue(NamedTuple):
-    """What is waiting."""
+    """The check's own account of the queue."""
 
     length: Any
     versions: Any  #: their sum.
     oldest: Any  #: the least of them.
-    first: Any  #: the arrival that has waited longest.
+    first: Any  #: the arrival that waits longest.
     whose: Bool[jax.Array, " L"]
 
 
 class Arrivals(NamedTuple):
-    """What each arrival found, with itself in the queue, and whether the queue was applied then."""
+    """The state of the queue at each arrival, which it includes, and whether the queue was applied then."""
 
     applied: Bool[jax.Array, " T"]
     length: Int[jax.Array, " T"]
     total: Int[jax.Array, " T"]  #: the sum of the stalenesses.
     stalest: Int[jax.Array, " T"]
-    wait: Int[jax.Array, " T"]  #: arrivals since the first that is waiting.
+    wait: Int[jax.Array, " T"]  #: arrivals since the first one in the queue.
     threshold: Float[jax.Array, " T"]
-    reported: Int[jax.Array, "T 2"]  #: length and sum of what the library applied, 0 if nothing.
+    reported: Int[jax.Array, "T 2"]  #: length and total staleness of the group that the library applied, or 0.
 
 
 def arrive(
     order: Int[jax.Array, " T"], learners: int, full: int, setting: Setting, *, one_of_each: bool = False
 ) -> Arrivals:
-    """Runs the library's aggregator over gradients that arrive from these learners.
+    """Runs the library's aggregator over gradients that arrive in an order of learners.
 
     Args:
-      order: who delivers.
-      learners: how many there are.
-      full: gradients that are applied whatever their staleness, N.
+      order: the learner of each arrival.
+      learners: number of learners.
+      full: N, the number of gradients that are applied at any staleness.
       setting: of the threshold.
-      one_of_each: whether a queue with a gradient of every learner is applied, too.
+      one_of_each: whether to apply also a queue that has a gradient of every learner.
     """
     aggregator = staleness_aware(
         full, capacity=full, decay=setting.decay, max_staleness=setting.max_staleness, smoothness=1.0
@@ -119,7 +119,7 @@ def arrive(
 
 
 def _threshold(setting: Setting, measured: tuple[Any, Any], round: Any) -> jax.Array:
-    """beta_k; where it is to be measured, there is none until the round in which it was has ended."""
+    """Returns beta_k; a measured one is infinite until the end of the round that measures it."""
     when, stalest = measured
     if setting.max_staleness is not None:
         return jnp.asarray(setting.max_staleness * setting.decay**round)
@@ -127,14 +127,14 @@ def _threshold(setting: Setting, measured: tuple[Any, Any], round: Any) -> jax.A
 
 
 def _measure(measured: tuple[Any, Any], stalest: Any, round: Any) -> tuple[Any, Any]:
-    """The first round in which anything stale was applied, and the stalest of it."""
+    """Updates the first round in which a stale gradient was applied, and its largest staleness."""
     when, most = measured
     when = jnp.where((when < 0) & (stalest > 0), round, when)
     return when, jnp.where(when == round, jnp.maximum(most, stalest), most)
 
 
 def bounds(instance: Instance) -> Mapping[str, Sides]:
-    """Waits, means and lengths of one sequence of arrivals."""
+    """Returns both sides of the bounds on waits, means and lengths of one sequence of arrivals."""
     seen, full = Arrivals(*instance.fixed["arrivals"]), instance.fixed["full"]
     fresh_enough = seen.applied & (seen.length < full)
     reported, own = seen.reported, jnp.stack([seen.length, seen.total], axis=1) * seen.applied[:, None]
@@ -149,7 +149,7 @@ def bounds(instance: Instance) -> Mapping[str, Sides]:
 
 
 def synchrony(instance: Instance) -> Mapping[str, Sides]:
-    """What a threshold below 1/N makes of groups."""
+    """Returns both sides of the claims about groups under a threshold below 1/N."""
     seen, full = Arrivals(*instance.fixed["arrivals"]), instance.fixed["full"]
     short = seen.applied & (seen.length < full)
     return {
@@ -160,13 +160,13 @@ def synchrony(instance: Instance) -> Mapping[str, Sides]:
 
 
 def patience(instance: Instance) -> Mapping[str, Sides]:
-    """The wait, where the queue waits for one gradient of each learner."""
+    """Returns both sides of the bound on the wait if the queue waits for one gradient of each learner."""
     return {"wait for one of each": bounds(instance)["wait"]._replace(right=instance.fixed["learners"] - 1)}
 
 
 def picture(path: Path, seed: int) -> None:
-    """How long gradients wait, by rule; and how stale the slowest learner's are, by how slow it is, as beta -> 0."""
-    from experiments.plots import figure
+    """Draws the waits of gradients by rule, and the staleness of a slow learner's gradients over its slowness."""
+    from experiments.toolkit.plots import figure
 
     full = 16
     orders = _races(seed, np.random.default_rng(seed).normal(scale=1.5, size=(40, full)), arrivals=400)
@@ -184,7 +184,7 @@ def picture(path: Path, seed: int) -> None:
         waiting.set(yscale="log", xlim=(0, 30), xlabel="arrivals until it is applied / (N - 1)")
         waiting.set_xscale("symlog", linthresh=1.0)
         waiting.set_xticks([0, 0.5, 1, 3, 10, 30], ["0", "1/2", "1", "3", "10", "30"])
-        waiting.set(ylabel="gradients that wait so long (%)")
+        waiting.set(ylabel="gradients that wait at least as long (%)")
         waiting.legend(loc="lower left", bbox_to_anchor=(0.45, 0.1))
         slowness = 2 ** np.arange(6)
         speeds = np.zeros((len(slowness), full))
@@ -197,7 +197,7 @@ def picture(path: Path, seed: int) -> None:
             falling.plot(slowness, stale, color=color, linestyle=line, marker=marker, label=f"beta = {beta}")
         falling.axhline(0, color="black", linewidth=0.8)
         falling.annotate("synchronous", (1, 0), (0, 3), textcoords="offset points")
-        falling.set(xlabel="how much slower one learner is", ylabel="staleness of its gradients (versions)")
+        falling.set(xlabel="slowness of one learner (factor)", ylabel="staleness of its gradients (versions)")
         falling.set(xscale="log", yscale="symlog", ylim=(-0.3, 1_000))
         falling.set_xticks(slowness, [str(n) for n in slowness], minor=False)
         falling.minorticks_off()
@@ -205,13 +205,13 @@ def picture(path: Path, seed: int) -> None:
 
 
 def _races(seed: int, speeds: NDArray, arrivals: int) -> NDArray:
-    """Orders of arrival `[..., T]` of learners of these logarithmic speeds `[..., L]`, without memory."""
+    """Draws orders of arrival `[..., T]` of memoryless learners with logarithmic speeds `[..., L]`."""
     race = np.random.default_rng(seed).gumbel(size=(arrivals, *speeds.shape))
     return np.moveaxis(np.argmax(speeds + race, axis=-1), 0, -1)
 
 
 def _applied(orders: NDArray, learners: int, full: int, setting: Setting, one_of_each: bool) -> NDArray:
-    """Whether the queue was applied at each arrival, for orders `[n, T]`."""
+    """Returns whether the queue was applied at each arrival, for orders `[n, T]`."""
 
     def run(order: jax.Array) -> jax.Array:
         return arrive(order, learners, full, setting, one_of_each=one_of_each).applied
@@ -220,14 +220,14 @@ def _applied(orders: NDArray, learners: int, full: int, setting: Setting, one_of
 
 
 def _waits(applied: NDArray) -> NDArray:
-    """Arrivals until each gradient is applied `[..., T]`; to the end, if it never is."""
+    """Returns the arrivals until each gradient is applied `[..., T]`, or until the end if it never is."""
     time = np.arange(applied.shape[-1])
     when = np.where(applied, time, time[-1])[..., ::-1]
     return np.minimum.accumulate(when, axis=-1)[..., ::-1] - time
 
 
 def _staleness(mine: NDArray, applied: NDArray) -> float:
-    """The mean staleness of one learner's gradients when they are applied."""
+    """Returns the mean staleness of one learner's gradients when they are applied."""
     arrived = np.flatnonzero(mine)
     clock = np.cumsum(applied)  # after each arrival
     taken_up = np.concatenate([[0], clock[arrived[:-1]]])
@@ -235,7 +235,7 @@ def _staleness(mine: NDArray, applied: NDArray) -> float:
 
 
 def _every_order(learners: int, arrivals: int, full: int, setting: Setting, **rule: Any) -> Family:
-    """All orders in which so many gradients can arrive."""
+    """Returns the family of all orders in which `arrivals` gradients can arrive."""
 
     def draw(key: jax.Array, index: jax.Array) -> Instance:
         digits = index // learners ** jnp.arange(arrivals)
@@ -245,7 +245,7 @@ def _every_order(learners: int, arrivals: int, full: int, setting: Setting, **ru
 
 
 def _random_orders(learners: int, arrivals: int, full: int, setting: Setting, **rule: Any) -> Family:
-    """Orders of learners whose speeds differ by orders of magnitude."""
+    """Returns the family of random orders of learners whose speeds differ by orders of magnitude."""
 
     def draw(key: jax.Array, index: jax.Array) -> Instance:
         race = jax.random.gumbel(key, (arrivals + 1, learners))
@@ -268,7 +268,7 @@ _CLAIMS = (
     Claim("wait", "arrivals until a gradient is applied <= N - 1"),
     Claim("length", "gradients in the queue <= N"),
     Claim("mean of a group that is not full", "mean staleness <= beta_k"),
-    Claim("the library's account", "size and total staleness of what is applied", equality=True),
+    Claim("the library's account", "size and total staleness of the applied group", equality=True),
 )
 THEOREMS = (
     Theorem(

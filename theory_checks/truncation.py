@@ -1,6 +1,6 @@
-"""Truncated importance sampling: what truncation costs in bias and buys in variance, by enumeration.
+"""Truncated importance sampling: bias and variance of truncation, by enumeration.
 
-Outcomes are drawn from mu; wanted is the mean of f under pi, |f| <= M; w = pi / mu, pi << mu. Ionides 2008 (Truncated
+Outcomes are drawn from mu to estimate the mean of f under pi, |f| <= M; w = pi / mu, pi << mu. Ionides 2008 (Truncated
 Importance Sampling) replaces w by min(w, rho):
 
     E_mu[min(w, rho)^2 f^2] <= min(rho, rho^2) M^2          for min(w, rho)^2 <= rho min(w, rho), and E_mu[w] = 1
@@ -9,16 +9,16 @@ Importance Sampling) replaces w by min(w, rho):
 and without truncation E_mu[w^2 f^2] <= M^2 (1 + chi^2(pi, mu)), with equality if and only if |f| = M wherever pi > 0:
 it grows without bound.
 
-**Stellaris' global cap**, max(m, rho) with m = min_j pi_j / mu over the policies held, the learner's own among them,
-**does not satisfy rho M^2.** With one policy held it truncates nothing. Where m > rho no policy is truncated below m,
-elsewhere the cap is rho:
+**Stellaris' global cap**, max(m, rho) with m = min_j pi_j / mu over the held policies, including the learner's own,
+**does not satisfy rho M^2.** With one held policy it truncates nothing. Where m > rho the cap is m, elsewhere it is
+rho:
 
     E_mu[min(w, max(m, rho))^2 f^2] <= M^2 (rho + E_mu[m^2 1{m > rho}])
     |E_pi f - E_mu[min(w, max(m, rho)) f]| <= M E_mu[(w - max(m, rho))^+]
 
 The first is derived here: where m <= rho the square is at most rho w, whose mean is at most rho; where m > rho the
-ratio is cut to m. The second term vanishes if one of the policies held is near mu; it is what policies that moved
-away *together* cost. The cap bounds how far learners disagree, not how far they all have moved.
+ratio is truncated at m. The second term vanishes if one of the held policies is near mu; it is the cost of policies
+that moved away *together*. The cap bounds the disagreement between learners, not their common distance from mu.
 """
 
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import stellaris
-from experiments import plots
+from experiments.toolkit import plots
 from stellaris.types import Array
 from theory_checks.check import Claim, Family, Instance, Sides, Theorem, draws
 
@@ -38,7 +38,7 @@ _OUTCOMES, _HELD = 6, 4
 
 
 def sides(instance: Instance) -> Mapping[str, Sides]:
-    """Both sides of every claim, with M = 1, for the first of the policies held."""
+    """Returns both sides of every claim, with M = 1, for the first of the held policies."""
     free, rho = instance.free, instance.fixed["rho"]
     log_mu = jax.nn.log_softmax(free["behaviour"])
     log_ratios = jax.nn.log_softmax(free["behaviour"] + free["together"] + free["apart"]) - log_mu
@@ -46,11 +46,11 @@ def sides(instance: Instance) -> Mapping[str, Sides]:
     ratio = ratios[0]
     wanted = mean(mu * ratio, f)
     constant = stellaris.truncate_ratio(ratio, jnp.full_like(ratio, rho))
-    level = jnp.maximum(rho, 1.0)  # the global cap is defined from there
+    level = jnp.maximum(rho, 1.0)  # the global cap requires rho >= 1
     cap = stellaris.global_ratio_cap(log_ratios, rho=level)
     capped, least = stellaris.truncate_ratio(ratio, cap), ratios.min(0)
     alone = stellaris.truncate_ratio(ratio, stellaris.global_ratio_cap(log_ratios[:1], rho=level))
-    # A behaviour policy that never takes what pi likes best.
+    # A behaviour policy that never takes pi's most likely action.
     blind = jnp.where(jnp.arange(_OUTCOMES) == jnp.argmax(ratio * mu), 0.0, mu)
     blind /= blind.sum()
     seen = jnp.where(blind > 0, ratio * mu / jnp.where(blind > 0, blind, 1.0), 0.0)
@@ -76,17 +76,17 @@ def sides(instance: Instance) -> Mapping[str, Sides]:
 
 
 def mean(distribution: Array, value: Array) -> jax.Array:
-    """Of a function under a distribution over finitely many outcomes."""
+    """Returns the mean of a function under a distribution over finitely many outcomes."""
     return jnp.sum(distribution * value, axis=-1)
 
 
 def chi_squared(pi: jax.Array, mu: jax.Array) -> jax.Array:
-    """`sum (pi - mu)^2 / mu`."""
+    """Returns `sum (pi - mu)^2 / mu`."""
     return ((pi - mu) ** 2 / mu).sum(-1)
 
 
 def draw(key: jax.Array, index: jax.Array, together: Any, apart: Any) -> Instance:
-    """Policies that moved away from mu together, and from each other, as far as that."""
+    """Draws policies that moved away from mu by `together` in common, and by `apart` from each other."""
     del index
     for_logits, for_level = jax.random.split(key)
     rows = jax.random.normal(for_logits, (3 + _HELD, _OUTCOMES))
@@ -120,7 +120,7 @@ THEOREMS = (
 
 
 def picture(path: Path, seed: int) -> None:
-    """Second moment and bias against rho, of the constant and of the global cap with 1, 2 and 4 policies held."""
+    """Draws second moment and bias over rho, for a constant cap and the global cap with 1, 2 and 4 held policies."""
     levels = jnp.geomspace(1.0, 20.0, 30)
     held = {"a constant": 0, "global cap, 1 held": 1, "global cap, 2 held": 2, "global cap, 4 held": 4}
 

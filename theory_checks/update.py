@@ -1,18 +1,17 @@
-"""What the truncated update does to a policy: exact policy-gradient steps with the global cap, along asynchronous runs.
+"""The effect of the truncated update on a policy: exact gradient steps with the global cap, in asynchronous runs.
 
-Every update k of a run takes one learner's gradient. The data came from the behaviour policy mu, the actor's, some
+Every update k of a run applies one learner's gradient. The data are from the behaviour policy mu, the actor's, some
 versions old; the learner holds another old version, and three more learners hold others. The gradient is that of
 
     E_{s~d_mu, a~mu}[min(pi / mu, cap) A_mu(s, a)],    cap = max(min_j pi_j / mu, rho)
 
-in exact expectation over a finite process, in the logits of a tabular softmax policy, and it moves the newest version.
+in exact expectation over a finite process, in the logits of a tabular softmax policy, applied to the newest version.
 
 Theorem (`improvement`): with rho' = max pi'/mu of the *next* policy pi', |J(pi') - J(mu) - S| <= 2 g e (1 -
-1/rho')/(1-g)^2. That holds at every update of every run, whatever was truncated. What it does not say is that rho' <=
-rho. The cap bounds the weight of a sample in one gradient. It stops a gradient from pushing actions further whose
-ratio is already above the cap; it does not stop steps that have not got there yet, nor what other learners' gradients
-add, and where all policies held are above rho it lets them go on. So rho cannot be put into the theorem in the place
-of rho': both controls break.
+1/rho')/(1-g)^2. This holds at every update of every run, for any truncation. It does not imply rho' <= rho. The cap
+bounds the weight of a sample in one gradient: it stops a gradient from pushing actions whose ratio is already above the
+cap. It stops neither a step that crosses the cap nor the sum with other learners' gradients, and if all held policies
+are above rho it does not truncate at all. So rho cannot replace rho' in the theorem: both controls break.
 """
 
 import functools
@@ -26,17 +25,17 @@ import numpy as np
 from jax.scipy.special import rel_entr
 
 import stellaris
-from experiments import plots
+from experiments.toolkit import plots
 from stellaris.types import Array, NDArray
 from theory_checks import mdp
 from theory_checks.check import Claim, Family, Instance, Sides, Theorem, draws
 
-#: Updates of a run, the oldest lag, policies held, states and actions.
+#: Updates of a run, the largest lag, held policies, states and actions.
 _UPDATES, _OLDEST, _HELD, _STATES, _ACTIONS = 12, 4, 4, 4, 3
 
 
 class Measured(NamedTuple):
-    """Of the next policy pi' and the behaviour policy mu, at every update `[updates]`."""
+    """Comparisons of the next policy pi' with the behaviour policy mu, at every update `[updates]`."""
 
     change: jax.Array  #: J(pi') - J(mu)
     surrogate: jax.Array  #: S
@@ -46,7 +45,7 @@ class Measured(NamedTuple):
 
 
 def run(instance: Instance, rho: Any) -> Measured:
-    """An asynchronous run, measured at every update."""
+    """Runs asynchronous updates, and measures each."""
     process, fixed = mdp.process(instance), instance.fixed
 
     def surrogate(logits: jax.Array, peers: jax.Array, mu: jax.Array, here: mdp.Values) -> jax.Array:
@@ -78,7 +77,7 @@ def run(instance: Instance, rho: Any) -> Measured:
 
 
 def sides(instance: Instance) -> Mapping[str, Sides]:
-    """Both sides of every claim, update by update."""
+    """Returns both sides of every claim at every update."""
     rho, discount = instance.fixed["rho"], instance.fixed["discount"]
     change, surrogate, gain, ratio, _ = _with_levels(instance, rho, 1.0)
     (change, at_default), surrogate, gain, ratio = change, surrogate[0], gain[0], ratio[0]
@@ -96,12 +95,12 @@ def sides(instance: Instance) -> Mapping[str, Sides]:
 
 
 def _with_levels(instance: Instance, *levels: Any) -> Measured:
-    """The same run with several truncation levels, `[levels, updates]`."""
+    """Runs the same instance with several truncation levels, `[levels, updates]`."""
     return jax.vmap(run, in_axes=(None, 0))(instance, jnp.stack([jnp.asarray(level, float) for level in levels]))
 
 
 def draw(key: jax.Array, index: jax.Array) -> Instance:
-    """A process, a first policy, a step size, and the lags of the actor and of the learners at every update."""
+    """Draws a process, an initial policy, a step size, and the actor's and the learners' lags at every update."""
     del index
     free, fixed = mdp.draw(key, _STATES, _ACTIONS, policies=1, sharpness=2.0, discounts=(0.1, 0.95), ratios=(1.0, 3.0))
     numbers = jax.random.uniform(jax.random.fold_in(key, 1), (1 + _UPDATES * (1 + _HELD),))
@@ -124,13 +123,13 @@ THEOREMS = (
     ),
 )
 
-#: Truncation levels that are compared, in the same runs.
+#: Truncation levels to compare on the same runs.
 _LEVELS = (1.0, 1.5, 3.0, np.inf)
 
 
 @functools.cache
 def compared(seed: int) -> Mapping[float, Measured]:
-    """A thousand runs at every truncation level: `[runs, updates]`."""
+    """Returns a thousand runs at every truncation level: `[runs, updates]`."""
     instances = draws(THEOREMS[0].families["asynchronous"], seed, 1_000)
     runs = jax.jit(jax.vmap(run, in_axes=(0, None)))
     return {rho: jax.tree.map(np.asarray, runs(instances, rho)) for rho in _LEVELS}
@@ -141,7 +140,7 @@ def _quantile(column: Array, share: float) -> float:
 
 
 def findings(seed: int) -> Mapping[str, Any]:
-    """What the truncation level does, in the same thousand runs."""
+    """Returns statistics of the same thousand runs at every truncation level."""
     return {
         f"rho {rho:g}": {
             "max pi'/mu, median": _quantile(runs.ratio, 0.5),
@@ -160,7 +159,7 @@ def _per_step(seed: int, runs: Measured) -> NDArray:
 
 
 def picture(path: Path, seed: int) -> None:
-    """Along the runs: how far the next policy is from the one that sampled, and what it gains."""
+    """Draws, over the updates, the next policy's largest ratio to the sampling policy, and its gain."""
     with plots.figure(path, "asynchronous runs with the global cap", columns=2) as (ratio, gain):
         at = np.arange(1, _UPDATES + 1)
         for (rho, runs), style in zip(compared(seed).items(), plots.LINES, strict=True):

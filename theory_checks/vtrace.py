@@ -1,26 +1,26 @@
-"""V-trace: the modulus of its operator, and whose value its fixed point is.
+"""V-trace: the modulus and the fixed point of its operator.
 
 Espeholt et al. 2018 (IMPALA), Theorem 1. With rho_t = min(rho, pi/mu), c_t = min(c, pi/mu), for a value function V
 
     R V(x) = V(x) + E_mu[sum_t g^t c_0 ... c_{t-1} rho_t (r_t + g V(x_{t+1}) - V(x_t)) | x_0 = x]
 
-In matrices, with d(x) = E_mu[rho_0 | x], P_c(x, y) = sum_a mu(a|x) min(c, pi/mu) P(y|x, a) and P_rho likewise,
+In matrices, with d(x) = E_mu[rho_0 | x], P_c(x, y) = sum_a mu(a|x) min(c, pi/mu) P(y|x, a) and P_rho with rho,
 
     R V = V + (I - g P_c)^{-1} (r_rho + g P_rho V - d V)
 
-(so mu min(c, pi/mu) = min(c mu, pi): no division, and support that mu partly lacks needs no care). Its linear part is
-M = I - d + (I - g P_c)^{-1} g (P_rho - P_c d). If c <= max(1, rho) no entry is negative: with rho >= 1 because d <= 1
-and c <= rho; with rho < 1 because d <= rho and min(c, w) rho <= min(rho, w). Then the row sums, M 1, are the
+(as mu min(c, pi/mu) = min(c mu, pi), this needs no division, and mu may lack actions of pi). Its linear part is
+M = I - d + (I - g P_c)^{-1} g (P_rho - P_c d). If c <= max(1, rho), all entries are nonnegative: with rho >= 1 because
+d <= 1 and c <= rho; with rho < 1 because d <= rho and min(c, w) rho <= min(rho, w). Then the row sums, M 1, are the
 Lipschitz constants:
 
     sum_y |M(x, y)| = eta(x) = 1 - (1 - g) [(I - g P_c)^{-1} d](x) <= 1 - (1 - g) min_y d(y)
 
-and an equality it is checked as: an inequality would let wrong indices pass. R is a contraction if d > 0 everywhere.
-Its fixed point is the value of pi_rho(a|x) proportional to min(rho mu, pi), whatever c is: in general neither pi's nor
-mu's.
+and the first relation is checked as an equality: an inequality would let wrong indices pass. R is a contraction if
+d > 0 everywhere. Its fixed point is the value of pi_rho(a|x) proportional to min(rho mu, pi), for every c: in general
+neither pi's nor mu's.
 
-On policy, with c and rho at least 1, R is the constant map to V^mu. What the library computes from n steps is the
-same sum broken off: checked over every trajectory of n steps.
+On policy, with c and rho at least 1, R is the constant map to V^mu. The library computes the same sum truncated after n
+steps: this is checked over every trajectory of n steps.
 """
 
 import itertools
@@ -33,13 +33,13 @@ import jax.numpy as jnp
 import numpy as np
 
 import stellaris
-from experiments import plots
+from experiments.toolkit import plots
 from theory_checks import mdp
 from theory_checks.check import Claim, Family, Instance, Sides, Theorem, draws
 
 
 class Operator(NamedTuple):
-    """What V-trace does to a value function, in matrices."""
+    """V-trace's operator on value functions, in matrices."""
 
     mass: jax.Array  #: d [S]
     resolvent: jax.Array  #: (I - g P_c)^{-1} [S, S]
@@ -48,17 +48,17 @@ class Operator(NamedTuple):
     modulus: jax.Array  #: eta [S]
 
     def __call__(self, value: jax.Array) -> jax.Array:
-        """`R V`."""
+        """Returns `R V`."""
         return value + self.resolvent @ (self.reward + self.onward @ value - self.mass * value)
 
     def lipschitz(self) -> jax.Array:
-        """How much `R V(x)` moves at most if no `V(y)` moves by more than 1, by differentiating it `[S]`."""
+        """Returns the largest change of `R V(x)` if no `V(y)` changes by more than 1, by differentiation `[S]`."""
         slopes: jax.Array = jax.jacfwd(self.__call__)(jnp.zeros_like(self.reward))
         return abs(slopes).sum(1)
 
 
 def operator(process: mdp.MDP, pi: jax.Array, mu: jax.Array, rho: jax.Array, c: jax.Array) -> Operator:
-    """V-trace's operator for two policies and two clips."""
+    """Returns V-trace's operator for two policies and two clips."""
 
     def onward(weight: jax.Array) -> jax.Array:
         chain: jax.Array = process.discount * jnp.einsum("sa,sat->st", weight, process.transition)
@@ -71,13 +71,15 @@ def operator(process: mdp.MDP, pi: jax.Array, mu: jax.Array, rho: jax.Array, c: 
 
 
 def sides(instance: Instance) -> Mapping[str, Sides]:
-    """Both sides of every claim about the operator."""
+    """Returns both sides of every claim about the operator."""
     fixed, process = instance.fixed, mdp.process(instance)
-    process = process._replace(reward=process.reward + 1.1)  # values of one sign: their ratio says how far they agree
+    process = process._replace(
+        reward=process.reward + 1.1
+    )  # values of one sign, so that ratios of both sides are meaningful
     discount, rho, most = process.discount, fixed["rho"], jnp.maximum(1.0, fixed["rho"])
     pi, mu = mdp.policies(instance)
     mu = _normalise(mu * fixed["support"])
-    never = jnp.eye(mu.shape[1])[0]  # what pi does in the first state, if its support and mu's are to be disjoint
+    never = jnp.eye(mu.shape[1])[0]  # pi's action in the first state, where its support and mu's are to be disjoint
     apart = mu.at[0].set(_normalise(mu[0] * (never == 0)))
     cases = (
         (pi, mu, rho, fixed["share"] * most),
@@ -112,14 +114,14 @@ def _normalise(weight: jax.Array) -> jax.Array:
 
 
 def _draw(key: jax.Array, index: jax.Array, sharpness: Any, missing: Any) -> Instance:
-    """A process and two policies, of which mu lacks some actions."""
+    """Draws a process and two policies; mu lacks some actions."""
     free, fixed = mdp.draw(key, 4, 3, policies=2, sharpness=sharpness, discounts=(0.1, 0.99), ratios=(0.2, 5.0))
     numbers = jax.random.uniform(jax.random.fold_in(key, 1), (1 + 4 + 12,))
     support = (numbers[5:].reshape(4, 3) >= missing).at[:, 0].set(True).at[0, 1].set(True).astype(float)
     return Instance(free | {"value": 2 * numbers[1:5] - 1}, fixed | {"share": numbers[0], "support": support})
 
 
-#: Actions and states of the processes whose trajectories are enumerated, and the steps of those.
+#: Number of actions and of states of the processes whose trajectories are enumerated, and steps of a trajectory.
 _SMALL, _STEPS = 2, 4
 #: Every trajectory: actions and next states `[_STEPS, trajectories]`.
 _CHOICES = np.array(list(itertools.product(range(_SMALL), repeat=2 * _STEPS))).T
@@ -127,7 +129,7 @@ _ACTIONS, _NEXT = _CHOICES[:_STEPS], _CHOICES[_STEPS:]
 
 
 def trajectory_sides(instance: Instance) -> Mapping[str, Sides]:
-    """The mean of `stellaris.vtrace` over every trajectory, and the operator broken off after as many steps."""
+    """Returns the mean of `stellaris.vtrace` over every trajectory, and the operator truncated to as many steps."""
     process, rho = mdp.process(instance), instance.fixed["rho"]
     pi, mu = mdp.policies(instance)
     c = jnp.maximum(1.0, rho) * instance.fixed["share"]
@@ -150,10 +152,10 @@ def trajectory_sides(instance: Instance) -> Mapping[str, Sides]:
     whole = operator(process, pi, mu, rho, c)
     through_c = process.discount * jnp.einsum("sa,sat->st", jnp.minimum(c * mu, pi), process.transition)
     error = whole.reward + whole.onward @ value - whole.mass * value
-    # The infinite sum, less what comes after n steps: so it is the operator's own resolvent that is looked at.
+    # The infinite sum minus its terms after n steps: this tests the operator's own resolvent.
     broken_off = whole(value) - jnp.linalg.matrix_power(through_c, _STEPS) @ whole.resolvent @ error
     left = jnp.stack([expected(start) for start in range(_SMALL)])
-    # Shifted by more than any value can be, so that the ratio of the two is of one sign.
+    # Shifted by more than the largest value, so that both sides are positive.
     return {"the library's n steps": Sides(left + 100.0, broken_off + 100.0, 1e-11)}
 
 
@@ -196,7 +198,7 @@ THEOREMS = (
 
 
 def picture(path: Path, seed: int) -> None:
-    """The modulus against both clips, and how often R is no contraction beyond c = max(1, rho)."""
+    """Draws the modulus over both clips, and the fraction of cases beyond c = max(1, rho) that do not contract."""
     instances = draws(THEOREMS[0].families["full support"], seed, 1_000)
     clips = jnp.linspace(0.0, 5.0, 41)
 
@@ -214,5 +216,5 @@ def picture(path: Path, seed: int) -> None:
             modulus.plot(clips[within], eta.mean(1)[within], label=f"rho = {rho:g}", **style)
             beyond.plot(clips, 100 * (lipschitz > 1 + 1e-9).mean(1), label=f"rho = {rho:g}", **style)
         modulus.set(xlabel="c, up to max(1, rho)", ylabel="modulus, mean of 1,000 processes")
-        beyond.set(xlabel="c", ylabel="R is no contraction (%)")
+        beyond.set(xlabel="c", ylabel="R is not a contraction (%)")
         modulus.legend()

@@ -1,1 +1,1 @@
-"""Benchmarks: speed as a ratio against a limit or a peer that is measured in the same run."""
+"""Benchmarks: speed as a ratio to a limit or to a peer that is measured in the same run."""

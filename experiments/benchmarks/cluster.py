@@ -1,4 +1,4 @@
-"""The platform on Ray against plain calls of Ray's actors, against RLlib, and with more and more workers."""
+"""The Ray platform against plain calls of Ray's actors, against RLlib, and over the number of workers."""
 
 import argparse
 import statistics
@@ -9,36 +9,38 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from experiments import options
 from experiments.benchmarks import peers
 from experiments.benchmarks.measuring import Comparison
+from experiments.toolkit import options
 from stellaris import IMPALA
 from stellaris.runtime import FunctionSpec
 from stellaris.runtime.delays import Measured
 from stellaris.systems import AsynchronousActors, Budget, Workload, train
 
-DESCRIPTION = "the platform on Ray: calls, broadcasts, training beside RLlib, and more and more workers"
+DESCRIPTION = "the Ray platform: calls, broadcasts, training against RLlib, and scaling over workers"
 
-#: Containers that are called, and calls of a turn.
+#: Containers that are called, and calls per turn.
 AT_ONCE, CALLS = 4, 2000
-#: Bytes of the policy that is broadcast, to so many containers, so often in a turn.
+#: Bytes of the policy that is broadcast, receiving containers, and broadcasts per turn.
 POLICY, READERS, BROADCASTS = 10_000_000, 16, 5
-#: Seconds that a step of a slow environment takes, and workers that step one each.
+#: Seconds per step of a slow environment, and numbers of workers with one such environment each.
 STEP, WORKERS = 0.01, (1, 2, 4, 8)
 TURNS = 3
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command line's options."""
-    parser.add_argument("--turns", type=options.whole(1), default=TURNS, help="of each side; medians are shown")
-    parser.add_argument("--without-rllib", action="store_true", help="leave out what RLlib must be installed for")
+    """Adds the options."""
+    parser.add_argument(
+        "--turns", type=options.whole(1), default=TURNS, help="measurements per side; medians are shown"
+    )
+    parser.add_argument("--without-rllib", action="store_true", help="skip the comparison with RLlib")
 
 
 def measure(say: Callable[[str], None], *, turns: int = TURNS, without_rllib: bool = False) -> Iterator[Comparison]:
-    """Runs all of them, saying what it is at."""
+    """Runs every comparison, and calls `say` with the progress."""
     import ray
 
-    from stellaris.runtime.cluster.platform import connect
+    from stellaris.runtime.ray.platform import connect
 
     connect(num_cpus=READERS)
     try:
@@ -50,11 +52,11 @@ def measure(say: Callable[[str], None], *, turns: int = TURNS, without_rllib: bo
     finally:
         ray.shutdown()
     if not without_rllib:
-        yield from _beside_rllib(say, turns)
+        yield from _against_rllib(say, turns)
 
 
 def _median(turns: int, *sides: Callable[[], float]) -> list[float]:
-    """The median of each side, measured in turn."""
+    """Measures the sides in turn, and returns the median of each."""
     measured = [[side() for side in sides] for _ in range(turns)]
     return [statistics.median(column) for column in zip(*measured, strict=True)]
 
@@ -63,20 +65,20 @@ def _median(turns: int, *sides: Callable[[], float]) -> list[float]:
 
 
 class _Plain:
-    """What a plain actor of Ray's is here."""
+    """A plain Ray actor."""
 
     def nothing(self) -> None:
         """Does nothing."""
 
     def read(self, reference: list[Any]) -> int:
-        """Reads what is in the object store."""
+        """Reads an array from the object store."""
         import ray
 
         return int(ray.get(reference[0]).nbytes)
 
 
 def _calls(turns: int) -> Comparison:
-    """Calls that do nothing, one after the other in each of a few containers."""
+    """Compares the rate of calls that do nothing, one after the other in each of a few containers."""
     import ray
 
     from stellaris.runtime import RayPlatform
@@ -124,7 +126,7 @@ def _nothing(context: Any) -> None:
 
 
 def _broadcasts(turns: int) -> Comparison:
-    """A new version of a policy, that all containers read."""
+    """Compares the time to publish a new version of a policy and have all containers read it."""
     import ray
 
     from stellaris.runtime import RayPlatform
@@ -171,7 +173,7 @@ def _read(context: Any, version: Any) -> int:
 
 
 class Slow(gymnasium.Env):  # type: ignore[misc]
-    """An environment that waits, as one that is on another machine does: its steps take no processor."""
+    """An environment whose steps wait without using a processor, like a remote one."""
 
     observation_space = gymnasium.spaces.Box(-1.0, 1.0, (4,), np.float32)
     action_space = gymnasium.spaces.Discrete(2)
@@ -189,7 +191,7 @@ class Slow(gymnasium.Env):  # type: ignore[misc]
 
 
 def _scaling(say: Callable[[str], None]) -> Iterator[Comparison]:
-    """Steps per second with more and more workers, against as many times those of one."""
+    """Compares steps per second with N workers to N times those with one."""
     speeds: dict[int, float] = {}
     for workers in WORKERS:
         say(f"an environment that waits, {workers} workers ...")
@@ -205,7 +207,7 @@ def _scaling(say: Callable[[str], None]) -> Iterator[Comparison]:
 
 
 def _slow_steps(workers: int) -> float:
-    """Steps per second, once everything is compiled."""
+    """Returns steps per second after compilation."""
     from stellaris.runtime import RayPlatform
 
     fragment = 64
@@ -223,8 +225,8 @@ def _slow_steps(workers: int) -> float:
     return (last["steps"] - first["steps"]) / (last["seconds"] - first["seconds"])
 
 
-def _beside_rllib(say: Callable[[str], None], turns: int) -> Iterator[Comparison]:
-    """Asynchronous PPO and IMPALA on Hopper-v4, beside RLlib's, with the same workers."""
+def _against_rllib(say: Callable[[str], None], turns: int) -> Iterator[Comparison]:
+    """Compares asynchronous PPO and IMPALA on Hopper-v4 with RLlib's, with the same number of workers."""
     for ours, peer in peers.ON_RAY:
         for side in (ours, peer):
             side.python(say)

@@ -5,11 +5,11 @@ import argparse
 from rich.console import Console
 from rich.table import Table
 
-from experiments import shell
 from experiments.benchmarks import cluster, corrections, losses, overhead, peers, platform, replay, training
+from experiments.toolkit import shell
 
-#: Benchmarks by name: each module has `DESCRIPTION` and `measure(say) -> comparisons`; one that takes options of the
-#: command line has `add_arguments(parser)`, and `measure` takes them by name.
+#: Benchmarks by name: each module has `DESCRIPTION` and `measure(say) -> comparisons`. A module with options also has
+#: `add_arguments(parser)`, and its `measure` takes them as keyword arguments.
 BENCHMARKS = {
     "training": training,
     "overhead": overhead,
@@ -26,7 +26,7 @@ DESCRIPTION = "speed, as ratios against a limit or a peer measured in the same r
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """A benchmark, and its options."""
+    """Adds one subcommand per benchmark, with its options."""
     names = parser.add_subparsers(dest="name", required=True, metavar="NAME")
     for name, module in BENCHMARKS.items():
         own = names.add_parser(name, help=module.DESCRIPTION, description=module.DESCRIPTION)
@@ -34,11 +34,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Runs a benchmark, and prints a table of ratios."""
+    """Runs a benchmark and prints a table of ratios."""
     options = dict(vars(arguments))
     benchmark = BENCHMARKS[options.pop("name")]
     console = Console(highlight=False, soft_wrap=True)
-    console.width = max(console.width, 120)  # where the output is no terminal, rich assumes 80 columns
+    console.width = max(console.width, 120)  # rich assumes 80 columns if the output is not a terminal
     table = Table(title=benchmark.DESCRIPTION)
     for column in ("what", "measured", "against", "ratio", "wanted"):
         table.add_column(column, justify="left" if column == "what" else "right")

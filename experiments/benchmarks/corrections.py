@@ -1,7 +1,7 @@
-"""The corrections for stale data against the same formula, written out by hand for its case and nothing else.
+"""The corrections for stale data against the same formulas, written by hand for one case each.
 
-Both sides are compiled whole: a loss of [2048, 64] samples with the value and the gradient of its mean. Values and
-gradients of the two are compared before they are timed.
+Both sides are compiled: the mean loss of [2048, 64] samples with its gradient. Values and gradients of both sides are
+compared before they are timed.
 """
 
 import functools
@@ -18,38 +18,38 @@ from experiments.benchmarks.measuring import Comparison, interleaved
 from stellaris import (
     adaptive_clip,
     approximate_proximal_log_ratio,
-    behaviour_weight,
+    bounded_importance_weight,
     decoupled_ppo_loss,
     effective_sample_fraction,
     impala_loss,
+    off_policy_sequence_mask,
     ppo_loss,
     probability_mask,
     ratio_report,
     sapo_loss,
     second_moment_mask,
     sequence_log_ratio,
-    sequence_mask,
     truncated_policy_gradient_loss,
     vespo_weight,
 )
 from stellaris.types import Array
 
-DESCRIPTION = "corrections for stale data, with their gradients, against the same formulas written out by hand"
+DESCRIPTION = "corrections for stale data, with their gradients, against the same formulas written by hand"
 
 #: Steps and sequences of a batch.
 SIZE = (2048, 64)
 #: Steps of a packed sequence.
 PACKED = 256
-#: Steps for which memory is compared.
+#: Numbers of steps at which memory is compared.
 LENGTHS = (512, 1024, 2048, 4096)
 
-#: Log-probability with its gradient, behaviour log-probability, proximal log-ratio, advantage, what is valid, segment.
+#: Log-probability with its gradient, behaviour log-probability, proximal log-ratio, advantage, mask, segment.
 Batch = Mapping[str, jax.Array]
 Loss = Callable[[Batch], Array]
 
 
 def measure(say: Callable[[str], None]) -> Iterator[Comparison]:
-    """Times every pair, saying what it is at."""
+    """Times every pair, and calls `say` with the progress."""
     batch = _batch(SIZE)
     for name, (ours, theirs) in PAIRS.items():
         say(f"{name} ...")
@@ -71,7 +71,7 @@ def measure(say: Callable[[str], None]) -> Iterator[Comparison]:
 
 
 def _batch(size: tuple[int, int]) -> dict[str, jax.Array]:
-    """A policy a few updates old; one step in ten is padding."""
+    """Returns samples of a policy a few updates old; one step in ten is padding."""
     keys = jax.random.split(jax.random.key(0), 5)
     behaviour = -jax.random.exponential(keys[0], size)
     return {
@@ -85,7 +85,7 @@ def _batch(size: tuple[int, int]) -> dict[str, jax.Array]:
 
 
 def _compiled(loss: Loss) -> Callable[[Batch], Any]:
-    """The mean over valid steps, and its gradient with respect to the log-probabilities."""
+    """Compiles the mean over valid steps with its gradient with respect to the log-probabilities."""
 
     def mean(log_prob: jax.Array, batch: Batch) -> Array:
         return jnp.mean(jnp.where(batch["valid"], loss({**batch, "log_prob": log_prob}), 0.0))
@@ -94,13 +94,13 @@ def _compiled(loss: Loss) -> Callable[[Batch], Any]:
 
 
 def _memory(name: str, loss: Loss) -> Comparison:
-    """Peak bytes a sample, of few steps and of many: what grows with the length shows."""
+    """Compares the peak bytes per sample over lengths: memory that grows faster than the length shows."""
     per_sample = []
     for length in LENGTHS:
         shapes = jax.eval_shape(lambda length=length: _batch((length, SIZE[1])))
         per_sample.append(peak_bytes(_compiled(loss), shapes) / (length * SIZE[1]))
     return Comparison(
-        f"{name}: bytes a sample, the most of {len(LENGTHS)} lengths, against the least",
+        f"{name}: bytes per sample, the most of {len(LENGTHS)} lengths, against the least",
         f"{max(per_sample):.1f} B",
         f"{min(per_sample):.1f} B",
         max(per_sample) / min(per_sample),
@@ -108,7 +108,7 @@ def _memory(name: str, loss: Loss) -> Comparison:
     )
 
 
-# ---- what is compared: by each name, the library's and the formula by hand ------------------------------------------
+# ---- the pairs: the library's function, and the formula by hand -----------------------------------------------------
 
 
 def _log_ratio(b: Batch) -> Array:
@@ -124,13 +124,13 @@ def _constant(x: Any) -> Any:
 
 
 def _gspo(b: Batch) -> Array:
-    """One loss a sequence."""
-    s = sequence_log_ratio(_log_ratio(b), b["valid"], over="mean")
+    """Returns one loss per sequence."""
+    s = sequence_log_ratio(_log_ratio(b), valid=b["valid"], over="mean")
     return ppo_loss(s, b["advantage"][0], clip=3e-4, clip_high=4e-4)
 
 
 def _packed(b: Batch) -> Array:
-    s = sequence_log_ratio(_log_ratio(b), b["valid"], segment=b["segment"], over="mean")
+    s = sequence_log_ratio(_log_ratio(b), valid=b["valid"], segment=b["segment"], over="mean")
     return ppo_loss(s, b["advantage"], clip=3e-4, clip_high=4e-4)
 
 
@@ -141,7 +141,7 @@ def _gspo_by_hand(b: Batch) -> Array:
 
 
 def _packed_by_hand(b: Batch) -> Array:
-    """With the number of segments known, which the library is not told."""
+    """Uses the number of segments, which the library does not get."""
     steps, columns = b["valid"].shape
     segments = -(-steps // PACKED)
     number = (b["segment"] + segments * jnp.arange(columns)).ravel()
@@ -152,7 +152,7 @@ def _packed_by_hand(b: Batch) -> Array:
 
 
 def _areal(b: Batch) -> Array:
-    weight = behaviour_weight(b["proximal"], high=5.0, outside="mask").weight
+    weight = bounded_importance_weight(b["proximal"], high=5.0, outside="mask").weight
     return decoupled_ppo_loss(_log_ratio(b), b["proximal"], b["advantage"], weight=weight)
 
 
@@ -173,8 +173,8 @@ def _a3po_by_hand(b: Batch) -> Array:
 
 
 def _sequence_tis(b: Batch) -> Array:
-    whole = sequence_log_ratio(b["proximal"], b["valid"])
-    return behaviour_weight(whole, high=8.0).weight * ppo_loss(_log_ratio(b) - b["proximal"], b["advantage"])
+    whole = sequence_log_ratio(b["proximal"], valid=b["valid"])
+    return bounded_importance_weight(whole, high=8.0).weight * ppo_loss(_log_ratio(b) - b["proximal"], b["advantage"])
 
 
 def _sequence_tis_by_hand(b: Batch) -> Array:
@@ -183,7 +183,7 @@ def _sequence_tis_by_hand(b: Batch) -> Array:
 
 
 def _m2po(b: Batch) -> Array:
-    kept = second_moment_mask(_log_ratio(b), b["advantage"], b["valid"])
+    kept = second_moment_mask(_log_ratio(b), b["advantage"], valid=b["valid"])
     return jnp.where(kept, ppo_loss(_log_ratio(b), b["advantage"], clip=math.inf), 0.0)
 
 
@@ -199,7 +199,7 @@ def _m2po_by_hand(b: Batch) -> Array:
 
 
 def _dppo(b: Batch, divergence: str, bound: float) -> Array:
-    kept = probability_mask(b["log_prob"], b["behaviour"], b["advantage"], bound=bound, divergence=divergence)
+    kept = probability_mask(b["log_prob"], b["behaviour"], b["advantage"], max_distance=bound, divergence=divergence)
     return jnp.where(
         kept, truncated_policy_gradient_loss(b["log_prob"], _log_ratio(b), b["advantage"], ratio_cap=5.0), 0.0
     )
@@ -214,8 +214,8 @@ def _dppo_by_hand(b: Batch, divergence: str, bound: float) -> Array:
 
 
 def _opsm(b: Batch) -> Array:
-    moved = sequence_log_ratio(_log_ratio(b), b["valid"], over="mean")
-    kept = sequence_mask(moved, b["advantage"][0], bound=1e-3)
+    moved = sequence_log_ratio(_log_ratio(b), valid=b["valid"], over="mean")
+    kept = off_policy_sequence_mask(moved, b["advantage"][0], max_divergence=1e-3)
     return jnp.where(kept, ppo_loss(_log_ratio(b), b["advantage"]), 0.0)
 
 
@@ -226,7 +226,7 @@ def _opsm_by_hand(b: Batch) -> Array:
 
 
 def _vespo(b: Batch) -> Array:
-    weight = vespo_weight(sequence_log_ratio(_log_ratio(b), b["valid"]), b["advantage"][0])
+    weight = vespo_weight(sequence_log_ratio(_log_ratio(b), valid=b["valid"]), b["advantage"][0])
     return weight * impala_loss(b["log_prob"], b["advantage"])
 
 
@@ -242,7 +242,7 @@ def _sapo_by_hand(b: Batch) -> Array:
 
 
 def _sat(b: Batch) -> Array:
-    widths = adaptive_clip(_log_ratio(b), b["valid"])
+    widths = adaptive_clip(_log_ratio(b), valid=b["valid"])
     return ppo_loss(_log_ratio(b), b["advantage"], clip=widths.low, clip_high=widths.high)
 
 
@@ -258,8 +258,8 @@ def _sat_by_hand(b: Batch) -> Array:
 
 
 def _p3o(b: Batch) -> Array:
-    cap = effective_sample_fraction(_log_ratio(b), b["valid"])
-    return behaviour_weight(_log_ratio(b), high=cap).weight * impala_loss(b["log_prob"], b["advantage"])
+    cap = effective_sample_fraction(_log_ratio(b), valid=b["valid"])
+    return bounded_importance_weight(_log_ratio(b), high=cap).weight * impala_loss(b["log_prob"], b["advantage"])
 
 
 def _p3o_by_hand(b: Batch) -> Array:
@@ -270,13 +270,15 @@ def _p3o_by_hand(b: Batch) -> Array:
 
 
 def _weighted_by_hand(b: Batch, low: Any, high: Any) -> Array:
-    """With the ratio, bounded, as a constant weight of the policy gradient."""
+    """Weights the policy gradient by the bounded ratio as a constant."""
     return -jnp.clip(jnp.exp(_constant(_log_ratio(b))), low, high) * b["advantage"] * b["log_prob"]
 
 
 def _topr(b: Batch) -> Array:
     low = jnp.where(b["advantage"] > 0, 1.0, 0.0)
-    return behaviour_weight(_log_ratio(b), low=low, high=1.0).weight * impala_loss(b["log_prob"], b["advantage"])
+    return bounded_importance_weight(_log_ratio(b), low=low, high=1.0).weight * impala_loss(
+        b["log_prob"], b["advantage"]
+    )
 
 
 PAIRS: dict[str, tuple[Loss, Loss]] = {
@@ -285,7 +287,9 @@ PAIRS: dict[str, tuple[Loss, Loss]] = {
         lambda b: _clipped(jnp.exp(_log_ratio(b)), b["advantage"], 0.8, 1.28),
     ),
     "TIS": (
-        lambda b: behaviour_weight(b["proximal"]).weight * ppo_loss(_log_ratio(b) - b["proximal"], b["advantage"]),
+        lambda b: (
+            bounded_importance_weight(b["proximal"]).weight * ppo_loss(_log_ratio(b) - b["proximal"], b["advantage"])
+        ),
         lambda b: (
             jnp.minimum(jnp.exp(b["proximal"]), 2.0) * _clipped(jnp.exp(_log_ratio(b) - b["proximal"]), b["advantage"])
         ),
@@ -314,5 +318,5 @@ PAIRS: dict[str, tuple[Loss, Loss]] = {
 
 
 def _quantiles(b: Batch) -> Array:
-    report = ratio_report(_log_ratio(b), b["valid"])
+    report = ratio_report(_log_ratio(b), valid=b["valid"])
     return b["log_prob"] * jnp.sum(report.log_quantiles)

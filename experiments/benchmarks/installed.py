@@ -1,4 +1,4 @@
-"""Peers, each in a Python environment of its own, which is made when it is first needed."""
+"""Installs peers, each in a separate Python environment, on first use."""
 
 import hashlib
 import os
@@ -11,20 +11,20 @@ from pathlib import Path
 
 
 def python_of(requirements: Sequence[str], say: Callable[[str], None]) -> Path:
-    """The Python of a peer's environment, where its requirements are installed.
+    """Returns the Python of a peer's environment, and installs the peer there if needed.
 
     Args:
-      requirements: as pip takes them, the peer first, pinned; others make another environment.
-      say: told that something is being installed, as that takes minutes.
+      requirements: pinned, in pip's syntax, the peer first; each list of requirements has its own environment.
+      say: called with a line before an installation, which takes minutes.
 
     Raises:
-      RuntimeError: if pip fails; ends with what it wrote.
+      RuntimeError: if pip fails; ends with pip's output.
     """
     name = re.split(r"\W*[=<>\[]", requirements[0])[0]
     digest = hashlib.sha256("\n".join(requirements).encode()).hexdigest()[:8]
     folder = _cache() / f"{name}-{digest}"
     python = folder / "bin" / "python"
-    stamp = folder / "installed"  # written last, so that what was cut off is begun anew
+    stamp = folder / "installed"  # written last: an interrupted installation is started again
     if not stamp.exists():
         say(f"installing {name} into {folder} ...")
         shutil.rmtree(folder, ignore_errors=True)
@@ -38,5 +38,5 @@ def python_of(requirements: Sequence[str], say: Callable[[str], None]) -> Path:
 
 
 def _cache() -> Path:
-    """Where caches of programs are, by the XDG's rules."""
+    """Returns the cache folder by the XDG specification."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stellaris" / "peers"

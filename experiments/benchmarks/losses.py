@@ -1,6 +1,6 @@
 """The pure functions against rlax, and against the least work that their arguments need.
 
-Everything is compiled; arguments are on the device; a gradient is that of a sum of squares, with the value.
+Everything is compiled, and arguments are on the device. Gradients are of a sum of squares, computed with the value.
 """
 
 import functools
@@ -26,18 +26,18 @@ from stellaris import (
     vtrace,
 )
 from stellaris.acting.policies import ActorCritic
-from stellaris.aggregation import Aggregator
+from stellaris.aggregation.protocol import Aggregator
 
 DESCRIPTION = "gae, vtrace, the cap and the aggregator, against rlax and against one pass over their arguments"
 
 #: Steps and environments of a batch.
 SIZES = ((128, 16), (128, 256), (1024, 64), (16384, 4))
-#: Policies held, for the cap; gradients in a group, for the aggregator.
+#: Number of held policies for the cap, and of gradients in a group for the aggregator.
 HELD, GROUP = 4, 16
 
 
 def measure(say: Callable[[str], None]) -> Iterator[Comparison]:
-    """Runs every comparison, saying what it is at."""
+    """Runs every comparison, and calls `say` with the progress."""
     yield from _returns(say)
     say("the cap ...")
     yield from _cap()
@@ -65,8 +65,8 @@ def _returns(say: Callable[[str], None]) -> Iterator[Comparison]:
 
 
 def _pairs() -> Iterator[tuple[str, Callable[..., Any], Callable[..., Any]]]:
-    """Name, ours and rlax's; the latter mapped over the batch axis."""
-    import rlax  # here, because it takes seconds
+    """Yields name, our function and rlax's, mapped over the batch axis."""
+    import rlax  # imported here: it takes seconds
 
     along = functools.partial(jax.vmap, in_axes=1, out_axes=1)
 
@@ -92,11 +92,11 @@ def _pairs() -> Iterator[tuple[str, Callable[..., Any], Callable[..., Any]]]:
 
     yield "gae", jax.jit(our_gae), jax.jit(their_gae)
     yield "gae and its gradient", _with_gradient(our_gae), _with_gradient(their_gae)
-    yield "vtrace (which has no gradient)", jax.jit(our_vtrace), jax.jit(their_vtrace)
+    yield "vtrace (without a gradient)", jax.jit(our_vtrace), jax.jit(their_vtrace)
 
 
 def _with_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compiled, with the gradient with respect to reward and value."""
+    """Compiles a function with its gradient with respect to reward and value."""
     return jax.jit(jax.value_and_grad(lambda *arguments: jnp.sum(jnp.square(function(*arguments))), argnums=(0, 2)))
 
 
@@ -112,7 +112,7 @@ def _cap() -> Iterator[Comparison]:
         return jnp.mean(ppo_loss(log_ratio, advantage, ratio_cap=global_ratio_cap(held)))
 
     compiled = {name: jax.jit(jax.value_and_grad(loss)) for name, loss in (("plain", plain), ("capped", capped))}
-    # Added up policy by policy: `jnp.sum(held, axis=0)` is forty times slower on a CPU, and would flatter.
+    # Adds policy by policy: `jnp.sum(held, axis=0)` is forty times slower on a CPU, which would flatter our side.
     one_pass = jax.jit(lambda held: functools.reduce(jnp.add, list(held)))
     for size in SIZES:
         keys = jax.random.split(jax.random.key(0), 2)
@@ -159,7 +159,7 @@ def _aggregator() -> Comparison:
 
 
 def _network() -> Any:
-    """The parameters of the papers' network for Hopper."""
+    """Returns the parameters of the papers' network for Hopper."""
     from stellaris.acting.envs import EnvSpec
 
     spec = EnvSpec("Hopper-v4", np.zeros(11), actions=3, discrete=False)
@@ -167,7 +167,7 @@ def _network() -> Any:
 
 
 def _agree_up_to_weights(got: Any, aggregator: Aggregator, like: Any, gradients: Any) -> None:
-    """What is timed is the weighted mean that it should be."""
+    """Checks that the timed update is the expected weighted mean."""
     weights = np.array([max(4 - i % 4, 1) ** (-1 / 3) for i in range(GROUP)])
     want = jax.tree.map(lambda *g: np.tensordot(weights / weights.sum(), np.stack(g), 1), *gradients)
     _agree(got, want)
@@ -199,16 +199,16 @@ def _memory() -> Iterator[Comparison]:
 
 
 def _bytes(function: Callable[..., Any], shapes: Any) -> int:
-    """Peak bytes of the function, of float32 arrays of these shapes."""
+    """Returns the peak bytes of a function of float32 arrays of these shapes."""
     return peak_bytes(function, *(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes))  # type: ignore[no-untyped-call]
 
 
 def peak_bytes(function: Callable[..., Any], *arguments: Any) -> int:
-    """Peak bytes of the compiled function by XLA's analysis: arguments, results and temporaries.
+    """Returns the peak bytes of the compiled function by XLA's analysis: arguments, results and temporaries.
 
     Args:
-      function: to be compiled.
-      *arguments: of its arguments, shapes and dtypes.
+      function: to compile.
+      *arguments: shapes and dtypes of its arguments.
     """
     analysis: Any = jax.jit(function).lower(*arguments).compile().memory_analysis()
     parts = (analysis.argument_size_in_bytes, analysis.output_size_in_bytes, analysis.temp_size_in_bytes)
@@ -218,7 +218,7 @@ def peak_bytes(function: Callable[..., Any], *arguments: Any) -> int:
 def _memory_row(name: str, per_sample: list[float]) -> Comparison:
     most, least = max(per_sample), min(per_sample)
     return Comparison(
-        f"{name}: bytes a sample, the most of the sizes, against the least",
+        f"{name}: bytes per sample, the most of the sizes, against the least",
         f"{most:.1f} B",
         f"{least:.1f} B",
         most / least,
@@ -230,7 +230,7 @@ def _memory_row(name: str, per_sample: list[float]) -> Comparison:
 
 
 def _trajectory(size: tuple[int, int]) -> tuple[jax.Array, ...]:
-    """Reward, discount, value and log-ratio: episodes of a hundred steps, a policy a few updates old."""
+    """Returns reward, discount, value and log-ratio: episodes of a hundred steps, a policy a few updates old."""
     steps, envs = size
     keys = jax.random.split(jax.random.key(0), 4)
     discount = 0.99 * (jax.random.uniform(keys[1], size) > 0.01)
@@ -251,5 +251,5 @@ def _row(what: str, ours: float, theirs: float, wanted: str) -> Comparison:
 
 
 def _agree(got: Any, want: Any) -> None:
-    """A benchmark of two functions that differ would mean nothing."""
+    """Raises an AssertionError if the sides' results differ: a ratio of their times would mean nothing."""
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-3), got, want)

@@ -1,4 +1,4 @@
-"""How benchmarks measure: both sides of a ratio in turn, in one process, and medians compared."""
+"""Measurements of benchmarks: both sides of a ratio in turn, in one process, compared by medians."""
 
 import statistics
 import time
@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 
 import jax
 
-#: Seconds that one measurement of one side takes at least, and how many measurements there are.
+#: Approximate seconds of one measurement of a side, and number of measurements.
 SECONDS, REPEATS = 0.01, 25
 
 
 class Comparison(NamedTuple):
-    """A line of the table."""
+    """A row of the table."""
 
     what: str
     measured: str
@@ -22,7 +22,7 @@ class Comparison(NamedTuple):
 
 
 def interleaved(sides: Mapping[str, Callable[[], Any]]) -> dict[str, float]:
-    """Median seconds of a call of each side, measured in turn; what a call returns is waited for."""
+    """Returns the median seconds per call of each side, measured in turn; waits for the calls' results."""
     calls = {name: _calls(side) for name, side in sides.items()}
     times: dict[str, list[float]] = {name: [] for name in sides}
     for _ in range(REPEATS):
@@ -32,7 +32,7 @@ def interleaved(sides: Mapping[str, Callable[[], Any]]) -> dict[str, float]:
 
 
 def _calls(side: Callable[[], Any]) -> int:
-    """As many as take `SECONDS`, once everything is compiled."""
+    """Returns the number of calls that take about `SECONDS` after compilation."""
     _time(side, 3)
     return max(1, int(SECONDS / _time(side, 3)))
 

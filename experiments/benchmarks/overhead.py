@@ -1,9 +1,8 @@
-"""What each system costs beside its environments, its inference and its gradients.
+"""The overhead of each system over its environments, its inference and its gradients.
 
-A system runs, and every call of the three is noted with its arguments. Then the same calls are made again in a plain
-loop, in the same order and with the same shapes, on the same threads. What the run took longer is the system's own:
-platform, event loop, trace, batches, aggregators, copies. Bodies run one at a time, so that nothing of it
-hides behind them.
+A system runs, and every call of the three is recorded with its arguments. Then a plain loop makes the same calls in the
+same order, with the same shapes, on the same threads. The difference is the system's overhead: platform, event loop,
+trace, batches, aggregators, copies. Bodies run one at a time, so that no overhead runs in parallel with them.
 """
 
 import contextlib
@@ -18,27 +17,27 @@ from unittest.mock import patch
 import jax
 import numpy as np
 
-from experiments import presets
 from experiments.benchmarks.measuring import Comparison
+from experiments.tasks import presets
 from stellaris.acting import envs, rollout
 from stellaris.acting.envpool_env import EnvPoolEnv
 from stellaris.runtime import SimulatedPlatform
 from stellaris.systems import Budget, batches, central_inference, data_parallel, programs, train
 
-DESCRIPTION = "what each system costs beside its environments, its inference and its gradients"
+DESCRIPTION = "overhead of each system over its environments, its inference and its gradients"
 
 ENVIRONMENT, THREADS = "Hopper-v4", 2
-#: Rounds that are timed, and before; and how often that is repeated.
+#: Timed rounds, rounds before them, and repetitions.
 ROUNDS, WARM_UP, REPEATS = 8, 3, 3
 
-#: Every call of the work itself: which kind it is, and by what name a system calls it.
+#: The calls that are the work: kind, owner and name of the function.
 WORK = (
     ("environment", EnvPoolEnv, "step"),
     ("inference", rollout, "_act"),
     ("inference", rollout, "_value"),
     ("inference", central_inference, "_chosen"),
     ("inference", central_inference, "_values"),
-    ("inference", batches, "_prepared"),  # by IMPACT's target; with it, and for the others alone, the advantages
+    ("inference", batches, "_prepared"),  # advantages, and for IMPACT the target policy's inference
     ("gradients", programs, "_learned"),
     ("gradients", programs, "_gradient"),
     ("gradients", programs, "_applied"),
@@ -49,7 +48,7 @@ KINDS = ("environment", "inference", "gradients")
 
 
 def measure(say: Callable[[str], None]) -> Iterator[Comparison]:
-    """Runs every system and its plain loop in turn, saying where the time goes."""
+    """Runs every system and its plain loop in turn, and calls `say` with the time of each kind of work."""
     preset = presets.architectures(ENVIRONMENT)
     for contender in preset.contenders:
         say(f"{contender.name}, and a plain loop ...")
@@ -67,7 +66,7 @@ def measure(say: Callable[[str], None]) -> Iterator[Comparison]:
 
 
 class Cost(NamedTuple):
-    """What a run took, and what its work takes in a plain loop."""
+    """The time of a run, and of its work in a plain loop."""
 
     run: float  #: seconds of real time.
     work: dict[str, float]  #: seconds of the plain loop, by kind.
@@ -79,12 +78,12 @@ class Cost(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """How much longer the run took."""
+        """The time of the run over that of the plain loop."""
         return self.run / self.plain
 
 
 def cost(contender: presets.Contender, workload: Any) -> Cost:
-    """Runs a system, and then its work alone."""
+    """Times a system, and then its work alone."""
     calls = Calls()
     stamps: list[tuple[float, int]] = []
     gc.collect()
@@ -104,13 +103,13 @@ def cost(contender: presets.Contender, workload: Any) -> Cost:
 
 @dataclass
 class Calls:
-    """The calls of a run that are its work."""
+    """The recorded calls of a run's work."""
 
     made: list[tuple[str, Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = field(default_factory=list)
 
     @contextlib.contextmanager
     def noted(self) -> Iterator[None]:
-        """Notes them while it is entered."""
+        """Records the calls made within the context."""
         with contextlib.ExitStack() as stack:
             for kind, owner, name in WORK:
                 stack.enter_context(patch.object(owner, name, self._noting(kind, getattr(owner, name))))
@@ -124,7 +123,7 @@ class Calls:
         return call
 
     def again(self, first: int, last: int) -> dict[str, float]:
-        """Makes the calls from the first to before the last again, in order; returns the seconds of each kind."""
+        """Repeats calls `first` to `last - 1` in order, and returns the seconds of each kind."""
         calls = self.made[first:last]
         slots = 1 + max(int(np.max(arguments[1])) for kind, _, arguments, _ in calls if kind == "environment")
         env = envs.make(ENVIRONMENT, slots=slots, threads=THREADS)
@@ -135,7 +134,7 @@ class Calls:
                 arguments = (env, *arguments[1:])
             began = time.perf_counter()
             results = function(*arguments, **options)
-            if kind != "environment":  # which are NumPy's already: what was inferred is to be on the host, too
+            if kind != "environment":  # an environment returns NumPy arrays; for the others, wait for the device
                 results = jax.block_until_ready(results)  # type: ignore[no-untyped-call]
             seconds[kind] += time.perf_counter() - began
         env.close()

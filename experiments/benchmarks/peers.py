@@ -1,9 +1,9 @@
-"""Our systems beside Stable-Baselines3, SBX and Ray RLlib: steps per second, and seconds to a return.
+"""Our systems against Stable-Baselines3, SBX and Ray RLlib: steps per second, and seconds to a return.
 
-Every side trains in a process of its own, one after the other and turn by turn, on the same machine, with the same
-workload and hyperparameters (`sides.protocol.Task`). Peers step Gymnasium's Hopper-v4; ours is EnvPool's, which is part
-of what is compared. In the first turn each peer runs in every way that may suit the machine, such as one thread or two;
-then it runs in the way that was the fastest.
+The sides train one after the other in separate processes, in several turns, on the same machine, with the same workload
+and hyperparameters (`sides.protocol.Task`). Peers step Gymnasium's Hopper-v4, we EnvPool's, so the comparison includes
+the environments. In the first turn each peer runs in every way that may suit the machine, such as with one thread or
+two; after that it runs in the fastest way.
 """
 
 import argparse
@@ -20,22 +20,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from experiments import options
 from experiments.benchmarks.installed import python_of
 from experiments.benchmarks.measuring import Comparison
 from experiments.benchmarks.sides.protocol import Round, Task, rounds_in
+from experiments.toolkit import options
 
-DESCRIPTION = "training side by side with Stable-Baselines3, SBX and Ray RLlib, which it installs"
+DESCRIPTION = "training against Stable-Baselines3, SBX and Ray RLlib, which it installs"
 
 TURNS = 3
-#: What is timed of a turn begins after so many rounds, in which everything is compiled, and lasts so many seconds.
+#: The timed part of a turn begins after `warm_up` rounds, in which programs compile, and lasts `seconds`.
 PPO = Task(warm_up=2, seconds=10.0)
 IMPALA = replace(PPO, algorithm="impala", epochs=1, seconds=20.0)
-#: The return to be reached, and after how many seconds it is given up on.
+#: The target return, and the seconds after which a run gives up on it.
 TARGET, PATIENCE = 500.0, 240.0
-#: Seconds that a process may take beside what it is told to train for: imports, Ray's start, the warm-up.
-BESIDE = 90.0
-#: The repository's root, from where the sides are run.
+#: Most seconds of a process outside the training time: imports, Ray's start, the warm-up.
+STARTUP = 90.0
+#: The repository's root, the working directory of the sides.
 _ROOT = Path(__file__).resolve().parents[2]
 
 _BOTH = ("torch==2.13.0", "gymnasium[mujoco]==1.2.2", "mujoco==4.0.0")
@@ -45,11 +45,11 @@ _RLLIB = ("ray[rllib]==2.60.0", *_BOTH)
 
 
 class Way(NamedTuple):
-    """How a side may be run."""
+    """A way to run a side."""
 
     name: str
     arguments: tuple[str, ...]
-    threads: int  #: of the linear algebra of each of its processes.
+    threads: int  #: of linear algebra, per process.
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Side:
     task: Task
     module: str  #: of `sides`.
     ways: tuple[Way, ...]
-    requirements: tuple[str, ...] = ()  #: what is to be installed; nothing for ourselves.
+    requirements: tuple[str, ...] = ()  #: packages to install; empty for our sides.
 
     def python(self, say: Callable[[str], None]) -> Path:
         """The Python that runs it."""
@@ -68,7 +68,7 @@ class Side:
 
 
 _OURS = (Way("2 threads", ("2",), 2),)
-#: One process steps the environments in turn. JAX has threads of its own, whatever is said here.
+#: One process steps the environments in turn. JAX has further threads, which this number does not limit.
 _SB3_WAYS = (
     Way("1 thread", ("stable_baselines3",), 1),
     Way("2 threads", ("stable_baselines3",), 2),
@@ -89,7 +89,7 @@ PPO_PEERS = (
 )
 IMPALA_PEER = Side("RLlib's IMPALA", IMPALA, "rllib", _RLLIB_IMPALA_WAYS, _RLLIB)
 
-#: On a cluster both sides have the same workers: processes that step one environment each, and a learner.
+#: On a cluster both sides have the same workers: processes with one environment each, and a learner.
 WORKERS = 2
 _FEW = replace(PPO, actors=WORKERS, minibatch=WORKERS * PPO.fragment, epochs=1, seconds=20.0)
 _ON_RAY = (Way(f"{WORKERS} actors, 1 learner", ("2", "ray"), 1),)
@@ -107,18 +107,20 @@ ON_RAY = tuple(
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command line's options."""
+    """Adds the options."""
     parser.add_argument(
         "--seeds",
         type=options.whole(0),
         default=0,
-        help=f"how many runs of each side are timed to a return of {TARGET:g}, which takes some minutes a seed",
+        help=f"runs of each side that are timed to a return of {TARGET:g}, some minutes per seed",
     )
-    parser.add_argument("--turns", type=options.whole(1), default=TURNS, help="of steps per second; medians are shown")
+    parser.add_argument(
+        "--turns", type=options.whole(1), default=TURNS, help="measurements of steps per second; medians are shown"
+    )
 
 
 def measure(say: Callable[[str], None], *, seeds: int = 0, turns: int = TURNS) -> Iterator[Comparison]:
-    """Runs every side in turn, saying what it is at."""
+    """Runs every side in turn, and calls `say` with the progress."""
     sides = (OUR_PPO, *PPO_PEERS, OUR_IMPALA, IMPALA_PEER)
     for side in sides:
         side.python(say)
@@ -137,7 +139,7 @@ def measure(say: Callable[[str], None], *, seeds: int = 0, turns: int = TURNS) -
 def speeds_of(
     sides: Sequence[Side], turns: int, say: Callable[[str], None]
 ) -> tuple[dict[str, list[float]], dict[str, Way]]:
-    """Steps per second of every side in every turn, and in which way."""
+    """Returns every side's steps per second in each turn, and its fastest way."""
     speeds: dict[str, list[float]] = {}
     ways: dict[str, Way] = {}
     for turn in range(turns):
@@ -152,7 +154,7 @@ def speeds_of(
 
 
 def _run(side: Side, way: Way) -> list[Round]:
-    """The rounds of a side that trains in a process of its own."""
+    """Runs a side in a separate process, and returns its rounds."""
     python = side.python(lambda line: None)
     command = [str(python), "-m", f"experiments.benchmarks.sides.{side.module}", side.task.encoded(), *way.arguments]
     variables = {**os.environ, "PYTHONPATH": str(_ROOT), "OMP_NUM_THREADS": str(way.threads)}
@@ -161,9 +163,9 @@ def _run(side: Side, way: Way) -> list[Round]:
             command, cwd=_ROOT, env=variables, stdout=output, stderr=errors, start_new_session=True
         )
         try:
-            status = process.wait(side.task.seconds + BESIDE)
+            status = process.wait(side.task.seconds + STARTUP)
         except subprocess.TimeoutExpired:
-            status = 0  # what it printed by then counts
+            status = 0  # the rounds printed by then count
         finally:
             _end(process)
         output.seek(0)
@@ -174,7 +176,7 @@ def _run(side: Side, way: Way) -> list[Round]:
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
-    """Ends a process and those that it started."""
+    """Ends a process and its children."""
     for number, patience in ((signal.SIGTERM, 10.0), (signal.SIGKILL, None)):
         if process.poll() is None:
             os.killpg(process.pid, number)
@@ -182,11 +184,11 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
                 process.wait(patience)
 
 
-# ---- what the rounds say ----------------------------------------------------------------------------------------
+# ---- results ----------------------------------------------------------------------------------------------------
 
 
 def speed(rounds: Sequence[Round], warm_up: int) -> float:
-    """Steps per second after so many rounds; 0 if too few followed."""
+    """Returns steps per second after the warm-up's rounds; 0 if too few rounds followed."""
     timed = rounds[warm_up - 1 :]
     if len(timed) < 2:
         return 0.0
@@ -194,13 +196,13 @@ def speed(rounds: Sequence[Round], warm_up: int) -> float:
 
 
 def seconds_to(target: float, rounds: Sequence[Round]) -> float:
-    """Seconds until a return was reached; infinite if it was not."""
+    """Returns the seconds until a return was reached; infinite if it was not."""
     reached = (one.seconds for one in rounds if one.episode_return is not None and one.episode_return >= target)
     return next(reached, math.inf)
 
 
 def speed_rows(speeds: Mapping[str, Sequence[float]], ways: Mapping[str, Way]) -> Iterator[Comparison]:
-    """A row for each peer: our steps per second against its, medians of the turns."""
+    """Yields one row per peer: our median steps per second over the turns against the peer's."""
     medians = {name: statistics.median(each) for name, each in speeds.items()}
     fastest = max((peer.name for peer in PPO_PEERS), key=lambda name: medians[name])
     pairs = [(OUR_PPO, peer, ">= 2.70" if peer.name == fastest else "") for peer in PPO_PEERS]
@@ -216,7 +218,7 @@ def speed_rows(speeds: Mapping[str, Sequence[float]], ways: Mapping[str, Way]) -
 
 
 def return_rows(times: Mapping[str, Sequence[float]]) -> Iterator[Comparison]:
-    """A row for each peer: our seconds to the return against its, medians and ranges of the seeds."""
+    """Yields one row per peer: our seconds to the return against the peer's, medians and ranges over seeds."""
     own = times[OUR_PPO.name]
     for peer in PPO_PEERS:
         other = times[peer.name]
@@ -230,7 +232,7 @@ def return_rows(times: Mapping[str, Sequence[float]]) -> Iterator[Comparison]:
 
 
 def _spread(seconds: Sequence[float]) -> str:
-    """Median and range; what took for ever was not reached in time."""
+    """Formats median and range, and counts the runs that missed the target."""
     late = sum(map(math.isinf, seconds))
     missed = f", {late} not in {PATIENCE:g}" if late else ""
     return f"{statistics.median(seconds):.0f} ({min(seconds):.0f} to {max(seconds):.0f}{missed})"

@@ -1,4 +1,4 @@
-"""What the simulated platform costs: invocations a second, real gradients and rollouts, long traces, wall time."""
+"""Overhead of the simulated platform: invocations per second, real gradients and rollouts, long traces, wall time."""
 
 import gc
 import itertools
@@ -25,9 +25,9 @@ from stellaris.runtime.delays import Constant, Exponential, LogNormal, Uniform
 from stellaris.systems import programs
 from stellaris.types import Tree
 
-DESCRIPTION = "what the simulated platform costs beside the work itself"
+DESCRIPTION = "overhead of the simulated platform over the work itself"
 
-#: Arrival rate, mean service time and keep-alive, in seconds: where SimFaaS and the platform are compared for truth.
+#: Arrival rate, mean service time and keep-alive, in seconds: tests compare the results of SimFaaS on the same ones.
 WORKLOADS = ((0.9, 1.991, 600.0), (0.9, 1.991, 10.0), (5.0, 2.0, 5.0))
 REQUESTS, REPEATS, SUBMITTED_AT_ONCE = 50_000, 5, 100
 LEARNERS, SAMPLES, TOGETHER = 1000, 64, 20
@@ -37,7 +37,7 @@ ENVIRONMENT = "Hopper-v4"
 
 
 def measure(say: Callable[[str], None]) -> Iterator[Comparison]:
-    """Runs every comparison, saying what it is at."""
+    """Runs every comparison, and calls `say` with the progress."""
     say("no-op invocations, and SimFaaS ...")
     for workload in WORKLOADS:
         yield _against_simfaas(*workload, body=lambda: no_op, what="one function")
@@ -47,7 +47,7 @@ def measure(say: Callable[[str], None]) -> Iterator[Comparison]:
     yield _concurrency()
     say(f"{LEARNERS:,} concurrent learners, and plain loops ...")
     yield _learners()
-    say(f"{ACTORS} actors, each on a version of its own ...")
+    say(f"{ACTORS} actors on as many versions ...")
     yield _actors()
     say(f"a trace of {LONG:,} invocations ...")
     yield from _long_trace()
@@ -88,7 +88,7 @@ def _against_simfaas(
 def _open_loop(
     rate: float, service: float, expiry: float, seed: int, body: Callable[[], Callable[..., None]], at_once: int
 ) -> float:
-    """Requests per second of real time: Poisson arrivals of a no-op, submitted so many at a time; `body` gives it."""
+    """Returns requests per real second, for Poisson arrivals of no-ops from `body`, submitted `at_once` at a time."""
     arrivals = np.random.default_rng(seed).exponential(1 / rate, REQUESTS).cumsum().tolist()
     gc.collect()
     began = time.perf_counter()
@@ -113,7 +113,7 @@ def _simfaas(rate: float, service: float, expiry: float) -> float:
 
 
 def simfaas(rate: float, service: float, expiry: float, *, requests: int) -> Any:
-    """SimFaaS' simulator after so many Poisson arrivals; it draws from NumPy's global generator."""
+    """Runs SimFaaS' simulator, which draws from NumPy's global generator, over `requests` Poisson arrivals."""
     from simfaas.ServerlessSimulator import ServerlessSimulator
     from simfaas.SimProcess import ExpSimProcess
 
@@ -136,7 +136,7 @@ def _concurrency() -> Comparison:
             times.append(_closed_loop(concurrent, REQUESTS, seed))
     each = {n: statistics.median(times) for n, times in seconds.items()}
     return Comparison(
-        "seconds an invocation, 10,000 at once, against 10",
+        "seconds per invocation, 10,000 at once, against 10",
         f"{each[10_000] * 1e6:.1f} us",
         f"{each[10] * 1e6:.1f} us",
         each[10_000] / each[10],
@@ -145,17 +145,17 @@ def _concurrency() -> Comparison:
 
 
 def _closed_loop(concurrent: int, invocations: int, seed: int) -> float:
-    """Seconds an invocation, where each is followed by another."""
+    """Returns seconds per invocation, if each completion is followed by another invocation."""
     gc.collect()
     with _kept_busy(concurrent, seed) as platform:
-        _follow(platform, concurrent)  # all are warm
+        _follow(platform, concurrent)  # until all containers are warm
         began = time.perf_counter()
         _follow(platform, invocations)
         return (time.perf_counter() - began) / invocations
 
 
 def _kept_busy(concurrent: int, seed: int = 0) -> SimulatedPlatform:
-    """A platform with so many no-ops on their way."""
+    """Returns a platform with `concurrent` pending no-ops."""
     spec = FunctionSpec(compute=LogNormal(1.0, 0.5), cold_start=LogNormal(0.3, 0.1), keep_alive=600.0)
     platform = SimulatedPlatform({"f": spec}, seed=seed)
     for _ in range(concurrent):
@@ -194,7 +194,7 @@ def _learners() -> Comparison:
     def together() -> None:
         jax.block_until_ready([many(params, group) for group in np.split(indices, LEARNERS // TOGETHER)])  # type: ignore[no-untyped-call]
 
-    # Taken apart within the computation: slicing the gradients afterwards would cost a dispatch each.
+    # Unstacked within the computation: slicing the gradients afterwards would cost one dispatch each.
     apart = jax.jit(lambda params, rows: _unstacked(many(params, rows)))
 
     def body(context: Any, row: Any) -> Tree:
@@ -208,7 +208,7 @@ def _learners() -> Comparison:
     learn = Function(body, batched=batched, max_batch=TOGETHER)
 
     def platform() -> None:
-        # All of them run at once: none ends before the last has started.
+        # Durations are so long that none ends before the last has started: all run at once.
         deployment = FunctionSpec(compute=LogNormal(10.0, 0.1), cold_start=LogNormal(1.5, 0.1), keep_alive=600.0)
         with SimulatedPlatform({"learner": deployment}) as simulated:
             for row in indices:
@@ -240,13 +240,13 @@ def _learners() -> Comparison:
 
 
 def _unstacked(tree: Tree) -> list[Tree]:
-    """The trees of which `tree` is the stack."""
+    """Returns the trees whose stack is `tree`."""
     leaves, structure = jax.tree.flatten(tree)
     return [jax.tree.unflatten(structure, [leaf[i] for leaf in leaves]) for i in range(TOGETHER)]
 
 
 def _batch(policy: Policy, version: PolicyVersion, length: int) -> Batch:
-    """Samples whose actions the policy chose."""
+    """Returns random samples with actions of the policy."""
     rng, n = np.random.default_rng(0), LEARNERS * SAMPLES
     observation = rng.standard_normal((n, length)).astype(np.float32)
     value = policy.apply(version, observation)[1]
@@ -345,7 +345,7 @@ def _trace_of(invocations: int) -> Trace:
 
 
 def _wall_clock() -> Iterator[Comparison]:
-    """A small scenario, slept and simulated: the same draws, so the same order."""
+    """Compares a small scenario on the wall clock with its simulation: equal draws should give the same order."""
     runs = {clock: _scenario(clock) for clock in ("virtual", "wall")}
     (virtual_end, virtual), (wall_end, wall) = runs["virtual"], runs["wall"]
     yield Comparison(
@@ -358,7 +358,7 @@ def _wall_clock() -> Iterator[Comparison]:
     apart = [
         (a, b)
         for (a, t), (b, u) in itertools.pairwise(virtual)
-        if u - t > 0.05  # those that end within 50 ms of each other may change places
+        if u - t > 0.05  # ends within 50 ms of each other may swap
     ]
     places = {number: place for place, (number, _) in enumerate(wall)}
     kept = sum(places[a] < places[b] for a, b in apart)

@@ -1,8 +1,8 @@
-"""Replay beside Reverb's server, flashbax's buffers, and a plain copy of as many bytes.
+"""Replay against Reverb's server, flashbax's buffers, and a plain copy of the same number of bytes.
 
-Each side runs in a process of its own, one after the other, with the same table: 10,000 trajectories of 1,000 steps of
-15 numbers, and 2,000 of 64 frames. Reverb's items are the windows themselves, and its dataset client has one worker or
-several: the fastest counts.
+The sides run one after the other in separate processes, with the same tables: 10,000 trajectories of 1,000 steps of 15
+numbers, and 2,000 of 64 frames. Reverb's items are the windows themselves, and its dataset client runs with one worker
+and with several: the fastest counts.
 """
 
 import json
@@ -22,17 +22,17 @@ DESCRIPTION = "replay: batches of windows against Reverb, flashbax and a copy, a
 
 _REVERB = ("dm-reverb[tensorflow]==0.14.0",)
 _FLASHBAX = ("flashbax==0.1.3", "jax==0.10.2")
-#: Reverb's workers, and samples that each has in flight.
+#: Reverb's workers, and the samples in flight of each.
 _WAYS = (("1", "16"), ("2", "64"), ("4", "64"))
-#: Of every side: large pages for large arrays, of which a process is given a new one in a five-hundredth of the time.
+#: Large pages for large arrays, on every side: one costs a 500th of the time of the small pages that it replaces.
 _ENVIRONMENT = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
-#: Seconds that a side may take, most of which is filling its table.
+#: Most seconds of a side; filling the table takes most of them.
 _PATIENCE = 600.0
 _ROOT = Path(__file__).resolve().parents[2]
 
 
 def measure(say: Callable[[str], None]) -> Iterator[Comparison]:
-    """Runs every side, saying what it is at."""
+    """Runs every side, and calls `say` with the progress."""
     reverb, flashbax = python_of(_REVERB, say), python_of(_FLASHBAX, say)
     for name in ("steps", "frames"):
         load = LOADS[name]
@@ -42,8 +42,10 @@ def measure(say: Callable[[str], None]) -> Iterator[Comparison]:
         served = min((_side(reverb, "replay_reverb", name, *way) for way in _WAYS), key=lambda side: side["seconds"])
         yield _row(load, "Reverb", ours["seconds"], served["seconds"], ">= 6")
         yield _row(load, "flashbax's trajectory buffer", ours["seconds"], theirs["seconds"], ">= 1.0")
-        yield _row(load, "a copy of as many bytes into memory that is there", ours["seconds"], ours["copy"], ">= 0.6")
-        yield _row(load, "NumPy's copy of as many windows from random places", ours["seconds"], ours["gathered"], "")
+        yield _row(load, "a copy of as many bytes into existing memory", ours["seconds"], ours["copy"], ">= 0.6")
+        yield _row(
+            load, "NumPy's copy of the same number of windows from random places", ours["seconds"], ours["gathered"], ""
+        )
     say("draws by weight from a million trajectories ...")
     ours = _side(Path(sys.executable), "replay_ours", "weighted")
     theirs = _side(flashbax, "replay_flashbax", "weighted")
@@ -63,7 +65,7 @@ def _row(load: Load, peer: str, ours: float, theirs: float, wanted: str) -> Comp
 
 
 def _side(python: Path, module: str, *arguments: str) -> dict[str, Any]:
-    """What a side found, medians of its turns."""
+    """Runs a side, and returns the medians of its measurements over the turns."""
     command = [str(python), "-m", f"experiments.benchmarks.sides.{module}", *arguments]
     environment = {**os.environ, **_ENVIRONMENT, "PYTHONPATH": str(_ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}
     done = subprocess.run(command, cwd=_ROOT, env=environment, capture_output=True, text=True, timeout=_PATIENCE)

@@ -1,6 +1,6 @@
-"""How much the systems and the platform add to the work that has to be done anyway.
+"""Overhead of the systems and the platform over the necessary work.
 
-Both sides of every ratio are measured in turn, in this process, and medians are compared.
+Both sides of every ratio are measured in turn, in this process, and compared by medians.
 """
 
 import gc
@@ -17,8 +17,8 @@ import numpy as np
 import optax
 import psutil
 
-from experiments import testbed
 from experiments.benchmarks.measuring import Comparison
+from experiments.tasks import testbed
 from stellaris import PPO, staleness_aware
 from stellaris.acting import envs
 from stellaris.acting.policies import ActorCritic, PolicyVersion
@@ -27,20 +27,20 @@ from stellaris.algorithms import update as learn
 from stellaris.algorithms.batch import take
 from stellaris.runtime import SimulatedPlatform
 from stellaris.systems import Budget, Result, Stellaris, Synchronous, System, Workload, train
-from stellaris.systems.batches import Data, batch_of
+from stellaris.systems.batches import LearnerBatch, batch_of
 from stellaris.types import Versioned
 
-DESCRIPTION = "what the systems, the platform and the import cost beside the work itself"
+DESCRIPTION = "overhead of the systems, the platform and the import over the work itself"
 
 ENVIRONMENT, ACTORS, FRAGMENT, LEARNERS, THREADS = "Hopper-v4", 16, 256, 4, 2
 STEPS = ACTORS * FRAGMENT
 ALGORITHM = PPO(epochs=10, minibatch_size=512)
-#: Rounds of each system in one measurement; as many are run before, and not counted.
+#: Rounds of each system in one measurement, rounds before them that do not count, and measurements.
 ROUNDS, WARM_UP, REPEATS = 20, 5, 3
 
 
 def measure(say: Callable[[str], None]) -> Iterator[Comparison]:
-    """Runs every comparison, saying what it is at."""
+    """Runs every comparison, and calls `say` with the progress."""
     say("synchronous rounds, and their serial limit ...")
     yield _synchronous()
     say("Stellaris, and a plain loop of the same work ...")
@@ -62,7 +62,7 @@ def _synchronous() -> Comparison:
 
 
 def _stellaris() -> Iterator[Comparison]:
-    # Free-running on the default testbed, with gradients applied as they come: the busiest the platform gets.
+    # Free-running actors on the default testbed, and small groups: the platform's highest load.
     aggregator = staleness_aware(LEARNERS, decay=0.9)
     system = Stellaris(ALGORITHM, learners=LEARNERS, aggregator=aggregator)
     deployment = testbed.serverless(actors=ACTORS, learners=LEARNERS)
@@ -96,8 +96,10 @@ def _imports() -> Comparison:
     for i in range(8):
         for times, code in ((ours, "import stellaris"), (base, "import jax, optax, jaxtyping")):
             began = time.perf_counter()
-            subprocess.run([sys.executable, "-c", code], check=True, start_new_session=True)  # deaf to Ctrl-C
-            if i:  # the first reads the disk
+            subprocess.run(
+                [sys.executable, "-c", code], check=True, start_new_session=True
+            )  # not interrupted by Ctrl-C
+            if i:  # the first import reads the disk
                 times.append(time.perf_counter() - began)
     own, other = statistics.median(ours), statistics.median(base)
     return Comparison(
@@ -110,7 +112,7 @@ def _imports() -> Comparison:
 
 
 def _round_times(system: System, deployment: Any) -> tuple[list[float], Result, list[int]]:
-    """Wall seconds of every round after the warm-up, the run, and the resident memory after every round."""
+    """Returns wall seconds of every round after the warm-up, the run, and the resident memory after every round."""
     gc.collect()
     stamps, memory = [], []
     process = psutil.Process()
@@ -133,7 +135,7 @@ def _round_times(system: System, deployment: Any) -> tuple[list[float], Result, 
 
 
 class _Work:
-    """What a round consists of, without a platform."""
+    """The parts of a round, without a platform."""
 
     def __init__(self) -> None:
         self.env = envs.make(ENVIRONMENT, slots=ACTORS, threads=THREADS)
@@ -151,15 +153,15 @@ class _Work:
         fragments, self.states = self.actors.rollout(versions, range(ACTORS), self.states, self.keys)
         return fragments
 
-    def batch(self) -> Data:
-        """Of a rollout, prepared and shuffled as the systems do."""
+    def batch(self) -> LearnerBatch:
+        """Returns the batch of a rollout, prepared and shuffled as in the systems."""
         self.batches += 1
         key = jax.random.fold_in(jax.random.key(2), self.batches)
         return batch_of(self.rollout(), algorithm=ALGORITHM, policy=self.policy, target=self.version, key=key)
 
 
 class _SerialLimit(_Work):
-    """Environment steps with known actions, plus the inference calls, plus the updates as one scan: added up."""
+    """The sum of environment steps with given actions, the inference calls, and the updates as one scan."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -185,7 +187,7 @@ class _SerialLimit(_Work):
         self.measure()
 
     def measure(self) -> float:
-        """Seconds of one round: the median of several."""
+        """Returns the seconds of one round, the median of ten."""
         return statistics.median(self._once() for _ in range(10))
 
     def _once(self) -> float:
@@ -202,7 +204,7 @@ class _SerialLimit(_Work):
 
 
 class _PlainLoop(_Work):
-    """As many steps, gradients under the cap and updates as a run of Stellaris, one after the other."""
+    """The steps, gradients under the cap and updates of a run of Stellaris, one after the other."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -228,7 +230,7 @@ class _PlainLoop(_Work):
         self.measure(1, 8, 8)
 
     def measure(self, rounds: int, gradients: int, updates: int) -> float:
-        """Seconds of so much work."""
+        """Returns the seconds of this number of rounds, gradients and updates."""
         began = time.perf_counter()
         params, opt_state, done, applied = self.version.params, self.opt_state, 0, 0
         peers = (jax.tree.map(jnp.copy, params),) * (LEARNERS - 1)

@@ -1,1 +1,1 @@
-"""The report: every figure that has been run, and every claim of the papers beside what was measured."""
+"""The report: one page with the figures of all finished studies, and the papers' claims with our measurements."""

@@ -1,4 +1,4 @@
-"""The papers' claims, and what the studies' runs say of them."""
+"""The papers' claims, and the findings of the studies on them."""
 
 import csv
 from collections.abc import Callable, Mapping, Sequence
@@ -8,25 +8,26 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from experiments import minions, minionsrl_finetuning
-from experiments.statistics import Estimate, estimate, ratio
+from experiments.figures.minionsrl import finetuning
+from experiments.tasks import minionsrl
+from experiments.toolkit.statistics import Estimate, estimate, ratio
 
-#: A claim is judged only where the baseline reaches such a part of what it comes to, tuned, with as many steps.
+#: A claim is judged only if the baseline reaches this fraction of the tuned baseline's return after as many steps.
 ENOUGH = 0.7
-#: Runs of a million steps with the settings that were chosen for the synchronous system, by which that is known.
 _RESULTS = Path(__file__).parents[1] / "results"
+#: Runs of the tuned synchronous system over a million steps, which give that return.
 _LONG = _RESULTS / "hopper" / "curves.csv"
-#: Trajectories a second of `benchmarks replay`, ours and Reverb's, by load: a row a run.
+#: Trajectories per second of `benchmarks replay`, ours and Reverb's, by load: one row per run.
 _REVERB = _RESULTS / "replay" / "reverb.csv"
 
-#: The points of a study's curves: rows of its `curves.csv`.
+#: The rows of a study's `curves.csv`.
 Points: TypeAlias = Sequence[Mapping[str, str]]
-#: A run's curve: its columns.
+#: The columns of a run's curve.
 Run: TypeAlias = Mapping[str, Any]
 
 
 class Claim(NamedTuple):
-    """What a paper says."""
+    """A claim of a paper."""
 
     paper: str
     claim: str
@@ -34,47 +35,47 @@ class Claim(NamedTuple):
     unit: str
     value: float
     source: str
-    note: str  #: why ours differs, where it is known.
+    note: str  #: why our result differs, if that is known.
 
 
 class Comparison(NamedTuple):
-    """Where a claim is looked at: two systems of a study, seed by seed."""
+    """A test of a claim: two variants of a study, paired by seed."""
 
     claim: str
     study: str
-    baseline: str  #: the variant that is compared with.
-    under: str  #: which settings and bill.
+    baseline: str  #: name of the baseline's variant.
+    under: str  #: settings and bill, for the table.
     compare: Callable[[Run, Run], float]
-    own: str = "stellaris"  #: the variant that the claim is of.
-    goals: Mapping[str, tuple[float, float]] = MappingProxyType({})  #: the returns up to which both are run, if to one.
+    own: str = "stellaris"  #: name of the variant that the claim is about.
+    goals: Mapping[str, tuple[float, float]] = MappingProxyType({})  #: target and budget of the runs, by environment.
 
 
 class Finding(NamedTuple):
-    """What was measured of a claim on one environment."""
+    """The measurement of a claim on one environment."""
 
     ours: Estimate
     environment: str
-    under: str  #: which settings and bill.
+    under: str  #: settings and bill.
     seeds: int
-    judged: bool  #: whether the baseline has learned enough for the claim to be looked at.
-    returns: Estimate | None  #: over the baseline's after as many steps: what a cost was spent for.
+    judged: bool  #: whether the baseline has learned enough to judge the claim.
+    returns: Estimate | None  #: final return over the baseline's, to see a saved cost together with a lost return.
     command: str
-    censored: int = 0  #: seeds of which a run, of either system, ended before the return that it was to reach.
+    censored: int = 0  #: number of seeds with a run, of either system, that ended before its target return.
 
 
 def claims() -> list[Claim]:
-    """The papers' claims, from `claims.csv` beside this module."""
+    """Reads the papers' claims from `claims.csv` in this package."""
     with Path(__file__).with_name("claims.csv").open(newline="") as file:
         return [Claim(**{**row, "value": float(row["value"])}) for row in csv.DictReader(file)]  # type: ignore[arg-type]
 
 
 def verdict(claim: Claim, finding: Finding) -> str:
-    """Whether a claim was reproduced: blank where nothing can be said.
+    """Returns whether a claim was reproduced, or "" if that cannot be judged.
 
-    Nothing can be said without enough seeds for an interval, nor where the baseline has not learned, nor of a return
-    that some runs have not reached: what these spent is less than what it takes. Otherwise a claim is reproduced if the
-    interval reaches the paper's value and leaves out that there is no effect. A cost that was saved along with a part
-    of the return is said to be.
+    It cannot be judged with too few seeds for an interval, with a baseline that has not learned, or with runs that
+    missed the target: their cost is less than the cost of reaching it. Otherwise a claim is reproduced if the interval
+    reaches the paper's value and excludes the value of no effect. The verdict says so if a cost was saved at a lower
+    return.
     """
     ours = finding.ours
     if not finding.judged or not ours.claim or finding.censored:
@@ -89,7 +90,7 @@ def verdict(claim: Claim, finding: Finding) -> str:
 
 
 def tuned(environment: str, steps: float) -> float:
-    """What the synchronous baseline comes to with so many steps: the median of its long runs; infinite if not known."""
+    """Returns the tuned synchronous baseline's median return after `steps` steps; infinite if it is not known."""
     with _LONG.open(newline="") as file:
         runs = _runs(list(csv.DictReader(file)), environment, "synchronous").values()
     reached = [np.interp(steps, run["steps"], run["episode_return"], right=np.inf) for run in runs]
@@ -97,13 +98,13 @@ def tuned(environment: str, steps: float) -> float:
 
 
 def findings(points: Mapping[str, Points]) -> dict[str, list[Finding]]:
-    """By claim, what the studies' curves say of it.
+    """Returns the findings of the studies' curves, by claim.
 
     Args:
-      points: of each study that was run, by its name.
+      points: the curves of each finished study, by its name.
 
     Raises:
-      ValueError: if a study's curves lack a column, or hold no number where one belongs; names the file.
+      ValueError: if a study's curves lack a column or a number; names the file.
     """
     found: dict[str, list[Finding]] = {}
     for comparison in COMPARISONS:
@@ -117,7 +118,7 @@ def findings(points: Mapping[str, Points]) -> dict[str, list[Finding]]:
 
 
 def _compared(comparison: Comparison, rows: Points) -> list[Finding]:
-    """A finding for each environment."""
+    """Returns one finding per environment."""
     found = []
     for environment in dict.fromkeys(row["environment"] for row in rows):
         own, baseline = (_runs(rows, environment, name) for name in (comparison.own, comparison.baseline))
@@ -147,20 +148,20 @@ def _compared(comparison: Comparison, rows: Points) -> list[Finding]:
 
 
 def _reached(run: Run, target: float, budget: float) -> bool:
-    """Whether a run has ended with a return, and within a budget of USD by Eq. 2."""
+    """Whether a run ended at the target return, within the budget in USD by Eq. 2."""
     return bool(run["episode_return"][-1] >= target and run["cost_pay_per_use"][-1] <= budget)
 
 
 def committed() -> dict[str, list[Finding]]:
-    """By claim, what the repository's own tables say of it, where no study's curves do."""
+    """Returns the findings of the repository's committed tables, by claim, for claims without a study."""
     found: dict[str, list[Finding]] = {}
-    for environment, start in minionsrl_finetuning.STARTS.items():
-        trained = minionsrl_finetuning.episodes(environment)
-        if not {minionsrl_finetuning.SCRATCH, minionsrl_finetuning.TUNED} <= trained.keys():
+    for environment, start in finetuning.STARTS.items():
+        trained = finetuning.episodes(environment)
+        if not {finetuning.SCRATCH, finetuning.TUNED} <= trained.keys():
             continue
-        scratch, tuned = (trained[name] for name in (minionsrl_finetuning.SCRATCH, minionsrl_finetuning.TUNED))
+        scratch, tuned = (trained[name] for name in (finetuning.SCRATCH, finetuning.TUNED))
         spent = f"{sum(tuned.cost):.3f} USD for {len(tuned.cost)} episodes, against {sum(scratch.cost):.3f} USD"
-        begun = minions.SCHEDULERS / f"{start}.npz"
+        begun = minionsrl.SCHEDULERS / f"{start}.npz"
         found.setdefault(_FINE_TUNING, []).append(
             Finding(
                 estimate([1 - sum(tuned.cost) / sum(scratch.cost)]),
@@ -184,7 +185,7 @@ def committed() -> dict[str, list[Finding]]:
 
 
 def _runs(rows: Points, environment: str, variant: str) -> dict[str, Run]:
-    """Columns of each run of a variant, by its seed."""
+    """Returns the columns of each run of a variant, by seed."""
     own = [row for row in rows if (row["environment"], row["setting"] or row["system"]) == (environment, variant)]
     columns = [name for name in (own[0] if own else ()) if name in ("seconds", "steps", "episode_return")]
     columns += [name for name in (own[0] if own else ()) if name.startswith("cost_")]
@@ -195,19 +196,19 @@ def _runs(rows: Points, environment: str, variant: str) -> dict[str, Run]:
 
 
 def _return_ratio(own: Run, other: Run) -> float:
-    """Returns at the last instant that both have seen."""
+    """Returns the ratio of the returns at the end of the shorter run."""
     end = min(own["seconds"][-1], other["seconds"][-1])
     one, two = (np.interp(end, run["seconds"], run["episode_return"]) for run in (own, other))
     return ratio(float(one), float(two))
 
 
 def _saved(bill: str) -> Callable[[Run, Run], float]:
-    """The share of the baseline's cost, under a bill, that was not spent for the same number of steps."""
+    """Returns a comparison: the saved fraction of the baseline's cost, under a bill."""
     return lambda own, other: float(1 - own[bill][-1] / other[bill][-1])
 
 
 def _faster(own: Run, other: Run) -> float:
-    """The share of the baseline's time that was not taken."""
+    """Returns the saved fraction of the baseline's time."""
     return float(1 - own["seconds"][-1] / other["seconds"][-1])
 
 
@@ -217,9 +218,9 @@ _COST = "training cost reduction against the baselines"
 
 
 def _minions(claim: str, baseline: str, bill: str, compare: Callable[[Run, Run], float]) -> Comparison:
-    """MinionsRL with its scheduler, up to the target."""
+    """Returns a comparison of MinionsRL with its scheduler to a baseline, up to the target."""
     under = f"to the target, against {baseline}{bill}"
-    return Comparison(claim, "minionsrl-training", baseline, under, compare, minions.LEARNED, minions.GOALS)
+    return Comparison(claim, "minionsrl-training", baseline, under, compare, minionsrl.LEARNED, minionsrl.GOALS)
 
 
 _MINIONS_TIME, _MINIONS_COST = "total training time reduction (up to)", "training cost reduction (up to)"
@@ -238,10 +239,10 @@ COMPARISONS = (
     Comparison(_HPC_REWARD, "stellaris-hpc", "PAR-RL", "960 cores, 16 GPUs", _return_ratio),
     Comparison(_HPC_COST, "stellaris-hpc", "PAR-RL", "960 cores, 16 GPUs, by use", _SAVED_BY_USE),
     Comparison(_HPC_COST, "stellaris-hpc", "PAR-RL", "960 cores, 16 GPUs, demo's bill", _SAVED),
-    _minions(_MINIONS_TIME, minions.AZURE, "", _faster),
-    _minions(_MINIONS_TIME, minions.IMPACT, "", _faster),
-    _minions(_MINIONS_COST, minions.AZURE, ", Eq. 2", _SAVED_BY_USE),
-    _minions(_MINIONS_COST, minions.IMPACT, ", Eq. 2", _SAVED_BY_USE),
-    _minions(_MINIONS_MAX, minions.MAX, ", Eq. 2", _SAVED_BY_USE),
-    _minions(_MINIONS_MAX, minions.MAX, ", as Azure bills", _saved("cost_azure")),
+    _minions(_MINIONS_TIME, minionsrl.AZURE, "", _faster),
+    _minions(_MINIONS_TIME, minionsrl.IMPACT, "", _faster),
+    _minions(_MINIONS_COST, minionsrl.AZURE, ", Eq. 2", _SAVED_BY_USE),
+    _minions(_MINIONS_COST, minionsrl.IMPACT, ", Eq. 2", _SAVED_BY_USE),
+    _minions(_MINIONS_MAX, minionsrl.MAX, ", Eq. 2", _SAVED_BY_USE),
+    _minions(_MINIONS_MAX, minionsrl.MAX, ", as Azure bills", _saved("cost_azure")),
 )

@@ -1,4 +1,4 @@
-"""`python -m experiments report`: one page of everything that has been run."""
+"""`python -m experiments report`: writes one page about all finished studies."""
 
 import argparse
 import csv
@@ -7,29 +7,32 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from experiments import catalogue, minions, options, output, reproduce, shell, stellaris_frameworks, testbed
-from experiments.presets import architectures
+from experiments import catalogue, reproduce
+from experiments.figures.stellaris import frameworks
 from experiments.report import page
 from experiments.report.claims import Claim, Finding, Points, claims, committed, findings, verdict
-from experiments.statistics import estimate
+from experiments.tasks import minionsrl, testbed
+from experiments.tasks.presets import architectures
+from experiments.toolkit import options, output, shell
+from experiments.toolkit.statistics import estimate
 from stellaris.runtime import Trace
 from stellaris.runtime.files import atomic_write
 
-DESCRIPTION = "write one page, which needs no network: every figure that was run, and the papers' claims beside it"
+DESCRIPTION = "write one offline page with the figures of all finished studies and the papers' claims"
 
 #: Columns of every table of runs.
 _NAMES = ("environment", "system", "setting", "seed")
-#: Invocations of the timeline, and its seconds, at most.
+#: Most invocations of the timeline, and its most seconds.
 _INVOCATIONS, _SECONDS = 4000, 30.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command line's options."""
-    parser.add_argument("--out", type=options.folder, default=Path("results"), help="folder of the results")
+    """Adds the options."""
+    parser.add_argument("--out", type=options.folder, default=Path("results"), help="results folder")
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Writes `report.html` into the folder of the results."""
+    """Writes `report.html` into the results folder."""
     out: Path = arguments.out
     ran = [name for name in reproduce.figures() if (out / name / "runs.csv").exists()]
     if not ran:
@@ -45,19 +48,19 @@ def main(arguments: argparse.Namespace) -> int:
         claims=_claims(found),
         notes=_notes(found),
         studies=[_study(out / name, name) for name in ran],
-        frameworks=[stellaris_frameworks.HEADINGS, *stellaris_frameworks.rows()],
+        frameworks=[frameworks.HEADINGS, *frameworks.rows()],
         settings=_settings(points),
         assumptions=_assumptions(),
         timeline=_timeline(out),
     )
-    with output.kept(out, lambda: "the studies' results are as they were"), atomic_write(out / "report.html") as file:
+    with output.kept(out, lambda: "the studies' results are unchanged"), atomic_write(out / "report.html") as file:
         file.write(document)
     print(f"{out / 'report.html'}: {len(ran)} of {len(reproduce.figures())} figures")
     return 0
 
 
 def _settings(points: Mapping[str, Points]) -> list[Sequence[str]]:
-    """Of every environment that was learned, the systems with what they are set to, and how that was chosen."""
+    """Returns environment, system, source of the settings, and settings, for every environment that was run."""
     environments = dict.fromkeys(row["environment"] for rows in points.values() for row in rows)
     presets = [(environment, architectures(environment)) for environment in environments]
     return [
@@ -68,13 +71,13 @@ def _settings(points: Mapping[str, Points]) -> list[Sequence[str]]:
 
 
 def _assumptions() -> list[Sequence[str]]:
-    """The testbed's numbers."""
-    sources, of_minions = testbed.sources(), testbed.sources(minions.__file__)
+    """Returns name, value and source of the testbed's numbers."""
+    sources, of_minions = testbed.sources(), testbed.sources(minionsrl.__file__)
     rows = [(name, f"{value:g}", sources[name]) for name, value in testbed.facts().items()]
-    goals = "; ".join(f"{name}: {target:g}, {usd:g} USD" for name, (target, usd) in minions.GOALS.items())
-    own = {"ACTORS": minions.ACTORS, "FRAGMENT": minions.FRAGMENT, "BANDWIDTH": minions.BANDWIDTH}
+    goals = "; ".join(f"{name}: {target:g}, {usd:g} USD" for name, (target, usd) in minionsrl.GOALS.items())
+    own = {"ACTORS": minionsrl.ACTORS, "FRAGMENT": minionsrl.FRAGMENT, "BANDWIDTH": minionsrl.BANDWIDTH}
     rows += [(f"MinionsRL: {name}", f"{value:g}", of_minions[name]) for name, value in own.items()]
-    containers = f"{minions.ACTOR}; {minions.LEARNER}"
+    containers = f"{minionsrl.ACTOR}; {minionsrl.LEARNER}"
     return [
         *rows,
         ("MinionsRL: ACTOR, LEARNER", containers, of_minions["ACTOR, LEARNER"]),
@@ -83,7 +86,7 @@ def _assumptions() -> list[Sequence[str]]:
 
 
 def _claims(found: Mapping[str, Sequence[Finding]]) -> list[Sequence[str]]:
-    """A row for each claim and environment: the paper's value, ours, and whether it was reproduced."""
+    """Returns one row per claim and environment: the paper's value, ours, and whether it was reproduced."""
     rows: list[Sequence[str]] = []
     for claim in claims():
         value = f"{claim.value:g} ({claim.unit})"
@@ -97,7 +100,7 @@ def _claims(found: Mapping[str, Sequence[Finding]]) -> list[Sequence[str]]:
 
 
 def _ours(claim: Claim, finding: Finding) -> str:
-    """The measured figure with its environment and settings; and why it has no verdict, if a budget ended some runs."""
+    """Formats the measurement with its environment and settings, and says if budgets that ended runs bar a verdict."""
     spent = "" if claim.unit == "ratio" or finding.returns is None else f" for {finding.returns} times the return"
     seeds = f"{finding.censored} of {finding.seeds} seeds"
     why = f"; no verdict: with {seeds} a run's budget was used up before the target" if finding.censored else ""
@@ -105,12 +108,12 @@ def _ours(claim: Claim, finding: Finding) -> str:
 
 
 def _notes(found: Mapping[str, Sequence[Finding]]) -> list[tuple[str, str]]:
-    """Of the claims that were looked at, why ours differs."""
+    """Returns the notes on the claims that have findings."""
     return [(claim.claim, claim.note) for claim in claims() if claim.note and claim.claim in found]
 
 
 def _study(folder: Path, name: str) -> page.Study:
-    """A study's pictures and its table."""
+    """Reads a study's pictures and tables."""
     entry = catalogue.EXPERIMENTS[name]
     groups: dict[tuple[str, str, str], list[Mapping[str, str]]] = {}
     for row in _rows(folder / "runs.csv", _NAMES):
@@ -132,13 +135,13 @@ def _study(folder: Path, name: str) -> page.Study:
 
 
 def _taken(rows: Sequence[Mapping[str, str]]) -> str:
-    """How long the runs of a study took, one with the other."""
+    """Says how long the runs of a study took in total."""
     minutes = sum(float(row["wall_seconds"]) for row in rows) / 60
-    return f"{len(rows)} runs, which took {minutes:,.1f} minutes of processes that shared a machine"
+    return f"{len(rows)} runs, which took {minutes:,.1f} minutes in total, in processes that shared a machine"
 
 
 def _figures(of: Sequence[Mapping[str, str]]) -> Sequence[str]:
-    """Of a group of runs."""
+    """Formats the estimates over a group of runs as cells of a table."""
     columns = ("final_return", "virtual_seconds", "steps", "cost_demo", "cost_pay_per_use")
     final, seconds, steps, *costs = (estimate([float(row.get(column) or "nan") for row in of]) for column in columns)
     of_costs = (f"{cost.middle:.4g}" for cost in costs)
@@ -146,7 +149,7 @@ def _figures(of: Sequence[Mapping[str, str]]) -> Sequence[str]:
 
 
 def _timeline(out: Path) -> list[Any]:
-    """The first invocations of a run of Stellaris: `[function, container, acquired, started, ended, cold]` each."""
+    """Returns `[function, container, acquired, started, ended, cold]` of a Stellaris run's first invocations."""
     for record in sorted((out / "cells").glob("*/cell.json")):
         with _read(record):
             of_stellaris = record.parent.suffix != ".unfinished" and '"type": "Stellaris"' in record.read_text()
@@ -168,13 +171,13 @@ def _timeline(out: Path) -> list[Any]:
     return [
         [calls.names[function], container, round(acquired, 5), round(started, 5), round(ended, 5), int(cold)]
         for function, container, acquired, started, ended, cold in rows
-        if ended == ended and started == started and ended <= _SECONDS  # what never ended is NaN
+        if ended == ended and started == started and ended <= _SECONDS  # NaN if it never ended
     ][:_INVOCATIONS]
 
 
 @contextmanager
 def _read(path: Path) -> Iterator[Path]:
-    """Ends the command in one line that names a file, if that cannot be read; a link is not followed."""
+    """Raises a UsageError that names the file if the block cannot read it, or if it is a symbolic link."""
     if path.is_symlink():
         raise shell.UsageError(f"{path} is a link, which is not followed: put the file itself there")
     try:
@@ -184,18 +187,18 @@ def _read(path: Path) -> Iterator[Path]:
 
 
 def _lines(path: Path) -> list[list[str]]:
-    """A table's headings, and its rows, each as long as these."""
+    """Reads a table: the headings, and rows of the same length."""
     with _read(path), path.open(newline="") as file:
         lines = list(csv.reader(file))
         if not lines or any(len(line) != len(lines[0]) for line in lines):
-            raise ValueError("it has no headings, or a row of another length")
+            raise ValueError("headings missing, or a row of another length")
         return lines
 
 
 def _rows(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
-    """Of a table that has these columns, at least."""
+    """Reads the rows of a table that has at least these columns."""
     with _read(path):
         headings, *lines = _lines(path)
         if missing := [column for column in columns if column not in headings]:
-            raise ValueError(f"it has no column {missing[0]}")
+            raise ValueError(f"column {missing[0]} missing")
         return [dict(zip(headings, line, strict=True)) for line in lines]

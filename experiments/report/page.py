@@ -1,4 +1,4 @@
-"""The report's page: `page.html` with its pictures, `style.css` and `timeline.js` within itself."""
+"""The report's page: `page.html` with pictures, `style.css` and `timeline.js` embedded."""
 
 import base64
 import html
@@ -9,16 +9,16 @@ from typing import Any, NamedTuple
 
 
 class Study(NamedTuple):
-    """What the page shows of a study."""
+    """A study's section of the page."""
 
     name: str
     of: str  #: paper and figure.
     description: str
     command: str
     pictures: Sequence[Path]
-    table: Sequence[Sequence[str]]  #: what it prints, the headings first.
-    rows: Sequence[Sequence[str]]  #: a row for each of its variants.
-    taken: str  #: how long its runs took.
+    table: Sequence[Sequence[str]]  #: its `table.csv`, the headings first.
+    rows: Sequence[Sequence[str]]  #: one row per variant.
+    taken: str  #: total time of its runs, in words.
 
 
 _CLAIMS = ("claim", "paper", "paper's value", "ours", "seeds", "reproduced?", "command")
@@ -35,14 +35,14 @@ def document(
     assumptions: Sequence[Sequence[str]],
     timeline: Sequence[Any],
 ) -> str:
-    """The whole page.
+    """Returns the page as HTML.
 
     Args:
       claims: rows of the table of claims.
-      notes: claims, and why what was measured differs from them.
-      studies: in the order in which they are shown.
-      frameworks: rows of the papers' comparison, the first one its headings.
-      settings: environment, system, where its settings are from, and what they are.
+      notes: pairs of a claim and the reason why our measurement differs.
+      studies: in the order of their sections.
+      frameworks: rows of the paper's comparison, the headings first.
+      settings: rows of environment, system, source of the settings, and settings.
       assumptions: names, values and sources of the testbed's numbers.
       timeline: `[function, container, acquired, started, ended, cold]` of each invocation.
     """
@@ -53,16 +53,16 @@ def document(
         claims=_table(_CLAIMS, claims),
         notes="".join(f"<p><em>{html.escape(claim)}.</em> {html.escape(note)}</p>" for claim, note in notes),
         studies="".join(map(_section, studies)),
-        assumptions=_table(("number", "value", "what it is, and its source"), assumptions),
+        assumptions=_table(("number", "value", "meaning and source"), assumptions),
         frameworks=_table(frameworks[0], frameworks[1:]),
-        settings=_table(("environment", "system", "chosen how", "settings"), settings),
+        settings=_table(("environment", "system", "source", "settings"), settings),
         timeline=json.dumps(timeline, separators=(",", ":")).replace("<", "\\u003c"),
         script=_part("timeline.js"),
     )
 
 
 def _part(name: str) -> str:
-    """A file beside this module."""
+    """Reads a file of this package."""
     return Path(__file__).with_name(name).read_text()
 
 
@@ -78,9 +78,9 @@ def _section(study: Study) -> str:
 
 
 def _picture(path: Path) -> str:
-    """It tells the style how wide it is, so that the text of every picture is shown in one size."""
+    """Returns a figure with its width as a style property, by which the text of all pictures gets the same size."""
     data = path.read_bytes()
-    pixels = int.from_bytes(data[16:20])  # as the header of a PNG has it
+    pixels = int.from_bytes(data[16:20])  # the width in a PNG's header
     name = html.escape(path.stem.replace("_", " "))
     image = (
         f'<img alt="{name}" style="--pixels:{pixels}px" src="data:image/png;base64,{base64.b64encode(data).decode()}">'
@@ -95,7 +95,7 @@ def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _cells(headings: Sequence[str], row: Sequence[str]) -> str:
-    """Each carries its heading, which the style shows where there is no room for a row of headings."""
+    """Returns cells that carry their headings, which the style shows on a screen too narrow for a row of headings."""
     return "".join(
         f'<td data-name="{html.escape(heading)}">{html.escape(text)}</td>'
         for heading, text in zip(headings, row, strict=True)

@@ -1,4 +1,4 @@
-// Functions over time, on a canvas: a lane for each container, below the name of its function.
+// Draws functions over time on a canvas: one lane per container, below the name of its function.
 (() => {
   const chart = document.getElementById('chart'), canvas = chart.querySelector('canvas');
   const pointed = document.getElementById('pointed'), shown = document.getElementById('shown');
@@ -27,7 +27,7 @@
   }
   canvas.style.height = height + AXIS + 'px';
 
-  // ---- what is shown: from when until when, and which invocation is read ----------------------------------------
+  // ---- the visible interval, and the selected invocation --------------------------------------------------------
   const end = Math.max(...calls.map(call => call.ended), .001);
   let from = 0, until = Math.min(end, 5), chosen = null, held = null;
   const x = time => (time - from) / (until - from) * canvas.clientWidth;

@@ -1,1 +1,1 @@
-"""Deterministic simulation testing: random systems on faulty platforms, and what must always hold."""
+"""Deterministic simulation testing: checks invariants of random systems on faulty platforms."""

@@ -2,8 +2,8 @@
 
 import sys
 
-from experiments import shell
 from experiments.__main__ import main
+from experiments.toolkit import shell
 
 if __name__ == "__main__":
     shell.start(lambda: main(["simtest", *sys.argv[1:]]))

@@ -1,4 +1,4 @@
-"""`simtest`: random systems on random platforms, with what must always hold looked at."""
+"""`simtest`: runs random systems on random platforms and checks the invariants."""
 
 import argparse
 import time
@@ -9,27 +9,27 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from experiments import options, shell
 from experiments.simtest.runs import run
+from experiments.toolkit import options, shell
 
 #: Seconds of real time between two lines of progress.
 _PROGRESS_EVERY = 5.0
 
 
 DESCRIPTION = (
-    "deterministic simulation testing: random systems, delays and faults on a tiny problem, with the invariants looked "
-    "at after every event"
+    "deterministic simulation testing: random systems, delays and faults on a tiny problem, with the invariants "
+    "checked after every event"
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command line's options."""
-    parser.add_argument("--seeds", type=options.whole(1), default=200, help="how many seeds to run")
-    parser.add_argument("--first-seed", type=options.whole(0), default=0, help="the first of them")
+    """Adds the options."""
+    parser.add_argument("--seeds", type=options.whole(1), default=200, help="number of seeds")
+    parser.add_argument("--first-seed", type=options.whole(0), default=0, help="the first seed")
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Runs the seeds, one after the other; each that fails is printed with the command that replays it."""
+    """Runs the seeds in turn, and prints each failure with the command that replays it."""
     seeds = options.seeds("--first-seed", arguments.first_seed, arguments.seeds)
     console = Console(highlight=False, soft_wrap=True)
     console.width = max(console.width, 100)

@@ -1,28 +1,27 @@
-"""What must hold after every event of a run, told from its trace by a model of its own."""
+"""Invariants of a run, checked after every event by an independent model that reads the trace."""
 
 import math
 from collections import defaultdict
 from typing import Any
 
 from experiments.simtest.scenarios import NOTICED_WITHIN, PRICES, RETRIED_WITHIN, Scenario
-from stellaris.aggregation import StalenessAware
 from stellaris.runtime import Bill, FunctionSpec, PriceSheet, Rate, SimulatedPlatform
 from stellaris.runtime.endings import ENDINGS
-from stellaris.runtime.trace import Trace
+from stellaris.runtime.trace.trace import Trace
 from stellaris.systems import CentralInference, Stellaris
 
-#: What becomes of steps that were sampled.
+#: Events that account for sampled steps.
 _FATES = ("learned", "waiting", "reset", "discarded", "lost_steps")
-#: After these the same piece of work is to be tried again.
+#: Endings after which the same piece of work must be retried.
 _TO_RETRY = ("timed_out", "crashed", "throttled", "lost")
 
 
 class ViolationError(AssertionError):
-    """Something that must always hold did not."""
+    """An invariant does not hold."""
 
 
 class Call:
-    """What is known of an invocation."""
+    """The model's state of an invocation."""
 
     __slots__ = ("acquired", "container", "ended", "ending", "function", "key", "started", "submitted", "version")
 
@@ -39,7 +38,7 @@ class Call:
 
 
 class Box:
-    """What is known of a container."""
+    """The model's state of a container."""
 
     __slots__ = ("busy_with", "created", "ended", "function", "idle_since", "ready", "slot")
 
@@ -54,10 +53,10 @@ class Box:
 
 
 class Checker:
-    """Follows a run event by event; `ViolationError` says which invariant broke, when, and by what.
+    """Follows a run event by event, and raises a `ViolationError` that names the broken invariant and the instant.
 
     Args:
-      scenario: what was to be run.
+      scenario: of the run.
     """
 
     def __init__(self, scenario: Scenario) -> None:
@@ -66,21 +65,21 @@ class Checker:
         self.boxes: dict[int, Box] = {}
         self.live: dict[str, set[int]] = defaultdict(set)
         self.busy: dict[str, int] = defaultdict(int)
-        self.dying: list[int] = []  # containers that must not survive the instant
+        self.dying: list[int] = []  # containers that must end at this instant
         self.open_learners = 0
         self.version = -1
         self.now = 0.0
         self.pushed: dict[int, int] = {}  # keys of queued gradients, by invocation
         self.applied: set[int] = set()  # keys
-        self.group: list[tuple[int, float]] = []  # of the update under way: invocations and staleness
+        self.group: list[tuple[int, float]] = []  # invocations and staleness of the current update's gradients
         self.delivered: set[int] = set()  # keys of fragments
-        self.came_again: set[int] = set()  # keys of what was delivered twice
-        self.taken = 0  # fragments, to be learned from
+        self.came_again: set[int] = set()  # keys of work that was delivered twice
+        self.taken = 0  # fragments taken into batches
         self.rounds = 0
         self._seen = 0  # rows of the trace
 
     def __call__(self, platform: SimulatedPlatform) -> None:
-        """Looks at what has happened since it was last called."""
+        """Checks the events since the last call, and the state after them."""
         trace = platform.trace
         for time, event, function, invocation, container, value in trace.rows(self._seen):
             self._require(time >= self.now, f"time went back to {time}")
@@ -168,7 +167,7 @@ class Checker:
         elif event == "age:oldest":
             self._require(value >= 0, f"a fragment's age is {value}")
             self.taken += 1
-            self.rounds = self.taken // 2  # fragments make a batch
+            self.rounds = self.taken // 2  # a batch has two fragments
         elif event == "redelivered":
             self.came_again.add(self.calls[invocation].key)
         elif event == "pushed":
@@ -194,26 +193,27 @@ class Checker:
 
     @property
     def _drop_from(self) -> float:
-        """The staleness from which on the system's gradients are dropped."""
+        """The least staleness at which the system drops gradients."""
         aggregator = getattr(self.scenario.system, "aggregator", None)
         return getattr(aggregator, "drop_from", None) or math.inf
 
     @property
     def _queues(self) -> bool:
-        """Whether the system's gradients are queued: those of the synchronous one are not."""
+        """Whether the system queues gradients."""
         return isinstance(self.scenario.system, Stellaris)
 
     def _close_group(self) -> None:
-        """A group is applied only if it is fresh enough, or full, or nothing more can come."""
-        aggregator, staleness = getattr(self.scenario.system, "aggregator", None), [value for _, value in self.group]
-        if isinstance(aggregator, StalenessAware):
+        """Checks that the group was fresh enough, or full, or that no running learner could add to it."""
+        aggregator: Any = getattr(self.scenario.system, "aggregator", None)
+        staleness = [value for _, value in self.group]
+        if hasattr(aggregator, "max_staleness"):  # only `staleness_aware` has one
             beta = aggregator.max_staleness * aggregator.decay**self.rounds
             fresh = sum(staleness) / len(staleness) <= beta + 1e-6
-            allowed = fresh or len(staleness) >= aggregator.full or self.open_learners == 0
+            allowed = fresh or len(staleness) >= aggregator.group_size or self.open_learners == 0
             self._require(
                 allowed,
                 f"a group of staleness {staleness} was applied in round {self.rounds}: the threshold is {beta:.3g}, "
-                f"{aggregator.full} gradients are a full group, and {self.open_learners} learners run",
+                f"{aggregator.group_size} gradients are a full group, and {self.open_learners} learners run",
             )
             self._require(not self.pushed, f"the queue was left with {len(self.pushed)} gradients")
         self.group = []
@@ -246,7 +246,7 @@ class Checker:
     # ---- the end ------------------------------------------------------------------------------------------------
 
     def finish(self, trace: Trace, bills: dict[str, Bill], history: Any) -> None:
-        """Looks at what the closed platform leaves."""
+        """Checks the final trace, bills and history after the platform was closed."""
         for number, call in self.calls.items():
             self._require(call.ending != "", f"invocation {number} never ended")
         self._require(not any(self.live.values()), "containers outlived the platform")
@@ -262,18 +262,18 @@ class Checker:
         queued_or_applied = {*self.applied, *self.pushed.values()}
         for number, call in self.calls.items():
             if not self._queues:
-                queued_or_applied = {call.key}  # not one gradient an invocation
+                queued_or_applied = {call.key}  # an invocation has several gradients: this check does not apply
             if isinstance(self.scenario.system, CentralInference):
-                self.delivered.add(call.key)  # nor one fragment
+                self.delivered.add(call.key)  # an invocation is a step, not a fragment: nor does this one
             there = {"actor": self.delivered, "learner": queued_or_applied}.get(call.function)
             if call.ending == "completed" and there is not None:
-                self._require(call.key in there, f"what {call.function} {number} computed was lost")
+                self._require(call.key in there, f"the result of {call.function} {number} was lost")
         self._retried()
         for prices in PRICES:
             self._bill(bills[prices.name], prices)
 
     def _retried(self) -> None:
-        """Work that was killed, refused or lost is tried again until it is done or time is up."""
+        """Checks that work that was killed, rejected or lost is retried until it is done or the run ends."""
         attempts: dict[int, list[Call]] = defaultdict(list)
         for call in self.calls.values():
             attempts[call.key].append(call)
@@ -287,7 +287,7 @@ class Checker:
             self._require(waits or key in self.came_again, f"{last.function} {key} was given up on")
 
     def _bill(self, bill: Bill, prices: PriceSheet) -> None:
-        """The bill is the sum of its parts, and what a walk over invocations and containers gives."""
+        """Checks that the bill is the sum of its parts, and equals that of a walk over invocations and containers."""
         self._require(math.isclose(bill.total, math.fsum(bill.parts.values()), rel_tol=1e-9), "bill and parts differ")
         for name, rate in prices.functions.items():
             spec = self.scenario.functions[name]

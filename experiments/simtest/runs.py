@@ -1,4 +1,4 @@
-"""One seed, run and looked at."""
+"""Runs the scenario of one seed and checks its invariants."""
 
 from collections import Counter
 
@@ -9,13 +9,13 @@ from stellaris.systems.record import AGE, LAG, METRIC
 
 
 def run(seed: int) -> Counter[str]:
-    """Runs a seed's scenario with its invariants looked at after every event.
+    """Runs a seed's scenario and checks the invariants after every event.
 
     Args:
-      seed: of everything.
+      seed: decides everything: the scenario, its delays and faults, and the training.
 
     Returns:
-      How often each event of the platform happened.
+      The number of times that each event of the platform happened.
 
     Raises:
       ViolationError: if an invariant broke.
@@ -30,5 +30,5 @@ def run(seed: int) -> Counter[str]:
     return Counter(event for event in events if event not in _LEARNING and not event.startswith((METRIC, LAG, AGE)))
 
 
-#: What systems write into the trace besides.
+#: Events that systems write into the trace; the rest are the platform's.
 _LEARNING = {"episode_length", "learned", "reset", "round", "sampled", "stored", "waiting", "queued"}

@@ -1,4 +1,4 @@
-"""A seed's scenario: a system, a deployment and its faults, on a problem that is learned in a fraction of a second."""
+"""Random scenarios: a system, a deployment and its faults, on a problem that is learned in a fraction of a second."""
 
 import math
 from dataclasses import dataclass, replace
@@ -36,8 +36,8 @@ from stellaris.systems import (
     AsynchronousActors,
     Budget,
     CentralInference,
+    CircularReplay,
     DataParallel,
-    Impact,
     StalenessControl,
     Stellaris,
     Synchronous,
@@ -48,7 +48,7 @@ from stellaris.systems import (
 WORKLOAD = Workload("CartPole-v1", policy=ActorCritic(hidden=(8,)), actors=2, fragment=16)
 ALGORITHM = PPO(learning_rate=1e-2, epochs=2, minibatch_size=8)
 TARGETED = IMPACT(learning_rate=1e-2, epochs=2, minibatch_size=8)
-#: What a workload says of its actors.
+#: Settings of a workload's actors to choose from, the default twice as often as the others.
 WAYS_OF_ACTING: tuple[dict[str, Any], ...] = ({}, {}, {"refresh": 4}, {"restart": True})
 #: Gradients that a whole round of the synchronous system computes in one invocation.
 _GRADIENTS_A_ROUND = 2 * 4
@@ -65,7 +65,7 @@ PRICES = (
     ),
 )
 
-#: How long a lost message goes unnoticed, and a retry waits, at most: what is not retried by then never is.
+#: Most seconds until a lost message is noticed, and until a retry: work not retried by then has been given up.
 NOTICED_WITHIN, RETRIED_WITHIN = 2.0, 1.0
 
 
@@ -81,12 +81,12 @@ class Scenario:
     budget: Budget
 
     def platform(self, **more: Any) -> SimulatedPlatform:
-        """A fresh one."""
+        """Returns a fresh platform; `more` are further options."""
         return SimulatedPlatform(self.functions, seed=self.seed, threads=1, **self.options, **more)
 
 
 def _aggregators(learners: int) -> list[Aggregator]:
-    """Few, so that each queue is compiled once."""
+    """Returns the aggregators to choose from; they are few because each queue is compiled once."""
     aggregators: list[Aggregator] = [
         staleness_aware(learners, decay=0.5, max_staleness=1.0),
         staleness_aware(learners, decay=0.9, max_staleness=0.0),
@@ -105,15 +105,13 @@ AGGREGATORS = {learners: _aggregators(learners) for learners in (1, 3)}
 
 
 def scenario(seed: int) -> Scenario:
-    """The scenario of a seed.
+    """Returns the scenario of a seed: a random system on a random, faulty platform.
+
+    Functions may queue, start cold, be provisioned, limited, reserved, rejected, placed on nodes or killed; they may
+    crash, straggle and lose messages; and the store may be slow or refuse requests.
 
     Args:
-      seed: any number from 0.
-
-    Returns:
-      A random system, of those that there are; on a platform on which, each at times, functions queue, start cold, are
-      provisioned, limited, reserved, rejected, placed on nodes, killed, crash, straggle and lose messages, and the
-      store is slow or refuses.
+      seed: at least 0.
     """
     rng = np.random.default_rng([seed, 4])
     learners = int(rng.choice([1, 2, 3]))
@@ -123,7 +121,7 @@ def scenario(seed: int) -> Scenario:
     own_containers = central or workload.refresh is not None
     nodes = _nodes(rng, learners) if rng.random() < 0.4 and not own_containers else ()
     functions = _functions(rng, system, learners, own_containers=own_containers)
-    if nodes:  # there is room for one of each
+    if nodes:  # they have room for one container of each function
         functions = {name: replace(spec, provisioned=min(spec.provisioned, 1)) for name, spec in functions.items()}
     reserved = sum(spec.reserved_concurrency or 0 for spec in functions.values())
     shares = any(spec.reserved_concurrency is None for spec in functions.values())
@@ -136,14 +134,14 @@ def scenario(seed: int) -> Scenario:
         "keep_versions": int(rng.integers(1, 4)),
     }
     seconds = float(rng.uniform(5.0, 90.0))
-    # A fragment that is lost again and again counts no steps.
+    # With central inference, lost fragments may add no steps for ever: a limit of time ends such a run.
     budget = Budget(steps=int(rng.integers(1, 160)), seconds=seconds if central or rng.random() < 0.5 else math.inf)
     return Scenario(seed, system, workload, functions, options, budget)
 
 
 def _system(rng: np.random.Generator, learners: int) -> System:
-    """Any of the architectures, Stellaris most often: it has the most parts."""
-    queues = 3 if learners == 2 else learners  # few, so that each is compiled once
+    """Returns any of the architectures, most often Stellaris, which has the most parts."""
+    queues = 3 if learners == 2 else learners  # two sizes only, as each queue is compiled once
     aggregators = AGGREGATORS[queues]
     aggregator = aggregators[rng.integers(len(aggregators))]
     rho = float(rng.choice([1.0, math.inf]))
@@ -151,7 +149,7 @@ def _system(rng: np.random.Generator, learners: int) -> System:
         Stellaris(ALGORITHM, learners=queues, aggregator=aggregator, rho=rho, control=_control(rng)),
         Synchronous(ALGORITHM),
         AsynchronousActors(ALGORITHM, control=_control(rng)),
-        Impact(TARGETED, buffer=2, passes=2, control=_control(rng)),
+        CircularReplay(TARGETED, buffer=2, passes=2, control=_control(rng)),
         DataParallel(ALGORITHM, learners=min(learners, 2)),
         CentralInference(ALGORITHM),
     )
@@ -161,11 +159,12 @@ def _system(rng: np.random.Generator, learners: int) -> System:
 def _functions(
     rng: np.random.Generator, system: System, learners: int, *, own_containers: bool
 ) -> dict[str, FunctionSpec]:
-    """The functions of a system, by name: seconds of an invocation, its units of work, how many at once, resources."""
+    """Returns the functions of a system by name."""
     one_gradient = isinstance(system, Stellaris | DataParallel)
     gradients = 1 if one_gradient else _GRADIENTS_A_ROUND
     steps = 1 if isinstance(system, CentralInference) else WORKLOAD.fragment
     small = Resources(memory=1.0, vcpus=0.5)
+    # Seconds of an invocation, its units of work, most concurrent invocations, resources.
     kinds = {
         "actor": (steps / WORKLOAD.fragment, steps, WORKLOAD.actors, Resources(memory=1.0, vcpus=1.0)),
         "learner": (0.3 * gradients, gradients, learners, Resources(memory=2.0, vcpus=1.0, gpu_slots=1)),
@@ -173,19 +172,19 @@ def _functions(
         "inference": (0.02, 1, 1, small),
         "all_reduce": (0.05, 1000, 1, small),  # its work is in bytes
     }
-    # PRICES know the first three, whoever needs them.
+    # PRICES have rates for the first three, so every deployment has them.
     names = dict.fromkeys(("actor", "learner", "parameter", *system.functions))
     functions = {name: _function(rng, *kinds[name]) for name in names}
     if own_containers:
         functions["actor"] = replace(functions["actor"], max_concurrency=None, reserved_concurrency=None)
     if isinstance(system, CentralInference):
-        # Else environments are always lost before a fragment is whole.
+        # Otherwise a container's environments would always be lost before a fragment is complete.
         functions["actor"] = replace(functions["actor"], keep_alive=math.inf, timeout=None)
     return functions
 
 
 def _control(rng: np.random.Generator) -> StalenessControl:
-    """How stale data may be: in step, ahead by some batches, thrown away, or anything."""
+    """Returns a staleness control: in step, up to some batches ahead, with discarding, or with a window."""
     controls = (
         StalenessControl(pace=0),
         StalenessControl(pace=1),
@@ -196,7 +195,7 @@ def _control(rng: np.random.Generator) -> StalenessControl:
 
 
 def _delay(rng: np.random.Generator, mean: float) -> Delay:
-    """A delay of any family, zero included."""
+    """Returns a delay of a random family, or zero."""
     kinds: tuple[Delay, ...] = (
         Constant(0.0),
         Constant(mean),
@@ -210,7 +209,7 @@ def _delay(rng: np.random.Generator, mean: float) -> Delay:
 
 
 def _function(rng: np.random.Generator, mean: float, work: int, limit: int, resources: Resources) -> FunctionSpec:
-    """A deployment; `mean` is an invocation's duration, `limit` how many there are at once at most."""
+    """Returns a random deployment; `mean` is an invocation's duration, `limit` bounds its concurrency."""
     most = int(rng.integers(1, limit + 1)) if rng.random() < 0.8 else None
     return FunctionSpec(
         compute=Mixture((_delay(rng, mean / work), Exponential(mean / work)), (0.5, 0.5)),
@@ -226,7 +225,7 @@ def _function(rng: np.random.Generator, mean: float, work: int, limit: int, reso
         queueing=_delay(rng, mean / 10),
         transfer=Transfer(_delay(rng, mean / 20), 1e5) if rng.random() < 0.5 else None,
         resources=resources,
-        # Rejections come as fast as the waits between them let them: with few attempts a busy function is given up on.
+        # A busy function rejects as often as it is retried, so a small limit would give up on it.
         retry=Retry(limit=1000, first=0.05, factor=2.0, maximum=RETRIED_WITHIN, jitter=float(rng.choice([0.0, 1.0]))),
     )
 
@@ -261,7 +260,7 @@ def _store_faults(rng: np.random.Generator) -> StoreFaults:
 
 
 def _nodes(rng: np.random.Generator, learners: int) -> tuple[Node, ...]:
-    """Room for one container of each function at least, and perhaps not for all of them at once."""
+    """Returns nodes with room for one container of each function, but not always for all containers at once."""
     cpu = Node("cpu", memory=float(rng.integers(4, 8)), vcpus=float(rng.integers(4, 8)))
     gpu = Node(
         "gpu",

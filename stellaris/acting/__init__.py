@@ -1,7 +1,7 @@
-"""The acting side: environments, policies and their networks, normalisation, and an actor's work."""
+"""Acting: environments, policies and their networks, normalisation of observations, and rollouts."""
 
 from stellaris.acting.envs import Vectorised as Vectorised
-from stellaris.acting.envs import configured as configured
+from stellaris.acting.envs import configure as configure
 from stellaris.acting.policies import ActorCritic as ActorCritic
 from stellaris.acting.policies import Network as Network
 from stellaris.acting.policies import Pixels as Pixels

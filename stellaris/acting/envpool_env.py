@@ -1,12 +1,12 @@
-"""EnvPool's environments as a vector environment."""
+"""A vector environment of EnvPool's environments."""
 
 import threading
 import warnings
 from typing import Any
 
+from stellaris._core.extras import needs
 from stellaris.acting.spaces import spec_of, translation
 from stellaris.acting.vector import Step, checked_slots
-from stellaris.extras import needs
 from stellaris.types import NDArray, Tree
 
 
@@ -17,12 +17,12 @@ class EnvPoolEnv:
       name: one of `envpool.list_all_envs()`.
       slots: number of environments.
       seed: of slot 0; slot `i` is seeded with `seed + i`.
-      threads: that step them. Results do not depend on them.
-      **options: of EnvPool's, such as `stack_num=3`.
+      threads: that step them. Results do not depend on their number.
+      **options: for EnvPool, such as `stack_num=3`.
 
     Raises:
       ModuleNotFoundError: without EnvPool.
-      ValueError: if a space is not supported, or EnvPool does not know an option; names them.
+      ValueError: if a space is not supported or EnvPool does not know an option; names the space or the options.
     """
 
     def __init__(self, name: str, *, slots: int, seed: int = 0, threads: int = 1, **options: Any) -> None:
@@ -30,7 +30,7 @@ class EnvPoolEnv:
             import envpool
 
         with warnings.catch_warnings():
-            # Gymnasium remarks on the float32 bounds of every space that EnvPool declares.
+            # Gymnasium warns about the float32 bounds of every space that EnvPool declares.
             warnings.filterwarnings("ignore", message=".*precision lowered by casting.*")
             try:
                 self._pool: Any = envpool.make_gymnasium(
@@ -40,18 +40,18 @@ class EnvPoolEnv:
                 raise ValueError(f"{name}: EnvPool does not take the options {options} ({error})") from error
             self.spec = spec_of(name, self._pool.observation_space, self._pool.action_space)
         self._own_actions = translation(self.spec, self._pool.action_space.dtype)
-        # EnvPool is not reentrant: what one caller sends another could receive.
+        # EnvPool is not reentrant: without the lock, one caller could receive the results of another.
         self._lock = threading.Lock()
         self._slots = slots
 
     def reset(self, slots: NDArray) -> Tree:
-        """Starts new episodes in `[n]` slots; returns observations `[n, *obs]`."""
+        """Starts new episodes in `[n]` slots; see `VectorEnv.reset`."""
         slots = checked_slots(slots, self._slots, self.spec)
         with self._lock:
             return self._pool.reset(slots)[0]
 
     def step(self, slots: NDArray, action: NDArray) -> Step:
-        """Steps `[n]` slots with `[n]` discrete actions or `[n, actions]` continuous ones."""
+        """Steps `[n]` slots; see `VectorEnv.step`."""
         slots = checked_slots(slots, self._slots, self.spec)
         action = self._own_actions(action)
         with self._lock:
@@ -61,4 +61,4 @@ class EnvPoolEnv:
     def close(self) -> None:
         """Ends the environments and the threads that step them. Closing twice does nothing."""
         self._slots = 0
-        self._pool = None  # its threads end with the last call that still holds it
+        self._pool = None  # EnvPool stops its threads when the last running call releases the pool

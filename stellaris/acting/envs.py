@@ -1,4 +1,4 @@
-"""Environments by name, by what makes one, or a user's own vector environment: all behind one contract."""
+"""Environments from a name, a factory or a user's own vector environment, behind one protocol."""
 
 import functools
 import inspect
@@ -6,21 +6,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from stellaris import checks
+from stellaris._core import checks
+from stellaris._core.extras import install, needs
 from stellaris.acting.envpool_env import EnvPoolEnv as EnvPoolEnv
 from stellaris.acting.gymnasium_env import GymnasiumEnv as GymnasiumEnv
 from stellaris.acting.vector import EnvSpec as EnvSpec
 from stellaris.acting.vector import Step as Step
 from stellaris.acting.vector import VectorEnv as VectorEnv
-from stellaris.extras import install, needs
 
 
 @dataclass(frozen=True)
 class Vectorised:
-    """A vector environment of one's own.
+    """A user's own vector environment.
 
     Args:
-      make: `(slots, seed) -> VectorEnv`, with so many slots. Slot `i` is to be seeded with `seed + i`.
+      make: `(slots, seed) -> VectorEnv` with `slots` slots. It should seed slot `i` with `seed + i`.
 
     Example:
       >>> def two_armed(slots, seed):
@@ -31,10 +31,10 @@ class Vectorised:
     make: Callable[[int, int], Any]
 
     def __call__(self, slots: int, seed: int) -> VectorEnv:
-        """The environment with so many slots.
+        """Makes the environment with `slots` slots.
 
         Raises:
-          TypeError: if what is made is not a `VectorEnv`.
+          TypeError: if `make` returns something other than a `VectorEnv`.
         """
         env = self.make(slots, seed)
         lacks = [part for part in ("spec", "reset", "step", "close") if not hasattr(env, part)]
@@ -47,57 +47,58 @@ class Vectorised:
 
 @dataclass(frozen=True)
 class Configured:
-    """An environment of EnvPool's with options of its own; `configured` makes it."""
+    """An EnvPool environment with options; made by `configure`."""
 
     name: str
     options: tuple[tuple[str, Any], ...]
 
 
-def configured(name: str, **options: Any) -> Configured:
-    """An environment of EnvPool's with other options than its defaults.
+def configure(name: str, **options: Any) -> Configured:
+    """Names an EnvPool environment with options other than its defaults.
 
     Args:
       name: one of `envpool.list_all_envs()`.
-      **options: as `envpool.make` takes them. Of Atari's, `stack_num` frames make an observation (4 by default);
-        `repeat_action_probability` is that of sticky actions (0); `episodic_life` ends an episode with every life
-        (False); `reward_clip` leaves only the sign of a reward (False).
+      **options: as `envpool.make` takes them. For Atari: `stack_num`, frames per observation (default 4);
+        `repeat_action_probability`, the probability of sticky actions (0); `episodic_life`, whether losing a life ends
+        the episode (False); `reward_clip`, whether rewards are replaced by their sign (False).
 
     Example:
-      >>> configured("Pong-v5", stack_num=3, reward_clip=True)
+      >>> configure("Pong-v5", stack_num=3, reward_clip=True)
       Configured(name='Pong-v5', options=(('reward_clip', True), ('stack_num', 3)))
     """
     return Configured(name, tuple(sorted(options.items())))
 
 
-#: A name; one of EnvPool's with options; what makes one `gymnasium.Env`, called without arguments; or a vector
-#: environment of one's own.
+#: A name; an EnvPool environment with options; a callable without arguments that makes one `gymnasium.Env`; or a user's
+#: own vector environment.
 Environment: TypeAlias = str | Configured | Callable[[], Any] | Vectorised
 
 
 def make(environment: Environment, *, slots: int, seed: int = 0, threads: int = 1) -> VectorEnv:
-    """A vector environment.
+    """Makes a vector environment.
 
-    A name is EnvPool's where it has one, and Gymnasium's otherwise; what was registered with Gymnasium and is not
-    Gymnasium's own, by the module of its entry point, comes before EnvPool's of the same name. Without EnvPool all
-    names are Gymnasium's: the same environments, slower, and with other episodes from the same seed.
+    A name refers to EnvPool's environment if EnvPool has one, otherwise to Gymnasium's. A user's own registration with
+    Gymnasium (an entry point in a module outside Gymnasium) takes precedence over an EnvPool environment of the same
+    name. Without EnvPool all names refer to Gymnasium: the same environments, but slower, and the same seed gives
+    different episodes.
 
     Args:
-      environment: a name such as `"Hopper-v4"`, or `"module:Name-v0"` for one that importing a module registers; one of
-        EnvPool's with options, from `configured`; a class, function or `functools.partial` that makes one
-        `gymnasium.Env`; or `Vectorised`.
+      environment: a name such as `"Hopper-v4"`, or `"module:Name-v0"` for one that a module registers when it is
+        imported; an EnvPool environment with options, from `configure`; a class, function or `functools.partial` that
+        makes one `gymnasium.Env`; or `Vectorised`.
       slots: number of environments, at least 1.
       seed: of slot 0; slot `i` is seeded with `seed + i`.
-      threads: that step EnvPool's environments. Results do not depend on them.
+      threads: that step EnvPool's environments. Results do not depend on their number.
 
     Returns:
-      The environment; its slots must be reset before they are stepped.
+      The environment; reset its slots before stepping them.
 
     Raises:
-      ModuleNotFoundError: without Gymnasium, or without EnvPool for what `configured` gives; names the extra.
-      TypeError: if the environment is neither a name nor something to call, what it makes is no environment, or a
-        number is not whole.
-      ValueError: if neither library knows the name, what it needs is not installed, its observations are not arrays of
-        numbers, its actions are neither discrete nor a box of floats, or a number is out of its range.
+      ModuleNotFoundError: without Gymnasium, or without EnvPool for an environment of `configure`; names the extra.
+      TypeError: if `environment` is neither a name nor callable, the object made is not an environment, or a number is
+        not whole.
+      ValueError: if neither library knows the name, a dependency of the environment is not installed, its observations
+        are not arrays of numbers, its actions are neither discrete nor a box of floats, or a number is out of range.
 
     Example:
       >>> import numpy as np
@@ -122,26 +123,26 @@ def make(environment: Environment, *, slots: int, seed: int = 0, threads: int = 
 
 
 def check(environment: Any) -> None:
-    """Raises unless `make` takes this for an environment.
+    """Raises unless `make` accepts `environment`.
 
     Raises:
-      TypeError: if it is neither a name nor something that can be called without arguments, nor `Vectorised`.
+      TypeError: if it is not a name, a result of `configure`, a `Vectorised`, or a callable without arguments.
     """
     if isinstance(environment, str | Configured | Vectorised):
         return
     if not callable(environment):
         one = ", which is a single environment" if hasattr(environment, "step") else ""
         raise TypeError(
-            f"environment={environment!r}{one}: expected a name, what makes one environment (a class, a function, a "
-            "functools.partial), or envs.Vectorised"
+            f"environment={environment!r}{one}: expected a name, a callable that makes one environment (a class, "
+            "a function, a functools.partial), or envs.Vectorised"
         )
     try:
         inspect.signature(environment).bind()
     except ValueError:
-        return  # written in C: what it takes is unknown
+        return  # a C function without a signature: its arguments are unknown
     except TypeError as error:
         raise TypeError(
-            f"environment={environment!r} cannot be called without arguments ({error}): give them by functools.partial"
+            f"environment={environment!r} cannot be called without arguments ({error}): bind them by functools.partial"
         ) from None
 
 
@@ -167,7 +168,7 @@ def _named(name: str, *, slots: int, seed: int, threads: int) -> VectorEnv:
 
 
 def _pools() -> list[str]:
-    """Names of EnvPool's environments; none where it is not installed."""
+    """Names of EnvPool's environments; empty if it is not installed."""
     try:
         import envpool
     except ModuleNotFoundError as error:
@@ -178,7 +179,7 @@ def _pools() -> list[str]:
 
 
 def _is_own(registered: Any) -> bool:
-    """Whether an entry of Gymnasium's registry is not one that Gymnasium itself makes."""
+    """Whether an entry of Gymnasium's registry is a user's own: its entry point lies outside Gymnasium."""
     if registered is None:
         return False
     entry = registered.entry_point

@@ -1,34 +1,34 @@
-"""Evaluation: how good one version of a policy is, on environments of its own."""
+"""Evaluation of one policy version, on separate environments."""
 
 import jax
 import numpy as np
 
-from stellaris import checks
+from stellaris._core import checks
 from stellaris.acting import envs
 from stellaris.acting.envs import Environment
 from stellaris.acting.policies import Policy, PolicyVersion
 from stellaris.acting.rollout import Actors, Episode, start
 from stellaris.types import Versioned
 
-#: Steps between two looks at whether every episode has ended.
+#: Steps between two checks of whether every episode has ended.
 _STEPS = 64
-#: Steps after which an episode that has not ended is taken as it is: Atari's usual limit, half an hour of play.
+#: Steps after which an episode is cut off: Atari's usual limit, half an hour of play.
 _MOST_STEPS = 27_000
 
 
 def evaluate(
     policy: Policy, version: PolicyVersion, environment: Environment, *, episodes: int = 10, seed: int, threads: int = 1
 ) -> tuple[Episode, ...]:
-    """Plays whole episodes with one version, whose actions are sampled as in training.
+    """Plays whole episodes with one policy version, sampling actions as in training.
 
-    Each episode has an environment of its own, of which only the first episode counts: so short episodes do not count
-    more often than long ones.
+    Each episode has a separate environment, and only its first episode counts. Otherwise short episodes would be
+    over-represented.
 
     Args:
-      policy: whose version.
-      version: parameters and normaliser, which do not change.
-      environment: as a `Workload` has it; it is made anew, with seeds that follow from `seed`.
-      episodes: how many.
+      policy: of the version.
+      version: parameters and normaliser, which stay fixed.
+      environment: as in `Workload`; new environments are made with seeds derived from `seed`.
+      episodes: the number of episodes.
       seed: of environments and actions.
       threads: that step the environments.
 
@@ -36,7 +36,7 @@ def evaluate(
       The episodes' returns and lengths.
 
     Raises:
-      ValueError: if `episodes` is below 1, or the seed out of its range.
+      ValueError: if `episodes` is below 1, or `seed` is out of range.
 
     Example:
       >>> from stellaris.acting import ActorCritic
@@ -57,12 +57,12 @@ def evaluate(
         played: dict[int, Episode] = {}
         key = jax.random.key(seed)
         for steps in range(_STEPS, _MOST_STEPS + _STEPS, _STEPS):
-            going_on = [slot for slot in range(episodes) if slot not in played]
-            keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.fold_in(key, steps), np.array(going_on))
+            running = [slot for slot in range(episodes) if slot not in played]
+            keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.fold_in(key, steps), np.array(running))
             fragments, after = actors.rollout(
-                [Versioned(0, version)] * len(going_on), going_on, [states[slot] for slot in going_on], keys
+                [Versioned(0, version)] * len(running), running, [states[slot] for slot in running], keys
             )
-            for slot, fragment, state in zip(going_on, fragments, after, strict=True):
+            for slot, fragment, state in zip(running, fragments, after, strict=True):
                 states[slot] = state
                 if fragment.episodes:
                     played[slot] = fragment.episodes[0]

@@ -1,4 +1,4 @@
-"""Gymnasium's environments, and a user's own, as a vector environment."""
+"""A vector environment of single Gymnasium environments, registered or a user's own."""
 
 import math
 import threading
@@ -14,12 +14,12 @@ from stellaris.acting.spaces import arranged, spec_of, translation
 from stellaris.acting.vector import Step, checked_slots, kind_of
 from stellaris.types import NDArray, Tree
 
-#: Seconds that `close` waits for a call that is under way; a body that hangs would be waited for without end.
+#: Seconds that `close` waits for a running call, so that a hanging environment does not block it for ever.
 _PATIENCE = 1.0
 
 
 class GymnasiumEnv:
-    """Single environments, stepped one by one, with EnvPool's convention of resetting on the step after an end.
+    """Single environments stepped in turn, with EnvPool's convention: the step after an episode's end resets.
 
     Args:
       name: of the environment, for messages.
@@ -28,10 +28,10 @@ class GymnasiumEnv:
       seed: of slot 0; slot `i` is seeded with `seed + i`.
 
     Raises:
-      TypeError: if what `new` makes is not a `gymnasium.Env`, by its methods and spaces. In a call, if `reset` does not
-        return two values, `step` not five, a reward is not one finite number, or an end not one bool; the message names
-        the environment.
-      ValueError: if a space is not supported, or `new` gives the same environment twice.
+      TypeError: if `new` makes something without the methods and spaces of `gymnasium.Env`. Later, if `reset` does not
+        return two values or `step` five, a reward is not one finite number, or a flag is not one bool; the message
+        names the environment.
+      ValueError: if a space is not supported, or `new` returns the same environment twice.
     """
 
     def __init__(self, name: str, new: Callable[[], Any], *, slots: int, seed: int = 0) -> None:
@@ -50,13 +50,13 @@ class GymnasiumEnv:
         self._own_actions = translation(self.spec, action_space.dtype)
 
     def reset(self, slots: NDArray) -> Tree:
-        """Starts new episodes in `[n]` slots; returns observations `[n, *obs]`."""
+        """Starts new episodes in `[n]` slots; see `VectorEnv.reset`."""
         slots = checked_slots(slots, len(self._envs), self.spec)
         with self._lock:
             return self._batched([self._reset(int(slot)) for slot in slots])
 
     def step(self, slots: NDArray, action: NDArray) -> Step:
-        """Steps `[n]` slots with `[n]` discrete actions or `[n, actions]` continuous ones."""
+        """Steps `[n]` slots; see `VectorEnv.step`."""
         slots = checked_slots(slots, len(self._envs), self.spec)
         action = self._own_actions(action)
         with self._lock:
@@ -67,9 +67,9 @@ class GymnasiumEnv:
         )
 
     def close(self) -> None:
-        """Ends the environments. Closing twice does nothing; what fails to close is warned of, and left."""
+        """Ends the environments. Closing twice does nothing; an environment that fails to close causes a warning."""
         if not self._lock.acquire(timeout=_PATIENCE):
-            return  # a body that hangs is in one of them
+            return  # a call hangs in one of the environments
         try:
             while self._envs:
                 try:
@@ -80,7 +80,7 @@ class GymnasiumEnv:
             self._lock.release()
 
     def _checked(self, name: str, env: Any) -> Any:
-        """This environment, if it is one of Gymnasium's kind that no other slot has."""
+        """Returns the environment if it is a single `gymnasium.Env` that no other slot holds; raises otherwise."""
         lacks = [part for part in ("reset", "step", "action_space", "observation_space") if not hasattr(env, part)]
         if lacks:
             raise TypeError(
@@ -93,8 +93,8 @@ class GymnasiumEnv:
             )
         if any(env is other for other in self._envs):
             raise ValueError(
-                f"environment {name} gives the same environment every time: each slot needs one of its own, so pass "
-                "what makes them, such as their class"
+                f"environment {name} returns the same environment every time, but each slot needs a separate one: pass "
+                "a callable that makes them, such as their class"
             )
         return env
 
@@ -102,13 +102,13 @@ class GymnasiumEnv:
         return jax.tree.map(lambda *arrays: np.stack(arrays), *observations)
 
     def _observed(self, observation: Any) -> Tree:
-        """What an environment gave, in the structure that its space has."""
+        """The observation in the structure of the environment's space, checked."""
         tree = arranged(self.spec.observation, observation)
         self.spec.check(tree)
         return tree
 
     def _reset(self, slot: int) -> Tree:
-        # The first reset seeds the slot; later episodes go on from there.
+        # Only the first reset is seeded; later ones continue the environment's random stream.
         observation, _ = self._returned("reset", self._envs[slot].reset(seed=self._seeds[slot]), "observation, info")
         self._seeds[slot], self._ended[slot] = None, False
         return self._observed(observation)
@@ -123,7 +123,7 @@ class GymnasiumEnv:
         return self._observed(observation), self._number("reward", reward), *ends
 
     def _returned(self, method: str, returned: Any, values: str) -> Any:
-        """What a method gave, if it is as many values as these."""
+        """Returns a method's result if it has as many values as `values` names; raises otherwise."""
         count = len(values.split())
         if not isinstance(returned, tuple | list) or len(returned) != count:
             given = f"{len(returned)} values" if isinstance(returned, tuple | list) else kind_of(returned)
@@ -131,13 +131,13 @@ class GymnasiumEnv:
         return returned
 
     def _bool(self, name: str, value: Any) -> bool:
-        """This value, if it is one bool of any library: a word or a number is no end of an episode."""
+        """The value as a bool; raises unless it is one bool of any library, because 0 or "no" may be a mistake."""
         if np.ndim(value) or np.asarray(value).dtype != bool:
             raise TypeError(f"{self.spec.name}: {name}={value!r} is not a bool")
         return bool(value)
 
     def _number(self, name: str, value: Any) -> float:
-        """This value, if it is one finite number of any library."""
+        """The value as a float; raises unless it is one finite real number of any library."""
         real = isinstance(value, Real) or (np.ndim(value) == 0 and np.asarray(value).dtype.kind in "biuf")
         if not real or not math.isfinite(value):
             raise TypeError(f"{self.spec.name}: {name}={value!r} is not a finite real number")

@@ -5,15 +5,15 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
+from stellaris._core.extras import needs
 from stellaris.distributions import Categorical, DiagonalGaussian
-from stellaris.extras import needs
 
 with needs("a network of ActorCritic or Pixels"):
     import flax.linen as nn
 
 #: A standard deviation of 0.6 keeps most first actions within bounds of [-1, 1].
 INITIAL_LOG_STD = -0.5
-#: A small last layer starts the policy near uniform, whatever the observations' scale.
+#: A small last layer makes the first policy nearly uniform for observations of any scale.
 POLICY_GAIN = 0.01
 
 
@@ -64,7 +64,7 @@ class NatureCNN(nn.Module):
 class ConvolutionTowers(nn.Module):
     """Two separate towers of three relu convolutions, for the policy and for the value, on images `[..., *shape]`.
 
-    The last convolution covers all that is left of an image of 84x84.
+    The last convolution covers the whole remaining 11x11 map of an 84x84 image.
 
     Source:
       MinionsRL (AAAI 2024): kernels of 8x8, 4x4 and 11x11, critic of the same shape. Assumption, as it does not say:
@@ -84,7 +84,7 @@ class ConvolutionTowers(nn.Module):
 
 
 class _Convolutions(nn.Module):
-    """Two convolutions, a third that covers all that is left of the image, and a linear output."""
+    """Two convolutions, a third over the whole remaining map, and a linear output."""
 
     outputs: int
     output_gain: float
@@ -98,12 +98,12 @@ class _Convolutions(nn.Module):
 
 
 def as_floats(x: jax.Array) -> jax.Array:
-    """Numbers that a network can compute with: bytes become fractions of 255."""
+    """Converts to float32; bytes are divided by 255."""
     return x / jnp.float32(255) if x.dtype == jnp.uint8 else x.astype(jnp.float32)
 
 
 def channels_last(images: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """Images `[..., *shape]` as `[..., height, width, channels]`.
+    """Moves the channels of images `[..., *shape]` last: `[..., height, width, channels]`.
 
     Example:
       >>> channels_last(jnp.zeros((7, 4, 84, 84)), (4, 84, 84)).shape
@@ -117,15 +117,15 @@ def channels_last(images: jax.Array, shape: tuple[int, ...]) -> jax.Array:
 
 
 def _patches(x: jax.Array, size: int, stride: int) -> jax.Array:
-    """What a convolution without padding sees at each place, `[..., rows, columns, size * size * channels]`.
+    """The patches under the kernel of a convolution without padding, `[..., rows, columns, size * size * channels]`.
 
-    A dense layer on it is the convolution. XLA's own takes ten times as long on a CPU where it is differentiated within
-    a loop, or where several networks are applied at once.
+    A dense layer on the patches equals the convolution. XLA's own convolution takes ten times as long on a CPU when it
+    is differentiated within a loop or applied for several networks at once.
 
     Args:
       x: images `[..., height, width, channels]`.
-      size: of the kernel, a multiple of the stride. A patch is in the order of blocks of `stride` x `stride` pixels.
-      stride: pixels from one place to the next.
+      size: of the kernel, a multiple of the stride. A patch is ordered by blocks of `stride` x `stride` pixels.
+      stride: pixels from one position to the next.
 
     Example:
       >>> _patches(jnp.arange(16).reshape(4, 4, 1), size=2, stride=2)[1, 0].tolist()
@@ -142,7 +142,7 @@ def _patches(x: jax.Array, size: int, stride: int) -> jax.Array:
 
 
 def _padded(x: jax.Array, size: int, stride: int) -> jax.Array:
-    """Images with zeros around them, so that there is a place for every stride that was begun."""
+    """Images padded with zeros so that the kernel has `ceil(length / stride)` positions per axis ("same" padding)."""
     around = []
     for length in x.shape[-3:-1]:
         missing = max((-(-length // stride) - 1) * stride + size - length, 0)
@@ -151,7 +151,7 @@ def _padded(x: jax.Array, size: int, stride: int) -> jax.Array:
 
 
 def _hidden(width: int) -> nn.Dense:
-    """A layer before a non-linearity."""
+    """A dense layer that a non-linearity follows."""
     return nn.Dense(width, kernel_init=_orthogonal(2**0.5))
 
 
@@ -170,7 +170,7 @@ class _Tower(nn.Module):
 
 
 def _distribution(module: Towers | NatureCNN | ConvolutionTowers, output: jax.Array) -> Categorical | DiagonalGaussian:
-    """Of discrete actions by their logits; of continuous ones by their mean, and deviations that are parameters."""
+    """The distribution with `output` as logits or means; the deviations of continuous actions are parameters."""
     if module.discrete:
         return Categorical(output)
     log_std = module.param("log_std", nn.initializers.constant(INITIAL_LOG_STD), (module.actions,))

@@ -1,7 +1,7 @@
 """Running statistics of observations: increments on the actors, merged once when a version is published.
 
-Observations are trees. Their arrays of floats are normalised, each number by itself; integers (categories, pixels) are
-left as they are, and stand as None among the statistics.
+Observations are trees. Arrays of floats are normalised elementwise; arrays of integers (categories, pixels) are left as
+they are, and their statistics are None.
 """
 
 from typing import Any, NamedTuple
@@ -28,28 +28,28 @@ class Statistics(NamedTuple):
 
     count: Any
     mean: Tree  #: of each array of floats; None for others.
-    m2: Tree  #: likewise.
+    m2: Tree  #: sums of squared deviations, in the same tree.
 
     @staticmethod
     def empty(observation: Tree) -> "Statistics":
-        """Of no observation.
+        """The statistics of zero observations.
 
         Args:
-          observation: a tree of anything with a shape and a dtype, as `EnvSpec.observation`.
+          observation: a tree of anything with a shape and a dtype, such as `EnvSpec.observation`.
         """
         zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape) if _is_float(leaf) else None, observation)
         return Statistics(np.float64(0), zeros, zeros)
 
     @staticmethod
     def of(observation: Tree) -> "Statistics":
-        """Of `[n, *obs]` observations."""
+        """The statistics of observations `[n, *obs]`."""
         count = len(jax.tree.leaves(observation)[0])
         mean = jax.tree.map(lambda x: x.mean(axis=0, dtype=np.float64) if _is_float(x) else None, observation)
         m2 = jax.tree.map(lambda x, mean: None if mean is None else np.square(x - mean).sum(axis=0), observation, mean)
         return Statistics(np.float64(count), mean, m2)
 
     def merge(self, other: "Statistics") -> "Statistics":
-        """Of the observations of both."""
+        """The statistics of the observations of both."""
         count = self.count + other.count
         if count == 0:
             return self
@@ -60,7 +60,7 @@ class Statistics(NamedTuple):
         return Statistics(count, mean, m2)
 
     def normaliser(self) -> "Normaliser":
-        """The affine map to zero mean and unit variance; the identity before two observations."""
+        """The affine map to zero mean and unit variance; the identity with fewer than two observations."""
         if self.count < 2:
             mean = jax.tree.map(lambda leaf: np.zeros_like(leaf, np.float32), self.mean)
             return Normaliser(mean, jax.tree.map(np.ones_like, mean))
@@ -69,7 +69,7 @@ class Statistics(NamedTuple):
 
 
 class Normaliser(NamedTuple):
-    """`clip((x - mean) * scale, ±10)` of each array that has a mean; an array that has none stays as it is.
+    """Maps each array that has a mean to `clip((x - mean) * scale, ±10)`, and leaves the others unchanged.
 
     Example:
       >>> import jax.numpy as jnp
@@ -79,10 +79,10 @@ class Normaliser(NamedTuple):
     """
 
     mean: Tree  #: of each array of floats, float32 `[*obs]`; None for others.
-    scale: Tree  #: likewise.
+    scale: Tree  #: reciprocal standard deviations, in the same tree.
 
     def __call__(self, observation: Tree) -> Tree:
-        """Normalises observations `[..., *obs]`; what is normalised is float32."""
+        """Normalises observations `[..., *obs]`; normalised arrays are float32."""
 
         def normalised(x: Any, mean: Any, scale: Any) -> Any:
             if mean is None:

@@ -1,4 +1,4 @@
-"""Policies: a network on an environment as pure functions, what a published version holds, and the papers' policies."""
+"""Policies: pure functions of a network and an environment, published versions, and the papers' policies."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import jax
 import jax.numpy as jnp
 
-from stellaris import checks
+from stellaris._core import checks
 from stellaris.acting.normalisation import Normaliser, Statistics
 from stellaris.acting.vector import EnvSpec, array
 from stellaris.distributions import Categorical, DiagonalGaussian, as_distribution
@@ -15,30 +15,30 @@ from stellaris.types import Distribution, Tree
 
 @runtime_checkable
 class Network(Protocol):
-    """A network from any library: a value that can be hashed, whose parameters are apart from it.
+    """The protocol of a network from any library: a hashable value, with its parameters kept outside it.
 
-    A flax module is one as it is. A frozen dataclass with these two methods makes one of bare arrays or of an Equinox
-    model. Equal networks are compiled once.
+    A flax module satisfies it. For bare arrays or an Equinox model, write a frozen dataclass with these two methods.
+    Equal networks are compiled once.
     """
 
     def init(self, key: jax.Array, observation: Tree, /) -> Tree:
-        """First parameters, from a key and observations `[1, *obs]`."""
+        """Returns initial parameters, from a key and observations `[1, *obs]`."""
 
     def apply(self, params: Tree, observation: Tree, /) -> tuple[Any, Any]:
-        """Acts and values observations `[..., *obs]`, with any batch axes.
+        """Returns the action distribution and the value for observations `[..., *obs]`, with any batch axes.
 
-        Arrays of floats come normalised (if the policy normalises), integers as the environment gave them.
+        Arrays of floats are normalised (if the policy normalises); integers are as the environment returned them.
 
         Returns:
-          A pair. First the action distribution: logits `[..., actions]` for discrete actions, `(mean, log_std)`
+          A pair. The action distribution is logits `[..., actions]` for discrete actions, `(mean, log_std)`
           `[..., actions]` for continuous ones, or an object with `log_prob`, `entropy` and `sample(noise)`, where the
-          noise `[..., actions]` is standard Gumbel for discrete actions and standard normal for continuous ones. Then
-          the value `[...]`.
+          noise `[..., actions]` is standard Gumbel for discrete actions and standard normal for continuous ones. The
+          value is `[...]`.
         """
 
 
 class PolicyVersion(NamedTuple):
-    """One published version: parameters, and the statistics that normalise for them."""
+    """One published version: parameters, and the normaliser that belongs to them."""
 
     params: Tree
     normaliser: Normaliser
@@ -83,12 +83,12 @@ class Policy:
             ) from None
 
     def init(self, key: jax.Array) -> Tree:
-        """First parameters."""
+        """Returns initial parameters."""
         nothing = jax.tree.map(lambda leaf: jnp.zeros((1, *leaf.shape), leaf.dtype), self.spec.observation)
         return self.network.init(key, self._seen(self.statistics().normaliser(), nothing))
 
     def apply(self, version: PolicyVersion, observation: Tree) -> tuple[Distribution, jax.Array]:
-        """Acts and values.
+        """Returns the action distribution and the values for observations.
 
         Args:
           version: parameters and normaliser.
@@ -98,8 +98,8 @@ class Policy:
           The distribution of actions, and the values `[...]`.
 
         Raises:
-          TypeError: if what the network returns is no distribution, or one of the other kind of actions.
-          ValueError: if what it returns has another shape than `Network.apply` says.
+          TypeError: if the network does not return a distribution, or returns one for the wrong kind of actions.
+          ValueError: if the network returns shapes other than those of `Network.apply`.
         """
         output = self.network.apply(version.params, self._seen(version.normaliser, observation))
         if not isinstance(output, tuple) or len(output) != 2:
@@ -113,7 +113,9 @@ class Policy:
         return distribution, jnp.asarray(value)
 
     def act(self, version: PolicyVersion, observation: Tree, noise: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Samples actions, with their log-probabilities `[...]`; the value is not needed, and compiles to nothing.
+        """Samples actions and returns them with their log-probabilities `[...]`.
+
+        The value is unused, so XLA removes its computation.
 
         Args:
           version: parameters and normaliser.
@@ -121,12 +123,12 @@ class Policy:
           noise: `[..., actions]`, from `noise`.
 
         Raises:
-          TypeError: as `apply`; or if the distribution is one that cannot be sampled.
-          ValueError: as `apply`; or if actions have another shape than the environment's.
+          TypeError: as `apply`, or if the distribution has no method `sample`.
+          ValueError: as `apply`, or if sampled actions do not have the shape of the environment's.
         """
         distribution, _ = self.apply(version, observation)
         if not hasattr(distribution, "sample"):
-            raise TypeError(f"{self._name}: a {type(distribution).__name__} has no method sample(noise)")
+            raise TypeError(f"{self._name}: a {type(distribution).__name__} lacks the method sample(noise)")
         action = distribution.sample(noise)
         expected = self._batch(observation) + (() if self.spec.discrete else (self.spec.actions,))
         if jnp.shape(action) != expected:
@@ -134,31 +136,31 @@ class Policy:
         return action, distribution.log_prob(action)
 
     def divergence(self, version: PolicyVersion, other: PolicyVersion, observation: Tree) -> jax.Array:
-        """The mean of `KL(version || other)` over observations, in nats.
+        """Computes the mean of `KL(version || other)` over observations, in nats.
 
         Args:
           version: parameters and normaliser.
-          other: of the policy that it is compared with.
+          other: the version to compare with.
           observation: raw, `[n, *obs]`.
 
         Returns:
-          A scalar; not a number if the distribution has no method `kl_divergence(other)`.
+          A scalar; NaN if the distribution lacks the method `kl_divergence(other)`.
         """
         (one, _), (two, _) = self.apply(version, observation), self.apply(other, observation)
         return jnp.mean(one.kl_divergence(two)) if hasattr(one, "kl_divergence") else jnp.asarray(jnp.nan)
 
     def noise(self, key: jax.Array, n: int) -> jax.Array:
-        """What `n` actions are sampled from, `[n, actions]`: Gumbel noise for discrete ones, normal for continuous."""
+        """Draws the noise for `n` actions, `[n, actions]`: Gumbel for discrete actions, normal for continuous ones."""
         kind = Categorical if self.spec.discrete else DiagonalGaussian
         return kind.noise(key, (n, self.spec.actions))
 
     def statistics(self) -> Statistics:
-        """Of no observation yet: of those that this policy normalises."""
+        """Empty statistics of the observations that this policy normalises."""
         return Statistics.empty(self.spec.observation if self.normalise else ())
 
     @property
     def action(self) -> jax.ShapeDtypeStruct:
-        """Shape and type of one action; nothing is computed, but what the network returns is checked.
+        """The shape and dtype of one action, from an abstract evaluation that also checks the network's outputs.
 
         Raises:
           TypeError: as `act`.
@@ -178,7 +180,7 @@ class Policy:
         return f"{type(self.network).__name__} on {self.spec.name}"
 
     def _seen(self, normaliser: Normaliser, observation: Tree) -> Tree:
-        """What the network sees of raw observations."""
+        """Converts raw observations to the network's inputs."""
         return normaliser(observation) if self.normalise else jax.tree.map(jnp.asarray, observation)
 
     def _batch(self, observation: Tree) -> tuple[int, ...]:
@@ -188,18 +190,16 @@ class Policy:
         return shape[: len(shape) - len(one.shape)]
 
     def _check(self, distribution: Distribution, value: tuple[int, ...], batch: tuple[int, ...]) -> None:
-        """Raises unless the distribution and the shape of the values are as `Network.apply` says."""
+        """Raises unless the distribution and the values have the shapes of `Network.apply`."""
         if value != batch:
-            raise ValueError(
-                f"{self._name}: values have shape {value}: expected {batch}, a number for each observation"
-            )
+            raise ValueError(f"{self._name}: values have shape {value}: expected {batch}, one number per observation")
         match distribution:
             case Categorical(numbers):
                 discrete = True
             case DiagonalGaussian(numbers):
                 discrete = False
             case _:
-                return  # the user's own, which knows its actions
+                return  # a user's own distribution: only `act` can check its actions
         if discrete != self.spec.discrete:
             kind = "discrete" if self.spec.discrete else "continuous"
             raise TypeError(
@@ -215,9 +215,9 @@ class Policy:
 
 @dataclass(frozen=True)
 class ActorCritic:
-    """Makes the papers' policy for observations that are vectors: two separate tanh towers, for policy and value.
+    """The papers' policy for vector observations: two separate tanh towers, for policy and value.
 
-    Actions are categorical where they are discrete, and else Gaussian, with deviations that are parameters.
+    Discrete actions are categorical; continuous ones are Gaussian, with state-independent deviations as parameters.
 
     Args:
       hidden: widths of the hidden layers of each tower.
@@ -241,13 +241,13 @@ class ActorCritic:
         checks.whole(at_least=1, **{f"hidden[{i}]": width for i, width in enumerate(self.hidden)})
 
     def __call__(self, spec: EnvSpec) -> Policy:
-        """The policy for an environment.
+        """Makes the policy for an environment.
 
         Raises:
           ModuleNotFoundError: without flax.
           ValueError: if observations are not vectors; says which policy to use.
         """
-        from stellaris.acting.networks import Towers  # here, so that importing stellaris does not import flax
+        from stellaris.acting.networks import Towers  # imported here so that `import stellaris` does not import flax
 
         if len(_array_shape(spec)) != 1:
             pixels = "policy=Pixels() for images, or " if _is_image(spec) else ""
@@ -260,17 +260,17 @@ class ActorCritic:
 
 @dataclass(frozen=True)
 class Pixels:
-    """Makes a policy for observations that are images.
+    """A policy for image observations.
 
-    Bytes are scaled to [0, 1]; there are no running statistics. The channels are the smaller of the first and the last
-    axis, as in EnvPool's `[4, 84, 84]` and Gymnasium's `[84, 84, 3]`; `[84, 84]` is one channel.
+    Bytes are scaled to [0, 1], without running statistics. The channels are the smaller of the first and the last axis,
+    as in EnvPool's `[4, 84, 84]` and Gymnasium's `[84, 84, 3]`; `[84, 84]` is one channel.
 
     Args:
       network: `"nature"`, the Nature CNN, shared by policy and value, on images of at least 36x36; or `"minionsrl"`,
         two separate towers of convolutions, on images of at least 84x84.
 
     Raises:
-      ValueError: if there is no such network.
+      ValueError: if `network` is neither of these.
 
     Source:
       Mnih et al. 2015, Human-level control through deep reinforcement learning; MinionsRL (AAAI 2024).
@@ -286,10 +286,10 @@ class Pixels:
 
     def __post_init__(self) -> None:
         if self.network not in _LEAST_PIXELS:
-            raise ValueError(f"network={self.network!r} is none of {', '.join(_LEAST_PIXELS)}")
+            raise ValueError(f"network={self.network!r}: expected {' or '.join(map(repr, _LEAST_PIXELS))}")
 
     def __call__(self, spec: EnvSpec) -> Policy:
-        """The policy for an environment.
+        """Makes the policy for an environment.
 
         Raises:
           ModuleNotFoundError: without flax.
@@ -317,12 +317,12 @@ def _array_shape(spec: EnvSpec) -> tuple[int, ...]:
 
 
 def _types(spec: EnvSpec) -> str:
-    """Types and shapes of an observation, in brief."""
+    """The dtypes and shapes of an observation, for messages."""
     brief = jax.tree.map(lambda leaf: f"{leaf.dtype}{list(leaf.shape)}", spec.observation)
     return str(brief).replace("'", "")
 
 
 def _is_image(spec: EnvSpec, least: int = 36) -> bool:
-    """Whether an observation is an image of at least so many pixels each way, with channels or without."""
+    """Whether an observation is an image of at least `least` pixels in height and width, with or without channels."""
     shape = _array_shape(spec)
     return len(shape) in (2, 3) and sorted(shape)[-2] >= least

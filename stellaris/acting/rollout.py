@@ -1,4 +1,4 @@
-"""An actor's work: step an environment with a policy version, and tag every step with it."""
+"""Rollouts: step environments with policy versions, and tag every step with its version."""
 
 import functools
 import itertools
@@ -13,19 +13,19 @@ from stellaris.acting.policies import Policy
 from stellaris.acting.vector import VectorEnv, checked_step
 from stellaris.types import NDArray, Trajectory, Tree, Versioned
 
-#: Bytes of observations that are valued in one call, at the end of a fragment: of most environments, all.
+#: Bytes of observations per call of the value function, at a fragment's end. Most environments need one call.
 _AT_ONCE = 1 << 24
 
 
 class ActorState(NamedTuple):
-    """Where an actor's environment stands between two fragments: what its container keeps."""
+    """The state of an actor's environment between two fragments; the actor's container keeps it."""
 
     observation: Tree  #: `[*obs]`, the newest.
     ended: bool  #: whether the last step ended the episode, so that the next one only resets.
-    episode_return: float  #: of the episode so far.
+    episode_return: float  #: of the running episode.
     episode_length: int
     steps: int = 0  #: since the environment was started.
-    environment: int = 0  #: a number that other starts of environments do not have.
+    environment: int = 0  #: a number that identifies this start of an environment.
 
 
 class Episode(NamedTuple):
@@ -36,46 +36,46 @@ class Episode(NamedTuple):
 
 
 class Fragment(NamedTuple):
-    """What an actor delivers."""
+    """The steps that an actor delivers together."""
 
     trajectory: Trajectory  #: `[T, 1, ...]`, with raw observations.
-    statistics: Statistics  #: of its observations: an increment to be merged.
+    statistics: Statistics  #: of its observations: an increment, to be merged.
     episodes: tuple[Episode, ...]
     slot: int = 0  #: of the environment.
     first: int = 0  #: the number of its first step since the environment was started.
-    environment: int = 0  #: which start of an environment it is of.
-    unfinished: int = 0  #: steps of the episode that goes on after it.
+    environment: int = 0  #: identifies the start of the environment, as in `ActorState`.
+    unfinished: int = 0  #: steps of the episode that continues in the next fragment.
 
     @property
     def steps(self) -> int:
-        """Environment steps, those that only reset included."""
+        """The number of environment steps, including steps that only reset."""
         return self.trajectory.reward.shape[0]
 
     @property
     def follows(self) -> tuple[int, int, int]:
-        """Where the next fragment of the same environment begins: its slot, the environment, and the step."""
+        """The slot, environment and step at which the next fragment of the same environment begins."""
         return self.slot, self.environment, self.first + self.steps
 
     @property
     def resets(self) -> int:
-        """Steps that only reset the environment."""
+        """The number of steps that only reset the environment."""
         return self.steps - int(np.sum(self.trajectory.valid))
 
 
 def join(pieces: Sequence[Fragment]) -> Fragment:
-    """One fragment of pieces that follow one another in one environment, each acted by a policy version of its own.
+    """Joins consecutive pieces of one environment, which may have different policy versions, into one fragment.
 
     Raises:
-      ValueError: if they do not follow one another; says where.
+      ValueError: if the pieces are not consecutive; says where.
     """
     for one, following in itertools.pairwise(pieces):
         begins = (following.slot, following.environment, following.first)
         if begins != one.follows:
             raise ValueError(
-                f"(slot, environment, step) = {one.follows} is due, not {begins}: the pieces do not follow one another"
+                f"a piece begins at (slot, environment, step) = {begins}: expected {one.follows}, the end of the last"
             )
     last, trajectories = pieces[-1], [piece.trajectory for piece in pieces]
-    # Of observations and values a piece has one more, to bootstrap from: the next one begins with it.
+    # Each piece holds T+1 observations and values to bootstrap from; the last repeats the first of the next piece.
     inner = [
         trajectory._replace(
             observation=jax.tree.map(lambda column: column[:-1], trajectory.observation), value=trajectory.value[:-1]
@@ -94,15 +94,15 @@ def join(pieces: Sequence[Fragment]) -> Fragment:
 
 
 def start(env: VectorEnv, slot: int, key: jax.Array | None = None) -> ActorState:
-    """Resets a slot, and begins an episode there.
+    """Resets a slot, and returns the state at the start of its episode.
 
     Args:
-      env: which environments.
-      slot: of the environment.
-      key: from which its number is drawn, so that it is told apart from others that the slot has had; None for 0.
+      env: the vector environment.
+      slot: to reset.
+      key: draws `ActorState.environment`, which tells this start from earlier ones of the slot; None for 0.
 
     Raises:
-      ValueError: if the observation is not as the environment's specification says.
+      ValueError: if the observation does not match the environment's specification.
     """
     observation = jax.tree.map(lambda rows: rows[0], env.reset(np.array([slot])))
     env.spec.check(observation)
@@ -111,34 +111,33 @@ def start(env: VectorEnv, slot: int, key: jax.Array | None = None) -> ActorState
 
 
 def fragment_bytes(policy: Policy, length: int) -> int:
-    """Bytes of what an actor delivers for training: its trajectory, and the statistics of its observations.
+    """The size in bytes of a fragment: its trajectory and the statistics of its observations.
 
     Args:
       policy: that acts.
       length: steps of a fragment.
 
     Raises:
-      TypeError: if the policy's network does not fit its environment, as `Policy.act` says.
-      ValueError: likewise.
+      TypeError, ValueError: as `Policy.act`, if the policy's network does not fit its environment.
     """
     observation = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(policy.spec.observation))
     action = policy.action
     step = action.size * action.dtype.itemsize + 4 + 1 + 1 + 4 + 4  # reward, terminated, valid, log_prob, version
     statistics = sum(leaf.nbytes for leaf in jax.tree.leaves(policy.statistics()))
-    # Of observations and values there is one more, which bootstraps.
+    # There are length + 1 observations and values: the last ones are for bootstrapping.
     return int((length + 1) * (observation + 4) + length * step + statistics)
 
 
 class Actors:
-    """Rolls out many actors at once, each with a policy version, a slot and a random key of its own.
+    """Rolls out many actors at once, each with a separate policy version, slot and random key.
 
-    One jitted call a step chooses the actions of all: actors are grouped by version, versions are stacked, and both are
-    padded to powers of two so that few shapes are ever compiled. Values are not needed to act: those of a whole
-    fragment are computed together, at its end.
+    One jitted call per step chooses the actions of all actors: they are grouped by version, the versions are stacked,
+    and both axes are padded to powers of two so that few shapes are compiled. Values are not needed for acting, so
+    all values of a fragment are computed together at its end.
 
     Args:
-      policy: whose versions act.
-      env: with a slot for every actor.
+      policy: of the versions that act.
+      env: with one slot per actor.
       length: steps of a fragment.
 
     Raises:
@@ -164,15 +163,15 @@ class Actors:
         Args:
           versions: `PolicyVersion`s to act with.
           slots: of the actors, all different.
-          states: where their environments stand.
-          keys: `[n]` or more, of their noise. An actor's actions do not depend on who shares the call, up to rounding.
+          states: of their environments.
+          keys: `[n]` or more, for their noise. An actor's actions do not depend on the other actors, up to rounding.
 
         Returns:
           The actors' fragments, and their new states.
 
         Raises:
-          TypeError: if what a step of the environments gives is not as `Step` says; names the environment.
-          ValueError: if a reward is not finite, or an observation not as the specification says.
+          TypeError: if the environment's `step` returns something that does not match `Step`; names the environment.
+          ValueError: if a reward is not finite, or an observation does not match the specification.
         """
         n, length, policy = len(slots), self._length, self._policy
         groups = _Groups.of(versions)
@@ -229,7 +228,7 @@ class Actors:
         return fragments, moved
 
     def _values(self, groups: "_Groups", observation: Tree) -> NDArray:
-        """Values `[T + 1, n]` of observations `[T + 1, n, *obs]`, as many steps at once as memory allows."""
+        """Values `[T + 1, n]` of observations `[T + 1, n, *obs]`, with up to `_AT_ONCE` bytes per call."""
         nbytes = sum(column[0].nbytes for column in jax.tree.leaves(observation))
         steps = max(1, _AT_ONCE // nbytes)
         values = []
@@ -239,7 +238,7 @@ class Actors:
         return np.concatenate(values)
 
 
-# Compiled once for equal policies, whichever actors they are.
+# Module-level functions with the policy as a static argument, so that equal policies share one compilation.
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -256,7 +255,7 @@ def _value(policy: Policy, versions: Any, observation: Any) -> jax.Array:
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _noise(policy: Policy, length: int, keys: jax.Array, rows: NDArray) -> jax.Array:
-    """The noise `[T, U, m, ...]` of a fragment for the keys `[n]` of actors `[U, m]`, each from its own key alone."""
+    """The noise `[T, U, m, ...]` of a fragment for actors `[U, m]`, drawn for each actor from its key in `[n]`."""
     noise = jax.vmap(jax.vmap(lambda key: policy.noise(key, length)))(keys[rows])
     return jax.numpy.moveaxis(noise, 2, 0)
 
@@ -276,7 +275,7 @@ class _Record:
         self._observe(0, jax.tree.map(lambda *rows: np.stack(rows), *observations))
 
     def add(self, t: int, observation: Tree, *columns: NDArray) -> None:
-        """Records what was done at a step, and the observation that came of it."""
+        """Records the columns of step `t`, and the observation after it."""
         if not self._columns:
             self._columns = tuple(np.empty((self._length, *column.shape), column.dtype) for column in columns)
         for column, row in zip(self._columns, columns, strict=True):
@@ -284,7 +283,7 @@ class _Record:
         self._observe(t + 1, observation)
 
     def trajectory(self, i: int, version: int) -> Trajectory:
-        """An actor's part."""
+        """The trajectory of actor `i`."""
         own = slice(i, i + 1)
         action, reward, terminated, valid = (column[:, own] for column in self._columns)
         return Trajectory(
@@ -299,18 +298,18 @@ class _Record:
         )
 
     def statistics(self, i: int) -> Statistics:
-        """Of what an actor acted on."""
+        """The statistics of the observations that actor `i` acted on."""
         if not self._policy.normalise:
             return self._policy.statistics()
         return Statistics.of(jax.tree.map(lambda column: column[:-1, i], self.observation))
 
     def newest(self, i: int) -> Tree:
-        """An actor's last observation; a copy, so that it does not keep the record in memory."""
+        """The last observation of actor `i`, copied so that it does not keep the record in memory."""
         return jax.tree.map(lambda column: column[-1, i].copy(), self.observation)
 
     def _observe(self, t: int, observation: Tree) -> None:
         def copy(column: NDArray, x: NDArray) -> None:
-            if x.shape != column.shape[1:]:  # else NumPy might stretch it
+            if x.shape != column.shape[1:]:  # otherwise NumPy might broadcast it
                 raise ValueError(
                     f"{self._policy.spec.name}: observations have shape {x.shape}: expected {column.shape[1:]}"
                 )
@@ -320,7 +319,7 @@ class _Record:
 
 
 class _Groups(NamedTuple):
-    """Actors grouped by version: `U` versions with `m` places each, some of them padding."""
+    """Actors grouped by version: `U` versions with `m` places each, including padding."""
 
     versions: Any  #: stacked `[U, ...]`.
     rows: NDArray  #: `[U, m]`, the actor at each place; padding repeats actor 0.
@@ -328,7 +327,7 @@ class _Groups(NamedTuple):
 
     @staticmethod
     def of(versions: Sequence[Versioned]) -> "_Groups":
-        """The groups of actors that act with these versions."""
+        """Groups actors by the versions that they act with."""
         distinct = {version.version: version.value for version in versions}
         members = {number: [i for i, v in enumerate(versions) if v.version == number] for number in distinct}
         width = _power_of_two(max(len(group) for group in members.values()))
@@ -343,16 +342,16 @@ class _Groups(NamedTuple):
         return _Groups(jax.tree.map(lambda *leaves: jax.numpy.stack(leaves), *values), rows, places)
 
     def together(self, column: NDArray) -> NDArray:
-        """Of steps and actors `[s, n, ...]`, each group's: `[U, s * m, ...]`."""
+        """Rearranges steps and actors `[s, n, ...]` into groups `[U, s * m, ...]`."""
         grouped = np.moveaxis(column[:, self.rows], 0, 1)
         return grouped.reshape(len(self.rows), -1, *column.shape[2:])
 
     def apart(self, x: jax.Array) -> NDArray:
-        """Of places `[U, m, ...]`, each actor's: `[n, ...]`."""
+        """Picks each actor's value from the places `[U, m, ...]`: `[n, ...]`."""
         return np.asarray(x).reshape(self.rows.size, *x.shape[2:])[self.places]
 
     def each_step(self, x: jax.Array) -> NDArray:
-        """Of groups `[U, s * m]`, each step's and actor's: `[s, n]`."""
+        """Rearranges groups `[U, s * m]` into steps and actors `[s, n]`."""
         height, width = self.rows.shape
         steps = np.moveaxis(np.asarray(x).reshape(height, -1, width), 0, 1)
         return steps.reshape(len(steps), -1)[:, self.places]

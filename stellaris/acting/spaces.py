@@ -1,4 +1,4 @@
-"""Gymnasium's spaces: what a policy must know of them, and its actions as the environment's own."""
+"""Conversion of Gymnasium's spaces to an `EnvSpec`, and of policies' actions to the environment's."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -6,17 +6,17 @@ from typing import Any
 
 import numpy as np
 
+from stellaris._core.extras import needs
 from stellaris.acting.vector import EnvSpec, array
-from stellaris.extras import needs
 from stellaris.types import NDArray, Tree
 
 
 def spec_of(name: str, observation_space: Any, action_space: Any) -> EnvSpec:
-    """The specification of an environment with these spaces.
+    """Makes the specification of an environment with these spaces.
 
     Args:
       name: of the environment.
-      observation_space: `Box`, `Discrete`, `MultiBinary` or `MultiDiscrete`; or a `Dict` or `Tuple` of such.
+      observation_space: `Box`, `Discrete`, `MultiBinary` or `MultiDiscrete`; or a `Dict` or `Tuple` of these.
       action_space: `Discrete`, or a `Box` of floats.
 
     Raises:
@@ -44,11 +44,11 @@ def spec_of(name: str, observation_space: Any, action_space: Any) -> EnvSpec:
         shape = tuple(action_space.shape)
         low, high = (tuple(map(float, np.ravel(bound))) for bound in (action_space.low, action_space.high))
         return EnvSpec(name, observation, math.prod(shape), False, low, high, action_shape=shape)
-    raise ValueError(f"{name}: action space {action_space} is not supported: Discrete or a Box of floats")
+    raise ValueError(f"{name}: action space {action_space} is not supported: expected Discrete or a Box of floats")
 
 
 def _arrays(space: Any, unsupported: ValueError) -> Tree:
-    """The shapes and types of a space's arrays, in its structure."""
+    """The shapes and dtypes of a space's arrays, in the structure of the space."""
     from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
     match space:
@@ -62,11 +62,11 @@ def _arrays(space: Any, unsupported: ValueError) -> Tree:
 
 
 def arranged(expected: Tree, observation: Any) -> Tree:
-    """An observation in the structure that its specification has, where it fits: `EnvSpec.check` says where not.
+    """Converts an observation to its specification's structure as far as they match; `EnvSpec.check` refuses the rest.
 
     Args:
-      expected: the specification's tree, or a part of it.
-      observation: as an environment gave it: mappings and sequences of any kind, arrays and numbers.
+      expected: the specification's tree, or a subtree.
+      observation: as an environment returned it: mappings and sequences of any kind, arrays and numbers.
 
     Example:
       >>> import collections
@@ -81,7 +81,7 @@ def arranged(expected: Tree, observation: Any) -> Tree:
 
 
 def translation(spec: EnvSpec, dtype: Any) -> Callable[[NDArray], NDArray]:
-    """What makes a policy's actions the environment's own: counted from its start, or clipped and in its shape."""
+    """Makes a function from a policy's actions to the environment's: offset by `start`, or clipped and reshaped."""
     low, high = (np.array(bound, dtype) for bound in (spec.low, spec.high))
 
     def count(action: NDArray) -> NDArray:
@@ -91,7 +91,7 @@ def translation(spec: EnvSpec, dtype: Any) -> Callable[[NDArray], NDArray]:
         return action + spec.start if spec.start else action
 
     def clip(action: NDArray) -> NDArray:
-        if np.shape(action)[1:] != low.shape:  # else NumPy would stretch it
+        if np.shape(action)[1:] != low.shape:  # otherwise NumPy would broadcast it
             raise ValueError(f"{spec.name}: action has shape {np.shape(action)}: expected (n, {spec.actions})")
         return np.clip(action, low, high).astype(dtype, copy=False).reshape(-1, *spec.action_shape)
 

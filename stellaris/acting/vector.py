@@ -1,7 +1,7 @@
-"""What a vector environment is: what is known of it, what a step gives, and what it must do.
+"""The protocol of vector environments: their specification, steps and methods.
 
-A vector environment has a slot for every actor; any subset of slots can be stepped. An episode's end resets the slot on
-the *next* step, whose action is ignored and whose reward is zero: that step is no transition.
+A vector environment has one slot per actor; any subset of slots can be stepped. After an episode's end the *next* step
+resets the slot; its action is ignored and its reward is zero, so that step is not a transition.
 """
 
 from collections.abc import Sequence
@@ -16,24 +16,25 @@ from stellaris.types import NDArray, Tree
 
 @dataclass(frozen=True)
 class EnvSpec:
-    """What a policy must know of an environment; two of the same fields are equal and hash alike.
+    """The specification of an environment for a policy; specifications with equal fields are equal and hash alike.
 
-    A policy's discrete actions count from 0, its continuous ones are vectors; `step` makes them the environment's own.
+    A policy's discrete actions count from 0 and its continuous actions are vectors; `step` converts them to the
+    environment's.
 
     Args:
       name: of the environment, for messages.
       observation: a tree (one array, or dictionaries and tuples of arrays) of anything with a shape and a dtype, such
-        as `jax.ShapeDtypeStruct`. It is kept as `jax.ShapeDtypeStruct`, in the types in which observations are
-        recorded: at most 32 bits for a number.
-      actions: dimensions of a continuous action, or number of discrete ones.
+        as `jax.ShapeDtypeStruct`. It is stored as `jax.ShapeDtypeStruct`, with the dtypes in which observations are
+        recorded: at most 32 bits per number.
+      actions: dimensions of a continuous action, or number of discrete actions.
       discrete: whether actions are discrete.
-      low: bounds of a continuous action by dimension, to which it is clipped.
-      high: likewise.
+      low: lower bounds of a continuous action by dimension; actions are clipped to the bounds.
+      high: upper bounds.
       start: the first of the environment's discrete actions.
       action_shape: of the environment's continuous actions.
 
     Raises:
-      TypeError: if a leaf of `observation` has no shape or no dtype of numbers, or there is none.
+      TypeError: if a leaf of `observation` lacks a shape or a numeric dtype, or `observation` has no leaves.
 
     Example:
       >>> spec = EnvSpec("Maze-v0", {"map": np.zeros((8, 8), np.uint8), "position": np.zeros(2)}, 4, discrete=True)
@@ -57,7 +58,7 @@ class EnvSpec:
         object.__setattr__(self, "observation", leaves)
 
     def __hash__(self) -> int:
-        # The generated method would hash the dictionaries of the tree, which cannot be hashed.
+        # The generated method would fail on the dictionaries of the tree, which are unhashable.
         leaves, structure = jax.tree.flatten(self.observation)
         return hash((self.name, *leaves, structure, self.actions, self.discrete, self.start, self.action_shape))
 
@@ -66,17 +67,17 @@ class EnvSpec:
         """The shape of an observation that is one array.
 
         Raises:
-          ValueError: if it is a tree of several.
+          ValueError: if it is a tree of several arrays.
         """
         if not isinstance(self.observation, jax.ShapeDtypeStruct):
             raise ValueError(f"{self.name}: an observation is not one array: {self.observation}")
         return tuple(self.observation.shape)
 
     def check(self, observation: Tree) -> None:
-        """Raises unless this is one observation of the environment, without a batch axis.
+        """Raises unless `observation` is one observation of the environment, without a batch axis.
 
         Raises:
-          ValueError: if its structure or an array's shape or type is another; the message names the environment.
+          ValueError: if its structure, or the shape or dtype of an array, differs; names the environment and the array.
         """
         expected: Any
         found: Any
@@ -93,25 +94,25 @@ class EnvSpec:
                 )
 
     def _recorded(self, leaf: Any) -> jax.ShapeDtypeStruct:
-        """An array of this shape as it is recorded: 32 bits are enough for a network."""
+        """The shape and dtype in which an array is recorded: 32 bits are enough for a network."""
         shape = getattr(leaf, "shape", None)
         dtype = np.dtype(leaf.dtype) if getattr(leaf, "dtype", None) is not None else None
         if shape is None or dtype is None or dtype.kind not in "fiub":
-            raise TypeError(f"{self.name}: observation has a leaf {leaf!r}: expected a shape and a dtype of numbers")
+            raise TypeError(f"{self.name}: observation has a leaf {leaf!r}: expected a shape and a numeric dtype")
         if dtype.kind in "fiu" and dtype.itemsize > 4:
             dtype = np.dtype(f"{dtype.kind}4")
         return array(shape, dtype)
 
 
 def array(shape: Sequence[int], dtype: Any) -> jax.ShapeDtypeStruct:
-    """What is known of an array that is not there yet."""
+    """The shape and dtype of an array that does not exist yet."""
     return jax.ShapeDtypeStruct(tuple(shape), dtype)  # type: ignore[no-untyped-call]
 
 
 class Step(NamedTuple):
-    """What one step of `n` slots gave."""
+    """The results of one step of `n` slots."""
 
-    observation: Tree  #: `[n, *obs]`, a tree as the specification says; at an episode's end, its last.
+    observation: Tree  #: `[n, *obs]`, a tree as in the specification; at an episode's end, its last observation.
     reward: NDArray  #: `[n]` float32, finite; zero where the slot was reset.
     terminated: NDArray  #: `[n]` bool: the episode ended in a state of value zero.
     truncated: NDArray  #: `[n]` bool: the episode was cut off, by a time limit for instance.
@@ -134,15 +135,15 @@ class VectorEnv(Protocol):
 
 
 def checked_step(step: Any, count: int, spec: EnvSpec) -> Step:
-    """What a step gave, in NumPy's arrays, if it is as `Step` says but for its observation; rewards are floats.
+    """Returns a step with NumPy arrays and floating-point rewards; checks everything but the observation.
 
     Args:
-      step: from an environment, which may be a stranger's.
-      count: of slots that were stepped.
+      step: from an environment, perhaps a user's.
+      count: the number of slots that were stepped.
       spec: of the environment.
 
     Raises:
-      TypeError: if it is no `Step`, or an array's shape or type is another; the message names the environment.
+      TypeError: if `step` is not a `Step`, or the shape or dtype of an array is wrong; names the environment.
       ValueError: if a reward is not finite.
     """
     if not isinstance(step, Step):
@@ -166,15 +167,15 @@ def checked_step(step: Any, count: int, spec: EnvSpec) -> Step:
 
 
 def kind_of(value: Any) -> str:
-    """Of which type a value is, in words, for messages."""
+    """Describes a value's type, for messages."""
     return "None" if value is None else f"a value of type {type(value).__name__}"
 
 
 def checked_slots(slots: NDArray, count: int, spec: EnvSpec) -> NDArray:
-    """The slots as int32, if all of them exist: EnvPool does not check, and crashes the process.
+    """Returns the slots as int32; checks that they exist, because EnvPool crashes the process otherwise.
 
     Raises:
-      IndexError: if one is not in [0, count); a count of 0 means that the environments are closed.
+      IndexError: if a slot is not in [0, count); a count of 0 means that the environments are closed.
     """
     slots = np.asarray(slots, np.int32)
     if len(slots) and not 0 <= slots.min() <= slots.max() < count:

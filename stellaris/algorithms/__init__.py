@@ -1,4 +1,4 @@
-"""Algorithms: each a frozen configuration with the methods of `Algorithm`, over any network."""
+"""PPO, IMPALA and IMPACT: frozen configurations with the methods of `Algorithm`, over any network."""
 
 from stellaris.algorithms.algorithm import Algorithm as Algorithm
 from stellaris.algorithms.batch import Batch as Batch

@@ -1,4 +1,4 @@
-"""What the losses of PPO, IMPALA and IMPACT share: ratios, the global cap, the sum of the terms, and the metrics."""
+"""The shared part of the losses of PPO, IMPALA and IMPACT: ratios, the global cap, the sum of terms, metrics."""
 
 import math
 from typing import Any, NamedTuple, TypeAlias
@@ -8,47 +8,59 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from stellaris import checks
+from stellaris._core import checks
 from stellaris.algorithms.batch import masked_mean
+from stellaris.corrections.caps import check_rho, global_ratio_cap
+from stellaris.corrections.ratios import importance_ratio
 from stellaris.diagnostics import lag_report, version_span
 from stellaris.distributions import as_distribution
 from stellaris.losses import approximate_kl
-from stellaris.truncation import global_ratio_cap, importance_ratio
 from stellaris.types import ApplyFn, Array, Tree
 
-#: What a loss reports, by name: scalars; and `by_lag`, a `LagReport`, if it is told which version learns.
+#: The metrics of a loss by name: scalars, and a `LagReport` called `by_lag` if the loss is told which version learns.
 Metrics: TypeAlias = dict[str, Any]
 
 
 class Evaluated(NamedTuple):
-    """A policy on samples: log-probabilities of their actions, entropies and values."""
+    """A policy evaluated on samples."""
 
-    log_prob: jax.Array
+    log_prob: jax.Array  #: of the actions.
+    log_ratio: jax.Array  #: to the behaviour policy; 0 for an invalid sample.
     entropy: jax.Array
     value: jax.Array
 
 
-def evaluate(apply_fn: ApplyFn, params: Tree, observation: Any, action: Any) -> Evaluated:
-    """Runs a network."""
+def evaluate(apply_fn: ApplyFn, params: Tree, observation: Any, batch: Any) -> Evaluated:
+    """Runs a network on the observations of a batch, which has `action`, `log_prob` and `valid`."""
     parameters, value = apply_fn(params, observation)
     distribution = as_distribution(parameters)
-    return Evaluated(distribution.log_prob(action), distribution.entropy(), value)
-
-
-def log_ratio(log_prob: jax.Array, behaviour: Array, valid: Array) -> jax.Array:
-    """To the behaviour policy; 0 where a sample is not valid, so that nothing it holds reaches the gradient."""
-    return jnp.where(valid, log_prob, 0.0) - jnp.where(valid, behaviour, 0.0)
+    log_prob = distribution.log_prob(batch.action)
+    # Each is masked before the difference, so that a NaN or an infinity at an invalid sample cannot reach the gradient.
+    log_ratio = jnp.where(batch.valid, log_prob, 0.0) - jnp.where(batch.valid, batch.log_prob, 0.0)
+    return Evaluated(log_prob, log_ratio, distribution.entropy(), value)
 
 
 def held_cap(
     apply_fn: ApplyFn, peers: tuple[Tree, ...], observation: Any, batch: Any, own: jax.Array, rho: Any
 ) -> jax.Array | None:
-    """The global cap over the policy that learns, whose log-probabilities are `own`, and its peers; none without peers.
+    """The global cap over the policy that learns and its peers; None without peers or if `rho` is infinite.
 
-    A learner is truncated only if a peer's ratio is lower than its own by more than rounding: the policy that learns
-    may be among the peers, compiled separately, with slightly different log-probabilities.
+    A learner is truncated only if a peer's ratio is lower than the learner's by more than rounding: the policy that
+    learns may be among the peers, compiled separately, with slightly different log-probabilities.
+
+    Args:
+      apply_fn: `(params, observation) -> (distribution parameters, value)`.
+      peers: parameters of the policies that other learners hold.
+      observation: of the batch.
+      batch: has `action` and `log_prob`.
+      own: log-probabilities under the policy that learns.
+      rho: truncation level of the cap, at least 1.
+
+    Raises:
+      ValueError: if `rho` is below 1.
     """
-    if not peers:
+    check_rho(rho=rho)
+    if not peers or is_infinite(rho):
         return None
     held = [as_distribution(apply_fn(peer, observation)[0]).log_prob(batch.action) for peer in peers]
     log_probs = jax.lax.stop_gradient(jnp.stack([own, *held]))
@@ -60,38 +72,37 @@ def held_cap(
 def loss(
     configuration: Any,
     batch: Any,
-    log_ratio: jax.Array,
+    policy: Evaluated,
+    cap: jax.Array | None,
     *,
     policy_loss: Array,
     value_loss: Array,
-    entropy: Array,
     clipped: Array,
-    cap: jax.Array | None,
     version: Any,
     lags: int,
 ) -> tuple[jax.Array, Metrics]:
-    """`policy loss + value loss - entropy bonus`, means over valid samples; and how far the policies are apart.
+    """`policy loss + value loss - entropy bonus` as means over valid samples, and the metrics.
 
     Args:
-      configuration: has the `value_coefficient` and the `entropy_coefficient`.
+      configuration: has `value_coefficient` and `entropy_coefficient`.
       batch: has `valid`, and the `version` that chose each action.
-      log_ratio: of the policy that learns to the behaviour policy.
-      policy_loss: per sample, as the following.
-      value_loss: not weighted yet.
-      entropy: of the policy that learns.
-      clipped: whether a sample is outside the trust region.
+      policy: the policy that learns.
       cap: the global cap, if there is one.
-      version: of the policy that learns, if it is known.
-      lags: how many policy lags are told apart.
+      policy_loss: per sample.
+      value_loss: per sample, before the coefficient.
+      clipped: per sample, whether it is outside the trust region.
+      version: version of the policy that learns, if known.
+      lags: the number of policy lags to distinguish.
     """
+    log_ratio = policy.log_ratio
     valid = jnp.asarray(batch.valid)
     checks.int32(**checks.given(version=version), **{"batch.version": batch.version})
     truncated = jnp.zeros_like(clipped) if cap is None else importance_ratio(log_ratio) > cap
-    span = version_span(jnp.ravel(batch.version), valid.ravel())
+    span = version_span(jnp.ravel(batch.version), valid=valid.ravel())
     metrics: Metrics = {
         "policy_loss": masked_mean(policy_loss, valid),
         "value_loss": masked_mean(value_loss, valid),
-        "entropy": masked_mean(entropy, valid),
+        "entropy": masked_mean(policy.entropy, valid),
         "kl": masked_mean(approximate_kl(log_ratio), valid),
         "clip_fraction": masked_mean(clipped, valid),
         "truncation_fraction": masked_mean(truncated, valid),
@@ -102,27 +113,27 @@ def loss(
         metrics["data_lag_mean"] = jnp.asarray(version).astype(span.mean.dtype) - span.mean
         metrics["data_lag_max"] = version - span.oldest
         lag = version - jnp.asarray(batch.version)
-        metrics["by_lag"] = lag_report(lag, log_ratio, valid, clipped=clipped, truncated=truncated, lags=lags)
+        metrics["by_lag"] = lag_report(lag, log_ratio, valid=valid, clipped=clipped, truncated=truncated, lags=lags)
     total = metrics["policy_loss"] + configuration.value_coefficient * metrics["value_loss"]
     return total - configuration.entropy_coefficient * metrics["entropy"], metrics
 
 
 def outside(log_ratio: jax.Array, clip: float) -> jax.Array:
-    """Whether a sample is outside PPO's trust region: its ratio differs from 1 by more than `clip`."""
+    """Whether each sample is outside PPO's trust region: its ratio differs from 1 by more than `clip`."""
     return jnp.abs(importance_ratio(log_ratio) - 1.0) > clip
 
 
 def is_infinite(rho: Any) -> bool:
-    """Whether a truncation level is a number, and infinite."""
+    """Whether a truncation level is a known number, and infinite."""
     return isinstance(rho, float | np.floating) and math.isinf(rho)
 
 
 def check_learning_rate(learning_rate: Any) -> None:
-    """Raises an error unless this is a positive number, or a schedule of optax's."""
+    """Raises unless the learning rate is a positive number or an optax schedule."""
     if not callable(learning_rate):
         checks.positive(learning_rate=learning_rate)
 
 
 def norm_clipped(optimizer: optax.GradientTransformation, max_norm: float | None) -> optax.GradientTransformation:
-    """An optimizer behind a bound on the gradient's global norm."""
+    """Puts a bound on the gradient's global norm before an optimizer."""
     return optimizer if max_norm is None else optax.chain(optax.clip_by_global_norm(max_norm), optimizer)

@@ -1,4 +1,4 @@
-"""What an algorithm learns from: flat samples, their minibatches, and means over those that are valid."""
+"""Batches: flat samples, their minibatches, and means over the valid samples."""
 
 import math
 from typing import Any, NamedTuple
@@ -7,12 +7,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Float, Int, Shaped
 
-from stellaris import checks
-from stellaris.types import Array, Tree
+from stellaris._core import checks
+from stellaris.types import Array, JaxArray, Tree
 
 
 class Batch(NamedTuple):
-    """`N` samples to learn from, flat, with what the behaviour policy made of them.
+    """`N` flat samples to learn from, evaluated under the behaviour policy.
 
     Example:
       >>> one = jnp.ones(4)
@@ -21,48 +21,46 @@ class Batch(NamedTuple):
       ((4, 2), (4,))
     """
 
-    observation: Tree  #: `[N, *obs]` raw, an array or a tree of them.
+    observation: Tree  #: `[N, *obs]` before normalisation, an array or a tree of arrays.
     action: Array  #: `[N, *action]`.
-    log_prob: Float[Array, "N"]  #: of the action under the behaviour policy.
-    value: Float[Array, "N"]  #: the behaviour policy's.
+    log_prob: Float[Array, "N"]  #: log-probability of the action under the behaviour policy.
+    value: Float[Array, "N"]  #: the behaviour policy's value.
     advantage: Float[Array, "N"]  #: standardised over the batch if the configuration says so.
-    target: Float[Array, "N"]  #: of the value: advantage before standardisation plus value.
-    version: Int[Array, "N"]  #: of the behaviour policy.
-    valid: Shaped[Array, "N"]  #: False for a sample that is no transition, and weighs nothing.
+    target: Float[Array, "N"]  #: value target: the advantage before standardisation plus the value.
+    version: Int[Array, "N"]  #: version of the behaviour policy.
+    valid: Shaped[Array, "N"]  #: False for a sample that is not a transition; it is ignored.
 
 
 def take(batch: Any, indices: Int[Array, "n"], *, axis: int = 0) -> Any:
-    """The items at `indices` along an axis; an index beyond gives zeros, which are not valid and weigh nothing."""
+    """The items at `indices` along an axis; an index beyond the end gives zeros, an invalid item."""
     return jax.tree.map(lambda x: jnp.take(jnp.asarray(x), indices, axis=axis, mode="fill", fill_value=0), batch)
 
 
 def before_the_last(observation: Any) -> Any:
-    """Of observations `[T + 1, ...]` the first `T`, which actions were chosen on."""
+    """The first `T` of observations `[T + 1, ...]`: those on which actions were chosen."""
     return jax.tree.map(lambda x: x[:-1], observation)
 
 
 def the_last(observation: Any) -> Any:
-    """Of observations `[T + 1, ...]` the last one, `[1, ...]`, whose value bootstraps."""
+    """The last of observations `[T + 1, ...]`, as `[1, ...]`: its value bootstraps."""
     return jax.tree.map(lambda x: x[-1:], observation)
 
 
 def flatten(batch: Any, axes: int) -> Any:
-    """The first `axes` axes as one: of `[T, B, ...]`, sample `t * B + b` is step `t` of environment `b`."""
+    """Merges the first `axes` axes: from `[T, B, ...]`, sample `t * B + b` is step `t` of environment `b`."""
     return jax.tree.map(lambda x: jnp.reshape(x, (math.prod(x.shape[:axes]), *x.shape[axes:])), batch)
 
 
-def minibatches(
-    key: jax.Array, size: int, *, epochs: int, minibatch_size: int
-) -> Int[jax.Array, "gradients minibatch"]:
+def minibatches(key: jax.Array, size: int, *, epochs: int, minibatch_size: int) -> Int[JaxArray, "gradients minibatch"]:
     """Indices of every minibatch of every epoch: each epoch is one permutation, cut into pieces of equal length.
 
-    If they do not come out even, the last is filled up with `size`, an index beyond the batch.
+    If `size` is not divisible, the last piece is padded with `size`, an index beyond the batch.
 
     Args:
-      key: of the shuffles; each epoch has its own.
+      key: key of the shuffles; each epoch splits off one.
       size: items in the batch.
       epochs: how often each item is learned from.
-      minibatch_size: items of a minibatch, at most.
+      minibatch_size: the most items in a minibatch.
 
     Returns:
       int32 `[epochs * ceil(size / minibatch_size), m]`.
@@ -71,7 +69,7 @@ def minibatches(
       ValueError: if `size` is below 1.
     """
     if size < 1:
-        raise ValueError(f"size={size} is below 1: there is nothing to learn from")
+        raise ValueError(f"size={size} is below 1: the batch is empty")
     count = -(-size // minibatch_size)
     length = -(-size // count)
 
@@ -82,11 +80,11 @@ def minibatches(
     return jax.vmap(epoch)(jax.random.split(key, epochs)).reshape(epochs * count, length)
 
 
-def permutation(key: jax.Array, size: int) -> Int[jax.Array, "size"]:
-    """The numbers below `size` in the random order of `jax.random.permutation`, which takes thrice as long on a CPU.
+def permutation(key: jax.Array, size: int) -> Int[JaxArray, "size"]:
+    """The permutation of `jax.random.permutation(key, size)`, in a third of the time on a CPU.
 
     Args:
-      key: of the order.
+      key: key of the permutation.
       size: at least 1.
 
     Example:
@@ -95,7 +93,7 @@ def permutation(key: jax.Array, size: int) -> Int[jax.Array, "size"]:
       True
     """
     order = jnp.arange(size, dtype=jnp.int32)
-    # Sorted by random numbers that may be equal: so often that hardly any order is likelier than another.
+    # Ties between random numbers bias the order; as many rounds as in `jax.random.permutation` make that negligible.
     for _ in range(math.ceil(3 * math.log(size) / math.log(2**32 - 1))):
         key, subkey = jax.random.split(key)
         order = order[_ranking(jax.random.bits(subkey, (size,), jnp.uint32))]
@@ -103,9 +101,9 @@ def permutation(key: jax.Array, size: int) -> Int[jax.Array, "size"]:
 
 
 def _ranking(x: jax.Array) -> jax.Array:
-    """Where the smallest of `x` is, the second smallest, and so on; of equals the first comes first.
+    """The indices that sort `x` stably.
 
-    XLA sorts one array several times as fast as two by one of them: so each number and its place become one of 64 bits.
+    XLA sorts one array several times as fast as a pair of arrays, so each number and its index are packed into 64 bits.
     """
     with jax.enable_x64(True):
         place = jax.lax.iota(jnp.uint64, len(x))
@@ -113,27 +111,25 @@ def _ranking(x: jax.Array) -> jax.Array:
         return jax.lax.convert_element_type(jax.lax.sort(high | place, is_stable=False), jnp.uint32)
 
 
-def standardized(x: Array, valid: Array) -> jax.Array:
-    """To zero mean and unit variance over valid samples; the others are zero."""
-    valid = checks.mask(valid, x)
-    mean = masked_mean(x, valid)
-    deviation = jnp.sqrt(masked_mean(jnp.square(x - mean), valid))
-    return jnp.where(valid, (x - mean) / (deviation + 1e-8), 0.0)
+def standardized(x: Array, mask: Array) -> jax.Array:
+    """Scales `x` to zero mean and unit variance over the samples where the mask is True; the others become zero."""
+    mask = checks.mask(mask, x)
+    mean = masked_mean(x, mask)
+    deviation = jnp.sqrt(masked_mean(jnp.square(x - mean), mask))
+    return jnp.where(mask, (x - mean) / (deviation + 1e-8), 0.0)
 
 
-def masked_mean(x: Any, valid: Array) -> jax.Array:
-    """Mean over valid samples; 0 if there are none. What an invalid sample holds is never looked at."""
-    x, valid = x.astype(float) if x.dtype == bool else x, checks.mask(valid, x)
-    total = jnp.sum(jnp.where(valid, x, 0.0))
-    return total / jnp.maximum(jnp.sum(valid), 1).astype(x.dtype)
+def masked_mean(x: Any, mask: Array) -> jax.Array:
+    """The mean over the samples where the mask is True; 0 if it is False everywhere. Other samples may hold NaN."""
+    x, mask = x.astype(float) if x.dtype == bool else x, checks.mask(mask, x)
+    total = jnp.sum(jnp.where(mask, x, 0.0))
+    return total / jnp.maximum(jnp.sum(mask), 1).astype(x.dtype)
 
 
 def cleaned(batch: Any, *fields: str) -> Any:
-    """Zeros in these fields where a sample is not valid: what multiplies a gradient of zero must be a number.
+    """Zeroes these fields at invalid samples, because 0 * NaN would make the gradient NaN. `valid` becomes bools.
 
-    `valid` itself comes back as bools.
-
-    Observations are better left as they are: a network may need more of them than zeros.
+    Do not zero observations: a network may require valid ones.
     """
     valid = checks.mask(batch.valid, batch.log_prob)
 

@@ -1,4 +1,4 @@
-"""The gradient of an algorithm's loss with its metrics; and whole batches learned from, one step after the other."""
+"""The gradient of an algorithm's loss with its metrics, and updates from whole batches."""
 
 import functools
 from typing import Any
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Int
 
-from stellaris import eager
+from stellaris._core import eager
 from stellaris.algorithms.actor_critic import Metrics
 from stellaris.algorithms.algorithm import Algorithm
 from stellaris.diagnostics import LagReport, gradient_cosine
@@ -28,23 +28,23 @@ def gradient(
     """The gradient of `algorithm.loss`, and its metrics.
 
     Args:
-      algorithm: PPO, IMPALA, IMPACT, or anything with such a loss.
+      algorithm: PPO, IMPALA, IMPACT, or any object with such a loss.
       apply_fn: `(params, observation) -> (distribution parameters, value)`.
       params: the policy that learns.
-      batch: what the algorithm learns from.
+      batch: from `algorithm.select` or `algorithm.prepare`.
       peers: parameters of the policies that other learners hold now.
-      fresh: on request, newer parameters: the metrics then have `fresh_cosine`, of the angle between this gradient and
-        the one that they would give on the same batch. It costs a second gradient.
-      **options: of the algorithm's loss, such as `rho` and `version`.
+      fresh: newer parameters. If given, the metrics include `fresh_cosine`, the cosine between this gradient and the
+        gradient at `fresh` on the same batch, at the cost of a second gradient.
+      **options: options of the algorithm's loss, such as `rho` and `version`.
 
     Returns:
-      The gradient, and the loss's metrics with `loss`, and with `finite`, whether all of the gradient is.
+      The gradient, and the loss's metrics with `loss`, and with `finite`: whether the whole gradient is finite.
 
     Raises:
-      ValueError: whatever the loss raises.
+      ValueError: if the loss raises it.
 
     Source:
-      Stellaris (SC 2024): the work of a learner function.
+      Stellaris (SC 2024): the computation of a learner function.
 
     Example:
       >>> import jax.numpy as jnp
@@ -83,27 +83,27 @@ def update(
 ) -> tuple[Tree, Tree, Metrics]:
     """Learns from a batch: one step of `algorithm.optimizer()` for each row of `indices`, in order, as one scan.
 
-    With PPO this is plain PPO. Outside of `jit` it is compiled once for each algorithm and `apply_fn`, as by `jax.jit`:
-    what `apply_fn` closes over is a constant, so make it once and let whatever changes be among its parameters. The
-    programs of the last 32 are kept.
+    With PPO this is plain PPO. Outside of `jit` it is compiled once for each algorithm and `apply_fn`, as by `jax.jit`.
+    Arrays that `apply_fn` captures are constants of the program, so make it once and pass what changes in `params`. The
+    32 most recently used programs are kept.
 
     Args:
-      algorithm: PPO, IMPALA, IMPACT, or another with such methods.
+      algorithm: PPO, IMPALA, IMPACT, or another `Algorithm`.
       apply_fn: `(params, observation) -> (distribution parameters, value)`.
-      params: of the policy.
-      opt_state: of `algorithm.optimizer()`.
+      params: the policy's parameters.
+      opt_state: state of `algorithm.optimizer()`.
       batch: from `algorithm.prepare`.
       indices: from `algorithm.minibatches`.
-      count: how many of its rows to learn from, from the first on, at least 1; all of them by default. It may be
-        traced: so batches of many sizes, padded to one shape, share one program.
-      **options: of the algorithm's loss that are arrays, such as `version`.
+      count: learns from the first `count` rows, at least 1; from all by default. It may be traced, so that batches of
+        many sizes, padded to one shape, share one program.
+      **options: options of the algorithm's loss that are arrays, such as `version`.
 
     Returns:
-      `(params, opt_state, metrics)`, the metrics of all gradients in one: means; of those whose name ends in `_max` the
-      greatest; of a `LagReport` the sum; with `loss`, and `finite`, whether all of the parameters are.
+      `(params, opt_state, metrics)`. Metrics are averaged over all gradients, but names that end in `_max` keep the
+      maximum and `LagReport`s are summed. They include `loss` and `finite`: whether all parameters are finite.
 
     Raises:
-      ValueError: whatever the loss raises.
+      ValueError: if the loss raises it.
 
     Source:
       Schulman et al. 2017, Proximal Policy Optimization Algorithms, Algorithm 1.
@@ -119,7 +119,7 @@ def update(
       >>> ppo = PPO(epochs=3, minibatch_size=2)
       >>> opt_state, indices = ppo.optimizer().init(params), ppo.minibatches(jax.random.key(0), batch)
       >>> params, opt_state, metrics = update(ppo, apply_fn, params, opt_state, batch, indices)
-      >>> print(indices.shape, f"{metrics['value_loss']:.3f}")  # the value, 0 at first, comes near its target of 1
+      >>> print(indices.shape, f"{metrics['value_loss']:.3f}")  # the value, 0 at first, approaches its target of 1
       (6, 2) 0.997
     """
     learned: tuple[Tree, Tree, Metrics] = eager.call(
@@ -149,39 +149,39 @@ def _update(
             return value, {"loss": value} | metrics
 
         grads, metrics = jax.grad(loss, has_aux=True)(params)
-        with jax.numpy_dtype_promotion("standard"):  # optax's Adam is not strict about types
+        with jax.numpy_dtype_promotion("standard"):  # optax's Adam needs standard promotion
             updates, opt_state = optimizer.update(grads, opt_state, params)
         return (optax.apply_updates(params, updates), opt_state), metrics
 
     state: tuple[Tree, Tree] = (params, opt_state)
     if count is None:
         state, metrics = jax.lax.scan(step, state, indices)
-        in_one = {name: _in_one(name, values) for name, values in metrics.items()}
+        combined = {name: _combine(name, values) for name, values in metrics.items()}
     else:
-        state, in_one = _first(step, state, jnp.asarray(indices), count)
-    return *state, in_one | {"finite": all_finite(state[0])}
+        state, combined = _first(step, state, jnp.asarray(indices), count)
+    return *state, combined | {"finite": all_finite(state[0])}
 
 
 def _first(step: Any, state: tuple[Tree, Tree], indices: jax.Array, count: Any) -> tuple[tuple[Tree, Tree], Metrics]:
-    """The first `count` steps, which need not be known when this is compiled, and their metrics in one."""
+    """Takes the first `count` steps, a number that may be traced, and combines their metrics."""
 
-    def and_all_before(i: Any, carry: Any) -> Any:
+    def body(i: Any, carry: Any) -> Any:
         state, before = carry
         state, metrics = step(state, indices[i])
-        return state, {name: _two_in_one(name, before[name], value) for name, value in metrics.items()}
+        return state, {name: _combine_two(name, before[name], value) for name, value in metrics.items()}
 
-    # Of these metrics only the types count: within `shard_map` sums vary as they do.
+    # Only the types of these metrics matter: within `shard_map` the sums need their varying axes.
     like = step(state, indices[0])[1]
-    nothing = {name: jax.tree.map(functools.partial(_nothing, name), value) for name, value in like.items()}
-    state, sums = jax.lax.fori_loop(0, count, and_all_before, (state, nothing))
-    in_one = {
+    neutral = {name: jax.tree.map(functools.partial(_neutral, name), value) for name, value in like.items()}
+    state, sums = jax.lax.fori_loop(0, count, body, (state, neutral))
+    combined = {
         name: total if _is_sum(name, total) else total / jnp.asarray(count, total.dtype) for name, total in sums.items()
     }
-    return state, in_one
+    return state, combined
 
 
-def _nothing(name: str, like: Any) -> jax.Array:
-    """What a metric of no gradient is: what follows is added to it, or is greater."""
+def _neutral(name: str, like: Any) -> jax.Array:
+    """The neutral element of a metric: 0 for a sum, the smallest number for a maximum."""
     like = jnp.asarray(like)
     if not name.endswith("_max"):
         return jnp.zeros_like(like, like.dtype if jnp.issubdtype(like.dtype, jnp.floating) else jnp.result_type(float))
@@ -189,24 +189,24 @@ def _nothing(name: str, like: Any) -> jax.Array:
     return jnp.full_like(like, info(like.dtype).min)
 
 
-def _two_in_one(name: str, before: Any, value: Any) -> Any:
+def _combine_two(name: str, before: Any, value: Any) -> Any:
     if name.endswith("_max"):
         return jnp.maximum(before, value)
     return jax.tree.map(lambda total, x: total + jnp.asarray(x, total.dtype), before, value)
 
 
 def _is_sum(name: str, value: Any) -> bool:
-    """Whether a metric of several gradients is no mean."""
+    """Whether several gradients' values of a metric are summed or maximised instead of averaged."""
     return isinstance(value, LagReport) or name.endswith("_max")
 
 
-def _in_one(name: str, values: Any) -> Any:
-    """A metric of several gradients, stacked, as one."""
+def _combine(name: str, values: Any) -> Any:
+    """Combines the stacked values of a metric over several gradients."""
     if isinstance(values, LagReport):
         return jax.tree.map(lambda x: jnp.sum(x, axis=0), values)
     return jnp.max(values, axis=0) if name.endswith("_max") else jnp.mean(values, axis=0)
 
 
 def all_finite(tree: Tree) -> jax.Array:
-    """Whether a tree holds neither a NaN nor an infinity."""
+    """Whether every element of a tree is finite."""
     return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]))

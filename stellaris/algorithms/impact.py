@@ -1,4 +1,4 @@
-"""IMPACT: a configuration, and its loss over any network and its slowly moving target."""
+"""IMPACT: a configuration and its loss over any network and its slowly moving target."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Float, Int, Shaped
 
-from stellaris import checks
+from stellaris._core import checks
 from stellaris.algorithms import actor_critic
 from stellaris.algorithms.actor_critic import Metrics
 from stellaris.algorithms.batch import (
@@ -21,14 +21,14 @@ from stellaris.algorithms.batch import (
     take,
     the_last,
 )
+from stellaris.corrections.caps import check_rho
 from stellaris.losses import MIN_LOG_PROB, impact_loss, value_loss
 from stellaris.returns import vtrace
-from stellaris.truncation import check_rho
-from stellaris.types import ApplyFn, Array, Trajectory, Tree
+from stellaris.types import ApplyFn, Array, JaxArray, Trajectory, Tree
 
 
 class TargetBatch(NamedTuple):
-    """`N` samples to learn from, flat, with what the target policy makes of them.
+    """`N` flat samples to learn from, evaluated under the target policy.
 
     Example:
       >>> one = jnp.ones(4)
@@ -42,16 +42,16 @@ class TargetBatch(NamedTuple):
 
     @property
     def valid(self) -> Shaped[Array, "N"]:
-        """False for a sample that is no transition, and weighs nothing."""
+        """False for a sample that is not a transition; it is ignored."""
         return self.samples.valid
 
 
 @dataclass(frozen=True)
 class IMPACT:
-    """PPO around a target policy, with V-trace advantages: a batch may be learned from many times, and late.
+    """PPO around a target policy with V-trace advantages, for batches that are stale or learned from many times.
 
-    The target is a copy of the parameters that the caller renews now and then, calling `prepare` anew for what is left
-    of a batch; while it stands, V-trace need not be computed again.
+    The target is a copy of the parameters. Whenever the caller renews it, call `prepare` again for the remaining
+    batches; until then V-trace need not be recomputed.
 
     Source:
       Luo et al. 2019, IMPACT: Importance Weighted Asynchronous Architectures with Clipped Target Networks; Stellaris
@@ -78,9 +78,9 @@ class IMPACT:
     discount: float = 0.99
     lambda_: float = 0.95
     clip: float = 0.2  #: half-width of the trust region around the target policy.
-    target_rho: float = 2.0  #: truncates behaviour / target.
-    rho_clip: float = 1.0  #: of V-trace's temporal differences, target / behaviour.
-    c_clip: float = 1.0  #: of V-trace's traces.
+    target_rho: float = 2.0  #: truncates `behaviour / target`.
+    rho_clip: float = 1.0  #: bounds `target / behaviour` in V-trace's temporal differences.
+    c_clip: float = 1.0  #: bounds V-trace's traces.
     value_coefficient: float = 0.5
     entropy_coefficient: float = 0.0
     epochs: int = 10
@@ -95,16 +95,14 @@ class IMPACT:
         checks.not_negative(rho_clip=self.rho_clip, c_clip=self.c_clip, value_coefficient=self.value_coefficient)
         checks.finite(value_coefficient=self.value_coefficient, entropy_coefficient=self.entropy_coefficient)
         checks.between_zero_and_one(discount=self.discount, lambda_=self.lambda_)
-        for _, target_rho in checks.known(target_rho=self.target_rho):
-            if not target_rho >= 1.0:
-                raise ValueError(f"target_rho={target_rho} is below 1: use math.inf for no truncation")
+        check_rho(target_rho=self.target_rho)
 
     def optimizer(self) -> optax.GradientTransformation:
         """Adam (epsilon 1e-5) behind a bound on the gradient's global norm."""
         return actor_critic.norm_clipped(optax.adam(self.learning_rate, eps=1e-5), self.max_gradient_norm)
 
     def prepare(self, trajectory: Trajectory, apply_fn: ApplyFn, target: Tree) -> TargetBatch:
-        """Advantages and value targets by V-trace under the target policy; then flattened to `N = T * B` samples.
+        """Computes advantages and value targets by V-trace under the target policy, flattened to `N = T * B` samples.
 
         Args:
           trajectory: `[T, B, ...]` of any behaviour policies, as for `PPO.prepare`; its values are not used.
@@ -117,22 +115,21 @@ class IMPACT:
         checks.int32(**{"trajectory.version": trajectory.version})
         observation = before_the_last(trajectory.observation)
         valid = checks.mask(trajectory.valid, trajectory.reward)
-        policy = actor_critic.evaluate(apply_fn, target, observation, cleaned(trajectory, "action").action)
+        policy = actor_critic.evaluate(apply_fn, target, observation, cleaned(trajectory, "action"))
         value = jnp.concatenate([policy.value, apply_fn(target, the_last(trajectory.observation))[1]])
-        log_ratio = actor_critic.log_ratio(policy.log_prob, trajectory.log_prob, valid)
         reward = jnp.asarray(trajectory.reward)
         discount = self.discount * (1.0 - jnp.asarray(trajectory.terminated, reward.dtype))
         estimate = vtrace(
             reward,
             discount,
             value,
-            log_ratio,
+            policy.log_ratio,
             lambda_=self.lambda_,
             rho_clip=self.rho_clip,
             c_clip=self.c_clip,
             valid=valid,
         )
-        # The loss weighs the samples itself: V-trace's own advantage would weigh them twice.
+        # Unweighted, because the loss weights the samples: V-trace's advantage would weight them twice.
         following = jnp.concatenate([estimate.target[1:], value[-1:]])
         following = self.lambda_ * following + (1.0 - self.lambda_) * value[1:]
         advantage = jnp.where(valid, reward + discount * following - value[:-1], 0.0)
@@ -147,17 +144,17 @@ class IMPACT:
                 version=trajectory.version,
                 valid=valid,
             ),
-            log_ratio,
+            policy.log_ratio,
         )
         flat: TargetBatch = flatten(jax.lax.stop_gradient(batch), valid.ndim)
         return flat
 
-    def minibatches(self, key: jax.Array, batch: TargetBatch) -> Int[jax.Array, "gradients minibatch"]:
-        """Indices of every minibatch of every epoch, as `PPO.minibatches`."""
+    def minibatches(self, key: jax.Array, batch: TargetBatch) -> Int[JaxArray, "gradients minibatch"]:
+        """Indices of every minibatch of every epoch, like `PPO.minibatches`."""
         return minibatches(key, len(batch.valid), epochs=self.epochs, minibatch_size=self.minibatch_size)
 
     def select(self, batch: TargetBatch, indices: Int[Array, "m"]) -> TargetBatch:
-        """The samples at `indices`; one beyond the batch is not valid, and weighs nothing."""
+        """The samples at `indices`; an index beyond the batch gives an invalid sample, which is ignored."""
         chosen: TargetBatch = take(batch, indices)
         return chosen
 
@@ -171,53 +168,49 @@ class IMPACT:
         rho: float = 1.0,
         version: Int[Array, ""] | int | None = None,
         lags: int = 8,
-    ) -> tuple[Float[jax.Array, ""], Metrics]:
+    ) -> tuple[Float[JaxArray, ""], Metrics]:
         """Mean over valid samples of IMPACT's surrogate + value loss - entropy bonus.
 
         Args:
           apply_fn: `(params, observation) -> (distribution parameters, value)`.
           params: the policy that learns.
           batch: from `prepare`.
-          peers: parameters of the policies that other learners hold now (one's own among them changes nothing). With
-            any, ratios to the behaviour policy are truncated to `global_ratio_cap` over them and one's own.
-          rho: truncation level of the cap, at least 1; not IMPACT's own, which is `target_rho`.
-          version: of the policy that learns; with it, the metrics tell of policy lags.
-          lags: how many policy lags `by_lag` tells apart.
+          peers: parameters of the policies that other learners hold now; may include `params`. Ratios to the behaviour
+            policy are truncated to `global_ratio_cap` over `params` and these.
+          rho: truncation level of the cap, at least 1. IMPACT's rho is `target_rho`.
+          version: version of the policy that learns; if given, the metrics include policy lags.
+          lags: the number of policy lags that `by_lag` distinguishes.
 
         Returns:
-          The scalar loss, and the metrics that `PPO.loss` reports; here `clip_fraction` counts samples outside the
+          The scalar loss, and the metrics that `PPO.loss` reports. Here `clip_fraction` counts samples outside the
           trust region around the *target* policy.
 
         Raises:
           ValueError: if `rho` is below 1.
         """
-        check_rho(rho)
         samples: Batch = cleaned(batch.samples, "action", "log_prob", "advantage", "target")
-        policy = actor_critic.evaluate(apply_fn, params, samples.observation, samples.action)
-        log_ratio = actor_critic.log_ratio(policy.log_prob, samples.log_prob, samples.valid)
+        policy = actor_critic.evaluate(apply_fn, params, samples.observation, samples)
         cap = actor_critic.held_cap(apply_fn, peers, samples.observation, samples, policy.log_prob, rho)
-        total, metrics = actor_critic.loss(
+        return actor_critic.loss(
             self,
             samples,
-            log_ratio,
+            policy,
+            cap,
             policy_loss=impact_loss(
-                log_ratio,
+                policy.log_ratio,
                 batch.target_log_ratio,
                 samples.advantage,
                 clip=self.clip,
-                rho=self.target_rho,
+                target_rho=self.target_rho,
                 ratio_cap=cap,
             ),
             value_loss=value_loss(policy.value, samples.target),
-            entropy=policy.entropy,
-            clipped=actor_critic.outside(_finite(log_ratio) - _finite(batch.target_log_ratio), self.clip),
-            cap=cap,
+            clipped=actor_critic.outside(_finite(policy.log_ratio) - _finite(batch.target_log_ratio), self.clip),
             version=version,
             lags=lags,
         )
-        return total, metrics
 
 
 def _finite(log_ratio: Array) -> jax.Array:
-    """So that the ratio of two policies under which an action is impossible is a number."""
+    """Clips to finite numbers, so that the difference of two infinite log-ratios is not NaN."""
     return jnp.clip(log_ratio, MIN_LOG_PROB, -MIN_LOG_PROB)

@@ -1,4 +1,4 @@
-"""IMPALA: a configuration, and its loss over any network."""
+"""IMPALA: a configuration and its loss over any network."""
 
 import math
 from dataclasses import dataclass
@@ -8,21 +8,21 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Float, Int
 
-from stellaris import checks
+from stellaris._core import checks
 from stellaris.algorithms import actor_critic
 from stellaris.algorithms.actor_critic import Metrics
 from stellaris.algorithms.batch import before_the_last, cleaned, minibatches, take, the_last
+from stellaris.corrections.ratios import importance_ratio
 from stellaris.losses import impala_loss, value_loss
 from stellaris.returns import vtrace
-from stellaris.truncation import check_rho, importance_ratio
-from stellaris.types import ApplyFn, Array, Trajectory, Tree
+from stellaris.types import ApplyFn, Array, JaxArray, Trajectory, Tree
 
 
 @dataclass(frozen=True)
 class IMPALA:
-    """Actor-critic with V-trace; with peers, Stellaris' cap stands in the place of two of its constants.
+    """Actor-critic with V-trace; with peers, Stellaris' cap replaces two of its constants.
 
-    The defaults are the paper's for Atari, losses averaged instead of summed.
+    The defaults are the paper's for Atari, with losses averaged instead of summed.
 
     Source:
       Espeholt et al. 2018, IMPALA, Table G.1; Stellaris (SC 2024) for the cap.
@@ -45,10 +45,10 @@ class IMPALA:
     learning_rate: float | optax.Schedule = 6e-4
     discount: float = 0.99
     lambda_: float = 1.0
-    rho_clip: float = 1.0  #: of V-trace's temporal differences; with peers, the cap is in its place.
-    c_clip: float = 1.0  #: of V-trace's traces.
-    pg_rho_clip: float = 1.0  #: of the policy gradient; with peers, the cap is in its place.
-    value_coefficient: float = 0.25  #: the paper's 0.5, of half the squared error.
+    rho_clip: float = 1.0  #: bounds V-trace's temporal differences; with peers, the cap replaces it.
+    c_clip: float = 1.0  #: bounds V-trace's traces.
+    pg_rho_clip: float = 1.0  #: bounds the policy gradient; with peers, the cap replaces it.
+    value_coefficient: float = 0.25  #: the paper's 0.5 on half the squared error.
     entropy_coefficient: float = 0.01
     decay: float = 0.99  #: of RMSProp.
     epsilon: float = 0.01  #: of RMSProp.
@@ -72,21 +72,21 @@ class IMPALA:
         )
 
     def prepare(self, trajectory: Trajectory, apply_fn: ApplyFn | None = None, target: Tree = None) -> Trajectory:
-        """The trajectory itself: V-trace needs the policy that learns, and is computed by the loss.
+        """Returns the trajectory: V-trace needs the policy that learns, so the loss computes it.
 
         Args:
           trajectory: `[T, B, ...]` of any behaviour policies.
-          apply_fn: not needed; other algorithms do.
-          target: likewise.
+          apply_fn: ignored; other algorithms need it.
+          target: ignored; other algorithms need it.
         """
         del apply_fn, target
         return trajectory
 
-    def minibatches(self, key: jax.Array, batch: Trajectory) -> Int[jax.Array, "gradients minibatch"]:
-        """Indices of the trajectories of every minibatch of every epoch, as `PPO.minibatches` of samples.
+    def minibatches(self, key: jax.Array, batch: Trajectory) -> Int[JaxArray, "gradients minibatch"]:
+        """Indices of the trajectories in every minibatch of every epoch, like `PPO.minibatches` for samples.
 
         Args:
-          key: of the shuffles; each epoch has its own.
+          key: key of the shuffles; each epoch splits off one.
           batch: `[T, B, ...]`; only its shape matters.
 
         Returns:
@@ -112,43 +112,40 @@ class IMPALA:
         rho: float = 1.0,
         version: Int[Array, ""] | int | None = None,
         lags: int = 8,
-    ) -> tuple[Float[jax.Array, ""], Metrics]:
+    ) -> tuple[Float[JaxArray, ""], Metrics]:
         """Mean over valid steps of policy gradient + value loss - entropy bonus.
 
         Args:
           apply_fn: `(params, observation) -> (distribution parameters, value)`.
           params: the policy that learns.
           batch: a trajectory `[T, B, ...]` of any behaviour policies; its values are not used.
-          peers: parameters of the policies that other learners hold now. With any, and `rho` finite, V-trace's rho and
-            the policy gradient's are truncated to `global_ratio_cap` over them and one's own, *in the place of*
-            `rho_clip` and `pg_rho_clip`: besides them it would be inert, since it is never below `rho >= 1`. With none,
-            or `rho` infinite, this is plain IMPALA. Where all peers are one's own policy the cap truncates nothing.
+          peers: parameters of the policies that other learners hold now; may include `params`. With peers and a finite
+            `rho`, both rho of V-trace are truncated to `global_ratio_cap` over `params` and these *instead of*
+            `rho_clip` and `pg_rho_clip`; with both it would be inert, because it is never below `rho >= 1`. Without
+            peers or with infinite `rho` this is plain IMPALA. If all peers equal `params`, the cap truncates nothing.
           rho: truncation level of the cap, at least 1.
-          version: of the policy that learns; with it, the metrics tell of policy lags.
-          lags: how many policy lags `by_lag` tells apart.
+          version: version of the policy that learns; if given, the metrics include policy lags.
+          lags: the number of policy lags that `by_lag` distinguishes.
 
         Returns:
-          The scalar loss, and the metrics that `PPO.loss` reports; here `clip_fraction` counts ratios above
-          `pg_rho_clip`, where that is in force.
+          The scalar loss, and the metrics that `PPO.loss` reports. Here `clip_fraction` counts ratios above
+          `pg_rho_clip`, and is 0 if the cap replaces it.
 
         Raises:
           ValueError: if `rho` is below 1.
         """
-        check_rho(rho)
         batch = cleaned(batch, "action", "log_prob")
         observation = before_the_last(batch.observation)
-        policy = actor_critic.evaluate(apply_fn, params, observation, batch.action)
+        policy = actor_critic.evaluate(apply_fn, params, observation, batch)
         last = apply_fn(params, the_last(batch.observation))[1]
-        log_ratio = actor_critic.log_ratio(policy.log_prob, batch.log_prob, batch.valid)
-        others = () if actor_critic.is_infinite(rho) else peers
-        cap = actor_critic.held_cap(apply_fn, others, observation, batch, policy.log_prob, rho)
+        cap = actor_critic.held_cap(apply_fn, peers, observation, batch, policy.log_prob, rho)
         rho_clip, pg_rho_clip = (self.rho_clip, self.pg_rho_clip) if cap is None else (math.inf, math.inf)
         reward = jnp.asarray(batch.reward)
         target, advantage = vtrace(
             reward,
             self.discount * (1.0 - jnp.asarray(batch.terminated, reward.dtype)),
             jnp.concatenate([policy.value, last]),
-            log_ratio,
+            policy.log_ratio,
             lambda_=self.lambda_,
             rho_clip=rho_clip,
             c_clip=self.c_clip,
@@ -156,16 +153,14 @@ class IMPALA:
             ratio_cap=cap,
             valid=batch.valid,
         )
-        total, metrics = actor_critic.loss(
+        return actor_critic.loss(
             self,
             batch,
-            log_ratio,
+            policy,
+            cap,
             policy_loss=impala_loss(jnp.where(batch.valid, policy.log_prob, 0.0), advantage),
             value_loss=value_loss(policy.value, target),
-            entropy=policy.entropy,
-            clipped=importance_ratio(log_ratio) > pg_rho_clip,
-            cap=cap,
+            clipped=importance_ratio(policy.log_ratio) > pg_rho_clip,
             version=version,
             lags=lags,
         )
-        return total, metrics

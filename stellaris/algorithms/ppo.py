@@ -1,4 +1,4 @@
-"""Proximal policy optimisation: a configuration, and its loss over any network."""
+"""Proximal policy optimisation: a configuration and its loss over any network."""
 
 from dataclasses import dataclass
 
@@ -7,14 +7,13 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Float, Int
 
-from stellaris import checks
+from stellaris._core import checks
 from stellaris.algorithms import actor_critic
 from stellaris.algorithms.actor_critic import Metrics
 from stellaris.algorithms.batch import Batch, before_the_last, cleaned, flatten, minibatches, standardized, take
 from stellaris.losses import ppo_loss, value_loss
 from stellaris.returns import gae
-from stellaris.truncation import check_rho
-from stellaris.types import ApplyFn, Array, Trajectory, Tree
+from stellaris.types import ApplyFn, Array, JaxArray, Trajectory, Tree
 
 
 @dataclass(frozen=True)
@@ -54,10 +53,10 @@ class PPO:
     lambda_: float = 0.95
     clip: float = 0.2
     value_coefficient: float = 0.5
-    value_clip: float | None = None  #: how far a value may move from the behaviour policy's.
+    value_clip: float | None = None  #: bound on a value's distance from the behaviour policy's.
     value_loss_clip: float | None = None  #: upper bound of a sample's value loss.
     entropy_coefficient: float = 0.0
-    kl_coefficient: float = 0.0  #: of the penalty on the divergence from the behaviour policy.
+    kl_coefficient: float = 0.0  #: weight of the penalty on the divergence from the behaviour policy.
     epochs: int = 10
     minibatch_size: int = 512  #: at most; a batch is split into minibatches of equal size.
     standardize_advantage: bool = True
@@ -77,12 +76,12 @@ class PPO:
         return actor_critic.norm_clipped(optax.adam(self.learning_rate, eps=1e-5), self.max_gradient_norm)
 
     def prepare(self, trajectory: Trajectory, apply_fn: ApplyFn | None = None, target: Tree = None) -> Batch:
-        """Advantages and value targets from the behaviour policy, once; then flattened to `N = T * B` samples.
+        """Computes advantages and value targets under the behaviour policy, and flattens to `N = T * B` samples.
 
         Args:
-          trajectory: `[T, B, ...]` of any behaviour policies; `[T, ...]` and several batch axes do as well.
-          apply_fn: not needed; other algorithms do.
-          target: likewise.
+          trajectory: `[T, B, ...]` of any behaviour policies; the batch axes may also be none or several.
+          apply_fn: ignored; other algorithms need it.
+          target: ignored; other algorithms need it.
 
         Returns:
           A `Batch`; sample `t * B + b` is step `t` of environment `b`.
@@ -106,16 +105,16 @@ class PPO:
         flat: Batch = flatten(batch, valid.ndim)
         return flat
 
-    def minibatches(self, key: jax.Array, batch: Batch) -> Int[jax.Array, "gradients minibatch"]:
+    def minibatches(self, key: jax.Array, batch: Batch) -> Int[JaxArray, "gradients minibatch"]:
         """Indices of every minibatch of every epoch, in the order in which plain PPO takes them.
 
         Args:
-          key: of the shuffles; each epoch has its own.
+          key: key of the shuffles; each epoch splits off one.
           batch: from `prepare`, of `N` samples; only its shape matters.
 
         Returns:
           int32 `[epochs * ceil(N / minibatch_size), ...]`: each epoch is one permutation, cut into minibatches of equal
-          size. If they do not come out even, the last is filled up with `N`, an index beyond the batch.
+          size. If `N` is not divisible, the last is padded with `N`, an index beyond the batch.
 
         Raises:
           ValueError: if the batch is empty.
@@ -123,7 +122,7 @@ class PPO:
         return minibatches(key, len(batch.valid), epochs=self.epochs, minibatch_size=self.minibatch_size)
 
     def select(self, batch: Batch, indices: Int[Array, "m"]) -> Batch:
-        """The samples at `indices`; one beyond the batch is not valid, and weighs nothing."""
+        """The samples at `indices`; an index beyond the batch gives an invalid sample, which is ignored."""
         chosen: Batch = take(batch, indices)
         return chosen
 
@@ -138,45 +137,42 @@ class PPO:
         kl_coefficient: Float[Array, ""] | float | None = None,
         version: Int[Array, ""] | int | None = None,
         lags: int = 8,
-    ) -> tuple[Float[jax.Array, ""], Metrics]:
+    ) -> tuple[Float[JaxArray, ""], Metrics]:
         """Mean over valid samples of surrogate + value loss - entropy bonus (+ divergence penalty).
 
         Args:
           apply_fn: `(params, observation) -> (distribution parameters, value)`.
           params: the policy that learns.
           batch: of any behaviour policies.
-          peers: parameters of the policies that other learners hold now (one's own among them changes nothing). With
-            any, ratios are truncated to `global_ratio_cap` over them and one's own; with none this is plain PPO.
+          peers: parameters of the policies that other learners hold now; may include `params`. Ratios are truncated to
+            `global_ratio_cap` over `params` and these. Without peers this is plain PPO.
           rho: truncation level of the cap, at least 1.
-          kl_coefficient: of the divergence penalty, in place of the configuration's: from `adapt_kl_coefficient`.
-          version: of the policy that learns; with it, the metrics tell of policy lags.
-          lags: how many policy lags `by_lag` tells apart.
+          kl_coefficient: weight of the divergence penalty, from `adapt_kl_coefficient`; replaces the configuration's.
+          version: version of the policy that learns; if given, the metrics include policy lags.
+          lags: the number of policy lags that `by_lag` distinguishes.
 
         Returns:
           The scalar loss, and the metrics `policy_loss`, `value_loss`, `entropy`, `kl` (to the behaviour policy, by
           `approximate_kl`), `clip_fraction`, `truncation_fraction`, and the `version_mean` and `version_oldest` that
-          chose the actions. With `version` also `data_lag_mean` and `data_lag_max`, the versions between those and the
-          policy that learns, and `by_lag`, a `LagReport`.
+          chose the actions. With `version` also `data_lag_mean` and `data_lag_max`, the differences of `version` to
+          those two, and `by_lag`, a `LagReport`.
 
         Raises:
           ValueError: if `rho` is below 1.
         """
-        check_rho(rho)
         batch = cleaned(batch, "action", "log_prob", "value", "advantage", "target")
-        policy = actor_critic.evaluate(apply_fn, params, batch.observation, batch.action)
-        log_ratio = actor_critic.log_ratio(policy.log_prob, batch.log_prob, batch.valid)
+        policy = actor_critic.evaluate(apply_fn, params, batch.observation, batch)
         cap = actor_critic.held_cap(apply_fn, peers, batch.observation, batch, policy.log_prob, rho)
         total, metrics = actor_critic.loss(
             self,
             batch,
-            log_ratio,
-            policy_loss=ppo_loss(log_ratio, batch.advantage, clip=self.clip, ratio_cap=cap),
+            policy,
+            cap,
+            policy_loss=ppo_loss(policy.log_ratio, batch.advantage, clip=self.clip, ratio_cap=cap),
             value_loss=value_loss(
                 policy.value, batch.target, old_value=batch.value, clip=self.value_clip, loss_clip=self.value_loss_clip
             ),
-            entropy=policy.entropy,
-            clipped=actor_critic.outside(log_ratio, self.clip),
-            cap=cap,
+            clipped=actor_critic.outside(policy.log_ratio, self.clip),
             version=version,
             lags=lags,
         )

@@ -1,8 +1,8 @@
 """Replay of whole trajectories for sequence models, on the device: tables, selection, windows (GEAR, ICML 2023).
 
-All are pure functions of an explicit state, which compile into a training step; a table is donated where it is changed.
-`sharded` has the same functions for a table on the devices of a mesh, `files` keeps tables on the disk, and `datasets`
-reads offline datasets; the latter two need `pip install 'stellaris[replay]'`.
+Every function is pure and compiles into a training step; a function that changes a table donates the table's buffers.
+`sharded` has the same functions for a table spread over the devices of a mesh, `files` saves and loads tables, and
+`datasets` reads offline datasets; the last two need `pip install 'stellaris[replay]'`.
 """
 
 from stellaris.replay import datasets as datasets
@@ -20,8 +20,8 @@ from stellaris.replay.table import init as init
 from stellaris.replay.table import insert as insert
 from stellaris.replay.table import reweigh as reweigh
 from stellaris.replay.table import update_weights as update_weights
-from stellaris.replay.windows import Collected as Collected
+from stellaris.replay.windows import Gathered as Gathered
 from stellaris.replay.windows import Window as Window
-from stellaris.replay.windows import collect as collect
+from stellaris.replay.windows import gather as gather
 from stellaris.replay.windows import random_steps as random_steps
-from stellaris.replay.windows import to_go as to_go
+from stellaris.replay.windows import return_to_go as return_to_go

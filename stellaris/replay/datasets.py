@@ -1,16 +1,16 @@
-"""Offline datasets in HDF5, as Minari and D4RL write them, as trajectories of columns.
+"""Readers of offline HDF5 datasets in the formats of Minari and D4RL.
 
-Both become the same columns: `observation`, `action`, `reward`, `terminated`, `truncated`. A step is an observation,
-the action that was chosen there, and what came of it.
+Both formats become the same columns: `observation`, `action`, `reward`, `terminated`, `truncated`. A step is an
+observation, the action chosen there, and its reward and flags.
 
-A stranger's file is safe to read: nothing of any other file comes into a column, claimed sizes are checked before
-memory is taken for them, and a number that a table cannot hold is named.
+A stranger's file is safe to read: links to other files are refused, claimed sizes are checked before memory is
+allocated, and a number that a table cannot hold is an error that names it.
 
-* Minari: a group for each episode, `episode_0`, ..., with `observations` (one more than steps: the last, at which no
-  action was chosen, is left out), `actions`, `rewards`, `terminations` and `truncations`. Observations and actions may
-  be groups themselves: then each array within is a column, such as `observation/achieved_goal`.
-* D4RL: `observations`, `actions`, `rewards`, `terminals` and `timeouts`, of all steps one after the other. A trajectory
-  ends where either of the last two is true; steps behind the last end are a trajectory as well.
+* Minari: one group per episode, `episode_0`, ..., with `observations` (one more than steps: the last, which has no
+  action, is dropped), `actions`, `rewards`, `terminations` and `truncations`. Observations and actions may be groups:
+  then each array inside becomes a column, such as `observation/achieved_goal`.
+* D4RL: `observations`, `actions`, `rewards`, `terminals` and `timeouts` of all steps in sequence. A trajectory ends
+  where either flag is true; the steps after the last end form one more trajectory.
 """
 
 import math
@@ -24,13 +24,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int
 
-from stellaris.extras import needs
+from stellaris._core.extras import needs
 from stellaris.replay import table as tables
 from stellaris.replay.table import Table
 from stellaris.types import NDArray
 
 _EPISODE = re.compile(r"episode_([0-9]{1,18})")
-#: Names of the columns by those of their datasets.
+#: Column names, by dataset names.
 _MINARI = {
     "observations": "observation",
     "actions": "action",
@@ -47,16 +47,16 @@ _D4RL = {
 }
 _FLAGS = ("terminations", "truncations", "terminals", "timeouts")
 _ONE_NUMBER = ("rewards", *_FLAGS)
-#: Trajectories that are inserted at once.
+#: Trajectories per insertion.
 _BATCH = 256
-#: Bytes of data for each of the file: gzip packs 1,032, and a dataset that was never written takes none.
+#: The most bytes of data per byte of file. gzip reaches 1,032; a dataset that was never written takes no space at all.
 _MOST_PACKED = 2000
 
 
 class Dataset(NamedTuple):
-    """Trajectories, of one length each by zeros behind their ends."""
+    """Trajectories, padded with zeros to the longest."""
 
-    columns: dict[str, NDArray]  #: `[batch, steps, ...]` each; `steps` are those of the longest.
+    columns: dict[str, NDArray]  #: `[batch, steps, ...]` each; `steps` is the length of the longest.
     length: Int[np.ndarray, " batch"]  #: of each trajectory, in steps.
 
 
@@ -67,13 +67,13 @@ def read(path: str | os.PathLike[str]) -> Dataset:
       path: of an HDF5 file of Minari or D4RL.
 
     Returns:
-      Its trajectories, in the file's order, in the file's dtypes.
+      The trajectories, in the file's order and dtypes.
 
     Raises:
       ImportError: without h5py.
-      ValueError: if the file is of neither kind, if it claims more data than a file of its size can have, or if a
-        dataset in it is missing, does not fit, is kept in another file, or has flags that are neither 0 nor 1: names
-        file, dataset and what was expected.
+      ValueError: if the file has neither format or claims more data than a file of its size can hold, or if a dataset
+        is missing, has a wrong shape or dtype, is kept in another file, or has flags other than 0 and 1. The message
+        names the file, the dataset and the expected form.
 
     Source:
       Minari (Younis et al. 2024); D4RL (Fu et al. 2020).
@@ -95,21 +95,21 @@ def read(path: str | os.PathLike[str]) -> Dataset:
 
 
 def insert(table: Table, path: str | os.PathLike[str], *, weight: float = 1.0, version: int = 0) -> Table:
-    """The table with all trajectories of a dataset more, one after the other. The one that is given is donated.
+    """Inserts all trajectories of a dataset in order; donates the table.
 
     Args:
-      table: whose columns are some of the dataset's, or all. Floating point is rounded to the table's dtype; whole
-        numbers become the table's if it holds them exactly, such as actions of int64 an int32 or int8.
+      table: has some or all of the dataset's columns. Floats are rounded to the table's dtype; whole numbers are
+        converted if the table's dtype holds them exactly, such as int64 actions in an int32 or int8 column.
       path: of an HDF5 file of Minari or D4RL.
       weight: of each trajectory.
-      version: of the policy that has sampled them.
+      version: of the policy that sampled them.
 
     Returns:
-      The table. If it holds less than the dataset, the last trajectories are in it.
+      The table. If its capacity is below the dataset's size, it holds the last trajectories.
 
     Raises:
       ImportError: without h5py.
-      ValueError: as `read` does, or if the table's column cannot hold a number. Nothing is inserted then.
+      ValueError: as `read`, or if a column of the table cannot hold a number; nothing is inserted then.
 
     Source:
       Minari (Younis et al. 2024); D4RL (Fu et al. 2020).
@@ -139,7 +139,7 @@ def insert(table: Table, path: str | os.PathLike[str], *, weight: float = 1.0, v
 
 
 class _Part(NamedTuple):
-    """What a dataset of the file has of one trajectory."""
+    """The rows of a dataset that belong to one trajectory."""
 
     dataset: Any
     start: int
@@ -148,17 +148,17 @@ class _Part(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of a step."""
+        """The shape of a step."""
         return tuple(self.dataset.shape[1:])
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Flags are kept as whole numbers by some."""
+        """The dtype of a step; bool for flags, which some files store as whole numbers."""
         return np.dtype(bool) if self.is_flag else self.dataset.dtype
 
 
 def _episodes(path: Path, file: Any) -> list[dict[str, _Part]]:
-    """Where each trajectory's columns are: looked at before any is read, and all alike."""
+    """The parts of each trajectory by column; checks that all trajectories have equal columns before any is read."""
     numbers = {name: int(match[1]) for name in file if (match := _EPISODE.fullmatch(name))}
     if numbers:
         episodes = [_episode_of_minari(path, file, name) for name in sorted(numbers, key=lambda name: numbers[name])]
@@ -176,8 +176,8 @@ def _episodes(path: Path, file: Any) -> list[dict[str, _Part]]:
                 raise ValueError(f"{path}: dataset {part.dataset.name!r} is not in every episode: expected it in all")
             if (part.shape, part.dtype) != (first[name].shape, first[name].dtype):
                 raise ValueError(
-                    f"{path}: dataset {part.dataset.name!r} has {_shown(part)} a step: expected {_shown(first[name])}, "
-                    f"as {first[name].dataset.name!r} has"
+                    f"{path}: dataset {part.dataset.name!r} has {_shown(part)} per step: expected "
+                    f"{_shown(first[name])}, as {first[name].dataset.name!r} has"
                 )
     _check_size(path, [part.dataset for episode in episodes for part in episode.values()])
     return episodes
@@ -213,7 +213,7 @@ def _episodes_of_d4rl(path: Path, file: Any) -> list[dict[str, _Part]]:
 
 
 def _datasets(path: Path, file: Any, name: str) -> Iterator[tuple[str, Any]]:
-    """A dataset, or those of a group, each with its name within."""
+    """Yields a dataset, or all datasets in a group, each with its path inside the group."""
     h5py = _h5py()
     top = file
     for part in name.split("/"):
@@ -223,14 +223,12 @@ def _datasets(path: Path, file: Any, name: str) -> Iterator[tuple[str, Any]]:
         within, found = waiting.pop()
         if found is None:
             raise ValueError(f"{path}: dataset {name + within!r} is missing: expected one with a row for each step")
-        shape = getattr(found, "shape", None)  # a group has none
+        shape = getattr(found, "shape", None)  # groups lack it
         if name.rpartition("/")[2] in _ONE_NUMBER and (shape is None or len(shape) != 1):
             raise ValueError(f"{path}: dataset {name!r} has shape {shape}: expected one number for each step")
         if isinstance(found, h5py.Group):
             if found in seen:
-                raise ValueError(
-                    f"{path}: group {name + within!r} contains itself, or is there twice: expected it once"
-                )
+                raise ValueError(f"{path}: group {name + within!r} contains itself, or occurs twice: expected it once")
             seen.add(found)
             waiting += [(f"{within}/{one}", _member(path, found, one)) for one in reversed([*found])]
             continue
@@ -244,16 +242,16 @@ def _datasets(path: Path, file: Any, name: str) -> Iterator[tuple[str, Any]]:
 
 
 def _member(path: Path, group: Any, name: str) -> Any:
-    """A member of a group; None if there is none. Links to other files are not followed."""
+    """A member of a group, or None if it is missing. Refuses links to other files."""
     h5py = _h5py()
     if not isinstance(group, h5py.Group):
         return None
     found = None
     elsewhere = isinstance(group.get(name, getlink=True), h5py.ExternalLink)
     try:
-        if not elsewhere and (found := group.get(name)) is not None:  # a soft link may lead over one to another file
+        if not elsewhere and (found := group.get(name)) is not None:  # a soft link may point at an external link
             elsewhere = h5py.h5o.get_info(found.id).fileno != h5py.h5o.get_info(group.id).fileno
-    except (RuntimeError, OSError, KeyError) as error:  # such as of links in a circle
+    except (RuntimeError, OSError, KeyError) as error:  # for example a cycle of links
         raise ValueError(
             f"{path}: {name!r} in {group.name!r} cannot be opened ({error}): the file is damaged"
         ) from error
@@ -270,7 +268,7 @@ def _length(path: Path, file: Any, name: str) -> int:
 
 
 def _check_size(path: Path, datasets: list[Any]) -> None:
-    """Raises if a file claims more than it can have: all of it would be zeros, and take memory."""
+    """Raises if a file claims more data than it can hold, because reading it would fill memory with zeros."""
     claimed = [math.prod(dataset.shape) * dataset.dtype.itemsize for dataset in datasets]
     size = path.stat().st_size
     if sum(claimed) > _MOST_PACKED * size:
@@ -289,16 +287,16 @@ def _check_length(path: Path, dataset: Any, rows: int, because: str) -> None:
 
 
 def _check_table(path: Path, episodes: list[dict[str, _Part]], table: Table) -> None:
-    """Raises unless a table can have these."""
+    """Raises unless the table's columns can hold these episodes."""
     first = episodes[0]
     for name, column in table.columns.items():
         if name not in first:
-            raise ValueError(f"{path}: nothing there is the table's column {name!r}; there are {', '.join(first)}")
+            raise ValueError(f"{path}: the table's column {name!r} is missing; the file has {', '.join(first)}")
         part = first[name]
         if part.shape != column.shape[2:] or not _converts(part.dtype, column.dtype):
             raise ValueError(
-                f"{path}: dataset {part.dataset.name!r} has {_shown(part)} a step: the table's column {name!r} expects "
-                f"{column.dtype} {list(column.shape[2:])}"
+                f"{path}: dataset {part.dataset.name!r} has {_shown(part)} per step: the table's column {name!r} "
+                f"expects {column.dtype} {list(column.shape[2:])}"
             )
     longest = max(episodes, key=_steps)
     most = next(iter(table.columns.values())).shape[1]
@@ -311,21 +309,21 @@ def _check_table(path: Path, episodes: list[dict[str, _Part]], table: Table) -> 
 
 
 def _converts(dtype: Any, to: Any) -> bool:
-    """Whether a table's dtype can take values of another, as far as it can hold them."""
+    """Whether values of `dtype` may be converted to `to`, provided that each value fits."""
     narrows = jnp.issubdtype(dtype, jnp.integer) and jnp.issubdtype(to, jnp.integer)
     rounds = jnp.issubdtype(dtype, jnp.number) and jnp.issubdtype(to, jnp.floating)
     return bool(narrows or rounds or np.can_cast(dtype, to))
 
 
 def _gathered(path: Path, episodes: list[dict[str, _Part]], dtypes: Mapping[str, Any]) -> Dataset:
-    """Reads columns, in these dtypes."""
+    """Reads the columns in `dtypes`, converted to them and padded to the longest trajectory."""
     length = np.array([_steps(episode) for episode in episodes], np.int32)
     columns = {}
     for name, dtype in dtypes.items():
         shape = (len(episodes), int(length.max()), *episodes[0][name].shape)
         try:
             columns[name] = np.zeros(shape, dtype)
-        except (MemoryError, ValueError) as error:  # NumPy has a ValueError for what no machine has
+        except (MemoryError, ValueError) as error:  # NumPy raises ValueError beyond the address space
             raise ValueError(
                 f"{path}: its trajectories, padded to the longest, make column {name!r} {list(shape)}: too large for "
                 "this machine's memory"
@@ -333,7 +331,7 @@ def _gathered(path: Path, episodes: list[dict[str, _Part]], dtypes: Mapping[str,
         dataset = None
         for row, episode in zip(columns[name], episodes, strict=True):
             part = episode[name]
-            if part.dataset is not dataset:  # read once, even if all trajectories are in it: it may be compressed
+            if part.dataset is not dataset:  # D4RL keeps all trajectories in one dataset: decompress it once
                 dataset = part.dataset
                 values = _values(path, part)
                 if values.dtype != dtype and (lost := tables.unfit(values, dtype)).size:
@@ -346,7 +344,7 @@ def _gathered(path: Path, episodes: list[dict[str, _Part]], dtypes: Mapping[str,
 
 
 def _values(path: Path, part: _Part) -> NDArray:
-    """All that is in a part's dataset."""
+    """All values of a part's dataset; flags as bool."""
     try:
         values: NDArray = part.dataset[:]
     except OSError as error:
@@ -369,12 +367,12 @@ def _shown(part: _Part) -> str:
 
 
 def _opened(path: Path) -> Any:
-    """The file.
+    """Opens an HDF5 file.
 
     Raises:
       ImportError: without h5py.
-      FileNotFoundError: if there is none.
-      ValueError: if it is of another kind.
+      FileNotFoundError: if it is missing.
+      ValueError: if it is not HDF5, or is damaged.
     """
     h5py = _h5py()
     try:
@@ -382,11 +380,11 @@ def _opened(path: Path) -> Any:
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise ValueError(f"{path}: no HDF5 file, or damaged ({error}); expected one of Minari or D4RL") from error
+        raise ValueError(f"{path}: not an HDF5 file, or damaged ({error}); expected one of Minari or D4RL") from error
 
 
 def _h5py() -> Any:
-    """The library, or an error that names the extra which brings it."""
+    """Imports h5py, or raises an ImportError that names the extra to install."""
     with needs("reading a dataset"):
         import h5py
     return h5py

@@ -1,7 +1,7 @@
-"""From what actors deliver to whole trajectories: a table is fed by a run on any platform.
+"""Assembly of actors' fragments into whole trajectories, to fill a table from a run on any platform.
 
 episodes = Episodes(length=1000)
-train(..., on_fragment=episodes.add)  # or a function of one's own, which also takes and inserts
+train(..., on_fragment=episodes.add)  # or your own function, which calls add and then takes and inserts
 while (batch := episodes.take(8)) is not None:
     table = insert(table, **batch._asdict())
 """
@@ -12,34 +12,34 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import numpy as np
 
-from stellaris import checks
+from stellaris._core import checks
 from stellaris.replay.table import Spec
 from stellaris.types import NDArray, Trajectory, Tree
 
-if TYPE_CHECKING:  # a table is usable without environments and networks
+if TYPE_CHECKING:  # so that replay works without environments and networks installed
     from stellaris.acting.policies import Policy
     from stellaris.acting.rollout import Fragment
 
-#: What a step holds, beside its observation.
+#: The columns of a step, apart from its observation.
 _COLUMNS = ("action", "reward", "terminated", "log_prob")
 
 
 class Trajectories(NamedTuple):
     """A batch of whole episodes, as `insert` takes it: `insert(table, **batch._asdict())`."""
 
-    columns: dict[str, NDArray]  #: `[batch, length, ...]`; zeros behind an episode's end.
+    columns: dict[str, NDArray]  #: `[batch, length, ...]`; zeros after an episode's last step.
     length: NDArray  #: `[batch]` int32, in steps.
-    version: NDArray  #: `[batch]` int32, the oldest of the policy versions that have sampled it.
+    version: NDArray  #: `[batch]` int32, the oldest policy version that sampled a step of the episode.
 
 
 def columns_of(policy: "Policy") -> Spec:
-    """What a step of an episode holds, for `init`.
+    """The columns of an episode's steps, as `init` takes them.
 
-    An observation that is a tree has a column for each of its arrays, such as `observation.position`. An episode's last
-    observation, which nothing was done in, is left out.
+    A tree of observations becomes one column per array, such as `observation.position`. The observation after an
+    episode's last action is left out.
 
     Args:
-      policy: that acts, as `Workload.make_policy` gives it.
+      policy: that acts, as `Workload.make_policy` returns it.
 
     Returns:
       The columns `observation`, `action`, `reward`, `terminated` and `log_prob`.
@@ -59,15 +59,15 @@ def columns_of(policy: "Policy") -> Spec:
 
 
 class Episodes:
-    """Puts the fragments of a run together to whole episodes, each environment's by itself.
+    """Joins the fragments of a run into whole episodes, for each environment separately.
 
-    An episode is known from its first step, after a reset, to its last, terminated or truncated. What is not whole is
-    left out: episodes whose environment or one of whose fragments was lost, those that are under way at a run's end,
-    and, where fragments restart their environment, those that do not end within one. So are episodes of more than
-    `length` steps: of a part of one, the return to go would be another.
+    A whole episode runs from the first step after a reset to its termination or truncation. Incomplete episodes are
+    dropped: their environment or one of their fragments was lost, they were running when the run ended, or the fragment
+    ended first where every fragment restarts its environment. Episodes of more than `length` steps are dropped and
+    counted in `too_long`, because the return to go of a part would be wrong.
 
     Args:
-      length: the most steps of an episode: the table's.
+      length: the most steps of an episode, usually the table's.
 
     Raises:
       ValueError: if `length` is below 1.
@@ -98,20 +98,20 @@ class Episodes:
 
     def __init__(self, length: int) -> None:
         checks.whole(at_least=1, length=length)
-        self.too_long = 0  #: episodes that were left out because they had more steps than `length`.
+        self.too_long = 0  #: episodes dropped because they had more steps than `length`.
         self._length = length
         self._whole: deque[_Episode] = deque()
         self._open: dict[int, _Open] = {}  # by slot
 
     def __len__(self) -> int:
-        """Episodes that wait to be taken."""
+        """The number of whole episodes that wait to be taken."""
         return len(self._whole)
 
     def add(self, fragment: "Fragment") -> None:
-        """Takes what an actor has delivered: of one environment in order, of several in any.
+        """Adds a fragment. Those of one environment must come in order; different environments may interleave.
 
         Args:
-          fragment: or a piece of one, as `train` hands it to `on_fragment`.
+          fragment: a whole one or a piece, as `train` passes it to `on_fragment`.
         """
         valid = np.asarray(fragment.trajectory.valid)[:, 0]
         pieces = self._pieces_before(fragment)
@@ -124,7 +124,8 @@ class Episodes:
                 if sum(len(piece.version) for piece in pieces) > self._length:
                     self.too_long += 1
                     pieces = None
-            # A step that resets tells of the end before it; at a fragment's end that step is yet to come.
+            # An invalid step marks the end of the episode before it; at a fragment's end `unfinished` tells instead,
+            # because the step that resets belongs to the next fragment.
             if end < len(valid) or fragment.unfinished == 0:
                 if pieces:
                     self._whole.append(_joined(pieces))
@@ -132,10 +133,12 @@ class Episodes:
         self._open[fragment.slot] = _Open(fragment.follows, pieces)
 
     def take(self, batch: int) -> Trajectories | None:
-        """The oldest of the whole episodes, so many that `insert` always gets batches of one shape; None if fewer wait.
+        """Removes and returns the oldest `batch` whole episodes; None if fewer wait.
+
+        Every batch has the same shape, so that `insert` compiles once.
 
         Args:
-          batch: how many.
+          batch: the number of episodes.
 
         Raises:
           ValueError: if `batch` is below 1.
@@ -158,7 +161,7 @@ class Episodes:
         )
 
     def _pieces_before(self, fragment: "Fragment") -> "list[_Episode] | None":
-        """What is known of the episode that a fragment begins in: None if its beginning is not."""
+        """The earlier pieces of the episode that a fragment continues; None if the episode's beginning is missing."""
         if fragment.first == 0:
             return []
         before = self._open.get(fragment.slot)
@@ -168,21 +171,21 @@ class Episodes:
 
 
 class _Episode(NamedTuple):
-    """An episode, or a piece of one."""
+    """The steps of an episode, or of a piece of one."""
 
     columns: dict[str, NDArray]  #: `[steps, ...]`.
     version: NDArray  #: `[steps]`.
 
 
 class _Open(NamedTuple):
-    """Where an environment stands after a fragment."""
+    """The state of an environment after a fragment."""
 
-    follows: tuple[int, int, int]  #: where the next one begins.
-    pieces: list[_Episode] | None  #: of the episode under way; None if it is to be left out.
+    follows: tuple[int, int, int]  #: slot, environment and step at which the next fragment must begin.
+    pieces: list[_Episode] | None  #: of the running episode; None if it is dropped.
 
 
 def _steps(trajectory: Trajectory, begin: int, end: int) -> _Episode:
-    """Some steps; copies, which do not keep the fragment in memory."""
+    """Steps `begin` to `end`, copied so that they do not keep the fragment in memory."""
     of_steps = {**_named(trajectory.observation), **{name: getattr(trajectory, name) for name in _COLUMNS}}
     return _Episode(
         {name: np.array(column[begin:end, 0]) for name, column in of_steps.items()},
@@ -196,7 +199,7 @@ def _joined(pieces: list[_Episode]) -> _Episode:
 
 
 def _named(observation: Tree) -> dict[str, Any]:
-    """An observation's arrays by the names of their columns."""
+    """An observation's arrays, by column name."""
     return {
         ".".join(["observation", *([jax.tree_util.keystr(path, simple=True, separator=".")] if path else [])]): leaf
         for path, leaf in jax.tree.leaves_with_path(observation)

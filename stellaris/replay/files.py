@@ -1,9 +1,9 @@
-"""Tables on the disk: a folder of one safetensors file a shard, and a manifest that says what is in them.
+"""Tables on disk: a folder with one safetensors file per shard, and a manifest that describes them.
 
-A save writes new files, and then puts its manifest in place of the one before at once: so a reader finds either of the
-two whole, whenever the writer was killed. It does so while a writer is at work, too: the files of the save before stay
-until the next one begins, and a reader opens all files at once and starts anew if the manifest has changed by then. Of
-two writers the second is refused.
+A save writes new files and then replaces the manifest atomically, so a reader finds the old save or the new one whole,
+even if the writer is killed. Reading during a save is safe as well: the files of the previous save stay until the next
+save begins, and a reader opens all files first and starts again if the manifest changed meanwhile. A second writer to
+the same folder is refused.
 """
 
 import contextlib
@@ -22,8 +22,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import SingleDeviceSharding
 
-from stellaris import checks
-from stellaris.extras import needs
+from stellaris._core import checks
+from stellaris._core.extras import needs
 from stellaris.replay import table as tables
 from stellaris.replay import weight_tree
 from stellaris.replay.memory import Memory
@@ -34,32 +34,32 @@ from stellaris.types import NDArray
 
 FORMAT = 1
 _MANIFEST = "manifest.json"
-#: What a killed process leaves of a manifest.
+#: A manifest's draft, left behind by a killed process.
 _DRAFT = re.compile(rf"\.[0-9a-f]{{12}}\.{re.escape(_MANIFEST)}")
 _SHARD = re.compile(r"([0-9]{6,})\.shard-[0-9]{5,}-of-[0-9]{5,}\.safetensors")
-#: The largest size that JAX's indices have.
+#: The largest size of an axis: JAX's indices are int32.
 _MOST = 2**31 - 1
-#: What is known of each trajectory, beside the columns.
+#: The metadata of each trajectory, apart from its columns.
 _KNOWN = ("length", "weight", "version", "number")
 
 
 class _Saved(NamedTuple):
-    """What a manifest says."""
+    """The contents of a manifest."""
 
     spec: dict[str, jax.ShapeDtypeStruct]
-    capacity: int  #: of all shards together.
+    capacity: int  #: summed over shards.
     length: int  #: the most steps of a trajectory.
     shards: "list[_Shard]"
 
     @property
     def arrays(self) -> dict[str, jax.ShapeDtypeStruct]:
-        """What each file has of a trajectory, by name."""
+        """The arrays of each file by name, with the shape and dtype of one trajectory."""
         columns = {_column(name): _kind((self.length, *one.shape), one.dtype) for name, one in self.spec.items()}
         return columns | {name: _kind((), "float32" if name == "weight" else "int32") for name in _KNOWN}
 
 
 class _Shard(NamedTuple):
-    """What the manifest says of one file."""
+    """The manifest's record of one file."""
 
     path: Path
     bytes: int
@@ -70,18 +70,18 @@ class _Shard(NamedTuple):
 
 
 def save(table: Table, folder: str | os.PathLike[str]) -> None:
-    """Writes a table, in place of the one that the folder has; until it is whole on the disk, that one stays.
+    """Writes a table to a folder, and replaces the save there once the new one is complete on disk.
 
-    On the disk there is room to be for two: the files of the save before are removed when the next one begins.
+    The disk needs room for two saves: the files of the previous one are removed when the next save begins.
 
     Args:
-      table: or the shards of one. Columns are written as they are, only of the rows that hold a trajectory.
-      folder: of this table alone; made if it is missing.
+      table: one table or a sharded one. Only rows that hold a trajectory are written.
+      folder: for this table alone; created if it is missing.
 
     Raises:
       ImportError: without safetensors.
-      ValueError: if other processes have shards of the table.
-      OSError: if it cannot be written, or another save is writing to the folder. What was saved before stays.
+      ValueError: if other processes hold shards of the table.
+      OSError: if writing fails, or another save is writing to the folder. The previous save stays.
 
     Example:
       >>> import jax, jax.numpy as jnp, tempfile
@@ -95,7 +95,7 @@ def save(table: Table, folder: str | os.PathLike[str]) -> None:
     """
     _safetensors()
     if not table.length.is_fully_addressable:
-        raise ValueError("table has shards in other processes: save it where one process has all of them")
+        raise ValueError("table has shards in other processes: save it from a process that holds all of them")
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder):
@@ -117,27 +117,27 @@ def load(
     capacity: int | None = None,
     memory: Memory = "device",
 ) -> Table:
-    """Reads a table, onto as many shards as are asked for.
+    """Reads a table into any number of shards.
 
-    If there are as many as were saved, of the same capacity, the table is what it was. Otherwise the trajectories are
-    dealt to the shards in the order of insertion, those of the same number by shard, and are numbered anew from 0.
+    With the saved number of shards and capacity, the table is restored exactly. Otherwise the trajectories are dealt to
+    the shards in the order of insertion (equal numbers in the order of the saved shards) and renumbered from 0.
 
     Args:
       folder: that `save` has written.
-      over: the devices; None for one table on the default device.
-      spec: that the table has to have; None for any.
-      capacity: of all shards together; the saved one by default.
-      memory: `"device"`, or `"pinned_host"` for columns that stay with the host: see `init`.
+      over: the placement of the shards; None for one table on the default device.
+      spec: the columns that the table must have; None for any.
+      capacity: summed over shards; the saved one by default.
+      memory: `"device"`, or `"pinned_host"` for columns in host memory: see `init`.
 
     Returns:
       The table.
 
     Raises:
-      FileNotFoundError: if there is no manifest.
+      FileNotFoundError: if the manifest is missing.
       ImportError: without safetensors.
-      ValueError: if a file is damaged, or not what the manifest or `spec` says: names file, column or field, and what
-        was expected; or if `capacity` is below 1 or less than what the table holds, the devices do not divide it, the
-        table is too large for memory, or `memory` is unknown.
+      ValueError: if a file is damaged or differs from the manifest or `spec`; the message names the file, the column or
+        field, and the expected value. Or if `capacity` is below 1 or below the number of saved trajectories, the
+        devices do not divide it, the table is too large for memory, or `memory` is unknown.
 
     Example:
       >>> import jax, jax.numpy as jnp, tempfile
@@ -162,6 +162,7 @@ def load(
                 opened = [stack.enter_context(_opened(shard)) for shard in saved.shards]
                 return _assembled(path, saved, opened, capacity, over, memory)
         except ValueError:
+            # A save that ended meanwhile may have removed the files: the error counts only if the manifest is the same.
             if _content(path) == content:
                 raise
 
@@ -169,18 +170,20 @@ def load(
 def _assembled(
     path: Path, saved: _Saved, opened: list[Any], capacity: int | None, over: Shards | None, memory: Memory
 ) -> Table:
-    """The table of what was saved, on the devices."""
+    """Builds the table on the devices from the opened files."""
     capacity = saved.capacity if capacity is None else capacity
     parts = 1 if over is None else over.number
     held = sum(shard.trajectories for shard in saved.shards)
     if capacity < held:
-        raise ValueError(f"capacity={capacity}: the table in {path.parent} holds {held} trajectories")
+        raise ValueError(
+            f"capacity={capacity}: the table in {path.parent} holds {held} trajectories; choose at least {held}"
+        )
     if capacity % parts:
-        raise ValueError(f"capacity={capacity}: {parts} devices do not divide it; give one that they do")
+        raise ValueError(f"capacity={capacity}: {parts} devices do not divide it; choose a multiple of {parts}")
     same = parts == len(saved.shards) and capacity == saved.capacity
 
     def arrays(name: str) -> list[NDArray]:
-        """An array of each file."""
+        """Reads and checks an array from each file."""
         found = []
         for shard, file in zip(saved.shards, opened, strict=True):
             found.append(_read(shard, file, name, saved.arrays[name]))
@@ -193,11 +196,11 @@ def _assembled(
     dealt = _in_place(numbers) if same else _in_order(numbers, parts)
 
     def rows(name: str, empty: int = 0) -> list[NDArray]:
-        """An array of each shard, with the trajectories that were dealt to it."""
+        """The rows of an array for each shard of the new table."""
         found = np.concatenate(arrays(name))
         try:
             return [_padded(found[row], capacity // parts, empty) for row in dealt]
-        except (MemoryError, ValueError) as error:  # NumPy has a ValueError for what no machine has
+        except (MemoryError, ValueError) as error:  # NumPy raises ValueError beyond the address space
             raise ValueError(
                 f"{path}: {_named(name)} of capacity={capacity} and length={saved.length} is too large for this "
                 "machine's memory"
@@ -225,26 +228,26 @@ def _assembled(
 
 
 def _in_place(numbers: list[NDArray]) -> list[NDArray]:
-    """Which trajectories of all files each shard gets: those that it had."""
+    """The indices of each shard's trajectories, counted through all files, as they were saved."""
     ends = np.cumsum([len(number) for number in numbers])
     return np.split(np.arange(ends[-1]), ends[:-1])
 
 
 def _in_order(numbers: list[NDArray], parts: int) -> list[NDArray]:
-    """Which trajectories of all files each shard gets: dealt in the order of insertion, one to each."""
+    """The indices of each shard's trajectories, counted through all files, dealt round-robin by insertion order."""
     order = np.argsort(np.concatenate(numbers), kind="stable")
     return [order[i::parts] for i in range(parts)]
 
 
 def _padded(array: NDArray, capacity: int, empty: int) -> NDArray:
-    """With rows that hold nothing."""
+    """An array padded with empty rows to the capacity."""
     whole = np.full((capacity, *array.shape[1:]), empty, array.dtype)
     whole[: len(array)] = array
     return whole
 
 
 def _placed(parts: list[NDArray], over: Shards | None, memory: Memory = "device") -> jax.Array:
-    """The array of each shard, put on its device, or into its host's memory without a way round the device."""
+    """Puts each shard's array on its device, or directly into its host's memory, where it may exceed the device's."""
     if over is None and memory == "device":
         return jnp.asarray(parts[0])
     if over is None:
@@ -258,7 +261,7 @@ def _placed(parts: list[NDArray], over: Shards | None, memory: Memory = "device"
 
 
 def _write(table: Table, folder: Path, number: int) -> None:
-    """Writes the files of a save, and then the manifest that names them."""
+    """Writes the files of a save, then the manifest that names them."""
     shards = list(_shards(table))
     records = []
     for i, shard in enumerate(shards):
@@ -272,7 +275,7 @@ def _write(table: Table, folder: Path, number: int) -> None:
         "columns": {name: {"shape": shape, "dtype": str(table.columns[name].dtype)} for name, shape in spec.items()},
         "shards": records,
     }
-    sync(folder)  # so that no manifest names a file before the folder does
+    sync(folder)  # so that after a crash no manifest names a file that the folder lacks
     with atomic_path(folder / _MANIFEST) as draft:
         draft.write_text(json.dumps({"sha256": _digest_of_manifest(manifest), "manifest": manifest}, indent=1) + "\n")
         sync(draft)
@@ -280,7 +283,7 @@ def _write(table: Table, folder: Path, number: int) -> None:
 
 
 def _write_shard(table: Table, path: Path) -> dict[str, Any]:
-    """Writes one file, and returns what the manifest says of it."""
+    """Writes one file and returns its record for the manifest."""
     held = int(table.size)
     known = {"length": table.length, "weight": table.weight, "version": table.version, "number": table.number}
     columns = {_column(name): column for name, column in table.columns.items()}
@@ -297,7 +300,7 @@ def _write_shard(table: Table, path: Path) -> dict[str, Any]:
 
 
 def _shards(table: Table) -> Iterator[Callable[[], Table]]:
-    """What gives each shard with its arrays in host memory: one at a time, for together they may be too many."""
+    """Yields a function per shard that copies it to host memory: one at a time, because all may not fit."""
     if table.length.ndim == 1:
         yield lambda: jax.tree.map(np.asarray, table)
         return
@@ -306,7 +309,7 @@ def _shards(table: Table) -> Iterator[Callable[[], Table]]:
 
 
 def _of_shard(i: int, leaf: jax.Array) -> NDArray:
-    """From the device that has it, so that no other device's memory is touched."""
+    """Copies shard `i` of an array from the device that holds it, without a gather on any other device."""
     for part in leaf.addressable_shards:
         first, last, _ = part.index[0].indices(leaf.shape[0])
         if first <= i < last:
@@ -316,7 +319,7 @@ def _of_shard(i: int, leaf: jax.Array) -> NDArray:
 
 
 def _content(path: Path) -> bytes:
-    """A manifest, as it is on the disk."""
+    """The bytes of a manifest."""
     try:
         return path.read_bytes()
     except FileNotFoundError as error:
@@ -324,12 +327,12 @@ def _content(path: Path) -> bytes:
 
 
 def _parsed(path: Path, content: bytes) -> _Saved:
-    """What a folder has, as its manifest says. Its hash tells of damage and not of who has written it."""
+    """Parses and checks a manifest. Its hash detects damage; it does not authenticate the writer."""
     try:
         whole = json.loads(content)
         manifest = whole["manifest"]
         if whole["sha256"] != _digest_of_manifest(manifest):
-            raise ValueError("its SHA-256 is another")
+            raise ValueError("its SHA-256 does not match")
         version = manifest["format"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"{path}: damaged ({error}); expected the manifest that `save` writes") from error
@@ -372,13 +375,13 @@ def _parsed(path: Path, content: bytes) -> _Saved:
         held = whole_number(one, "trajectories", 0, capacity // len(listed), where)
         saved.shards.append(
             _Shard(
-                # A name that the writer gives, so that the file is no other folder's.
+                # Only names that `save` makes are accepted, so that the path cannot leave the folder.
                 path.parent / field(one, "file", where, functools.partial(_is_name, ends=ends), f"a name *{ends}"),
                 whole_number(one, "bytes", 0, 2**63 - 1, where),
                 held,
                 whole_number(one, "inserted", held, _MOST, where),
                 whole_number(one, "faults", 0, 2 ** len(tables.FAULTS) - 1, where),
-                field(one, "sha256", where, lambda x: isinstance(x, dict) and names <= {*x}, "one of each array"),
+                field(one, "sha256", where, lambda x: isinstance(x, dict) and names <= {*x}, "a hash per array"),
             )
         )
     return saved
@@ -403,7 +406,7 @@ def _is_name(x: Any, ends: str) -> bool:
 
 
 def _check_spec(path: Path, saved: Spec, expected: Spec | None) -> None:
-    """Raises unless there can be a table of these columns, and they are what was asked for."""
+    """Raises unless a table can have the saved columns and they equal the expected ones."""
     try:
         tables.check_spec(saved)
     except ValueError as error:
@@ -414,13 +417,13 @@ def _check_spec(path: Path, saved: Spec, expected: Spec | None) -> None:
         if name not in saved:
             raise ValueError(f"{path}: column {name!r} is missing: expected {_shown(expected[name])}")
         if name not in expected:
-            raise ValueError(f"{path}: column {name!r} is {_shown(saved[name])}: expected none of this name")
+            raise ValueError(f"{path}: column {name!r} is {_shown(saved[name])}: expected no such column")
         if _shown(saved[name]) != _shown(expected[name]):
             raise ValueError(f"{path}: column {name!r} is {_shown(saved[name])}: expected {_shown(expected[name])}")
 
 
 def _opened(shard: _Shard) -> Any:
-    """A file, which can be read from then on even if it is removed."""
+    """Opens a file; it stays readable even if a later save removes it."""
     path = shard.path
     try:
         if (size := path.stat().st_size) != shard.bytes:
@@ -433,12 +436,12 @@ def _opened(shard: _Shard) -> Any:
 
 
 def _read(shard: _Shard, file: Any, name: str, each: jax.ShapeDtypeStruct) -> NDArray:
-    """An array of an open file, which is what the manifest says."""
+    """Reads an array of an open file and checks it against the manifest."""
     expected = _kind((shard.trajectories, *each.shape), each.dtype)
     what = f"{shard.path}: {_named(name)}"
     stored = _kind(expected.shape, _stored(expected.dtype))
     try:
-        if name not in file.keys():  # noqa: SIM118 (it is no mapping)
+        if name not in file.keys():  # noqa: SIM118 (safetensors' file does not support `in`)
             raise ValueError(f"{what} is missing: expected {_shown(expected)}")
         array: NDArray = file.get_tensor(name)
     except _safetensors().SafetensorError as error:
@@ -451,15 +454,15 @@ def _read(shard: _Shard, file: Any, name: str, each: jax.ShapeDtypeStruct) -> ND
 
 
 def _check_numbers(shard: _Shard, name: str, found: NDArray, most: float) -> None:
-    """Raises unless the trajectories of a table can have these."""
+    """Raises unless all values of a metadata array lie in [0, most]."""
     if (others := found[~((found >= 0) & (found <= most))]).size:
         raise ValueError(f"{shard.path}: {_named(name)} has {others[0]}: expected 0 to {most}")
 
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Keeps other saves out of a folder."""
-    import fcntl  # which Windows does not have: there tables are not saved, but may be used
+    """Holds an exclusive lock on a folder, so that a second save is refused."""
+    import fcntl  # imported here because Windows lacks it: tables work there, but cannot be saved
 
     descriptor = os.open(folder, os.O_RDONLY)
     try:
@@ -475,7 +478,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _named_files(folder: Path) -> set[str] | None:
-    """The files that the manifest names; None if it is damaged: perhaps somebody can still mend it."""
+    """The files that the manifest names; None if it is damaged, because someone may still repair it."""
     try:
         return {shard.path.name for shard in _parsed(folder / _MANIFEST, _content(folder / _MANIFEST)).shards}
     except FileNotFoundError:
@@ -485,12 +488,12 @@ def _named_files(folder: Path) -> set[str] | None:
 
 
 def _remove_others(folder: Path, kept: set[str] | None) -> None:
-    """Removes the files of saves other than these: they have been replaced, or were never whole."""
+    """Removes files of other saves, which were replaced or never completed; nothing if `kept` is None."""
     if kept is None:
         return
     for path in folder.iterdir():
         if _DRAFT.fullmatch(path.name) or (_SHARD.fullmatch(path.name) and path.name not in kept):
-            with contextlib.suppress(OSError):  # one too many does no harm
+            with contextlib.suppress(OSError):  # a leftover file does no harm
                 path.unlink()
 
 
@@ -499,12 +502,12 @@ def _kind(shape: Any, dtype: Any) -> jax.ShapeDtypeStruct:
 
 
 def _column(name: str) -> str:
-    """The name that a column has in a file."""
+    """A column's name in a file."""
     return f"column/{name}"
 
 
 def _named(name: str) -> str:
-    """An array of a file, for an error."""
+    """An array's name in error messages."""
     return f"column {name.removeprefix('column/')!r}" if name.startswith("column/") else f"the {name} of trajectories"
 
 
@@ -513,12 +516,12 @@ def _shown(one: Any) -> str:
 
 
 def _storable(array: NDArray) -> NDArray:
-    """As safetensors can store it: a type that NumPy does not have itself, such as bfloat16, as whole numbers."""
+    """A view that safetensors can store: dtypes that NumPy itself lacks, such as bfloat16, become unsigned integers."""
     return array.view(_stored(array.dtype))
 
 
 def _stored(dtype: Any) -> Any:
-    """What `_storable` makes of a dtype."""
+    """The dtype in which `_storable` stores `dtype`."""
     return dtype if dtype.kind in "biufc" else np.dtype(f"u{dtype.itemsize}")
 
 
@@ -531,11 +534,7 @@ def _digest_of_manifest(manifest: Any) -> str:
 
 
 def _safetensors() -> Any:
-    """The library.
-
-    Raises:
-      ImportError: if it is missing.
-    """
+    """Imports safetensors, or raises an ImportError that names the extra to install."""
     with needs("a saved table"):
         import safetensors.numpy
     return safetensors

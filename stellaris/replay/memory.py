@@ -1,4 +1,4 @@
-"""Columns in the device's memory, or in the host's, pinned for it: what reads or writes them runs where they are."""
+"""Columns in device memory or in pinned host memory, and computation on the side that stores them."""
 
 from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
@@ -14,7 +14,7 @@ Memory: TypeAlias = Literal["device", "pinned_host"]
 
 
 def zeros(shape: tuple[int, ...], dtype: Any, memory: Memory) -> jax.Array:
-    """A column of zeros, made in a memory: it need not fit into the device's to be with the host."""
+    """Makes a column of zeros in a memory; a host column never passes through the device, so it may be larger."""
     if memory == "device":
         return jnp.zeros(shape, dtype)
     (device,) = jnp.zeros(()).devices()
@@ -22,13 +22,13 @@ def zeros(shape: tuple[int, ...], dtype: Any, memory: Memory) -> jax.Array:
     return made
 
 
-def where_it_is(function: Callable[..., jax.Array], column: jax.Array, *others: jax.Array) -> jax.Array:
-    """`function(column, *others)`, computed by the host if that has the column; the result is there, too.
+def run_where_stored(function: Callable[..., jax.Array], column: jax.Array, *others: jax.Array) -> jax.Array:
+    """Computes `function(column, *others)` on the host if `column` is in host memory; the result stays there.
 
     Args:
       function: of arrays in one memory.
-      column: which stays where it is.
-      *others: which are moved there.
+      column: stays in its memory.
+      *others: moved to the column's memory.
     """
     if jax.typeof(column).memory_space != jax.memory.Space.Host:
         return function(column, *others)

@@ -1,8 +1,8 @@
-"""Which trajectories a batch is made of: drawn on the device, from one table or from all shards of one.
+"""Selection of a batch's trajectories, on the device, from one table or from all shards of a sharded one.
 
-Within a `jax.shard_map` over a mesh axis each device has a shard, and `axis` names that axis. All devices then draw
-the same trajectories of all shards from the shards' totals, which they exchange, with the chances of one table. Such a
-`shard_map` needs `check_vma=False`: JAX cannot prove that what was drawn is the same on all devices.
+Within a `jax.shard_map` each device has a shard, and `axis` names the mesh axis of the shards. The devices exchange
+their shards' totals and all draw the same trajectories from all shards, with the probabilities of one table. Such a
+`shard_map` needs `check_vma=False`, because JAX cannot prove that all devices draw the same.
 """
 
 import functools
@@ -13,50 +13,51 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
-from stellaris import checks
+from stellaris._core import checks
 from stellaris.replay import weight_tree
 from stellaris.replay.table import EMPTY, TOO_FEW, Table
 from stellaris.replay.weight_tree import WeightTree
 from stellaris.replay.whole_numbers import below
 from stellaris.types import Array, Scalar, at_least_float32, largest
 
-#: How trajectories are chosen: with equal chances, with chances in proportion to their weights, or by largest weight.
+#: How trajectories are selected: uniformly, with probability proportional to weight, or the largest weights.
 By: TypeAlias = Literal["uniform", "weight", "top"]
 
 
 class Selection(NamedTuple):
-    """Trajectories of a batch."""
+    """The selected trajectories of a batch."""
 
-    row: Int[jax.Array, " k"]  #: of the table; of shards, counted through all of them.
-    probability: Float[jax.Array, " k"]  #: the chance of each at every draw; without replacement, at the first.
-    faults: Int[jax.Array, ""]  #: what went wrong; see `check`. If it is not 0, collecting gives an empty mask.
+    row: Int[jax.Array, " k"]  #: of the table; in a sharded table, counted through all shards.
+    probability: Float[jax.Array, " k"]  #: of each at every draw; without replacement, at the first draw.
+    faults: Int[jax.Array, ""]  #: bits of `FAULTS`, see `check`. If it is not 0, `gather` returns masks that are false.
 
 
 def select(
     table: Table, key: jax.Array, count: int, *, by: By = "uniform", replace: bool = True, axis: str | None = None
 ) -> Selection:
-    """Draws the trajectories of a batch.
+    """Selects the trajectories of a batch.
 
-    With replacement a draw takes O(log capacity) by weight, and O(1) uniformly. Without it, it takes as long, beside
-    one copy of the weights for all. The top takes one look at every weight.
+    With replacement a draw takes O(log capacity) by weight and O(1) uniformly. Without replacement every draw takes
+    O(log capacity), after one copy of the weights. `"top"` reads every weight once.
 
     Args:
-      table: or, within `shard_map`, this device's shard of it.
-      key: of the draws; the same on all devices. The top draws nothing.
-      count: trajectories of the batch, of all devices together.
-      by: `"uniform"`, `"weight"`, or `"top"`: those of the largest weights, in order, of equal ones the first rows.
-      replace: whether a trajectory may come again. The top has none twice.
+      table: to select from; within `shard_map`, this device's shard of it.
+      key: of the draws; the same on all devices. `"top"` ignores it.
+      count: trajectories of the batch, summed over devices.
+      by: `"uniform"`; `"weight"`, with probability proportional to weight; or `"top"`, the largest weights in
+        descending order, first rows first among equals.
+      replace: whether a trajectory may be drawn again. `"top"` never repeats one.
       axis: of the mesh, within `shard_map`; None for one table.
 
     Returns:
-      The selection. An empty table, or too few trajectories to choose from, set a flag: see `check`.
+      The selection. An empty table, or fewer than `count` trajectories to choose from, sets a flag: see `check`.
 
     Raises:
-      ValueError: if `by` is unknown, `count` is below 1, or without replacement above the table's capacity.
+      ValueError: if `by` is unknown, `count` is below 1, or `count` exceeds the capacity without replacement.
 
     Source:
-      GEAR (ICML 2023), trajectory selection; here exactly, in place of over-sampling and resampling. Without
-      replacement the draws are an exponential race: the first of `E_i / w_i` wins (Efraimidis & Spirakis 2006).
+      GEAR (ICML 2023), trajectory selection; exact here, where GEAR over-samples and resamples. Draws without
+      replacement are an exponential race: the smallest `E_i / w_i` win (Efraimidis & Spirakis 2006).
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -76,19 +77,19 @@ def select(
 
 
 def check_count(capacity: int, count: int, *, by: By, replace: bool) -> None:
-    """Raises unless `select` can draw so many.
+    """Raises the errors of `select` for its arguments.
 
     Args:
-      capacity: of the table, or of all shards together.
-      count: to draw.
-      by: likewise.
-      replace: likewise.
+      capacity: of the table, summed over shards.
+      count: these and the rest as `select` takes them.
+      by: how to select.
+      replace: whether a trajectory may be drawn again.
     """
     if by not in ("uniform", "weight", "top"):
         raise ValueError(f"by={by!r}: expected 'uniform', 'weight' or 'top'")
     checks.whole(at_least=1, count=count)
     if (by == "top" or not replace) and count > capacity:
-        raise ValueError(f"count={count}: without replacement there are at most {capacity}")
+        raise ValueError(f"count={count}: without replacement, the table has at most {capacity} to draw")
 
 
 @functools.partial(jax.jit, static_argnums=(2, 3, 4, 5))
@@ -106,11 +107,11 @@ def _select(table: Table, key: jax.Array, count: int, by: By, replace: bool, axi
 
 
 def _uniform(table: Table, key: jax.Array, count: int, axis: str | None) -> Selection:
-    """Numbers of trajectories, counted through the shards."""
+    """Draws uniformly with replacement: numbers of trajectories, counted through the shards."""
     sizes = _of_all(table.size, axis)
     ends = jnp.cumsum(sizes, dtype=jnp.int32)
     drawn = below(key, jnp.maximum(ends[-1], 1), (count,))
-    # Of an empty table a row is named that is there, though it is not to be used: collecting reads it.
+    # For an empty table the row is clipped into range, because `gather` reads it in spite of the fault.
     shard = jnp.minimum(jnp.searchsorted(ends, drawn, side="right"), len(sizes) - 1).astype(jnp.int32)
     row = drawn - (ends - sizes)[shard]
     probability = jnp.broadcast_to(1.0 / jnp.maximum(ends[-1], 1), (count,)).astype(jnp.float32)
@@ -118,7 +119,10 @@ def _uniform(table: Table, key: jax.Array, count: int, axis: str | None) -> Sele
 
 
 def _weighted(table: Table, tree: WeightTree, key: jax.Array, count: int, axis: str | None) -> Selection:
-    """By the shards' totals one of these, and in it a trajectory: as if the totals were a tree's highest level."""
+    """Draws by weight with replacement: a shard by the shards' totals, then a trajectory by the shard's own tree.
+
+    The totals act as one more level on top of the trees, so the probabilities are those of one table.
+    """
     totals = _of_all(weight_tree.total(tree), axis)
     random = jax.random.uniform(key, (len(tree) + (axis is not None), count), jnp.float32)
     row = weight_tree.draw(tree, random[: len(tree)])
@@ -133,11 +137,11 @@ def _weighted(table: Table, tree: WeightTree, key: jax.Array, count: int, axis: 
 
 
 def _race(table: Table, tree: WeightTree, key: jax.Array, count: int, axis: str | None) -> Selection:
-    """Without replacement: each trajectory arrives after an exponential time of its weight's rate, and the first win.
+    """Draws without replacement: arrival times are exponential with the weights as rates, and the first `count` win.
 
-    The next arrival of a shard is exponential, too, of the rate of what is left there: so a shard draws its own
-    trajectories one after the other, and the shards compare times. A time beyond float32 is the largest number, because
-    an infinite time says that nothing is left to draw.
+    The time to a shard's next arrival is exponential with the total of its remaining weights as its rate, so each shard
+    draws its trajectories one after the other and the shards then compare times. A time that overflows float32 is set
+    to the largest number, because an infinite time means that nothing is left to draw.
     """
     here = jnp.int32(0) if axis is None else jax.lax.axis_index(axis)
     many = min(count, table.capacity)
@@ -165,7 +169,7 @@ def _race(table: Table, tree: WeightTree, key: jax.Array, count: int, axis: str 
 
 
 def _top(table: Table, count: int, axis: str | None) -> Selection:
-    """The largest of each shard's largest."""
+    """Selects the largest weights: the largest of the shards' largest."""
     weight, row = _largest(table.weights[0], min(count, table.capacity))
     here = jnp.int32(0) if axis is None else jax.lax.axis_index(axis)
     weights = _of_all(weight, axis).ravel()
@@ -176,13 +180,13 @@ def _top(table: Table, count: int, axis: str | None) -> Selection:
 
 
 def _largest(weights: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
-    """The largest weights and their rows: of blocks, those whose maxima are the largest hold them."""
+    """The largest weights and their rows; only the `count` blocks with the largest maxima can contain them."""
     blocks = weights.reshape(-1, weight_tree.FANOUT)
     if len(blocks) <= count:
         weight, row = jax.lax.top_k(weights, count)
         return weight, row
     _, block = jax.lax.top_k(blocks.max(1), count)
-    block = jnp.sort(block)  # so that of equal weights the first rows come first
+    block = jnp.sort(block)  # so that equal weights keep the order of their rows
     weight, place = jax.lax.top_k(blocks[block].ravel(), count)
     return weight, block[place // weight_tree.FANOUT] * weight_tree.FANOUT + place % weight_tree.FANOUT
 
@@ -190,14 +194,14 @@ def _largest(weights: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
 def importance_weights(
     probability: Float[Array, " k"], size: Int[Array, ""] | int, *, beta: Scalar
 ) -> Float[jax.Array, " k"]:
-    """What corrects a loss for draws that were not uniform: `(size * probability) ** -beta`, over the largest of these.
+    """Computes weights that correct a loss for non-uniform draws: `(size * probability) ** -beta` over its maximum.
 
-    Chances and weights below the least normal number of their dtype, 1e-38 for float32, count as this number.
+    Probabilities and weights below the smallest normal number of their dtype (1e-38 for float32) are raised to it.
 
     Args:
-      probability: `[k]` of what was drawn.
-      size: trajectories to draw from.
-      beta: 0 corrects nothing, 1 everything. It is usually annealed up to 1, such as by
+      probability: `[k]` of the drawn trajectories.
+      size: the number of trajectories to draw from.
+      beta: 0 for no correction, 1 for the full one. It is usually annealed up to 1, for example by
         `optax.linear_schedule(0.4, 1.0, steps)(step)`.
 
     Returns:
@@ -225,7 +229,7 @@ def importance_weights(
 
 
 def _of_all(value: jax.Array, axis: str | None) -> jax.Array:
-    """The value of every shard, `[shards, ...]`."""
+    """Gathers the value of every shard, `[shards, ...]`."""
     return value[None] if axis is None else jax.lax.all_gather(value, axis)
 
 

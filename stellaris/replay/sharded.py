@@ -1,8 +1,10 @@
-"""A table whose shards are on the devices of a mesh: the verbs of one table, without a `shard_map` of one's own.
+"""A table whose shards are on the devices of a mesh: the functions of `stellaris.replay`, without a `shard_map`.
 
-Each device keeps `capacity / devices` trajectories. All draw the same rows of all shards from the shards' totals, with
-the chances of one table; the owners fill a batch, and a reduce-scatter gives each device its part. Rows are counted
-through all shards. No more than a batch is ever exchanged.
+Each device holds `capacity / devices` trajectories. All devices draw the same rows from the exchanged totals of the
+shards, with the probabilities of one table; the owners of the rows fill the batch, and a reduce-scatter gives each
+device its part. No exchange is larger than a batch. Rows are counted through all shards.
+
+Arguments that are not described here mean the same as for the function of the same name in `stellaris.replay`.
 """
 
 import functools
@@ -15,14 +17,14 @@ import jax.numpy as jnp
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Float, Int
 
-from stellaris import checks
+from stellaris._core import checks
 from stellaris.replay import selection as selecting
 from stellaris.replay import table as tables
-from stellaris.replay import windows as collecting
+from stellaris.replay import windows as gathering
 from stellaris.replay.memory import Memory
 from stellaris.replay.selection import By, Selection
 from stellaris.replay.table import Removal, Spec, Table
-from stellaris.replay.windows import Collected, Window
+from stellaris.replay.windows import Gathered, Window
 from stellaris.types import Array, Scalar
 
 _SAME = PartitionSpec()  # type: ignore[no-untyped-call]
@@ -30,14 +32,14 @@ _SAME = PartitionSpec()  # type: ignore[no-untyped-call]
 
 @dataclass(frozen=True)
 class Shards:
-    """Where the shards of a table are: one on each device along an axis of a mesh, and copies along other axes.
+    """The placement of a table's shards: one per device along one axis of a mesh, replicated along the others.
 
     Args:
-      mesh: of devices, perhaps of several processes.
-      axis: of it.
+      mesh: of devices, possibly of several processes.
+      axis: of the mesh, by name.
 
     Raises:
-      ValueError: if the mesh has no such axis.
+      ValueError: if `axis` is not an axis of the mesh.
 
     Example:
       >>> import jax
@@ -54,38 +56,38 @@ class Shards:
 
     @property
     def number(self) -> int:
-        """Of the shards."""
+        """The number of shards."""
         return int(self.mesh.shape[self.axis])
 
     @property
     def sharding(self) -> NamedSharding:
-        """Of every array of the table, and of a batch: along its first axis."""
+        """The sharding of the table's arrays and of a batch: along their first axis."""
         return NamedSharding(self.mesh, PartitionSpec(self.axis))  # type: ignore[no-untyped-call]
 
     def of_columns(self, memory: Memory) -> NamedSharding:
-        """Of columns in a memory.
+        """The sharding of the table's columns.
 
         Args:
-          memory: where they are.
+          memory: where they are kept, as for `init`.
         """
         return self.sharding if memory == "device" else self.sharding.with_memory_kind(memory)
 
 
 def init(spec: Spec, *, capacity: int, length: int, over: Shards, memory: Memory = "device") -> Table:
-    """An empty table, made on the devices.
+    """Makes an empty table on the devices; see `replay.init`.
 
     Args:
-      spec: what a step holds, by column.
-      capacity: the most trajectories of all shards together.
+      spec: the columns of a step, by name.
+      capacity: the most trajectories, summed over shards.
       length: the most steps of a trajectory.
-      over: the devices.
-      memory: `"device"`; or `"pinned_host"` for columns that stay with each device's host: see `replay.init`.
+      over: the placement of the shards.
+      memory: `"device"`, or `"pinned_host"` for columns in the memory of each device's host.
 
     Returns:
-      The table: each of its arrays has an axis more, `[shards, ...]`.
+      The table, whose arrays have a leading axis, `[shards, ...]`.
 
     Raises:
-      ValueError: if the devices do not divide `capacity`, or as `replay.init` does.
+      ValueError: if the devices do not divide `capacity`, and as `replay.init`.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -97,7 +99,9 @@ def init(spec: Spec, *, capacity: int, length: int, over: Shards, memory: Memory
     checks.whole(at_least=1, capacity=capacity)
     tables.check_memory(memory)
     if capacity % over.number:
-        raise ValueError(f"capacity={capacity}: {over.number} devices do not divide it")
+        raise ValueError(
+            f"capacity={capacity}: {over.number} devices do not divide it; choose a multiple of {over.number}"
+        )
 
     def local() -> Table:
         return _expanded(tables.init(spec, capacity=capacity // over.number, length=length))
@@ -120,24 +124,20 @@ def insert(
     version: Int[Array, " batch"] | Int[Array, ""] | int = 0,
     removal: Removal = "oldest",
 ) -> Table:
-    """The table with a batch of trajectories more, of which each device gets its part, in order. The table is donated.
+    """Inserts a batch of trajectories, split over the devices in order; donates the table. See `replay.insert`.
 
     Args:
       table: to add to.
-      columns: `[batch, steps, ...]` of each of the table's columns. With several processes they are global arrays, such
-        as by `jax.make_array_from_process_local_data(over.sharding, rows)`, or the same everywhere.
-      over: the devices.
-      length: `[batch]` of each trajectory, in steps; all of them by default.
-      weight: `[batch]` or one for all, by which it is selected.
-      version: `[batch]` or one for all, of the policy that has sampled it.
-      removal: which trajectory of its own each shard removes once it is full.
-
-    Returns:
-      The table. A weight or a length that is no valid one sets a flag: see `check`.
+      columns: `[batch, steps, ...]` of each of the table's columns. With several processes they are global arrays, for
+        example from `jax.make_array_from_process_local_data(over.sharding, rows)`, or equal in all processes.
+      over: the placement of the shards.
+      length: `[batch]`, in steps.
+      weight: `[batch]` or one for all.
+      version: `[batch]` or one for all.
+      removal: which of its trajectories each shard removes once it is full.
 
     Raises:
-      TypeError: if a column has another dtype.
-      ValueError: if the devices do not divide the batch, or as `replay.insert` does.
+      TypeError, ValueError: as `replay.insert`, and if the devices do not divide the batch.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -149,7 +149,10 @@ def insert(
     length = tables.check_batch(_whole(table), columns, length=length, weight=weight, version=version, removal=removal)
     batch = len(next(iter(columns.values())))
     if batch % over.number:
-        raise ValueError(f"columns have {batch} trajectories: {over.number} devices do not divide them")
+        raise ValueError(
+            f"columns have {batch} trajectories: {over.number} devices do not divide them; insert a multiple of "
+            f"{over.number}"
+        )
     changed: Table = _insert(table, dict(columns), length, weight, version, over, removal)
     return changed
 
@@ -173,24 +176,24 @@ def _insert(
 def select(
     table: Table, key: jax.Array, count: int, *, over: Shards, by: By = "uniform", replace: bool = True
 ) -> Selection:
-    """Draws the trajectories of a batch, with the chances of one table.
+    """Selects the trajectories of a batch from all shards, with the probabilities of one table; see `replay.select`.
 
     Args:
-      table: to draw from.
-      key: of the draws. The top draws nothing.
-      count: trajectories of the batch, of all devices together.
-      over: the devices.
-      by: `"uniform"`, `"weight"`, or `"top"`: those of the largest weights, in order, of equal ones the first rows.
-      replace: whether a trajectory may come again. The top has none twice.
+      table: to select from.
+      key: of the draws.
+      count: trajectories of the batch, summed over devices.
+      over: the placement of the shards.
+      by: `"uniform"`, `"weight"` or `"top"`.
+      replace: whether a trajectory may be drawn again.
 
     Returns:
-      The selection, the same on all devices; its rows are counted through all shards.
+      The selection, equal on all devices; its rows are counted through all shards.
 
     Raises:
-      ValueError: as `replay.select` does.
+      ValueError: as `replay.select`.
 
     Source:
-      GEAR (ICML 2023): selection by all devices alike, from exchanged totals.
+      GEAR (ICML 2023): every device makes the same selection from exchanged totals.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -215,16 +218,16 @@ def _select(table: Table, key: jax.Array, count: int, over: Shards, by: By, repl
 
 
 def random_steps(table: Table, selection: Selection, key: jax.Array, *, over: Shards) -> Int[jax.Array, " k"]:
-    """A step of each selected trajectory, all of its steps alike.
+    """Draws one step of each selected trajectory, uniformly; see `replay.random_steps`.
 
     Args:
       table: that was selected from.
-      selection: of it.
+      selection: from the table.
       key: of the draws.
-      over: the devices.
+      over: the placement of the shards.
 
     Returns:
-      Steps `[k]`, from 0, the same on all devices.
+      Steps `[k]`, from 0, equal on all devices.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -242,32 +245,32 @@ def random_steps(table: Table, selection: Selection, key: jax.Array, *, over: Sh
 @functools.partial(jax.jit, static_argnums=3)
 def _random_steps(table: Table, selection: Selection, key: jax.Array, over: Shards) -> jax.Array:
     def local(table: Table, selection: Selection, key: jax.Array) -> jax.Array:
-        return collecting.random_steps(_squeezed(table), selection, key, axis=over.axis)
+        return gathering.random_steps(_squeezed(table), selection, key, axis=over.axis)
 
     steps: jax.Array = _map(local, over, (over.sharding.spec, _SAME, _SAME), _SAME)(table, selection, key)
     return steps
 
 
-def collect(
+def gather(
     table: Table, selection: Selection, windows: Mapping[str, Window], *, over: Shards, step: Int[Array, " k"] | int = 0
-) -> Collected:
-    """Windows of the selected trajectories, of which each device gets its part of the rows, in order.
+) -> Gathered:
+    """Gathers windows of the selected trajectories, split over the devices in order; see `replay.gather`.
 
     Args:
       table: that was selected from.
-      selection: of it.
-      windows: by the name that each has in the batch.
-      over: the devices.
-      step: `[k]` or one for all: the step of its trajectory that a sample is about. See `random_steps`.
+      selection: from the table.
+      windows: by their names in the batch.
+      over: the placement of the shards.
+      step: `[k]` or one for all: each sample's step of its trajectory.
 
     Returns:
-      The batch, `[k, ...]`, split over the devices. If the selection has a fault, its mask is empty.
+      The batch, `[k, ...]`, split over the devices.
 
     Raises:
-      ValueError: if the devices do not divide the batch, or as `replay.collect` does.
+      TypeError, ValueError: as `replay.gather`, and if the devices do not divide the batch.
 
     Source:
-      GEAR (ICML 2023): owners fill the slots of the batch, and a reduce-scatter gives each device its own.
+      GEAR (ICML 2023): the owners of rows fill the batch, and a reduce-scatter gives each device its part.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -275,45 +278,44 @@ def collect(
       >>> table = init({"reward": jax.ShapeDtypeStruct((), jnp.float32)}, capacity=4, length=3, over=over)
       >>> table = insert(table, {"reward": jnp.array([[1.0, 2.0, 3.0]])}, over=over)
       >>> drawn = select(table, jax.random.key(0), 1, over=over)
-      >>> collect(table, drawn, {"next": Window("reward", 2, offset=1)}, over=over).values["next"].tolist()
+      >>> gather(table, drawn, {"next": Window("reward", 2, offset=1)}, over=over).values["next"].tolist()
       [[2.0, 3.0]]
     """
-    collecting.check_windows(_whole(table), selection, windows, step)
+    gathering.check_windows(_whole(table), selection, windows, step)
     count = selection.row.shape[0]
     if count % over.number:
-        raise ValueError(f"selection has {count} trajectories: {over.number} devices do not divide them")
-    batch: Collected = _collect(table, selection, step, tuple(windows.items()), over)
+        raise ValueError(
+            f"selection has {count} trajectories: {over.number} devices do not divide them; select a multiple of "
+            f"{over.number}"
+        )
+    batch: Gathered = _gather(table, selection, step, tuple(windows.items()), over)
     return batch
 
 
 @functools.partial(jax.jit, static_argnums=(3, 4))
-def _collect(
+def _gather(
     table: Table, selection: Selection, step: Any, windows: tuple[tuple[str, Window], ...], over: Shards
-) -> Collected:
-    def local(table: Table, selection: Selection, step: Any) -> Collected:
-        return collecting.collect(_squeezed(table), selection, dict(windows), step=step, axis=over.axis)
+) -> Gathered:
+    def local(table: Table, selection: Selection, step: Any) -> Gathered:
+        return gathering.gather(_squeezed(table), selection, dict(windows), step=step, axis=over.axis)
 
     split = over.sharding.spec
     steps = jnp.broadcast_to(step, selection.row.shape)
-    batch: Collected = _map(local, over, (split, _SAME, _SAME), split)(table, selection, steps)
+    batch: Gathered = _map(local, over, (split, _SAME, _SAME), split)(table, selection, steps)
     return batch
 
 
 def update_weights(table: Table, index: Int[Array, " k"], weight: Float[Array, " k"], *, over: Shards) -> Table:
-    """The table with other weights of some trajectories: each shard changes its own. The table is donated.
+    """Replaces the weights of some trajectories; donates the table. See `replay.update_weights`.
 
     Args:
       table: to change.
-      index: `[k]` rows, as a selection names them. Of the same row twice the last counts.
-      weight: `[k]`, not negative.
-      over: the devices.
-
-    Returns:
-      The table. A weight or an index that is no valid one sets a flag: see `check`.
+      index: `[k]` rows counted through all shards, such as `Selection.row`.
+      weight: `[k]`.
+      over: the placement of the shards.
 
     Raises:
-      TypeError: if `index` is not whole, or `weight` not floating point.
-      ValueError: if their shapes differ, or an index exceeds int32.
+      TypeError, ValueError: as `replay.update_weights`.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -342,19 +344,15 @@ def _update_weights(table: Table, index: jax.Array, weight: jax.Array, over: Sha
 
 
 def reweigh(table: Table, weight: Float[Array, "shards capacity"], *, over: Shards) -> Table:
-    """The table with other weights of all trajectories; those of empty rows stay 0. The table is donated.
+    """Replaces the weights of all trajectories; donates the table. See `replay.reweigh`.
 
     Args:
       table: to change.
-      weight: `[shards, capacity]`, as `table.version` is; not negative.
-      over: the devices.
-
-    Returns:
-      The table. A weight that is no valid one sets a flag: see `check`.
+      weight: `[shards, capacity]`, the shape of `table.version`.
+      over: the placement of the shards.
 
     Raises:
-      TypeError: if `weight` is not floating point.
-      ValueError: if its shape is another.
+      TypeError, ValueError: as `replay.reweigh`.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -384,7 +382,10 @@ def _reweigh(table: Table, weight: jax.Array, over: Shards) -> Table:
 def _map(
     local: Callable[..., Any], over: Shards, given: tuple[PartitionSpec, ...], made: PartitionSpec
 ) -> Callable[..., Any]:
-    """What each device does with its part. What is `_SAME` is computed alike by all, which JAX need not prove."""
+    """Maps `local` over the devices.
+
+    Arguments and results of spec `_SAME` are equal on all devices; `check_vma=False` because JAX cannot prove it.
+    """
     mapped = jax.shard_map(local, mesh=over.mesh, in_specs=given, out_specs=made, check_vma=False)
 
     def call(*arguments: Any) -> Any:
@@ -394,7 +395,7 @@ def _map(
 
 
 def _placed(tree: Any, over: Shards, spec: PartitionSpec) -> Any:
-    """What a `shard_map` can be given: of a mesh with explicit axes, arrays that are split as it expects."""
+    """Reshards arrays as `shard_map` expects them if the mesh has explicit axes; otherwise `shard_map` does it."""
     if AxisType.Explicit not in over.mesh.axis_types:
         return tree
     return jax.reshard(tree, NamedSharding(over.mesh, spec))  # type: ignore[no-untyped-call]
@@ -407,18 +408,20 @@ def _squeezed(table: Table) -> Table:
 
 
 def _expanded(table: Table) -> Table:
-    """A table as one shard of many."""
+    """A table as one shard, with a leading axis of 1."""
     shard: Table = jax.tree.map(lambda leaf: leaf[None], table)
     return shard
 
 
 def _whole(table: Table) -> Table:
-    """The shapes of all shards as one table, for the checks of one."""
+    """The shapes of all shards joined into one table, so that the checks of one table apply."""
 
     def joined(leaf: jax.Array) -> Any:
         return jax.ShapeDtypeStruct((leaf.shape[0] * leaf.shape[1], *leaf.shape[2:]), leaf.dtype)  # type: ignore[no-untyped-call]
 
     if table.length.ndim != 2:
-        raise ValueError(f"table has arrays of shape {table.length.shape}: expected [shards, capacity], see `init`")
+        raise ValueError(
+            f"table has arrays of shape {table.length.shape}: expected [shards, capacity]; make it with sharded.init"
+        )
     columns = {name: joined(column) for name, column in table.columns.items()}
     return table._replace(columns=columns, length=joined(table.length))

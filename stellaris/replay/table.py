@@ -1,4 +1,4 @@
-"""A table of whole trajectories: typed columns, a ring of rows, and what is known of each row."""
+"""A table of whole trajectories: a ring of rows with typed columns, and the metadata of each row."""
 
 import functools
 from collections.abc import Mapping
@@ -9,76 +9,76 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
-from stellaris import checks
+from stellaris._core import checks
 from stellaris.replay import weight_tree
-from stellaris.replay.memory import Memory, where_it_is, zeros
+from stellaris.replay.memory import Memory, run_where_stored, zeros
 from stellaris.replay.weight_tree import WeightTree
 from stellaris.types import Array, NDArray, Scalar
 
-#: What a step holds, by column: `jax.ShapeDtypeStruct(shape, dtype)`, without the axes of trajectories and of steps.
+#: The columns of one step by name: `jax.ShapeDtypeStruct(shape, dtype)`, without the axes of trajectories and steps.
 Spec: TypeAlias = Mapping[str, jax.ShapeDtypeStruct]
-#: Which trajectory makes room for a new one once the table is full.
+#: Which trajectories a full table removes to make room for new ones.
 Removal: TypeAlias = Literal["oldest", "lowest"]
 
-#: What a flag in `Table.faults` or `Selection.faults` says, in the order of its bits.
+#: The meaning of each bit of `Table.faults` and `Selection.faults`, from the lowest bit.
 FAULTS = (
-    "a weight that is negative, not finite or above 1e30: it was taken for 0",
-    "a trajectory's length that is below 1 or above the steps that were given: its weight was taken for 0",
-    "a selection from a table that is empty, or whose weights are all 0 (below 1.2e-38 they count as 0): its rows are "
-    "not to be used",
-    "a selection without replacement, or of the top, of more trajectories than have a weight above 0",
-    "an index of a trajectory that is not in the table: its weight was not changed",
+    "a weight is negative, not finite or above 1e30: it was replaced by 0",
+    "a trajectory's length is below 1 or above the number of steps given: its weight was replaced by 0",
+    "a selection was made from a table that is empty or whose weights are all 0 (below 1.2e-38 they count as 0): do "
+    "not use its rows",
+    "a selection without replacement, or of the top, asked for more trajectories than have a weight above 0",
+    "an index is not a row of a trajectory in the table: its weight was ignored",
 )
 BAD_WEIGHT, BAD_LENGTH, EMPTY, TOO_FEW, BAD_INDEX = (np.int32(1 << i) for i in range(len(FAULTS)))
 
-#: So the sum of a hundred million weights is finite.
+#: Small enough that the float32 sum of a hundred million weights is finite.
 LARGEST_WEIGHT = 1e30
-#: Of normal numbers: whether what is below differs from 0 depends on the device.
+#: The smallest normal float32. Smaller weights count as 0 everywhere, because some devices flush subnormals to 0.
 LEAST_WEIGHT = float(np.finfo(np.float32).tiny)
 
-#: Counts of trajectories are lowered by about this number before they exceed int32.
+#: Half the range of int32, so that insertion counts can be lowered by about this number before they overflow.
 LARGEST_CAPACITY = 2**30
 
 
 class Table(NamedTuple):
-    """`capacity` trajectories of up to `length` steps. A row beyond a trajectory's steps, or of none, holds zeros.
+    """`capacity` trajectories of up to `length` steps; zeros after a trajectory's last step and in empty rows.
 
-    The shards of a table are one, too, in which each array has an axis more, `[shards, ...]`: see `sharded`.
+    In a sharded table each array has a leading axis, `[shards, ...]`: see `sharded`.
     """
 
     columns: dict[str, jax.Array]  #: `[capacity, length, ...]` each.
-    length: Int[jax.Array, " capacity"]  #: steps of each trajectory; 0 where there is none.
-    weights: WeightTree  #: of each trajectory; 0 where there is none.
-    version: Int[jax.Array, " capacity"]  #: of the policy that has sampled it.
-    number: Int[jax.Array, " capacity"]  #: how many had been inserted before it; -1 where there is none.
-    inserted: Int[jax.Array, ""]  #: trajectories so far; lowered by about 2^30, as `number` is, before it reaches 2^31.
-    faults: Int[jax.Array, ""]  #: what went wrong where no error could be raised; see `check`.
+    length: Int[jax.Array, " capacity"]  #: steps of each trajectory; 0 in empty rows.
+    weights: WeightTree  #: of the trajectories; 0 in empty rows.
+    version: Int[jax.Array, " capacity"]  #: of the policy that sampled the trajectory.
+    number: Int[jax.Array, " capacity"]  #: insertion number, from 0; -1 in empty rows.
+    inserted: Int[jax.Array, ""]  #: trajectories so far; lowered by about 2^30, like `number`, before it reaches 2^31.
+    faults: Int[jax.Array, ""]  #: bits of `FAULTS`, set where compiled code cannot raise; see `check`.
 
     @property
     def capacity(self) -> int:
-        """The most trajectories that it holds; of shards, that each holds."""
+        """The most trajectories that the table can hold; for a sharded table, that each shard can hold."""
         return self.length.shape[-1]
 
     @property
     def size(self) -> Int[jax.Array, "..."]:
-        """Trajectories that it holds, or each of its shards: in the first `size` rows."""
+        """The number of trajectories held, by shard if there are several; they fill the first `size` rows."""
         return jnp.minimum(self.inserted, self.capacity)
 
     @property
     def weight(self) -> Float[Array, "*shards capacity"]:
-        """Of each trajectory."""
+        """The weight of each trajectory; 0 in empty rows."""
         return self.weights[0][..., : self.capacity]
 
 
 def init(spec: Spec, *, capacity: int, length: int, memory: Memory = "device") -> Table:
-    """An empty table.
+    """Makes an empty table.
 
     Args:
-      spec: what a step holds, by column.
+      spec: the columns of a step, by name.
       capacity: the most trajectories.
       length: the most steps of a trajectory.
-      memory: `"device"`; or `"pinned_host"` for columns that are larger than the device's memory: they stay with the
-        host, which selects their rows, and a batch alone crosses to the device.
+      memory: `"device"`; or `"pinned_host"` for columns that exceed the device's memory: they stay in host memory, the
+        host gathers the rows of a batch, and only the batch is copied to the device.
 
     Returns:
       The table, on the default device.
@@ -113,27 +113,27 @@ def init(spec: Spec, *, capacity: int, length: int, memory: Memory = "device") -
 
 
 def check_memory(memory: str) -> None:
-    """Raises a ValueError unless a table can keep its columns there.
+    """Raises a ValueError unless `memory` names a place for columns.
 
     Args:
-      memory: where.
+      memory: `"device"` or `"pinned_host"`.
     """
     if memory not in ("device", "pinned_host"):
         raise ValueError(f"memory={memory!r}: expected 'device' or 'pinned_host'")
 
 
 def check_spec(spec: Spec) -> None:
-    """Raises a ValueError unless there can be a table of these columns.
+    """Raises a ValueError unless a table can have these columns.
 
     Args:
-      spec: what a step holds, by column.
+      spec: the columns of a step, by name.
     """
     if not spec:
         raise ValueError("spec is empty: name at least one column")
     for name, column in spec.items():
         if jax.dtypes.canonicalize_dtype(column.dtype) != column.dtype:
             raise ValueError(
-                f"column {name!r} has dtype {column.dtype}: enable it by jax_enable_x64, or take half of it"
+                f"column {name!r} has dtype {column.dtype}: enable jax_enable_x64, or use a dtype of half the size"
             )
 
 
@@ -146,19 +146,19 @@ def insert(
     version: Int[Array, " batch"] | Int[Array, ""] | int = 0,
     removal: Removal = "oldest",
 ) -> Table:
-    """The table with a batch of trajectories more. The one that is given is donated: use what is returned.
+    """Inserts a batch of trajectories; donates the table, so use the one returned.
 
     Args:
       table: to add to.
       columns: `[batch, steps, ...]` of each of the table's columns; `steps` is at most the table's length.
-      length: `[batch]` of each trajectory, in steps; all of them by default. What lies behind is not kept.
-      weight: `[batch]` or one for all, by which it is selected: from 0 to 1e30. Below 1.2e-38 it counts as 0.
-      version: `[batch]` or one for all, of the policy that has sampled it.
-      removal: of a full table the oldest make room, or those of the lowest weight, of equal ones that in the first row.
-        The oldest are found by going round the rows, so a table should have one rule throughout.
+      length: `[batch]` of each trajectory, in steps; all `steps` by default. Later steps are dropped.
+      weight: `[batch]` or one for all: the selection weight, from 0 to 1e30. Below 1.2e-38 it counts as 0.
+      version: `[batch]` or one for all: the version of the policy that sampled the trajectory.
+      removal: which trajectories a full table removes: the `"oldest"`, or the `"lowest"` by weight, first rows first
+        among equals. Use one rule for the life of a table: `"oldest"` overwrites rows in ring order, without a search.
 
     Returns:
-      The table. A weight or a length that is no valid one sets a flag: see `check`.
+      The table. An invalid weight or length sets a flag: see `check`.
 
     Raises:
       TypeError: if a column has another dtype.
@@ -201,21 +201,24 @@ def _insert(table: Table, columns: dict[str, Any], length: Any, weight: Any, ver
 
 
 def _recounted(table: Table, batch: int) -> Table:
-    """With lower counts if those of a batch would not fit into int32: by whole rounds, so that the rows go on."""
+    """Lowers the insertion counts if a batch would overflow int32.
+
+    They are lowered by a multiple of the capacity, so that `number % capacity` still names the next row of the ring.
+    """
     rounds = np.int32(LARGEST_CAPACITY // table.capacity * table.capacity)
 
     def lower(counts: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         number, inserted = counts
         return jnp.where(number < 0, number, jnp.maximum(number - rounds, 0)), inserted - rounds
 
-    # A loop of at most one round: it changes the numbers in place, where a branch would copy them at every insertion.
+    # A loop of at most one iteration changes the numbers in place; `lax.cond` would copy them at every insertion.
     counts = table.number, table.inserted
     number, inserted = jax.lax.while_loop(lambda counts: counts[1] > np.iinfo(np.int32).max - batch, lower, counts)
     return table._replace(number=number, inserted=inserted)
 
 
 def _rows(table: Table, number: Int[jax.Array, " batch"], removal: Removal) -> Int[jax.Array, " batch"]:
-    """Where a batch goes: first into rows that hold nothing, in order."""
+    """The rows that a batch is written to: empty ones first, in order."""
     if removal == "oldest":
         return number % table.capacity
     ranks = jnp.where(table.number < 0, -1.0, table.weight)
@@ -224,7 +227,7 @@ def _rows(table: Table, number: Int[jax.Array, " batch"], removal: Removal) -> I
 
 
 def _sound(weight: jax.Array, counted: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Weights, 0 in place of those that do not count or are no valid ones, and the flag that says so of the latter."""
+    """Weights with 0 for the invalid and the uncounted, and a fault bit that is set if a counted one is invalid."""
     weight = weight.astype(jnp.float32)
     sound = (weight >= 0) & (weight <= LARGEST_WEIGHT)
     kept = sound & counted & (weight >= LEAST_WEIGHT)
@@ -232,7 +235,7 @@ def _sound(weight: jax.Array, counted: jax.Array) -> tuple[jax.Array, jax.Array]
 
 
 def _set_rows(column: jax.Array, row: Int[jax.Array, " batch"], new: Any, kept: jax.Array) -> jax.Array:
-    """A column with other rows, one after the other: so each is a copy in place."""
+    """Writes rows of a column one after the other, so that XLA copies each in place."""
     batch, steps = kept.shape
     there = kept.reshape(batch, steps, *[1] * (new.ndim - 2))
     new = jnp.where(there, jnp.asarray(new), jnp.zeros((), column.dtype))
@@ -246,23 +249,23 @@ def _set_rows(column: jax.Array, row: Int[jax.Array, " batch"], new: Any, kept: 
         copied: jax.Array = jax.lax.fori_loop(0, batch, one, column.reshape(len(column), -1))
         return copied.reshape(column.shape)
 
-    # A row is flattened, so that it is copied as a whole and not number by number.
-    return where_it_is(copy, column, row, new.reshape(batch, -1))
+    # Rows are flattened, so that each is one contiguous copy and not one copy per number.
+    return run_where_stored(copy, column, row, new.reshape(batch, -1))
 
 
 def update_weights(
     table: Table, index: Int[Array, " k"], weight: Float[Array, " k"], *, axis: str | None = None
 ) -> Table:
-    """The table with other weights of some trajectories, in O(k log capacity). The one that is given is donated.
+    """Replaces the weights of some trajectories, in O(k log capacity); donates the table.
 
     Args:
-      table: to change; or, within `shard_map`, this device's shard of it.
-      index: `[k]` rows, as a selection names them. Of the same row twice the last counts.
+      table: to change; within `shard_map`, this device's shard of it.
+      index: `[k]` rows, such as `Selection.row`. If a row occurs twice, its last weight counts.
       weight: `[k]`, from 0 to 1e30. Below 1.2e-38 it counts as 0.
-      axis: of the mesh, within `shard_map`, where all devices are given the same rows and weights; None for one table.
+      axis: of the mesh, within `shard_map`, where all devices get the same rows and weights; None for one table.
 
     Returns:
-      The table. A weight or an index that is no valid one sets a flag: see `check`.
+      The table. An invalid weight or index sets a flag: see `check`.
 
     Raises:
       TypeError: if `index` is not whole, or `weight` not floating point.
@@ -288,7 +291,7 @@ def _update_weights(table: Table, index: Any, weight: Any, axis: str | None) -> 
     if axis is not None:
         index = index - jax.lax.axis_index(axis) * table.capacity
     there = (index >= 0) & (index < table.size)
-    # Each row is in one shard: it is nowhere only if no device has it.
+    # A row lies in one shard, so an index is bad only if no device has it.
     found = there if axis is None else jax.lax.psum(there.astype(jnp.int32), axis) > 0  # type: ignore[no-untyped-call]
     weight, bad_weight = _sound(weight, there)
     row = jnp.where(there, index, len(table.weights[0])).astype(jnp.int32)
@@ -297,20 +300,20 @@ def _update_weights(table: Table, index: Any, weight: Any, axis: str | None) -> 
 
 
 def reweigh(table: Table, weight: Float[Array, " capacity"]) -> Table:
-    """The table with other weights of all trajectories, in O(capacity); those of empty rows stay 0.
+    """Replaces the weights of all trajectories, in O(capacity); empty rows keep weight 0.
 
-    By staleness: once for each version that is published, and each draw is as fast as before.
+    For weights by staleness, call it once per published version; draws stay O(log capacity).
 
     Args:
       table: to change; it is donated.
       weight: `[capacity]`, from 0 to 1e30. Below 1.2e-38 it counts as 0.
 
     Returns:
-      The table. A weight that is no valid one sets a flag: see `check`.
+      The table. An invalid weight sets a flag: see `check`.
 
     Raises:
       TypeError: if `weight` is not floating point.
-      ValueError: if its shape is another.
+      ValueError: if its shape is not `[capacity]`.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -334,22 +337,22 @@ def _reweigh(table: Table, weight: Any) -> Table:
 
 
 def check(checked: Any) -> None:
-    """Raises if something went wrong where compiled code could not raise.
+    """Raises the errors that compiled code could only flag.
 
     Args:
-      checked: a table, or a selection. This waits until it is computed.
+      checked: a table or a selection; the call waits until it is computed.
 
     Raises:
-      ValueError: names what.
+      ValueError: if a fault bit is set; lists the meaning of every set bit.
 
     Example:
       >>> import jax, jax.numpy as jnp
       >>> table = init({"reward": jax.ShapeDtypeStruct((), jnp.float32)}, capacity=2, length=3)
       >>> check(insert(table, {"reward": jnp.zeros((1, 3))}, weight=-1.0))
       Traceback (most recent call last):
-      ValueError: a weight that is negative, not finite or above 1e30: it was taken for 0
+      ValueError: a weight is negative, not finite or above 1e30: it was replaced by 0
     """
-    # Of shards any, computed where they are: with several processes none has all of them.
+    # The bits of all shards are combined on the devices: with several processes, no host has every shard.
     found = (jnp.ravel(checked.faults)[:, None] >> jnp.arange(len(FAULTS)) & 1).max(0)
     if faults := [text for text, here in zip(FAULTS, found.tolist(), strict=True) if here]:
         raise ValueError("; ".join(faults))
@@ -358,15 +361,15 @@ def check(checked: Any) -> None:
 def check_batch(
     table: Table, columns: Mapping[str, Array], *, length: Any, weight: Any, version: Any, removal: Removal
 ) -> Any:
-    """Raises unless `insert` can have these; returns the trajectories' lengths, where None stands for all steps.
+    """Raises the errors of `insert` for its arguments, and returns the trajectories' lengths.
 
     Args:
-      table: of which only shapes and dtypes are looked at.
-      columns: to insert.
-      length: likewise, or None.
-      weight: likewise.
-      version: likewise.
-      removal: likewise.
+      table: only its shapes and dtypes are read.
+      columns: these and the rest as `insert` takes them.
+      length: None for all steps.
+      weight: of each trajectory.
+      version: of each trajectory.
+      removal: the rule.
     """
     if removal not in ("oldest", "lowest"):
         raise ValueError(f"removal={removal!r}: expected 'oldest' or 'lowest'")
@@ -382,10 +385,10 @@ def check_batch(
 
 
 def check_int32(**numbers: Any) -> None:
-    """Raises a ValueError if JAX would cut whole numbers off: those of NumPy and of Python that exceed int32.
+    """Raises a ValueError if a whole number of NumPy or Python exceeds int32, because JAX would wrap it silently.
 
     Args:
-      **numbers: arrays or one number each.
+      **numbers: arrays or scalars, by the argument's name.
     """
     for name, array in numbers.items():
         if not isinstance(array, jax.Array) and (lost := unfit(np.asarray(array), np.int32)).size:
@@ -393,19 +396,19 @@ def check_int32(**numbers: Any) -> None:
 
 
 def unfit(values: NDArray, dtype: Any) -> NDArray:
-    """Numbers that a dtype would change: whole ones beyond those that it has, and others that would become infinite.
+    """The values that `dtype` cannot hold: whole numbers out of its exact range, floats that would become infinite.
 
     Args:
-      values: whole numbers, or floating point for a dtype that is, too.
-      dtype: that they are to have.
+      values: whole numbers; or floats, if `dtype` is floating point.
+      dtype: to convert to.
 
     Returns:
-      Those of them, `[n]`.
+      `[n]` the values that do not fit.
     """
     if jnp.issubdtype(values.dtype, jnp.floating):
         with np.errstate(over="ignore"):
             return np.asarray(values[np.isfinite(values) & ~np.isfinite(values.astype(dtype))])
-    if jnp.issubdtype(dtype, jnp.floating):  # which has all whole numbers up to this one
+    if jnp.issubdtype(dtype, jnp.floating):  # it represents every whole number up to 2 ** (mantissa bits + 1)
         most = 2 ** (jnp.finfo(dtype).nmant + 1)  # type: ignore[no-untyped-call]
         least = -most
     else:
@@ -415,12 +418,12 @@ def unfit(values: NDArray, dtype: Any) -> NDArray:
 
 
 def _check_columns(table: Table, columns: Mapping[str, Array]) -> int:
-    """Raises unless a batch's columns are those of the table; returns their steps."""
+    """Raises unless a batch has exactly the table's columns; returns its number of steps."""
     missing = sorted({*table.columns} - {*columns})
     unknown = sorted({*columns} - {*table.columns})
     if missing or unknown:
-        what = f"column {missing[0]!r} is missing" if missing else f"column {unknown[0]!r} is unknown"
-        raise ValueError(f"{what}: the table has {', '.join(table.columns)}")
+        fault = f"column {missing[0]!r} is missing" if missing else f"column {unknown[0]!r} is unknown"
+        raise ValueError(f"{fault}: the table has {', '.join(table.columns)}")
     first = next(iter(columns))
     if np.ndim(columns[first]) < 2:
         raise ValueError(f"column {first!r} has shape {np.shape(columns[first])}: expected [batch, steps, ...]")

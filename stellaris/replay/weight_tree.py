@@ -1,7 +1,7 @@
-"""Sums of non-negative weights in a tree of wide nodes: a weighted draw, or a change of weights, in O(log n).
+"""A sum tree of non-negative weights with wide nodes: draws and changes of weights in O(log n).
 
-Level 0 holds the weights; each node of the next level is the sum of `FANOUT` neighbours. Sums are always computed from
-what is below and never by differences, so that they do not drift, and a branch of zeros has a sum of exactly zero.
+Level 0 holds the weights; each node of the next level is the sum of `FANOUT` neighbours. An update sums a node's
+children again rather than adding a difference, so sums do not drift and a branch of zeros has a sum of exactly zero.
 """
 
 import functools
@@ -15,18 +15,18 @@ from jaxtyping import Float, Int
 #: The levels, from the weights `[n]` padded with zeros to a multiple of `FANOUT`, up to at most `FANOUT` sums.
 WeightTree: TypeAlias = tuple[Float[jax.Array, "..."], ...]
 
-#: Children of a node. A draw reads so many numbers per level: fewer make more levels, more are more to read.
+#: Children of a node. A draw reads this many numbers per level: fewer mean more levels, more mean longer reads.
 FANOUT = 16
 
 
 def build(weights: Float[jax.Array, " n"]) -> WeightTree:
-    """The tree of `n` weights, in O(n).
+    """Builds the tree of `n` weights, in O(n).
 
     Args:
       weights: `[n]`, not negative.
 
     Returns:
-      Its levels.
+      Its levels, from the weights up.
     """
     levels = [_padded(weights)]
     while len(levels[-1]) > FANOUT:
@@ -40,17 +40,17 @@ def total(tree: WeightTree) -> Float[jax.Array, ""]:
 
 
 def draw(tree: WeightTree, random: Float[jax.Array, "levels k"]) -> Int[jax.Array, " k"]:
-    """Draws weights, each with a chance in proportion to it, in O(log n).
+    """Draws indices with probabilities proportional to their weights, in O(log n).
 
-    Every level has a random number of its own. One number for all would have as many values as a float has digits:
-    too few for a million weights, some of which would come a tenth too often and others never.
+    Each level uses a separate random number. A single float32 has 24 bits, too few for a million weights: some would be
+    drawn a tenth too often and others never.
 
     Args:
       tree: of `n` weights.
       random: `[levels, k]`, uniform in `[0, 1)`.
 
     Returns:
-      Indices `[k]`. A weight of zero is never drawn, however sums round, unless all are zero: then it is the first.
+      Indices `[k]`. No rounding of sums draws a weight of zero; if all weights are zero, the index is 0.
     """
     node = jnp.zeros(random.shape[1], jnp.int32)
     for level, point in zip(reversed(tree), random, strict=True):
@@ -59,16 +59,16 @@ def draw(tree: WeightTree, random: Float[jax.Array, "levels k"]) -> Int[jax.Arra
 
 
 def choose(weights: Float[jax.Array, "k n"], random: Float[jax.Array, " k"]) -> Int[jax.Array, " k"]:
-    """In each row the last weight, of those above zero, before which the running sum is at most a random part of all.
+    """Chooses per row the last positive weight whose preceding running sum is at most `random` times the row's sum.
 
     Args:
       weights: `[k, n]`, not negative.
       random: `[k]`, uniform in `[0, 1)`.
 
     Returns:
-      Indices `[k]`; of a row of zeros the first.
+      Indices `[k]`; 0 for a row of zeros.
     """
-    # Column by column, which compiles to one pass; a cumulative sum takes three times as long.
+    # Column by column, because this compiles to one pass; a cumulative sum takes three times as long.
     columns = [weights[:, i] for i in range(weights.shape[1])]
     point = random * functools.reduce(jnp.add, columns)
     start = jnp.zeros_like(point)
@@ -80,17 +80,17 @@ def choose(weights: Float[jax.Array, "k n"], random: Float[jax.Array, " k"]) -> 
 
 
 def update(tree: WeightTree, index: Int[jax.Array, " k"], weights: Float[jax.Array, " k"]) -> WeightTree:
-    """The tree with other weights at `k` places, in O(k log n).
+    """Replaces the weights at `k` indices, in O(k log n).
 
     Args:
       tree: of `n` weights.
-      index: `[k]`; what is `n` or above changes nothing; of the same index twice the last counts.
+      index: `[k]`; an index of `n` or above is ignored. If an index occurs twice, its last weight counts.
       weights: `[k]`, not negative.
 
     Returns:
-      Its levels.
+      The tree's levels.
     """
-    # Where an index comes again all have the weight of the last: the order of a scatter is not defined.
+    # Every occurrence of an index writes the weight of its last one, because the order of a scatter is undefined.
     order = jnp.argsort(index, stable=True)
     ordered = index[order]
     ends = jnp.searchsorted(ordered, ordered, side="right") - 1
@@ -104,5 +104,5 @@ def update(tree: WeightTree, index: Int[jax.Array, " k"], weights: Float[jax.Arr
 
 
 def _padded(weights: Float[jax.Array, " n"]) -> Float[jax.Array, " padded"]:
-    """With zeros, up to a multiple of `FANOUT`."""
+    """Weights padded with zeros to a multiple of `FANOUT`."""
     return jnp.pad(weights, (0, math.ceil(len(weights) / FANOUT) * FANOUT - len(weights)))

@@ -1,4 +1,4 @@
-"""Random whole numbers below a bound, in half of the time that `jax.random.randint` takes on a CPU."""
+"""Random whole numbers below a bound, in half the time of `jax.random.randint` on a CPU."""
 
 from typing import Any
 
@@ -8,14 +8,14 @@ from jaxtyping import Int
 
 
 def below(key: jax.Array, bound: Any, shape: tuple[int, ...]) -> Int[jax.Array, "..."]:
-    """Whole numbers from 0 to below a bound, all alike: `floor(u bound)` for a fraction `u` of 64 random bits.
+    """Draws whole numbers uniformly from `[0, bound)`: `floor(u * bound)` for a fraction `u` of 64 random bits.
 
-    The chances of two numbers differ by at most `bound / 2^64`. It has no division, and one draw of random bits, where
-    `randint` has three and two.
+    The probabilities of two numbers differ by at most `bound / 2^64`. It takes one draw of random bits and no division;
+    `randint` takes two draws and three divisions.
 
     Args:
       key: of the draw.
-      bound: int32, at least 1; a scalar, or of this shape.
+      bound: int32, at least 1; a scalar, or an array of shape `shape`.
       shape: of the result.
 
     Returns:
@@ -27,7 +27,7 @@ def below(key: jax.Array, bound: Any, shape: tuple[int, ...]) -> Int[jax.Array, 
     """
     high, low = jax.random.bits(key, (2, *shape), jnp.uint32)
     bound = jnp.asarray(bound).astype(jnp.uint32)
-    # The product's words, by schoolbook: what the lower word leaves may carry into the upper one's fraction.
+    # Long multiplication of (high, low) by bound: `left`, the upper word of low * bound, may carry into the upper word.
     left = _upper_word(low, bound)
     carry = jnp.where(high * bound + left < left, jnp.uint32(1), jnp.uint32(0))
     return jnp.asarray(_upper_word(high, bound) + carry, jnp.int32)

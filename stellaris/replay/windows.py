@@ -1,4 +1,4 @@
-"""What of a trajectory goes into a batch: windows of its columns, padded to one length."""
+"""Windows of a trajectory's columns, padded to one length: the contents of a training batch."""
 
 import functools
 from collections.abc import Mapping
@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from stellaris import checks
-from stellaris.replay.memory import where_it_is
+from stellaris._core import checks
+from stellaris.replay.memory import run_where_stored
 from stellaris.replay.selection import Selection
 from stellaris.replay.table import Table, check_int32, unfit
 from stellaris.replay.whole_numbers import below
@@ -20,16 +20,17 @@ from stellaris.types import Array, at_least_float32
 
 @dataclass(frozen=True)
 class Window:
-    """`length` steps of a column, from `offset` steps after the step that a sample is about.
+    """`length` steps of a column, starting `offset` steps after the sample's step.
 
     Args:
       column: of the table.
       length: steps.
-      offset: of the first; below 0 for steps before. A history of ten steps up to this one has -9.
-      pad: where padding goes if the trajectory has not all of these steps: before them or after them.
+      offset: of the first step from the sample's; negative for earlier steps. A history of ten steps that ends with the
+        sample's step has -9.
+      pad: where padding goes if the trajectory lacks some of these steps: before the others or after them.
       value: of the padding.
-      to_go: None for the column itself. A discount for the sum of what it has from each step to the trajectory's end,
-        discounted by this: the return to go, if the column is the reward.
+      return_to_go: None for the column itself. A discount replaces each step's value by the discounted sum from that
+        step to the trajectory's end: the return to go, if the column is the reward.
     """
 
     column: str
@@ -37,26 +38,26 @@ class Window:
     offset: int = 0
     pad: Literal["head", "tail"] = "tail"
     value: float | int = 0.0
-    to_go: float | None = None
+    return_to_go: float | None = None
 
 
-class Collected(NamedTuple):
-    """A batch."""
+class Gathered(NamedTuple):
+    """A training batch."""
 
     values: dict[str, jax.Array]  #: `[k, length, ...]` of each window.
-    mask: dict[str, Bool[jax.Array, "k length"]]  #: what of it is not padding.
+    mask: dict[str, Bool[jax.Array, "k length"]]  #: true where a step is not padding.
     length: Int[jax.Array, " k"]  #: of the trajectories.
-    version: Int[jax.Array, " k"]  #: of the policies that have sampled them.
+    version: Int[jax.Array, " k"]  #: of the policies that sampled them.
 
 
 def random_steps(
     table: Table, selection: Selection, key: jax.Array, *, axis: str | None = None
 ) -> Int[jax.Array, " k"]:
-    """A step of each selected trajectory, all of its steps alike.
+    """Draws one step of each selected trajectory, uniformly.
 
     Args:
-      table: or, within `shard_map`, this device's shard of it.
-      selection: of it.
+      table: that was selected from; within `shard_map`, this device's shard of it.
+      selection: from the table.
       key: of the draws; the same on all devices.
       axis: of the mesh, within `shard_map`.
 
@@ -79,29 +80,29 @@ def random_steps(
     return below(key, jnp.maximum(length, 1), length.shape)
 
 
-def collect(
+def gather(
     table: Table,
     selection: Selection,
     windows: Mapping[str, Window],
     *,
     step: Int[Array, " k"] | int = 0,
     axis: str | None = None,
-) -> Collected:
-    """Windows of the selected trajectories, padded to one length each.
+) -> Gathered:
+    """Gathers windows of the selected trajectories, each padded to its length.
 
     Args:
-      table: or, within `shard_map`, this device's shard of it.
-      selection: of it.
-      windows: by the name that each has in the batch.
-      step: `[k]` or one for all: the step of its trajectory that a sample is about. See `random_steps`.
+      table: that was selected from; within `shard_map`, this device's shard of it.
+      selection: from the table.
+      windows: by their names in the batch.
+      step: `[k]` or one for all: each sample's step of its trajectory. See `random_steps`.
       axis: of the mesh, within `shard_map`. Each device then gets its part of the batch, `k / devices` rows in order.
 
     Returns:
-      The batch. If the selection has a fault, its mask is empty.
+      The batch. If the selection has a fault, every mask is false.
 
     Raises:
       TypeError: if a window's length or offset, or a step, is not whole.
-      ValueError: if there are no windows, a column is unknown, a window is longer than the table's trajectories, its
+      ValueError: if `windows` is empty, a column is unknown, a window is longer than the table's trajectories, its
         padding does not fit into the column's dtype, a step or an offset exceeds int32, or the devices do not divide
         the batch.
 
@@ -115,24 +116,27 @@ def collect(
       >>> table = insert(table, {"reward": jnp.array([[1.0, 2.0, 3.0]])})
       >>> windows = {
       ...     "history": Window("reward", 3, offset=-2, pad="head", value=-1.0),
-      ...     "return": Window("reward", 2, to_go=0.5),
+      ...     "return": Window("reward", 2, return_to_go=0.5),
       ... }
-      >>> batch = collect(table, select(table, jax.random.key(0), 1), windows, step=1)
+      >>> batch = gather(table, select(table, jax.random.key(0), 1), windows, step=1)
       >>> batch.values["history"].tolist(), batch.mask["history"].tolist(), batch.values["return"].tolist()
       ([[-1.0, 1.0, 2.0]], [[False, True, True]], [[3.5, 3.0]])
     """
     check_windows(table, selection, windows, step)
     count = selection.row.shape[0]
     if axis is not None and count % jax.lax.axis_size(axis):
-        raise ValueError(f"selection has {count} trajectories: {jax.lax.axis_size(axis)} devices do not divide them")
-    batch: Collected = _collect(table, selection, tuple(windows.items()), step, axis)
+        devices = jax.lax.axis_size(axis)
+        raise ValueError(
+            f"selection has {count} trajectories: {devices} devices do not divide them; select a multiple of {devices}"
+        )
+    batch: Gathered = _gather(table, selection, tuple(windows.items()), step, axis)
     return batch
 
 
 @functools.partial(jax.jit, static_argnums=(2, 4))
-def _collect(
+def _gather(
     table: Table, selection: Selection, windows: tuple[tuple[str, Window], ...], step: Any, axis: str | None
-) -> Collected:
+) -> Gathered:
     here, row = _place(table, selection.row, axis)
     here &= selection.faults == 0
     step = jnp.broadcast_to(jnp.asarray(step, jnp.int32), row.shape)
@@ -147,52 +151,52 @@ def _collect(
         there = place < many[:, None] if window.pad == "tail" else place >= (window.length - many)[:, None]
         column = table.columns[window.column]
         rows = row
-        if window.to_go is not None:
+        if window.return_to_go is not None:
             whole = jnp.ones((len(row), column.shape[1]), bool)
             column = _slices(column, row, jnp.zeros_like(row), whole, Window(window.column, column.shape[1]))
-            column = to_go(column, table.length[row], discount=window.to_go)
+            column = return_to_go(column, table.length[row], discount=window.return_to_go)
             rows = jnp.arange(len(row))
         values[name] = _slices(column, rows, source, there, window)
         mask[name] = there
-    batch = Collected(values, mask, length, jnp.where(here, table.version[row], 0))
+    batch = Gathered(values, mask, length, jnp.where(here, table.version[row], 0))
     if axis is None:
         return batch
     return _scattered(batch, {name: window.value for name, window in windows}, axis)
 
 
 def _slices(column: jax.Array, row: jax.Array, source: jax.Array, there: jax.Array, window: Window) -> jax.Array:
-    """The steps from `source` on of some rows, and padding where nothing is `there`; on the device."""
+    """`window.length` steps of some rows from step `source`, with padding where `there` is false; on the device."""
     step = jnp.clip(source[:, None] + jnp.arange(window.length), 0, column.shape[1] - 1)
-    found = jax.device_put(where_it_is(_steps, column, row, step), jax.memory.Space.Device)
+    found = jax.device_put(run_where_stored(_steps, column, row, step), jax.memory.Space.Device)
     return _where(there, found, window.value)
 
 
 def _steps(column: jax.Array, row: jax.Array, step: jax.Array) -> jax.Array:
     """Steps `[k, length]` of rows `[k]`."""
-    # What a step holds is flattened, so that it is copied as a whole and not number by number.
+    # Steps are flattened, so that each is one contiguous copy and not one copy per number.
     flat = column.reshape(*column.shape[:2], -1)
     found = flat.at[row[:, None], step].get(mode="promise_in_bounds")
     return found.reshape(*step.shape, *column.shape[2:])
 
 
 def _where(there: jax.Array, values: jax.Array, padding: float | int) -> jax.Array:
-    """What is there, and else padding."""
+    """Values where `there` is true, padding elsewhere."""
     kept = there.reshape(*there.shape, *[1] * (values.ndim - there.ndim))
     return jnp.where(kept, values, jnp.asarray(padding, values.dtype))
 
 
-def to_go(
+def return_to_go(
     values: Float[Array, "k steps *rest"], length: Int[Array, " k"], *, discount: float = 1.0
 ) -> Float[jax.Array, "k steps *rest"]:
-    """The discounted sum from each step to the trajectory's end: `g[t] = x[t] + discount * g[t + 1]`.
+    """Computes the discounted sum from each step to the trajectory's end: `g[t] = x[t] + discount * g[t + 1]`.
 
     Args:
       values: `[k, steps, ...]` such as rewards.
-      length: `[k]` of the trajectories; what lies behind counts for nothing, and is 0.
+      length: `[k]` of the trajectories; later steps are ignored, and their sums are 0.
       discount: between 0 and 1.
 
     Returns:
-      The sums, in the dtype of `values`; those of a dtype narrower than float32 are summed in float32.
+      The sums, in the dtype of `values`; they accumulate in float32 at least.
 
     Raises:
       TypeError: if `values` is not floating point.
@@ -203,7 +207,7 @@ def to_go(
 
     Example:
       >>> import jax.numpy as jnp
-      >>> to_go(jnp.array([[1.0, 2.0, 4.0, 100.0]]), jnp.array([3]), discount=0.5).tolist()
+      >>> return_to_go(jnp.array([[1.0, 2.0, 4.0, 100.0]]), jnp.array([3]), discount=0.5).tolist()
       [[3.0, 4.0, 4.0, 0.0]]
     """
     checks.floats(values=values)
@@ -224,14 +228,14 @@ def to_go(
 
 
 def _place(table: Table, index: jax.Array, axis: str | None) -> tuple[jax.Array, jax.Array]:
-    """Whether trajectories are in this shard, and in which of its rows."""
+    """Whether each trajectory is in this shard, and its row there."""
     if axis is None:
         return jnp.ones(index.shape, bool), index
     return index // table.capacity == jax.lax.axis_index(axis), index % table.capacity
 
 
-def _scattered(batch: Collected, padding: Mapping[str, float], axis: str) -> Collected:
-    """Each device's part of the batch: the owners have its rows, all others zeros."""
+def _scattered(batch: Gathered, padding: Mapping[str, float], axis: str) -> Gathered:
+    """Each device's part of the batch, summed over devices: a row's owner has its values, the others have zeros."""
 
     def part(x: jax.Array) -> jax.Array:
         whole = x.astype(jnp.uint8) if x.dtype == bool else x
@@ -242,17 +246,17 @@ def _scattered(batch: Collected, padding: Mapping[str, float], axis: str) -> Col
     values = {}
     for name, value in batch.values.items():
         values[name] = _where(mask[name], part(_where(batch.mask[name], value, 0)), padding[name])
-    return Collected(values, mask, part(batch.length), part(batch.version))
+    return Gathered(values, mask, part(batch.length), part(batch.version))
 
 
 def check_windows(table: Table, selection: Selection, windows: Mapping[str, Window], step: Any) -> None:
-    """Raises unless `collect` can have these.
+    """Raises the errors of `gather` for its arguments.
 
     Args:
-      table: of which only shapes and dtypes are looked at.
-      selection: likewise.
-      windows: to collect.
-      step: likewise.
+      table: only its shapes and dtypes are read, as with `selection` and `step`.
+      selection: from the table.
+      windows: to gather.
+      step: of each sample.
     """
     if not windows:
         raise ValueError("windows is empty: name at least one")
@@ -282,12 +286,12 @@ def _check(name: str, window: Window, table: Table, longest: int) -> None:
     dtype = table.columns[window.column].dtype
     if jnp.issubdtype(dtype, jnp.floating):
         fits = not unfit(np.array([window.value], float), dtype).size
-    elif window.to_go is not None:
-        raise ValueError(f"window {name!r}: to_go sums a column of floating point, not of {dtype}")
+    elif window.return_to_go is not None:
+        raise ValueError(f"window {name!r}: return_to_go needs a floating-point column, and this one has dtype {dtype}")
     else:
-        with np.errstate(invalid="ignore"):  # of NaN and what is too large
+        with np.errstate(invalid="ignore"):  # NaN and values out of range: the comparison below refuses them
             fits = np.asarray(window.value).astype(dtype) == window.value
     if not fits:
         raise ValueError(f"window {name!r}: value={window.value} does not fit into {dtype}")
-    if window.to_go is not None:
-        checks.between_zero_and_one(to_go=window.to_go)
+    if window.return_to_go is not None:
+        checks.between_zero_and_one(return_to_go=window.return_to_go)

@@ -2,11 +2,20 @@
 
 from typing import TYPE_CHECKING, Any
 
-from stellaris.extras import needs
+from stellaris._core.extras import needs
 from stellaris.runtime import delays as delays
-from stellaris.runtime.billing import Bill as Bill
-from stellaris.runtime.checkpoint import Checkpoints as Checkpoints
 from stellaris.runtime.contract import Platform as Platform
+from stellaris.runtime.costs.billing import Bill as Bill
+from stellaris.runtime.costs.price_sheets import Machine as Machine
+from stellaris.runtime.costs.price_sheets import PriceSheet as PriceSheet
+from stellaris.runtime.costs.price_sheets import Rate as Rate
+from stellaris.runtime.costs.usage import Split as Split
+from stellaris.runtime.engine.deployment import Deployment as Deployment
+from stellaris.runtime.engine.faults import Faults as Faults
+from stellaris.runtime.engine.faults import Outages as Outages
+from stellaris.runtime.engine.faults import StoreFaults as StoreFaults
+from stellaris.runtime.engine.faults import StoreRefusedError as StoreRefusedError
+from stellaris.runtime.engine.recorded import Recording as Recording
 from stellaris.runtime.functions import Context as Context
 from stellaris.runtime.functions import Function as Function
 from stellaris.runtime.functions import FunctionError as FunctionError
@@ -14,28 +23,19 @@ from stellaris.runtime.functions import FunctionSpec as FunctionSpec
 from stellaris.runtime.functions import Invocation as Invocation
 from stellaris.runtime.functions import Retry as Retry
 from stellaris.runtime.functions import Transfer as Transfer
-from stellaris.runtime.price_sheets import Machine as Machine
-from stellaris.runtime.price_sheets import PriceSheet as PriceSheet
-from stellaris.runtime.price_sheets import Rate as Rate
 from stellaris.runtime.resources import Node as Node
 from stellaris.runtime.resources import Resources as Resources
-from stellaris.runtime.simulated.deployment import Deployment as Deployment
-from stellaris.runtime.simulated.faults import Faults as Faults
-from stellaris.runtime.simulated.faults import Outages as Outages
-from stellaris.runtime.simulated.faults import StoreFaults as StoreFaults
-from stellaris.runtime.simulated.faults import StoreRefusedError as StoreRefusedError
 from stellaris.runtime.simulated.platform import SimulatedPlatform as SimulatedPlatform
-from stellaris.runtime.simulated.recorded import Recording as Recording
-from stellaris.runtime.snapshots import CheckpointError as CheckpointError
-from stellaris.runtime.store import Store as Store
-from stellaris.runtime.trace import Trace as Trace
-from stellaris.runtime.usage import Split as Split
-from stellaris.runtime.versions import StoreFullError as StoreFullError
-from stellaris.saved import saved as saved
+from stellaris.runtime.state.checkpoint import Checkpoints as Checkpoints
+from stellaris.runtime.state.codec import CheckpointError as CheckpointError
+from stellaris.runtime.state.registry import register_value as register_value
+from stellaris.runtime.store.store import Store as Store
+from stellaris.runtime.store.versions import StoreFullError as StoreFullError
+from stellaris.runtime.trace.trace import Trace as Trace
 from stellaris.types import Versioned as Versioned
 
 if TYPE_CHECKING:
-    from stellaris.runtime.cluster.platform import RayPlatform as RayPlatform
+    from stellaris.runtime.ray.platform import RayPlatform as RayPlatform
 
 
 def __getattr__(name: str) -> Any:
@@ -43,5 +43,5 @@ def __getattr__(name: str) -> Any:
     if name != "RayPlatform":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     with needs("RayPlatform"):
-        from stellaris.runtime.cluster.platform import RayPlatform
+        from stellaris.runtime.ray.platform import RayPlatform
     return RayPlatform

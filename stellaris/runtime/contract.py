@@ -1,23 +1,23 @@
-"""The contract between systems and platforms: what a system may ask of any backend, and a body of its context.
+"""The contract between systems and platforms: the methods that a system may call on any platform.
 
-The simulated platform keeps it in virtual and in wall time. A cluster can keep it, too: nothing here speaks of
-simulated delays, of drawn faults or of who moves the clock. What a body may ask of its context is in `functions`.
+The simulated platform keeps it in virtual and in wall time, and so does a cluster: simulated delays, faults and clocks
+are not part of it. `functions.Context` is the contract between bodies and platforms.
 """
 
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
-from stellaris.runtime.billing import Bill
+from stellaris.runtime.costs.billing import Bill
+from stellaris.runtime.costs.price_sheets import PriceSheet
 from stellaris.runtime.functions import Function, FunctionSpec, Invocation
-from stellaris.runtime.price_sheets import PriceSheet
-from stellaris.runtime.store import Store
-from stellaris.runtime.trace import Trace
+from stellaris.runtime.store.store import Store
+from stellaris.runtime.trace.trace import Trace
 
 
 @runtime_checkable
 class Platform(Protocol):
-    """Runs functions; a system is an event loop over it: invoke, take the next completion, decide."""
+    """Runs functions. A system is an event loop over a platform: invoke, take the next completion, decide."""
 
     @property
     def now(self) -> float:
@@ -25,15 +25,15 @@ class Platform(Protocol):
 
     @property
     def functions(self) -> Mapping[str, FunctionSpec]:
-        """What is deployed, by name."""
+        """The deployed functions, by name."""
 
     @property
     def store(self) -> Store:
-        """Published versions, and objects, which arguments refer to."""
+        """The store of published versions and objects that arguments can refer to."""
 
     @property
     def trace(self) -> Trace:
-        """The record of everything that happened, to which systems add what they did."""
+        """The log of everything that happened; systems add events to it."""
 
     def invoke(
         self,
@@ -44,137 +44,142 @@ class Platform(Protocol):
         work: float = 1.0,
         tag: Any = None,
     ) -> Invocation:
-        """Submits one call; it starts when a container is there, during `next_completion`.
+        """Submits one call. It starts during `next_completion`, once a container is ready.
 
         Args:
-          name: of the deployed function, which says what the call costs.
+          name: name of the deployed function, which determines the cost of the call.
           function: the program, or its body.
           *args: values, or references of the store, which are resolved when the body starts.
-          at: submit it at this instant instead of now. On the wall clock an instant that has passed is now.
+          at: the instant of submission; by default now. On the wall clock an instant that has passed is now.
           work: multiplies the drawn compute time.
-          tag: the system's own, handed back with the completion.
+          tag: any value, returned with the completion.
 
         Returns:
           The pending invocation.
 
         Raises:
           LookupError: if no function of this name is deployed, or a fixed version is not in the store.
-          TypeError: if `function` cannot be called, or an argument is of unknown size and its transfer costs time.
+          TypeError: if `function` cannot be called, or if the transfer of an argument costs time and its size is
+            unknown.
           ValueError: if `at` is past, `work` is negative, or sending the result costs time and the program does not
             declare its size.
           RuntimeError: if the platform is closed.
         """
 
     def next_completion(self, *, until: float = math.inf) -> Invocation | None:
-        """Moves time to the next invocation that ends, well or badly, and hands it out.
+        """Moves time to the next end of an invocation, and returns the invocation. It may have failed.
 
-        A completion whose message was duplicated is handed out twice, the second time as another object with the same
-        number and key.
+        Delivery is at least once: a completion whose message was duplicated is handed out twice, the second time as
+        another object with the same number and key.
 
         Args:
           until: the latest instant to move to.
 
         Returns:
-          The invocation; or None if nothing is pending, or nothing ends by `until`, to which time has then moved.
+          The invocation; None if no invocation is pending, or none ends by `until`, which is then the time.
 
         Raises:
-          RuntimeError: if events at one instant never end, or what is pending waits for room that nothing will free.
+          RuntimeError: if events at one instant never end, or at a deadlock: pending invocations wait for room that
+            nothing will free.
           ValueError: if `until` is not a number.
         """
 
     def retry(self, invocation: Invocation, *, limit: int | None = None) -> Invocation:
-        """Submits an invocation that did not complete anew, after a wait, as its function's `Retry` says.
+        """Submits another attempt of an invocation that did not complete, after the back-off of its function's `Retry`.
 
-        It is the same piece of work under the same idempotency key: the first attempt may have had its effects, and its
-        completion may still arrive.
+        The attempt has the same idempotency key: the earlier one may have had its effects, and its completion may still
+        arrive.
 
         Args:
-          invocation: one that was handed out as timed out, crashed, throttled or lost.
-          limit: attempts at most; by default the function's.
+          invocation: an invocation that was handed out as timed out, crashed, throttled or lost.
+          limit: the most attempts; by default the limit of the function's `Retry`.
 
         Returns:
-          The new pending invocation, with a new number, and one attempt more.
+          The new pending invocation, with a new number and the next attempt's.
 
         Raises:
-          FunctionError: if its body raised, and would raise again, or if its attempts are used up.
-          LookupError: if it refers to a fixed version that the store no longer keeps.
-          ValueError: if it has not ended, completed or was cancelled, or is another platform's.
+          FunctionError: if its body raised and would raise again, or if its attempts are used up.
+          LookupError: if it refers to a fixed version that the store has removed.
+          ValueError: if it has not ended, has completed, was cancelled, or belongs to another platform.
         """
 
     def cancel(self, invocation: Invocation) -> None:
-        """Ends an invocation that is no longer wanted, and its container; it is not handed out.
+        """Ends an invocation and its container; the invocation is not handed out.
 
-        An invocation that has ended is left as it is.
+        Does nothing if the invocation has ended.
 
         Args:
-          invocation: a pending or running one.
+          invocation: a pending or running invocation.
 
         Raises:
-          ValueError: if it is another platform's.
+          ValueError: if it belongs to another platform.
         """
 
     def prewarm(self, name: str, count: int = 1, *, at: float | None = None) -> None:
-        """Makes containers before any invocation needs them, as far as there is room.
+        """Makes containers before any invocation needs them, until the room is used up.
 
-        Each takes a cold start, is then idle, and expires like any other. See `slots` for how many there may be.
+        Each takes a cold start, is then idle, and expires like any other. `slots` counts them.
 
         Args:
-          name: of the function.
-          count: of the containers.
-          at: make them at this instant instead of now.
+          name: name of the function.
+          count: number of containers.
+          at: the instant at which to make them; by default now.
 
         Raises:
           LookupError: if no function of this name is deployed.
-          TypeError: if `count` is not whole.
+          TypeError: if `count` is not an integer.
           ValueError: if `count` is below 1, or `at` is past.
         """
 
     def slots(self, name: str, *, concurrent: int) -> int:
-        """An upper bound of the slots of a function's containers: each slot is a number below it.
+        """Returns an upper bound of the slots of a function's containers: every slot is a number below it.
 
-        Whatever bodies keep by slot, such as environments, is made for this many.
+        Use it to size anything that bodies keep by slot, such as environments.
 
         Args:
-          name: of the function.
-          concurrent: the most invocations of it at once.
+          name: name of the function.
+          concurrent: the most invocations of the function at once.
 
         Returns:
-          The sum of the concurrent invocations, the provisioned containers and those that `prewarm` was asked for so
-          far; at most the function's `max_concurrency`. Twice as many on the wall clock if the function has a time-out,
-          because a killed body keeps its slot until it ends.
+          The sum of the concurrent invocations, the provisioned containers and the containers requested by `prewarm` so
+          far; at most the function's `max_concurrency`. Twice as many on the simulated platform's wall clock if the
+          function has a time-out, because a killed body keeps its slot until it returns.
 
         Raises:
           LookupError: if no function of this name is deployed.
         """
 
     def bill(self, prices: PriceSheet) -> Bill:
-        """What the run has cost so far under a price sheet."""
+        """Returns the cost of the run so far under a price sheet."""
 
     def close(self, *, patience: float = math.inf) -> None:
-        """Cancels pending invocations, ends the containers and stops the threads. Closing again does nothing.
+        """Cancels pending invocations, ends the containers and stops the threads. A second call does nothing.
 
         Args:
           patience: seconds of real time to wait for bodies that still run in virtual time, at most `hang_after`. A
-            `with` block that an exception ends waits for two.
+            `with` block that ends with an exception waits for two seconds.
         """
 
     def __enter__(self) -> Any:
-        """A platform is used in a `with` block, which closes it."""
+        """Enters a `with` block, which closes the platform at its end."""
 
     def __exit__(self, kind: type[BaseException] | None, *details: object) -> None:
-        """Closes the platform; after an exception it waits for running bodies a short time only."""
+        """Closes the platform; after an exception it waits only a short time for running bodies."""
 
 
 @runtime_checkable
 class Resumable(Platform, Protocol):
-    """A platform that can be saved, and go on in another process: its class says what its state is (`saved.part`)."""
+    """A platform whose runs can be saved and resumed in another process.
+
+    Its class declares its state with `state.registry.register_part`.
+    """
 
     @property
     def configuration(self) -> Mapping[str, Any]:
-        """All that decides what happens on it, as plain data: where this is another, a run cannot go on."""
+        """Everything that determines a run, as plain data: a checkpoint can be resumed only if it is equal."""
 
     def settle(self) -> None:
-        """Finishes what is under way in this process, so that its state can be saved."""
+        """Finishes the bodies that run in this process, so that the platform's state can be saved."""
 
     def reinitialise(self, name: str) -> None:
-        """Has every container of a function make its state anew before its next body, as if it were a new one."""
+        """Resets the state of every container of a function: `init` runs again before its next body."""

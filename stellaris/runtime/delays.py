@@ -1,4 +1,4 @@
-"""How long things take: distributions of durations in seconds, drawn from an explicit generator."""
+"""Delays: distributions of durations in seconds, drawn from an explicit generator."""
 
 import csv
 import math
@@ -10,11 +10,11 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from stellaris import checks
-from stellaris.saved import part
+from stellaris._core import checks
+from stellaris.runtime.state.registry import register_part
 from stellaris.types import NDArray
 
-#: Durations that a stream draws at a time: a call of NumPy's generator costs as much as drawing some fifty numbers.
+#: Number of durations that a stream draws at a time: calling NumPy's generator costs as much as drawing fifty numbers.
 _BLOCK = 256
 
 
@@ -23,12 +23,12 @@ class Delay(Protocol):
     """A distribution of non-negative durations."""
 
     def sample(self, rng: np.random.Generator, n: int) -> NDArray:
-        """`n` independent durations in seconds, `[n]`."""
+        """Draws `n` durations in seconds, `[n]`."""
 
 
 @dataclass(frozen=True)
 class Constant:
-    """Always `seconds`.
+    """A constant duration of `seconds`.
 
     Example:
       >>> Constant(0.3).sample(np.random.default_rng(0), 2)
@@ -41,13 +41,13 @@ class Constant:
         _check_non_negative(self, seconds=self.seconds)
 
     def sample(self, rng: np.random.Generator, n: int) -> NDArray:
-        """The constant, `n` times."""
+        """Returns the constant `n` times."""
         return np.full(n, float(self.seconds))
 
 
 @dataclass(frozen=True)
 class Exponential:
-    """Memoryless with the given mean."""
+    """The exponential (memoryless) distribution with the given mean."""
 
     mean: float
 
@@ -61,7 +61,7 @@ class Exponential:
 
 @dataclass(frozen=True)
 class LogNormal:
-    """Log-normal with the given mean and coefficient of variation (standard deviation / mean)."""
+    """The log-normal distribution with the given mean and coefficient of variation (standard deviation / mean)."""
 
     mean: float
     cv: float
@@ -78,24 +78,26 @@ class LogNormal:
 
 @dataclass(frozen=True)
 class Gamma:
-    """Gamma with the given mean and coefficient of variation (1 is the exponential distribution)."""
+    """The gamma distribution with the given mean and coefficient of variation (1 is the exponential distribution)."""
 
     mean: float
     cv: float
 
     def __post_init__(self) -> None:
         _check_non_negative(self, mean=self.mean, cv=self.cv)
+        # The shape parameter would be infinite.
         if self.cv == 0:
             raise ValueError("Gamma(cv=0) does not vary: use Constant(mean)")
 
     def sample(self, rng: np.random.Generator, n: int) -> NDArray:
         """`n` durations in seconds."""
+        # Shape k and scale s have the mean k s and the coefficient of variation 1 / sqrt(k).
         return rng.gamma(1 / self.cv**2, self.mean * self.cv**2, n)
 
 
 @dataclass(frozen=True)
 class Uniform:
-    """Uniform between `low` and `high`."""
+    """The uniform distribution between `low` and `high`."""
 
     low: float
     high: float
@@ -112,7 +114,7 @@ class Uniform:
 
 @dataclass(frozen=True)
 class Mixture:
-    """One of several delays, each with its probability.
+    """A mixture: one of several delays, each with its probability.
 
     Example:
       Nineteen calls of twenty take 10 ms, one straggles:
@@ -126,22 +128,29 @@ class Mixture:
     def __post_init__(self) -> None:
         check_drawn(**{f"delays[{i}]": delay for i, delay in enumerate(self.delays)})
         if len(self.delays) != len(self.probabilities) or not self.delays:
-            raise ValueError(f"Mixture of {len(self.delays)} delays with {len(self.probabilities)} probabilities")
+            raise ValueError(
+                f"Mixture of {len(self.delays)} delays with {len(self.probabilities)} probabilities: give one for each"
+            )
         if min(self.probabilities) < 0 or not math.isclose(sum(self.probabilities), 1.0):
-            raise ValueError(f"Mixture(probabilities={self.probabilities}) is no distribution: it must sum to 1")
+            raise ValueError(
+                f"Mixture(probabilities={self.probabilities}): probabilities must not be negative and must sum to 1"
+            )
 
     def sample(self, rng: np.random.Generator, n: int) -> NDArray:
         """`n` durations in seconds."""
+        # "right", so that a delay of probability 0 is never chosen, even by a draw of exactly 0.
         index = np.searchsorted(np.cumsum(self.probabilities), rng.random(n), side="right")
+        # All delays are drawn `n` times, so that the draws of one do not depend on the choices.
         drawn = np.stack([delay.sample(rng, n) for delay in self.delays])
+        # The sum of the probabilities may be rounded below 1, and the index then be one too large.
         return np.asarray(drawn[np.minimum(index, len(self.delays) - 1), np.arange(n)])
 
 
 @dataclass(frozen=True)
 class Empirical:
-    """Drawn with replacement from measured durations: one by one, or in runs of successive ones.
+    """Measured durations, drawn with replacement one by one or in blocks of successive ones.
 
-    Runs keep what successive durations have in common, such as a machine that is slow for a while: they are a circular
+    Blocks keep the correlation of successive durations, as on a machine that is slow for a while. They are a circular
     block bootstrap (Politis & Romano 1992), in which the first measurement follows the last.
 
     Example:
@@ -152,24 +161,25 @@ class Empirical:
     """
 
     samples: Sequence[float]
-    block: int = 1  #: how many of a run; 1 draws each by itself.
+    block: int = 1  #: length of a block; 1 draws each duration independently.
 
     @classmethod
     def from_csv(cls, path: str | os.PathLike[str], column: str) -> "Empirical":
-        """The durations in one column of a CSV file, in seconds.
+        """Reads the durations in one column of a CSV file, in seconds.
 
         Args:
-          path: of the file, in UTF-8, whose first line names its columns.
-          column: its name.
+          path: path of the file, in UTF-8, whose first line names the columns.
+          column: name of the column.
 
         Returns:
           The distribution.
 
         Raises:
-          ValueError: if there is no such column, it is empty, a value in it is no duration, or a row has more values
-            than there are columns; names the file, and the line.
+          ValueError: if the column is missing or empty, a value in it is not a duration, or a row has more values than
+            the file has columns; the error names the file and the line.
         """
         name = os.fspath(path)
+        # "utf-8-sig", because spreadsheets write a byte-order mark, which would be part of the first column's name.
         with open(path, newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file)
             try:
@@ -190,6 +200,7 @@ class Empirical:
 
     def sample(self, rng: np.random.Generator, n: int) -> NDArray:
         """`n` durations in seconds."""
+        # Enough blocks for `n` durations, rounded up; the last block is cut off.
         firsts = rng.integers(len(self.samples), size=-(-n // self.block))
         places = (firsts[:, None] + np.arange(self.block)).ravel()[:n]
         durations: NDArray = np.asarray(self.samples, float)[places % len(self.samples)]
@@ -198,7 +209,7 @@ class Empirical:
 
 @dataclass(frozen=True)
 class Measured:
-    """The real time that the body takes, times `factor`. Realistic and *not* repeatable; such bodies run one by one."""
+    """The real time that the body takes, times `factor`. Such runs are *not* repeatable, and bodies run one by one."""
 
     factor: float = 1.0
 
@@ -206,22 +217,22 @@ class Measured:
         _check_non_negative(self, factor=self.factor)
 
     def sample(self, rng: np.random.Generator, n: int) -> NDArray:
-        """Measured durations are not drawn.
+        """Raises an error, because a measured duration is known only after the body has run.
 
         Raises:
           TypeError: always.
         """
-        raise TypeError("Measured is only a compute time: it is known once the body has run, and cannot be drawn")
+        raise TypeError("Measured cannot be drawn: it is known once a body has run; use it only as a compute time")
 
 
-@part("_rng", "_ahead", rebuilt=("_delay", "_name"))
+@register_part("_rng", "_ahead", rebuilt=("_delay", "_name"))
 class Stream:
-    """The draws of one purpose, from a random stream of its own, so that no purpose's draws depend on another's number.
+    """The random stream of one purpose. Its draws do not depend on how many another purpose has taken.
 
     Args:
       delay: the distribution.
-      seed: of the run.
-      name: of the purpose.
+      seed: seed of the run.
+      name: name of the purpose, such as `"actor/cold_start"`.
     """
 
     __slots__ = ("_ahead", "_delay", "_name", "_rng")
@@ -229,20 +240,22 @@ class Stream:
     def __init__(self, delay: Delay, seed: int, name: str) -> None:
         self._delay = delay
         self._name = name
+        # A checksum, because Python's `hash` of a text differs from process to process.
         self._rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
         self._ahead: list[float] = []
 
     def draw(self) -> float:
-        """The next duration in seconds.
+        """Draws the next duration in seconds.
 
         Raises:
-          ValueError: if the distribution drew a number that is no duration.
+          ValueError: if the distribution drew a number that is negative or not finite.
         """
         if not self._ahead:
+            # The size of a block is fixed, because some distributions draw other numbers for another size.
             block = np.asarray(self._delay.sample(self._rng, _BLOCK), float)
             if block.shape != (_BLOCK,) or not (np.isfinite(block).all() and (block >= 0).all()):
                 wrong = block[~(np.isfinite(block) & (block >= 0))][:1]
-                what = f"{wrong[0]}, which is no duration" if len(wrong) else f"the shape {block.shape}"
+                what = f"{wrong[0]}, which is not a duration" if len(wrong) else f"the shape {block.shape}"
                 function, _, purpose = self._name.rpartition("/")
                 raise ValueError(f"function {function!r}: its {purpose} {self._delay!r} drew {what}")
             self._ahead = block[::-1].tolist()  # reversed, because the list is used up from its end
@@ -250,36 +263,36 @@ class Stream:
 
 
 def _duration(row: dict[str | None, Any], column: str, where: str) -> float:
-    """The duration in a row of a file, in seconds; `where` names the row in errors."""
-    if None in row:  # as of a decimal comma: the numbers would be others
+    """Reads the duration in a row of a file, in seconds; `where` names the row in errors."""
+    if None in row:  # a decimal comma, for example, makes two columns of one number
         columns = [name for name in row if name is not None]
         found = len(columns) + len(row[None])
-        raise ValueError(f"{where}: it has {found} values, for the columns {columns}")
+        raise ValueError(f"{where}: the row has {found} values, but the columns are {columns}")
     try:
         seconds = float(row[column])
     except (TypeError, ValueError):
         seconds = math.nan
     if not 0 <= seconds < math.inf:
-        raise ValueError(f"{where}: {column}={row[column]!r} is no duration in seconds")
+        raise ValueError(f"{where}: {column}={row[column]!r} is not a duration in seconds")
     return seconds
 
 
 def check_delay(name: str, delay: object) -> None:
-    """Raises a TypeError that names the argument unless it is a delay."""
+    """Raises a TypeError that names the argument if it is not a delay."""
     if not isinstance(delay, Delay):
         number = f"delays.Constant({delay!r})" if isinstance(delay, int | float) else "delays.Constant(seconds)"
         raise TypeError(f"{name}={delay!r} is not a delay: use {number} or a distribution")
 
 
 def check_drawn(**arguments: object) -> None:
-    """Raises an error that names the argument unless each is a delay that can be drawn: any but `Measured`."""
+    """Raises an error that names the argument if one cannot be drawn: it is not a delay, or it is `Measured`."""
     for name, delay in arguments.items():
         check_delay(name, delay)
         if isinstance(delay, Measured):
-            raise ValueError(f"{name}=Measured(): only a compute time can be measured")
+            raise ValueError(f"{name}=Measured(): only a compute time can be measured; use a distribution")
 
 
 def _check_non_negative(delay: object, **values: float) -> None:
     for name, value in values.items():
         if not 0 <= value < math.inf:
-            raise ValueError(f"{type(delay).__name__}({name}={value}): a delay is finite and not negative")
+            raise ValueError(f"{type(delay).__name__}({name}={value}): a delay must be finite and not negative")

@@ -1,20 +1,20 @@
-"""How an invocation can end, and what follows from it: one table for the trace, the bills, retries and containers."""
+"""The endings of invocations and their consequences: one table for the trace, bills, retries and containers."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
 
 
 class Ending(NamedTuple):
-    """What an ending means."""
+    """The consequences of an ending."""
 
-    wasted: bool  #: whether the time that it ran was for nothing.
-    retriable: bool  #: whether trying again may help; the invocation's arguments are then kept.
-    ends_container: bool  #: whether its container ends, too.
+    wasted: bool  #: whether the invocation's running time was wasted.
+    retriable: bool  #: whether a retry may help; the invocation's arguments are then kept.
+    ends_container: bool  #: whether its container ends as well.
 
 
-#: By name; an invocation ends exactly once. `failed`: the body raised and would raise again; its container still works.
-#: `lost`: the body completed, and its container still works; only the message is lost. `throttled`: there never was a
-#: container. `hung`: another attempt would hang, too.
+#: An invocation ends exactly once. `failed`: the body raised and would raise again; its container still works. `lost`:
+#: the body completed and its container still works, but the message is lost. `throttled`: it never had a container.
+#: `hung`: another attempt would hang as well.
 ENDINGS_BY_NAME: Mapping[str, Ending] = {
     "completed": Ending(wasted=False, retriable=False, ends_container=False),
     "failed": Ending(wasted=True, retriable=False, ends_container=False),

@@ -1,4 +1,4 @@
-"""Files that appear under their name only once they are whole."""
+"""Atomic writing of files: a file appears under its name only when it is complete."""
 
 import os
 from collections.abc import Iterator
@@ -10,10 +10,10 @@ from uuid import uuid4
 
 @contextmanager
 def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """A path to write a file to, which is renamed to `path` once it is whole; after an error it is removed.
+    """Yields a temporary path, which is renamed to `path` at the end of the block, or removed after an error.
 
     Args:
-      path: of the file; missing folders are made.
+      path: path of the file; missing folders are made.
 
     Example:
       >>> import tempfile
@@ -22,7 +22,9 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     """
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    draft = target.with_name(f".{uuid4().hex[:12]}.{target.name}")  # of this writer alone
+    # In the same folder, because a file can be renamed only within a file system; and with a random name, so that two
+    # writers of one file do not write into each other's draft.
+    draft = target.with_name(f".{uuid4().hex[:12]}.{target.name}")
     try:
         yield draft
         draft.replace(target)
@@ -31,10 +33,10 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def sync(path: str | os.PathLike[str]) -> None:
-    """Has a file reach the disk; or a folder: the names in it.
+    """Flushes a file to the disk; for a folder, the names of the files in it.
 
     Args:
-      path: of either.
+      path: path of the file or folder.
 
     Example:
       >>> import tempfile
@@ -50,15 +52,16 @@ def sync(path: str | os.PathLike[str]) -> None:
 
 @contextmanager
 def atomic_write(path: str | os.PathLike[str]) -> Iterator[IO[str]]:
-    """Opens a text file, which is renamed to `path` once it is whole; after an error it is removed.
+    """Opens a temporary text file, which is renamed to `path` at the end of the block, or removed after an error.
 
     Args:
-      path: of the file; missing folders are made.
+      path: path of the file; missing folders are made.
 
     Example:
       >>> import tempfile
       >>> with tempfile.TemporaryDirectory() as folder, atomic_write(folder + "/a.txt") as file:
       ...     _ = file.write("whole")
     """
+    # No translation of line ends, so that a file has the same bytes on every system.
     with atomic_path(path) as draft, draft.open("w", newline="") as file:
         yield file

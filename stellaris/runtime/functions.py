@@ -1,4 +1,4 @@
-"""Serverless functions: the deployment that costs time, the program that computes, and one invocation of both."""
+"""Serverless functions: the deployment, which costs time; the program, which computes; and an invocation of both."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -9,23 +9,23 @@ import jax
 
 from stellaris.runtime.delays import Constant, Delay, check_delay, check_drawn
 from stellaris.runtime.resources import Resources
-from stellaris.saved import saved
+from stellaris.runtime.state.registry import register_value
 
 
 @dataclass(frozen=True)
 class Transfer:
     """The time to fetch an invocation's arguments and to send its result: `latency + bytes / bandwidth`.
 
-    The bytes are those of the arguments passed by value, of each version and object that is fetched from the store
-    (once, however often the arguments refer to it), and of the result, which the program declares (`Function.upload`).
+    The number of bytes is the sum over the arguments passed by value, each version and object fetched from the store
+    (once, even if several arguments refer to it), and the result, whose size the program declares (`Function.upload`).
 
     Args:
-      latency: drawn once per invocation.
+      latency: seconds, drawn once per invocation.
       bandwidth: bytes per second; `math.inf` if bytes cost no time.
 
     Raises:
       TypeError: if the latency is a bare number.
-      ValueError: if the bandwidth is not positive, or the latency is to be measured.
+      ValueError: if the bandwidth is not positive, or the latency is `Measured`.
 
     Example:
       >>> from stellaris.runtime.delays import Constant
@@ -37,23 +37,24 @@ class Transfer:
 
     def __post_init__(self) -> None:
         check_drawn(latency=self.latency)
+        # Written as `not x > 0`, so that NaN is refused as well; so are all checks here.
         if not self.bandwidth > 0:
-            raise ValueError(f"bandwidth={self.bandwidth} is not positive: bytes per second, or math.inf")
+            raise ValueError(f"bandwidth={self.bandwidth} is not positive: give bytes per second, or math.inf")
 
 
 @dataclass(frozen=True)
 class Retry:
-    """How `Platform.retry` tries again: exponential back-off with jitter, up to a limit.
+    """The policy of `Platform.retry`: exponential back-off with jitter, up to a limit.
 
-    Before attempt `a = 2, 3, ...` it waits `min(first * factor ** (a - 2), maximum)` seconds, of which the share
-    `jitter` is multiplied by a random number between 0 and 1.
+    The wait before attempt `a = 2, 3, ...` is `min(first * factor ** (a - 2), maximum) * (1 - jitter + jitter * u)`
+    seconds, with `u` uniform between 0 and 1.
 
     Args:
-      limit: the most attempts, the first included.
+      limit: the most attempts, including the first.
       first: seconds before the second attempt.
-      factor: by which the wait grows from attempt to attempt.
+      factor: the ratio of successive waits.
       maximum: the longest wait in seconds.
-      jitter: the random share of a wait, from 0 (fixed) to 1 (uniform between 0 and the whole wait).
+      jitter: the random fraction of a wait, from 0 (fixed) to 1 (uniform between 0 and the whole wait).
 
     Raises:
       ValueError: if an argument is out of its range.
@@ -72,22 +73,23 @@ class Retry:
 
     def __post_init__(self) -> None:
         if not self.limit >= 1:
-            raise ValueError(f"limit={self.limit} is below 1: even the first attempt counts")
+            raise ValueError(f"limit={self.limit} is below 1: the first attempt counts as well")
         for name in ("first", "maximum"):
             if not 0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"{name}={getattr(self, name)} is negative or not finite")
+                raise ValueError(f"{name}={getattr(self, name)} is negative or not finite: give seconds")
         if not 1 <= self.factor < math.inf:
-            raise ValueError(f"factor={self.factor} is below 1 or not finite: a wait does not shrink")
+            raise ValueError(f"factor={self.factor} is below 1 or not finite: waits must not shrink")
         if not 0 <= self.jitter <= 1:
-            raise ValueError(f"jitter={self.jitter} is not a share: between 0 and 1")
+            raise ValueError(f"jitter={self.jitter} is not a fraction: give a number from 0 to 1")
 
     def wait(self, attempt: int, *, chance: float = 1.0) -> float:
-        """Seconds before an attempt, from 2 on.
+        """Returns the seconds to wait before an attempt.
 
         Args:
-          attempt: its number.
-          chance: the random number between 0 and 1.
+          attempt: number of the attempt, from 2 on.
+          chance: a random number between 0 and 1.
         """
+        # After some thousand attempts the power overflows; `maximum` is then far exceeded.
         try:
             longest = min(self.first * self.factor ** (attempt - 2), self.maximum)
         except OverflowError:
@@ -97,60 +99,60 @@ class Retry:
 
 @runtime_checkable
 class Context(Protocol):
-    """What a function's body may ask of where it runs, on any backend."""
+    """The contract between bodies and platforms: the attributes of the first argument of a body."""
 
-    state: Any  #: of the container; the next invocation in the same container finds it as this one leaves it.
+    state: Any  #: state of the container; the next invocation in the same container finds it as this one leaves it.
 
     @property
     def slot(self) -> int:
-        """The container's slot: a small number that no other live container of the function has."""
+        """The container's slot, a small number that is unique among the function's live containers."""
 
     @property
     def key(self) -> jax.Array:
-        """This invocation's own random key."""
+        """A random key that is different for every invocation."""
 
     @property
     def number(self) -> int:
-        """The invocation's."""
+        """The number of the invocation."""
 
     @property
     def attempt(self) -> int:
-        """1, and one more for every retry."""
+        """The number of the attempt: 1, and one more for every retry."""
 
     @property
     def now(self) -> float:
-        """Seconds of the platform's clock at the start."""
+        """The time at which the body started, in seconds of the platform's clock."""
 
 
-#: Which idle container an invocation gets: the one created last, used last, or unused for longest.
+#: The idle container that an invocation gets: the one created last, used last, or unused for longest.
 Reuse: TypeAlias = Literal["newest", "most_recent", "least_recent"]
 
 
 @dataclass(frozen=True)
 class FunctionSpec:
-    """The deployment of a function: what costs time or money.
+    """The deployment of a function: its delays, limits and resources.
 
     Args:
-      compute: seconds that an invocation of `work=1` computes; multiplied by its `work`.
+      compute: seconds of computing for an invocation of `work=1`; multiplied by its `work`.
       cold_start: seconds to make a container, if none is idle.
       initialisation: seconds that a new container then takes to load its program, before its first invocation starts.
-      keep_alive: seconds that an idle container stays; it ends when idle for longer.
-      reuse: which idle container is taken. `"newest"`, the one created last, is SimFaaS's rule, validated on AWS Lambda
-        (Mahmoudi & Khazaei 2021); also `"most_recent"` and `"least_recent"` use.
-      max_concurrency: the most containers, None for no limit.
-      reserved_concurrency: the most invocations at once, for which as many places of the platform's `max_concurrency`
-        are kept free of other functions; None to share the places that no function has reserved.
-      provisioned: containers that are kept warm from the start on: they never expire, and one that is lost is replaced.
-      overflow: what happens to invocations over a limit: they `"queue"` in order of submission, or are `"reject"`ed and
-        end as `throttled`.
-      timeout: seconds after its start at which an invocation is killed, and its container with it; None for never.
+      keep_alive: seconds for which an idle container is kept.
+      reuse: the idle container to take. `"newest"`, the one created last, is SimFaaS's rule, validated on AWS Lambda
+        (Mahmoudi & Khazaei 2021). `"most_recent"` and `"least_recent"` go by use.
+      max_concurrency: the most containers; None for no limit.
+      reserved_concurrency: the most invocations at once; as many places of the platform's `max_concurrency` are
+        reserved for them. None to share the places that no function has reserved.
+      provisioned: number of containers kept warm from the start. They never expire, and are replaced when lost.
+      overflow: the fate of invocations over a limit: they `"queue"` in order of submission, or are `"reject"`ed and end
+        as `throttled`.
+      timeout: seconds after its start at which an invocation is killed together with its container; None for never.
       queueing: seconds between submission and the search for a container.
-      transfer: time to fetch the arguments and to send the result; None if it costs none.
-      resources: of a container, for placement on nodes and for bills.
-      retry: how `Platform.retry` tries again.
+      transfer: time to fetch the arguments and to send the result; None for no time.
+      resources: resources of a container, for placement on nodes and for bills.
+      retry: the policy of `Platform.retry`.
 
     Raises:
-      TypeError: if a delay is a bare number, or another argument of another type.
+      TypeError: if a delay is a bare number, or another argument has the wrong type.
       ValueError: if a limit is not positive, or an argument is out of its range.
 
     Example:
@@ -173,6 +175,7 @@ class FunctionSpec:
     retry: Retry = Retry()
 
     def __post_init__(self) -> None:
+        # All checks are at construction, where the traceback points to the line with the mistake, and not in a run.
         check_delay("compute", self.compute)
         check_drawn(cold_start=self.cold_start, initialisation=self.initialisation, queueing=self.queueing)
         for name, kind in (("transfer", Transfer | None), ("resources", Resources), ("retry", Retry)):
@@ -180,40 +183,42 @@ class FunctionSpec:
                 wanted = getattr(kind, "__name__", "Transfer")
                 raise TypeError(f"{name}={getattr(self, name)!r}: expected {wanted}(...)")
         if not self.keep_alive >= 0:
-            raise ValueError(f"keep_alive={self.keep_alive} is negative")
+            raise ValueError(f"keep_alive={self.keep_alive} is negative: give seconds, or math.inf to keep containers")
         for name in ("max_concurrency", "reserved_concurrency"):
             limit = getattr(self, name)
             if limit is not None and not limit >= 1:
                 raise ValueError(f"{name}={limit} is below 1: nothing could ever run")
+        # More provisioned containers than the limit could never be made, and the platform would wait for them.
         most = math.inf if self.max_concurrency is None else self.max_concurrency
         if not 0 <= self.provisioned <= most:
             raise ValueError(f"provisioned={self.provisioned} is not between 0 and max_concurrency={most}")
         for name, values in (("reuse", get_args(Reuse)), ("overflow", ("queue", "reject"))):
             if getattr(self, name) not in values:
-                raise ValueError(f"{name}={getattr(self, name)!r} is none of {', '.join(values)}")
+                raise ValueError(f"{name}={getattr(self, name)!r} is unknown: choose one of {', '.join(values)}")
         if self.timeout is not None and not self.timeout > 0:
             raise ValueError(f"timeout={self.timeout} is not positive: nothing could ever finish")
 
 
-@saved
+# Compared by identity, as a cluster does, which sends each program to a container once.
+@register_value
 @dataclass(frozen=True, eq=False)
 class Function:
-    """The program of a function, brought by the system that invokes it.
+    """The program of a function, passed by the system that invokes it.
 
     Args:
-      body: `body(context, *args)`, the work. It may change `context.state`; it must not change its arguments.
-      init: `init(slot, key)`, the state of a new container.
-      batched: `batched(contexts, args) -> results`, the same work for several invocations in one call, of all programs
-        that have this callable. Its results agree with the body's up to rounding; a result that is an exception fails
-        its own invocation alone.
+      body: `body(context, *args)` does the work. It may change `context.state`, but not its arguments.
+      init: `init(slot, key)` returns the state of a new container.
+      batched: `batched(contexts, args) -> results` does the work of several invocations in one call. Programs with the
+        same callable share calls. The results must agree with the body's up to rounding. A result that is an exception
+        fails only its invocation.
       max_batch: the most invocations in one call.
-      upload: bytes of what the body returns: a number, or `upload(*args)` of the resolved arguments. It is declared,
-        because an invocation's duration is settled at its start, before there is a result. Needed where the deployment
+      upload: size of the body's result in bytes: a number, or `upload(*args)` of the resolved arguments. It is declared
+        because an invocation's duration is decided at its start, before there is a result. Required if the deployment
         has a `Transfer` of finite bandwidth.
 
     Raises:
       TypeError: if the body cannot be called.
-      ValueError: if `max_batch` is below 1, or `upload` negative.
+      ValueError: if `max_batch` is below 1, or `upload` is negative.
     """
 
     body: Callable[..., Any]
@@ -226,36 +231,36 @@ class Function:
         if not callable(self.body):
             raise TypeError(f"body={self.body!r} cannot be called: expected body(context, *args)")
         if not self.max_batch >= 1:
-            raise ValueError(f"max_batch={self.max_batch} is below 1")
+            raise ValueError(f"max_batch={self.max_batch} is below 1: a batch has at least one invocation")
         if isinstance(self.upload, int) and self.upload < 0:
-            raise ValueError(f"upload={self.upload} is negative: bytes of the result")
+            raise ValueError(f"upload={self.upload} is negative: give the bytes of the result")
 
     def uploads(self, arguments: tuple[Any, ...]) -> int:
-        """Bytes of what the body will return for these arguments.
+        """Returns the declared bytes of the body's result for these arguments.
 
         Raises:
-          ValueError: if `upload` gives a number that is negative or not finite.
+          ValueError: if `upload` returns a number that is negative or not finite.
         """
         if not callable(self.upload):
             return self.upload or 0
+        # Checked per call, because the size depends on the arguments.
         nbytes = self.upload(*arguments)
         if not 0 <= nbytes < math.inf:
-            raise ValueError(f"upload()={nbytes} is negative or not finite: bytes of the result")
+            raise ValueError(f"upload()={nbytes} is negative or not finite: return the bytes of the result")
         return nbytes
 
 
+# With slots, because a large run has millions of them.
 @dataclass(eq=False, slots=True)
 class Invocation:
-    """One call of a function, from submission to end: what a system may know of it."""
+    """One call of a function, from submission to end, as systems see it."""
 
     number: int
     function: str
-    tag: Any  #: the system's own.
+    tag: Any  #: the value that the system passed to `invoke`.
     attempt: int  #: 1, and one more for every retry.
-    key: (
-        int  #: for idempotency: the number of its first attempt. Attempts with the same key are the same piece of work.
-    )
-    submitted: float  #: seconds of the platform's clock.
+    key: int  #: idempotency key, the number of the first attempt. Attempts with one key are the same piece of work.
+    submitted: float  #: seconds of the platform's clock, as are `started` and `finished`.
     started: float | None = field(default=None, init=False)
     finished: float | None = field(default=None, init=False)
     cold: bool = field(default=False, init=False)  #: whether its container was made for it.
@@ -264,10 +269,10 @@ class Invocation:
     value: Any = field(default=None, init=False, repr=False)
 
     def result(self) -> Any:
-        """What the body returned.
+        """Returns the result of the body.
 
         Raises:
-          FunctionError: if the invocation failed or was killed; the body's own exception is its cause.
+          FunctionError: if the invocation failed or was killed; the exception of the body is its cause.
         """
         if self.status == "completed":
             return self.value
@@ -278,7 +283,7 @@ class FunctionError(RuntimeError):
     """An invocation that did not complete; the exception of its body, if any, is `__cause__`."""
 
     def __init__(self, invocation: Invocation) -> None:
-        self.invocation = invocation
+        self.invocation = invocation  # for `Platform.retry`, by whoever catches the error
         reason = f": {type(invocation.error).__name__}: {invocation.error}" if invocation.error else ""
         when = "" if invocation.finished is None else f" at {invocation.finished:.6g} s"
         super().__init__(

@@ -1,52 +1,52 @@
-"""What an invocation's arguments may be: values, and references that are resolved when its body starts."""
+"""The arguments of invocations: values, and references that are resolved when the body starts."""
 
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import jax
 
-from stellaris.saved import saved
+from stellaris.runtime.state.registry import register_value
 
 
-@saved
+@register_value
 @dataclass(frozen=True)
 class Latest:
-    """The newest version when the body starts."""
+    """Refers to the newest version when the body starts."""
 
     name: str
 
 
-@saved
+@register_value
 @dataclass(frozen=True)
 class At:
-    """One given version."""
+    """Refers to one given version."""
 
     name: str
     version: int
 
 
-@saved
+@register_value
 @dataclass(frozen=True)
 class Lagged:
-    """The version `lag` before the newest when the body starts (the first, while there are fewer)."""
+    """Refers to the version `lag` before the newest when the body starts, or to the first if there are fewer."""
 
     name: str
     lag: int
 
 
-@saved
+@register_value
 @dataclass(frozen=True)
 class Held:
-    """The versions that the running invocations of the same function work on, as a tuple of length `slots`."""
+    """Refers to the versions that running invocations of the same function work on, as a tuple of length `slots`."""
 
     name: str
     slots: int
 
 
-@saved
+@register_value
 @dataclass(frozen=True)
 class Object:
-    """A value without a name or versions."""
+    """Refers to a stored value without a name or versions."""
 
     number: int
 
@@ -57,17 +57,17 @@ _REFERENCES = (Latest, At, Lagged, Held, Object)
 
 
 def size(tree: Any) -> int:
-    """Bytes of a tree: the sum over its leaves.
+    """Counts the bytes of a tree.
 
     Args:
-      tree: any tree of arrays, numbers, texts, bytes, and objects with an attribute `nbytes`. A Python number counts 8
-        bytes, a text as many as it has in UTF-8.
+      tree: any tree of arrays, numbers, strings, bytes, and objects with an attribute `nbytes`. A Python number counts
+        as 8 bytes, a string as its UTF-8 bytes.
 
     Returns:
-      The number of bytes.
+      The sum over the leaves.
 
     Raises:
-      TypeError: if the size of a leaf is not known: counting it as nothing would make its transfer free.
+      TypeError: if the size of a leaf is unknown.
 
     Example:
       >>> import numpy as np
@@ -87,6 +87,7 @@ def _leaf_size(leaf: Any) -> int:
         return len(leaf.encode())
     if isinstance(leaf, bytes | bytearray):
         return len(leaf)
+    # Counting it as 0 would make its transfer free without anybody noticing.
     raise TypeError(
         f"a {type(leaf).__name__} is of unknown size: make it a tree of arrays, or give it an attribute `nbytes`"
     )
@@ -98,5 +99,5 @@ def has_references(arguments: tuple[object, ...]) -> bool:
 
 
 def values_among(arguments: tuple[object, ...]) -> tuple[object, ...]:
-    """The arguments that are passed by value."""
+    """Returns the arguments that are passed by value."""
     return tuple(argument for argument in arguments if not isinstance(argument, _REFERENCES))

@@ -1,4 +1,4 @@
-"""What containers need, and the machines that have it."""
+"""The resources of containers, and the machines that have them."""
 
 import math
 from dataclasses import dataclass
@@ -6,15 +6,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Resources:
-    """What a container occupies on its node for as long as it lives, busy or idle.
+    """The resources that a container occupies on its node as long as it lives, busy or idle.
 
     Args:
       memory: GB.
-      vcpus: may be a fraction.
-      gpu_slots: places on one GPU, which may be shared by as many containers as it has slots.
+      vcpus: number of processors, possibly a fraction.
+      gpu_slots: slots of one GPU; a GPU can be shared by as many containers as it has slots.
 
     Raises:
-      ValueError: if one is negative.
+      ValueError: if a number is negative.
 
     Example:
       >>> Resources(memory=4.0, vcpus=2.0, gpu_slots=1)
@@ -28,22 +28,22 @@ class Resources:
     def __post_init__(self) -> None:
         for name in ("memory", "vcpus", "gpu_slots"):
             if not getattr(self, name) >= 0:
-                raise ValueError(f"{name}={getattr(self, name)} is negative")
+                raise ValueError(f"{name}={getattr(self, name)} is negative: give an amount from 0 on")
 
 
 @dataclass(frozen=True)
 class Node:
-    """A machine that containers are placed on.
+    """A machine on which containers are placed.
 
     Args:
-      name: of the machine.
+      name: name of the machine.
       memory: GB.
-      vcpus: processors.
-      gpus: how many it has.
-      slots_per_gpu: containers' places on each.
-      gpu_sharing: by how much invocations that run on one GPU at once slow each other down. With `k` of them, the one
-        that starts included, it computes `k ** gpu_sharing` times as long: 0 if they fit side by side, 1 if they take
-        turns. The slow-down is settled when an invocation starts, as all durations are.
+      vcpus: number of processors.
+      gpus: number of GPUs.
+      slots_per_gpu: number of container slots on each GPU.
+      gpu_sharing: exponent of the slow-down of invocations that share a GPU. An invocation that starts as the `k`-th
+        computes `k ** gpu_sharing` times as long: 0 if they run side by side, 1 if they take turns. The slow-down is
+        decided when an invocation starts, as are all durations.
 
     Raises:
       ValueError: if a number is out of its range.
@@ -61,14 +61,20 @@ class Node:
     gpu_sharing: float = 0.0
 
     def __post_init__(self) -> None:
+        # Written as `not x >= 0`, so that NaN is refused as well.
         for name in ("memory", "vcpus", "gpus", "gpu_sharing"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"node {self.name!r}: {name}={getattr(self, name)} is negative")
         if not self.slots_per_gpu >= 1:
-            raise ValueError(f"node {self.name!r}: slots_per_gpu={self.slots_per_gpu} is below 1")
+            raise ValueError(
+                f"node {self.name!r}: slots_per_gpu={self.slots_per_gpu} is below 1; use gpus=0 for no GPU"
+            )
         if self.gpu_sharing > 1:
-            raise ValueError(f"node {self.name!r}: gpu_sharing={self.gpu_sharing} is above 1, worse than taking turns")
+            raise ValueError(
+                f"node {self.name!r}: gpu_sharing={self.gpu_sharing} is above 1, which is slower than taking turns"
+            )
 
     def slow_down(self, running: int) -> float:
-        """By how much `running` invocations on one GPU slow each other down."""
+        """Returns the factor by which `running` invocations on one GPU slow each other down."""
+        # A power, because it covers both limits: 0 for no slow-down, 1 for taking turns.
         return float(running**self.gpu_sharing)

@@ -1,4 +1,4 @@
-"""Schedulers: how many actors sample in each round, by rules or learned. How one learns is in `scheduling.training`."""
+"""Schedulers decide how many actors sample in each round, by rules or learned (`scheduling.training`)."""
 
 from stellaris.scheduling.learned import Learned as Learned
 from stellaris.scheduling.learned import SchedulerError as SchedulerError

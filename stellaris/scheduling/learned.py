@@ -1,4 +1,4 @@
-"""The scheduler that is learned: a small policy whose observations are MinionsRL's states, and its file."""
+"""The learned scheduler: a small policy that observes MinionsRL's states, and its file format."""
 
 import functools
 import io
@@ -14,41 +14,41 @@ from typing import Any, BinaryIO
 import jax
 import numpy as np
 
-from stellaris import checks
+from stellaris._core import checks
+from stellaris._core.describe import differences
 from stellaris.acting.normalisation import Statistics
 from stellaris.acting.policies import ActorCritic, Policy, PolicyVersion
 from stellaris.acting.vector import EnvSpec
-from stellaris.configuration import differences
 from stellaris.runtime.files import atomic_path
 from stellaris.scheduling.scheduler import State
 from stellaris.types import NDArray, Tree
 
-#: Of the file: raised when what is written changes.
+#: Version of the file format.
 FORMAT = 1
-#: Tanh units of the two layers of the policy, and of the critic. Source: MinionsRL (AAAI 2024), Table 3.
+#: Tanh units of the two layers of the policy, and of the two of the critic. Source: MinionsRL (AAAI 2024), Table 3.
 HIDDEN = (64, 64)
-#: The most actors that a scheduler may decide for: a file may claim any number, and its network grows with it.
+#: Largest number of actors. It limits the memory that a file can claim, since the network grows with the number.
 MOST = 2**16
-#: Bytes that the header of a file may have, and what comes before an array's numbers.
+#: Largest size in bytes of a file's header, and of the header of one of its arrays.
 _HEADER = 2**16
-#: Of a state's numbers that is seen, either side of 0: so much can be squared and summed in single precision.
+#: States are clipped to plus and minus this: squares of it can still be summed in single precision.
 _FAR = 1e15
 
 
 class SchedulerError(ValueError):
-    """A file that holds no scheduler which this version can use."""
+    """A file does not hold a scheduler that this version can use."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Learned:
-    """Decides by a policy that was learned: a categorical distribution over 1 to `most`, given the last state alone.
+    """Decides by a learned policy: a categorical distribution over 1 to `most`, given the last state.
 
-    It draws its decisions, as it does when it learns: the same run, by its seed, gets the same ones.
+    Decisions are drawn, not the most probable ones, as in training. They follow from the seed of the run.
 
     Args:
-      most: the most actors that it decides for, `I_max`; the workload must have as many.
+      most: the largest decision, `I_max`; the workload must have as many actors.
       params: of the network, a tree of NumPy arrays.
-      statistics: of the states that it has learned from, by which it normalises them.
+      statistics: of the states that it has learned from, which normalise its observations.
 
     Raises:
       ValueError: if `most` is below 1 or above 65,536, or a parameter or statistic is not finite.
@@ -69,21 +69,23 @@ class Learned:
 
     def __post_init__(self) -> None:
         _check_most(self.most)
-        with np.errstate(all="ignore"):
-            version = self.version  # in single precision, in which it decides
+        with np.errstate(all="ignore"):  # an overflow is found below
+            version = self.version  # in single precision, as for decisions
         for name, tree in (("params", version.params), ("statistics", version.normaliser)):
             if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(tree)):
-                raise ValueError(f"{name} of {self!r} are not finite: it has diverged, so try a lower learning rate")
+                raise ValueError(
+                    f"{name} of {self!r} are not finite: training has diverged, so try a lower learning rate"
+                )
 
     def __repr__(self) -> str:
         return f"Learned(most={self.most}, states={float(self.statistics.count):.0f})"
 
     @staticmethod
     def untrained(*, most: int, seed: int) -> "Learned":
-        """One whose decisions are nearly uniform.
+        """Returns a scheduler whose decisions are nearly uniform.
 
         Args:
-          most: actors that there are.
+          most: actors of the workload.
           seed: of its parameters.
         """
         _check_most(most)
@@ -93,31 +95,33 @@ class Learned:
 
     @property
     def version(self) -> PolicyVersion:
-        """What its policy acts by."""
+        """The parameters and the normalisation of its policy."""
         return PolicyVersion(self.params, self.statistics.normaliser())
 
     def decide(self, states: Sequence[State], *, most: int, key: jax.Array) -> int:
         """Draws a number of actors.
 
         Args:
-          states: of which it looks at the last.
-          most: actors that there are.
+          states: of the run; only the last is used.
+          most: actors of the workload.
           key: of the draw.
 
         Raises:
-          ValueError: if it was made for another number of actors, or there is no budget of cost.
+          ValueError: if it was made for another number of actors, or the run lacks a budget of cost.
         """
         if most != self.most:
-            raise ValueError(f"{self!r} decides for up to {self.most} actors: the workload has {most}")
+            raise ValueError(
+                f"{self!r} decides for up to {self.most} actors, but the workload has {most}: make both equal"
+            )
         if not math.isfinite(states[-1].budget):
-            raise ValueError(f"{self!r} needs to know what budget is left: pass Budget(cost=...)")
+            raise ValueError(f"{self!r} needs a budget of cost, which is part of the state: pass Budget(cost=...)")
         return int(_drawn(policy_for(self.most), self.version, observed(states[-1:])[0], key)) + 1
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes it to a file, which is there once it is whole.
+        """Writes the scheduler to a file, atomically.
 
         Args:
-          path: of the file, by custom `.npz`.
+          path: of the file, usually `.npz`.
         """
         leaves, _ = jax.tree.flatten((self.params, self.statistics))
         arrays: dict[str, Any] = {f"leaf{i}": np.asarray(leaf) for i, leaf in enumerate(leaves)}
@@ -126,14 +130,14 @@ class Learned:
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> "Learned":
-        """Reads one from a file.
+        """Reads a scheduler from a file.
 
         Args:
           path: of a file that `save` has written.
 
         Raises:
-          FileNotFoundError: if there is no such file.
-          SchedulerError: if it holds something else, or a scheduler of another format or shape; says what differs.
+          FileNotFoundError: if the file does not exist.
+          SchedulerError: if it does not hold a scheduler, or one of another format or shape; names the difference.
         """
         name = os.fspath(path)
         with Path(path).open("rb") as opened:
@@ -141,16 +145,16 @@ class Learned:
                 return _read(opened)
             except SchedulerError as error:
                 raise SchedulerError(f"{name} holds {error}") from None
-            except Exception as error:  # whatever a damaged file makes of its readers
-                raise SchedulerError(f"{name} holds no scheduler: {error}") from error
+            except Exception as error:  # a damaged file may raise nearly any error in its readers
+                raise SchedulerError(f"{name} does not hold a scheduler: {error}") from error
 
 
 def _read(opened: BinaryIO) -> Learned:
-    """The scheduler of a file. Nothing is decompressed or made before it is known to be as large as it must be.
+    """Returns the scheduler of a file. Every size is checked before anything is decompressed or allocated.
 
     Raises:
-      SchedulerError: if it is one of another kind.
-      Exception: if it is damaged, or hostile.
+      SchedulerError: if it is a scheduler of another kind.
+      Exception: if the file is damaged or hostile.
     """
     with zipfile.ZipFile(opened) as file:
         header = json.loads(str(_array(_member(file, "header", most=_HEADER))))
@@ -175,55 +179,55 @@ def _read(opened: BinaryIO) -> Learned:
 
 
 def _member(file: zipfile.ZipFile, name: str, *, most: int) -> BinaryIO:
-    """An array's file within a file.
+    """Returns the content of an array's file within a file.
 
     Raises:
-      ValueError: if it would have more bytes than these; nothing is decompressed then.
+      ValueError: if it claims more than `most` bytes; it is not decompressed then.
     """
     info = file.getinfo(f"{name}.npy")
     if info.file_size > most:
-        raise ValueError(f"{name} has {info.file_size} bytes, and {most} at most are expected")
+        raise ValueError(f"{name} has {info.file_size} bytes: expected at most {most}")
     return io.BytesIO(file.read(info))
 
 
 def _shape(content: BinaryIO) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """The shape and the type that an array's file begins with."""
+    """Reads the shape and the type at the start of an array's file."""
     if np.lib.format.read_magic(content) != (1, 0):
-        raise ValueError("an array is of another format than 1.0")
+        raise ValueError("an array's format is not 1.0")
     shape, _, dtype = np.lib.format.read_array_header_1_0(content)
     content.seek(0)
     return shape, dtype
 
 
 def _array(content: BinaryIO) -> NDArray:
-    """The array of a file that holds as many bytes as it says."""
+    """Returns the array of a file, if the file has as many bytes as it claims."""
     shape, dtype = _shape(content)
     if math.prod(shape) * dtype.itemsize > content.seek(0, os.SEEK_END):
-        raise ValueError(f"an array of {_kind(shape, dtype)} is cut off")
+        raise ValueError(f"an array of {_kind(shape, dtype)} is truncated")
     content.seek(0)
     array: NDArray = np.lib.format.read_array(content, allow_pickle=False)
     return array
 
 
 def _check_most(most: Any) -> None:
-    """Raises unless there may be so many actors."""
+    """Raises unless this is a possible number of actors."""
     checks.whole(at_least=1, most=most)
     if most > MOST:
         raise ValueError(f"most={most} is above {MOST}")
 
 
 def _header(most: int) -> dict[str, Any]:
-    """What must be the same where a scheduler is read."""
+    """Returns the header of a file, which must be the same where it is read."""
     return {"format": FORMAT, "most": most, "hidden": list(HIDDEN), "state": list(State._fields)}
 
 
 def _kind(shape: tuple[int, ...], dtype: np.dtype[Any]) -> str:
-    """Of what numbers an array is, and its shape."""
+    """Describes an array's type and shape."""
     return f"{dtype}{list(shape)}"
 
 
 def observed(states: Sequence[State]) -> NDArray:
-    """What the policy sees of states, float32 `[K, 8]`: finite, where a learner has diverged as well.
+    """Returns the policy's observations of states, float32 `[K, 8]`: finite even if a learner has diverged.
 
     Args:
       states: of a run.
@@ -238,7 +242,7 @@ def observed(states: Sequence[State]) -> NDArray:
 
 @functools.cache
 def policy_for(most: int) -> Policy:
-    """The policy, of which one is enough for all schedulers with so many actors."""
+    """Returns the policy; all schedulers for this many actors share it."""
     spec = EnvSpec("the scheduler's state", np.zeros(len(State._fields), np.float32), actions=most, discrete=True)
     return ActorCritic(hidden=HIDDEN)(spec)
 

@@ -1,4 +1,4 @@
-"""Schedulers that follow a rule: MinionsRL's variants, and those of its motivation."""
+"""Schedulers that follow a rule: the variants of MinionsRL, and the ones in its motivation."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import jax
 import numpy as np
 
-from stellaris import checks
+from stellaris._core import checks
 from stellaris.scheduling.scheduler import State
 
 
@@ -15,10 +15,10 @@ class Fixed:
     """The same number of actors in every round.
 
     Args:
-      actors: how many.
+      actors: the number.
 
     Raises:
-      ValueError: if that is below 1.
+      ValueError: if `actors` is below 1.
     """
 
     actors: int
@@ -27,7 +27,7 @@ class Fixed:
         checks.whole(at_least=1, actors=self.actors)
 
     def decide(self, states: Sequence[State], *, most: int, key: jax.Array) -> int:
-        """The number."""
+        """Returns `actors`."""
         del states, most, key
         return self.actors
 
@@ -41,19 +41,19 @@ class Maximum:
     """
 
     def decide(self, states: Sequence[State], *, most: int, key: jax.Array) -> int:
-        """All of them."""
+        """Returns `most`."""
         del states, key
         return most
 
 
 @dataclass(frozen=True)
 class Stepped:
-    """More actors, or fewer, every so many rounds: `first + change * floor((k - 1) / every)`, clipped to [1, I_max].
+    """A number of actors that changes in steps: `first + change * floor((k - 1) / every)`, clipped to [1, I_max].
 
     Args:
-      first: how many in the first rounds.
-      change: by how many more; negative for fewer.
-      every: rounds with the same number.
+      first: actors in the first rounds.
+      change: actors added at each step; negative for fewer.
+      every: rounds per step.
 
     Raises:
       ValueError: if `first` or `every` is below 1.
@@ -76,7 +76,7 @@ class Stepped:
         checks.whole(at_least=-(2**31), change=self.change)
 
     def decide(self, states: Sequence[State], *, most: int, key: jax.Array) -> int:
-        """By the number of the round alone."""
+        """Returns the number for the round; nothing else is used."""
         del key
         steps = (int(states[-1].round) - 1) // self.every
         return int(np.clip(self.first + self.change * steps, 1, most))
@@ -84,20 +84,20 @@ class Stepped:
 
 @dataclass(frozen=True)
 class Adapt:
-    """In proportion to the return so far: `clip(1, J_k / J * I_max, I_max)`, where `J_k` is the last rounds' mean.
+    """Actors in proportion to return: `clip(1, J_k / J * I_max, I_max)`, where `J_k` is the last rounds' mean.
 
-    In the first round, of which nothing is known, it is 1. Fractions of an actor are left out.
+    The number is rounded down. The first round has one actor, because no return is known yet.
 
     Args:
-      target: the return `J` that the run is to reach, above 0.
-      window: rounds that the mean is taken over.
+      target: the return `J` to be reached, above 0.
+      window: rounds that `J_k` is the mean of.
 
     Raises:
       ValueError: if `target` is not positive, or `window` below 1.
 
     Source:
-      MinionsRL (AAAI 2024), the variant MinionsRL-Adapt, whose window has five rounds. The formula there is a sum, and
-      the text a mean.
+      MinionsRL (AAAI 2024), the variant MinionsRL-Adapt, with a window of five rounds. Its formula is a sum, its text a
+      mean; this is the mean.
 
     Example:
       >>> states = [State(k, 0.0, 10.0 * k, *[0.0] * 5) for k in range(1, 5)]
@@ -113,7 +113,7 @@ class Adapt:
         checks.whole(at_least=1, window=self.window)
 
     def decide(self, states: Sequence[State], *, most: int, key: jax.Array) -> int:
-        """By the returns of the last rounds."""
+        """Returns the number for the mean return of the last rounds."""
         del key
         returns = [state.episode_return for state in states[1:]][-self.window :]
         share = float(np.mean(returns)) / self.target if returns else 0.0

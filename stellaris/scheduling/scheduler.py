@@ -1,7 +1,7 @@
-"""What a scheduler is told of a run, and what it decides: how many actors sample in the next round."""
+"""The protocol of schedulers, which decide how many actors sample in the next round, and the states that they see."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from numbers import Real
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -10,27 +10,27 @@ import numpy as np
 
 
 class State(NamedTuple):
-    """What is known of a run before round `k`: MinionsRL's state `s_k`, and nothing else.
+    """The state of a run before round `k`, exactly MinionsRL's `s_k`.
 
-    Before the first round all but `round` and `budget` are 0.
+    Before the first round every field is 0 except `round` and `budget`.
 
     Source:
       MinionsRL (AAAI 2024), section "DRL-based Actor Scheduler": (k, L, R, D_KL, P^l, P^a, P, b).
     """
 
     round: float  #: k, from 1.
-    loss: float  #: the learner's, in the round before.
-    episode_return: float  #: mean return of the episodes that ended in the round before.
+    loss: float  #: of the learner in the last round.
+    episode_return: float  #: mean return of the episodes that ended in the last round.
     policy_kl: float  #: the divergence of the newest policy from the one before it, in nats.
-    learner_seconds: float  #: of the round before.
-    actor_seconds: float  #: of the round before, mean over its actors.
-    round_seconds: float  #: of the round before.
-    budget: float  #: USD that are left; infinite without a budget of cost.
+    learner_seconds: float  #: of the last round.
+    actor_seconds: float  #: of the last round, mean over its actors.
+    round_seconds: float  #: of the last round.
+    budget: float  #: USD left; infinite without a budget of cost.
 
 
 @runtime_checkable
 class Scheduler(Protocol):
-    """Decides how many actors sample in each round: a value, such as a frozen dataclass, that keeps nothing.
+    """Decides how many actors sample in each round: a stateless value, such as a frozen dataclass.
 
     Example:
       >>> from dataclasses import dataclass
@@ -43,65 +43,80 @@ class Scheduler(Protocol):
     """
 
     def decide(self, states: Sequence[State], *, most: int, key: jax.Array) -> int:
-        """How many actors.
+        """Returns the number of actors of the next round.
 
         Args:
-          states: before each round so far; the last is that of the round to be decided about.
-          most: actors that there are, `I_max`.
-          key: of this round, for a scheduler that draws.
+          states: one before each round so far, and last the one before the next round.
+          most: actors of the workload, `I_max`.
+          key: of this round, for random decisions.
 
         Returns:
-          A whole number in [1, most], of Python's, or a scalar of NumPy's or JAX's.
+          A whole number in [1, most]: a Python number, or a scalar of NumPy or JAX.
         """
 
 
-def states_of(history: Sequence[Mapping[str, float]], *, budget: float, sheet: str) -> list[State]:
-    """The states before each round of a run so far, and before the next one.
+class Round(NamedTuple):
+    """A round that is over, as the history of a run tells it."""
+
+    actors: int
+    loss: float  #: of the learner; 0 if it reports none.
+    round_return: float | None  #: mean return of the episodes that ended in the round; None if none did.
+    policy_kl: float  #: the divergence of the newest policy from the one before it, in nats; 0 if unknown.
+    learner_seconds: float  #: waited for the learner.
+    actor_seconds: float  #: waited for an actor, mean over the actors.
+    seconds: float  #: since the start of the run.
+    episodes: int  #: since the start of the run.
+    episode_return: float  #: mean return of the last episodes.
+    cost: float  #: since the start of the run, in USD; 0 without prices.
+
+
+def states_of(rounds: Sequence[Round], *, budget: float) -> list[State]:
+    """Returns the states before each round of a run so far, and before the next one.
 
     Args:
-      history: of rounds that a scheduler has decided about, as `train` gives it.
-      budget: USD in all; infinite without a limit.
-      sheet: the price sheet that the budget is of.
+      rounds: so far.
+      budget: USD for the whole run; infinite without a limit.
 
     Example:
-      >>> row = {"round": 1, "seconds": 2.0, "loss": 0.5, "policy_kl": 0.01, "learner_seconds": 0.5,
-      ...        "actor_seconds": 1.25, "round_return": 20.0, "cost_usd": 0.25}
-      >>> states_of([row], budget=1.0, sheet="usd")[1]._asdict()
+      >>> first = Round(actors=4, loss=0.5, round_return=20.0, policy_kl=0.01, learner_seconds=0.5, actor_seconds=1.25,
+      ...               seconds=2.0, episodes=9, episode_return=18.0, cost=0.25)
+      >>> states_of([first], budget=1.0)[1]._asdict()
       {'round': 2, 'loss': 0.5, 'episode_return': 20.0, 'policy_kl': 0.01, 'learner_seconds': 0.5, 'actor_seconds': \
 1.25, 'round_seconds': 2.0, 'budget': 0.75}
     """
     states = [State(1, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, budget)]
     began = 0.0
-    for row in history:
+    for one in rounds:
         before = states[-1]
         states.append(
             State(
                 round=before.round + 1,
-                loss=row.get("loss", 0.0),
-                episode_return=row.get("round_return", before.episode_return),  # where no episode ended, the last known
-                policy_kl=row.get("policy_kl", 0.0),
-                learner_seconds=row["learner_seconds"],
-                actor_seconds=row["actor_seconds"],
-                round_seconds=row["seconds"] - began,
-                budget=budget - row[f"cost_{sheet}"] if sheet else budget,
+                loss=one.loss,
+                # If no episode ended in the round, the last known return stands.
+                episode_return=before.episode_return if one.round_return is None else one.round_return,
+                policy_kl=one.policy_kl,
+                learner_seconds=one.learner_seconds,
+                actor_seconds=one.actor_seconds,
+                round_seconds=one.seconds - began,
+                budget=budget - one.cost,
             )
         )
-        began = row["seconds"]
+        began = one.seconds
     return states
 
 
-def decided(scheduler: Scheduler, states: Sequence[State], *, most: int, key: jax.Array) -> int:
-    """What a scheduler decides, if that is possible.
+def decide_actors(scheduler: Scheduler, states: Sequence[State], *, most: int, key: jax.Array) -> int:
+    """Returns a scheduler's decision as an int.
 
     Raises:
-      ValueError: if it is no whole number in [1, most]; names the scheduler, the number and the round.
+      ValueError: if it is not a whole number in [1, most]; names the scheduler, the number and the round.
 
     Example:
       >>> from stellaris.scheduling import Fixed
-      >>> decided(Fixed(40), [State(7, *[0.0] * 7)], most=32, key=jax.random.key(0))
+      >>> decide_actors(Fixed(40), [State(7, *[0.0] * 7)], most=32, key=jax.random.key(0))
       Traceback (most recent call last):
         ...
-      ValueError: Fixed(actors=40) decided for 40 actors in round 7: there are 1 to 32
+      ValueError: Fixed(actors=40) decided for 40 actors in round 7: expected a whole number from 1 to 32
     """
     actors: Any = scheduler.decide(states, most=most, key=key)
     scalar = isinstance(actors, jax.Array | np.ndarray | np.generic) and np.ndim(actors) == 0
@@ -109,12 +124,15 @@ def decided(scheduler: Scheduler, states: Sequence[State], *, most: int, key: ja
     whole = isinstance(number, Real) and not isinstance(number, bool) and math.isfinite(number) and number % 1 == 0
     if not whole or not 1 <= number <= most:
         raise ValueError(
-            f"{scheduler!r} decided for {actors!r} actors in round {states[-1].round}: there are 1 to {most}"
+            f"{scheduler!r} decided for {actors!r} actors in round {states[-1].round}: expected a whole number from 1 "
+            f"to {most}"
         )
     return int(number)
 
 
 def check_scheduler(scheduler: object) -> None:
-    """Raises a TypeError unless this can decide."""
+    """Raises a TypeError unless this is a scheduler."""
     if not isinstance(scheduler, Scheduler) or isinstance(scheduler, type):
-        raise TypeError(f"scheduler={scheduler!r} is no scheduler: pass one of stellaris.scheduling, such as Maximum()")
+        raise TypeError(
+            f"scheduler={scheduler!r} is not a scheduler: pass one of stellaris.scheduling, such as Maximum()"
+        )

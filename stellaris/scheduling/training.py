@@ -1,4 +1,4 @@
-"""How a scheduler is learned: PPO, whose episodes are whole training runs of a workload."""
+"""Training of a scheduler by PPO; its episodes are whole training runs of a workload."""
 
 import functools
 import math
@@ -9,20 +9,21 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import jax
 import numpy as np
 
-from stellaris import checks
+from stellaris._core import checks
 from stellaris.acting.normalisation import Statistics
 from stellaris.acting.policies import Policy, PolicyVersion
 from stellaris.algorithms import PPO, update
 from stellaris.scheduling.learned import Learned, observed, policy_for
-from stellaris.scheduling.scheduler import states_of
+from stellaris.scheduling.scheduler import Round, states_of
+from stellaris.systems.history import Row, rounds_of
 from stellaris.types import NDArray, Trajectory, Tree
 
-#: The history of a run, as `train` gives it.
-History: TypeAlias = Sequence[Mapping[str, float]]
+#: The history of a run, as `train` returns it.
+History: TypeAlias = Sequence[Row]
 
-#: Source: MinionsRL (AAAI 2024), Table 1 and "Training MinionsRL's Scheduler": Adam with 0.005; of the ranges of the
-#: rest the values that are printed bold. Assumptions, as it does not say: no GAE, ten epochs, and a minibatch of 4
-#: means four episodes, all that are played together.
+#: Source: MinionsRL (AAAI 2024), Table 1 and "Training MinionsRL's Scheduler": Adam with 0.005; for the other settings
+#: the values printed bold within their ranges. Assumptions, where the paper is silent: no GAE, ten epochs, and its
+#: minibatch of 4 means four episodes, so that one minibatch holds all episodes played together.
 SCHEDULER_PPO = PPO(
     learning_rate=0.005,
     discount=0.99,
@@ -37,16 +38,16 @@ SCHEDULER_PPO = PPO(
 
 @dataclass(frozen=True)
 class Objective:
-    """What a scheduler is rewarded for: `r_k = -beta P_k`, and at the end of a run that has failed `max_k R_k - J`.
+    """The reward of a scheduler: `r_k = -beta P_k`, plus `min(max_k R_k - J, 0)` at the end of a failed run.
 
-    A run has failed unless its return, the mean of its last episodes, has reached `J` with a budget that was not
-    overdrawn. `R_k` is that return after round `k`. That is 0 at most: else a run that was too dear would gain.
+    `R_k` is the mean return of the last episodes after round `k`. A run has failed unless its last `R_k` is at least
+    `J`, within the budget. Without the minimum a run that reached more than `J` over budget would be rewarded for it.
 
     Args:
       target: `J`.
       budget: `B`, in USD.
       sheet: the price sheet that the budget is of.
-      window: episodes that a return is the mean of, as the run's `Budget` has it.
+      window: the number of last episodes of a return, as in the run's `Budget`.
       beta: in (0, 1).
       minimise: `"time"`, the round's seconds `P_k`; or `"cost"`, its share of the budget in percent, `100 C_k / B`.
 
@@ -54,8 +55,8 @@ class Objective:
       ValueError: if a number is out of its range.
 
     Source:
-      MinionsRL (AAAI 2024), "Reward"; the variant that minimises cost is mentioned there, not written down. The paper
-      does not say what `beta` is.
+      MinionsRL (AAAI 2024), "Reward"; the paper mentions the variant that minimises cost, without a formula, and
+      does not give `beta`.
     """
 
     target: float
@@ -76,45 +77,58 @@ class Objective:
 
     def reached(self, history: History) -> bool:
         """Whether a run has reached the target within its budget."""
-        last = _rounds(history)[-1]
-        full = last["episodes"] >= self.window
-        return full and last["episode_return"] >= self.target and last[f"cost_{self.sheet}"] <= self.budget
+        last = self.rounds(history)[-1]
+        return last.episodes >= self.window and last.episode_return >= self.target and last.cost <= self.budget
 
     def rewards(self, history: History) -> NDArray:
-        """The rewards `[K]` of a run's rounds.
+        """Returns the rewards `[K]` of a run's rounds.
 
         Args:
           history: of the run.
 
         Example:
-          >>> row = {"round": 1, "actors": 4, "learner_seconds": 1.0, "episodes": 9, "episode_return": 20.0,
-          ...        "seconds": 3.0, "cost_usd": 2.0}
+          >>> row = {"round": 1, "actors": 4, "actor_seconds": 2.0, "learner_seconds": 1.0, "episodes": 9,
+          ...        "episode_return": 20.0, "seconds": 3.0, "cost_usd": 2.0}
           >>> objective = Objective(target=100.0, budget=2.0, sheet="usd", window=8)
           >>> objective.rewards([row]).tolist()
           [-81.5]
         """
-        rounds = _rounds(history)
-        seconds = np.diff([0.0, *(row["seconds"] for row in rounds)])
-        costs = np.diff([0.0, *(row[f"cost_{self.sheet}"] for row in rounds)])
+        rounds = self.rounds(history)
+        seconds = np.diff([0.0, *(one.seconds for one in rounds)])
+        costs = np.diff([0.0, *(one.cost for one in rounds)])
         rewards = -self.beta * (seconds if self.minimise == "time" else 100 * costs / self.budget)
         if not self.reached(history):
-            returns = [row["episode_return"] for row in rounds if math.isfinite(row["episode_return"])]
-            # Without an episode that has ended nothing is known but that the target was not reached.
+            returns = [one.episode_return for one in rounds if math.isfinite(one.episode_return)]
+            # If no episode has ended, it is only known that the target was not reached.
             rewards[-1] += min(max(returns, default=min(0.0, 2 * self.target)) - self.target, 0.0)
         return np.asarray(rewards)
 
+    def rounds(self, history: History) -> list[Round]:
+        """Returns the complete rounds of a run; the run may have ended within one more.
+
+        Raises:
+          ValueError: if no round is complete: nothing can be learned from the run.
+        """
+        rounds = rounds_of(history, self.sheet)
+        if not rounds:
+            raise ValueError(
+                f"a history of {len(history)} rows lacks a complete round that a scheduler decided about: allow the "
+                "run a larger budget"
+            )
+        return rounds
+
 
 class Progress(NamedTuple):
-    """How training gets on."""
+    """The progress of training."""
 
-    episodes: int  #: that were learned from.
-    rewards: Sequence[float]  #: of the last ones, the sum over each.
-    reached: Sequence[bool]  #: whether each has reached the target.
+    episodes: int  #: learned from so far.
+    rewards: Sequence[float]  #: of the last episodes, the sum over each.
+    reached: Sequence[bool]  #: whether each of the last episodes reached the target.
     metrics: Mapping[str, float]  #: of PPO.
 
 
-#: Runs the workload once for each seed, under a scheduler; returns their histories, in this order. How, and how many at
-#: a time, is the caller's.
+#: Runs the workload once per seed, under a scheduler, and returns the histories in the order of the seeds. The caller
+#: decides how, and how many at a time.
 Play: TypeAlias = Callable[[Learned, Sequence[int]], Sequence[History]]
 
 
@@ -129,23 +143,22 @@ def train_scheduler(
     seed: int = 0,
     on_progress: Callable[[Progress, Learned], None] | None = None,
 ) -> Learned:
-    """Learns to schedule a workload: episodes are played, `together` at a time, and learned from.
+    """Trains a scheduler on a workload: plays `together` episodes at a time, and learns from them.
 
-    A scheduler that has learned on one workload goes on with another: that is fine-tuning. What states are normalised
-    by goes on as well.
+    To fine-tune, pass a scheduler that was trained on another workload; its normalisation is continued as well.
 
     Args:
-      scheduler: to begin with, such as `Learned.untrained`, or one that has learned.
+      scheduler: the first one, such as `Learned.untrained(...)`, or a trained one.
       play: runs the workload.
-      objective: what is rewarded.
-      episodes: runs of the workload in all.
-      together: runs under one version of the scheduler, which are learned from at once.
-      ppo: the algorithm, whose minibatches are of decisions.
+      objective: the reward.
+      episodes: total number of runs of the workload.
+      together: runs under one version of the scheduler, learned from together.
+      ppo: the algorithm; the items of its minibatches are decisions.
       seed: of the shuffles; run `i` is played with the seed `seed + i`.
       on_progress: called with every version of the scheduler.
 
     Returns:
-      The scheduler as it is at the end.
+      The trained scheduler.
 
     Raises:
       ValueError: if a number is below 1, or the scheduler diverges: its parameters are not finite.
@@ -160,7 +173,7 @@ def train_scheduler(
     for first in range(0, episodes, together):
         seeds = range(seed + first, seed + min(first + together, episodes))
         histories = play(scheduler, seeds)
-        # What the first runs come to, so that the critic has values of about 1 to learn on any workload.
+        # Rewards are divided by the median of the first runs, so that the critic's values are about 1 on any workload.
         scale = scale or float(np.median([abs(objective.rewards(history).sum()) for history in histories])) or 1.0
         key = jax.random.fold_in(jax.random.key(seed), first)
         scheduler, opt_state, metrics = learn(scheduler, opt_state, histories, objective, scale=scale, ppo=ppo, key=key)
@@ -181,27 +194,25 @@ def learn(
     ppo: PPO = SCHEDULER_PPO,
     key: jax.Array,
 ) -> tuple[Learned, Tree, dict[str, float]]:
-    """Learns from runs that a scheduler has decided about.
+    """Learns from runs that a scheduler decided about.
 
     Args:
-      scheduler: which has decided.
+      scheduler: decided in these runs.
       opt_state: of `ppo.optimizer()`.
       histories: of the runs.
-      objective: what is rewarded.
-      scale: that rewards are divided by.
+      objective: the reward.
+      scale: divides the rewards.
       ppo: the algorithm.
       key: of the shuffles.
 
     Returns:
-      The scheduler after that, the optimizer's state, and PPO's metrics.
+      The new scheduler, the new state of the optimizer, and PPO's metrics.
 
     Raises:
-      ValueError: if a run has no round that is over, or the scheduler diverges: its parameters are not finite.
+      ValueError: if a run lacks a complete round, or the scheduler diverges: its parameters are not finite.
     """
-    runs = [
-        (_states(history, objective), _decisions(history), objective.rewards(history) / scale) for history in histories
-    ]
-    # Runs are as long as they are: padded, so that few shapes are compiled for.
+    runs = [(*_states_and_decisions(history, objective), objective.rewards(history) / scale) for history in histories]
+    # Runs differ in length: they are padded to a power of two, so that few shapes are compiled.
     length = 1 << (max(len(decisions) for _, decisions, _ in runs) - 1).bit_length()
     policy = policy_for(scheduler.most)
     trajectory = jax.tree.map(lambda *of: np.stack(of, axis=1), *(_padded(*run, length=length) for run in runs))
@@ -213,31 +224,15 @@ def learn(
     return learned, opt_state, {name: float(x) for name, x in metrics.items() if np.ndim(x) == 0}
 
 
-def _rounds(history: History) -> list[Mapping[str, float]]:
-    """The rounds that are over: a run may end within one.
-
-    Raises:
-      ValueError: if none is: nothing can be learned from that.
-    """
-    rounds = [row for row in history if "actors" in row and "learner_seconds" in row]
-    if not rounds:
-        raise ValueError(f"a history of {len(history)} rows has no round that a scheduler has decided about, and ended")
-    return rounds
-
-
-def _states(history: History, objective: Objective) -> NDArray:
-    """`[K, 8]`, before each round."""
-    states = states_of(_rounds(history), budget=objective.budget, sheet=objective.sheet)
-    return observed(states[:-1])
-
-
-def _decisions(history: History) -> NDArray:
-    """`[K]` actions: the number of actors less 1."""
-    return np.array([row["actors"] - 1 for row in _rounds(history)], np.int32)
+def _states_and_decisions(history: History, objective: Objective) -> tuple[NDArray, NDArray]:
+    """Returns the states `[K, 8]` before each round, and the actions `[K]`: the number of actors less 1."""
+    rounds = objective.rounds(history)
+    states = observed(states_of(rounds, budget=objective.budget)[:-1])
+    return states, np.array([one.actors - 1 for one in rounds], np.int32)
 
 
 def _padded(states: NDArray, decisions: NDArray, rewards: NDArray, *, length: int) -> Trajectory:
-    """A run as a trajectory of `length` steps, of which those after its end are not valid."""
+    """Returns a run as a trajectory of `length` steps; the steps after its end are invalid."""
     missing = length - len(decisions)
 
     def padded(x: NDArray, rows: int = missing) -> NDArray:
@@ -264,7 +259,8 @@ def _learned(
     def apply(params: Tree, observation: Any) -> tuple[Any, jax.Array]:
         return policy.apply(version._replace(params=params), observation)
 
-    # The policy that has decided is the one that learns: what it made of the states need not have been recorded.
+    # The policy that decided is the one that learns, so its values and log-probabilities are computed here instead of
+    # being recorded.
     distribution, value = apply(version.params, trajectory.observation)
     decided = jax.tree.map(lambda x: x[:-1], distribution).log_prob(trajectory.action)
     batch = ppo.prepare(trajectory._replace(log_prob=decided, value=value))

@@ -1,4 +1,4 @@
-"""Batches that fragments become, the gradients to be computed on them, and which transitions were learned from."""
+"""Batches of fragments, their gradient tasks, and which of their transitions were learned from."""
 
 import functools
 from collections.abc import Iterable, Sequence
@@ -14,56 +14,70 @@ from stellaris.acting.policies import Policy, PolicyVersion
 from stellaris.acting.rollout import Fragment
 from stellaris.algorithms import Algorithm
 from stellaris.runtime.references import size
-from stellaris.saved import saved
+from stellaris.runtime.state.registry import register_value
 from stellaris.types import NDArray, Trajectory, Tree, concatenate
 
-#: Observations of a batch by which successive policies are compared: more would cost as much as a gradient.
+#: Successive policies are compared on this many observations of a batch: more would cost as much as a gradient.
 SAMPLE = 256
 
 
-@saved
+@register_value
 @dataclass(eq=False)
-class Data:
-    """A batch on the device, and what has been learned from it."""
+class LearnerBatch:
+    """A batch on the device, and a count of the transitions that were learned from."""
 
-    batch: Any  #: what the algorithm made of the fragments.
-    indices: NDArray  #: `[gradients, m]` int32: the items of its minibatches, in the order of plain training.
+    batch: Any  #: the algorithm's batch.
+    indices: NDArray  #: `[gradients, m]` int32: the items of the minibatches, in the order of plain training.
     statistics: Statistics  #: of its observations.
-    unseen: NDArray  #: `[items]` int32: how many transitions of each item no applied gradient has seen yet.
-    left: int  #: gradients that are still to be applied.
-    rows: int | None  #: that programs for batches of this shape take; `indices` may be fewer. None for as many.
-    sample: Tree  #: `[n, *obs]` of its observations, at most `SAMPLE`, by which successive policies are compared.
+    unseen: NDArray  #: `[items]` int32: the transitions of each item that no applied gradient has seen yet.
+    left: int  #: gradients that were neither applied nor dropped yet.
+    rows: int | None  #: rows of indices that the compiled programs take, padded beyond `indices`; None for no padding.
+    sample: Tree  #: `[n, *obs]`: at most `SAMPLE` of its observations, on which successive policies are compared.
 
     @property
     def nbytes(self) -> int:
-        """What a learner of the whole batch fetches."""
+        """The bytes that a learner of the whole batch fetches."""
         return size(self.batch)
 
     @property
-    def minibatches(self) -> list["Work"]:
-        """The gradients to be computed, in order."""
-        return [Work(self, row) for row in self.indices]
+    def minibatches(self) -> list["GradientTask"]:
+        """One task per gradient, in order."""
+        return [GradientTask(self, row) for row in self.indices]
+
+    @property
+    def unlearned(self) -> int:
+        """The number of transitions that no applied gradient has seen yet."""
+        return int(self.unseen.sum())
 
     def learn(self, indices: NDArray) -> int:
-        """Notes that a gradient of these items was applied; returns how many transitions it was the first to see."""
-        items = np.unique(indices[indices < len(self.unseen)])  # twice in a minibatch that has parts of two epochs
+        """Counts a gradient on these items as applied; returns how many transitions it was the first to see."""
+        # Unique, because a minibatch with parts of two epochs may hold an item twice; indices beyond are padding.
+        items = np.unique(indices[indices < len(self.unseen)])
         first_seen = int(self.unseen[items].sum())
         self.unseen[items] = 0
         self.left -= 1
         return first_seen
 
+    def drop(self) -> None:
+        """Counts one gradient as dropped; its transitions stay unlearned, unless another gradient sees them."""
+        self.left -= 1
 
-@saved
+    def mark_seen(self) -> None:
+        """Counts all transitions as learned from, because an earlier batch of the same fragments was."""
+        self.unseen[:] = 0
+
+
+@register_value
 @dataclass(frozen=True, eq=False)
-class Work:
-    """One gradient to be computed: a minibatch of a batch."""
+class GradientTask:
+    """A gradient to be computed, on one minibatch of a batch."""
 
-    data: Data
+    data: LearnerBatch
     indices: NDArray  #: `[m]` int32.
 
     @property
     def nbytes(self) -> int:
-        """What a learner of this minibatch fetches: its share of the batch."""
+        """The bytes that a learner of this minibatch fetches: its share of the batch."""
         return self.data.nbytes * len(self.indices) // len(self.data.unseen)
 
 
@@ -75,16 +89,16 @@ def batch_of(
     policy: Policy,
     target: PolicyVersion,
     key: jax.Array,
-) -> Data:
-    """The batch that fragments become.
+) -> LearnerBatch:
+    """Makes a batch of fragments.
 
     Args:
       fragments: of equal length.
-      width: of how many fragments its arrays have the shape, where batches of different numbers of fragments share
-        their programs. What is beyond them is not valid, and no minibatch has it. By default there is nothing beyond.
-      algorithm: which prepares them.
-      policy: whose versions chose the actions.
-      target: the newest version, for algorithms that need a policy beside the behaviour policy.
+      width: the number of fragments that the arrays have room for. Batches of the same width share compiled programs.
+        The surplus is invalid and in no minibatch. None for no surplus.
+      algorithm: prepares the batch.
+      policy: chose the actions.
+      target: a version, for algorithms that need a policy other than the behaviour policy.
       key: of the shuffles.
     """
     trajectory = concatenate([fragment.trajectory for fragment in fragments])
@@ -93,17 +107,18 @@ def batch_of(
         trajectory if width is None else _widened(trajectory, width), target, algorithm=algorithm, policy=policy
     )
     indices = np.asarray(_shuffled(key, batch, algorithm=algorithm))
-    # A copy of what is unseen: what a device array shows as NumPy is not to be written to.
+    # A copy, because the NumPy view of a device array is read-only.
     unseen = np.array(_transitions(batch, algorithm=algorithm, items=int(indices.max()) + 1))
+    # Taken before empty minibatches are removed below: it is equal for all batches of one width.
     rows = None if width is None else len(indices)
     if width is not None and len(fragments) < width:
         indices = _without_empty(indices, unseen)
     sample = _sample(trajectory.observation, width or len(fragments))
-    return Data(batch, indices, statistics, unseen, left=len(indices), rows=rows, sample=sample)
+    return LearnerBatch(batch, indices, statistics, unseen, left=len(indices), rows=rows, sample=sample)
 
 
 def _widened(trajectory: Trajectory, width: int) -> Trajectory:
-    """With columns up to so many, that are not valid."""
+    """Pads a trajectory with invalid columns up to `width`."""
     missing = width - trajectory.valid.shape[1]
 
     def widened(x: NDArray) -> NDArray:
@@ -114,9 +129,9 @@ def _widened(trajectory: Trajectory, width: int) -> Trajectory:
 
 
 def _without_empty(indices: NDArray, transitions: NDArray) -> NDArray:
-    """The minibatches without items that have no transition, in the same order, as few as there are then.
+    """Removes the items without transitions from the minibatches; the others stay in order, in fewer minibatches.
 
-    A minibatch may so have the end of one epoch and the beginning of the next.
+    A minibatch may then hold the end of one epoch and the start of the next.
     """
     items = indices[indices < len(transitions)]
     items = items[transitions[items] > 0]
@@ -126,9 +141,10 @@ def _without_empty(indices: NDArray, transitions: NDArray) -> NDArray:
 
 
 def _sample(observation: Tree, width: int) -> Tree:
-    """Some of the observations `[T + 1, B, *obs]`, evenly spaced over steps and actors.
+    """Returns some of the observations `[T + 1, B, *obs]`, evenly spaced over steps and actors.
 
-    As many as of `width` actors, so that what compares policies by them is compiled once: of fewer, some come again.
+    Their number depends on `width` and not on B, so that policies are compared by one compiled program. If there are
+    fewer observations, some are repeated.
     """
 
     def spaced(leaf: NDArray) -> NDArray:
@@ -138,9 +154,9 @@ def _sample(observation: Tree, width: int) -> Tree:
     return jax.tree.map(spaced, observation)
 
 
-def unlearned(batches: Iterable[Data]) -> int:
-    """Transitions of batches, each counted once, that no applied gradient has seen."""
-    return sum({id(data): int(data.unseen.sum()) for data in batches}.values())
+def unlearned(batches: Iterable[LearnerBatch]) -> int:
+    """Returns the number of transitions that no applied gradient has seen; a batch may be listed more than once."""
+    return sum({id(data): data.unlearned for data in batches}.values())
 
 
 @functools.partial(jax.jit, static_argnames=("algorithm", "policy"))
@@ -155,5 +171,5 @@ def _shuffled(key: jax.Array, batch: Any, *, algorithm: Algorithm) -> Any:
 
 @functools.partial(jax.jit, static_argnames=("algorithm", "items"))
 def _transitions(batch: Any, *, algorithm: Algorithm, items: int) -> jax.Array:
-    """How many transitions each item of a batch has: the algorithm alone knows what its items are."""
+    """Returns the transitions of each item; items may be steps or trajectories, as the algorithm decides."""
     return jax.vmap(lambda item: jnp.sum(algorithm.select(batch, item[None]).valid))(jnp.arange(items))

@@ -1,4 +1,4 @@
-"""Central inference, as SEED RL: actors only step environments, and the learner's machine chooses every action."""
+"""Central inference, as SEED RL: actors only step environments, and a central machine chooses every action."""
 
 import functools
 from collections.abc import Sequence
@@ -16,37 +16,39 @@ from stellaris.acting.vector import checked_step
 from stellaris.algorithms import PPO, Algorithm
 from stellaris.algorithms.algorithm import check_algorithm
 from stellaris.runtime.functions import Context, Function, Invocation
-from stellaris.saved import saved
+from stellaris.runtime.state.registry import register_value
 from stellaris.scheduling.scheduler import Scheduler, check_scheduler
 from stellaris.systems import programs
-from stellaris.systems.batches import Data
+from stellaris.systems.batches import LearnerBatch
 from stellaris.systems.central_learner import IN_STEP, take_learned
+from stellaris.systems.fragments import Fragments, check_containers, lives_too_short
 from stellaris.systems.record import POLICY
-from stellaris.systems.session import Session, lives_too_short
+from stellaris.systems.session import Session
+from stellaris.systems.system import System
 from stellaris.types import NDArray, Trajectory, Tree, Versioned
 
 
 @dataclass(frozen=True)
-class CentralInference:
+class CentralInference(System):
     """Synchronous training whose actors send every observation to a central machine, and wait for the action.
 
-    Each step of an environment is an invocation of its actor, and each choice of actions one of the inference function,
-    for all observations that have arrived since its last: so an actor pays two messages a step, and waits for the
-    others that are served with it. When all actors have their fragments, one learner takes every epoch.
+    Each environment step is one invocation of its actor. The inference function is invoked on all observations that
+    have arrived since its last invocation. An actor therefore pays two messages per step, and waits for the others in
+    its inference batch. When all fragments are whole, one learner computes all epochs.
 
-    It needs the functions `actor` (compute time per environment step, without a network), `inference` (per batch of
-    observations) and `learner` (per gradient) on its platform. Each actor has a container of its own.
+    The platform must deploy `actor` (compute time per environment step, without a network), `inference` (per batch of
+    observations) and `learner` (per gradient). Each actor needs a container to itself.
 
     Args:
-      algorithm: whose loss, minibatches and epochs.
-      scheduler: how many actors sample in each round; by default all of them.
+      algorithm: its loss, minibatches and epochs are used.
+      scheduler: how many actors sample in each round; all of them by default.
 
     Raises:
-      TypeError: if the algorithm or the scheduler is none.
-      ValueError: in a run, if the workload restarts environments or refreshes policies: there are no policies to
-        refresh, and an environment stays with its actor. Or if there are fewer containers than actors.
-      RuntimeError: in a run, if an actor's fragment had to be begun anew a thousand times, because its environment was
-        lost on the way: then containers do not live as long as a fragment takes.
+      TypeError: if the algorithm or the scheduler has the wrong type.
+      ValueError: in a run, if the workload sets `restart` or `refresh`: actors keep their environments, and the
+        central machine has the policy. Or if there may be fewer containers than actors.
+      RuntimeError: in a run, if an actor's environment was lost a thousand times before its fragment was whole:
+        containers do not live as long as a fragment takes.
 
     Source:
       Espeholt et al. 2020, SEED RL, for central inference. Its actors are synchronous here, as the slides of Stellaris
@@ -65,16 +67,18 @@ class CentralInference:
             check_scheduler(self.scheduler)
 
     def run(self, session: Session) -> None:
-        """The event loop."""
+        """Runs the event loop."""
         platform, workload = session.platform, session.workload
         if workload.restart or workload.refresh is not None:
             raise ValueError(
-                f"restart={workload.restart}, refresh={workload.refresh}: with central inference an environment stays "
-                "with its actor, and no actor has a policy"
+                f"restart={workload.restart}, refresh={workload.refresh}: with central inference actors keep their "
+                "environments and do not act themselves, so leave both at their defaults"
             )
-        session.check_containers()
+        check_containers(session)
+        fragments = session.fragments(IN_STEP)
         newest = platform.store.latest(POLICY)
         step = _environment(session.env)
+        # One program per actor, so that each keeps a container, where its environment is.
         steps = [session.program(f"step {i}", programs.for_one_actor(step)) for i in range(workload.actors)]
         infer = session.program("infer", _inference(session.policy))
         learn = session.program("learn", programs.whole_batch(self.algorithm, session.policy))
@@ -84,17 +88,18 @@ class CentralInference:
             return _Loop(session.first_params, self.algorithm.optimizer().init(session.first_params))
 
         loop = session.begin(first)
-        while session.next_round(self.scheduler, loop):
-            while (actor := session.rollouts.take_actor(IN_STEP)) is not None:
-                loop.sampling[actor] = _Rollout(session.next_noise())
-                _go_on(session, loop, actor, steps[actor])
+        while session.next_round(loop):
+            while (actor := fragments.start_actor()) is not None:
+                loop.sampling[actor] = _Rollout(fragments.noise())
+                _continue(session, loop, actor, steps[actor])
+            # One inference at a time, on every observation so far: later ones share the next.
             if loop.asking and not loop.answering:
                 loop.answering = loop.asking
                 loop.asking = []
                 rows = [loop.sampling[actor].request for actor in loop.answering]
                 requests = _Requests(*jax.tree.map(lambda *leaves: np.stack(leaves), *rows))
                 platform.invoke("inference", infer, newest, requests)
-            if loop.learning is None and (data := session.next_batch(self.algorithm, loop.params, IN_STEP)):
+            if loop.learning is None and (data := fragments.next_batch(self.algorithm, loop.params)):
                 loop.learning = data
                 platform.invoke("learner", learn, newest, loop.opt_state, data, work=len(data.indices))
                 session.round_over()
@@ -102,12 +107,12 @@ class CentralInference:
                 break
             match done.function:
                 case "actor":
-                    _observed(session, loop, done)
+                    _observed(session, fragments, loop, done)
                 case "inference":
                     answers: _Answers = done.result()
                     for row, actor in enumerate(loop.answering):
                         loop.sampling[actor].choose(answers, row)
-                        _go_on(session, loop, actor, steps[actor])
+                        _continue(session, loop, actor, steps[actor])
                     loop.answering = []
                 case "learner":
                     assert loop.learning is not None
@@ -118,17 +123,17 @@ class CentralInference:
         session.unused(batches=[loop.learning] if loop.learning else [])
 
 
-#: So often a fragment is begun before the run is given up.
+#: A run is given up when a fragment has been begun this many times.
 _TIMES = 1000
 
 
-@saved
+@register_value
 @dataclass
 class _Rollout:
     """A fragment that is being sampled."""
 
-    noise: NDArray  #: `[T, ...]` of its actions.
-    begun: int = 1  #: how often.
+    noise: NDArray  #: `[T, ...]`, for its actions.
+    begun: int = 1  #: times that it was begun.
     observation: list[Tree] = field(default_factory=list)
     action: list[NDArray] = field(default_factory=list)
     log_prob: list[NDArray] = field(default_factory=list)
@@ -137,53 +142,54 @@ class _Rollout:
 
     @property
     def request(self) -> tuple[Tree, NDArray]:
-        """What an action is chosen for: the newest observation, and the noise of this step."""
+        """The newest observation, and the noise of this step."""
         return self.observation[-1], self.noise[len(self.action)]
 
     def choose(self, answers: "_Answers", row: int) -> None:
-        """Notes the action that was chosen."""
+        """Appends the chosen action."""
         self.action.append(answers.action[row])
         self.log_prob.append(answers.log_prob[row])
         self.version.append(answers.version)
 
 
-@saved
+@register_value
 @dataclass
 class _Loop:
-    """Where the event loop stands between two events: what a checkpoint saves of it."""
+    """The state of the event loop between two events."""
 
     params: Tree
     opt_state: Tree
-    environments: dict[int, "_Outcome"] = field(default_factory=dict)  #: where each actor's stands.
+    environments: dict[int, "_Outcome"] = field(default_factory=dict)  #: by actor.
     sampling: dict[int, _Rollout] = field(default_factory=dict)  #: by actor.
-    asking: list[int] = field(default_factory=list)  #: actors whose observation has arrived,
-    answering: list[int] = field(default_factory=list)  #: and those whose actions are being chosen.
-    learning: Data | None = None
+    asking: list[int] = field(default_factory=list)  #: actors whose observation has arrived.
+    answering: list[int] = field(default_factory=list)  #: actors whose actions are being chosen.
+    learning: LearnerBatch | None = None
 
 
-def _go_on(session: Session, loop: _Loop, actor: int, step: Function) -> None:
-    """An actor's environment takes the chosen action; or, if none is chosen yet, its observation awaits one."""
+def _continue(session: Session, loop: _Loop, actor: int, step: Function) -> None:
+    """Has an actor take its chosen action; without one, has it report its environment, or asks for an action."""
     rollout = loop.sampling[actor]
     known = loop.environments.get(actor)
-    if len(rollout.action) > len(rollout.outcome):
+    if len(rollout.action) > len(rollout.outcome):  # an action was chosen that is not taken yet
         assert known is not None
         state = known.state
         session.platform.invoke("actor", step, rollout.action[-1], state.environment, state.steps, tag=actor)
     elif known is None:
+        # The first time the actor only reports its environment, so the step's compute time is 0.
         session.platform.invoke("actor", step, None, 0, 0, work=0.0, tag=actor)
     else:
         rollout.observation.append(known.state.observation)
         loop.asking.append(actor)
 
 
-def _observed(session: Session, loop: _Loop, done: Invocation) -> None:
-    """An actor sends where its environment stands."""
+def _observed(session: Session, fragments: Fragments, loop: _Loop, done: Invocation) -> None:
+    """Takes the state of an actor's environment after a step."""
     outcome: _Outcome = done.result()
     actor, rollout = done.tag, loop.sampling[done.tag]
     loop.environments[actor] = outcome
     if not outcome.stepped:
-        # It has begun, or was lost and has begun anew, or has taken a step that nobody heard of: what was sampled of
-        # the fragment does not lead here.
+        # The environment is new, was lost and replaced, or has taken a step whose message was lost. What was sampled
+        # of the fragment does not lead to this state, so the fragment starts again, with the same noise.
         if rollout.begun == _TIMES:
             raise RuntimeError(lives_too_short(actor, _TIMES, session.workload))
         loop.sampling[actor] = rollout = _Rollout(rollout.noise, rollout.begun + 1)
@@ -194,11 +200,12 @@ def _observed(session: Session, loop: _Loop, done: Invocation) -> None:
         loop.asking.append(actor)
     else:
         del loop.sampling[actor]
-        session.deliver(done, _fragment(session.policy, rollout, session.platform.store.value(POLICY)))
+        # Actors are synchronous, so the newest version chose all actions of the fragment; it gives the values as well.
+        fragments.deliver(done, _fragment(session.policy, rollout, session.platform.store.value(POLICY)))
 
 
 def _fragment(policy: Policy, rollout: _Rollout, version: Any) -> Fragment:
-    """What an actor would have delivered, had it chosen its actions itself."""
+    """Returns the fragment that an actor would have delivered if it had chosen its actions itself."""
     observation = jax.tree.map(
         lambda leaf, *rows: np.stack(rows).astype(leaf.dtype)[:, None], policy.spec.observation, *rollout.observation
     )
@@ -213,6 +220,7 @@ def _fragment(policy: Policy, rollout: _Rollout, version: Any) -> Fragment:
         value=np.asarray(_values(policy, version, observation)),
         version=np.array(rollout.version, np.int32)[:, None],
     )
+    # Without the last observation, with which the next fragment starts: each is counted once.
     statistics = policy.statistics()
     if policy.normalise:
         statistics = Statistics.of(jax.tree.map(lambda column: column[:-1, 0], observation))
@@ -237,25 +245,26 @@ def _values(policy: Policy, version: Any, observation: Any) -> jax.Array:
 
 
 class _Outcome(NamedTuple):
-    """Where an environment stands, and how it came there."""
+    """The state of an environment, and the step that led there."""
 
     slot: int
     state: ActorState
-    stepped: bool  #: whether it took the step that it was asked for; the rest is of this step.
+    stepped: bool  #: whether the requested step was taken; the fields below are of this step.
     reward: float = 0.0
     terminated: bool = False
     valid: bool = False
-    episode: Episode | None = None  #: which the step has ended.
+    episode: Episode | None = None  #: the episode that the step ended, if any.
 
 
 def _environment(env: VectorEnv) -> Function:
-    """The actor function: `(action or None, environment, steps so far) -> _Outcome`.
+    """Returns the actor function, `(action or None, environment, steps so far) -> _Outcome`.
 
-    The step is taken only where the environment stands as it was seen: if it is another one, or has gone on, the action
-    was chosen for something else.
+    The step is taken only if the environment is in the state that was observed. In a new environment, or after another
+    step, the action would answer a different observation.
     """
 
     def batched(contexts: Sequence[Context], arguments: Sequence[tuple[Any, ...]]) -> list[_Outcome]:
+        # Unless the step is taken below.
         outcomes = [_Outcome(context.slot, context.state, stepped=False) for context in contexts]
         asked = []
         for i, (action, *seen) in enumerate(arguments):
@@ -263,6 +272,7 @@ def _environment(env: VectorEnv) -> Function:
             if action is not None and [state.environment, state.steps] == seen:
                 asked.append(i)
         if asked:
+            # One call steps all environments together.
             slots = np.array([contexts[i].slot for i in asked], np.int32)
             step = checked_step(env.step(slots, np.stack([arguments[i][0] for i in asked])), len(asked), env.spec)
             for row, i in enumerate(asked):
@@ -276,19 +286,20 @@ def _environment(env: VectorEnv) -> Function:
     return Function(body, init=lambda slot, key: start(env, slot, key), batched=batched, upload=nbytes)
 
 
-#: Bytes of a reward, and of what says whether the episode has ended.
+#: Bytes of a reward (4) and of two flags, terminated and truncated.
 _FLAGS = 6
 
 
 def _taken(context: Context, step: Step, row: int) -> _Outcome:
-    """What an environment's step came to; its container keeps where it stands."""
+    """Returns the outcome of an environment's step, and keeps the new state in its container."""
     before: ActorState = context.state
-    valid = not before.ended  # else the step only reset the environment
+    valid = not before.ended  # after an episode's end the step only resets the environment
     reward, terminated = step.reward[row], bool(step.terminated[row])
     ended = terminated or bool(step.truncated[row])
     total = before.episode_return + (float(reward) if valid else 0.0)
     length = before.episode_length + valid
     context.state = ActorState(
+        # A copy: a view would keep the observations of all environments alive.
         observation=jax.tree.map(lambda column: column[row].copy(), step.observation),
         ended=ended,
         episode_return=0.0 if ended else total,
@@ -301,14 +312,14 @@ def _taken(context: Context, step: Step, row: int) -> _Outcome:
 
 
 class _Requests(NamedTuple):
-    """Observations for which actions are to be chosen."""
+    """Observations that need actions."""
 
     observation: Tree  #: `[n, *obs]`.
     noise: NDArray  #: `[n, actions]`.
 
 
 class _Answers(NamedTuple):
-    """The actions that were chosen."""
+    """The chosen actions."""
 
     action: NDArray  #: `[n, ...]`.
     log_prob: NDArray  #: `[n]`.
@@ -316,12 +327,12 @@ class _Answers(NamedTuple):
 
 
 def _inference(policy: Policy) -> Function:
-    """The inference function: `(Versioned, _Requests) -> _Answers`."""
+    """Returns the inference function, `(Versioned, _Requests) -> _Answers`."""
 
     def body(context: Context, version: Versioned, requests: _Requests) -> _Answers:
         del context
         n = len(requests.noise)
-        padding = (1 << (n - 1).bit_length()) - n  # to powers of two, so that few shapes are ever compiled
+        padding = (1 << (n - 1).bit_length()) - n  # to a power of two, so that few shapes are compiled
         padded = jax.tree.map(lambda rows: np.concatenate([rows, rows[:1].repeat(padding, axis=0)]), requests)
         action, log_prob = jax.device_get(_chosen(policy, version.value, *padded))
         return _Answers(action[:n], log_prob[:n], version.version)

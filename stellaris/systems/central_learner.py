@@ -1,4 +1,4 @@
-"""One central learner: with actors in step it is synchronous training, and with free ones IMPALA's architecture."""
+"""One central learner: with synchronous actors it is RLlib's PPO, with asynchronous ones IMPALA's architecture."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -6,32 +6,33 @@ from typing import ClassVar
 from stellaris.algorithms import IMPALA, PPO, Algorithm
 from stellaris.algorithms.algorithm import check_algorithm
 from stellaris.runtime.functions import Invocation
-from stellaris.saved import saved
+from stellaris.runtime.state.registry import register_value
 from stellaris.scheduling.scheduler import Scheduler, check_scheduler
 from stellaris.systems import programs
-from stellaris.systems.batches import Data
+from stellaris.systems.batches import LearnerBatch
 from stellaris.systems.record import POLICY
 from stellaris.systems.session import Session
 from stellaris.systems.staleness_control import StalenessControl, check_control
+from stellaris.systems.system import System
 from stellaris.types import Tree
 
-#: Nothing is sampled before everything has been learned from.
+#: Actors sample only when everything that was sampled before has been learned from.
 IN_STEP = StalenessControl(pace=0)
 
 
 @dataclass(frozen=True)
-class Synchronous:
-    """Distributed synchronous training, as RLlib's PPO: all actors sample, one learner takes every epoch, and so on.
+class Synchronous(System):
+    """Synchronous training, as RLlib's PPO: all actors sample, then one learner computes all epochs on their batch.
 
-    It needs the functions `actor` and `learner` on its platform. Compute times are per environment step and per
-    gradient, as for `Stellaris`.
+    The platform must deploy `actor` and `learner`. Compute times are per environment step and per gradient, as for
+    `Stellaris`.
 
     Args:
-      algorithm: whose loss, minibatches and epochs.
-      scheduler: how many actors sample in each round; by default all of them.
+      algorithm: its loss, minibatches and epochs are used.
+      scheduler: how many actors sample in each round; all of them by default.
 
     Raises:
-      TypeError: if the algorithm or the scheduler is none.
+      TypeError: if the algorithm or the scheduler has the wrong type.
     """
 
     functions: ClassVar[tuple[str, ...]] = ("actor", "learner")
@@ -46,23 +47,23 @@ class Synchronous:
             check_scheduler(self.scheduler)
 
     def run(self, session: Session) -> None:
-        """The event loop."""
-        run(session, self.algorithm, IN_STEP, self.scheduler)
+        """Runs the event loop."""
+        run(session, self.algorithm, IN_STEP)
 
 
 @dataclass(frozen=True)
-class AsynchronousActors:
-    """Asynchronous actors and one central learner, as IMPALA and SRL: actors sample on while the learner learns.
+class AsynchronousActors(System):
+    """Asynchronous actors and one central learner, as IMPALA and SRL: actors keep sampling while the learner learns.
 
-    It needs the functions `actor` and `learner` on its platform. What it learns from is of older versions, by as many
-    as were published since: an off-policy algorithm corrects for that, such as IMPALA's with V-trace.
+    The platform must deploy `actor` and `learner`. The data lags by the versions published meanwhile, so choose an
+    off-policy algorithm, such as IMPALA with V-trace.
 
     Args:
-      algorithm: whose loss, minibatches and epochs.
-      control: how far actors may be ahead, and what is too old to be learned from.
+      algorithm: its loss, minibatches and epochs are used.
+      control: how far actors may be ahead, and how old data may be when it is learned from.
 
     Raises:
-      TypeError: if the algorithm or the control is none.
+      TypeError: if the algorithm or the control has the wrong type.
 
     Source:
       Espeholt et al. 2018, IMPALA; Mei et al. 2024, SRL.
@@ -79,38 +80,37 @@ class AsynchronousActors:
         check_control(self.control)
 
     def run(self, session: Session) -> None:
-        """The event loop."""
+        """Runs the event loop."""
         run(session, self.algorithm, self.control)
 
 
-@saved
+@register_value
 @dataclass
 class _Loop:
-    """Where the event loop stands between two events: what a checkpoint saves of it."""
+    """The state of the event loop between two events."""
 
     params: Tree
     opt_state: Tree
-    learning: Data | None = None  #: what the learner works on.
+    learning: LearnerBatch | None = None  #: the batch that the learner works on.
 
 
 def run(
     session: Session,
     algorithm: Algorithm,
     control: StalenessControl,
-    scheduler: Scheduler | None = None,
     *,
     prewarm: bool = False,
 ) -> None:
-    """The event loop of systems with one learner, of whole batches.
+    """Runs the event loop of systems with one learner, which learns from whole batches.
 
     Args:
       session: of the run.
-      algorithm: whose loss, minibatches and epochs.
-      control: how far actors may be ahead.
-      scheduler: how many actors sample in each round; then nothing may be ahead.
-      prewarm: whether containers are made ahead, in the first round.
+      algorithm: its loss, minibatches and epochs are used.
+      control: how far actors may be ahead; `IN_STEP` for a system with a scheduler.
+      prewarm: whether containers are prewarmed in the first round.
     """
     platform = session.platform
+    fragments = session.fragments(control)
     newest = platform.store.latest(POLICY)
     learn = session.program("learn", programs.whole_batch(algorithm, session.policy))
 
@@ -119,32 +119,34 @@ def run(
         return _Loop(session.first_params, algorithm.optimizer().init(session.first_params))
 
     loop = session.begin(first)
-    while session.next_round(scheduler, loop):
-        session.sample(control)
+    while session.next_round(loop):
+        fragments.sample()
         if prewarm and session.round == 0:
             platform.prewarm("learner")
-            if more := session.workload.actors - session.rollouts.batch:
+            # The round's own actors were just invoked, and have their containers.
+            if more := session.workload.actors - fragments.batch_size:
                 platform.prewarm("actor", more)
-        prewarm = False
-        if loop.learning is None and (data := session.next_batch(algorithm, loop.params, control)):
+        prewarm = False  # this loop passes here several times a round
+        # The learner has one machine: the next batch waits until it is free.
+        if loop.learning is None and (data := fragments.next_batch(algorithm, loop.params)):
             loop.learning = data
             platform.invoke("learner", learn, newest, loop.opt_state, data, work=len(data.indices))
             session.round_over()
         if (done := session.next_completion(loop)) is None:
             break
         if done.function == "actor":
-            session.deliver(done)
+            fragments.deliver(done)
         else:
             assert loop.learning is not None
             loop.params, loop.opt_state = take_learned(session, done, loop.learning)
-            session.learned_from(loop.learning)
+            session.learned_from(loop.learning)  # before publishing: the new version normalises by this batch
             loop.learning = None
             session.publish(loop.params)
     session.unused(batches=[loop.learning] if loop.learning else [])
 
 
-def take_learned(session: Session, done: Invocation, data: Data) -> tuple[Tree, Tree]:
-    """Takes what a learner of a whole batch returns, and notes it; returns the parameters and the optimizer's state."""
+def take_learned(session: Session, done: Invocation, data: LearnerBatch) -> tuple[Tree, Tree]:
+    """Records a whole batch as learned from; returns the learner's parameters and optimizer state."""
     params, opt_state, metrics = done.result()
     session.record.metrics(done, metrics)
     for minibatch in data.indices:

@@ -1,4 +1,4 @@
-"""Synchronous data-parallel learners, as MSRL and PAR-RL: a shard of every minibatch each, and an all-reduce."""
+"""Synchronous data-parallel learners, as MSRL and PAR-RL: each takes a shard of every minibatch; then an all-reduce."""
 
 import functools
 import math
@@ -11,39 +11,40 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from stellaris import checks
+from stellaris._core import checks
 from stellaris.acting.policies import Policy, PolicyVersion
 from stellaris.algorithms import PPO, Algorithm, gradient
 from stellaris.algorithms.algorithm import check_algorithm
 from stellaris.runtime.functions import Context, Function
 from stellaris.runtime.references import size
-from stellaris.saved import saved
+from stellaris.runtime.state.registry import register_value
 from stellaris.scheduling.scheduler import Scheduler, check_scheduler
 from stellaris.systems import programs
-from stellaris.systems.batches import Data
+from stellaris.systems.batches import LearnerBatch
 from stellaris.systems.central_learner import IN_STEP
 from stellaris.systems.session import Session
+from stellaris.systems.system import System
 from stellaris.types import NDArray, Tree
 
 
 @dataclass(frozen=True)
-class DataParallel:
-    """Synchronous actors, and synchronous learners that each take a part of every minibatch.
+class DataParallel(System):
+    """Synchronous actors, and synchronous learners that share every minibatch.
 
-    All actors sample. Then, for each minibatch: each learner computes the gradient on its shard; once the last is done,
-    an all-reduce averages the gradients, weighted by the shards' transitions, and every learner takes the same step.
-    So the parameters are those of one learner on the whole minibatch, up to rounding.
+    All actors sample. Then, for each minibatch, each learner computes the gradient on its shard. When the last learner
+    is done, an all-reduce averages the gradients, weighted by the shards' transitions, and every learner takes the same
+    step. One learner on the whole minibatch would get the same parameters, up to rounding.
 
-    It needs the functions `actor`, `learner` and `all_reduce` on its platform. An all-reduce computes for as many
-    units of work as bytes cross each link: `2 (N - 1) / N` times those of a gradient, as a ring does it.
+    The platform must deploy `actor`, `learner` and `all_reduce`. The all-reduce is invoked with `work` = bytes per
+    link: a ring sends `2 (N - 1) / N` times the bytes of a gradient over each link.
 
     Args:
-      algorithm: whose loss, minibatches and epochs. Each minibatch is divided evenly.
-      learners: how many.
-      scheduler: how many actors sample in each round; by default all of them.
+      algorithm: its loss, minibatches and epochs are used. Each minibatch is divided evenly.
+      learners: their number, N.
+      scheduler: how many actors sample in each round; all of them by default.
 
     Raises:
-      TypeError: if the algorithm or the scheduler is none, or `learners` is not whole.
+      TypeError: if the algorithm or the scheduler has the wrong type, or `learners` is not whole.
       ValueError: if `learners` is below 1, or, in a run, does not divide a minibatch.
 
     Source:
@@ -65,8 +66,9 @@ class DataParallel:
         checks.whole(at_least=1, learners=self.learners)
 
     def run(self, session: Session) -> None:
-        """The event loop."""
+        """Runs the event loop."""
         platform, n = session.platform, self.learners
+        fragments = session.fragments(IN_STEP)
         learn = session.program("learn", _shard_learner(self.algorithm, session.policy))
         reduce = session.program("reduce", _all_reduce(self.algorithm))
         crossing = 2 * (n - 1) / n * size(session.first_params)
@@ -80,33 +82,36 @@ class DataParallel:
             )
 
         def compute_gradients(loop: _Loop) -> None:
-            """Has every learner compute the gradient on its shard of the next minibatch."""
+            """Invokes every learner on its shard of the next minibatch."""
             assert loop.data is not None
             replica = _Held((session.version, loop.normalised._replace(params=loop.params)))
             minibatch = loop.data.indices[loop.applied]
             for learner, indices in enumerate(np.split(minibatch, n)):
-                shard = _Shard(loop.data, indices, fetched=loop.data.nbytes // n if loop.applied == 0 else 0)
+                # A learner fetches its share of the batch with its first shard, and keeps it.
+                shard = _Shard(loop.data, indices, nbytes=loop.data.nbytes // n if loop.applied == 0 else 0)
                 platform.invoke("learner", learn, replica, shard, tag=learner)
 
         loop = session.begin(first)
-        while session.next_round(self.scheduler, loop):
-            session.sample(IN_STEP)
-            if loop.data is None and (data := session.next_batch(self.algorithm, loop.params, IN_STEP)):
+        while session.next_round(loop):
+            fragments.sample()
+            if loop.data is None and (data := fragments.next_batch(self.algorithm, loop.params)):
                 self._check(data)
                 loop.data = data
-                loop.normalised = session.versioned(loop.params)
+                loop.normalised = session.versioned(loop.params)  # stays the same for all gradients of the batch
                 compute_gradients(loop)
                 session.round_over()
             if (done := session.next_completion(loop)) is None:
                 break
             match done.function:
                 case "actor":
-                    session.deliver(done)
+                    fragments.deliver(done)
                 case "learner":
                     loop.shards[done.tag] = done.result()
                     session.record.metrics(done, loop.shards[done.tag].metrics)
-                    if len(loop.shards) == n:
-                        shards = [loop.shards[learner] for learner in range(n)]  # in the order of the learners
+                    if len(loop.shards) == n:  # the barrier: all wait for the slowest
+                        shards = [
+                            loop.shards[learner] for learner in range(n)
+                        ]  # in order, so that the sum rounds the same
                         platform.invoke(
                             "all_reduce", reduce, _Held((shards, loop.params, loop.opt_state)), work=crossing
                         )
@@ -117,6 +122,7 @@ class DataParallel:
                     minibatch = loop.data.indices[loop.applied]
                     session.record.applied(done.number, staleness=0, steps=loop.data.learn(minibatch))
                     loop.applied += 1
+                    # The version is published once per batch: actors wait for all of it in any case.
                     if loop.data.left:
                         compute_gradients(loop)
                     else:
@@ -126,61 +132,59 @@ class DataParallel:
                         loop.applied = 0
         session.unused(batches=[loop.data] if loop.data else [])
 
-    def _check(self, data: Data) -> None:
+    def _check(self, data: LearnerBatch) -> None:
         items = data.indices.shape[1]
         if items % self.learners:
             raise ValueError(
-                f"learners={self.learners} do not divide a minibatch of {items}: choose a minibatch_size that they do"
+                f"learners={self.learners} do not divide a minibatch of {items} items: choose a minibatch_size that is "
+                f"a multiple of {self.learners}"
             )
 
 
-@saved
+@register_value
 @dataclass
 class _Loop:
-    """Where the event loop stands between two events: what a checkpoint saves of it."""
+    """The state of the event loop between two events."""
 
     params: Tree
     opt_state: Tree
-    normalised: PolicyVersion  #: that the batch was sampled with; its parameters are replaced as they are learned.
-    data: Data | None = None  #: what is learned from.
-    applied: int = 0  #: gradients of it that were.
-    shards: dict[int, "_Gradient"] = field(default_factory=dict)  #: of the next one, by learner.
+    normalised: PolicyVersion  #: its normaliser is the batch's; its parameters are replaced.
+    data: LearnerBatch | None = None  #: the batch that is learned from.
+    applied: int = 0  #: gradients of the batch that were applied.
+    shards: dict[int, "_Gradient"] = field(
+        default_factory=dict
+    )  #: gradients of the next minibatch's shards, by learner.
 
 
-@saved
+@register_value
 @dataclass(frozen=True, eq=False)
 class _Held:
-    """What the learners hold already, each of them: nothing is fetched."""
+    """A value that every learner has already: nothing is fetched."""
 
     value: Any
     nbytes: int = 0
 
 
-@saved
+@register_value
 @dataclass(frozen=True, eq=False)
 class _Shard:
-    """A learner's part of a minibatch."""
+    """A learner's share of a minibatch."""
 
-    data: Data
+    data: LearnerBatch
     indices: NDArray  #: `[m / N]` int32.
-    fetched: int  #: bytes: a learner fetches its part of a batch once.
-
-    @property
-    def nbytes(self) -> int:
-        """What the learner fetches."""
-        return self.fetched
+    nbytes: int  #: that the learner fetches: its share of the batch with the first minibatch, and nothing later.
 
 
 class _Gradient(NamedTuple):
-    """What a learner computes on its shard."""
+    """The gradient on one shard."""
 
     gradient: Tree
-    transitions: jax.Array  #: of the shard: its weight.
-    metrics: dict[str, Any]  #: what the loss reports, on the host.
+    transitions: jax.Array  #: of the shard, its weight in the mean.
+    metrics: dict[str, Any]  #: of the loss, on the host.
 
 
 def _shard_learner(algorithm: Algorithm, policy: Policy) -> Function:
-    """The learner function: `(_Held, _Shard) -> _Gradient`. Its gradient travels by the all-reduce."""
+    """Returns the learner function, `(_Held, _Shard) -> _Gradient`. The all-reduce carries its gradient."""
 
     def body(context: Context, replica: _Held, shard: _Shard) -> _Gradient:
         number, version = replica.value
@@ -189,7 +193,7 @@ def _shard_learner(algorithm: Algorithm, policy: Policy) -> Function:
         )
         return _Gradient(grads, transitions, programs.on_host(metrics, context, number))
 
-    return Function(body, upload=0)
+    return Function(body, upload=0)  # the all-reduce transfers the gradient
 
 
 @functools.partial(jax.jit, static_argnames=("algorithm", "policy"))
@@ -200,12 +204,13 @@ def _shard_gradient(
         return policy.apply(version._replace(params=params), observation)
 
     shard = algorithm.select(batch, indices)
+    # All learners have the same parameters, so that the cap would never bind.
     grads, metrics = gradient(algorithm, apply, version.params, shard, rho=math.inf, version=number)
     return grads, jnp.sum(shard.valid), metrics
 
 
 def _all_reduce(algorithm: Algorithm) -> Function:
-    """The all-reduce, and the step that every learner takes: `(_Held) -> (params, optimizer state)`."""
+    """Returns the all-reduce with the step that every learner takes, `(_Held) -> (params, optimizer state)`."""
 
     def body(context: Context, held: _Held) -> tuple[Tree, Tree]:
         del context
@@ -223,8 +228,9 @@ def _all_reduce(algorithm: Algorithm) -> Function:
 def _stepped(
     gradients: Sequence[Tree], transitions: Sequence[Any], params: Tree, opt_state: Tree, *, algorithm: Algorithm
 ) -> tuple[Tree, Tree]:
+    # Weighted by transitions, as in the whole minibatch: masked samples differ in number between shards.
     share = jnp.stack([*transitions]) / jnp.maximum(sum(transitions), 1)
     mean = jax.tree.map(lambda *leaves: jnp.tensordot(share, jnp.stack(leaves), axes=1), *gradients)
-    with jax.numpy_dtype_promotion("standard"):  # optax's Adam is not strict about types
+    with jax.numpy_dtype_promotion("standard"):  # Adam's states mix types
         updates, opt_state = algorithm.optimizer().update(mean, opt_state, params)
     return optax.apply_updates(params, updates), opt_state

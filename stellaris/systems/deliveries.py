@@ -1,4 +1,4 @@
-"""Completions, each piece of work once: what failed is tried again, and what arrives twice is dropped."""
+"""Exactly-once handling of completions: failed invocations are retried, duplicates are dropped."""
 
 import math
 from dataclasses import dataclass, field
@@ -6,15 +6,16 @@ from dataclasses import dataclass, field
 from stellaris.runtime.contract import Platform
 from stellaris.runtime.endings import RETRIABLE
 from stellaris.runtime.functions import Invocation
-from stellaris.saved import saved
+from stellaris.runtime.state.registry import register_value
 
 
-@saved
+@register_value
 @dataclass
 class Handled:
-    """Idempotency keys that were handled: all below a floor, and some above it.
+    """The set of idempotency keys that were handled: all keys below a floor, and some above it.
 
-    Keys are numbers of invocations, which are handled in nearly the order in which they are made: few are ever above.
+    Keys are numbers of invocations, which are handled in nearly the order in which they are made, so the set above the
+    floor stays small however long a run is.
 
     Example:
       >>> handled = Handled()
@@ -28,7 +29,7 @@ class Handled:
     above: set[int] = field(default_factory=set)
 
     def add(self, key: int) -> None:
-        """Notes that a key was handled."""
+        """Adds a key."""
         self.above.add(key)
         while self.floor in self.above:
             self.above.remove(self.floor)
@@ -42,12 +43,12 @@ class Handled:
 class Deliveries:
     """Hands out a platform's completions, each piece of work exactly once.
 
-    An invocation that timed out, crashed, was throttled or lost is tried again, as its function's `Retry` says. A
-    platform delivers at least once: a message may come twice, and work whose message was lost may have been done
-    twice. Whatever carries an idempotency key that was handed out before is dropped.
+    An invocation that timed out, crashed, was throttled or lost is retried, as its function's `Retry` says. Delivery is
+    at-least-once: a message may arrive twice, and work whose message was lost may be done twice. A completion is
+    dropped if its idempotency key was handed out before.
 
     Args:
-      platform: on which the invocations run. Only one `Deliveries` may take its completions.
+      platform: runs the invocations. Only one `Deliveries` may take its completions.
 
     Example:
       >>> from stellaris.runtime import Faults, FunctionSpec, SimulatedPlatform
@@ -63,13 +64,13 @@ class Deliveries:
 
     platform: Platform
     handled: Handled = field(default_factory=Handled)
-    retries: dict[int, Invocation] = field(default_factory=dict)  #: the latest attempt of what is tried again, by key.
+    retries: dict[int, Invocation] = field(default_factory=dict)  #: the latest attempt of retried invocations, by key.
 
     def next(self, *, until: float = math.inf) -> Invocation | None:
-        """The next invocation that completes, or whose body raised; None if nothing does by `until`.
+        """Returns the next invocation that completes or whose body raised; None if none does by `until`.
 
         Args:
-          until: an instant beyond which not to look, in seconds of the platform's clock.
+          until: seconds of the platform's clock.
 
         Raises:
           FunctionError: if an invocation's attempts are used up.
@@ -79,15 +80,15 @@ class Deliveries:
                 self.platform.trace.append(
                     self.platform.now, "dropped", function=done.function, invocation=done.number, value=1.0
                 )
-            elif done.status in RETRIABLE:
+            elif done.status in RETRIABLE:  # not a body that raised: it would raise again
                 again = self.platform.retry(done)
                 self.retries[done.key] = again
-                self.handled.add(again.number)  # it carries the first attempt's key: no key will be its own number
+                self.handled.add(again.number)  # the retry keeps the first attempt's key, so no key equals its number
             else:
                 self.handled.add(done.key)
                 again = self.retries.pop(done.key, done)
                 if again is not done:
-                    # A message arrived that had been given up on: the work need not be done a second time.
+                    # An attempt that was thought lost has completed while its retry is pending: cancel the retry.
                     self.platform.cancel(again)
                 return done
         return None

@@ -1,4 +1,4 @@
-"""A workload's environments, which can be made anew: nobody can save what an environment holds."""
+"""The environments of a run. They cannot be saved, so checkpoints restart them."""
 
 import functools
 import itertools
@@ -16,22 +16,22 @@ from stellaris.types import NDArray, Tree
 
 
 class Environments:
-    """A vector environment for a run; restarting it makes all of it anew.
+    """A vector environment that can be restarted, and whose slots may be made as they are needed.
 
     Args:
-      workload: which environment it is.
-      slots: how many.
-      seed: of the run; every restart has seeds of its own.
-      threads: that step them.
-      grows: whether environments are made when they are first reset, one, one more, two, four, and so on, for a run
-        that may never use most of them. Otherwise all are made at once, and stepped together: that is faster.
+      workload: its environment.
+      slots: the number of environments.
+      seed: of the run; the seeds of each restart follow from it.
+      threads: that step the environments.
+      grows: whether environments are made when they are first reset, in blocks of 1, 1, 2, 4, and so on: for a run that
+        may never use most of them. Otherwise all are made at once, in one block, which steps faster.
     """
 
     def __init__(self, workload: Workload, slots: int, seed: int, threads: int, *, grows: bool = False) -> None:
         self._new = functools.partial(envs.make, workload.environment, threads=threads)
         self._seed = seed
         self._lock = threading.Lock()
-        # Where each block of environments begins, and the last ends.
+        # The first slot of each block, and the end of the last block.
         doubling = itertools.takewhile(lambda start: start < slots, (1 << i for i in itertools.count()))
         self._starts = [0, *(doubling if grows else ()), slots]
         self._blocks: dict[int, VectorEnv] = {}
@@ -40,22 +40,24 @@ class Environments:
         self.spec = self._block(0).spec
 
     def __getstate__(self) -> dict[str, Any]:
-        """What another process makes them of: each by itself there, when it is first used, as few of them are."""
+        """Returns what another process needs to make them: there each block has one, since few are used."""
         return {"_new": self._new, "_seed": self._seed, "spec": self.spec, "_slots": self._starts[-1]}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._lock = threading.Lock()
+        # A process of the cluster holds few containers, so it makes one environment per block.
         self._starts = list(range(self.__dict__.pop("_slots") + 1))
         self._blocks = {}
         self._closed = False
         self._seed_now = self._seed
 
     def restart(self, number: int) -> None:
-        """Closes them and makes them anew, for the `number`-th time (from 1)."""
+        """Closes the environments and makes new ones, for the `number`-th time (from 1)."""
         self.close()
         self._blocks = {}
         self._closed = False
+        # It follows from the run's seed and the number, so that a resumed run restarts as the uninterrupted one did.
         self._seed_now = int(np.random.SeedSequence([self._seed, number]).generate_state(1)[0] >> 1)
         self._block(0)
 
@@ -69,14 +71,14 @@ class Environments:
         return step
 
     def close(self) -> None:
-        """Ends them."""
+        """Closes all environments."""
         self._closed = True
         for block in self._blocks.values():
             block.close()
 
     def _block(self, number: int) -> VectorEnv:
-        """A block of environments, which is made if it is not there yet; slot `i` has the seed that is `i` greater."""
-        with self._lock:
+        """Returns a block of environments, made at its first use; slot `i` has seed `seed + i`, in any block."""
+        with self._lock:  # bodies may step environments in several threads
             if number not in self._blocks:
                 if self._closed:
                     raise IndexError(f"{self.spec.name} is closed")
@@ -85,8 +87,8 @@ class Environments:
             return self._blocks[number]
 
     def _by_block(self, slots: NDArray, do: Callable[[VectorEnv, NDArray, Any], Tree]) -> Tree:
-        """What blocks give for their slots `[n]`, in the order of all; `do` is told their places among these, too."""
-        if len(self._starts) == 2:
+        """Calls `do(block, slots within the block, their places in `slots`)`, and joins the results in order."""
+        if len(self._starts) == 2:  # a single block, which checks the slots itself
             return do(self._block(0), slots, slice(None))
         slots = checked_slots(slots, self._starts[-1], self.spec)
         block = np.searchsorted(self._starts, slots, side="right") - 1
@@ -97,5 +99,6 @@ class Environments:
         ]
         if len(parts) == 1:
             return parts[0]
+        # The blocks' results follow one another; this brings them into the order of `slots`.
         order = np.argsort(np.concatenate(places))
         return jax.tree.map(lambda *arrays: np.concatenate(arrays)[order], *parts)

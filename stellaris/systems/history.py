@@ -1,4 +1,4 @@
-"""The history of a run: a row a round, read off its trace."""
+"""The history of a run: one row per round, read off its trace."""
 
 import math
 from collections import defaultdict, deque
@@ -8,20 +8,21 @@ from typing import TypeAlias
 import numpy as np
 
 from stellaris.diagnostics import LagReport
-from stellaris.runtime.billing import Meter
+from stellaris.runtime.costs.billing import Meter
+from stellaris.runtime.costs.price_sheets import PriceSheet
+from stellaris.runtime.costs.usage import USE_EVENTS
 from stellaris.runtime.functions import FunctionSpec
-from stellaris.runtime.price_sheets import PriceSheet
-from stellaris.runtime.trace import Trace
-from stellaris.runtime.usage import USE_EVENTS
+from stellaris.runtime.trace.trace import Trace
+from stellaris.scheduling.scheduler import Round
 from stellaris.systems.record import AGE, LAG, METRIC, POLICY
 
-#: What was reached by the end of a round, by column.
+#: A row of the history: the values at the end of a round, by column.
 Row: TypeAlias = Mapping[str, float]
-#: Episodes whose mean return is reported, unless a budget says otherwise.
+#: Default number of last episodes whose mean return is reported; `Budget(window=...)` overrides it.
 WINDOW = 100
-#: Events that a row of the history tells of.
+#: Events that the history tells of: if one follows the last round, the history gets a last row.
 _NEWS = frozenset(("sampled", "episode", "published", "staleness", "dropped_gradient"))
-#: Events whose mean over a round is a column of the same name, or of another.
+#: Events whose mean over a round is a column, with the column's name.
 _MEANS = {
     "episode_length": "sampled_length",
     "trained_episode": "trained_length",
@@ -34,16 +35,16 @@ _MEANS = {
     f"{AGE}in_queue": "lag_in_queue",
     f"{AGE}mean": "lag_mean",
 }
-#: Events of which a round's greatest is a column.
+#: Events whose maximum over a round is a column.
 _MAXIMA = {f"{AGE}oldest": "lag_oldest", f"{AGE}span": "version_span"}
-#: Events whose sum since the start is a column, once there was any.
+#: Events whose sum since the start is a column, from the first event on.
 _SUMS = {
     "discarded": "discarded",
     "dropped_gradient": "gradients_dropped",
     "lost_steps": "lost_steps",
     "lost_episode": "lost_episode_steps",
 }
-#: Of a `LagReport`, what the history shows.
+#: The fields of a `LagReport` that the history shows.
 _BY_LAG = ("kl", "clip_fraction", "truncation_fraction", "effective_sample_size")
 
 
@@ -54,40 +55,40 @@ def history(
     functions: Mapping[str, FunctionSpec] | None = None,
     window: int = WINDOW,
 ) -> list[Row]:
-    """The history that a trace tells: `train` returns the same.
+    """Returns the history of a run from its trace; `train` returns the same.
 
     A row has the columns `round`, `seconds`, `steps` (delivered), `version` (the newest), `episodes` (that ended),
     `episode_return` (mean of the last episodes; NaN before one ended), `gradients` (applied), `staleness_mean` and
-    `staleness_max` (of the round's applied gradients, in versions; both NaN where there were none, as is usual of the
-    last row), and `cost_NAME` in USD for each price sheet. What did not happen in a round, its row does not have:
+    `staleness_max` (of the round's applied gradients, in versions; both NaN without such gradients, as usual in the
+    last row), and `cost_NAME` in USD for each price sheet. Optional columns, present if the event occurred:
 
-    * of the fragments that became batches, in versions behind the newest: `lag_in_flight` (of the oldest step, when the
-      fragment was delivered) and `lag_in_queue` (since then), both means over fragments; `lag_mean` over steps; the
-      greatest `lag_oldest`, and the greatest `version_span` within a fragment;
-    * `sampled_length` and `trained_length`: the mean length of episodes that were sampled, and of those that became
-      part of a batch. Where fragments are thrown away the two differ;
-    * since the start, in steps: `discarded` (thrown away), `lost_steps` (of fragments that were not whole when their
-      environment was lost) and `lost_episode_steps` (of episodes that will not end); and `gradients_dropped`, those
-      that an aggregator found too stale;
+    * ages of the fragments that became batches, in versions behind the newest: `lag_in_flight` (of the oldest step, at
+      delivery) and `lag_in_queue` (since delivery), both means over fragments; `lag_mean` over steps; the maximum
+      `lag_oldest`, and the maximum `version_span` within a fragment;
+    * `sampled_length` and `trained_length`: the mean length of the episodes that were sampled, and of the episodes that
+      became part of a batch. They differ if fragments are discarded;
+    * sums since the start, in steps: `discarded`, `lost_steps` (of fragments that were not whole when their environment
+      was lost) and `lost_episode_steps` (of episodes cut short by a lost environment); and `gradients_dropped`, the
+      gradients that an aggregator found too stale;
     * `evaluation_return`: the mean over the episodes of an evaluation;
-    * `policy_kl`: the divergence of the policy that a batch has led to from the one that the batch before it led to,
-      `KL(new || old)` in nats, a mean over some of the batch's observations; where there were several batches, over
-      these. Distributions of one's own need a method `kl_divergence(other)` for it, as those of distrax have;
-    * of rounds that a scheduler decides about: `actors`, how many sampled; `actor_seconds`, the mean over them of the
-      time that the round has waited for its fragment, and `learner_seconds`, that it has waited for its learner; and
-      `round_return`, the mean return of the episodes that ended in the round, if one did;
-    * what the learners reported: the mean of each metric, or the greatest if its name ends in `_max`; and for each
-      policy lag of which there were samples `lagK_samples`, `lagK_kl`, `lagK_clip_fraction`, `lagK_truncation_fraction`
-      and `lagK_effective_sample_size`.
+    * `policy_kl`: `KL(new || old)` in nats between the policies that a batch and its predecessor led to, the mean over
+      some of the batch's observations, and over the round's batches. Custom distributions need a method
+      `kl_divergence(other)` for it, as distrax has;
+    * in rounds with a scheduler: `actors`, the number that sampled; `actor_seconds`, how long the round waited for a
+      fragment, the mean over its actors; `learner_seconds`, how long it waited for its learner; and `round_return`, the
+      mean return of the episodes that ended in the round;
+    * the learners' metrics: the mean of each, or the maximum if its name ends in `_max`; and for each policy lag with
+      samples `lagK_samples`, `lagK_kl`, `lagK_clip_fraction`, `lagK_truncation_fraction` and
+      `lagK_effective_sample_size`.
 
     Args:
       trace: of a run.
       prices: sheets under which it is billed.
       functions: the deployment, for bills by resources.
-      window: episodes whose mean is the `episode_return`, as the run's budget has it.
+      window: the number of last episodes whose mean is the `episode_return`, as in the run's budget.
 
     Returns:
-      A row for each round, and one for what came after the last.
+      One row per round, and one for the events after the last round.
 
     Example:
       >>> trace = Trace()
@@ -102,13 +103,38 @@ def history(
     return list(reader.read(trace.rows()))
 
 
+def rounds_of(rows: Iterable[Row], sheet: str) -> list[Round]:
+    """Returns the complete rounds of a history that a scheduler decided about.
+
+    Args:
+      rows: of the history. The last round may be incomplete, because the run ended within it: it is left out.
+      sheet: the price sheet of the costs; "" for none.
+    """
+    return [
+        Round(
+            actors=int(row["actors"]),
+            loss=row.get("loss", 0.0),
+            round_return=row.get("round_return"),
+            policy_kl=row.get("policy_kl", 0.0),
+            learner_seconds=row["learner_seconds"],
+            actor_seconds=row["actor_seconds"],
+            seconds=row["seconds"],
+            episodes=int(row["episodes"]),
+            episode_return=row["episode_return"],
+            cost=row[f"cost_{sheet}"] if sheet else 0.0,
+        )
+        for row in rows
+        if "actors" in row and "learner_seconds" in row
+    ]
+
+
 class Reader:
-    """Reads a history off a trace that grows: every row of the trace is looked at once.
+    """Reads a history off a growing trace; every row of the trace is read once.
 
     Args:
       prices: sheets under which the run is billed.
       functions: the deployment.
-      window: episodes whose mean return is reported.
+      window: the number of last episodes whose mean return is reported.
     """
 
     def __init__(
@@ -120,14 +146,14 @@ class Reader:
         self._version = -1
         self._episodes = 0
         self._gradients = 0
-        self._round: dict[str, list[float]] = defaultdict(list)  # what the round's events carry, by event
+        self._round: dict[str, list[float]] = defaultdict(list)  # values of the round's events, by event
         self._sums: dict[str, float] = defaultdict(float)  # of events since the start
-        self._used: list[tuple[float, str, str, int, int, float]] = []  # rows that no bill has seen yet
+        self._used: list[tuple[float, str, str, int, int, float]] = []  # rows that the meters have not read yet
         self.rows_read = 0  #: of the trace.
-        self.anything_new = True  #: whether there is anything to tell since the last row.
+        self.anything_new = True  #: whether anything worth a row has happened since the last one.
 
     def read(self, rows: Iterable[tuple[float, str, str, int, int, float]]) -> Iterable[Row]:
-        """Goes on reading.
+        """Reads new rows of the trace.
 
         Args:
           rows: of the trace, from `rows_read` on.
@@ -139,7 +165,7 @@ class Reader:
             time, event, name, _, _, value = row
             self.rows_read += 1
             if event in USE_EVENTS:
-                # Most rows are for the meters alone, which read them together.
+                # Most rows concern the meters only, which are faster if they read many at once.
                 self._used.append(row)
                 continue
             if event == "round":
@@ -159,7 +185,7 @@ class Reader:
                 self._episodes += 1
                 self._round[event].append(value)
                 self._recent.append(value)
-            elif event == "staleness":
+            elif event == "staleness":  # one per applied gradient
                 self._gradients += 1
                 self._round[event].append(value)
             elif event in _SUMS:
@@ -169,7 +195,7 @@ class Reader:
 
     @property
     def full_window(self) -> bool:
-        """Whether there have been as many episodes as the mean return is taken over."""
+        """Whether as many episodes have ended as the window holds."""
         return len(self._recent) == self._recent.maxlen
 
     def _row(self, number: int, time: float) -> Row:
@@ -198,7 +224,7 @@ class Reader:
         return row | self._by_lag()
 
     def _by_lag(self) -> dict[str, float]:
-        """What the `LagReport`s of a round say together; only lags of which there were samples are in the trace."""
+        """Returns the columns of a round's `LagReport`s, summed; the trace holds only lags with samples."""
         sums: dict[int, dict[str, float]] = defaultdict(dict)
         for event, values in self._round.items():
             if event.startswith(LAG):

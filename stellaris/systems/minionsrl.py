@@ -1,4 +1,4 @@
-"""MinionsRL: rounds of serverless actors, as many as a scheduler decides, and one serverless learner."""
+"""MinionsRL: serverless actors, whose number a scheduler decides each round, and one serverless learner."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -9,34 +9,34 @@ from stellaris.scheduling.rules import Maximum
 from stellaris.scheduling.scheduler import Scheduler, check_scheduler
 from stellaris.systems.central_learner import IN_STEP, run
 from stellaris.systems.session import Session
+from stellaris.systems.system import System
 
 
 @dataclass(frozen=True)
-class MinionsRL:
-    """In round `k` a scheduler has `I_k` actor functions sample; when all have, one learner function learns from that.
+class MinionsRL(System):
+    """Rounds of serverless functions: in round `k`, `I_k` actors sample, then one learner learns from their batch.
 
-    It needs the functions `actor` and `learner` on its platform; compute times are per environment step and per
-    gradient. There may be as many actors as the workload has, `I_max`. A round takes
+    The scheduler decides `I_k`, up to the workload's actors, `I_max`. The platform must deploy `actor` and `learner`;
+    compute times are per environment step and per gradient. A round takes
 
         `P_k = P^l_k + max_i P^a_k,i`
 
-    where each `P` is the time that the round waits for that function (Eq. 1). Where functions are priced by the second
-    and nothing else, it costs `C_k = sum_i P^a_k,i * price of an actor + P^l_k * price of a learner`, of the time that
-    they run (Eq. 2).
+    where each `P` is the time that the round waits for that function (Eq. 1). If functions are priced by the second
+    only, it costs `C_k = sum_i P^a_k,i * price of an actor + P^l_k * price of a learner`, where `P` is the time that
+    each function runs (Eq. 2).
 
-    The run ends by its budget, which is looked at after every round: `Budget(cost=B, target_return=J, window=I_max)` is
-    Eq. 3 and 4. The paper compares the mean return of the round's actors with J; that of a single actor's episode
-    reaches it by chance.
+    The budget, checked after every round, ends the run: `Budget(cost=B, target_return=J, window=I_max)` is Eq. 3 and 4.
+    The paper compares J with the mean return of the round's actors, which a single lucky episode can reach if the round
+    has one actor.
 
     Args:
-      algorithm: whose loss, minibatches and epochs.
+      algorithm: its loss, minibatches and epochs are used.
       scheduler: how many actors sample in each round; all of them by default.
-      prewarm: whether containers are made before they are needed: of the learner and of all actors that there may be,
-        while the first round's actors sample. Only the first round then waits for cold starts, unless idle containers
-        expire meanwhile, as their `keep_alive` says.
+      prewarm: whether to prewarm containers for the learner and for all `I_max` actors while the first round's actors
+        sample. Then only the first round waits for cold starts, unless idle containers expire (`keep_alive`).
 
     Raises:
-      TypeError: if the algorithm or the scheduler is none.
+      TypeError: if the algorithm or the scheduler has the wrong type.
 
     Source:
       MinionsRL (AAAI 2024).
@@ -54,5 +54,5 @@ class MinionsRL:
         check_scheduler(self.scheduler)
 
     def run(self, session: Session) -> None:
-        """The event loop."""
-        run(session, self.algorithm, IN_STEP, self.scheduler, prewarm=self.prewarm)
+        """Runs the event loop."""
+        run(session, self.algorithm, IN_STEP, prewarm=self.prewarm)

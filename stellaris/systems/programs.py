@@ -1,4 +1,4 @@
-"""The programs that systems run as functions: act, learn one gradient, learn a whole batch, update the policy."""
+"""The programs that systems run as functions: act, compute a gradient, learn from a whole batch, update the policy."""
 
 import functools
 import math
@@ -12,61 +12,65 @@ import numpy as np
 from stellaris.acting.envs import VectorEnv
 from stellaris.acting.policies import Policy, PolicyVersion
 from stellaris.acting.rollout import Actors, Fragment, fragment_bytes, start
+from stellaris.aggregation.apply import apply_update
+from stellaris.aggregation.gradient_queue import Update
 from stellaris.algorithms import Algorithm, gradient, update
-from stellaris.gradient_queue import Update
 from stellaris.runtime.functions import Context, Function
 from stellaris.runtime.references import size
-from stellaris.saved import saved
-from stellaris.systems.batches import Data, Work
+from stellaris.runtime.state.registry import register_value
+from stellaris.systems.batches import GradientTask, LearnerBatch
 from stellaris.types import Tree, Versioned
-from stellaris.updates import apply_update
 
 
-@saved
+@register_value
 class NonFiniteGradientError(FloatingPointError):
-    """A gradient with a NaN or an infinity, caught where it was computed."""
+    """A gradient has a NaN or an infinity; raised where it was computed."""
 
 
 class Learned(NamedTuple):
-    """One gradient, as a learner function returns it."""
+    """The result of a learner function: one gradient."""
 
     gradient: Tree
-    version: int  #: of the parameters it was computed on.
-    metrics: dict[str, Any]  #: what the loss reports, on the host.
+    version: int  #: of the parameters that it was computed on.
+    metrics: dict[str, Any]  #: of the loss, on the host.
 
 
-@saved
+@register_value
 @dataclass(frozen=True, eq=False)
 class Group:
     """Gradients that the parameter function applies together."""
 
-    update: Update  #: what `pop` made of them.
-    nbytes: int  #: what the function fetches: each of the gradients, however they are combined.
+    update: Update  #: from the aggregator's `pop`.
+    nbytes: int  #: that the function fetches: one gradient's bytes each, even if they were combined on the device.
 
     @staticmethod
     def of(update: Update, params: Tree) -> "Group":
-        """The group whose gradients `pop` took from the queue."""
+        """Returns the group of an update."""
         return Group(update, int(update.count) * size(params))
 
 
 def actor(policy: Policy, env: VectorEnv, length: int, key: jax.Array, *, restart: bool = False) -> Function:
-    """The actor function: `(Versioned, number) -> Fragment`, where the number says which noise its actions have.
+    """Returns the actor function, `(Versioned, number) -> Fragment`; the number selects the noise of its actions.
 
     Args:
       policy: whose versions act.
       env: with a slot for every container.
       length: steps of a fragment.
-      key: of all noise: so what is sampled depends on no other invocations.
-      restart: whether every fragment begins with an episode of its own. Otherwise the container keeps the environment,
-        and the next fragment goes on there.
+      key: of all noise. The noise of an invocation follows from the key and its number, so it does not depend on other
+        invocations.
+      restart: whether every fragment starts a new episode. Otherwise the container keeps the environment, and the next
+        fragment continues in it.
     """
     actors = Actors(policy, env, length)
 
     def batched(contexts: Sequence[Context], arguments: Sequence[tuple[Any, ...]]) -> list[Fragment]:
         versions, numbers = zip(*arguments, strict=True)
         slots = [context.slot for context in contexts]
+        # Restarting resets here and not in `init`: a container serves many fragments.
         states = [start(env, context.slot) if restart else context.state for context in contexts]
-        padded = np.resize(np.array(numbers, np.uint32), 1 << (len(numbers) - 1).bit_length())  # few shapes to compile
+        padded = np.resize(
+            np.array(numbers, np.uint32), 1 << (len(numbers) - 1).bit_length()
+        )  # to a power of two: few shapes
         fragments, states = actors.rollout(versions, slots, states, _keys(key, padded))
         for context, state in zip(contexts, states, strict=True):
             context.state = state
@@ -75,14 +79,15 @@ def actor(policy: Policy, env: VectorEnv, length: int, key: jax.Array, *, restar
     def body(context: Context, version: Versioned, number: int) -> Fragment:
         return batched([context], [(version, number)])[0]
 
-    nbytes = fragment_bytes(policy, length)
+    nbytes = fragment_bytes(policy, length)  # declared ahead: an invocation's duration is known before its result
     init = None if restart else lambda slot, key: start(env, slot, key)
     return Function(body, init=init, batched=batched, upload=nbytes)
 
 
 def for_one_actor(act: Function) -> Function:
-    """The same program with containers that serve it alone; it still runs in one call with the others."""
+    """Returns the same program for containers that serve it alone; it is still batched with the others."""
     assert act.init is not None
+    # A new `init` makes it another program to the platform, and the same `batched` lets it run in one call with others.
     return replace(act, init=functools.partial(act.init))
 
 
@@ -92,10 +97,10 @@ def _keys(key: jax.Array, numbers: Any) -> jax.Array:
 
 
 def learner(algorithm: Algorithm, policy: Policy, rho: float) -> Function:
-    """The learner function: `(Versioned, held, Work) -> Learned`, one gradient on one minibatch."""
+    """Returns the learner function, `(Versioned, held, GradientTask) -> Learned`: one gradient on one minibatch."""
 
-    def body(context: Context, version: Versioned, held: Sequence[Versioned], work: Work) -> Learned:
-        # Under an infinite rho the cap never binds: the other policies need not be looked at.
+    def body(context: Context, version: Versioned, held: Sequence[Versioned], work: GradientTask) -> Learned:
+        # Under an infinite rho the cap never binds, so the other policies are not needed. The first is this one.
         peers = () if math.isinf(rho) else tuple(peer.value for peer in held[1:])
         number = np.int32(version.version)
         grads, device_metrics = _gradient(
@@ -103,7 +108,7 @@ def learner(algorithm: Algorithm, policy: Policy, rho: float) -> Function:
         )
         return Learned(grads, version.version, on_host(device_metrics, context, version.version))
 
-    # A gradient is of the parameters' size; what is reported beside it does not count.
+    # A gradient has the size of the parameters; its metrics are not counted.
     return Function(body, upload=lambda version, held, work: size(version.value.params))
 
 
@@ -120,7 +125,7 @@ def _gradient(
     rho: float,
 ) -> tuple[Tree, dict[str, Any]]:
     def apply(held: PolicyVersion, observation: Any) -> tuple[Any, jax.Array]:
-        # The statistics that normalise are data: no gradient is taken of them.
+        # The normaliser is data: no gradient flows into it.
         return policy.apply(held._replace(normaliser=jax.lax.stop_gradient(held.normaliser)), observation)
 
     minibatch = algorithm.select(batch, indices)
@@ -129,15 +134,19 @@ def _gradient(
 
 
 def whole_batch(algorithm: Algorithm, policy: Policy) -> Function:
-    """The synchronous learner: `(Versioned, optimizer state, Data) -> (params, optimizer state, metrics)`.
+    """Returns the learner of whole batches.
 
-    It computes and applies every gradient of a batch, one after the other.
+    Its signature is `(Versioned, optimizer state, LearnerBatch) -> (params, optimizer state, metrics)`.
+
+    It computes and applies the gradients of a batch one after the other.
     """
 
-    def body(context: Context, version: Versioned, opt_state: Tree, data: Data) -> tuple[Tree, Tree, dict[str, Any]]:
+    def body(
+        context: Context, version: Versioned, opt_state: Tree, data: LearnerBatch
+    ) -> tuple[Tree, Tree, dict[str, Any]]:
         number = np.int32(version.version)
         indices, count = data.indices, None
-        if data.rows is not None:
+        if data.rows is not None:  # batches of one width share this program: the count is data, and not a shape
             indices, count = np.pad(indices, ((0, data.rows - len(indices)), (0, 0))), np.int32(len(indices))
         params, opt_state, device_metrics = _learned(
             version.value, number, opt_state, data.batch, indices, count, algorithm=algorithm, policy=policy
@@ -166,7 +175,7 @@ def _learned(
 
 
 def parameter(algorithm: Algorithm) -> Function:
-    """The parameter function: `(Group, params, optimizer state) -> (params, optimizer state)`."""
+    """Returns the parameter function, `(Group, params, optimizer state) -> (params, optimizer state)`."""
 
     def body(context: Context, group: Group, params: Tree, opt_state: Tree) -> tuple[Tree, Tree]:
         del context
@@ -182,12 +191,12 @@ def _applied(update: Update, params: Tree, opt_state: Tree, *, algorithm: Algori
 
 
 def on_host(metrics: Mapping[str, Any], context: Context, version: int) -> dict[str, Any]:
-    """What a learner reports, as numbers.
+    """Returns a learner's metrics as NumPy arrays on the host.
 
     Raises:
-      NonFiniteGradientError: if what was computed is not finite; names the invocation, the version and the metrics.
+      NonFiniteGradientError: if the gradient is not finite; names the invocation, the version and the metrics.
     """
-    # Not `jax.device_get`, which takes six times as long for so many numbers.
+    # `jax.device_get` takes six times as long for many small arrays.
     on_host: dict[str, Any] = jax.tree.map(np.asarray, dict(metrics))
     if not on_host.pop("finite"):
         numbers = {name: float(value) for name, value in on_host.items() if np.ndim(value) == 0}

@@ -1,4 +1,4 @@
-"""What a system notes in the trace of what it does. It only writes: nothing that is noted changes what is learned."""
+"""Writes a system's actions into the trace. Records never change what is learned."""
 
 import math
 import re
@@ -16,13 +16,13 @@ from stellaris.systems.rollouts import Waiting
 
 #: The name under which a run's policy is published.
 POLICY = "policy"
-#: Before the name of a metric in the trace, so that no metric is taken for another event.
+#: Prefix of a metric's name in the trace, so that a metric cannot be confused with another event.
 METRIC = "metric:"
-#: Before a field of a `LagReport`: `lag:3:kl_sum` is that of lag 3.
+#: Prefix of a field of a `LagReport`: `lag:3:kl_sum` is the field `kl_sum` at lag 3.
 LAG = "lag:"
-#: Before a field of `rollouts.Lags`, of a fragment that becomes part of a batch.
+#: Prefix of a field of `rollouts.Lags`, written when a fragment becomes part of a batch.
 AGE = "age:"
-#: Columns that a history may have, whatever the learners report.
+#: Columns of a history that are not metrics.
 COLUMNS = frozenset(
     (
         *("round", "seconds", "steps", "version", "episodes", "episode_return", "gradients"),
@@ -36,16 +36,16 @@ _COLUMN = re.compile("|".join([*COLUMNS, "cost_.*", r"lag\d+_.*"]))
 
 @dataclass(frozen=True)
 class Record:
-    """Writes what a system does into its platform's trace, from which the history is read.
+    """Writes a system's actions into its platform's trace, from which the history is read.
 
     Args:
-      platform: whose trace and clock.
+      platform: has the trace and the clock.
     """
 
     platform: Platform
 
     def sampled(self, done: Invocation, fragment: Fragment) -> None:
-        """Notes a fragment that was delivered: its steps, and the episodes that ended in it."""
+        """Records a delivered fragment: its steps, and the episodes that ended in it."""
         self._write("sampled", fragment.steps, done)
         self._write("reset", fragment.resets, done)
         for episode in fragment.episodes:
@@ -53,17 +53,17 @@ class Record:
             self._write("episode_length", episode.length, done)
 
     def lost(self, done: Invocation, *, steps: int, episode: int) -> None:
-        """Notes what was lost with an environment: steps of an unfinished fragment, and an unfinished episode."""
+        """Records the loss of an environment: the steps of an unfinished fragment and of an unfinished episode."""
         for event, value in (("lost_steps", steps), ("lost_episode", episode)):
-            if value:
+            if value:  # most fragments lose nothing, and need no row
                 self._write(event, value, done)
 
     def discarded(self, steps: int) -> None:
-        """Notes transitions that are thrown away."""
+        """Records discarded transitions."""
         self._write("discarded", steps)
 
     def trained(self, fragments: Iterable[Waiting], version: int) -> None:
-        """Notes fragments that become a batch: how old they are under the newest version, and their episodes."""
+        """Records fragments that become a batch: their age under the newest version, and their episodes."""
         for waiting in fragments:
             for name, value in waiting.lags(version)._asdict().items():
                 self._write(f"{AGE}{name}", value)
@@ -71,62 +71,62 @@ class Record:
                 self._write("trained_episode", episode.length)
 
     def scheduled(self, actors: int) -> None:
-        """Notes how many actors a round has."""
+        """Records how many actors a round has."""
         self._write("scheduled", actors)
 
     def took(self, part: str, seconds: float) -> None:
-        """Notes how long a round has waited for an `actor`'s fragment, or for its `learner`."""
+        """Records how long a round has waited for an `actor`'s fragment, or for its `learner`."""
         self._write(f"{part}_took", seconds)
 
     def queued(self, done: Invocation) -> None:
-        """Notes that a learner's gradient was put into the queue."""
+        """Records that a learner's gradient was put into the queue."""
         self._write("pushed", 1, done)
 
     def metrics(self, done: Invocation, metrics: Mapping[str, Any]) -> None:
-        """Notes what a learner reported, by name: numbers, and `LagReport`s lag by lag."""
+        """Records a learner's metrics by name: numbers, and `LagReport`s lag by lag."""
         for name, value in scalars(metrics):
             self._write(name, value, done)
 
-    def applied(self, learner: int, *, staleness: int, steps: int) -> None:
-        """Notes that a gradient was taken to be applied.
+    def applied(self, invocation: int, *, staleness: int, steps: int, function: str = "learner") -> None:
+        """Records that a gradient leaves the queue to be applied.
 
         Args:
-          learner: the number of the invocation that computed it.
+          invocation: the number of the invocation that computed it.
           staleness: in versions.
-          steps: how many transitions no applied gradient had seen before.
+          steps: transitions that no applied gradient had seen before.
+          function: the function that computed it.
         """
-        for event, value in (("staleness", staleness), ("learned", steps)):
-            self.platform.trace.append(
-                self.platform.now, event, function="learner", invocation=learner, value=float(value)
-            )
+        trace, now = self.platform.trace, self.platform.now
+        trace.append(now, "staleness", function=function, invocation=invocation, value=float(staleness))
+        trace.append(now, "learned", function=function, invocation=invocation, value=float(steps))
 
-    def dropped(self, learner: int) -> None:
-        """Notes that a gradient left the queue and is not applied, because it is too stale.
+    def dropped(self, invocation: int) -> None:
+        """Records that a gradient left the queue and is not applied, because it is too stale.
 
         Args:
-          learner: the number of the invocation that computed it.
+          invocation: the number of the learner's invocation that computed it.
         """
         self.platform.trace.append(
-            self.platform.now, "dropped_gradient", function="learner", invocation=learner, value=1.0
+            self.platform.now, "dropped_gradient", function="learner", invocation=invocation, value=1.0
         )
 
     def diverged(self, divergence: float) -> None:
-        """Notes how far the newest policy is from the one before the last batch; nothing if that is not known."""
-        if not math.isnan(divergence):
+        """Records the divergence of the newest policy from the one before the last batch; nothing if it is NaN."""
+        if not math.isnan(divergence):  # distributions without `kl_divergence`
             self._write("policy_kl", divergence)
 
     def unused(self, *, gradients: int, steps: int) -> None:
-        """Notes what the end of a run leaves: gradients in the queue, and transitions that were not learned from."""
+        """Records the rest at the end of a run: gradients in the queue, and transitions not learned from."""
         self._write("queued", gradients)
         self._write("waiting", steps)
 
     def evaluated(self, episodes: Iterable[Episode]) -> None:
-        """Notes the returns of an evaluation's episodes."""
+        """Records the returns of an evaluation's episodes."""
         for episode in episodes:
             self._write("evaluated", episode.episode_return)
 
     def round_over(self, number: int) -> None:
-        """Notes that a round is over, or the run: up to here goes a row of the history."""
+        """Records the end of a round, or of the run: the history's row covers the events up to here."""
         self._write("round", number)
 
     def _write(self, event: str, value: float, done: Invocation | None = None) -> None:
@@ -138,10 +138,10 @@ class Record:
 
 
 def scalars(metrics: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    """Metrics as events of a trace; of a `LagReport` the lags that there were samples of.
+    """Yields metrics as events of a trace, by name; a `LagReport` becomes one event per field and lag with samples.
 
     Raises:
-      ValueError: if one is neither a number nor a `LagReport`, or has the name of a column of the history; names it.
+      ValueError: if a metric is neither a number nor a `LagReport`, or is named like a column of the history; names it.
 
     Example:
       >>> report = LagReport(*np.array([[0.0, 2.0], [0.0, 0.5], [0.0, 1.0], [0.0, 0.0], [0.0, 2.0], [0.0, 2.5]]))
@@ -154,10 +154,10 @@ def scalars(metrics: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
                 for field, sums in value._asdict().items():
                     yield f"{LAG}{lag}:{field}", float(sums[lag])
         elif _COLUMN.fullmatch(name):
-            raise ValueError(f"metric {name!r} has the name of a column of the history: rename it")
+            raise ValueError(f"metric {name!r} is named like a column of the history: rename it")
         elif np.ndim(value) == 0:
             yield f"{METRIC}{name}", float(value)
         else:
             raise ValueError(
-                f"metric {name!r} has shape {np.shape(value)}: a loss reports scalars, or a LagReport by policy lag"
+                f"metric {name!r} has shape {np.shape(value)}: report a scalar, or a LagReport for values by policy lag"
             )

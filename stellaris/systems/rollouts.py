@@ -1,4 +1,4 @@
-"""Fragments on their way from actors to learners: sampled, put together, waiting, thrown away, learned from."""
+"""The fragments between actors and learners: under way, in pieces, waiting, discarded, taken for a batch."""
 
 import functools
 from dataclasses import dataclass, field
@@ -7,41 +7,41 @@ from typing import NamedTuple
 import numpy as np
 
 from stellaris.acting.rollout import Fragment, join
-from stellaris.saved import saved
+from stellaris.runtime.state.registry import register_value
 from stellaris.systems.staleness_control import Age, StalenessControl
 
 
 class Lags(NamedTuple):
-    """How old a fragment is when it is learned from, in versions."""
+    """The age of a fragment when it is learned from, in versions."""
 
-    in_flight: int  #: of its oldest step, when it was delivered.
-    in_queue: int  #: published since then.
-    oldest: int  #: of its oldest step: the sum of both.
-    mean: float  #: over its steps.
-    span: int  #: from its oldest step's version to its newest's.
+    in_flight: int  #: the age of its oldest step at delivery.
+    in_queue: int  #: versions published since delivery.
+    oldest: int  #: the age of its oldest step: the sum of both.
+    mean: float  #: the mean age of its steps.
+    span: int  #: versions from its oldest step's to its newest step's.
 
 
-@saved
+@register_value
 @dataclass(frozen=True, eq=False)
 class Waiting:
-    """A fragment that waits to be learned from."""
+    """A fragment that waits for its batch."""
 
     fragment: Fragment
     delivered: int  #: the newest version when it was delivered.
-    number: int  #: in order of delivery.
+    number: int  #: of its delivery, from 0.
 
     @property
     def transitions(self) -> int:
-        """Its steps, but those that only reset the environment."""
+        """The number of its steps, without steps that only reset the environment."""
         return self.fragment.steps - self.fragment.resets
 
-    @functools.cached_property  # asked for at every event
+    @functools.cached_property  # read at every event
     def age(self) -> Age:
-        """What decides when it is learned from."""
+        """Its age, by which waiting fragments are ordered and discarded."""
         return Age(int(np.min(self.fragment.trajectory.version)), self.number)
 
     def lags(self, version: int) -> Lags:
-        """How old it is under the newest version."""
+        """Returns its age under the newest version."""
         versions = self.fragment.trajectory.version
         oldest = self.age.oldest
         return Lags(
@@ -54,36 +54,38 @@ class Waiting:
 
 
 class Lost(NamedTuple):
-    """What was lost with an actor's environment, which had to be started anew."""
+    """The data that was lost with an actor's environment."""
 
-    steps: int  #: transitions of a fragment that was not yet whole.
-    episode: int  #: length so far of the episode that nobody will see the end of.
+    steps: int  #: transitions of the fragment that was not whole.
+    episode: int  #: length so far of the episode that was under way.
 
 
-@saved
+@register_value
 @dataclass
 class Rollouts:
-    """Where a run's fragments stand between two events: what a checkpoint saves of them.
+    """The state of a run's fragments between two events, which checkpoints save.
 
     Args:
       parked: actors that do not run, in the order in which they start again.
-      batch: fragments that a batch has.
+      batch: fragments of a batch.
     """
 
     parked: list[int]
     batch: int
-    accepted: int = 0  #: fragments that were delivered and not thrown away.
+    accepted: int = 0  #: fragments that were delivered and not discarded.
     running: int = 0  #: actors that have begun a fragment.
     learned: int = 0  #: batches that were learned from.
-    begun: int = 0  #: invocations of actors, each with noise of its own number.
+    begun: int = 0  #: invocations of actors; the noise of each follows from its number.
     delivered: int = 0  #: fragments.
-    pieces: dict[int, list[Fragment]] = field(default_factory=dict)  #: of fragments that are not whole, by actor.
-    lost: dict[int, int] = field(default_factory=dict)  #: how often pieces of its fragment were lost, by actor.
+    pieces: dict[int, list[Fragment]] = field(
+        default_factory=dict
+    )  #: pieces of fragments that are not whole, by actor.
+    lost: dict[int, int] = field(default_factory=dict)  #: times in a row that pieces were lost, by actor.
     unfinished: dict[int, int] = field(default_factory=dict)  #: length so far of the episode under way, by slot.
     waiting: list[Waiting] = field(default_factory=list)  #: in order of delivery.
 
     def take_actor(self, control: StalenessControl) -> int | None:
-        """An actor that may begin a fragment now; None if none is parked, or the control admits none."""
+        """Returns an actor that starts a fragment now; None if none is parked or the control admits none."""
         if not self.parked:
             return None
         if not control.admits(accepted=self.accepted, running=self.running, learned=self.learned, batch=self.batch):
@@ -92,29 +94,32 @@ class Rollouts:
         return self.parked.pop(0)
 
     def begin_round(self, actors: int) -> None:
-        """The next batch is to be of so many fragments, of the first actors; none runs, and nothing waits."""
+        """Sets the size of the next batch, when no actor runs and no fragment waits; the first actors sample it."""
         self.batch = actors
-        self.accepted = self.learned * actors  # as a control counts, that admits so many for each batch
+        # The control compares `accepted` with `learned * batch`; with a new batch size the count starts from there.
+        self.accepted = self.learned * actors
         self.parked.sort()
 
     def add(self, actor: int, piece: Fragment, length: int, version: int) -> Lost:
-        """An actor delivers a fragment, or a piece of one; it is parked once its fragment is whole.
+        """Adds a fragment or a piece of one; its actor is parked when the fragment is whole.
 
         Args:
-          actor: which.
+          actor: that delivers.
           piece: of its fragment.
           length: steps of a whole fragment.
           version: the newest.
 
         Returns:
-          What was lost, if the actor's environment was lost since its last piece.
+          The data that was lost if the actor's environment was replaced since its last piece; zeros otherwise.
         """
         lost_steps = 0
         pieces = self.pieces.pop(actor, [])
         if pieces and (piece.slot, piece.environment, piece.first) != pieces[-1].follows:
+            # Another environment, or steps in between whose message was lost: the pieces do not lead here.
             lost_steps = sum(lost.steps - lost.resets for lost in pieces)
             self.lost[actor] = self.lost.get(actor, 0) + 1
             pieces = []
+        # At the first step of a new environment, the episode that the slot's old one had under way is lost.
         cut = self.unfinished.get(piece.slot, 0) if piece.first == 0 else 0
         self.unfinished[piece.slot] = piece.unfinished
         pieces.append(piece)
@@ -126,18 +131,18 @@ class Rollouts:
             self.delivered += 1
             self.accepted += 1
             self.running -= 1
-            self.parked.append(actor)
+            self.parked.append(actor)  # last, so that actors take turns where the control admits few
         return Lost(lost_steps, cut)
 
     def discard(self, control: StalenessControl, version: int) -> list[Waiting]:
-        """Takes out what the control does not keep."""
+        """Removes and returns the fragments that the control does not keep."""
         kept = {*control.kept([waiting.age for waiting in self.waiting], version)}
         gone = [waiting for i, waiting in enumerate(self.waiting) if i not in kept]
         self.waiting = [waiting for i, waiting in enumerate(self.waiting) if i in kept]
         return gone
 
     def take(self) -> list[Waiting] | None:
-        """The oldest fragments, a batch of them, to be learned from; None if there are fewer."""
+        """Removes and returns the oldest fragments, as many as a batch has; None if there are fewer."""
         if len(self.waiting) < self.batch:
             return None
         oldest_first = sorted(self.waiting, key=lambda waiting: waiting.age)
@@ -148,6 +153,6 @@ class Rollouts:
 
     @property
     def unlearned(self) -> int:
-        """Transitions that were delivered, and are in no batch yet."""
+        """The number of transitions that were delivered and are not in a batch yet."""
         pieces = [piece for pieces in self.pieces.values() for piece in pieces]
         return sum(waiting.transitions for waiting in self.waiting) + sum(p.steps - p.resets for p in pieces)

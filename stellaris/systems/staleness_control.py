@@ -1,4 +1,4 @@
-"""How stale a trajectory may be when it is learned from: asynchronous systems take any of these policies."""
+"""Limits on the staleness of trajectories, for asynchronous systems."""
 
 import math
 from collections.abc import Sequence
@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import NamedTuple
 
-from stellaris import checks
+from stellaris._core import checks
 
 
 class Age(NamedTuple):
-    """What decides how old a fragment that waits is."""
+    """The age of a waiting fragment; the older of two compares as less."""
 
     oldest: int  #: the lowest version that chose one of its actions.
     number: int  #: of its delivery: fragments that arrived later have higher numbers.
@@ -18,26 +18,26 @@ class Age(NamedTuple):
 
 @dataclass(frozen=True)
 class StalenessControl:
-    """Which fragments are sampled, and which are thrown away; what is kept is learned from oldest first.
+    """Limits which rollouts may start and which fragments are kept; the oldest kept fragments are learned from first.
 
-    The limits act together; the default is no control at all. With `B` fragments a batch:
+    The limits act together; by default all are infinite. With `B` fragments per batch:
 
     * `pace=η`: a rollout may start only while `accepted + running < (η + learned + 1) B`, where `learned` counts the
-      batches that have been learned from: at most η + 1 batches are ever under way or waiting. Actors wait, and nothing
-      is thrown away. Rollouts that take equally long are learned from at most η batches after they started; one that
-      takes longer may be overtaken, and be older when it arrives. `pace=0` is synchronous.
-    * `discard=η`: a fragment is thrown away if, when its batch is made, its oldest step was chosen by a version more
-      than η versions behind the newest. Those that take long to sample are then learned from less often.
-    * `window=n`: only the n fragments that arrived last are kept; at least as many as a batch has, one of each actor,
-      or a run ends with a ValueError as it begins.
+      batches that have been learned from. At most η + 1 batches are under way or waiting at any time. Actors wait, and
+      no fragment is discarded. If all rollouts take equally long, each is learned from at most η batches after its
+      start; a longer one may be overtaken, and is then older. `pace=0` is synchronous.
+    * `discard=η`: a fragment is discarded if, when its batch is made, its oldest step was chosen by a version more than
+      η versions behind the newest. Long rollouts are then learned from less often.
+    * `window=n`: only the n fragments that arrived last are kept. A run raises a ValueError at its start if n is below
+      the fragments of a batch.
 
-    How a batch becomes versions is the system's: with a central learner each batch makes one, and the pace's bound is
-    one in versions. Stellaris publishes several a batch.
+    The pace counts batches. With a central learner each batch makes one version, so it bounds versions as well;
+    Stellaris publishes several versions per batch.
 
     Args:
       pace: batches that actors may be ahead, 0 or more; `math.inf` for no limit.
-      discard: versions, 0 or more; `math.inf` to keep all.
-      window: fragments, 1 or more; `math.inf` to keep all.
+      discard: versions, 0 or more; `math.inf` to keep all fragments.
+      window: fragments, 1 or more; `math.inf` to keep all fragments.
 
     Raises:
       TypeError: if a limit is not a number.
@@ -70,7 +70,7 @@ class StalenessControl:
         """Whether one more rollout may start.
 
         Args:
-          accepted: fragments that were delivered and not thrown away, those learned from included.
+          accepted: fragments that were delivered and not discarded, including fragments learned from.
           running: rollouts that have started and were not delivered.
           learned: batches that have been learned from.
           batch: fragments of a batch.
@@ -78,10 +78,10 @@ class StalenessControl:
         return accepted + running < (self.pace + learned + 1) * batch
 
     def kept(self, waiting: Sequence[Age], version: int) -> list[int]:
-        """Which of the fragments that wait are kept, by their places.
+        """Returns the indices of the waiting fragments that are kept.
 
         Args:
-          waiting: in order of delivery.
+          waiting: the ages of the waiting fragments, in order of delivery.
           version: the newest.
         """
         arrived_last = 0 if self.window == math.inf else max(len(waiting) - int(self.window), 0)
@@ -91,4 +91,4 @@ class StalenessControl:
 def check_control(control: object) -> None:
     """Raises a TypeError unless this is a `StalenessControl`."""
     if not isinstance(control, StalenessControl):
-        raise TypeError(f"control={control!r} is no StalenessControl: pass StalenessControl(pace=1), or with discard=")
+        raise TypeError(f"control={control!r} is not a StalenessControl: pass StalenessControl(pace=1), for example")

@@ -1,51 +1,50 @@
 """Stellaris: asynchronous actors, on-demand learner functions, staleness-aware aggregation."""
 
-import functools
 import math
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import numpy as np
 
-from stellaris import checks
-from stellaris.aggregation import Aggregator, staleness_aware
+from stellaris._core import checks
+from stellaris.aggregation.protocol import Aggregator
+from stellaris.aggregation.staleness_aware import staleness_aware
 from stellaris.algorithms import PPO, Algorithm
 from stellaris.algorithms.algorithm import check_algorithm
-from stellaris.gradient_queue import AggregatorState, Update
-from stellaris.saved import saved
-from stellaris.synchronisation import StaleSynchronous
+from stellaris.corrections.caps import check_rho
+from stellaris.runtime.state.registry import register_value
 from stellaris.systems import programs
-from stellaris.systems.batches import Data, Work
+from stellaris.systems.batches import GradientTask, LearnerBatch
+from stellaris.systems.pending_gradients import Computed, PendingGradients
 from stellaris.systems.programs import Learned
 from stellaris.systems.record import POLICY
 from stellaris.systems.session import Session
 from stellaris.systems.staleness_control import StalenessControl, check_control
-from stellaris.truncation import check_rho
+from stellaris.systems.system import System
 from stellaris.types import Tree
 
 
 @dataclass(frozen=True)
-class Stellaris:
-    """Actors, learners and the policy's update are functions; nothing waits at a barrier.
+class Stellaris(System):
+    """Actors, learners and the policy's update are functions, and no function waits at a barrier.
 
-    It needs the functions `actor`, `learner` and `parameter` on its platform. Compute times are per environment step,
-    per gradient, and per update.
+    The platform must deploy `actor`, `learner` and `parameter`. Compute times are per environment step, per gradient,
+    and per update.
 
     Args:
-      algorithm: whose loss, minibatches and epochs.
-      learners: learner functions that run at once, at most.
+      algorithm: its loss, minibatches and epochs are used.
+      learners: learner functions that run at the same time, at most.
       aggregator: when and how queued gradients are applied; `staleness_aware(learners, decay=0.9)` by default.
       rho: truncation level of the global cap, at least 1; `math.inf` for no cap.
-      control: how far actors may be ahead, and what is too old to be learned from. `StalenessControl(pace=0)` has them
-        start together, once all gradients of a batch have been applied (the authors' demo).
+      control: how far actors may be ahead, and how old data may be when it is learned from. `StalenessControl(pace=0)`
+        starts all actors together, when all gradients of a batch have been applied (the authors' demo).
 
     Raises:
-      IndexError: if the aggregator is one of fewer learners.
-      RuntimeError: in a run, if the aggregator admits no learner, or takes nothing out of a full queue, so that nothing
-        would ever be learned again.
-      TypeError: if the algorithm, the aggregator or the control is none, or `learners` is not whole.
+      IndexError: if the aggregator was made for fewer learners.
+      RuntimeError: in a run, if the aggregator admits no learner, or takes nothing out of a full queue: a deadlock.
+      TypeError: if the algorithm, the aggregator or the control has the wrong type, or `learners` is not whole.
       ValueError: if `learners` is below 1 or above the capacity of the aggregator's queue, if the aggregator waits for
         more learners, or if `rho` is below 1.
 
@@ -65,18 +64,19 @@ class Stellaris:
     def __post_init__(self) -> None:
         check_algorithm(self.algorithm)
         checks.whole(at_least=1, learners=self.learners)
-        check_rho(self.rho)
+        check_rho(rho=self.rho)
         check_control(self.control)
         if self.aggregator is not None:
             _check_aggregator(self.aggregator, self.learners)
 
     def run(self, session: Session) -> None:
-        """The event loop."""
+        """Runs the event loop."""
         platform, store = session.platform, session.platform.store
+        fragments = session.fragments(self.control)
         learn = session.program("learn", programs.learner(self.algorithm, session.policy, self.rho))
         update_policy = session.program("update_policy", programs.parameter(self.algorithm))
         newest = store.latest(POLICY)
-        # Without a cap nobody looks at the others' policies, and nobody fetches them.
+        # Without a cap the learner does not read the other learners' policies, so it need not fetch them.
         held = () if math.isinf(self.rho) else store.held(POLICY, slots=self.learners)
         aggregator = self.aggregator or staleness_aware(self.learners, decay=0.9)
 
@@ -86,153 +86,129 @@ class Stellaris:
                 params=params,
                 opt_state=self.algorithm.optimizer().init(params),
                 clock=session.publish(params),
-                queue=aggregator.init(params),
+                pending=PendingGradients(aggregator.init(params)),
                 free=list(range(self.learners)),
             )
 
         loop = session.begin(first)
         while True:
-            session.sample(self.control)
-            if not loop.work and (data := session.next_batch(self.algorithm, loop.params, self.control)):
-                loop.work.extend(data.minibatches)
+            fragments.sample()
+            # One batch at a time: the next is prepared by parameters that have learned from most of this one.
+            if not loop.tasks and (data := fragments.next_batch(self.algorithm, loop.params)):
+                loop.tasks.extend(data.minibatches)
                 session.round_over()
 
-            startable = [i for i in loop.free if aggregator.admit(loop.queue, i, loop.clock)] if loop.work else []
-            # Nothing more can come: nobody runs, and nobody may start, or what would come has no room in the queue.
-            stalled = not loop.running and (not startable or len(loop.queued) == loop.queue.capacity)
-            # Before freed learners restart: the update decides which version they work on.
-            may_update = loop.queued and not loop.updating
-            if may_update and (stalled or _ready(aggregator, loop.queue, loop.clock, session.round)):
-                update, loop.queue = _pop(aggregator, loop.queue, loop.clock, session.round)
-                dropped, count, staleness = jax.device_get((update.dropped, update.count, update.staleness))
-                for _ in range(int(dropped)):
-                    _drop(session, loop)
-                for versions in staleness[: int(count)].tolist():
-                    _apply(session, loop, versions)
-                if count:
-                    group = programs.Group.of(update, loop.params)
+            pending = loop.pending
+            startable = []
+            if loop.tasks:
+                startable = [i for i in loop.free if aggregator.admit(pending.queue, i, loop.clock)]
+            # More gradients cannot arrive: all learners are idle, and none can start, or the queue is full.
+            # The aggregator must then take what there is, even if it would wait for more.
+            stalled = not loop.running and (not startable or len(pending) == pending.capacity)
+            # Before learners start: popping makes room in the queue for their gradients.
+            may_update = pending and not loop.updating
+            if may_update and (stalled or pending.ready(aggregator, loop.clock, session.round)):
+                popped = pending.pop(aggregator, loop.clock, session.round)
+                for invocation, task in popped.dropped:
+                    session.record.dropped(invocation)
+                    task.data.drop()
+                    _finish(session, loop, task.data)
+                for (invocation, task), versions in popped.applied:
+                    session.record.applied(invocation, staleness=versions, steps=task.data.learn(task.indices))
+                    _finish(session, loop, task.data)
+                if popped.applied:
+                    group = programs.Group.of(popped.update, loop.params)
                     platform.invoke("parameter", update_policy, group, loop.params, loop.opt_state)
                     loop.updating = True
-                elif dropped:
-                    _learned(session, loop)  # from nothing; no version comes of it
+                elif popped.dropped:
+                    # Learned from, so that the control admits more rollouts; without an applied gradient no version
+                    # follows.
+                    _learned(session, loop)
                     continue
 
-            room = loop.queue.capacity - len(loop.queued) - len(loop.running)
-            if loop.work and not loop.running and not loop.updating and not (startable and room):
-                # Actors might go on, and use the budget up; but what decides about learners has come to rest.
-                what = f"admits none of learners={self.learners}" if room else "takes nothing out of its full queue"
-                raise RuntimeError(f"nothing goes on after {platform.now:.6g} s: the aggregator {aggregator!r} {what}")
-            for i in startable[: max(min(len(loop.work), room), 0)]:
+            # Running learners have their place in the queue reserved: every gradient that is computed fits.
+            room = pending.capacity - len(pending) - len(loop.running)
+            if loop.tasks and not loop.running and not loop.updating and not (startable and room):
+                # Actors might continue and use up the budget, but nothing would ever be learned again.
+                why = f"admits none of learners={self.learners}" if room else "takes nothing out of its full queue"
+                raise RuntimeError(f"deadlock at {platform.now:.6g} s: the aggregator {aggregator!r} {why}")
+            for i in startable[: max(min(len(loop.tasks), room), 0)]:
                 loop.free.remove(i)
-                loop.running[i] = loop.work.popleft()
+                loop.running[i] = loop.tasks.popleft()
                 platform.invoke("learner", learn, newest, held, loop.running[i], tag=i)
 
             if (done := session.next_completion(loop)) is None:
                 break
             match done.function:
                 case "actor":
-                    session.deliver(done)
+                    fragments.deliver(done)
                 case "learner":
                     learned: Learned = done.result()
-                    loop.queue = _push(aggregator, loop.queue, learned.gradient, learned.version, done.tag)
-                    loop.queued.append((done.number, loop.running.pop(done.tag)))
+                    pending.push(aggregator, learned, Computed(done.number, loop.running.pop(done.tag)), done.tag)
                     loop.free.append(done.tag)
                     session.record.queued(done)
                     session.record.metrics(done, learned.metrics)
                 case "parameter":
                     loop.params, loop.opt_state = done.result()
+                    # Before publishing: the new version normalises by the batches that led to it.
                     _learned(session, loop)
                     loop.clock = session.publish(loop.params)
                     loop.updating = False
 
-        unapplied = [*loop.work, *(work for _, work in loop.queued), *loop.running.values()]
-        session.unused(gradients=len(loop.queued), batches=[work.data for work in unapplied])
+        unapplied = [*loop.tasks, *(one.task for one in loop.pending), *loop.running.values()]
+        session.unused(gradients=len(loop.pending), batches=[task.data for task in unapplied])
 
 
-@saved
+@register_value
 @dataclass
 class _Loop:
-    """Where the event loop stands between two events: what a checkpoint saves of it."""
+    """The state of the event loop between two events."""
 
     params: Tree
     opt_state: Tree
     clock: int  #: the newest version.
-    queue: AggregatorState
-    free: list[int]  #: learners that do not run.
-    work: deque[Work] = field(default_factory=deque)  #: gradients to be computed.
-    queued: deque[tuple[int, Work]] = field(default_factory=deque)  #: those in the queue, by invocation, oldest first.
-    running: dict[int, Work] = field(default_factory=dict)  #: by learner.
-    finished: list[Data] = field(default_factory=list)  #: batches with no gradient left, but in the update under way.
-    updating: bool = False
+    pending: PendingGradients  #: computed, and not applied.
+    free: list[int]  #: learners that do not run, in the order in which they start.
+    tasks: deque[GradientTask] = field(default_factory=deque)  #: gradients to be computed.
+    running: dict[int, GradientTask] = field(default_factory=dict)  #: by learner.
+    finished: list[LearnerBatch] = field(default_factory=list)  #: batches whose last gradient is in the pending update.
+    updating: bool = False  #: whether the parameter function runs.
 
 
-def _apply(session: Session, loop: _Loop, staleness: int) -> None:
-    """The oldest gradient was taken out of the queue, to be applied."""
-    learner, work = loop.queued.popleft()
-    session.record.applied(learner, staleness=staleness, steps=work.data.learn(work.indices))
-    _finish(session, loop, work.data)
-
-
-def _drop(session: Session, loop: _Loop) -> None:
-    """The oldest gradient was taken out of the queue, and is too stale."""
-    learner, work = loop.queued.popleft()
-    session.record.dropped(learner)
-    work.data.left -= 1
-    _finish(session, loop, work.data)
-
-
-def _finish(session: Session, loop: _Loop, data: Data) -> None:
-    """If none of a batch's gradients is left, what none of those that were applied has seen is thrown away."""
+def _finish(session: Session, loop: _Loop, data: LearnerBatch) -> None:
+    """Finishes a batch after its last gradient; transitions that no applied gradient has seen are discarded."""
     if data.left:
         return
-    if unseen := int(data.unseen.sum()):
+    if unseen := data.unlearned:
         session.record.discarded(unseen)
     loop.finished.append(data)
 
 
 def _learned(session: Session, loop: _Loop) -> None:
-    """Finished batches have been learned from."""
+    """Counts the finished batches as learned from."""
     for data in loop.finished:
         session.learned_from(data)
     loop.finished = []
 
 
 def _check_aggregator(aggregator: Aggregator, learners: int) -> None:
-    """Raises unless it can serve so many learners."""
+    """Checks that an aggregator can serve this many learners."""
     if not isinstance(aggregator, Aggregator):
-        raise TypeError(f"aggregator={aggregator!r} is none: make one, such as softsync(2)")
+        raise TypeError(f"aggregator={aggregator!r} is not an Aggregator: use softsync(2), for example")
     try:
         hash(aggregator)
     except TypeError as error:
-        raise TypeError(f"aggregator={aggregator!r} has no hash ({error}): make it a frozen dataclass") from None
+        raise TypeError(f"aggregator={aggregator!r} cannot be hashed ({error}): make it a frozen dataclass") from None
     empty = jax.eval_shape(aggregator.init, np.float32(0))
     if empty.capacity < learners:
         raise ValueError(
-            f"learners={learners}: the aggregator's queue holds {empty.capacity} gradients, and no more learners would "
-            "ever run at once: raise its capacity"
+            f"learners={learners}: the aggregator's queue holds only {empty.capacity} gradients, so no more learners "
+            "could run at the same time; raise its capacity"
         )
     jax.eval_shape(lambda state: aggregator.admit(state, learners - 1, 0), empty)  # checks the learner's number
-    if isinstance(aggregator, StaleSynchronous) and aggregator.learners > learners:
+    waits_for = getattr(aggregator, "learners", 0)
+    if waits_for > learners:
         raise ValueError(
-            f"learners={learners}: the aggregator waits for the slowest of its {aggregator.learners} learners, and "
-            f"those that are missing push nothing: make it for learners={learners}"
+            f"learners={learners}: the aggregator waits for the slowest of its {waits_for} learners, and the "
+            f"missing ones never push a gradient; make it for learners={learners}"
         )
-
-
-# Compiled once for each aggregator, by value. The queue is updated in place: it is the largest thing that changes with
-# every gradient.
-
-
-@functools.partial(jax.jit, static_argnums=0, donate_argnums=1)
-def _push(aggregator: Aggregator, queue: AggregatorState, gradient: Tree, version: Any, learner: Any) -> Any:
-    return aggregator.push(queue, gradient, version, learner=learner)
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _ready(aggregator: Aggregator, queue: AggregatorState, clock: Any, round: Any) -> Any:
-    return aggregator.ready(queue, clock, round)
-
-
-@functools.partial(jax.jit, static_argnums=0, donate_argnums=1)
-def _pop(aggregator: Aggregator, queue: AggregatorState, clock: Any, round: Any) -> tuple[Update, AggregatorState]:
-    return aggregator.pop(queue, clock, round)

@@ -1,47 +1,42 @@
-"""`train`: sets a system up on a platform, and runs it within a budget."""
+"""`train`: runs a system on a platform within a budget."""
 
 import contextlib
 import math
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple
 
-from stellaris import checks
-from stellaris.acting.policies import PolicyVersion
+import jax
+
+from stellaris._core import checks
+from stellaris._core.describe import describe
+from stellaris.acting.policies import Policy, PolicyVersion
 from stellaris.acting.rollout import Fragment
-from stellaris.configuration import described
-from stellaris.runtime.billing import Bill
-from stellaris.runtime.checkpoint import Checkpoints
 from stellaris.runtime.contract import Platform, Resumable
-from stellaris.runtime.price_sheets import PriceSheet
-from stellaris.runtime.trace import Trace
+from stellaris.runtime.costs.billing import Bill
+from stellaris.runtime.costs.price_sheets import PriceSheet
+from stellaris.runtime.state.checkpoint import Checkpoints
+from stellaris.runtime.trace.trace import Trace
+from stellaris.systems.checkpointing import Checkpointing
 from stellaris.systems.environments import Environments
 from stellaris.systems.history import Row
+from stellaris.systems.progress import Progress
 from stellaris.systems.record import POLICY
-from stellaris.systems.session import Session
+from stellaris.systems.rounds import Declared, Scheduled
+from stellaris.systems.session import Keys, Session
+from stellaris.systems.system import System
 from stellaris.systems.workload import Budget, Evaluation, Workload
+from stellaris.types import Tree
 
 
 class Result(NamedTuple):
-    """What a run leaves."""
+    """The results of a run."""
 
-    history: Sequence[Row]  #: a row a round, with the columns of `history`.
+    history: Sequence[Row]  #: one row per round, with the columns of `history`.
     policy: PolicyVersion  #: the newest version.
     trace: Trace
     bill: Mapping[str, Bill]  #: by price sheet.
-
-
-@runtime_checkable
-class System(Protocol):
-    """An actor-learner architecture: a frozen configuration and its event loop."""
-
-    @property
-    def functions(self) -> tuple[str, ...]:
-        """Names of the functions that must be deployed, besides `actor`, which `train` always asks for."""
-
-    def run(self, session: Session) -> None:
-        """Runs until `session.next_completion()` gives None."""
 
 
 def train(
@@ -62,101 +57,117 @@ def train(
     """Trains a policy with an actor-learner architecture on a platform.
 
     Args:
-      system: such as `systems.Stellaris()` or `systems.Synchronous()`.
-      workload: what is to be learned.
-      platform: a fresh one, with the functions that the system needs, and always one named `actor`: environments are
-        made for its containers. It is closed at the end, whatever happens.
+      system: the architecture, such as `systems.Stellaris()` or `systems.Synchronous()`.
+      workload: the environment, the policy and how it is sampled.
+      platform: a fresh platform with all functions in `system.functions`, and `system.acts` (by default `actor`), whose
+        containers hold the environments. It is closed at the end, even after an error.
       budget: when to stop.
       evaluation: when versions are evaluated; the history then has a column `evaluation_return`. None for never: the
-        training episodes' returns are in the history in any case.
+        training episodes' returns are always in the history.
       prices: sheets under which the run is billed; the first is the budget's.
-      seed: of parameters, environments, actions and shuffles. The platform has a seed of its own for delays and faults.
-      threads: that step the environments; results do not depend on them.
+      seed: of parameters, environments, actions and shuffles. The platform has a separate seed for delays and faults.
+      threads: that step the environments; results do not depend on their number.
       checkpoints: where the run is saved, and how often; None for never. The environments restart at every checkpoint,
-        so a run with checkpoints differs from one without; but one that was broken off and resumed does not differ from
-        one that was not.
-      resume: whether to go on from the newest checkpoint, if there is one.
-      on_progress: called with every row of the history as soon as it is there; not again when resumed.
-      on_fragment: called with what every actor delivers, such as `stellaris.replay.Episodes(...).add`: a fragment, or
-        the pieces of one under `Workload.refresh`. Each once, of one environment in order, whether or not it is learned
-        from; it is not to be changed. When resumed, what came after the checkpoint comes again.
+        so a run with checkpoints differs from one without. A run that was interrupted and resumed equals the
+        uninterrupted one.
+      resume: whether to continue from the newest checkpoint, if there is one.
+      on_progress: called with every new row of the history; not again for old rows when resumed.
+      on_fragment: called with everything that actors deliver, such as `stellaris.replay.Episodes(...).add`: a fragment,
+        or the pieces of one under `Workload.refresh`, whether or not it is learned from. Each is passed once, in order
+        for each environment, and must not be changed. A resumed run passes again what came after its checkpoint.
 
     Returns:
       The history, the newest policy version, the trace and the bills.
 
     Raises:
-      CheckpointError: if the checkpoint was saved by another run, or by a platform with other functions; if there are
-        checkpoints, but none that can be loaded; or if none can be written.
-      FunctionError: if a body raised, or a function's attempts are used up; names the function and the invocation. Rows
-        were handed to `on_progress` before, and `platform.trace` stays readable.
-      LookupError: if a function that the system needs, or `actor`, is not deployed.
-      RuntimeError: if nothing goes on, and no limit of the budget is reached; or if an evaluation fails, with its error
-        as the cause.
-      TypeError: if `prices` is one sheet, `checkpoints` a folder's name, or the seed no whole number.
+      CheckpointError: if the checkpoint was saved by another run, or by a platform with other functions; if the
+        checkpoints cannot be loaded; or if a checkpoint cannot be written.
+      FunctionError: if a body raised, or a function's attempts are used up; names the function and the invocation. The
+        rows so far were passed to `on_progress`, and `platform.trace` stays readable.
+      LookupError: if a function that the system needs is not deployed.
+      RuntimeError: if the run is in a deadlock: no invocation is pending, and no limit of the budget is reached; or if
+        an evaluation fails, with its error as the cause.
+      TypeError: if `system` is not a `System`, `prices` is a single sheet, `checkpoints` is not a `Checkpoints`, or the
+        seed is not a whole number.
       ValueError: if the environment is unknown or unsupported, a budget of cost comes without prices, two price sheets
-        have one name, one prices nothing that is deployed, the seed is out of [0, 2**31), or there are checkpoints of
-        a run that is not to be resumed; if there are fewer containers than actors that need one each; or if the window
-        of the system's `StalenessControl` is below the number of actors.
+        have the same name, a sheet prices no deployed function, the seed is out of [0, 2**31), or the checkpoints'
+        folder holds a run and `resume` is False; if there may be fewer containers than actors that need one each; or if
+        the window of the system's `StalenessControl` is below the number of actors.
     """
-    with platform:
+    # The environments are closed after the platform, whose bodies may still be stepping them.
+    with contextlib.ExitStack() as environments, platform:
         checks.seed(seed=seed)
-        _check_functions(system, platform)
+        _check_system(system, platform)
         _check_prices(prices, budget, platform)
         _check_checkpoints(checkpoints, resume, platform)
-        slots = platform.slots("actor", concurrent=workload.actors)
-        grows = getattr(system, "scheduler", None) is not None
-        env = Environments(workload, slots, seed, threads, grows=grows)
-        with contextlib.closing(env), platform:  # the platform first: its bodies may still step the environments
-            policy = workload.make_policy(env.spec)
-            session = Session(
-                workload,
-                platform,
-                policy,
-                env,
-                budget=budget,
-                evaluation=evaluation,
-                prices=tuple(prices),
-                seed=seed,
-                configuration=described(
-                    {"system": system, "workload": workload, "evaluation": evaluation, "prices": prices, "seed": seed}
-                ),
-                checkpoints=checkpoints,
-                resume=resume,
-                on_progress=on_progress,
-                on_fragment=on_fragment,
-            )
-            system.run(session)
-            session.finish()
-            version = platform.store.value(POLICY)
-    return Result(session.history, version, platform.trace, {sheet.name: platform.bill(sheet) for sheet in prices})
+        # There may be more slots than actors: prewarmed and provisioned containers have one as well.
+        slots = platform.slots(system.acts, concurrent=workload.actors)
+        env = Environments(workload, slots, seed, threads, grows=system.scheduler is not None)
+        environments.enter_context(contextlib.closing(env))
+        policy, keys = workload.make_policy(env.spec), Keys.of(seed)
+        # Compiled once for equal policies, which are static arguments.
+        params: Tree = jax.jit(Policy.init, static_argnums=0)(policy, keys.params)
+        progress = Progress(
+            workload,
+            platform,
+            policy,
+            budget=budget,
+            evaluation=evaluation,
+            prices=tuple(prices),
+            seed=seed,
+            on_progress=on_progress,
+        )
+        # Compared when the run is resumed. Neither budget nor threads are in it: both may change.
+        configuration = describe(
+            {"system": system, "workload": workload, "evaluation": evaluation, "prices": prices, "seed": seed}
+        )
+        session = Session(
+            workload,
+            platform,
+            policy,
+            env,
+            acts=system.acts,
+            rounds=Declared() if system.scheduler is None else Scheduled(system.scheduler),
+            progress=progress,
+            keys=keys,
+            first_params=params,
+            checkpointing=Checkpointing(checkpoints, resume, configuration, params),
+            on_fragment=on_fragment,
+        )
+        system.run(session)
+        progress.report_rest(session.round)
+        version = platform.store.value(POLICY)
+    bills = {sheet.name: platform.bill(sheet) for sheet in prices}
+    return Result(progress.history, version, platform.trace, bills)
 
 
-def _check_functions(system: System, platform: Platform) -> None:
-    """Raises unless the platform has the functions that the system needs."""
+def _check_system(system: object, platform: Platform) -> None:
+    """Checks that the platform has the functions that the system needs."""
     if not isinstance(system, System):
-        raise TypeError(f"system={system!r} is no system: it needs functions, the names of those it invokes, and run")
-    for name in ("actor", *system.functions):  # the environments have a slot for every container of the actors'
+        raise TypeError(f"system={system!r} is not a System: pass an instance of a subclass, such as Synchronous()")
+    for name in (system.acts, *system.functions):
         if name not in platform.functions:
-            raise LookupError(f"no function {name!r} is deployed: the platform has {sorted(platform.functions)}")
+            raise LookupError(f"function {name!r} is not deployed: the platform has {sorted(platform.functions)}")
 
 
 def _check_prices(prices: Sequence[PriceSheet], budget: Budget, platform: Platform) -> None:
-    """Raises unless each sheet has a name of its own, and prices something of this platform."""
+    """Checks that the sheets have different names, and that each prices a function of this platform."""
     if isinstance(prices, PriceSheet):
-        raise TypeError(f"prices is one sheet, {prices.name!r}: pass a sequence of sheets, prices=[sheet]")
+        raise TypeError(f"prices is a single sheet, {prices.name!r}: pass a sequence of sheets, prices=[sheet]")
     if math.isfinite(budget.cost) and not prices:
-        raise ValueError(f"budget.cost={budget.cost} needs prices: there is no sheet to bill under")
+        raise ValueError(f"budget.cost={budget.cost} needs prices: pass prices=[sheet]")
     for name, times in Counter(sheet.name for sheet in prices).items():
         if times > 1:
             raise ValueError(
-                f"prices: {times} sheets have the name {name!r}: one's costs would be taken for the other's"
+                f"prices: {times} sheets have the name {name!r}, and their costs would share a column; rename them"
             )
     deployed = platform.functions.keys()
     for sheet in prices:
         unknown, unpriced = sorted(sheet.named - deployed), sorted(deployed - sheet.named)
         if sheet.named.isdisjoint(deployed) and (unknown or not sheet.machines):
             raise ValueError(f"price sheet {sheet.name!r} prices {unknown}: the platform has {sorted(deployed)}")
-        if unknown and unpriced:  # sheets are shared between deployments; but it looks like a slip
+        # A warning only: deployments may share a sheet. But it is probably a misspelt name.
+        if unknown and unpriced:
             warnings.warn(
                 f"price sheet {sheet.name!r} prices {unknown}, which are not deployed, and not {unpriced}, which are",
                 stacklevel=3,
@@ -164,13 +175,15 @@ def _check_prices(prices: Sequence[PriceSheet], budget: Budget, platform: Platfo
 
 
 def _check_checkpoints(checkpoints: Checkpoints | None, resume: bool, platform: Platform) -> None:
-    """Raises unless the run can be saved there."""
+    """Checks that the run can be saved there."""
     if checkpoints is None:
         return
     if not isinstance(checkpoints, Checkpoints):
-        raise TypeError(f"checkpoints={checkpoints!r} is no Checkpoints: pass Checkpoints({checkpoints!r})")
+        raise TypeError(f"checkpoints={checkpoints!r} is not a Checkpoints: pass Checkpoints({checkpoints!r})")
     if not isinstance(platform, Resumable):
-        raise TypeError(f"checkpoints={checkpoints!r}: {type(platform).__name__} has nothing to save a run by")
+        raise TypeError(
+            f"checkpoints={checkpoints!r}: a {type(platform).__name__} cannot be saved; leave checkpoints out"
+        )
     if not resume and checkpoints.newest() is not None:
-        raise ValueError(f"{checkpoints} holds a run already: pass resume=True to go on with it, or another folder")
+        raise ValueError(f"{checkpoints} holds a run already: pass resume=True to continue it, or another folder")
     checkpoints.prepare()

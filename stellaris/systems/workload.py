@@ -1,11 +1,11 @@
-"""What is to be learned, and until when."""
+"""The settings of a run: its workload, its budget, and its evaluations."""
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Real
 
-from stellaris import checks
+from stellaris._core import checks
 from stellaris.acting import envs
 from stellaris.acting.envs import Environment, EnvSpec
 from stellaris.acting.policies import ActorCritic, Policy
@@ -14,24 +14,24 @@ from stellaris.systems.history import WINDOW
 
 @dataclass(frozen=True)
 class Workload:
-    """An environment, the policy that learns it, and how it is sampled.
+    """An environment, the policy that learns in it, and how it is sampled.
 
     Args:
       environment: a name such as `"Hopper-v4"`; a class, function or `functools.partial` that makes one
-        `gymnasium.Env`; or `acting.Vectorised`, a vector environment of one's own.
-      policy: makes the policy for the environment: `ActorCritic` for vectors, `Pixels` for images, or any function of
-        the `EnvSpec` that returns a `Policy` with a network of one's own.
+        `gymnasium.Env`; or `acting.Vectorised` for your own vector environment.
+      policy: makes the policy for the environment: `ActorCritic` for vectors, `Pixels` for images, or any function from
+        the `EnvSpec` to a `Policy` with your own network.
       actors: actor functions, each with one environment.
       fragment: steps that an actor samples before it delivers.
-      refresh: steps after which an actor takes the newest version, within a fragment too; it divides `fragment`. None
-        to act on one version from a fragment's beginning to its end.
-      restart: whether every fragment begins with a new episode. Otherwise an actor's container keeps its environment,
-        and an episode goes on in the next fragment; when the container is lost, so is the episode.
+      refresh: steps after which an actor takes the newest version, even within a fragment; divides `fragment`. None to
+        act on one version throughout a fragment.
+      restart: whether every fragment starts a new episode. Otherwise an actor's container keeps its environment, and
+        episodes continue in the next fragment; an episode is lost with its container.
 
     Raises:
-      TypeError: if the environment is neither a name nor makes one, the policy cannot be called, or a number is not
-        whole.
-      ValueError: if a number is below 1; if `refresh` does not divide `fragment`, or comes with `restart`.
+      TypeError: if the environment is neither a name nor a function that makes one, the policy cannot be called, or a
+        number is not whole.
+      ValueError: if a number is below 1; if `refresh` does not divide `fragment`, or is combined with `restart`.
 
     Example:
       >>> workload = Workload("CartPole-v1", policy=ActorCritic(hidden=(64, 64)), actors=4)
@@ -56,20 +56,22 @@ class Workload:
         if self.refresh is not None:
             checks.whole(at_least=1, refresh=self.refresh)
             if self.fragment % self.refresh:
-                raise ValueError(f"refresh={self.refresh} does not divide fragment={self.fragment}")
+                raise ValueError(f"refresh={self.refresh} does not divide fragment={self.fragment}: choose a divisor")
             if self.restart and self.refresh < self.fragment:
-                raise ValueError(f"refresh={self.refresh}: with restart=True every piece would begin anew")
+                raise ValueError(
+                    f"refresh={self.refresh}: with restart=True every piece would start a new episode, so set only one"
+                )
 
     @property
     def steps_at_once(self) -> int:
-        """Steps of one invocation of an actor."""
+        """The steps of one invocation of an actor."""
         return self.refresh or self.fragment
 
     def make_policy(self, spec: EnvSpec) -> Policy:
-        """The policy for the environment of this specification.
+        """Returns the policy for an environment of this specification.
 
         Raises:
-          TypeError: if what `policy` returns is not a `Policy`.
+          TypeError: if `policy` does not return a `Policy`.
         """
         policy = self.policy(spec)
         if not isinstance(policy, Policy):
@@ -79,11 +81,11 @@ class Workload:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """How a run's versions are evaluated: on environments of their own, outside of its time, bills and random streams.
+    """When versions are evaluated: in separate environments, outside the run's time, bills and random streams.
 
     Args:
       every: rounds between two evaluations.
-      episodes: of each.
+      episodes: of each evaluation.
 
     Raises:
       TypeError: if a number is not whole.
@@ -99,19 +101,19 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Budget:
-    """When a run stops: whichever comes first.
+    """The limits of a run; it stops at the first that is reached.
 
     Args:
       steps: environment steps delivered.
       seconds: of the platform's clock; the run ends exactly then.
-      cost: USD under the first of the price sheets, looked at after every round.
-      target_return: mean return of the last episodes, looked at after every round.
-      window: episodes that this mean is of, and that of the history's `episode_return`.
+      cost: USD under the first price sheet, checked after every round.
+      target_return: mean return of the last episodes, checked after every round.
+      window: the number of last episodes, also for the history's `episode_return`.
 
     Raises:
       TypeError: if a limit is not a number, or the window is not whole.
-      ValueError: if no limit is given (a target alone may never be reached), one is not positive, or there is a target
-        and fewer steps than the episodes that it is a mean of.
+      ValueError: if no limit is given (a target alone may never be reached), a limit is not positive, or there is a
+        target and fewer steps than episodes in the window.
     """
 
     steps: float = math.inf
@@ -126,15 +128,16 @@ class Budget:
             if not isinstance(limit, Real):
                 raise TypeError(f"{name}={limit!r} is not a number")
         checks.whole(at_least=1, window=self.window)
+        # NaN compares false, so it would pass the checks below.
         if math.isnan(self.target_return):
-            raise ValueError("target_return=nan is never reached")
+            raise ValueError("target_return=nan is never reached: leave it out for no target")
         for name in ("steps", "seconds", "cost"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name}={getattr(self, name)} is not positive")
         if math.isinf(min(self.steps, self.seconds, self.cost)):
-            raise ValueError("a budget needs a limit of steps, seconds or cost: a target alone may never be reached")
+            raise ValueError("Budget needs a limit of steps, seconds or cost: a target alone may never be reached")
         if self.target_return < math.inf and self.steps < self.window:
             raise ValueError(
                 f"target_return={self.target_return} is never reached in steps={self.steps}: it is compared with the "
-                f"mean return of {self.window} episodes, each of a step at least"
+                f"mean return of window={self.window} episodes, which have at least one step each; allow more steps"
             )

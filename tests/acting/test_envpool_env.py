@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from stellaris.acting.envs import EnvPoolEnv, configured, make
-from stellaris.configuration import described
+from stellaris._core.describe import describe
+from stellaris.acting.envs import EnvPoolEnv, configure, make
 from stellaris.systems import Workload
 from tests.acting.environments import array, random_actions
 
@@ -101,18 +101,18 @@ def test_closing_ends_a_pools_threads():
 
 def test_options():
     """EnvPool's own: here a stack of three frames; one that it does not know is named."""
-    env = make(configured("Qbert-v5", stack_num=3, reward_clip=True), slots=1)
+    env = make(configure("Qbert-v5", stack_num=3, reward_clip=True), slots=1)
     assert env.spec.observation == array(3, 84, 84, dtype=np.uint8)
     with pytest.raises(ValueError, match=r"Qbert-v5: EnvPool does not take the options \{'frames': 3\}"):
-        make(configured("Qbert-v5", frames=3), slots=1)
+        make(configure("Qbert-v5", frames=3), slots=1)
 
 
 def test_an_environment_with_options_is_a_value():
     """Equal whatever the options' order, and recorded with them."""
-    one, other = configured("Qbert-v5", a=1, b=2), configured("Qbert-v5", b=2, a=1)
+    one, other = configure("Qbert-v5", a=1, b=2), configure("Qbert-v5", b=2, a=1)
     assert one == other
     assert hash(one) == hash(other)
-    assert described(Workload(one))["environment"] == {
+    assert describe(Workload(one))["environment"] == {
         "type": "Configured",
         "name": "Qbert-v5",
         "options": [["a", 1], ["b", 2]],

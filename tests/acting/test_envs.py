@@ -168,7 +168,7 @@ class Misspecified(Incomplete):
 @pytest.mark.parametrize(
     ("environment", "message"),
     [
-        (3, r"environment=3: expected a name, what makes one environment"),
+        (3, r"environment=3: expected a name, a callable that makes one"),
         (None, r"environment=None: expected a name"),
         (Own(), r"environment=<.*Own.*>, which is a single environment: expected .*a class, a function, a functools"),
         (
@@ -207,7 +207,9 @@ def test_what_makes_something_else(environment, message, unchecked):
 def test_what_gives_the_same_environment_twice():
     """Two slots would step one environment."""
     env = Own()
-    with pytest.raises(ValueError, match=r"environment .*<lambda> gives the same environment every time: each slot"):
+    with pytest.raises(
+        ValueError, match=r"environment .*<lambda> returns the same environment every time, but each slot"
+    ):
         make(lambda: env, slots=2)
     assert env.closed == 1
 

@@ -12,11 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from stellaris._core.describe import describe
 from stellaris.acting.networks import NatureCNN, Towers
 from stellaris.acting.normalisation import Normaliser
 from stellaris.acting.policies import ActorCritic, Network, Pixels, Policy, PolicyVersion
 from stellaris.acting.vector import EnvSpec
-from stellaris.configuration import described
 from stellaris.distributions import Categorical, DiagonalGaussian
 from tests.acting.environments import array
 
@@ -71,7 +71,7 @@ def test_policies_are_values():
     policy, again = ActorCritic()(HOPPER), ActorCritic()(EnvSpec(**vars(HOPPER)))
     assert policy == again
     assert hash(policy) == hash(again)
-    assert described(policy) == described(again)
+    assert describe(policy) == describe(again)
     assert "hidden = (256, 256)" in repr(policy)
     others = [
         ActorCritic()(CARTPOLE),
@@ -261,7 +261,7 @@ class Odd(Returns):
         (CARTPOLE, Returns(((2,), (2,))), TypeError, r"returned a DiagonalGaussian, but actions are discrete"),
         (HOPPER, Returns((3,)), TypeError, r"returned a Categorical, but actions are continuous: .*\(mean, log_std\)"),
         (HOPPER, Returns(((1,), (1,))), ValueError, r"the network's means have shape \(1, 1\): expected \(1, 3\)"),
-        (HOPPER, Odd(), TypeError, r"Odd on Hopper-v4: a Own has no method sample\(noise\)"),
+        (HOPPER, Odd(), TypeError, r"Odd on Hopper-v4: a Own lacks the method sample\(noise\)"),
         (HOPPER, Odd(sampled=(2,)), ValueError, r"sampled actions have shape \(1, 2\): expected \(1, 3\)"),
         (HOPPER, nn.Dense(3), TypeError, r"Dense on Hopper-v4: the network returned a .*: expected a pair"),
     ],

@@ -140,7 +140,7 @@ def test_continuous_actions_of_another_shape(register):
 )
 def test_action_spaces_that_are_not_supported(register, made, space):
     """One error, which names the environment and the space; the environments that were made are closed."""
-    message = f"Own-v0: action space {space} is not supported: Discrete or a Box of floats"
+    message = f"Own-v0: action space {space} is not supported: expected Discrete or a Box of floats"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         make(register("Own-v0", actions=space), slots=2)
     assert [own.closed for own in made] == [1, 1]

@@ -7,8 +7,8 @@ import jax
 import numpy as np
 import pytest
 
+from stellaris._core.describe import describe
 from stellaris.acting.vector import EnvSpec, VectorEnv
-from stellaris.configuration import described
 from tests.acting.environments import array, every_cartpole, every_environment, new, random_actions, rows, same
 
 SENSORS = {"position": array(1), "picture": array(2, 9, dtype=np.uint8)}
@@ -33,7 +33,7 @@ def test_a_specification_is_a_value():
     ]
     assert len({spec, same_again, *others}) == 1 + len(others)
     assert pickle.loads(pickle.dumps(spec)) == spec
-    assert described(spec) == described(same_again) != described(others[4])
+    assert describe(spec) == describe(same_again) != describe(others[4])
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_types_in_which_observations_are_recorded(given, recorded):
 @pytest.mark.parametrize(
     ("observation", "message"),
     [
-        ((4,), r"observation has a leaf 4: expected a shape and a dtype of numbers"),
+        ((4,), r"observation has a leaf 4: expected a shape and a numeric dtype"),
         ({"a": "x"}, r"observation has a leaf 'x'"),
         (np.zeros(2, object), r"observation has a leaf array"),
         (np.zeros(2, complex), r"observation has a leaf array"),

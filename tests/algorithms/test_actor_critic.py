@@ -43,6 +43,7 @@ def networks(discrete):
     return params, {"flax": network.apply, "bare": functools.partial(bare, discrete=discrete), "own": own}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("compiled_in_haste")
 @pytest.mark.parametrize(
     ("algorithm", "discrete"),
@@ -92,8 +93,14 @@ def test_log_ratio_by_hand():
     """The difference of log-probabilities; 0 where a sample is invalid, whatever it holds, and no gradient either."""
     valid = jnp.array([True, True, False, False])
     log_prob, behaviour = jnp.array([-1.0, -2.0, jnp.nan, -1.0]), jnp.array([-1.5, -1.0, -1.0, -jnp.inf])
-    equal(actor_critic.log_ratio(log_prob, behaviour, valid), [0.5, -1.0, 0.0, 0.0])
-    slope = jax.grad(lambda x: jnp.sum(actor_critic.log_ratio(x, behaviour, valid)))(log_prob)
+    batch = SimpleNamespace(action=None, log_prob=behaviour, valid=valid)
+
+    def log_ratio(log_prob):
+        distribution = SimpleNamespace(log_prob=lambda _: log_prob, entropy=lambda: None)
+        return actor_critic.evaluate(lambda *_: (distribution, None), None, None, batch).log_ratio
+
+    equal(log_ratio(log_prob), [0.5, -1.0, 0.0, 0.0])
+    slope = jax.grad(lambda x: jnp.sum(log_ratio(x)))(log_prob)
     equal(slope, [1.0, 1.0, 0.0, 0.0])
 
 
@@ -107,14 +114,14 @@ def test_the_cap_by_hand():
     odds = {name: jnp.log(jnp.array([p, 1 - p])) for name, p in {"own": 3 / 4, "near": 2 / 3, "far": 1 / 4}.items()}
     observation = jnp.zeros((2, 1))
     action = jnp.array([0, 1])
-    batch = SimpleNamespace(action=action, log_prob=jnp.log(jnp.array([0.5, 0.5])))
-    own = actor_critic.evaluate(logits, odds["own"], observation, action).log_prob
+    batch = SimpleNamespace(action=action, log_prob=jnp.log(jnp.array([0.5, 0.5])), valid=jnp.ones(2, bool))
+    own = actor_critic.evaluate(logits, odds["own"], observation, batch).log_prob
     close(jnp.exp(own), [3 / 4, 1 / 4])
 
     def cap(*peers, rho=1.0):
         return actor_critic.held_cap(logits, tuple(odds[peer] for peer in peers), observation, batch, own, rho)
 
-    assert cap() is None
+    assert cap() is cap("near", rho=math.inf) is None
     # Ratios of action 0: own 3/2, near 4/3, far 1/2. Of action 1: own 1/2, near 2/3, far 3/2: no peer is below it.
     close(cap("near"), [4 / 3, jnp.inf])
     close(cap("near", "far"), [1.0, jnp.inf])
@@ -125,9 +132,9 @@ def test_the_cap_by_hand():
 def test_the_cap_forgives_rounding():
     """A peer that differs by one rounding of its parameters truncates nothing; one that differs by more does."""
     observation, action = jnp.zeros((1, 1)), jnp.array([0])
-    batch = SimpleNamespace(action=action, log_prob=jnp.log(jnp.array([0.1])))
+    batch = SimpleNamespace(action=action, log_prob=jnp.log(jnp.array([0.1])), valid=jnp.ones(1, bool))
     params = jnp.array([1.0, 0.5])
-    own = actor_critic.evaluate(logits, params, observation, action).log_prob
+    own = actor_critic.evaluate(logits, params, observation, batch).log_prob
     for step, truncates in ((1e-6, False), (1e-3, True)):
         cap = actor_critic.held_cap(logits, (params - jnp.array([step, 0.0]),), observation, batch, own, 1.0)
         assert bool(jnp.isfinite(cap[0])) is truncates

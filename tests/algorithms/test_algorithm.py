@@ -30,9 +30,9 @@ class Half:
 @pytest.mark.parametrize(
     ("algorithm", "message"),
     [
-        ("ppo", r"algorithm='ppo' is no algorithm \(it has no optimizer, prepare, minibatches, select, loss\)"),
-        (Half(), r"is no algorithm \(it has no optimizer, prepare, minibatches, select\): pass PPO"),
-        (PPO, r"is no algorithm \(that is a class\)"),
+        ("ppo", r"algorithm='ppo' is not an Algorithm: it lacks optimizer, prepare, minibatches, select, loss\."),
+        (Half(), r"is not an Algorithm: it lacks optimizer, prepare, minibatches, select\. Pass PPO"),
+        (PPO, r"is not an Algorithm: it is a class"),
     ],
 )
 def test_what_does_not_is_told_what_it_lacks(algorithm: Any, message: str) -> None:

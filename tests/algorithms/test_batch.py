@@ -32,6 +32,7 @@ def test_minibatches_of_nothing():
         PPO().minibatches(jax.random.key(0), samples(0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("size", "minibatch_size", "shape"),
     [
@@ -66,6 +67,7 @@ def test_minibatches_are_shuffled_anew():
 # ---- samples that are not valid -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 2, 7, 100, 1625, 1626, 4096, 70_000])  # one, two rounds of sorting, and three
 def test_permutations_are_those_of_jax(size):
     """Number by number, compiled for several keys at once as for one."""

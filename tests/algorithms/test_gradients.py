@@ -65,6 +65,7 @@ def test_gradient_is_that_of_the_loss(learned):
     assert metrics["finite"]
 
 
+@pytest.mark.slow
 def test_options_reach_the_loss(learned):
     """Without them: no peers, no report by lag and no fresh gradient."""
     algorithm, batch, params, _, (_, with_peer) = learned
@@ -189,6 +190,7 @@ def test_data_lag_and_gradient_lag_add_up(clock):
 # ---- whole batches --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("network", "size", "count"), [("bare", 5, None), ("flax", 6, None), ("bare", 5, 3)])
 def test_update_is_a_loop_of_optimizer_steps(network, size, count):
     """One Adam step for each row, in order, the second row of five samples padded; metrics are the rows' means."""
@@ -279,6 +281,7 @@ class Reporting:
         return params * batch.mean(), some
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("promotion", ["standard", "strict"])
 def test_metrics_of_any_type(promotion, unchecked):
     """By hand, with a count as without; the greatest may be below zero."""

@@ -99,6 +99,7 @@ def test_gradient_is_the_slope(apply_fn):
         close(jax.grad(loss)(flat), np.stack(slope), 1e-7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ratio", "peer", "rho", "advantage", "gradient"),
     [
@@ -154,6 +155,7 @@ def test_reduces_to_plain_ppo(apply_fn, peers):
     assert got[0][1]["truncation_fraction"] == 0
 
 
+@pytest.mark.slow
 def test_own_policy_among_the_held_is_not_lost_to_rounding():
     """So too where two learners run as one under vmap, and XLA compiles own and peer's ratio differently.
 

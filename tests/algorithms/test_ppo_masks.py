@@ -21,6 +21,7 @@ def with_a_peer(apply_fn):
     return lambda batch: compiled(CONFIGURATIONS["everything"], apply_fn, parameters(1, like=0), batch, peers)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("apply_fn", [gaussian, categorical])
 def test_invalid_samples_weigh_nothing(apply_fn):
     """Loss, metrics and gradient do not depend on what they hold, and equal those of the valid samples alone."""

@@ -118,6 +118,7 @@ def by_every_algorithm(trajectory):
     return (PPO().prepare(trajectory), stellaris.IMPACT().prepare(trajectory, linear, params)), loss
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch_shape", [(), (6,), (2, 3), (1, 2, 3)])
 def test_any_number_of_batch_axes_is_flattened(batch_shape):
     """`[T, 6]`, however its environments are arranged, gives the samples of `[T, 6]`; `[T]` gives T."""

@@ -11,7 +11,9 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import WebDriverWait
 
-from experiments import command, presets, study
+from experiments import command
+from experiments.study import study
+from experiments.tasks import presets
 from stellaris.acting import ActorCritic
 from stellaris.systems import Workload
 from tests.browser.conftest import Browser

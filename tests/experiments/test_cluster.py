@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from experiments import cluster_demo, cluster_vs_simulation, command, runs
-from experiments.cluster_vs_simulation import Measured, Pair
+from experiments import command
+from experiments.cluster import demo, vs_simulation
+from experiments.cluster.vs_simulation import Measured, Pair
+from experiments.study import runs
 from stellaris.runtime import SimulatedPlatform
 
 ROWS = [
@@ -43,8 +45,8 @@ def no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     def nothing(*arguments: Any) -> Iterator[None]:
         yield
 
-    monkeypatch.setattr(cluster_demo, "_cluster", nothing)
-    monkeypatch.setattr("stellaris.runtime.cluster.platform.connect", lambda: False)
+    monkeypatch.setattr(demo, "_cluster", nothing)
+    monkeypatch.setattr("stellaris.runtime.ray.platform.connect", lambda: False)
 
 
 def test_rows_of_a_history_are_on_the_disk_before_the_run_ends(
@@ -91,10 +93,10 @@ def test_a_comparison_is_on_the_disk_before_the_next_begins(
             ]
         if seed == 2:
             raise PowerCutError
-        measured = Measured(dict.fromkeys(cluster_vs_simulation._QUANTITIES, 1.0 + seed), np.ones(3))
+        measured = Measured(dict.fromkeys(vs_simulation._QUANTITIES, 1.0 + seed), np.ones(3))
         return Pair(row.name, seed, measured, measured)
 
-    monkeypatch.setattr(cluster_vs_simulation, "_pair", compared)
+    monkeypatch.setattr(vs_simulation, "_pair", compared)
     with pytest.raises(PowerCutError):
         command.main(["cluster-vs-simulation", "--system", "stellaris", "--out", str(tmp_path)])
     assert [one["updates"] for one in read(tmp_path / "runs.csv")] == ["1.0", "1.0", "2.0", "2.0"]

@@ -52,7 +52,7 @@ def test_what_makes_no_sense(ran: list[int], argv: list[str], said: str, capsys:
 def test_help(ran: list[int], capsys: pytest.CaptureFixture[str]) -> None:
     """Of the command, which names its experiments; of an experiment, with the defaults of its options."""
     for argv, texts in (
-        (["--help"], ["NAME it", "`list` says"]),
+        (["--help"], ["NAME it", "`list` describes"]),
         (["it", "--help"], ["does nothing", "status (default: 0)"]),
     ):
         with pytest.raises(SystemExit, match="0"):

@@ -11,29 +11,19 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from experiments import (
-    catalogue,
-    cells,
-    command,
-    minions,
-    minionsrl_motivation,
-    minionsrl_scaling,
-    presets,
-    stellaris_calibration,
-    stellaris_challenges,
-    stellaris_cost,
-    stellaris_hpc,
-    stellaris_latency,
-    stellaris_motivation,
-    stellaris_scaling,
-    stellaris_training,
-    study,
-)
-from experiments.cells import Cell
+from experiments import catalogue, command
+from experiments.figures.minionsrl import motivation as actors_motivation
+from experiments.figures.minionsrl import scaling as actors_scaling
+from experiments.figures.stellaris import calibration, challenges, cost, hpc, latency, motivation, scaling, training
+from experiments.study import cells, study
+from experiments.study.cells import Cell
+from experiments.tasks import minionsrl, presets
 from stellaris.acting import ActorCritic
 from stellaris.runtime.delays import Empirical
 from stellaris.scheduling import Fixed, Learned, Stepped
 from stellaris.systems import Workload
+
+pytestmark = pytest.mark.slow
 
 #: Actors of MinionsRL's, at most.
 MOST = 4
@@ -82,15 +72,15 @@ def tiny(monkeypatch: pytest.MonkeyPatch, schedulers: Path) -> None:
 
     monkeypatch.setattr(presets, "workload", workload)
     monkeypatch.setattr(study, "Worker", Here)
-    monkeypatch.setattr(stellaris_hpc, "ACTORS", 64)
-    monkeypatch.setattr(stellaris_scaling, "BATCH", 1024)
+    monkeypatch.setattr(hpc, "ACTORS", 64)
+    monkeypatch.setattr(scaling, "BATCH", 1024)
     schedules = {"fixed": Fixed(2), "increase": Stepped(1, 1, every=4), "decrease": Stepped(3, -1, every=4)}
-    styled = {name: (schedules[name], *style) for name, (_, *style) in minionsrl_motivation.SCHEDULES.items()}
-    monkeypatch.setattr(minionsrl_motivation, "SCHEDULES", styled)
-    monkeypatch.setattr(minionsrl_scaling, "ACTORS", (1, 2, MOST))
-    monkeypatch.setattr(minions, "ACTORS", MOST)
-    monkeypatch.setattr(minions, "FRAGMENT", 32)
-    monkeypatch.setattr(minions, "SCHEDULERS", schedulers)
+    styled = {name: (schedules[name], *style) for name, (_, *style) in actors_motivation.SCHEDULES.items()}
+    monkeypatch.setattr(actors_motivation, "SCHEDULES", styled)
+    monkeypatch.setattr(actors_scaling, "ACTORS", (1, 2, MOST))
+    monkeypatch.setattr(minionsrl, "ACTORS", MOST)
+    monkeypatch.setattr(minionsrl, "FRAGMENT", 32)
+    monkeypatch.setattr(minionsrl, "SCHEDULERS", schedulers)
 
 
 def run(name: str, out: Path, *options: str) -> int:
@@ -119,12 +109,12 @@ class Shown(NamedTuple):
 
 STUDIES: Mapping[str, Shown] = {
     "stellaris-training": Shown(
-        ("untrained", *stellaris_training.SYSTEMS, "asynchronous actors, shared rate", "IMPACT, shared rate"),
+        ("untrained", *training.SYSTEMS, "asynchronous actors, shared rate", "IMPACT, shared rate"),
         ("training",),
         ALL,
     ),
     "stellaris-motivation": Shown(("stellaris", "synchronous"), ("motivation",), (STELLARIS, SYNCHRONOUS)),
-    "stellaris-cost": Shown(stellaris_training.SYSTEMS, ("cost",), ALL),
+    "stellaris-cost": Shown(training.SYSTEMS, ("cost",), ALL),
     "stellaris-challenges": Shown(
         ("cap", "no cap"),
         ("challenges_staleness_mean", "challenges_kl", "challenges_policy_kl", "challenges_learners"),
@@ -268,7 +258,7 @@ def test_what_compiles_is_not_measured() -> None:
         ended=np.array([5.0, 2.0, 6.0, 7.5, np.nan]),
     )
     result: Any = SimpleNamespace(trace=SimpleNamespace(invocations=lambda: calls))
-    times = stellaris_calibration.seconds(result)
+    times = calibration.seconds(result)
     assert {name: took.tolist() for name, took in times.items()} == {"actor": [1.0, 1.5], "learner": [2.0]}
 
 
@@ -284,8 +274,8 @@ def test_cost_to_a_target() -> None:
     """Of the first row that has it."""
     history = [{"episode_return": r, "cost_pay_per_use": c} for r, c in ((1.0, 0.1), (5.0, 0.2), (4.0, 0.3))]
     result: Any = type("Result", (), {"history": history})
-    assert stellaris_cost._cost_of(result, 4.5) == 0.2
-    assert stellaris_cost._cost_of(result, 6.0) is None
+    assert cost._cost_of(result, 4.5) == 0.2
+    assert cost._cost_of(result, 6.0) is None
 
 
 def test_learners_in_use() -> None:
@@ -302,7 +292,7 @@ def test_learners_in_use() -> None:
     )
     trace: Any = type("Trace", (), {"invocations": lambda self: calls})()
     result: Any = type("Result", (), {"history": [{"seconds": 2.0}], "trace": trace})
-    times, used = stellaris_challenges._in_use(result)
+    times, used = challenges._in_use(result)
     np.testing.assert_allclose(used, np.where(times < 1, 1.0, 2.0))
 
 
@@ -322,8 +312,8 @@ def test_latencies() -> None:
     )
     trace: Any = type("Trace", (), {"invocations": lambda self: calls})()
     result: Any = type("Result", (), {"trace": trace})
-    means = stellaris_latency._means([result])["actor"]
-    np.testing.assert_allclose([means[part] for part in stellaris_latency.PARTS], [100.0, 300.0, 1000.0])
+    means = latency._means([result])["actor"]
+    np.testing.assert_allclose([means[part] for part in latency.PARTS], [100.0, 300.0, 1000.0])
 
 
 def test_frameworks(capsys: pytest.CaptureFixture[str]) -> None:
@@ -341,5 +331,5 @@ def test_frameworks(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_the_demos_steps_are_its_rounds() -> None:
     """20 of them, as in the preset `paper`."""
-    assert stellaris_motivation.SIZES["small"].steps == presets.paper("Hopper-v4").budget.steps
+    assert motivation.SIZES["small"].steps == presets.paper("Hopper-v4").budget.steps
     assert {*STUDIES} <= {*catalogue.EXPERIMENTS}

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from experiments import quickstart as module
-from experiments import runs
 from experiments.__main__ import main
+from experiments.study import runs
 from stellaris.acting import envs
 from stellaris.runtime import SimulatedPlatform
 
@@ -43,6 +43,7 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.mark.slow
 def test_the_same_seed_writes_the_same_bytes(first: Path, tmp_path: Path) -> None:
     """With one thread as with two, while another process loads the machine."""
     load = subprocess.Popen([sys.executable, "-c", "while True: pass"])
@@ -82,6 +83,7 @@ def test_what_it_writes(first: Path) -> None:
     assert stellaris["cost_pay_per_use"] < stellaris["cost_demo"] == pytest.approx(synchronous["cost_demo"])
 
 
+@pytest.mark.slow
 def test_the_paper_preset(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It says which preset it is; actors are round-based."""
     assert quickstart(tmp_path, "--preset", "paper", "--seeds", "1") == 0
@@ -146,6 +148,7 @@ def test_help_explains_every_option(capsys: pytest.CaptureFixture[str]) -> None:
         assert option in text
 
 
+@pytest.mark.slow
 def test_a_failing_body_keeps_what_was_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -172,6 +175,7 @@ def test_a_failing_body_keeps_what_was_done(
     assert set(histories(tmp_path)) == {"history_stellaris_0.csv", "history_synchronous_0.csv"}
 
 
+@pytest.mark.slow
 def test_an_interruption_ends_cleanly_and_soon(tmp_path: Path) -> None:
     """SIGTERM in the middle of a run, and Ctrl-C besides: what there is gets written, whole, within seconds."""
     # A test that runs in the background inherits an ignored SIGINT; a user at a terminal does not.
@@ -248,6 +252,7 @@ def check_that_it_holds_one_run(out: Path, env: str, seeds: int, status: str = "
     }
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("made")
 def test_another_run_takes_the_place_of_the_first(tmp_path: Path) -> None:
     """CartPole with two seeds, the same again, then Pendulum with one: nothing of CartPole's stays."""
@@ -267,7 +272,7 @@ def test_an_interrupted_run_does_not_mix_with_the_one_before(
     check_that_it_holds_one_run(tmp_path, "Pendulum-v1", 1, "interrupted")
     check_that_it_holds_one_run(tmp_path / "earlier_1", "CartPole-v1", 2)
     out, err = capsys.readouterr()
-    assert f"the run that was done before: {tmp_path}/earlier_1/" in out
+    assert f"the earlier, complete run: {tmp_path}/earlier_1/" in out
     assert err.count("\n") == 1
     assert (tmp_path / "history_stellaris_0.csv").read_text().count("\n") == 1 + 2
 
@@ -310,7 +315,7 @@ def test_a_full_disk_costs_what_does_not_fit_and_nothing_else(
     monkeypatch.setattr(module.plots, "reward_vs_time", full)
     assert quickstart(tmp_path) == 1
     out, err = capsys.readouterr()
-    assert err == f"error: --out {tmp_path}: not all could be written: No space left on device\n"
+    assert err == f"error: --out {tmp_path}: some results could not be written: No space left on device\n"
     assert "final return" in out
     assert json.loads((tmp_path / "summary.json").read_text())["status"] == "done"
     assert set(histories(tmp_path)) == {"history_stellaris_0.csv", "history_synchronous_0.csv"}

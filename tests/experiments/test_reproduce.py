@@ -26,19 +26,15 @@ def test_every_figure_takes_the_options_that_it_is_given(monkeypatch: pytest.Mon
             return 0
 
         module = SimpleNamespace(add_arguments=real.load().add_arguments, main=main)
-        return SimpleNamespace(minutes=real.minutes, load=lambda: module)
+        return SimpleNamespace(kind=real.kind, load=lambda: module)
 
-    figures = {
-        name: entry(name, real)
-        for name, real in catalogue.EXPERIMENTS.items()
-        if "small" in real.minutes and name != "reproduce"
-    }
+    figures = {name: entry(name, real) for name, real in catalogue.EXPERIMENTS.items() if real.kind != "command"}
     monkeypatch.setattr(catalogue, "EXPERIMENTS", figures)
     for preset in ("smoke", "small", "paper"):
         seen.clear()
         words = SimpleNamespace(preset=preset, jobs=1, out=Path("there"))
         assert reproduce.main(words) == 0
-        assert {*seen} == {*figures} - {"tuning"}
+        assert {*seen} == {*figures}
     assert (seen["gear-hopper"].preset, seen["gear-hopper"].out) == ("small", Path("there/gear-hopper"))
     assert seen["stellaris-why"].out == Path("there")
 
@@ -57,7 +53,7 @@ def test_one_that_fails(ends: tuple[int, int], status: int, ran: int, monkeypatc
 
         real = catalogue.EXPERIMENTS["stellaris-why"].load()
         module = SimpleNamespace(add_arguments=real.add_arguments, main=main)
-        return SimpleNamespace(minutes={"small": "1"}, load=lambda: module)
+        return SimpleNamespace(kind="study", load=lambda: module)
 
     studies = {"one": entry(ends[0]), "other": entry(ends[1])}
     monkeypatch.setattr(catalogue, "EXPERIMENTS", {**studies, "reproduce": catalogue.EXPERIMENTS["reproduce"]})

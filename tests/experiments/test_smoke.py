@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
-from experiments import catalogue, presets, runs
-from experiments.cells import Cell
+from experiments import catalogue
+from experiments.study import runs
+from experiments.study.cells import Cell
+from experiments.tasks import presets
 from stellaris.acting import ActorCritic
 from stellaris.systems import Workload
 
@@ -48,6 +50,7 @@ def alike(cell: Cell) -> Cell:
     return replace(cell, contender=replace(cell.contender, system=system), evaluation=None, replay=None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STUDIES)
 def test_every_run_makes_an_update(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Or what is run very small, to see that it works, shows nothing."""

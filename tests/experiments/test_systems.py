@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from experiments import command, presets, systems
+from experiments import command, systems
+from experiments.tasks import presets
 from stellaris.acting import ActorCritic
 from stellaris.systems import Workload
 
@@ -51,4 +52,4 @@ def test_one_that_does_not_is_named(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_target_is_needed(capsys: pytest.CaptureFixture[str]) -> None:
     """Where the environment has none of its own."""
     assert command.main(["systems", "--env", "Acrobot-v1"]) == 2
-    assert "--target: Acrobot-v1 has no target of its own" in capsys.readouterr().err
+    assert "--target: Acrobot-v1 has no default target" in capsys.readouterr().err

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from experiments import tuning
-from experiments.presets import architectures
-from stellaris.configuration import described
+from experiments.tasks.presets import architectures
+from stellaris._core.describe import describe
 
 
 def test_every_system_has_as_many_settings() -> None:
@@ -13,5 +13,5 @@ def test_every_system_has_as_many_settings() -> None:
     assert len({len(settings) for settings in tuning.SETTINGS.values()}) == 1
     for system, settings in tuning.SETTINGS.items():
         row = replace(contenders[system], system=tuning.START[system])
-        changed = [repr(described(tuning.changed(row, of).system)) for of in settings.values()]
+        changed = [repr(describe(tuning.changed(row, of).system)) for of in settings.values()]
         assert len(set(changed)) == len(changed)

@@ -27,7 +27,7 @@ WINDOWS = {
     "past": Window("value", 4, offset=-3, pad="head", value=-1.5),
     "later": Window("reward", 6, offset=2),
     "done": Window("done", 2),
-    "to go": Window("reward", 3, to_go=0.5, pad="head"),
+    "to go": Window("reward", 3, return_to_go=0.5, pad="head"),
 }
 
 
@@ -84,7 +84,7 @@ def stacked(over, sizes, seed=0):
 
 
 def windowed(known, rows, steps):
-    """What `collect` is to give, step by step."""
+    """What `gather` is to give, step by step."""
     values, masks = {}, {}
     for name, window in WINDOWS.items():
         kind = SPEC[window.column]
@@ -93,8 +93,10 @@ def windowed(known, rows, steps):
         for k, (row, step) in enumerate(zip(rows, steps, strict=True)):
             columns, length, *_ = known[row]
             column = columns[window.column][:length]
-            if window.to_go is not None:
-                sums = [sum(window.to_go ** (j - i) * column[j] for j in range(i, length)) for i in range(length)]
+            if window.return_to_go is not None:
+                sums = [
+                    sum(window.return_to_go ** (j - i) * column[j] for j in range(i, length)) for i in range(length)
+                ]
                 column = np.array(sums, kind.dtype)
             wanted = range(step + window.offset, step + window.offset + window.length)
             found = [i for i in wanted if 0 <= i < length]
@@ -149,7 +151,7 @@ def test_every_selector_and_window_agrees_with_numpy(over, by, replace):
     steps = sharded.random_steps(shards, drawn, jax.random.key(4), over=over)
     lengths = np.array([known[row][1] for row in rows])
     np.testing.assert_array_equal(steps, below(jax.random.key(4), lengths, (count,)))
-    batch = sharded.collect(shards, drawn, WINDOWS, step=steps, over=over)
+    batch = sharded.gather(shards, drawn, WINDOWS, step=steps, over=over)
     values, masks = windowed(known, rows, np.asarray(steps))
     for name, window in WINDOWS.items():
         assert batch.values[name].dtype == SPEC[window.column].dtype
@@ -208,7 +210,7 @@ def test_a_row_that_no_shard_holds_is_a_fault(eight, index):
     before = np.array(shards.weight)
     changed = sharded.update_weights(shards, np.array([index]), np.array([1.0]), over=eight)
     np.testing.assert_array_equal(changed.weight, before)
-    with pytest.raises(ValueError, match="an index of a trajectory that is not in the table"):
+    with pytest.raises(ValueError, match="an index is not a row of a trajectory in the table"):
         check(changed)
 
 
@@ -252,7 +254,7 @@ def test_nothing_to_select_is_a_fault_and_an_empty_batch(eight, by, replace):
     drawn = sharded.select(shards, jax.random.key(0), 8, by=by, replace=replace, over=eight)
     with pytest.raises(ValueError, match="a table that is empty"):
         check(drawn)
-    batch = sharded.collect(shards, drawn, WINDOWS, over=eight)
+    batch = sharded.gather(shards, drawn, WINDOWS, over=eight)
     assert not any(mask.any() for mask in batch.mask.values())
     one, _ = stacked(eight, (0, 0, 1, 0, 0, 0, 0, 0))
     if by == "top" or not replace:
@@ -262,7 +264,7 @@ def test_nothing_to_select_is_a_fault_and_an_empty_batch(eight, by, replace):
 
 def test_nothing_compiles_again_while_the_table_fills(eight):
     """Each program once, and one more of `insert` for a batch of another size."""
-    programs = (sharded._insert, sharded._select, sharded._random_steps, sharded._collect, sharded._update_weights)
+    programs = (sharded._insert, sharded._select, sharded._random_steps, sharded._gather, sharded._update_weights)
     for program in programs:
         program.clear_cache()
     shards = sharded.init(SPEC, capacity=8 * CAPACITY, length=STEPS, over=eight)
@@ -271,7 +273,7 @@ def test_nothing_compiles_again_while_the_table_fills(eight):
         shards = sharded.insert(shards, columns, length=length, weight=weight, version=jnp.int32(i), over=eight)
         drawn = sharded.select(shards, jax.random.key(i), 8, by="weight", over=Shards(eight.mesh, "data"))
         steps = sharded.random_steps(shards, drawn, jax.random.key(i), over=eight)
-        batch = sharded.collect(shards, drawn, WINDOWS, step=steps, over=eight)
+        batch = sharded.gather(shards, drawn, WINDOWS, step=steps, over=eight)
         shards = sharded.update_weights(shards, drawn.row, batch.length.astype(jnp.float32), over=eight)
     assert [program._cache_size() for program in programs] == [1] * len(programs)
 
@@ -291,7 +293,7 @@ def test_no_more_than_a_batch_is_exchanged(eight):
         sharded._select.lower(shards, key, count, eight, "weight", False): {"all-gather": 8 * count},
         sharded._select.lower(shards, key, count, eight, "top", True): {"all-gather": 8 * count},
         sharded._random_steps.lower(shards, drawn, key, eight): {"all-reduce": count},
-        sharded._collect.lower(shards, drawn, 0, windows, eight): {"reduce-scatter": count // 8 * 4 * 100},
+        sharded._gather.lower(shards, drawn, 0, windows, eight): {"reduce-scatter": count // 8 * 4 * 100},
         sharded._update_weights.lower(shards, drawn.row, jnp.ones(count), eight): {"all-reduce": count},
         sharded._reweigh.lower(shards, jnp.ones((8, 64)), eight): {},
     }
@@ -299,7 +301,7 @@ def test_no_more_than_a_batch_is_exchanged(eight):
         text = lowered.compile().as_text()
         assert exchanged(text).keys() <= most.keys()
         assert all(size <= most[kind] for kind, size in exchanged(text).items())
-    assert set(exchanged(sharded._collect.lower(shards, drawn, 0, windows, eight).compile().as_text())) == {
+    assert set(exchanged(sharded._gather.lower(shards, drawn, 0, windows, eight).compile().as_text())) == {
         "reduce-scatter"
     }
 
@@ -322,7 +324,7 @@ def test_the_programs_are_parts_of_a_compiled_step(over):
     @jax.jit
     def step(shards, key):
         drawn = sharded.select(shards, key, 8, over=over)
-        batch = sharded.collect(shards, drawn, WINDOWS, over=over)
+        batch = sharded.gather(shards, drawn, WINDOWS, over=over)
         shards = sharded.update_weights(shards, drawn.row, jnp.full(8, 0.25, jnp.float32), over=over)
         return shards, drawn, batch
 
@@ -344,13 +346,15 @@ def test_errors_name_what_was_given_for_all_shards(unchecked, eight):
     shards = sharded.init(SPEC, capacity=8 * CAPACITY, length=STEPS, over=eight)
     columns, _, _ = random_rows(8)
     drawn = sharded.select(shards, jax.random.key(0), 12, over=eight)
-    with pytest.raises(ValueError, match="capacity=9: 8 devices do not divide it"):
+    with pytest.raises(ValueError, match="capacity=9: 8 devices do not divide it; choose a multiple of 8"):
         sharded.init(SPEC, capacity=9, length=STEPS, over=eight)
     with pytest.raises(ValueError, match="memory='disk': expected 'device' or 'pinned_host'"):
         sharded.init(SPEC, capacity=8, length=STEPS, over=eight, memory="disk")
     with pytest.raises(ValueError, match="index has 4294967296: expected a number of int32"):
         sharded.update_weights(shards, np.array([2**32]), np.ones(1), over=eight)
-    with pytest.raises(ValueError, match="columns have 4 trajectories: 8 devices do not divide them"):
+    with pytest.raises(
+        ValueError, match="columns have 4 trajectories: 8 devices do not divide them; insert a multiple of 8"
+    ):
         sharded.insert(shards, {name: column[:4] for name, column in columns.items()}, over=eight)
     with pytest.raises(ValueError, match=r"column 'frame' has shape \(8, 6, 1\): expected \[batch, steps, 2\]"):
         sharded.insert(shards, {**columns, "frame": columns["frame"][..., :1]}, over=eight)
@@ -358,12 +362,14 @@ def test_errors_name_what_was_given_for_all_shards(unchecked, eight):
         sharded.insert(shards, random_rows(48)[0], over=eight)
     with pytest.raises(ValueError, match=r"weight has shape \(3,\): expected \(8,\)"):
         sharded.insert(shards, columns, weight=np.ones(3), over=eight)
-    with pytest.raises(ValueError, match="count=41: without replacement there are at most 40"):
+    with pytest.raises(ValueError, match="count=41: without replacement, the table has at most 40 to draw"):
         sharded.select(shards, jax.random.key(0), 41, by="top", over=eight)
-    with pytest.raises(ValueError, match="selection has 12 trajectories: 8 devices do not divide them"):
-        sharded.collect(shards, drawn, WINDOWS, over=eight)
+    with pytest.raises(
+        ValueError, match="selection has 12 trajectories: 8 devices do not divide them; select a multiple of 8"
+    ):
+        sharded.gather(shards, drawn, WINDOWS, over=eight)
     with pytest.raises(ValueError, match="window 'a': length=7 is not between 1 and the table's 6"):
-        sharded.collect(shards, drawn, {"a": Window("reward", 7)}, over=eight)
+        sharded.gather(shards, drawn, {"a": Window("reward", 7)}, over=eight)
     with pytest.raises(ValueError, match=r"weight has shape \(40,\): expected length's \(8, 5\)"):
         sharded.reweigh(shards, np.ones(40), over=eight)
     with pytest.raises(ValueError, match="axis='rows': the mesh has 'data'"):
@@ -419,7 +425,7 @@ def test_shards_are_loaded_onto_another_number_of_them(eight, tmp_path, sizes):
     assert in_order(files.load(tmp_path / "four", over=eight)) == in_order(shards)
     files.save(single, tmp_path / "one")
     three = Shards(Mesh(np.array(jax.devices()[:3]), ("data",)))
-    with pytest.raises(ValueError, match="capacity=40: 3 devices do not divide it; give one that they do"):
+    with pytest.raises(ValueError, match="capacity=40: 3 devices do not divide it; choose a multiple of 3"):
         files.load(tmp_path / "one", over=three)
     assert in_order(files.load(tmp_path / "one", over=three, capacity=42)) == in_order(shards)
 
@@ -437,7 +443,7 @@ def test_columns_that_stay_with_the_hosts(eight, tmp_path):
             assert {column.sharding.memory_kind for column in one.columns.values()} == {memory}
             assert one.length.sharding.memory_kind == "device"
             drawn = sharded.select(one, jax.random.key(1), 8, by="weight", over=eight)
-            batches.append(sharded.collect(one, drawn, WINDOWS, over=eight))
+            batches.append(sharded.gather(one, drawn, WINDOWS, over=eight))
     for leaf, *leaves in zip(*map(jax.tree.leaves, batches), strict=True):
         assert all(np.array_equal(leaf, other) for other in leaves)
 

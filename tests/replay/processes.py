@@ -38,8 +38,8 @@ def main(number, processes, port, out):
         drawn = sharded.select(table, jax.random.key(1), 16, by=by, replace=replace, over=over)
         check(drawn)
         steps = sharded.random_steps(table, drawn, jax.random.key(2), over=over)
-        windows = {"frame": Window("frame", 3, offset=-1, value=9), "to go": Window("reward", 4, to_go=0.5)}
-        batch = sharded.collect(table, drawn, windows, step=steps, over=over)
+        windows = {"frame": Window("frame", 3, offset=-1, value=9), "to go": Window("reward", 4, return_to_go=0.5)}
+        batch = sharded.gather(table, drawn, windows, step=steps, over=over)
         for i, leaf in enumerate(jax.tree.leaves(batch)):
             parts = sorted(leaf.addressable_shards, key=lambda part: part.index[0].start)
             found[f"part {by} {replace} {i}"] = np.concatenate([np.asarray(part.data) for part in parts])

@@ -111,6 +111,7 @@ SPEC = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("capacity", [3, 8])
 @pytest.mark.parametrize("kind", ["minari", "d4rl"])
 def test_straight_into_a_table(tmp_path, kind, capacity):
@@ -164,7 +165,7 @@ def test_more_than_one_batch(tmp_path, monkeypatch):
         (
             "actions",
             np.zeros((1, 2), np.float32),
-            "dataset '/episode_1/actions' has float32 [2] a step: expected float32 [1], as '/episode_0/actions' has",
+            "dataset '/episode_1/actions' has float32 [2] per step: expected float32 [1], as '/episode_0/actions' has",
         ),
         (
             "observations/goal",
@@ -285,7 +286,7 @@ def test_a_group_that_contains_itself(tmp_path, place):
             file[place] = link(file)
 
         path = write_d4rl(tmp_path / "a.hdf5", change=nested)
-        with pytest.raises(ValueError, match=re.escape(f"a.hdf5: group '{place}' contains itself, or is there twice")):
+        with pytest.raises(ValueError, match=re.escape(f"a.hdf5: group '{place}' contains itself, or occurs twice")):
             datasets.read(path)
 
 
@@ -383,15 +384,15 @@ def test_episodes_may_be_numbered_with_zeros(tmp_path):
     [
         (
             {"observation": jax.ShapeDtypeStruct((3,), jnp.float32)},
-            "dataset '/observations' has float32 [2] a step: the table's column 'observation' expects float32 [3]",
+            "dataset '/observations' has float32 [2] per step: the table's column 'observation' expects float32 [3]",
         ),
         (
             {"reward": jax.ShapeDtypeStruct((), jnp.int32)},
-            "dataset '/rewards' has float32 [] a step: the table's column 'reward' expects int32 []",
+            "dataset '/rewards' has float32 [] per step: the table's column 'reward' expects int32 []",
         ),
         (
             {"cost": jax.ShapeDtypeStruct((), jnp.float32)},
-            "nothing there is the table's column 'cost'; there are observation, action, reward, terminated, truncated",
+            "the table's column 'cost' is missing; the file has observation, action, reward, terminated, truncated",
         ),
     ],
 )
@@ -412,11 +413,11 @@ def test_a_trajectory_that_is_too_long(tmp_path):
 def test_no_file_and_no_hdf5(tmp_path):
     """Another kind, a truncated one, and none."""
     (tmp_path / "a.txt").write_text("text")
-    with pytest.raises(ValueError, match=r"a.txt: no HDF5 file, or damaged \(.*\); expected one of Minari or D4RL"):
+    with pytest.raises(ValueError, match=r"a.txt: not an HDF5 file, or damaged \(.*\); expected one of Minari or D4RL"):
         datasets.read(tmp_path / "a.txt")
     whole = write_minari(tmp_path / "whole.hdf5").read_bytes()
     (tmp_path / "half.hdf5").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(ValueError, match=r"half.hdf5: no HDF5 file, or damaged"):
+    with pytest.raises(ValueError, match=r"half.hdf5: not an HDF5 file, or damaged"):
         datasets.read(tmp_path / "half.hdf5")
     with pytest.raises(FileNotFoundError):
         datasets.read(tmp_path / "none.hdf5")

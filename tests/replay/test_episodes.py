@@ -230,6 +230,7 @@ SYSTEMS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_a_run_fills_a_table(name) -> None:
     """With all of its episodes, as its trace has them, in the columns that its policy says."""

@@ -11,7 +11,7 @@ from stellaris.replay.memory import Memory
 SPEC = {"x": jax.ShapeDtypeStruct((3,), jnp.float32), "reward": jax.ShapeDtypeStruct((), jnp.float32)}
 WINDOWS = {
     "x": replay.Window("x", 4, offset=-2, pad="head", value=-1.0),
-    "to_go": replay.Window("reward", 3, to_go=0.9),
+    "return_to_go": replay.Window("reward", 3, return_to_go=0.9),
 }
 
 
@@ -27,12 +27,12 @@ def filled(memory: Memory) -> replay.Table:
 
 def test_both_memories_give_the_same_batches() -> None:
     """In the device's memory, within a program, while the columns stay with the host."""
-    collect = jax.jit(lambda table, drawn: replay.collect(table, drawn, WINDOWS, step=2))
+    gather = jax.jit(lambda table, drawn: replay.gather(table, drawn, WINDOWS, step=2))
     batches = []
     for memory in ("device", "pinned_host"):
         table = filled(memory)
         assert table.columns["x"].sharding.memory_kind == memory
-        batches.append(collect(table, replay.select(table, jax.random.key(0), 16)))
+        batches.append(gather(table, replay.select(table, jax.random.key(0), 16)))
         assert batches[-1].values["x"].sharding.memory_kind == "device"
     jax.tree.map(np.testing.assert_array_equal, *batches)
     assert 0 < batches[0].mask["x"].mean() < 1
@@ -42,7 +42,7 @@ def test_a_program_holds_no_column_of_the_host() -> None:
     """What crosses is a batch: a step with its batch has less on the device than a column of the table."""
     table = replay.init(SPEC, capacity=1_000, length=100, memory="pinned_host")
     drawn = replay.select(table, jax.random.key(0), 16)
-    program = jax.jit(lambda table, drawn: replay.collect(table, drawn, WINDOWS)).lower(table, drawn).compile()
+    program = jax.jit(lambda table, drawn: replay.gather(table, drawn, WINDOWS)).lower(table, drawn).compile()
     assert program.memory_analysis().temp_size_in_bytes < table.columns["x"].nbytes / 10
 
 

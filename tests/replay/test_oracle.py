@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from stellaris.replay import Window, collect, init, insert, random_steps, reweigh, select, update_weights
+from stellaris.replay import Window, gather, init, insert, random_steps, reweigh, select, update_weights
 from stellaris.replay.table import BAD_INDEX, BAD_LENGTH, BAD_WEIGHT, EMPTY, TOO_FEW
 from stellaris.replay.weight_tree import FANOUT
 
@@ -20,7 +20,7 @@ WINDOWS = {
     "before": Window("token", 3, offset=-3, pad="head", value=-7),
     "around": Window("frame", 3, offset=-1, pad="tail", value=7),
     "beyond": Window("done", 2, offset=LENGTH - 1, pad="head", value=True),
-    "to go": Window("reward", 2, offset=-1, pad="head", value=-7.0, to_go=0.5),
+    "to go": Window("reward", 2, offset=-1, pad="head", value=-7.0, return_to_go=0.5),
 }
 
 #: Few different ones, so that ties are common; all sums of these are exact.
@@ -99,8 +99,8 @@ class Oracle:
             if 0 <= at < row["length"]:
                 column = row["columns"][window.column]
                 value = column[at]
-                if window.to_go is not None:
-                    value = sum(window.to_go**i * x for i, x in enumerate(column[at : row["length"]]))
+                if window.return_to_go is not None:
+                    value = sum(window.return_to_go**i * x for i, x in enumerate(column[at : row["length"]]))
                 taken.append(value)
         missing = [np.full(self.empty[window.column].shape[1:], window.value)] * (window.length - len(taken))
         there = [True] * len(taken)
@@ -200,14 +200,14 @@ class Machine(RuleBasedStateMachine):
         seed=seed,
         steps=st.one_of(st.none(), some(st.integers(-1, LENGTH), COUNT)),
     )
-    def collect(self, kind, seed, steps):
+    def gather(self, kind, seed, steps):
         selection = self.selected(*kind, seed)
         lengths = [0 if row is None else row["length"] for row in self.oracle.rows]
         if steps is None:
             steps = random_steps(self.table, selection, jax.random.key(seed)).tolist()
             if int(selection.faults) == 0:
                 assert all(0 <= step < max(lengths[row], 1) for step, row in zip(steps, selection.row, strict=True))
-        batch = collect(self.table, selection, WINDOWS, step=np.array(steps))
+        batch = gather(self.table, selection, WINDOWS, step=np.array(steps))
         for i, step in enumerate(steps):
             row = {"columns": self.oracle.empty, "length": 0, "version": 0}  # of a fault
             if int(selection.faults) == 0:
@@ -234,6 +234,7 @@ def test_tables_agree():
     run_state_machine_as_test(Machine, settings=LIMITS)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 def test_tables_agree_with_64_bits_enabled():
     """And a column that has as many."""

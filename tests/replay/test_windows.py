@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from stellaris.replay import Selection, Window, collect, init, insert, random_steps, select, to_go
+from stellaris.replay import Selection, Window, gather, init, insert, random_steps, return_to_go, select
 from stellaris.replay import windows as module
 
 CAPACITY = 4
@@ -25,8 +25,8 @@ def by_hand(column, length, step, window):
     for at in range(step + window.offset, step + window.offset + window.length):
         if 0 <= at < length:
             value = column[at]
-            if window.to_go is not None:
-                value = sum(window.to_go**i * x for i, x in enumerate(column[at:length].astype(np.float64)))
+            if window.return_to_go is not None:
+                value = sum(window.return_to_go**i * x for i, x in enumerate(column[at:length].astype(np.float64)))
             taken.append(np.asarray(value, column.dtype))
     missing = [np.full(column.shape[1:], window.value, column.dtype)] * (window.length - len(taken))
     mask = [True] * len(taken)
@@ -56,7 +56,7 @@ def assert_by_hand(batch, columns, rows, steps, windows):
             assert batch.mask[name][i].tolist() == mask
             got = np.asarray(batch.values[name][i])
             assert (got.dtype, got.shape) == (values.dtype, values.shape)
-            np.testing.assert_allclose(got, values, rtol=0 if window.to_go is None else 1e-6)
+            np.testing.assert_allclose(got, values, rtol=0 if window.return_to_go is None else 1e-6)
     assert batch.length.tolist() == [LENGTHS[row] for row in rows]
     assert batch.version.tolist() == [7 + row for row in rows]
 
@@ -72,12 +72,12 @@ ROWS, STEPS = zip(*((row, step) for row, n in enumerate(LENGTHS) for step in ran
 def test_every_pattern():
     """At every step of every trajectory."""
     table, columns = table_of("float32")
-    batch = collect(table, chosen(ROWS), PATTERNS, step=jnp.array(STEPS))
+    batch = gather(table, chosen(ROWS), PATTERNS, step=jnp.array(STEPS))
     assert_by_hand(batch, columns, ROWS, STEPS, PATTERNS)
 
 
-TO_GO = {
-    f"{discount} from {offset}, {pad}": Window("x", 3, offset=offset, pad=pad, value=-1.0, to_go=discount)
+RETURN_TO_GO = {
+    f"{discount} from {offset}, {pad}": Window("x", 3, offset=offset, pad=pad, value=-1.0, return_to_go=discount)
     for discount, offset, pad in itertools.product((0.0, 0.9, 1.0), (-2, 1), ("head", "tail"))
 }
 
@@ -85,10 +85,11 @@ TO_GO = {
 def test_every_pattern_of_returns_to_go():
     """Discounted from each step to the trajectory's end, which may be far behind the window."""
     table, columns = table_of("float32")
-    batch = collect(table, chosen(ROWS), TO_GO, step=jnp.array(STEPS))
-    assert_by_hand(batch, columns, ROWS, STEPS, TO_GO)
+    batch = gather(table, chosen(ROWS), RETURN_TO_GO, step=jnp.array(STEPS))
+    assert_by_hand(batch, columns, ROWS, STEPS, RETURN_TO_GO)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dtype", "shape", "value"),
     [("float64", (2,), 0.1), ("uint8", (4, 3), 255), ("int32", (), -3), ("bool", (2,), True), ("float32", (1, 2), 0)],
@@ -97,10 +98,10 @@ def test_every_dtype(dtype, shape, value):
     """Frames, vectors and numbers, padded at either end."""
     windows = {pad: Window("x", 3, offset=-1, pad=pad, value=value) for pad in ("head", "tail")}
     if dtype == "float64":
-        windows["to go"] = Window("x", 4, value=value, to_go=0.9)
+        windows["to go"] = Window("x", 4, value=value, return_to_go=0.9)
     with jax.enable_x64(dtype == "float64"):
         table, columns = table_of(dtype, shape)
-        batch = collect(table, chosen(ROWS), windows, step=jnp.array(STEPS))
+        batch = gather(table, chosen(ROWS), windows, step=jnp.array(STEPS))
         assert_by_hand(batch, columns, ROWS, STEPS, windows)
 
 
@@ -109,17 +110,18 @@ def test_one_step_for_all():
     table, columns = table_of("float32")
     windows = {"x": Window("x", 3, offset=-1)}
     for step in (1, np.int64(1)):
-        assert_by_hand(collect(table, chosen([2, 0, 1]), windows, step=step), columns, [2, 0, 1], [1] * 3, windows)
+        assert_by_hand(gather(table, chosen([2, 0, 1]), windows, step=step), columns, [2, 0, 1], [1] * 3, windows)
 
 
+@pytest.mark.slow
 def test_within_the_callers_own_scan():
-    """Insert, select, a random step, collect: as one program, of which each round is what calls give."""
-    windows = {"x": Window("x", 3, offset=-1, pad="head"), "to go": Window("x", 2, to_go=0.5)}
+    """Insert, select, a random step, gather: as one program, of which each round is what calls give."""
+    windows = {"x": Window("x", 3, offset=-1, pad="head"), "to go": Window("x", 2, return_to_go=0.5)}
 
     def one(table, key):
         table = insert(table, {"x": jax.random.uniform(key, (1, LENGTH))})
         selection = select(table, key, 4)
-        return table, collect(table, selection, windows, step=random_steps(table, selection, key))
+        return table, gather(table, selection, windows, step=random_steps(table, selection, key))
 
     table = init({"x": jax.ShapeDtypeStruct((), jnp.float32)}, capacity=CAPACITY, length=LENGTH)
     keys = jax.random.split(jax.random.key(0), 6)
@@ -137,8 +139,8 @@ def test_nothing_is_compiled_twice_as_a_table_fills():
     for i in range(7):
         table = insert(table, {"x": jnp.ones((1, LENGTH))}, length=jnp.array([i % LENGTH + 1]))
         selection = select(table, jax.random.key(i), 4)
-        collect(table, selection, {"x": Window("x", 3)}, step=random_steps(table, selection, jax.random.key(i)))
-        sizes.append(module._collect._cache_size())
+        gather(table, selection, {"x": Window("x", 3)}, step=random_steps(table, selection, jax.random.key(i)))
+        sizes.append(module._gather._cache_size())
     assert sizes == [sizes[0]] * 7
 
 
@@ -148,7 +150,7 @@ def test_nothing_large_is_copied():
     table = jax.eval_shape(lambda: init(spec, capacity=1024, length=64))
     selection = jax.eval_shape(lambda: chosen([0, 1]))
     windows = tuple({"x": Window("x", 16, offset=-8, pad="head")}.items())
-    memory = module._collect.lower(table, selection, windows, 0, None).compile().memory_analysis()
+    memory = module._gather.lower(table, selection, windows, 0, None).compile().memory_analysis()
     assert memory.temp_size_in_bytes < 100_000
 
 
@@ -156,7 +158,7 @@ def test_nothing_large_is_copied():
 def test_a_selection_with_a_fault_leaves_the_mask_empty(faults):
     """All is padding: nothing of a table is taken for a batch, neither of the rows that it happens to name."""
     table, _ = table_of("float32")
-    batch = collect(table, chosen(ROWS, faults), PATTERNS, step=jnp.array(STEPS))
+    batch = gather(table, chosen(ROWS, faults), PATTERNS, step=jnp.array(STEPS))
     assert not any(mask.any() for mask in batch.mask.values())
     assert all((values == -1).all() for values in batch.values.values())
     assert batch.length.tolist() == batch.version.tolist() == [0] * len(ROWS)
@@ -166,7 +168,7 @@ def test_a_selection_with_a_fault_leaves_the_mask_empty(faults):
 def test_an_empty_table_leaves_the_mask_empty(by, replace):
     """By every rule."""
     table = init({"x": jax.ShapeDtypeStruct((), jnp.float32)}, capacity=CAPACITY, length=LENGTH)
-    batch = collect(table, select(table, jax.random.key(0), 3, by=by, replace=replace), {"x": Window("x", 3, value=9)})
+    batch = gather(table, select(table, jax.random.key(0), 3, by=by, replace=replace), {"x": Window("x", 3, value=9)})
     assert not batch.mask["x"].any()
     assert (batch.values["x"] == 9).all()
 
@@ -187,35 +189,36 @@ def test_returns_to_go_by_hand():
     """Of 1, 2, 4: 7, 6, 4 undiscounted; with 0.5: 3, 4, 4. What lies behind the end counts for nothing, even NaN."""
     values = jnp.array([[1.0, 2.0, 4.0, jnp.nan], [1.0, 2.0, 4.0, 8.0]])
     length = jnp.array([3, 1])
-    assert to_go(values, length).tolist() == [[7, 6, 4, 0], [1, 0, 0, 0]]
-    assert to_go(values, length, discount=0.5).tolist() == [[3, 4, 4, 0], [1, 0, 0, 0]]
-    assert to_go(values, length, discount=0.0).tolist() == [[1, 2, 4, 0], [1, 0, 0, 0]]
-    both = to_go(jnp.stack([values, 2 * values], axis=-1), length, discount=0.5)  # of several rewards
+    assert return_to_go(values, length).tolist() == [[7, 6, 4, 0], [1, 0, 0, 0]]
+    assert return_to_go(values, length, discount=0.5).tolist() == [[3, 4, 4, 0], [1, 0, 0, 0]]
+    assert return_to_go(values, length, discount=0.0).tolist() == [[1, 2, 4, 0], [1, 0, 0, 0]]
+    both = return_to_go(jnp.stack([values, 2 * values], axis=-1), length, discount=0.5)  # of several rewards
     assert both[0, :3].tolist() == [[3, 6], [4, 8], [4, 8]]
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_returns_to_go_keep_their_dtype(dtype):
     """Whatever it is."""
-    assert to_go(jnp.ones((2, 3), dtype), jnp.array([3, 3]), discount=0.5).dtype == dtype
+    assert return_to_go(jnp.ones((2, 3), dtype), jnp.array([3, 3]), discount=0.5).dtype == dtype
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_returns_to_go_are_summed_in_full(dtype):
     """Five thousand rewards of 1, rounded once: a narrow sum would stand still at 256 or 2,048."""
     expected = np.arange(5000, 0, -1).astype(np.float32)
-    got = to_go(jnp.ones((1, 5000), dtype), jnp.array([5000]))
+    got = return_to_go(jnp.ones((1, 5000), dtype), jnp.array([5000]))
     np.testing.assert_array_equal(got[0], jnp.asarray(expected, dtype))
-    discounted = to_go(jnp.ones((1, 5000), dtype), jnp.array([5000]), discount=0.999)
+    discounted = return_to_go(jnp.ones((1, 5000), dtype), jnp.array([5000]), discount=0.999)
     np.testing.assert_allclose(discounted[0, 0].astype(np.float32), 1000 * (1 - 0.999**5000), rtol=2**-8)
 
 
 def test_errors_of_returns_to_go():
     """Named."""
     with pytest.raises(TypeError, match="values has dtype int32: expected floating point"):
-        to_go(jnp.ones((1, 3), int), jnp.array([3]))
+        return_to_go(jnp.ones((1, 3), int), jnp.array([3]))
     with pytest.raises(ValueError, match=re.escape("discount=1.5 lies outside [0, 1]")):
-        to_go(jnp.ones((1, 3)), jnp.array([3]), discount=1.5)
+        return_to_go(jnp.ones((1, 3)), jnp.array([3]), discount=1.5)
 
 
 @pytest.mark.parametrize(
@@ -258,10 +261,10 @@ def test_errors_of_returns_to_go():
         ),
         ({"column": "done", "length": 2, "value": 2}, 0, ValueError, "window 'a': value=2 does not fit into bool"),
         (
-            {"column": "frame", "length": 2, "to_go": 1.0},
+            {"column": "frame", "length": 2, "return_to_go": 1.0},
             0,
             ValueError,
-            "to_go sums a column of floating point, not of uint8",
+            "return_to_go needs a floating-point column, and this one has dtype uint8",
         ),
         (
             {"column": "x", "length": 2, "value": 1e39},
@@ -279,7 +282,7 @@ def test_errors_of_returns_to_go():
             "step has 4294967296: expected a number of int32",
         ),
         ({"column": "x", "length": 2}, 2**31, ValueError, "step has 2147483648: expected a number of int32"),
-        ({"column": "x", "length": 2, "to_go": 1.5}, 0, ValueError, "to_go=1.5 lies outside [0, 1]"),
+        ({"column": "x", "length": 2, "return_to_go": 1.5}, 0, ValueError, "return_to_go=1.5 lies outside [0, 1]"),
         ({"column": "x", "length": 2}, np.zeros(2, int), ValueError, "step has shape (2,): expected (3,)"),
         ({"column": "x", "length": 2}, 1.5, TypeError, "step has dtype float32: expected integers"),
     ],
@@ -293,7 +296,7 @@ def test_errors(unchecked, window, step, error, message, traced):
     windows = {} if window is None else {"a": Window(**window)}
 
     def collected(table):
-        return collect(table, chosen([0, 1, 2]), windows, step=step)
+        return gather(table, chosen([0, 1, 2]), windows, step=step)
 
     with pytest.raises(error, match=re.escape(message)):
         (jax.jit(collected) if traced else collected)(table)

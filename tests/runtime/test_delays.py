@@ -31,7 +31,7 @@ def test_a_delay_that_draws_no_duration():
 
     with deploy(Broken()) as platform:
         platform.invoke("f", nothing)
-        with pytest.raises(ValueError, match=r"function 'f': its compute .* drew -1.0, which is no duration"):
+        with pytest.raises(ValueError, match=r"function 'f': its compute .* drew -1.0, which is not a duration"):
             platform.next_completion()
 
 
@@ -169,7 +169,7 @@ def test_draws_come_from_the_given_generator():
 )
 def test_durations_that_are_none(make, name, bad):
     """Found when the delay is made; the class, the argument and the value are named."""
-    with pytest.raises(ValueError, match="a delay is finite and not negative") as error:
+    with pytest.raises(ValueError, match="a delay must be finite and not negative") as error:
         make(bad)
     assert str(error.value).startswith(f"{name}{bad})")
 
@@ -183,9 +183,12 @@ def test_durations_that_are_none(make, name, bad):
         (lambda: Uniform(2.0, 1.0), r"Uniform\(low=2.0, high=1.0\): high is below low"),
         (lambda: Mixture((), ()), "Mixture of 0 delays with 0 probabilities"),
         (lambda: Mixture((Constant(1.0),), (0.5, 0.5)), "Mixture of 1 delays with 2 probabilities"),
-        (lambda: Mixture((Constant(1.0),), (0.5,)), r"Mixture\(probabilities=\(0.5,\)\) is no distribution"),
-        (lambda: Mixture((Constant(1.0),) * 2, (1.5, -0.5)), r"Mixture\(probabilities=\(1.5, -0.5\)\) is no distr"),
-        (lambda: Mixture((Constant(1.0),), (math.nan,)), r"Mixture\(probabilities=\(nan,\)\) is no distribution"),
+        (lambda: Mixture((Constant(1.0),), (0.5,)), r"Mixture\(probabilities=\(0.5,\)\): probabilities must"),
+        (
+            lambda: Mixture((Constant(1.0),) * 2, (1.5, -0.5)),
+            r"Mixture\(probabilities=\(1.5, -0.5\)\): probabilities must",
+        ),
+        (lambda: Mixture((Constant(1.0),), (math.nan,)), r"Mixture\(probabilities=\(nan,\)\): probabilities must"),
     ],
 )
 def test_arguments_that_are_no_distribution(make, message):
@@ -196,7 +199,7 @@ def test_arguments_that_are_no_distribution(make, message):
 
 def test_measured_durations_are_not_drawn():
     """They are known only once the body has run."""
-    with pytest.raises(TypeError, match="Measured is only a compute time"):
+    with pytest.raises(TypeError, match="Measured cannot be drawn"):
         Measured(1.0).sample(np.random.default_rng(0), 1)
 
 
@@ -250,10 +253,10 @@ def test_durations_from_a_file_are_drawn(tmp_path):
     [
         ("a,b\n1,2\n", r"column='s': .*measured.csv has the columns \['a', 'b'\]"),
         ("", r"column='s': .*measured.csv has the columns None"),
-        ("s\n0.5\nfast\n", r"measured.csv, line 3: s='fast' is no duration in seconds"),
-        ("a,s\n1,0.5\n2,0.5\n3,\n", r"measured.csv, line 4: s='' is no duration in seconds"),
-        ("a,s\n1,0.5\n2\n", r"measured.csv, line 3: s=None is no duration in seconds"),
-        ("a,s\n1,0,5\n", r"measured.csv, line 2: it has 3 values, for the columns \['a', 's'\]"),
+        ("s\n0.5\nfast\n", r"measured.csv, line 3: s='fast' is not a duration in seconds"),
+        ("a,s\n1,0.5\n2,0.5\n3,\n", r"measured.csv, line 4: s='' is not a duration in seconds"),
+        ("a,s\n1,0.5\n2\n", r"measured.csv, line 3: s=None is not a duration in seconds"),
+        ("a,s\n1,0,5\n", r"measured.csv, line 2: the row has 3 values, but the columns are \['a', 's'\]"),
         ("s\n", r"measured.csv: Empirical\(samples\) is empty"),
         (b"s\n0.5\n\xff\n", r"measured.csv cannot be read as CSV: "),
         (b"s\xff\n0.5\n", r"measured.csv cannot be read as CSV: "),
@@ -362,9 +365,9 @@ def run_once(platform: SimulatedPlatform) -> None:
 @pytest.mark.parametrize(
     ("drawn", "what"),
     [
-        (lambda n: np.full(n, np.nan), "nan, which is no duration"),
-        (lambda n: np.array([*[1.0] * (n - 1), -2.0]), "-2.0, which is no duration"),
-        (lambda n: np.full(n, np.inf), "inf, which is no duration"),
+        (lambda n: np.full(n, np.nan), "nan, which is not a duration"),
+        (lambda n: np.array([*[1.0] * (n - 1), -2.0]), "-2.0, which is not a duration"),
+        (lambda n: np.full(n, np.inf), "inf, which is not a duration"),
         (lambda n: np.ones(n + 1), r"the shape \(257,\)"),
         (lambda n: np.ones((n, 1)), r"the shape \(256, 1\)"),
         (lambda n: 1.0, r"the shape \(\)"),

@@ -36,9 +36,9 @@ def test_rules_are_some_of_several(monkeypatch):
     unchecked = importlib.util.module_from_spec(source)
     monkeypatch.setitem(sys.modules, "unchecked_functions", unchecked)
     source.loader.exec_module(unchecked)
-    with pytest.raises(ValueError, match="reuse='oldest' is none of newest, most_recent, least_recent"):
+    with pytest.raises(ValueError, match="reuse='oldest' is unknown: choose one of newest, most_recent, least_recent"):
         unchecked.FunctionSpec(Constant(1.0), reuse="oldest")
-    with pytest.raises(ValueError, match="overflow='drop' is none of queue, reject"):
+    with pytest.raises(ValueError, match="overflow='drop' is unknown: choose one of queue, reject"):
         unchecked.FunctionSpec(Constant(1.0), overflow="drop")
 
 

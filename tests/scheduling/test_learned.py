@@ -18,8 +18,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stellaris._core.describe import describe, digest
 from stellaris.acting.normalisation import Statistics
-from stellaris.configuration import described, digest
 from stellaris.scheduling import Learned, Scheduler, SchedulerError, State
 from stellaris.scheduling.learned import observed, policy_for
 
@@ -109,9 +109,9 @@ def test_all_fields_of_the_state_are_seen() -> None:
 
 def test_errors_of_use() -> None:
     """Another number of actors, no budget, no actor: each is named."""
-    with pytest.raises(ValueError, match=r"decides for up to 8 actors: the workload has 9"):
+    with pytest.raises(ValueError, match=r"decides for up to 8 actors, but the workload has 9"):
         ONE.decide([BEFORE], most=9, key=KEYS[0])
-    with pytest.raises(ValueError, match=r"needs to know what budget is left: pass Budget\(cost="):
+    with pytest.raises(ValueError, match=r"needs a budget of cost, which is part of the state: pass Budget\(cost="):
         ONE.decide([BEFORE._replace(budget=math.inf)], most=MOST, key=KEYS[0])
     with pytest.raises(ValueError, match="most=0 is below 1"):
         Learned.untrained(most=0, seed=0)
@@ -127,7 +127,7 @@ def test_errors_of_use() -> None:
 def test_its_configuration() -> None:
     """Equal parameters, one description; any other parameter, statistic or number of actors, another one."""
     assert digest(ONE) == digest(experienced())
-    assert described(ONE) == described(experienced())
+    assert describe(ONE) == describe(experienced())
     one_weight = jax.tree.map(np.copy, ONE.params)
     jax.tree.leaves(one_weight)[-1].flat[0] += 1e-3
     others = [
@@ -138,7 +138,7 @@ def test_its_configuration() -> None:
         Learned.untrained(most=MOST + 1, seed=0),
     ]
     assert len({digest(one) for one in (ONE, *others)}) == 6
-    json.dumps(described(ONE), allow_nan=False)
+    json.dumps(describe(ONE), allow_nan=False)
 
 
 def test_its_repr_is_short() -> None:
@@ -190,18 +190,24 @@ REFUSED: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
     ),
     "more": (lambda h, a: h.update(version="x"), "another kind: version is 'x', here 'nothing'"),
     "actors": (lambda h, a: h.update(most=9), r"array \d+ is float32\[8\], here float32\[9\]"),
-    "no actors": (lambda h, a: h.update(most=0), "holds no scheduler: most=0 is below 1"),
-    "no number": (lambda h, a: h.pop("most"), "holds no scheduler: 'most'"),
+    "no actors": (lambda h, a: h.update(most=0), "does not hold a scheduler: most=0 is below 1"),
+    "no number": (lambda h, a: h.pop("most"), "does not hold a scheduler: 'most'"),
     "shape": (lambda h, a: a.update(leaf0=a["leaf0"][:-1]), r"array 0 is float32\[63\], here float32\[64\]"),
     "dtype": (lambda h, a: a.update(leaf0=a["leaf0"].astype(str)), r"array 0 is <U\d+\[64\], here float32\[64\]"),
     "missing": (lambda h, a: a.pop("leaf3"), r"another kind: array 3 is nothing, here float32\["),
-    "too many actors": (lambda h, a: h.update(most=10**7), "holds no scheduler: most=10000000 is above 65536"),
-    "not finite": (lambda h, a: a["leaf0"].__setitem__(3, np.nan), "holds no scheduler: params .* not finite"),
-    "infinite": (lambda h, a: a["leaf3"].__setitem__(3, -np.inf), "holds no scheduler: params .* not finite"),
-    "mean": (lambda h, a: a["leaf13"].__setitem__(0, np.inf), "holds no scheduler: statistics .* not finite"),
-    "great mean": (lambda h, a: a["leaf13"].__setitem__(0, 1e300), "holds no scheduler: statistics .* not finite"),
-    "deviations": (lambda h, a: a["leaf14"].__setitem__(2, -50.0), "holds no scheduler: statistics .* not finite"),
-    "count": (lambda h, a: a.update(leaf12=np.float64(np.nan)), "holds no scheduler: statistics .* not finite"),
+    "too many actors": (lambda h, a: h.update(most=10**7), "does not hold a scheduler: most=10000000 is above 65536"),
+    "not finite": (lambda h, a: a["leaf0"].__setitem__(3, np.nan), "does not hold a scheduler: params .* not finite"),
+    "infinite": (lambda h, a: a["leaf3"].__setitem__(3, -np.inf), "does not hold a scheduler: params .* not finite"),
+    "mean": (lambda h, a: a["leaf13"].__setitem__(0, np.inf), "does not hold a scheduler: statistics .* not finite"),
+    "great mean": (
+        lambda h, a: a["leaf13"].__setitem__(0, 1e300),
+        "does not hold a scheduler: statistics .* not finite",
+    ),
+    "deviations": (
+        lambda h, a: a["leaf14"].__setitem__(2, -50.0),
+        "does not hold a scheduler: statistics .* not finite",
+    ),
+    "count": (lambda h, a: a.update(leaf12=np.float64(np.nan)), "does not hold a scheduler: statistics .* not finite"),
 }
 
 
@@ -237,15 +243,15 @@ def test_files_that_hold_no_scheduler(tmp_path: Path) -> None:
     damaged[len(whole) // 2] ^= 0xFF
     for content in (b"", b"garbage", whole[: len(whole) // 2], whole[:-1], bytes(damaged), b"PK\x03\x04"):
         path.write_bytes(content)
-        with pytest.raises(SchedulerError, match=r"scheduler\.npz holds no scheduler: ."):
+        with pytest.raises(SchedulerError, match=r"scheduler\.npz does not hold a scheduler: ."):
             Learned.load(path)
     with path.open("wb") as file:
         np.save(file, np.zeros(3))
-    with pytest.raises(SchedulerError, match="holds no scheduler"):
+    with pytest.raises(SchedulerError, match="does not hold a scheduler"):
         Learned.load(path)
     for other in ({"weights": np.zeros(3)}, {"header": np.array("[]")}, {"header": np.array({}, dtype=object)}):
         np.savez(path, **other)  # type: ignore[arg-type]
-        with pytest.raises(SchedulerError, match="holds no scheduler"):
+        with pytest.raises(SchedulerError, match="does not hold a scheduler"):
             Learned.load(path)
 
 
@@ -286,7 +292,7 @@ def test_a_small_file_takes_little(what: str, tmp_path: Path) -> None:
         file.writestr("header.npy", header, zipfile.ZIP_DEFLATED)
         write(file)
     tracemalloc.start()
-    with pytest.raises(SchedulerError, match=rf"scheduler\.npz holds .*{said}"):
+    with pytest.raises(SchedulerError, match=rf"scheduler\.npz (holds|does not hold) .*{said}"):
         Learned.load(path)
     assert tracemalloc.get_traced_memory()[1] < 10**7
     tracemalloc.stop()
@@ -301,7 +307,7 @@ def test_a_compressed_file_is_read(tmp_path: Path) -> None:
     content = bytearray((tmp_path / "packed.npz").read_bytes())
     content[len(content) // 2] ^= 0xFF
     (tmp_path / "packed.npz").write_bytes(content)
-    with pytest.raises(SchedulerError, match=r"packed\.npz holds no scheduler: ."):
+    with pytest.raises(SchedulerError, match=r"packed\.npz does not hold a scheduler: ."):
         Learned.load(tmp_path / "packed.npz")
 
 

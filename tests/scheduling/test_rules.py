@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 
 from stellaris.scheduling import Adapt, Fixed, Maximum, Scheduler, State, Stepped
-from stellaris.scheduling.scheduler import decided
+from stellaris.scheduling.scheduler import decide_actors
 from tests.scheduling.states import RUNS, returned, state
 
 KEY = jax.random.key(0)
@@ -78,11 +78,11 @@ def test_the_window_of_adapt() -> None:
     ),
 )
 def test_every_decision_is_possible(run: list[State], most: int, rule: Scheduler) -> None:
-    """A whole number in [1, most]: `decided` returns what was decided, and refuses nothing."""
+    """A whole number in [1, most]: `decide_actors` returns what was decided, and refuses nothing."""
     number = rule.decide(run, most=most, key=KEY)
     assert type(number) is int
     assert 1 <= number <= most
-    assert decided(rule, run, most=most, key=KEY) == number
+    assert decide_actors(rule, run, most=most, key=KEY) == number
 
 
 @given(st.lists(st.floats(0.0, 100.0), min_size=1, max_size=9), st.floats(0.0, 100.0))

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from stellaris.scheduling import Adapt, Fixed, Maximum, Scheduler, State, Stepped
-from stellaris.scheduling.scheduler import check_scheduler, decided, states_of
+from stellaris.scheduling.scheduler import check_scheduler, decide_actors, states_of
+from stellaris.systems.history import rounds_of
 from tests.scheduling.states import state
 
 KEY = jax.random.key(0)
@@ -35,6 +36,7 @@ HISTORY: list[dict[str, float]] = [
         "round": 1,
         "seconds": 2.0,
         "steps": 32,
+        "episodes": 1,
         "episode_return": 11.0,
         "round_return": 20.0,
         "loss": 0.5,
@@ -49,6 +51,7 @@ HISTORY: list[dict[str, float]] = [
         "round": 2,
         "seconds": 5.0,
         "steps": 48,
+        "episodes": 1,
         "episode_return": 12.0,
         "learner_seconds": 1.0,
         "actor_seconds": 1.5,
@@ -60,6 +63,7 @@ HISTORY: list[dict[str, float]] = [
         "round": 3,
         "seconds": 6.0,
         "steps": 80,
+        "episodes": 2,
         "episode_return": 13.0,
         "round_return": 30.0,
         "loss": -0.25,
@@ -85,7 +89,7 @@ def test_the_states_by_hand() -> None:
         "round_seconds",
         "budget",
     )
-    assert states_of(HISTORY, budget=2.0, sheet="usd") == [
+    assert states_of(rounds_of(HISTORY, "usd"), budget=2.0) == [
         State(1, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 2.0),
         State(2, 0.5, 20.0, 0.01, 0.5, 1.25, 2.0, 1.75),
         State(3, 0.0, 20.0, 0.0, 1.0, 1.5, 3.0, 1.25),  # no episode ended: the return is the last that is known
@@ -95,19 +99,22 @@ def test_the_states_by_hand() -> None:
 
 def test_until_an_episode_has_ended_the_return_is_zero() -> None:
     """As it is before the first round."""
-    assert [s.episode_return for s in states_of(HISTORY[1:], budget=2.0, sheet="usd")] == [0.0, 0.0, 30.0]
+    assert [s.episode_return for s in states_of(rounds_of(HISTORY[1:], "usd"), budget=2.0)] == [0.0, 0.0, 30.0]
 
 
 def test_without_a_budget_it_is_infinite() -> None:
     """With prices, and without."""
     for sheet in ("usd", ""):
-        assert {s.budget for s in states_of(HISTORY, budget=math.inf, sheet=sheet)} == {math.inf}
+        assert {s.budget for s in states_of(rounds_of(HISTORY, sheet), budget=math.inf)} == {math.inf}
 
 
 def test_nothing_else_is_told() -> None:
     """Other columns of the history change nothing."""
-    others = [row | {"steps": 7.0, "actors": 31.0, "episode_return": -1.0, "cost_other": 0.0} for row in HISTORY]
-    assert states_of(others, budget=2.0, sheet="usd") == states_of(HISTORY, budget=2.0, sheet="usd")
+    others = [
+        row | {"steps": 7.0, "actors": 31.0, "episodes": 9, "episode_return": -1.0, "cost_other": 0.0}
+        for row in HISTORY
+    ]
+    assert states_of(rounds_of(others, "usd"), budget=2.0) == states_of(rounds_of(HISTORY, "usd"), budget=2.0)
 
 
 # ---- what they decide ------------------------------------------------------------------------------------------------
@@ -119,7 +126,7 @@ def test_nothing_else_is_told() -> None:
 )
 def test_a_whole_number_is_one_whatever_its_type(number: Any) -> None:
     """And it becomes Python's own."""
-    got = decided(Deciding(number), [state(7)], most=32, key=KEY)
+    got = decide_actors(Deciding(number), [state(7)], most=32, key=KEY)
     assert got == number
     assert type(got) is int
 
@@ -134,9 +141,10 @@ def test_a_whole_number_is_one_whatever_its_type(number: Any) -> None:
 def test_an_impossible_decision_is_named(number: Any, unchecked: None) -> None:
     """With the scheduler, what it decided, and the round."""
     with pytest.raises(
-        ValueError, match=r"^Deciding\(what=.*\) decided for .* actors in round 7: there are 1 to 32$"
+        ValueError,
+        match=r"^Deciding\(what=.*\) decided for .* actors in round 7: expected a whole number from 1 to 32$",
     ) as error:
-        decided(Deciding(number), [state(7)], most=32, key=KEY)
+        decide_actors(Deciding(number), [state(7)], most=32, key=KEY)
     assert f"decided for {number!r} actors" in str(error.value)
 
 
@@ -151,5 +159,5 @@ def test_what_is_a_scheduler(scheduler: Any) -> None:
 @pytest.mark.parametrize("scheduler", [Fixed, 3, None, "maximum", lambda states: 1])
 def test_what_is_none(scheduler: Any, unchecked: None) -> None:
     """A class is not, which has a method of that name too."""
-    with pytest.raises(TypeError, match=r"scheduler=.* is no scheduler: pass one of stellaris.scheduling"):
+    with pytest.raises(TypeError, match=r"scheduler=.* is not a scheduler: pass one of stellaris.scheduling"):
         check_scheduler(scheduler)

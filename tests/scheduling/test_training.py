@@ -9,23 +9,23 @@ import jax
 import numpy as np
 import pytest
 
+from stellaris._core.describe import digest
 from stellaris.acting.policies import Policy
-from stellaris.configuration import digest
 from stellaris.scheduling import Learned, State
 from stellaris.scheduling.learned import observed, policy_for
-from stellaris.scheduling.scheduler import decided, states_of
+from stellaris.scheduling.scheduler import decide_actors, states_of
 from stellaris.scheduling.training import (
     SCHEDULER_PPO,
     History,
     Objective,
     Progress,
-    _decisions,
     _learned,
     _padded,
-    _states,
+    _states_and_decisions,
     learn,
     train_scheduler,
 )
+from stellaris.systems.history import rounds_of
 
 # ---- rewards ----------------------------------------------------------------------------------------------------
 
@@ -109,7 +109,7 @@ def test_a_run_that_ends_within_a_round() -> None:
     unscheduled = {name: x for name, x in without_learner.items() if name != "actors"}
     for last in (without_learner, unscheduled):
         assert OBJECTIVE.rewards([*history, last]).tolist() == OBJECTIVE.rewards(history).tolist() == [-1.5, -30.5]
-    with pytest.raises(ValueError, match="a history of 1 rows has no round that a scheduler has decided about"):
+    with pytest.raises(ValueError, match="a history of 1 rows lacks a complete round that a scheduler decided about"):
         OBJECTIVE.rewards([without_learner])
 
 
@@ -153,9 +153,9 @@ class Made:
         """One run."""
         history: list[dict[str, float]] = []
         for number in range(1, self.rounds[seed % len(self.rounds)] + 1):
-            states = states_of(history, budget=EASY.budget, sheet=EASY.sheet)
+            states = states_of(rounds_of(history, EASY.sheet), budget=EASY.budget)
             key = jax.random.fold_in(jax.random.key(seed), number)
-            actors = decided(scheduler, states, most=MOST, key=key)
+            actors = decide_actors(scheduler, states, most=MOST, key=key)
             before = history[-1]["seconds"] if history else 0.0
             history.append(ended(number, before + 0.1 + abs(actors - BEST), 0.01 * number, 1.0, actors=actors))
         self.states.append(states)
@@ -178,6 +178,7 @@ def test_it_learns_what_is_best() -> None:
     assert away(learned) < 0.9
 
 
+@pytest.mark.slow
 def test_the_same_seed_learns_the_same() -> None:
     """Bit for bit; another one plays other runs, and so learns something else."""
     one, again, other = (train_scheduler(START, Made(), EASY, episodes=6, seed=seed) for seed in (3, 3, 4))
@@ -197,6 +198,7 @@ def test_rewards_are_of_one_size() -> None:
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(learned.params))
 
 
+@pytest.mark.slow
 def test_who_is_told_what() -> None:
     """Runs count on from the seed, under one version together; the last of them may be fewer."""
     made = Made()
@@ -229,8 +231,9 @@ def test_it_learns_from_what_it_has_seen() -> None:
     """The states before each decision, and the decisions: neither one more nor one less; and normalises by them."""
     made = Made()
     (history,) = made(START, [0])
-    np.testing.assert_array_equal(_states(history, EASY), observed(made.states[0]))
-    assert [row["actors"] for row in history] == (_decisions(history) + 1).tolist()
+    states, decisions = _states_and_decisions(history, EASY)
+    np.testing.assert_array_equal(states, observed(made.states[0]))
+    assert [row["actors"] for row in history] == (decisions + 1).tolist()
     learned, _, _ = learn(START, START_OPTIMIZER, [history], EASY, scale=1.0, key=jax.random.key(0))
     np.testing.assert_allclose(learned.statistics.mean, observed(made.states[0]).mean(axis=0), rtol=1e-6)
     assert all(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(learned.params))
@@ -240,11 +243,12 @@ START_OPTIMIZER = SCHEDULER_PPO.optimizer().init(START.params)
 PPO_ONCE = replace(SCHEDULER_PPO, epochs=1)
 
 
+@pytest.mark.slow
 def test_what_is_padded_changes_nothing() -> None:
     """Runs of three and five rounds learn the same in arrays of five and of eight; whatever is in the rest."""
     policy: Policy = policy_for(MOST)
     histories = Made(rounds=(3, 5))(START, [0, 1])
-    runs = [(_states(one, EASY), _decisions(one), EASY.rewards(one)) for one in histories]
+    runs = [(*_states_and_decisions(one, EASY), EASY.rewards(one)) for one in histories]
 
     def after(length: int, *, rest: float = 0.0) -> list[Any]:
         padded = [_padded(*run, length=length) for run in runs]

@@ -28,6 +28,7 @@ ALGORITHMS: dict[str, Algorithm] = {
 SYSTEMS = {"stellaris": lambda a: Stellaris(a, learners=3), "synchronous": Synchronous}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("system", SYSTEMS)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_every_transition_is_accounted_for(system: str, algorithm: str) -> None:
@@ -121,6 +122,7 @@ def test_learns_cartpole(system: System, steps: int) -> None:
     assert rows[-1]["episodes"] >= 100
 
 
+@pytest.mark.slow
 def test_the_threshold_goes_by_the_declared_rounds() -> None:
     """A round is what the system declares: the rows of the history are numbered by it, one after the other."""
     system = Stellaris(PPO(epochs=1, minibatch_size=16), learners=2, aggregator=staleness_aware(2, decay=0.5))

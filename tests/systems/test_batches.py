@@ -11,8 +11,8 @@ from stellaris.acting.normalisation import Statistics
 from stellaris.acting.rollout import Fragment
 from stellaris.algorithms import Algorithm, update
 from stellaris.runtime.references import size
-from stellaris.systems import Session, batches
-from stellaris.systems.batches import Data, Work, batch_of, unlearned
+from stellaris.systems import Session, System, batches
+from stellaris.systems.batches import GradientTask, LearnerBatch, batch_of, unlearned
 from tests.systems import tiny
 
 T, ACTORS = 6, 3
@@ -26,7 +26,7 @@ def session() -> Session:
     """Of the tiny problem, before its first step."""
     seen: list[Session] = []
 
-    class Catching:
+    class Catching(System):
         functions = ("actor",)
 
         def run(self, session: Session) -> None:
@@ -64,7 +64,7 @@ def fragment(seed: int) -> Fragment:
 
 def batch(
     algorithm: Algorithm, of: Session, key: int = 0, *, fragments: int = ACTORS, width: int | None = None
-) -> Data:
+) -> LearnerBatch:
     """Of three fragments, or of another number."""
     return batch_of(
         [fragment(seed) for seed in range(fragments)],
@@ -102,7 +102,7 @@ def test_every_transition_is_first_seen_once(algorithm: Any, items: int, tiny_se
 def test_minibatches_weigh_their_share(tiny_session: Session) -> None:
     """Of the batch's bytes; all of an epoch together weigh what the batch does."""
     data = batch(PPO(epochs=1, minibatch_size=6), tiny_session)
-    assert [type(work) for work in data.minibatches] == [Work] * 3
+    assert [type(work) for work in data.minibatches] == [GradientTask] * 3
     assert data.nbytes == size(data.batch) > 0
     assert sum(work.nbytes for work in data.minibatches) == data.nbytes
 

@@ -44,6 +44,7 @@ def test_it_samples_what_local_inference_does(name: str) -> None:
     chex.assert_trees_all_close(central.policy, local.policy, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_step_costs_a_round_trip() -> None:
     """10 ms a step, 2 ms an inference, and messages of 1 ms each way and at each end: 17 observations, 16 steps."""
     wire = Transfer(Constant(0.001), float("inf"))
@@ -54,6 +55,7 @@ def test_a_step_costs_a_round_trip() -> None:
     assert learner[0] == pytest.approx(first_look + 16 * (0.002 + 0.001 + 0.01 + 0.001))
 
 
+@pytest.mark.slow
 def test_actors_are_served_together() -> None:
     """Those whose observations have come while the machine was busy: fewer calls than steps."""
     result = run(functions(actor=LogNormal(0.001, 0.5), inference=Constant(0.01)), workload=_workload(actors=6))
@@ -88,7 +90,7 @@ def test_environments_that_never_live_long_enough() -> None:
     [
         ({"restart": True}, None, "restart=True, refresh=None: with central inference"),
         ({"refresh": 4}, None, "restart=False, refresh=4: with central inference"),
-        ({}, 1, "max_concurrency=1 of 'actor' is below actors=2, each of which needs a container of its own"),
+        ({}, 1, "max_concurrency=1 of 'actor' is below actors=2: each actor needs a container"),
     ],
 )
 def test_errors(changes: dict[str, Any], limit: int | None, message: str) -> None:

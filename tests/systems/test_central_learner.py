@@ -98,6 +98,7 @@ def test_in_step_it_is_the_synchronous_system(algorithm: Any) -> None:
     assert one.history[-1]["version"] >= 4
 
 
+@pytest.mark.slow
 def test_with_one_actor_and_no_delay_impala_is_on_policy() -> None:
     """Every ratio is one, so V-trace truncates nothing."""
     workload = replace(tiny.WORKLOAD, actors=1)

@@ -36,8 +36,8 @@ from stellaris.systems import (
     AsynchronousActors,
     Budget,
     CentralInference,
+    CircularReplay,
     DataParallel,
-    Impact,
     MinionsRL,
     Result,
     StalenessControl,
@@ -93,6 +93,7 @@ def assert_same(one: Result, other: Result) -> None:
     assert one.bill == other.bill
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_a_resumed_run_is_the_unbroken_one(name: str, tmp_path: Path) -> None:
     """Broken off twice, between checkpoints; with cold starts, stale gradients, crashes and lost messages."""
@@ -107,11 +108,12 @@ def test_a_resumed_run_is_the_unbroken_one(name: str, tmp_path: Path) -> None:
     assert seen == list(whole.history[-len(seen) :])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("system", "actors"),
     [
         (AsynchronousActors(tiny.PPO_CONFIG), {}),
-        (Impact(IMPACT(epochs=1, minibatch_size=8), passes=2), {}),
+        (CircularReplay(IMPACT(epochs=1, minibatch_size=8), passes=2), {}),
         (DataParallel(tiny.PPO_CONFIG, learners=2), {}),
         (CentralInference(tiny.PPO_CONFIG), {}),
         (Stellaris(tiny.PPO_CONFIG, learners=3, control=StalenessControl(pace=3, discard=6)), {"refresh": 4}),
@@ -288,6 +290,7 @@ class Linear:
         return logits, value[..., 0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["stellaris", "synchronous"])
 def test_networks_of_a_librarys_classes_are_resumed(name: str, tmp_path: Path) -> None:
     """Their structure is what `init` gives; parameters, moments and queued gradients are saved leaf by leaf."""
@@ -316,6 +319,7 @@ def received(reports: Connection) -> list[Any]:
     return seen
 
 
+@pytest.mark.slow
 def test_killed_at_random_moments(tmp_path: Path) -> None:
     """Twenty times, each time resumed: every checkpoint can be read, and the end is the unbroken run's."""
     whole = run(SYSTEMS["synchronous"], tmp_path / "whole", every=1)

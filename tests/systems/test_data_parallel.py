@@ -1,4 +1,4 @@
-"""Data-parallel learners: together they are one learner, and the all-reduce takes its time."""
+"""LearnerBatch-parallel learners: together they are one learner, and the all-reduce takes its time."""
 
 import chex
 import numpy as np

@@ -117,6 +117,7 @@ def test_a_fragment_in_pieces_is_waited_for_as_one() -> None:
 # ---- what a round is -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SCHEDULERS)
 def test_a_round_has_as_many_actors_as_were_decided_for(name: str) -> None:
     """Each samples a fragment; all transitions are learned from, in as many gradients as there are minibatches."""
@@ -146,6 +147,7 @@ def per_round(result: Result, event: str) -> list[float]:
     return sums.tolist()
 
 
+@pytest.mark.slow
 def test_trajectories_as_items() -> None:
     """An algorithm whose minibatches are whole trajectories: two epochs of as many as there are actors, two at once."""
     system = MinionsRL(IMPALA(epochs=2, minibatch_size=2), Stepped(3, 1, every=1))
@@ -211,9 +213,7 @@ def test_what_the_last_cent_buys() -> None:
 def test_a_budget_below_the_first_rounds_cost_is_named(system: Any) -> None:
     """Once that is known: the row of the round has been handed out."""
     rows: list[Any] = []
-    with pytest.raises(
-        ValueError, match=r"budget\.cost=0\.05 is below what the first round has cost, [\d.]+ under 'pay"
-    ):
+    with pytest.raises(ValueError, match=r"budget\.cost=0\.05: the first round cost [\d.]+ under 'pay"):
         tiny.run(
             system(tiny.PPO_CONFIG, scheduler=Maximum()),
             JITTERY,
@@ -240,6 +240,7 @@ def test_the_target_is_the_mean_of_a_window() -> None:
 # ---- as the synchronous system ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", [tiny.PPO_CONFIG, IMPALA(epochs=2, minibatch_size=2)])
 def test_with_all_actors_it_learns_what_the_synchronous_system_does(algorithm: Any) -> None:
     """On the same episodes; where rollouts take equally long, fragments come in the same order."""
@@ -262,6 +263,7 @@ def test_the_synchronous_system_takes_schedulers() -> None:
     jax.tree.map(np.testing.assert_array_equal, one.policy, other.policy)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("system", [DataParallel, CentralInference])
 def test_other_systems_with_rounds_take_schedulers(system: Any) -> None:
     """Their rounds have the actors that MinionsRL's have, and take what is waited for: actors, and then learners."""
@@ -290,6 +292,7 @@ def logged_compiles() -> Iterator[None]:
     jax.config.update("jax_log_compiles", False)
 
 
+@pytest.mark.slow
 def test_the_number_of_actors_changes_without_compiling(
     caplog: pytest.LogCaptureFixture, logged_compiles: None
 ) -> None:
@@ -454,7 +457,8 @@ def test_an_impossible_decision_ends_the_run(then: Any, unchecked: None) -> None
     """The error names scheduler, decision and round; what was reached before has been handed out."""
     rows: list[Any] = []
     with pytest.raises(
-        ValueError, match=rf"^Failing\(then={then}\) decided for {then} actors in round 2: there are 1 to 8$"
+        ValueError,
+        match=rf"^Failing\(then={then}\) decided for {then} actors in round 2: expected a whole number from 1 to 8$",
     ):
         run(Failing(then), on_progress=rows.append)
     assert [row["round"] for row in rows] == [1]
@@ -464,7 +468,7 @@ def test_an_impossible_decision_ends_the_run(then: Any, unchecked: None) -> None
 def test_what_is_no_scheduler_or_algorithm(system: Any, unchecked: None) -> None:
     """It is named at once."""
     for scheduler in (3, Maximum, "maximum"):
-        with pytest.raises(TypeError, match="is no scheduler"):
+        with pytest.raises(TypeError, match="is not a scheduler"):
             system(tiny.PPO_CONFIG, scheduler=scheduler)
     with pytest.raises(TypeError, match="algorithm"):
         system(3, scheduler=Maximum())

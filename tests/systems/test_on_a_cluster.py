@@ -18,8 +18,8 @@ from stellaris.systems import (
     AsynchronousActors,
     Budget,
     CentralInference,
+    CircularReplay,
     DataParallel,
-    Impact,
     MinionsRL,
     Result,
     Stellaris,
@@ -29,12 +29,14 @@ from stellaris.systems import (
 )
 from tests.systems import tiny
 
+pytestmark = pytest.mark.slow
+
 ALGORITHM = PPO(learning_rate=1e-2, epochs=1, minibatch_size=16)
 #: Each function has one container, so that a run has three at most: the workload's actors take turns in theirs.
 SYSTEMS: dict[str, System] = {
     "synchronous": Synchronous(ALGORITHM),
     "asynchronous actors": AsynchronousActors(IMPALA(learning_rate=1e-2, minibatch_size=2)),
-    "impact": Impact(IMPACT(learning_rate=1e-2, epochs=1, minibatch_size=16), passes=2),
+    "impact": CircularReplay(IMPACT(learning_rate=1e-2, epochs=1, minibatch_size=16), passes=2),
     "data-parallel": DataParallel(ALGORITHM, learners=2),
     "central inference": CentralInference(ALGORITHM),
     "minionsrl": MinionsRL(ALGORITHM, scheduler=Stepped(first=2, change=-1, every=1)),

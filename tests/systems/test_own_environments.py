@@ -25,6 +25,7 @@ from tests.systems.bandits import Bandit, Picture, Sensors, both, learned
 SMALL = ActorCritic(hidden=(16,))
 
 
+@pytest.mark.slow
 @both
 def test_a_class(system: str) -> None:
     """An environment that is registered nowhere."""
@@ -53,6 +54,7 @@ class TinyCNN(nn.Module):
         return nn.Dense(2)(x), nn.Dense(1)(x)[..., 0]
 
 
+@pytest.mark.slow
 @both
 def test_images(system: str) -> None:
     """Of bytes, by a network of one's own."""
@@ -61,6 +63,7 @@ def test_images(system: str) -> None:
     assert last > 0.9
 
 
+@pytest.mark.slow
 def test_pixels() -> None:
     """The Nature CNN on the smallest images that it can see."""
     first, last = learned("stellaris", functools.partial(Picture, 36), Pixels(), learning_rate=1e-3, rounds=20)
@@ -89,6 +92,7 @@ def trusting(spec: EnvSpec) -> Policy:
     return Policy(spec, Trusting())
 
 
+@pytest.mark.slow
 @both
 def test_dictionaries(system: str) -> None:
     """Of floats, which are normalised, of categories, and of what is of no use."""
@@ -152,6 +156,7 @@ def test_a_vector_environment_that_returns_something_else(change: Any, message: 
         tiny.run(system, functions, workload=workload, prices=())
 
 
+@pytest.mark.slow
 def test_rewards_of_whole_numbers() -> None:
     """Or of bits: they are learned from as the floats that they are equal to."""
 

@@ -91,6 +91,7 @@ def bare(spec: EnvSpec) -> Policy:
     return Policy(spec, Bare(spec.actions, spec.discrete))
 
 
+@pytest.mark.slow
 @both
 @pytest.mark.parametrize("policy", [flax, equinox, bare], ids=lambda policy: policy.__name__)
 def test_networks(policy: Any, system: str) -> None:
@@ -100,6 +101,7 @@ def test_networks(policy: Any, system: str) -> None:
     assert last > 0.8
 
 
+@pytest.mark.slow
 @both
 def test_continuous_actions(system: str) -> None:
     """Bare arrays again: a mean, and a deviation that is a parameter."""

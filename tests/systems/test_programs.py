@@ -51,6 +51,7 @@ def carried(system, *functions) -> tuple[dict[str, list[int]], Any]:
     return {name: nbytes[completed & (table.function == i)].tolist() for i, name in enumerate(table.names)}, result
 
 
+@pytest.mark.slow
 def test_what_the_synchronous_learner_carries():
     """The policy, the optimizer's state and the whole batch; back go parameters and state."""
     nbytes, result = carried(Synchronous(ALGORITHM), "actor", "learner")
@@ -63,6 +64,7 @@ def test_what_the_synchronous_learner_carries():
     assert set(nbytes["actor"]) == {size(result.policy) + size(0) + fragment}  # with the number of its noise
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rho", "most"), [(1.0, 3), (math.inf, 1)])
 @pytest.mark.parametrize("combine", ["mean", "sequential"])
 def test_what_stellaris_functions_carry(rho, most, combine):

@@ -80,7 +80,7 @@ def test_metrics(unchecked: None) -> None:
 
 def test_a_metric_that_is_no_number() -> None:
     """A loss of one's own may report anything: it is named."""
-    with pytest.raises(ValueError, match=r"metric 'ratios' has shape \(3,\): a loss reports scalars"):
+    with pytest.raises(ValueError, match=r"metric 'ratios' has shape \(3,\): report a scalar"):
         dict(scalars({"ratios": np.zeros(3)}))
 
 
@@ -89,5 +89,5 @@ def test_a_metric_that_is_no_number() -> None:
 )
 def test_a_metric_with_the_name_of_a_column(name: str) -> None:
     """It would stand in the history in that column's place, by which the budget ends a run."""
-    with pytest.raises(ValueError, match=f"metric '{name}' has the name of a column of the history: rename it"):
+    with pytest.raises(ValueError, match=f"metric '{name}' is named like a column of the history: rename it"):
         dict(scalars({name: 1.0}))

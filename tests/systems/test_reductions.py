@@ -16,7 +16,7 @@ from stellaris.algorithms import Algorithm, update
 from stellaris.algorithms.batch import take
 from stellaris.runtime.delays import Constant, Uniform
 from stellaris.systems import StalenessControl, Stellaris, Synchronous, programs
-from stellaris.systems.batches import Work
+from stellaris.systems.batches import GradientTask
 from tests.systems import tiny
 
 PPO = tiny.PPO_CONFIG
@@ -24,15 +24,15 @@ NO_THRESHOLD = {"decay": 1.0, "max_staleness": math.inf}
 
 
 @pytest.fixture
-def learned(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, Work, PolicyVersion]]:
+def learned(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, GradientTask, PolicyVersion]]:
     """What every learner invocation computed: number, work and the version that it computed on."""
-    seen: list[tuple[int, Work, PolicyVersion]] = []
+    seen: list[tuple[int, GradientTask, PolicyVersion]] = []
     make = programs.learner
 
     def spying(*args: Any) -> programs.Function:
         program = make(*args)
 
-        def body(context: Any, version: Any, held: Any, work: Work) -> programs.Learned:
+        def body(context: Any, version: Any, held: Any, work: GradientTask) -> programs.Learned:
             seen.append((context.number, work, version))
             return program.body(context, version, held, work)
 
@@ -79,6 +79,7 @@ def test_first_round_equals_the_synchronous_system() -> None:
     assert_same(asynchronous.policy, synchronous.policy, rtol=2e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", [PPO, IMPACT(epochs=2, minibatch_size=8), IMPALA(epochs=2, minibatch_size=1)])
 def test_in_step_with_one_learner_it_is_the_synchronous_system(algorithm: Algorithm) -> None:
     """Over several rounds without delays: to 1e-6, as a gradient is compiled alone here, and in a scan there."""
@@ -92,6 +93,7 @@ def test_in_step_with_one_learner_it_is_the_synchronous_system(algorithm: Algori
     assert_same(asynchronous.policy, synchronous.policy, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_without_cap_weights_and_threshold_it_is_fully_asynchronous_ppo(learned: list[Any]) -> None:
     """rho = smoothness = max_staleness = inf: every gradient as it comes, on the version that its learner held."""
     delays = tiny.deployment(Constant(0.01), Uniform(0.1, 0.3), Constant(0))
@@ -128,6 +130,7 @@ def programs_policy() -> Any:
     return tiny.WORKLOAD.make_policy(envs.make(tiny.WORKLOAD.environment, slots=1).spec)
 
 
+@pytest.mark.slow
 def test_the_cap_and_the_weights_do_something() -> None:
     """The reductions above are not met because the parts are inert."""
     delays = tiny.deployment(Constant(0.01), Uniform(0.1, 0.3), Constant(0))

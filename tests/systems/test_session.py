@@ -4,8 +4,7 @@ import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -13,17 +12,20 @@ import scipy.special
 import scipy.stats
 
 from stellaris.acting.policies import PolicyVersion
-from stellaris.runtime import Faults, SimulatedPlatform
+from stellaris.runtime import Faults, Function, SimulatedPlatform
 from stellaris.runtime.delays import Constant, Exponential
-from stellaris.systems import Budget, Result, Session, StalenessControl, Stellaris, Synchronous, train
+from stellaris.scheduling import Maximum
+from stellaris.systems import Budget, Result, Session, StalenessControl, Stellaris, Synchronous, System, train
+from stellaris.systems.rounds import Scheduled
 from tests.systems import tiny
 
 FREE = StalenessControl()
+ONE_ACTOR = replace(tiny.WORKLOAD, actors=1)
 
 
 @dataclass
-class Sampling:
-    """Actors sample, one after the other, and nothing is learned; a round is over when `rounds` says so."""
+class Sampling(System):
+    """One actor samples, and nothing is learned; a round is over when `rounds` says so."""
 
     rounds: Callable[[int], bool] = lambda delivered: delivered % 2 == 0
     functions: tuple[str, ...] = ("actor",)
@@ -31,8 +33,7 @@ class Sampling:
 
     def run(self, session: Session) -> None:
         """The event loop."""
-        session.rollouts.parked = [0]
-        session.rollouts.batch = 1
+        fragments = session.fragments(FREE)
 
         def first() -> list[int]:
             session.publish(session.first_params)
@@ -40,11 +41,11 @@ class Sampling:
 
         loop = session.begin(first)
         while True:
-            session.sample(FREE)
+            fragments.sample()
             if (done := session.next_completion(loop)) is None:
                 break
-            session.deliver(done)
-            batch = session.next_batch(tiny.PPO_CONFIG, session.first_params, FREE)
+            fragments.deliver(done)
+            batch = fragments.next_batch(tiny.PPO_CONFIG, session.first_params)
             assert batch is not None
             session.learned_from(batch)
             loop[0] += 1
@@ -56,7 +57,7 @@ class Sampling:
 
 def sample(system: Any = None, **options: Any) -> Result:
     """Fragments of 16 steps, of 0.01 s each."""
-    options = {"budget": Budget(steps=16 * 10), "prices": ()} | options
+    options = {"budget": Budget(steps=16 * 10), "prices": (), "workload": ONE_ACTOR} | options
     return tiny.run(system or Sampling(), tiny.deployment(), **options)
 
 
@@ -120,13 +121,13 @@ def test_how_far_successive_policies_are_apart() -> None:
 
 
 def test_a_system_that_waits_for_nothing() -> None:
-    """It is told so, instead of ending as if it were done."""
+    """A deadlock is an error, not the end of the run."""
 
     class Waiting(Sampling):
         def run(self, session: Session) -> None:
             session.next_completion(None)
 
-    with pytest.raises(RuntimeError, match="nothing goes on after 0 s, and the budget is not used up"):
+    with pytest.raises(RuntimeError, match="deadlock at 0 s: no invocation is pending, but the budget is not used up"):
         sample(Waiting())
 
 
@@ -137,7 +138,7 @@ def test_what_is_no_system(unchecked: None) -> None:
         def run(self, session: Session) -> None:
             pytest.fail("it ran")
 
-    with pytest.raises(TypeError, match=r"system=.*NoFunctions.* is no system: it needs functions"):
+    with pytest.raises(TypeError, match=r"system=.*NoFunctions.* is not a System: pass an instance of a subclass"):
         train(
             NoFunctions(),  # type: ignore[arg-type]
             tiny.WORKLOAD,
@@ -148,7 +149,7 @@ def test_what_is_no_system(unchecked: None) -> None:
 
 def test_a_function_that_is_missing() -> None:
     """Named at once, by whoever needs it."""
-    with pytest.raises(LookupError, match=r"no function 'judge' is deployed: the platform has \['actor', 'learner'"):
+    with pytest.raises(LookupError, match=r"function 'judge' is not deployed: the platform has \['actor', 'learner'"):
         sample(Sampling(functions=("actor", "judge")))
 
 
@@ -164,13 +165,14 @@ def test_the_budget_ends_the_run_between_two_events() -> None:
 def test_time_is_the_platforms() -> None:
     """Rows have the instants at which the rounds were over."""
     functions = {"actor": tiny.deployment(Constant(0.5))["actor"]}
-    result = train(Sampling(), tiny.WORKLOAD, platform=SimulatedPlatform(functions), budget=Budget(steps=64))
+    result = train(Sampling(), ONE_ACTOR, platform=SimulatedPlatform(functions), budget=Budget(steps=64))
     assert [row["seconds"] for row in result.history] == [16.0, 32.0]
 
 
 # ---- actors ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_an_actor_refreshes_its_policy_inside_a_fragment() -> None:
     """The tags say which step used which version, and a fragment's spans more than one."""
     workload = replace(tiny.WORKLOAD, refresh=4)
@@ -256,6 +258,58 @@ def test_an_actor_that_keeps_a_container_needs_one() -> None:
     ],
 )
 def test_a_few_widths(actors: int, widths: dict[int, int]) -> None:
-    """That of all actors, a quarter of it, a sixteenth, and so on: the least that is wide enough."""
-    session: Any = SimpleNamespace(workload=replace(tiny.WORKLOAD, actors=actors))
-    assert {fragments: Session._width(session, fragments) for fragments in widths} == widths
+    """All actors, a quarter of them, a sixteenth, and so on: the smallest that is wide enough."""
+    rounds = Scheduled(Maximum())
+    assert {fragments: rounds.width(fragments, actors) for fragments in widths} == widths
+
+
+# ---- a system's own choices ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Own(System):
+    """Workers with a program of their own fill batches of three fragments; their function is not named `actor`."""
+
+    functions: ClassVar[tuple[str, ...]] = ("worker",)
+    acts: ClassVar[str] = "worker"
+
+    def run(self, session: Session) -> None:
+        """The event loop."""
+        sampled = session.actor_program()
+
+        def body(context: Any, version: Any, number: int) -> Any:
+            return sampled.body(context, version, number), number
+
+        fragments = session.fragments(FREE, batch=3, act=Function(body, init=sampled.init))
+        loop = session.begin(lambda: [session.publish(session.first_params)])
+        while True:
+            fragments.sample()
+            if (done := session.next_completion(loop)) is None:
+                break
+            fragment, number = done.result()
+            fragments.deliver(done, fragment)
+            loop.append(number)
+            if batch := fragments.next_batch(tiny.PPO_CONFIG, session.first_params):
+                assert len(batch.unseen) == 3 * 16
+                session.learned_from(batch)
+                session.round_over()
+        assert loop[1:] == [*range(len(loop) - 1)]
+
+
+def test_a_program_a_batch_size_and_a_name() -> None:
+    """Two workers fill batches of three; every third fragment ends a round, and no function `actor` is deployed."""
+    functions = {"worker": tiny.deployment()["actor"]}
+    platform = SimulatedPlatform(functions)
+    result = train(Own(), tiny.WORKLOAD, platform=platform, budget=Budget(steps=16 * 9))
+    assert [row["steps"] for row in result.history] == [48, 96, 144]
+    with pytest.raises(ValueError, match=r"window=2 is below the 3 fragments of a batch"):
+        train(Window(), tiny.WORKLOAD, platform=SimulatedPlatform(functions), budget=Budget(steps=16))
+
+
+@dataclass(frozen=True)
+class Window(Own):
+    """Keeps fewer fragments than its batches have."""
+
+    def run(self, session: Session) -> None:
+        """Set-up alone."""
+        session.fragments(StalenessControl(window=2), batch=3)

@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stellaris import Trace, fully_asynchronous, gradient_queue, staleness_aware, staleness_weight
+from stellaris import Trace, fully_asynchronous, staleness_aware, staleness_weight
+from stellaris.aggregation import gradient_queue
 from stellaris.runtime import Faults, SimulatedPlatform
 from stellaris.runtime.delays import Constant, LogNormal
 from stellaris.systems import Budget, Result, StalenessControl, Stellaris, history, train
-from stellaris.systems import stellaris as loop
+from stellaris.systems import pending_gradients as pending
 from stellaris.systems.history import Reader
 from tests.systems import test_checkpoints as checkpoints
 from tests.systems import tiny
@@ -24,7 +25,7 @@ class Pairs:
         return gradient_queue.empty(gradient_like, 4, memory=())
 
     def push(self, state: Any, gradient: Any, version: Any, *, learner: Any = 0) -> Any:
-        return gradient_queue.push(state, gradient, version, learner=learner)
+        return gradient_queue.push(state, gradient, version)
 
     def ready(self, state: Any, clock: Any, round: Any) -> Any:
         return state.count >= 2
@@ -51,7 +52,7 @@ def test_an_aggregator_without_a_hash() -> None:
     class Changeable(Pairs):
         capacity: int = 4
 
-    with pytest.raises(TypeError, match=r"Changeable\(capacity=4\) has no hash .*: make it a frozen dataclass"):
+    with pytest.raises(TypeError, match=r"Changeable\(capacity=4\) cannot be hashed .*: make it a frozen dataclass"):
         Stellaris(learners=2, aggregator=Changeable())
 
 
@@ -70,7 +71,7 @@ def test_equal_aggregators_share_their_programs() -> None:
     for _ in range(2):
         aggregator = staleness_aware(3, decay=0.75, max_staleness=2.0)
         tiny.run(Stellaris(tiny.PPO_CONFIG, learners=3, aggregator=aggregator), tiny.deployment())
-        compiled.append([function._cache_size() for function in (loop._push, loop._ready, loop._pop)])
+        compiled.append([function._cache_size() for function in (pending._push, pending._ready, pending._pop)])
     assert compiled[0] == compiled[1]
 
 
@@ -191,7 +192,7 @@ def test_an_aggregator_that_never_takes_anything() -> None:
     """Its queue is full in the end, no version comes of nothing, and the run says so instead of going round forever."""
     for control in (StalenessControl(), StalenessControl(pace=1)):
         system = Stellaris(tiny.PPO_CONFIG, learners=2, aggregator=Nothing(), control=control)
-        with pytest.raises(RuntimeError, match=r"nothing goes on after 0\.36 s: .*Nothing.* takes nothing out of its"):
+        with pytest.raises(RuntimeError, match=r"deadlock at 0\.36 s: .*Nothing.* takes nothing out of its"):
             tiny.run(system, tiny.deployment())
 
 

@@ -40,6 +40,7 @@ from stellaris.runtime.delays import Constant, Exponential, Gamma, LogNormal
 from stellaris.systems import Budget, Evaluation, StalenessControl, Stellaris, Synchronous, Workload, programs, train
 from stellaris.systems.history import WINDOW
 from stellaris.systems.session import Session
+from stellaris.systems.system import System
 from tests.systems import tiny
 
 STELLARIS = Stellaris(tiny.PPO_CONFIG, learners=3)
@@ -153,14 +154,14 @@ def test_round_based_actors_wait_for_the_round() -> None:
         (lambda: training(seed=2**31), r"seed=2147483648 is not below 2\*\*31"),
         (
             lambda: Stellaris(learners=4, aggregator=fully_asynchronous(capacity=1)),
-            r"learners=4: the aggregator's queue holds 1 gradients, and no more learners would ever run",
+            r"learners=4: the aggregator's queue holds only 1 gradients, so no more learners could run",
         ),
         (
             lambda: Stellaris(learners=2, aggregator=stale_synchronous(1, 4)),
             r"learners=2: the aggregator waits for the slowest of its 4 learners",
         ),
-        (lambda: Stellaris(learners=2, aggregator=synchronous(1)), r"learners=2: the aggregator's queue holds 1"),
-        (lambda: Stellaris(learners=5, aggregator=softsync(2)), r"learners=5: the aggregator's queue holds 4"),
+        (lambda: Stellaris(learners=2, aggregator=synchronous(1)), r"learners=2: the aggregator's queue holds only 1"),
+        (lambda: Stellaris(learners=5, aggregator=softsync(2)), r"learners=5: the aggregator's queue holds only 4"),
     ],
 )
 def test_bad_input_is_refused_at_once(make: Any, message: str) -> None:
@@ -178,17 +179,17 @@ def training(**options: Any) -> Any:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Stellaris("ppo"), r"algorithm='ppo' is no algorithm \(it has no optimizer, prepare, .*\): pass PPO"),
-        (lambda: Synchronous(PPO), r"algorithm=<class .*PPO'> is no algorithm \(that is a class\)"),
+        (lambda: Stellaris("ppo"), r"algorithm='ppo' is not an Algorithm: it lacks optimizer, prepare, .*\. Pass PPO"),
+        (lambda: Synchronous(PPO), r"algorithm=<class .*PPO'> is not an Algorithm: it is a class"),
         (lambda: Stellaris(PPO(clip=np.array(0.2))), r"algorithm=PPO\(.*\) cannot be hashed"),
         (lambda: Stellaris(learners=2.5), r"learners=2\.5 is not a whole number"),
-        (lambda: Stellaris(aggregator="softsync"), r"aggregator='softsync' is none: make one, such as softsync\(2\)"),
-        (lambda: Stellaris(aggregator=softsync), r"aggregator=<function softsync.* is none"),
+        (lambda: Stellaris(aggregator="softsync"), r"aggregator='softsync' is not an Aggregator: use softsync\(2\)"),
+        (lambda: Stellaris(aggregator=softsync), r"aggregator=<function softsync.* is not an Aggregator"),
         (
             lambda: training(checkpoints="folder"),
-            r"checkpoints='folder' is no Checkpoints: pass Checkpoints\('folder'\)",
+            r"checkpoints='folder' is not a Checkpoints: pass Checkpoints\('folder'\)",
         ),
-        (lambda: training(prices=tiny.PRICES[0]), r"prices is one sheet, 'demo': pass a sequence of sheets"),
+        (lambda: training(prices=tiny.PRICES[0]), r"prices is a single sheet, 'demo': pass a sequence of sheets"),
         (lambda: training(seed=1.5), r"seed=1\.5 is not a whole number"),
         (lambda: PriceSheet("p", {"actor": 1.0}), r"price sheet 'p': 'actor' is priced by 1\.0: expected a Rate"),
         (lambda: PriceSheet("p", machines={"vm": Rate()}), r"'vm' is priced by Rate\(.*\): expected a Machine"),
@@ -208,7 +209,7 @@ def test_what_is_of_another_type_is_refused_at_once(
 
 def test_an_aggregator_of_fewer_learners() -> None:
     """It says which learner it does not know."""
-    with pytest.raises(IndexError, match="learner=1 is none of the 1 learners"):
+    with pytest.raises(IndexError, match="learner=1 does not exist: the 1 learners"):
         Stellaris(learners=2, aggregator=stale_synchronous(1, 1))
 
 
@@ -227,7 +228,7 @@ class Nobody:
 def test_a_run_that_is_stuck(control: StalenessControl) -> None:
     """The run does not end as if it were done; nor do actors use its budget up, where nothing keeps them."""
     system = Stellaris(tiny.PPO_CONFIG, learners=2, aggregator=Nobody(), control=control)
-    with pytest.raises(RuntimeError, match=r"nothing goes on after 0\.16 s: .*Nobody.* admits none of learners=2"):
+    with pytest.raises(RuntimeError, match=r"deadlock at 0\.16 s: .*Nobody.* admits none of learners=2"):
         tiny.run(system, tiny.deployment(), budget=Budget(steps=10_000))
 
 
@@ -292,7 +293,7 @@ def test_two_sheets_of_one_name() -> None:
 def test_a_function_that_is_not_deployed() -> None:
     """The error says which, and what there is."""
     functions = {"actor": FunctionSpec(Constant(0.1))}
-    with pytest.raises(LookupError, match=r"no function 'learner' is deployed: the platform has \['actor'\]"):
+    with pytest.raises(LookupError, match=r"function 'learner' is not deployed: the platform has \['actor'\]"):
         tiny.run(STELLARIS, functions)
 
 
@@ -413,7 +414,7 @@ def test_environments_are_closed(watched: list[Watched], tmp_path: Path) -> None
     assert [env.closed > 0 for env in watched] == [True] * len(watched)
 
 
-class Spied:
+class Spied(System):
     """A system whose runs can be looked at."""
 
     def __init__(self, system: Any) -> None:

@@ -21,7 +21,10 @@ from stellaris.systems import Budget, Workload
         (lambda: Budget(cost=-1.0), r"cost=-1\.0 is not positive"),
         (lambda: Budget(target_return=5.0), r"a target alone may never be reached"),
         (lambda: Budget(steps=99, target_return=5.0), r"target_return=5\.0 is never reached in steps=99"),
-        (lambda: Budget(steps=9, target_return=5.0, window=10), r"never reached in steps=9.* return of 10 episodes"),
+        (
+            lambda: Budget(steps=9, target_return=5.0, window=10),
+            r"never reached in steps=9.* return of window=10 episodes",
+        ),
         (lambda: Budget(steps=9, window=0), r"window=0 is below 1"),
     ],
 )
@@ -34,7 +37,7 @@ def test_values_out_of_range(make: Any, message: str) -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Workload(_Thing()), r"environment=<.*_Thing object.*>: expected a name, what makes one environment"),
+        (lambda: Workload(_Thing()), r"environment=<.*_Thing object.*>: expected a name, a callable that makes one"),
         (lambda: Workload("CartPole-v1", actors=2.0), r"actors=2\.0 is not a whole number: pass an int"),
         (lambda: Workload("CartPole-v1", fragment="16"), r"fragment='16' is not a whole number"),
         (lambda: Workload("CartPole-v1", policy=(8,)), r"policy=\(8,\) is not a function of the EnvSpec"),
@@ -58,7 +61,7 @@ class _Thing:
     [
         ({"refresh": 3}, "refresh=3 does not divide fragment=16"),
         ({"refresh": 0}, "refresh=0 is below 1"),
-        ({"refresh": 4, "restart": True}, "refresh=4: with restart=True every piece would begin anew"),
+        ({"refresh": 4, "restart": True}, "refresh=4: with restart=True every piece would start a new episode"),
     ],
 )
 def test_actors_settings(changes: dict[str, Any], message: str) -> None:

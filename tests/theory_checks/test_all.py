@@ -25,6 +25,7 @@ def short():
         module.recorded.cache_clear()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", THEOREMS)
 def test_holds_and_half_of_what_was_met_is_caught(name, short):
     """With families that compile as one, without the adversary."""
@@ -35,20 +36,22 @@ def test_holds_and_half_of_what_was_met_is_caught(name, short):
     theorem = dataclasses.replace(theorem, families=alike, steps=0)
     instances = 16 if theorem.at_most else 200
     outcomes = check.verify(theorem, instances=instances)
-    assert {o.claim.name for o in outcomes if not o.as_it_should} <= NEEDS_THE_ADVERSARY
+    assert {o.claim.name for o in outcomes if not o.as_expected} <= NEEDS_THE_ADVERSARY
     half = {o.claim.name: o.kappa / 2 for o in outcomes if not o.claim.control}
     planted = check.verify(theorem, instances=instances, multiplier=half)
     assert all(o.violations for o in planted if not o.claim.control)
 
 
+@pytest.mark.slow
 def test_the_adversary_breaks_what_random_instances_do_not():
     theorem = THEOREMS["improvement"]
     claims = tuple(claim for claim in theorem.claims if claim.name in NEEDS_THE_ADVERSARY)
     theorem = dataclasses.replace(theorem, claims=claims, families={"tiny": theorem.families["tiny"]})
     (outcome,) = check.verify(theorem, instances=200)
-    assert outcome.as_it_should
+    assert outcome.as_expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name, module in command.CHECKS.items() if hasattr(module, "picture")])
 def test_pictures(name, tmp_path, monkeypatch):
     """What takes long to measure is made up."""

@@ -45,6 +45,7 @@ def outcomes(theorem=TOY, **arguments):
     return {outcome.claim.name: outcome for outcome in check.verify(theorem, **{"instances": 200, **arguments})}
 
 
+@pytest.mark.slow
 def test_outcomes():
     seen = outcomes()
     bound = seen["below one"]
@@ -55,7 +56,7 @@ def test_outcomes():
     assert seen["itself"].kappa == 1.0
     assert seen["below a half"].violations > 100
     assert (seen["another"].violations, seen["another"].found) == (200, 32)
-    assert all(o.as_it_should for o in seen.values())
+    assert all(o.as_expected for o in seen.values())
 
 
 def test_what_is_no_number_breaks_a_bound_and_no_control():
@@ -68,7 +69,7 @@ def test_what_is_no_number_breaks_a_bound_and_no_control():
     seen = outcomes(nothing)
     assert (seen["bound"].violations, seen["bound"].found) == (200, 32)
     assert seen["control"].violations == 0
-    assert not any(o.as_it_should for o in seen.values())
+    assert not any(o.as_expected for o in seen.values())
 
 
 def test_the_adversary_finds_what_random_instances_do_not():
@@ -125,6 +126,7 @@ def test_all_there_are():
         assert [witness.index for witness in outcome.witnesses] == [10]
 
 
+@pytest.mark.slow
 def test_worst_and_look():
     starts = check.draws(TOY.families["near"], 0, 3)
     assert check.look(TOY, starts).ratio.shape == (3, len(TOY.claims))

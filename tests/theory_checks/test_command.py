@@ -46,12 +46,12 @@ def checks(monkeypatch):
 
 
 @pytest.mark.usefixtures("checks")
-def test_a_table_and_zero_if_all_is_as_it_should_be(capsys):
+def test_a_table_and_zero_if_all_is_as_expected_be(capsys):
     assert command.main(["good", "--instances", "50"]) == 0
     out, err = capsys.readouterr()
     for text in ("instances", "violations", "smallest slack", "tightness", "kappa*", "x^2 <= 1 [m]", "holds"):
         assert text in out
-    assert "broke as it should" in out
+    assert "broke as expected" in out
     assert "every bound holds, every control breaks" in err
 
 
@@ -103,14 +103,14 @@ def test_pictures_and_findings(capsys, tmp_path):
         (["good", "--out", ""], "--out: ''"),
         (["good", "--plot", "--out", "/dev/null"], "--out /dev/null"),
         (["good", "--plot", "--out", "/dev/null/below"], "--out /dev/null/below"),
-        (["nothing"], "'nothing' is none of still, good"),
+        (["nothing"], "'nothing': unknown; choose from still, good"),
         (["--replay", ""], "--replay ''"),
         (["--replay", "good/of [0, 1)/²"], "--replay 'good/of [0, 1)/²'"),
         (["--replay", "good/of [0, 1)/12345678901234567890"], "--replay 'good/of [0, 1)/1234"),
         (["--replay", "good"], "--replay 'good'"),
         (["--replay", "good/nobody/1"], "family 'nobody'"),
         (["--replay", "good/of [0, 1)/1/never"], "claim 'never'"),
-        (["--replay", "still/of [0, 1)/1/squares / all"], "no adversary"),
+        (["--replay", "still/of [0, 1)/1/squares / all"], "without an adversary"),
     ],
 )
 def test_nonsense(capsys, arguments, said):

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from experiments import testbed
-from stellaris.runtime import Rate, Split, usage
+from experiments.tasks import testbed
+from stellaris.runtime import Rate, Split
+from stellaris.runtime.costs import usage
 from theory_checks import check, costs
 
 ROUNDS, ASYNCHRONOUS = costs.THEOREMS
@@ -24,7 +25,7 @@ def agree(sides, expected):
 
 def wrong(theorem, **how):
     """The claims that do not come out as they should."""
-    return {o.claim.name for o in check.verify(theorem, instances=FEW, **how) if not o.as_it_should}
+    return {o.claim.name for o in check.verify(theorem, instances=FEW, **how) if not o.as_expected}
 
 
 def test_two_rounds_by_hand():

@@ -2,6 +2,7 @@
 
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from theory_checks import quadratics
 from theory_checks.check import Instance
@@ -53,6 +54,7 @@ def test_problems_are_shares():
     np.testing.assert_allclose(problem, [[0.5, 0.5], [0.25, 0.75], [0.5, 0.5]])
 
 
+@pytest.mark.slow
 def test_several_runs_are_each_alone():
     """The mean over the updates of each, with its constant."""
     problem = Problem(jnp.array([0.3, 0.9]), jnp.array([0.4, 0.6]), jnp.array([0.7, 0.3]))

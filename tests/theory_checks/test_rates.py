@@ -29,6 +29,7 @@ def test_the_mean_is_over_versions_by_hand():
     np.testing.assert_allclose(seen, (1 + 0.25) / 2)
 
 
+@pytest.mark.slow
 def test_policy_gradients_are_unbiased_and_within_their_variance():
     @jax.jit
     def estimate(numbers, logits, keys):
@@ -43,6 +44,7 @@ def test_policy_gradients_are_unbiased_and_within_their_variance():
     assert 4 * ((samples - exact) ** 2).sum((1, 2)).mean() <= variance
 
 
+@pytest.mark.slow
 def test_policy_gradient_is_the_derivative_of_the_return():
     @jax.jit
     def compare(numbers, logits):

@@ -14,8 +14,8 @@ from theory_checks.quadratics import Problem, Run, mean_square
 AGGREGATORS = {
     "fully asynchronous": stellaris.fully_asynchronous(capacity=8),
     "softsync": stellaris.softsync(3),
-    "staleness-aware": stellaris.staleness_aware(full=4, decay=0.9, max_staleness=1),
-    "sequential": stellaris.staleness_aware(full=4, decay=0.9, max_staleness=2, combine="sequential"),
+    "staleness-aware": stellaris.staleness_aware(group_size=4, decay=0.9, max_staleness=1),
+    "sequential": stellaris.staleness_aware(group_size=4, decay=0.9, max_staleness=2, combine="sequential"),
 }
 
 
@@ -55,6 +55,7 @@ def test_a_mixture_by_hand():
     np.testing.assert_allclose(mixture.noise, [0.5, 0.5])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", AGGREGATORS)
 @pytest.mark.parametrize("delay", schedules.DELAYS)
 def test_a_replay_is_the_platform_run_again(name, delay):
@@ -75,6 +76,7 @@ def test_a_replay_is_the_platform_run_again(name, delay):
     assert len({*recorded.number.tolist()}) == arrivals
 
 
+@pytest.mark.slow
 def test_a_mixture_is_what_the_aggregator_does():
     """Without noise, the moments along it are the squares of the replay's gradients."""
     aggregator, oldest = AGGREGATORS["staleness-aware"], 40

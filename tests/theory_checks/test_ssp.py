@@ -33,6 +33,7 @@ def test_two_workers_of_which_one_runs_ahead():
     assert np.argwhere(extra).tolist() == [[2, 1]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", range(4))
 def test_projected_is_the_loop_by_hand(kind):
     instance = ssp._draw(jax.random.key(kind), 12)
@@ -99,6 +100,7 @@ def test_admitted_views_hold_what_they_must_and_no_more():
     assert seen[(ahead == s) & ~own].any()  # a finished update, which counts at once
 
 
+@pytest.mark.slow
 def test_nearly_all_runs_meet_the_premise():
     theorem = ssp.THEOREMS[1]
     looks = check.look(theorem, check.draws(next(iter(theorem.families.values())), 0, 300))

@@ -32,6 +32,7 @@ def in_plain_python(order, learners, full, setting, one_of_each=False):
         taken_up[learner] = clock
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("setting", "one_of_each"),
     [
@@ -57,6 +58,7 @@ def test_arrivals_are_those_of_a_queue_in_plain_python(setting, one_of_each):
     np.testing.assert_array_equal(seen.reported, reported)
 
 
+@pytest.mark.slow
 def test_fresh_gradients_fire_alone_however_small_the_threshold():
     """Learner 0 moves the policy twice; learner 1's gradient is then 2 versions old, and waits for company."""
     seen = threshold.arrive(jnp.array([0, 0, 1, 0]), 2, 2, FRESH_ONLY)
@@ -65,6 +67,7 @@ def test_fresh_gradients_fire_alone_however_small_the_threshold():
     assert seen.wait.tolist() == [0, 0, 0, 1]
 
 
+@pytest.mark.slow
 def test_one_of_each_waits_for_the_last():
     """Learner 1's gradient is stale when it arrives; from then on nothing is applied until learner 2 delivers."""
     seen = threshold.arrive(jnp.array([0, 1, 0, 0, 0, 0, 2]), 3, 7, FRESH_ONLY, one_of_each=True)

@@ -2,11 +2,13 @@
 
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from theory_checks import check, truncation
 from theory_checks.check import Instance
 
 
+@pytest.mark.slow
 def test_truncation_by_hand():
     """Two outcomes, mu even, pi (0.9, 0.1): w is 1.8 and 0.2."""
     nothing = jnp.full(4, -60.0)  # outcomes that do not happen
@@ -37,6 +39,7 @@ def test_chi_squared_by_hand():
     np.testing.assert_allclose(truncation.chi_squared(pi, mu), [0.64, 0.0])
 
 
+@pytest.mark.slow
 def test_every_picked_level_is_within_its_range():
     """From 0.3 to 10, evenly in logarithms: half of them are below the geometric mean."""
     rho = check.draws(truncation.THEOREMS[0].families["far"], 0, 1_000).fixed["rho"]

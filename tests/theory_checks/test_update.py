@@ -3,11 +3,13 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from theory_checks import check, mdp, update
 from theory_checks.check import Instance
 
 
+@pytest.mark.slow
 def test_an_update_on_fresh_data_is_the_policy_gradient():
     """Without lags and with one policy held there is nothing to truncate."""
     case = check.draws(update.THEOREMS[0].families["asynchronous"], 0, 1)
@@ -23,6 +25,7 @@ def test_an_update_on_fresh_data_is_the_policy_gradient():
     np.testing.assert_allclose(seen.ratio[0], ratio.max(), rtol=1e-8)
 
 
+@pytest.mark.slow
 def test_steps_of_length_zero_change_nothing():
     """The next policy is mu, at whatever lags: nothing is gained, every ratio is 1, and the bounds are 0 = 0."""
     case = jax.tree.map(lambda x: x[0], check.draws(update.THEOREMS[0].families["asynchronous"], 0, 1))

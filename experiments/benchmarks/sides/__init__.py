@@ -1,4 +1,4 @@
-"""The sides of `benchmarks peers`: programs that train, each run by its own library's Python, and print as they go.
+"""The sides of `benchmarks peers`: programs that train in their library's Python environment and print their rounds.
 
-They import no more of this repository than `protocol`, which needs the standard library alone.
+The peers' sides import only `protocol` from this repository, which needs only the standard library.
 """

@@ -1,7 +1,7 @@
-"""PPO of Stable-Baselines3 (`stable_baselines3`) or of SBX (`sbx`), whichever the second argument names.
+"""PPO of Stable-Baselines3 (`stable_baselines3`) or of SBX (`sbx`), named by the second argument.
 
-One process steps the environments in turn. Beside the task, these are the libraries' defaults: Adam with epsilon 1e-5,
-orthogonal first weights (SB3) or flax's (SBX), and advantages standardised by the minibatch. Observations are
+One process steps the environments in turn. Settings outside the task are the libraries' defaults: Adam with epsilon
+1e-5, orthogonal initial weights (SB3) or flax's (SBX), and advantages standardised by minibatch. Observations are
 normalised by running statistics, rewards are not.
 """
 
@@ -20,7 +20,7 @@ def main(task: Task, library: str) -> None:
 
     env = make_vec_env(task.environment, task.actors, seed=task.seed, vec_env_cls=DummyVecEnv)
     model = importlib.import_module(library).PPO(
-        "MlpPolicy",  # of both libraries: tanh
+        "MlpPolicy",  # tanh in both libraries
         VecNormalize(env, norm_reward=False, gamma=task.discount),
         learning_rate=task.learning_rate,
         n_steps=task.fragment,
@@ -37,19 +37,19 @@ def main(task: Task, library: str) -> None:
     )
 
     class Report(BaseCallback):  # type: ignore[misc]
-        """A rollout begins when the last was learned from."""
+        """Reports at the start of each rollout, when the library has learned from the one before."""
 
         def _on_training_start(self) -> None:
             self.reporter = Reporter(task)
-            self.going_on = True
+            self.more = True
 
         def _on_rollout_start(self) -> None:
             returns = [episode["r"] for episode in self.model.ep_info_buffer]  # the last 100
             mean = sum(returns) / 100 if len(returns) == 100 else None
-            self.going_on = self.reporter.report(self.num_timesteps, mean)
+            self.more = self.reporter.report(self.num_timesteps, mean)
 
         def _on_step(self) -> bool:
-            return self.going_on
+            return self.more
 
     endless: Any = 10**9
     model.learn(endless, callback=Report())

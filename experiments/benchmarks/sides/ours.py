@@ -3,8 +3,8 @@
 import contextlib
 import sys
 
-from experiments import testbed
 from experiments.benchmarks.sides.protocol import Reporter, Task, task_given
+from experiments.tasks import testbed
 from stellaris import IMPALA, PPO
 from stellaris.acting import ActorCritic
 from stellaris.runtime import FunctionSpec, Platform, SimulatedPlatform
@@ -13,7 +13,7 @@ from stellaris.systems import AsynchronousActors, Budget, Synchronous, System, W
 
 
 class _Over(Exception):
-    """The task's end."""
+    """Ends training."""
 
 
 def main(task: Task, threads: int, *, on_ray: bool = False) -> None:
@@ -22,7 +22,7 @@ def main(task: Task, threads: int, *, on_ray: bool = False) -> None:
 
     def report(row: dict[str, float]) -> None:
         mean = row["episode_return"] if row["episodes"] >= 100 else None
-        learned = row["version"] * task.batch  # a version a batch
+        learned = row["version"] * task.batch  # one version per batch
         if not reporter.report(int(learned), mean):
             raise _Over
 
@@ -50,14 +50,14 @@ def _ppo(task: Task, threads: int) -> tuple[System, Platform]:
 
 
 def _impala(task: Task) -> tuple[System, Platform]:
-    """Every body on a thread of its own; nothing is waited for but the bodies' work."""
+    """Runs every body on its own thread, without delays."""
     at_once = FunctionSpec(compute=Constant(0.0))
     functions = {"actor": FunctionSpec(Constant(0.0), max_concurrency=task.actors), "learner": at_once}
     return AsynchronousActors(_impala_of(task)), SimulatedPlatform(functions, clock="wall")
 
 
 def _on_ray(task: Task) -> tuple[System, Platform]:
-    """Every actor in a process of its own, and the learner in another."""
+    """Runs every actor and the learner in separate processes."""
     from stellaris.runtime import RayPlatform
 
     functions = {

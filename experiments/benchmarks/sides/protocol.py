@@ -1,4 +1,4 @@
-"""What a side is told to train, and the lines that it prints: one in JSON after every round."""
+"""The protocol of the sides: the task on the command line, and one line of JSON after every round."""
 
 import json
 import sys
@@ -6,15 +6,15 @@ import time
 from dataclasses import asdict, dataclass, replace
 from typing import NamedTuple
 
-#: What a line of the protocol begins with: libraries print lines of their own.
+#: Prefix of the protocol's lines: libraries print other lines.
 MARK = "round: "
 
 
 @dataclass(frozen=True)
 class Task:
-    """What is trained, how, and until when; the same for every side."""
+    """Workload, hyperparameters and end of a training, the same for every side."""
 
-    algorithm: str = "ppo"  #: or `"impala"`, or `"appo"`: PPO whose actors sample on.
+    algorithm: str = "ppo"  #: or `"impala"`, or `"appo"`, PPO with asynchronous actors.
     environment: str = "Hopper-v4"
     actors: int = 16
     fragment: int = 256
@@ -29,32 +29,32 @@ class Task:
     minibatch: int = 512  #: of PPO; IMPALA computes one gradient from each batch.
     seed: int = 0
     warm_up: int = 0  #: rounds before the clock of `seconds` starts.
-    seconds: float = 20.0  #: it trains for, at most.
+    seconds: float = 20.0  #: most seconds of training after the warm-up.
     target: float | None = None  #: mean return of the last 100 training episodes that ends it.
 
     @property
     def batch(self) -> int:
-        """Steps of a round."""
+        """The number of steps of a round."""
         return self.actors * self.fragment
 
     def encoded(self) -> str:
-        """For a command line."""
+        """Returns the task as an argument of a command line."""
         return json.dumps(asdict(self))
 
 
 class Round(NamedTuple):
-    """Where training stands."""
+    """The state of training after a round."""
 
-    seconds: float  #: since its first step: what was compiled then counts, imports do not.
-    steps: int  #: of the environment that were learned from.
-    episode_return: float | None  #: mean of the last 100 training episodes; None until there were as many.
+    seconds: float  #: since the first step, with compilation but without imports.
+    steps: int  #: environment steps learned from.
+    episode_return: float | None  #: mean of the last 100 training episodes; None before 100 episodes.
 
 
 class Reporter:
-    """Prints a side's rounds. Made just before the first step of training.
+    """Prints a side's rounds. Create it just before the first step of training.
 
     Args:
-      task: which says when to end.
+      task: decides when to end.
     """
 
     def __init__(self, task: Task) -> None:
@@ -62,10 +62,10 @@ class Reporter:
         self._rounds = 0
         self._steps = 0
         self._began = time.perf_counter()
-        self._warm: float | None = None if task.warm_up else 0.0  # seconds at which the warm-up was over
+        self._warm: float | None = None if task.warm_up else 0.0  # seconds at the end of the warm-up
 
     def report(self, steps: int, episode_return: float | None) -> bool:
-        """Prints a line if more steps were learned from; returns whether to go on."""
+        """Prints a line if `steps` has grown; returns whether to continue."""
         task = self._task
         seconds = time.perf_counter() - self._began
         if steps > self._steps:
@@ -79,11 +79,11 @@ class Reporter:
 
 
 def task_given() -> Task:
-    """The task on the command line."""
+    """Returns the task on the command line."""
     return replace(Task(), **json.loads(sys.argv[1]))
 
 
 def rounds_in(output: str) -> list[Round]:
-    """The rounds that a side printed, among whatever else it did."""
+    """Returns the rounds in a side's output, and ignores its other lines."""
     lines = (line.removeprefix(MARK) for line in output.splitlines() if line.startswith(MARK))
     return [Round(*json.loads(line)) for line in lines]

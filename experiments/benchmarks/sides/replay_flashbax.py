@@ -1,4 +1,4 @@
-"""A batch from flashbax's trajectory buffer, or from its prioritised one."""
+"""Times batches from flashbax's trajectory buffer, or from its prioritised one."""
 
 import itertools
 import sys
@@ -9,15 +9,15 @@ import jax.numpy as jnp
 
 from experiments.benchmarks.sides.replaying import LOADS, Load, say, timed, trajectories
 
-#: Rows of the prioritised buffer: it has a sum tree over all of its steps, a million as well.
+#: Rows of the prioritised buffer, whose sum tree spans all its steps: also a million.
 _ROWS = 1_000
 
 
 def main(name: str) -> None:
-    """Times its `sample`, compiled."""
+    """Times the buffer's compiled `sample`."""
     load = LOADS[name]
     buffer, state = prioritised(load) if name == "weighted" else uniform(load)
-    # As ours, it is given the memory of the batch before.
+    # Like ours, it reuses the memory of the batch before.
     sample = jax.jit(lambda state, key, before: buffer.sample(state, key), donate_argnums=2, keep_unused=True)
     key = jax.random.key(0)
     numbers = itertools.count()
@@ -31,7 +31,7 @@ def main(name: str) -> None:
 
 
 def uniform(load: Load):  # type: ignore[no-untyped-def]
-    """The trajectory buffer: a row a trajectory."""
+    """Returns a full trajectory buffer, with one row per trajectory."""
     buffer = flashbax.make_trajectory_buffer(
         add_batch_size=load.trajectories,
         sample_batch_size=load.batch,
@@ -46,7 +46,7 @@ def uniform(load: Load):  # type: ignore[no-untyped-def]
 
 
 def prioritised(load: Load):  # type: ignore[no-untyped-def]
-    """The prioritised trajectory buffer, of sequences of one step: as many items to draw from."""
+    """Returns a full prioritised buffer with sequences of one step, as many items as the load has trajectories."""
     steps = load.trajectories // _ROWS
     buffer = flashbax.make_prioritised_trajectory_buffer(
         add_batch_size=_ROWS,

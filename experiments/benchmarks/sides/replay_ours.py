@@ -1,4 +1,4 @@
-"""A batch from this library's table."""
+"""Times batches from this library's table."""
 
 import functools
 import itertools
@@ -12,12 +12,12 @@ from experiments.benchmarks.sides.replaying import LOADS, Load, say, timed, traj
 from stellaris import replay
 from stellaris.replay.selection import By
 
-#: Trajectories that are inserted at once.
+#: Trajectories per insertion.
 _CHUNK = 500
 
 
 def table_of(load: Load) -> replay.Table:
-    """The full table."""
+    """Returns a full table."""
     spec = {"x": jax.ShapeDtypeStruct(load.shape, load.dtype)}  # type: ignore[no-untyped-call]
     table = replay.init(spec, capacity=load.trajectories, length=load.steps)
     chunk = min(_CHUNK, load.trajectories) if load.steps > 1 else load.trajectories
@@ -30,21 +30,21 @@ def table_of(load: Load) -> replay.Table:
 
 
 def main(name: str) -> None:
-    """Times selection and collection together, as a training step would have them, and what else there is."""
+    """Times selection and gathering together, as in a training step, plain copies, and changes of weights."""
     load = LOADS[name]
     table = table_of(load)
     windows = {"x": replay.Window("x", load.window)}
     by: By = "weight" if name == "weighted" else "uniform"
 
-    # The batch before, which nobody needs any more, is given away for its memory: new memory would be cleared first,
-    # page by page, which takes longer than to fill it.
+    # Donates the batch before for its memory: the system would clear new memory page by page, which takes longer than
+    # to fill it.
     @functools.partial(jax.jit, donate_argnums=2, keep_unused=True)
-    def batch(table: replay.Table, number: jax.Array, before: replay.Collected) -> replay.Collected:
+    def batch(table: replay.Table, number: jax.Array, before: replay.Gathered) -> replay.Gathered:
         del before
         key, other = jax.random.split(jax.random.fold_in(jax.random.key(0), number))
         drawn = replay.select(table, key, load.batch, by=by)
         start = jnp.minimum(replay.random_steps(table, drawn, other), load.steps - load.window)
-        return replay.collect(table, drawn, windows, step=start)
+        return replay.gather(table, drawn, windows, step=start)
 
     numbers = itertools.count()
     newest = [jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(batch, table, 0, None))]
@@ -59,7 +59,7 @@ def main(name: str) -> None:
 
 
 def copies(load: Load):  # type: ignore[no-untyped-def]
-    """A copy of as many bytes as a batch has, from one place of many to one place: what no batch can do without."""
+    """Returns a copy of a batch's bytes, from one of many places to one place: a lower bound for a batch."""
     places = max(2, (1 << 29) // load.nbytes)
     source = np.ones((places, load.nbytes), np.uint8)
     target = np.empty(load.nbytes, np.uint8)
@@ -68,7 +68,7 @@ def copies(load: Load):  # type: ignore[no-untyped-def]
 
 
 def gathered(load: Load):  # type: ignore[no-untyped-def]
-    """NumPy's copy of windows from random places of a table as large: what the memory's latency makes of a copy."""
+    """Returns NumPy's copy of windows from random places of a table as large, which includes the memory's latency."""
     whole = np.ones(load.trajectories * load.steps * load.nbytes // (load.batch * load.window), np.uint8)
     size = load.nbytes // load.batch
     places = np.random.default_rng(0).integers(0, len(whole) - size, (200, load.batch))
@@ -79,7 +79,7 @@ def gathered(load: Load):  # type: ignore[no-untyped-def]
 
 
 def changes(table: replay.Table) -> dict[str, list[float]]:
-    """Other weights for a thousand trajectories, and for all."""
+    """Times new weights for a thousand trajectories, and for all."""
     holder = [table]
     rows = jnp.asarray(np.random.default_rng(1).integers(0, table.capacity, 1_000), jnp.int32)
     some = jnp.ones(1_000)

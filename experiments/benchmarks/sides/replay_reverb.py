@@ -1,4 +1,4 @@
-"""A batch from a local Reverb server, by its dataset client."""
+"""Times batches from a local Reverb server, through its dataset client."""
 
 import sys
 
@@ -10,10 +10,10 @@ from experiments.benchmarks.sides.replaying import LOADS, Load, say, timed, traj
 
 
 def main(name: str, workers: str, in_flight: str) -> None:
-    """Times batches of its trajectory dataset.
+    """Times batches of a trajectory dataset.
 
-    An item is a window, of which each trajectory has as many as fit side by side: so what is sampled is what is wanted,
-    and not a whole trajectory of which most is thrown away.
+    An item is a window, and the windows of a trajectory do not overlap: a sample is a window, not a whole trajectory
+    whose larger part would be thrown away.
     """
     load = LOADS[name]
     dtype = tf.as_dtype(load.dtype)
@@ -38,7 +38,7 @@ def main(name: str, workers: str, in_flight: str) -> None:
 
 
 def fill(client: reverb.Client, load: Load) -> None:
-    """Writes all windows; a window is a chunk, so that to sample it is to fetch one."""
+    """Writes all windows, each as one chunk, so that sampling a window fetches one chunk."""
     with client.trajectory_writer(num_keep_alive_refs=load.window) as writer:
         writer.configure(("x",), num_keep_alive_refs=load.window, max_chunk_length=load.window)
         for first in range(0, load.trajectories, 100):

@@ -1,6 +1,6 @@
-"""What the sides of the replay benchmark have in common: the data, what is timed, and what they print.
+"""The common parts of the replay benchmark's sides: the data, the timing and the output.
 
-It imports NumPy alone, because each side runs in an environment of its own.
+It imports only NumPy, because the sides run in separate environments.
 """
 
 import json
@@ -13,7 +13,7 @@ import numpy as np
 
 
 class Load(NamedTuple):
-    """A table, and the batches that are taken from it."""
+    """The sizes of a table and of its batches."""
 
     name: str
     trajectories: int
@@ -25,7 +25,7 @@ class Load(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Of a batch."""
+        """The number of bytes of a batch."""
         return self.batch * self.window * int(np.prod(self.shape)) * np.dtype(self.dtype).itemsize
 
 
@@ -34,12 +34,12 @@ LOADS = {
     "frames": Load("frames", 2_000, 64, (84, 84), "uint8", 64),
     "weighted": Load("weighted", 1_000_000, 1, (), "float32", 1),
 }
-#: Seconds that are timed, of so many turns each.
+#: Seconds of a turn, and number of turns.
 SECONDS, TURNS = 1.0, 5
 
 
 def trajectories(load: Load, first: int, count: int) -> Any:
-    """Some of a table's trajectories `[count, steps, ...]`: noise, which no compression makes smaller."""
+    """Returns some of a table's trajectories `[count, steps, ...]`: noise, which cannot be compressed."""
     generator = np.random.default_rng([first, load.trajectories])
     size = (count, load.steps, *load.shape)
     if load.dtype == "uint8":
@@ -48,10 +48,10 @@ def trajectories(load: Load, first: int, count: int) -> Any:
 
 
 def timed(batch: Callable[[], Any]) -> list[float]:
-    """Seconds a batch, of each turn.
+    """Returns the seconds per batch of each turn.
 
     Args:
-      batch: takes a batch, and returns when it is there.
+      batch: samples a batch, and returns when it is complete.
     """
     for _ in range(3):
         batch()
@@ -67,6 +67,6 @@ def timed(batch: Callable[[], Any]) -> list[float]:
 
 
 def say(**found: Any) -> None:
-    """Prints a side's finding, which is its last line."""
+    """Prints a side's measurements as its last line."""
     json.dump(found, sys.stdout)
     print(flush=True)

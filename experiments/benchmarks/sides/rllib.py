@@ -1,7 +1,7 @@
-"""PPO, APPO or IMPALA of Ray RLlib; then come the numbers of its processes that step environments, and that learn.
+"""PPO, APPO or IMPALA of Ray RLlib; further arguments are the numbers of runner and of learner processes.
 
-With no process that learns, the driver does. PPO's value clipping and divergence penalty are
-off, and the standard deviation is a parameter, as on the other sides. IMPALA's optimizer is RLlib's default, Adam.
+Without learner processes the driver learns. PPO's value clipping and divergence penalty are off, and the standard
+deviation is a parameter, as on the other sides. IMPALA's optimizer is RLlib's default, Adam.
 """
 
 import math
@@ -27,7 +27,7 @@ def main(task: Task, runners: int, learners: int) -> None:
     from ray.rllib.connectors.env_to_module import MeanStdFilter
     from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 
-    # A processor in Ray's sense is a place: there are as many as are asked for, however many the machine has.
+    # Ray's processors are only places: their number need not be the machine's.
     ray.init(num_cpus=runners + learners + 1, include_dashboard=False, log_to_driver=False, configure_logging=False)
     network = DefaultModelConfig(
         fcnet_hiddens=[task.hidden] * 2, fcnet_activation="tanh", vf_share_layers=False, free_log_std=True
@@ -82,7 +82,7 @@ def main(task: Task, runners: int, learners: int) -> None:
 
 
 def _learned_from(task: Task, results: dict[str, Any]) -> int:
-    if task.algorithm == "ppo":  # whose learners count a step once for every epoch
+    if task.algorithm == "ppo":  # its learners count a step once per epoch
         return int(results["env_runners"]["num_env_steps_sampled_lifetime"])
     steps = results.get("learners", {}).get("__all_modules__", {}).get("num_module_steps_trained_lifetime", 0)
     return 0 if math.isnan(steps) else int(steps)

@@ -1,92 +1,49 @@
-"""Where bodies run: on threads, in batches, or on the calling thread if that is quicker than to hand them over."""
+"""Bodies in this process: on threads, in batches, or on the calling thread if that is quicker than a hand-over."""
 
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 
 from stellaris.runtime.delays import Measured
-from stellaris.runtime.functions import Function, FunctionSpec
-from stellaris.runtime.simulated.calls import BodyContext, Call, Container
-from stellaris.runtime.simulated.execution import run_batch, run_body
-from stellaris.runtime.simulated.threads import Outcome, Settled, Task, Threads
+from stellaris.runtime.engine.bodies import BodyRunner
+from stellaris.runtime.engine.calls import BodyContext, Call
+from stellaris.runtime.engine.execution import run_batch, run_body
+from stellaris.runtime.engine.threads import Outcome, Settled, Task, Threads
+from stellaris.runtime.functions import Function
 
-#: Seconds that a hand-over to another thread and back costs, roughly: quicker bodies are not handed over.
+#: Seconds that a hand-over to another thread and back takes, roughly: quicker bodies run on the calling thread.
 _HAND_OVER = 100e-6
-#: Runs after which a body's average time is trusted.
+#: Number of runs after which a body's average time is trusted. The first ones compile, and take longer.
 _TRUSTED_AFTER = 8
-#: Programs whose average times are kept.
+#: The most programs whose average times are kept, so that a loop that makes a new one per call does not fill memory.
 _REMEMBERED = 256
-#: Of the runs on the calling thread, one in so many is timed, so that a body that has become slow is noticed.
+#: One in this many runs on the calling thread is timed: enough to notice a body that has become slow, and cheap.
 _TIMED = 16
 
-#: The task of a body that has been put off until its result is needed.
+#: The task of a body that is put off until its result is needed.
 _LATER = "later"
 
 
-class ContainerLostError(RuntimeError):
-    """A container ended while a body ran in it, or before it was made: the body may have had its effects, or not."""
-
-
-class BodyRunner(Protocol):
-    """Where bodies run, as the life of calls sees it; `Bodies` says what each method does."""
-
-    def start(self, call: Call, *, trusted: bool, on_done: Callable[[Call], Any] | None = None) -> None:
-        """Has a body run."""
-
-    def start_batches(self) -> None:
-        """Nothing else starts at this instant."""
-
-    def finish(self, call: Call) -> Outcome | None:
-        """What a body returned and raised; a `ContainerLostError` if its container was lost."""
-
-    def returned(self, call: Call) -> float:
-        """A body has returned; seconds that its call is to take beside those that were drawn."""
-
-    def measure(self, call: Call) -> float:
-        """Runs a body now and alone; returns its real seconds."""
-
-    def settle(self, call: Call) -> None:
-        """Runs a body to its end."""
-
-    def drop(self, call: Call) -> bool:
-        """A call was killed; whether its body does not run any more."""
-
-    def make(self, container: Container, spec: FunctionSpec, on_made: Callable[[Container], Any]) -> None:
-        """Begins to make a container that is more than a place in this process, which is then `starting`."""
-
-    def made(self, container: Container) -> BaseException | None:
-        """Why a container could not be made, if so."""
-
-    def end(self, container: Container) -> None:
-        """Ends a container, and whatever runs in it."""
-
-    def lost_nodes(self) -> Sequence[int]:
-        """Nodes that are not there any more, by their places among the deployment's."""
-
-    def close(self, patience: float) -> None:
-        """Ends what bodies run on."""
-
-
 class _Batch(NamedTuple):
-    """Calls whose bodies are to run in one."""
+    """Calls whose bodies will run in one shared call."""
 
     calls: list[Call]
     on_done: Callable[[Call], Any] | None
 
 
-class Bodies:
+class Bodies(BodyRunner):
     """Runs the bodies of invocations between their start and the time at which their completion is handed out.
 
-    Which thread a body runs on, and when, changes no result: its arguments were resolved at its start.
+    The thread on which a body runs, and the time, change no result: its arguments were resolved at its start.
 
     Args:
-      threads: how many bodies run at once; None to run every body that has started.
-      seed: of the contexts' keys.
-      virtual: whether time is. Then bodies of one program run in one call until the first of them is due; on the wall
-        clock those do that start at the same instant.
+      threads: the most bodies that run at once; None for no limit.
+      seed: seed of the contexts' keys.
+      virtual: whether time is virtual. Then all bodies of a program that start before the first of them is due share a
+        call; on the wall clock only bodies that start at the same instant do.
       hang_after: seconds of real time after which a body that has not returned is given up on.
     """
 
@@ -95,35 +52,35 @@ class Bodies:
         self._seed = seed
         self._virtual = virtual
         self._hang_after = hang_after
-        self._root_key: jax.Array | None = None  # made for the first body
+        self._root_key: jax.Array | None = None  # made for the first body, because making a key starts JAX
         self._hung = False  # whether a body was ever given up on
-        self._open: dict[Any, _Batch] = {}  # that may still be joined, by the callable that runs them
-        self._pace: dict[Any, tuple[int, float]] = {}  # number of runs, and average seconds, by code
+        self._open: dict[Any, _Batch] = {}  # batches that can still be joined, by their shared callable
+        self._pace: dict[Any, tuple[int, float]] = {}  # number of runs and average seconds, by code
 
     def start(self, call: Call, *, trusted: bool, on_done: Callable[[Call], Any] | None = None) -> None:
-        """Hands a body to a thread, or puts it off until its completion is due: in its program's batch, or alone.
+        """Hands a body to a thread, or puts it off until its completion is due, by itself or in its program's batch.
 
         Args:
-          call: with resolved arguments.
-          trusted: whether it may take others' time: if its body has always been quick, that of the calling thread, and
-            on the wall clock that of a batch. Not if it has a time-out: if it hung, nobody would be left to notice, or
-            others would be late with it.
-          on_done: on the wall clock, called with it on the body's thread, after the body.
+          call: a call with resolved arguments.
+          trusted: whether the body may run on the calling thread and, on the wall clock, in a batch. False if it has a
+            time-out: if it hung on the calling thread, nobody would notice; in a batch it would delay the others.
+          on_done: on the wall clock, called with `call` on the body's thread, after the body.
         """
         program = call.program
+        # In virtual time even a body with a time-out joins a batch: its end is drawn, so a slow one delays nobody.
         if program.batched is not None and (self._virtual or trusted):
             batch = self._open.setdefault(program.batched, _Batch([], on_done))
             batch.calls.append(call)
             call.task = _LATER
             if len(batch.calls) >= program.max_batch:
-                # By size, and otherwise when the first completion is due, but in virtual time never by real time: so
-                # batches, and with them results, do not depend on the machine's load.
+                # A batch runs when it is full or when its first completion is due. In virtual time no real time is
+                # involved, so that batches, and with them results, do not depend on the machine's load.
                 self._run_open(program.batched)
             return
         runs, average = self._pace.get(_code(program), (0, 0.0))
         if not (self._virtual and trusted and runs >= _TRUSTED_AFTER and average < _HAND_OVER):
             context = self._context(call)
-            arguments = call.resolved or ()
+            arguments = call.resolved
             done = None if on_done is None else lambda: on_done(call)
             task = Task(lambda: [run_body(program, context, arguments)], done)
             call.task = (task, 0)
@@ -132,12 +89,12 @@ class Bodies:
             call.task = _LATER
 
     def start_batches(self) -> None:
-        """On the wall clock: nothing else starts at this instant, so the bodies that wait for others run now."""
+        """Runs the open batches: on the wall clock, when nothing else starts at this instant."""
         while self._open:
             self._run_open(next(iter(self._open)))
 
     def finish(self, call: Call) -> Outcome | None:
-        """What a body returned and raised, waiting for it; None if it hangs."""
+        """Waits for a body; returns its value and its error, or None if it hangs."""
         settled: Any = call.task
         if isinstance(settled, Settled):
             return settled
@@ -146,77 +103,64 @@ class Bodies:
             self._run_open(program.batched)
         if call.task is _LATER:
             if call.number % _TIMED:
-                return run_body(program, self._context(call), call.resolved or ())
+                return run_body(program, self._context(call), call.resolved)
             began = time.perf_counter()
-            outcome = run_body(program, self._context(call), call.resolved or ())
+            outcome = run_body(program, self._context(call), call.resolved)
             self._note(program, time.perf_counter() - began)
             return outcome
         task: Task = call.task[0]
         if not task.wait(self._hang_after):
             self._replace_thread()
             return None
-        if program.batched is None and task.seconds:
+        if program.batched is None and task.seconds:  # a batch's time is not that of one body
             self._note(program, task.seconds)
         place: int = call.task[1]
         return task.outcomes[place]
 
     def returned(self, call: Call) -> float:
-        """Seconds that a call is to take by what its body took, where that counts, on the wall clock."""
+        """Returns the seconds that a `Measured` body adds to its call on the wall clock: its real time, scaled."""
         compute = call.pool.spec.compute
         if not isinstance(compute, Measured):
             return 0.0
         seconds: float = compute.factor * call.work * call.task[0].seconds
         return seconds
 
-    def make(self, container: Container, spec: FunctionSpec, on_made: Callable[[Container], Any]) -> None:
-        """Nothing is to be made: a container is a place in this process."""
-
-    def made(self, container: Container) -> None:
-        """Nothing can go wrong with that."""
-
-    def end(self, container: Container) -> None:
-        """Nothing is to be ended: `drop` has ended the body that ran there."""
-
-    def lost_nodes(self) -> Sequence[int]:
-        """None: simulated machines stay."""
-        return ()
-
     def measure(self, call: Call) -> float:
-        """Runs a body now and alone; returns its real seconds, until the arrays that it returns are computed."""
+        """Runs a body at once and by itself; returns the real seconds until the arrays that it returns are computed."""
         program = call.program
         context = self._context(call)
-        arguments = call.resolved or ()
+        arguments = call.resolved
 
         def work() -> Sequence[Outcome]:
             value, error = run_body(program, context, arguments)
+            # JAX returns before an array is computed, and the time of computing it belongs to the body.
             return [(jax.block_until_ready(value), error)]  # type: ignore[no-untyped-call]
 
         task = Task(work)
         call.task = (task, 0)
+        # On a thread and not here, because a body that hangs would otherwise hang the run.
         self._threads.submit(task)
         task.wait(self._hang_after)
         return task.seconds
 
     def settle(self, call: Call) -> None:
-        """Runs a body to its end, and keeps the outcome for `finish`.
+        """Runs a body to its end and keeps the outcome for `finish`.
 
         Raises:
-          RuntimeError: if it hangs.
+          RuntimeError: if the body hangs.
         """
         outcome = self.finish(call)
         if outcome is None:
-            raise RuntimeError(f"function {call.function!r}, invocation {call.number} hangs")
+            raise RuntimeError(
+                f"function {call.function!r}, invocation {call.number} hangs: its outcome cannot be saved; give the "
+                "function a time-out"
+            )
         call.task = Settled(*outcome)
 
     def drop(self, call: Call) -> bool:
-        """A call was killed: its body is not run if it has not begun.
-
-        In virtual time a body that runs is waited for: its slot can be given away at this very instant, and two bodies
-        in one slot would race. On the wall clock waiting would take time, so its slot stays occupied instead.
-
-        Returns:
-          Whether its body does not run any more. If it does, its slot must not be given away.
-        """
+        """Drops the body of a killed call if it has not begun; returns whether it no longer runs."""
+        # In virtual time a running body is waited for: its slot can be given away at this very instant, and two bodies
+        # in one slot would race. On the wall clock waiting would take time, so the slot stays occupied instead.
         if call in (waiting := self._waiting(call.program)):
             waiting.remove(call)
             return True
@@ -231,7 +175,7 @@ class Bodies:
         return False
 
     def _replace_thread(self) -> None:
-        """A body hangs, and keeps its thread: another takes the thread's place, where their number is limited."""
+        """Adds a thread where their number is limited, in place of one that a hanging body keeps."""
         self._hung = True
         if self._virtual:
             self._threads.start()
@@ -240,9 +184,10 @@ class Bodies:
         """Ends the threads.
 
         Args:
-          patience: seconds for which bodies that run are waited for in virtual time, unless one of them hangs.
+          patience: seconds to wait for running bodies in virtual time, unless one of them hangs.
         """
         self._open.clear()
+        # On the wall clock bodies may take long, and their calls have ended.
         waits = self._virtual and not self._hung
         self._threads.close(min(patience, self._hang_after, threading.TIMEOUT_MAX) if waits else 0.0)
 
@@ -252,12 +197,12 @@ class Bodies:
         return [] if batch is None else batch.calls
 
     def _run_open(self, batched: Any) -> None:
-        """Runs an open batch on a thread: the calls of all programs that run in the same call."""
+        """Runs an open batch on a thread."""
         calls, on_done = self._open.pop(batched)
         if not calls:
             return  # all of them were killed
         contexts = [self._context(call) for call in calls]
-        arguments = [call.resolved or () for call in calls]
+        arguments = [call.resolved for call in calls]
         programs = [call.program for call in calls]
 
         def all_done() -> None:
@@ -276,7 +221,7 @@ class Bodies:
         if not runs and len(self._pace) >= _REMEMBERED:
             self._pace.clear()
         runs += 1
-        # An average over the last few runs: the first ones compile, and should soon be forgotten.
+        # An average over the last few runs, in which the first ones, which compile, are soon forgotten.
         self._pace[code] = runs, average + (seconds - average) / min(runs, _TRUSTED_AFTER)
 
     def _context(self, call: Call) -> BodyContext:
@@ -288,5 +233,5 @@ class Bodies:
 
 
 def _code(program: Function) -> Any:
-    """By what a body's average time is kept: its code, which lambdas that are made anew in a loop have in common."""
+    """The key of a body's average time: its code, which lambdas made anew in a loop have in common."""
     return getattr(program.body, "__code__", program.body)

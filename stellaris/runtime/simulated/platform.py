@@ -5,22 +5,22 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from stellaris.configuration import described
+from stellaris._core.describe import describe
+from stellaris.runtime.engine import arguments
+from stellaris.runtime.engine.clock import VirtualClock, WallClock
+from stellaris.runtime.engine.deployment import Deployment
+from stellaris.runtime.engine.faults import Faults, StoreFaults
+from stellaris.runtime.engine.placement import Placement
+from stellaris.runtime.engine.platform import EnginePlatform
+from stellaris.runtime.engine.recorded import Recording
 from stellaris.runtime.functions import FunctionSpec
 from stellaris.runtime.resources import Node
-from stellaris.runtime.simulated import arguments
 from stellaris.runtime.simulated.bodies import Bodies
-from stellaris.runtime.simulated.clock import VirtualClock, WallClock
-from stellaris.runtime.simulated.deployment import Deployment
-from stellaris.runtime.simulated.events import EventPlatform
-from stellaris.runtime.simulated.faults import Faults, StoreFaults
-from stellaris.runtime.simulated.placement import Placement
-from stellaris.runtime.simulated.recorded import Recording
-from stellaris.runtime.snapshots import CheckpointError
-from stellaris.saved import part
+from stellaris.runtime.state.codec import CheckpointError
+from stellaris.runtime.state.registry import register_part
 
 
-@part(
+@register_part(
     rebuilt=(
         "_deployment",
         "_seed",
@@ -34,37 +34,38 @@ from stellaris.saved import part
         "_time",
     )
 )
-class SimulatedPlatform(EventPlatform):
+class SimulatedPlatform(EnginePlatform):
     """Runs functions as a serverless platform would, in virtual or in wall time.
 
     In virtual time all durations are drawn from the functions' delays, bodies run on a pool of threads, and completions
-    are handed out in the order `(time, phase, invocation number)`: the same seed gives the same run, bit for bit,
-    whatever the number of threads or the load of the machine. On the wall clock the same delays are really waited for.
+    are handed out in the order `(time, phase, invocation number)`. The same seed gives the same run, bit for bit, on
+    any number of threads and under any load. On the wall clock the platform really waits for the same delays.
 
     Args:
-      functions: the deployment, by name.
+      functions: the specification of each function, by name.
       clock: `"virtual"` or `"wall"`.
-      seed: of every draw; each function and purpose has a stream of its own.
-      threads: how many bodies run at once in virtual time; by default as many as there are processors. A body whose
+      seed: seed of every draw; each function and purpose has a separate random stream.
+      threads: the most bodies that run at once in virtual time; by default the number of processors. A body whose
         earlier runs took less time than a hand-over between threads runs on the calling thread, unless its function has
-        a time-out. On the wall clock every body has a thread of its own, because to wait for a thread would take time
-        that no delay accounts for; bodies of one program that start at the same instant, and have no time-out, share a
-        call, and a thread.
-      keep_versions: how many of the newest versions of a name the store keeps, beside those that invocations hold.
+        a time-out. On the wall clock every body has a new thread, because waiting for a free one would take time that
+        no delay accounts for. Bodies of one program that start at the same instant and have no time-out share a call
+        and a thread.
+      keep_versions: number of newest versions of each name that the store keeps. Invocations may hold older ones.
       store_capacity: the most bytes that the store holds.
-      nodes: machines on which containers are placed; without any there is room for everything.
-      placement: which of the nodes with room gets a container, the first (`"pack"`) or the emptiest (`"spread"`).
+      nodes: machines on which containers are placed; empty for unlimited room.
+      placement: the node that gets a container: the first with room (`"pack"`) or the emptiest (`"spread"`).
       max_concurrency: the most invocations at once, of all functions together; None for no limit.
-      faults: what goes wrong, by function.
-      store_faults: what goes wrong with the store.
-      replay: a recorded run, whose delays and endings its invocations repeat.
+      faults: the faults of each function that has any.
+      store_faults: the faults of the store.
+      replay: a recorded run, whose delays and endings the invocations repeat.
       hang_after: seconds of real time after which a body that has not returned is given up on. Its invocation then ends
-        at its time-out, or as `hung` if it has none.
-      on_event: called with the platform after every event; it may look at everything, but change nothing.
+        at its time-out, or as `hung` without one.
+      on_event: called with the platform after every event; it may read everything but must change nothing.
 
     Raises:
       LookupError: if there are faults for a function that is not deployed.
-      TypeError: if a function's deployment is no `FunctionSpec`, its faults no `Faults`, or `replay` no `Recording`.
+      TypeError: if `functions` has a value that is not a `FunctionSpec`, `faults` one that is not a `Faults`, or
+        `replay` is not a `Recording`.
       ValueError: if an argument is out of its range.
 
     Example:
@@ -117,9 +118,10 @@ class SimulatedPlatform(EventPlatform):
             replay=replay,
             faulty=bool(faults or store_faults),
         )
-        self._seed = seed
+        self._seed = seed  # for `configuration`, as is the recording
         self._replay = replay
         virtual = clock == "virtual"
+        # On the wall clock a body must never wait for a thread, so their number is not limited.
         count = (threads or os.cpu_count() or 1) if virtual else None
         super().__init__(
             deployment,
@@ -133,27 +135,29 @@ class SimulatedPlatform(EventPlatform):
 
     def slots(self, name: str, *, concurrent: int) -> int:
         slots = super().slots(name, concurrent=concurrent)
-        # On the wall clock a killed body keeps its slot until it ends.
+        # On the wall clock a thread cannot be stopped: a killed body keeps its slot until it returns, while the next
+        # one already runs in another.
         kept = not self._clock.virtual and self.functions[name].timeout is not None
         return 2 * slots if kept else slots
 
     # ---- checkpoints --------------------------------------------------------------------------------------------
 
     def reinitialise(self, name: str) -> None:
-        """Has every container of a function make its state anew before its next body, as if it were a new one.
+        """Resets the state of every container of a function: `init` runs again before its next body.
 
         Args:
-          name: of the function.
+          name: name of the function.
         """
-        self._life.settle()
+        self._life.settle()  # first, because a body that runs would still see the old state
         for container in self._life.pools[name].live.values():
             container.state = None
             container.initialised = False
 
     @property
     def configuration(self) -> Mapping[str, Any]:
-        """All that decides what happens on it, as plain data: where this is another, a run cannot go on."""
-        configuration: dict[str, Any] = described(self._deployment)
+        """Everything that determines a run, as plain data: a checkpoint can be resumed only if it is equal."""
+        # Without `threads` and `hang_after`, which change no result.
+        configuration: dict[str, Any] = describe(self._deployment)
         return configuration | {
             "clock": "virtual" if self._clock.virtual else "wall",
             "seed": self._seed,
@@ -161,11 +165,11 @@ class SimulatedPlatform(EventPlatform):
         }
 
     def settle(self) -> None:
-        """Runs bodies that have started to their end, so that what they will deliver can be saved.
+        """Runs the bodies that have started to their end, so that their outcomes can be saved.
 
         Raises:
-          CheckpointError: if the clock is the wall.
+          CheckpointError: on the wall clock.
         """
         if not self._clock.virtual:
-            raise CheckpointError("clock='wall': only a run in virtual time can go on where it was saved")
+            raise CheckpointError("clock='wall': only a run in virtual time can be saved; use clock='virtual'")
         self._life.settle()

@@ -7,6 +7,8 @@ import pytest
 from experiments import command as front
 from experiments.benchmarks import command, measuring
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(("error", "status"), [(None, 0), (KeyboardInterrupt, 130)])
 def test_the_command_prints_what_was_measured(monkeypatch, capsys, error, status):

@@ -4,6 +4,8 @@ import pytest
 
 from experiments.benchmarks import corrections, measuring
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):

@@ -8,6 +8,8 @@ import pytest
 
 from experiments.benchmarks import installed
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def pip(monkeypatch, tmp_path):

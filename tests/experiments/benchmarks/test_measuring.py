@@ -7,6 +7,8 @@ import pytest
 
 from experiments.benchmarks import measuring
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def clock(monkeypatch):

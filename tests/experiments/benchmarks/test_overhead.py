@@ -4,18 +4,20 @@ from types import SimpleNamespace
 
 import pytest
 
-from experiments import presets
 from experiments.benchmarks import overhead
+from experiments.tasks import presets
 from stellaris import IMPACT, IMPALA, PPO
 from stellaris.systems import (
     AsynchronousActors,
     CentralInference,
+    CircularReplay,
     DataParallel,
-    Impact,
     Stellaris,
     Synchronous,
     Workload,
 )
+
+pytestmark = pytest.mark.slow
 
 PPO_ = PPO(epochs=2, minibatch_size=8)
 SYSTEMS = {
@@ -23,7 +25,7 @@ SYSTEMS = {
     "central inference": CentralInference(PPO_),
     "data-parallel": DataParallel(PPO_, learners=2),
     "asynchronous actors": AsynchronousActors(IMPALA(minibatch_size=2)),
-    "IMPACT": Impact(IMPACT(minibatch_size=8)),
+    "IMPACT": CircularReplay(IMPACT(minibatch_size=8)),
     "stellaris": Stellaris(PPO_, learners=2),
 }
 

@@ -10,6 +10,8 @@ import pytest
 from experiments.benchmarks import peers
 from experiments.benchmarks.sides.protocol import Round, Task
 
+pytestmark = pytest.mark.slow
+
 
 def side(name, *ways):
     """A side whose ways have names and nothing else."""

@@ -7,7 +7,9 @@ import pytest
 
 from experiments.benchmarks import platform
 from stellaris.runtime import SimulatedPlatform
-from stellaris.runtime.trace import Trace
+from stellaris.runtime.trace.trace import Trace
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(autouse=True)

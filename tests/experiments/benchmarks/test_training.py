@@ -6,10 +6,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from experiments import testbed
 from experiments.benchmarks import training
+from experiments.tasks import testbed
 from stellaris import PPO
 from stellaris.systems import Synchronous
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(autouse=True)

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from experiments import minions
 from experiments.report import claims
-from experiments.statistics import estimate
+from experiments.tasks import minionsrl
+from experiments.toolkit.statistics import estimate
 
 REWARD = "episodic reward against the baselines at equal wall-clock time"
 COST = "training cost reduction against the baselines"
@@ -122,15 +122,15 @@ def test_a_cost_that_bought_less(returns: list[float], verdict: str) -> None:
 )
 def test_a_target_that_was_not_reached(final: float, cost: float, censored: int, verdict: str) -> None:
     """What a run has spent by then, or once its money was gone, says nothing of what it takes: no verdict."""
-    assert minions.GOALS["Hopper-v4"] == (600.0, 0.06)
+    assert minionsrl.GOALS["Hopper-v4"] == (600.0, 0.06)
     rows = [
         point
         for seed in range(5)
-        for system, end, usd in ((minions.LEARNED, 10.0, 0.001), (minions.AZURE, 100.0, 0.05))
+        for system, end, usd in ((minionsrl.LEARNED, 10.0, 0.001), (minionsrl.AZURE, 100.0, 0.05))
         for point in run(system, seed, end, 600.0, usd)
-        if (system, seed) != (minions.AZURE, 4)
+        if (system, seed) != (minionsrl.AZURE, 4)
     ]
-    found = claims.findings({"minionsrl-training": [*rows, *run(minions.AZURE, 4, 100.0, final, cost)]})
+    found = claims.findings({"minionsrl-training": [*rows, *run(minionsrl.AZURE, 4, 100.0, final, cost)]})
     by_name = {claim.claim: claim for claim in claims.claims()}
     for name in ("total training time reduction (up to)", "training cost reduction (up to)"):
         (finding,) = found[name]

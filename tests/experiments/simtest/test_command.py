@@ -70,8 +70,8 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):
         front.main(["simtest", "--help"])
     text = " ".join(capsys.readouterr().out.split())
-    assert "how many seeds to run (default: 200)" in text
-    assert "the first of them (default: 0)" in text
+    assert "number of seeds (default: 200)" in text
+    assert "the first seed (default: 0)" in text
 
 
 def test_one_seed_that_fails_shows_where(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -257,12 +257,12 @@ def a_step_is_not_accounted_for(end: End) -> str:
 
 def a_fragment_is_lost(end: End) -> str:
     end.checker.delivered.remove(end.call("actor").key)
-    return r"what actor \d+ computed was lost"
+    return r"the result of actor \d+ was lost"
 
 
 def a_gradient_is_lost(end: End) -> str:
     end.checker.applied.remove(end.call("learner").key)
-    return r"what learner \d+ computed was lost"
+    return r"the result of learner \d+ was lost"
 
 
 def nobody_tries_again(end: End) -> str:
@@ -288,6 +288,7 @@ def a_machine_costs_nothing(end: End) -> str:
     return "vm costs"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "tamper",
     [

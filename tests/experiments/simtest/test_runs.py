@@ -9,14 +9,15 @@ import pytest
 
 from experiments.simtest import runs
 from experiments.simtest.invariants import ViolationError
-from stellaris.runtime import store, usage
-from stellaris.runtime.simulated import admission, departures, fleet, transfers
-from stellaris.systems import session
-from stellaris.systems import stellaris as loop
+from stellaris.runtime.costs import usage
+from stellaris.runtime.engine import admission, departures, fleet, transfers
+from stellaris.runtime.store import store
+from stellaris.systems import pending_gradients, session
 
 SEEDS, BLOCK = 200, 25
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, SEEDS, BLOCK))
 def test_invariants_hold(first: int) -> None:
     """On random systems, delays and faults."""
@@ -98,7 +99,7 @@ def the_version_clock_stands_still(patch: pytest.MonkeyPatch) -> None:
 
 def the_threshold_is_ignored(patch: pytest.MonkeyPatch) -> None:
     """A queue with anything in it is applied."""
-    patch.setattr(loop, "_ready", lambda aggregator, queue, clock, round: np.asarray(queue.count) > 0)
+    patch.setattr(pending_gradients, "_ready", lambda aggregator, queue, clock, round: np.asarray(queue.count) > 0)
 
 
 def a_limit_is_ignored(patch: pytest.MonkeyPatch) -> None:
@@ -181,6 +182,7 @@ MUTANTS: tuple[Callable[[pytest.MonkeyPatch], None], ...] = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
 def test_a_defect_is_found(mutant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
     """By an invariant, or by what notices a standstill: not by a crash before anything is looked at."""

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from experiments.simtest.scenarios import AGGREGATORS, NOTICED_WITHIN, RETRIED_WITHIN, scenario
-from stellaris.configuration import described
-from stellaris.systems import AsynchronousActors, CentralInference, DataParallel, Impact, Stellaris, Synchronous
+from stellaris._core.describe import describe
+from stellaris.systems import AsynchronousActors, CentralInference, CircularReplay, DataParallel, Stellaris, Synchronous
 
 SEEDS = 200
 
@@ -20,15 +20,15 @@ def plans() -> list[Any]:
 
 def test_the_seed_decides_everything(plans: list[Any]) -> None:
     """The same again for the same seed, another one for another."""
-    again = [described(scenario(seed)) for seed in range(20)]
-    assert again == [described(plan) for plan in plans[:20]]
+    again = [describe(scenario(seed)) for seed in range(20)]
+    assert again == [describe(plan) for plan in plans[:20]]
     without_seeds = [{**plan, "seed": None} for plan in again]
     assert all(plan not in without_seeds[:i] for i, plan in enumerate(without_seeds))
 
 
 def test_systems(plans: list[Any]) -> None:
     """Every architecture, every aggregator, either truncation, and every way of acting and of controlling staleness."""
-    architectures = {Stellaris, Synchronous, AsynchronousActors, Impact, DataParallel, CentralInference}
+    architectures = {Stellaris, Synchronous, AsynchronousActors, CircularReplay, DataParallel, CentralInference}
     assert {type(plan.system) for plan in plans} == architectures
     systems = [plan.system for plan in plans if isinstance(plan.system, Stellaris)]
     for learners, aggregators in AGGREGATORS.items():

@@ -17,6 +17,7 @@ def observed() -> dict[str, list]:
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", SIMFAAS)
 def test_agrees_with_simfaas(case, observed):
     """Given the same arrivals and service times the same ones meet a cold start; averages differ by rounding alone."""

@@ -5,6 +5,8 @@ import pytest
 from experiments.benchmarks.sides import ours, protocol
 from experiments.benchmarks.sides.protocol import Task
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("algorithm", ["ppo", "impala"])
 def test_it_reports_batches_that_were_learned_from(capsys, algorithm):

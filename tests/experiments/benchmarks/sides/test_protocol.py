@@ -9,6 +9,8 @@ import pytest
 from experiments.benchmarks.sides import protocol
 from experiments.benchmarks.sides.protocol import Reporter, Round, Task
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def now(monkeypatch):

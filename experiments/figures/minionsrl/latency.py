@@ -1,0 +1,90 @@
+"""Latency breakdown of MinionsRL's functions: starting, communicating, computing; with and without pre-warming."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+
+from experiments.study import study, tidy
+from experiments.study.cells import Finished
+from experiments.study.study import Size, Study, Variant
+from experiments.tasks import minionsrl
+from experiments.tasks.presets import Contender
+from experiments.toolkit import plots
+from stellaris.scheduling import Maximum
+
+DESCRIPTION = "latency of an actor and of the learner: starting, communicating, computing; pre-warmed and not"
+
+PARTS = ("starting", "communicating", "computing")
+_COLD, _WARM, _ALONE = "on demand", "pre-warmed", "without communication"
+SIZES = {
+    "smoke": Size(("CartPole-v1",), 8_192, 1),
+    "small": Size(("Hopper-v4",), 100_000, 5),
+    "paper": Size(("Hopper-v4", "Qbert-v5"), 1_000_000, 5),
+}
+
+
+def _variants(environment: str) -> Sequence[Variant]:
+    """Returns variants with all actors in every round: on demand, pre-warmed, and without communication.
+
+    The last has the same draws of computing times as the second, so their difference is the time of communication.
+    """
+    task = minionsrl.task(environment)
+    cold, warm = (
+        minionsrl.minions(minionsrl.MAX, Maximum(), task.ppo, prewarmed=prewarmed) for prewarmed in (False, True)
+    )
+    rows = {_COLD: cold, _WARM: warm, _ALONE: _without_communication(warm)}
+    return [Variant(row, task.workload, name) for name, row in rows.items()]
+
+
+def _without_communication(row: Contender) -> Contender:
+    functions = {name: replace(spec, transfer=None) for name, spec in row.functions.items()}
+    return replace(row, functions=functions)
+
+
+def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
+    """Draws and tabulates means over the invocations after the first round, in milliseconds.
+
+    Communicating is the running time less that without communication.
+    """
+    rows = []
+    for environment, groups in study.by_environment(results).items():
+        if not {_COLD, _WARM, _ALONE} <= {*groups}:
+            continue
+        computing = _running(groups[_ALONE])
+        shown: dict[str, dict[str, float]] = {}
+        for name in (_COLD, _WARM):
+            starting, running = _starting(groups[name]), _running(groups[name])
+            for function in running:
+                parts = (starting[function], running[function] - computing[function], computing[function])
+                shown[f"{function}, {name}"] = dict(zip(PARTS, parts, strict=True))
+        title = plots.caption(environment, results[0].cell.budget.steps, seeds=max(map(len, groups.values())))
+        plots.stacked(shown, out / f"latency_{environment}", title=title, ylabel="mean of an invocation (ms)")
+        rows += [(environment, name, *(f"{parts[part]:.1f}" for part in PARTS)) for name, parts in shown.items()]
+    tidy.show("latency (ms)", ("environment", "function", *PARTS), rows, out, console)
+
+
+def _starting(of: Sequence[Finished]) -> dict[str, float]:
+    return _means(of, "submitted", "started")
+
+
+def _running(of: Sequence[Finished]) -> dict[str, float]:
+    return _means(of, "started", "ended")
+
+
+def _means(of: Sequence[Finished], begin: str, end: str) -> dict[str, float]:
+    """Returns the mean milliseconds between two instants of invocations after the first round, by function."""
+    found: dict[str, list[np.ndarray]] = {}
+    for result in of:
+        calls = result.trace.invocations()
+        first_round = calls.submitted <= result.history[0]["seconds"] - 1e-9
+        for index, name in enumerate(calls.names):
+            ran = (calls.function == index) & np.isfinite(calls.ended) & ~first_round
+            found.setdefault(name, []).append(1e3 * (getattr(calls, end)[ran] - getattr(calls, begin)[ran]))
+    return {name: float(np.concatenate(times).mean()) for name, times in found.items()}
+
+
+STUDY = Study("minionsrl-latency", SIZES, _variants, _report, ("latency",))
+add_arguments, main = STUDY.add_arguments, STUDY.main

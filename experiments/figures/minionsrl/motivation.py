@@ -1,0 +1,60 @@
+"""MinionsRL's motivation: a constant, a growing and a shrinking number of actors, with the same total."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+
+from experiments.study import curves, study, tidy
+from experiments.study.cells import Finished
+from experiments.study.study import Size, Study, Variant
+from experiments.tasks import minionsrl
+from experiments.toolkit import plots
+from stellaris.scheduling import Fixed, Scheduler, Stepped
+
+DESCRIPTION = "reward with a fixed, an increasing and a decreasing number of actors, with the same total"
+
+#: Ten more, or fewer, every ten rounds, for thirty rounds. Source: the paper; the first numbers are assumptions.
+_ROUNDS, _MEAN = 30, 20
+SCHEDULES: dict[str, tuple[Scheduler, str, str]] = {
+    "fixed": (Fixed(_MEAN), "#000000", ":"),
+    "increase": (Stepped(_MEAN - 10, 10), "#009E73", "--"),
+    "decrease": (Stepped(_MEAN + 10, -10), "#CC79A7", "-"),
+}
+SIZES = {
+    "smoke": Size(("CartPole-v1",), 8_192, 1),
+    "small": Size(("CartPole-v1",), _ROUNDS * _MEAN * minionsrl.FRAGMENT, 10),
+    "paper": Size(("CartPole-v1",), _ROUNDS * _MEAN * minionsrl.FRAGMENT, 10),
+}
+
+
+def _variants(environment: str) -> Sequence[Variant]:
+    """Returns one variant per schedule."""
+    task = minionsrl.task(environment)
+    rows = []
+    for name, (scheduler, colour, line) in SCHEDULES.items():
+        row = minionsrl.minions(name, scheduler, task.ppo)
+        rows.append(Variant(replace(row, colour=colour, line=line), task.workload))
+    return rows
+
+
+def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
+    rows = []
+    for environment, groups in study.by_environment(results).items():
+        over = {"round": "round", "cost_pay_per_use": "cost by Eq. 2 (USD)"}
+        curves.draw(groups, out / f"motivation_{environment}", title=environment, over=over)
+        drawn = [plots.Curves(of[0].cell.contender, [of[0].history]) for of in groups.values()]
+        plots.per_run(
+            drawn, out / f"schedules_{environment}", title=environment, xlabel="round", panels={"actors": "actors"}
+        )
+        columns = ("episode_return", "seconds", "cost_pay_per_use", "cost_azure")
+        rows += [
+            (environment, name, *(str(curves.last(of, column)) for column in columns)) for name, of in groups.items()
+        ]
+    headings = ("environment", "actors", "return", "virtual s", "USD by Eq. 2", "USD, Azure")
+    tidy.show(f"{_ROUNDS * _MEAN} actors in total", headings, rows, out, console)
+
+
+STUDY = Study("minionsrl-motivation", SIZES, _variants, _report, ("motivation", "schedules"))
+add_arguments, main = STUDY.add_arguments, STUDY.main

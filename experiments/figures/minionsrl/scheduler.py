@@ -1,0 +1,159 @@
+"""Trains MinionsRL's scheduler on runs of a workload, in parallel processes; the runs are cached as studies' are."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from experiments.study import runs
+from experiments.study.cells import Cell, Worker, failure, finished
+from experiments.study.study import PROCESSORS, run_all, workers
+from experiments.tasks import minionsrl
+from experiments.toolkit import options, output, shell
+from stellaris.scheduling import Learned, SchedulerError
+from stellaris.scheduling.training import History, Progress, train_scheduler
+
+DESCRIPTION = "train a scheduler of the number of actors per round on one workload, or fine-tune a trained one"
+
+#: The files written: the scheduler, and one row per episode.
+SCHEDULER, EPISODES = "scheduler.npz", "episodes.csv"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options."""
+    add = parser.add_argument
+    add("--env", default="CartPole-v1", help=f"environment of the workload: {', '.join(minionsrl.GOALS)}")
+    add("--episodes", type=options.whole(1), default=100, help="total runs of the workload")
+    add("--together", type=options.whole(1), default=4, help="runs under one version of the scheduler")
+    add("--minimise", choices=("time", "cost"), default="time", help="objective, within the budget")
+    add("--start", type=Path, help="a trained scheduler to fine-tune")
+    add("--seed", type=options.whole(0), default=1000, help="of the first run; each next run has the next seed")
+    add("--jobs", type=options.whole(1), default=PROCESSORS, help="concurrent processes")
+    add("--resume", action="store_true", help="reuse the finished runs in the results folder")
+    add("--out", type=options.folder, default=Path("results"), help="results folder, which studies may share")
+    add("--save", type=Path, help="one more file to write the scheduler to")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Trains the scheduler, and writes it and a table of its episodes."""
+    minionsrl.check_goal(arguments.env)
+    options.seeds("--seed", arguments.seed, arguments.episodes)
+    task = minionsrl.task(arguments.env)
+    runs.check(task.workload)
+    console = Console(highlight=False, soft_wrap=True)
+    out: Path = arguments.out
+    try:
+        start = Learned.load(arguments.start) if arguments.start else Learned.untrained(most=minionsrl.ACTORS, seed=0)
+    except (OSError, SchedulerError) as error:
+        raise shell.UsageError(f"--start {arguments.start}: {error}") from error
+    if start.most != task.workload.actors:
+        raise shell.UsageError(
+            f"--start {arguments.start} decides for up to {start.most} actors, not {minionsrl.ACTORS}"
+        )
+    home = out / name(arguments.env, minimise=arguments.minimise, fine_tuned=arguments.start is not None)
+    kept = "the finished episodes are kept, and --resume continues with them"
+    with output.usable(out), output.locked(out), output.kept(out, lambda: kept):
+        if (home / SCHEDULER).exists() and not arguments.resume:
+            raise shell.UsageError(f"--out {out} holds {home.name}: continue it with --resume, or name another folder")
+        with workers() as idle:
+            training = Training(task, out, arguments.jobs, console, idle)
+            try:
+                interrupted = shell.interruptible(lambda: training.run(start, arguments, home))
+            except EpisodeFailed as error:
+                shell.complain(error)
+                return shell.FAILED
+    return shell.INTERRUPTED if interrupted else 0
+
+
+def name(environment: str, *, minimise: str, fine_tuned: bool) -> str:
+    """Returns the name of a training's folder."""
+    cost = "-cost" if minimise == "cost" else ""
+    return f"minionsrl-scheduler{cost}{'-tuned' if fine_tuned else ''}-{environment}"
+
+
+class EpisodeFailed(Exception):
+    """A run of the workload failed, so training cannot continue."""
+
+
+class Training:
+    """Plays episodes as cells, so that finished ones are read from the cache.
+
+    Args:
+      task: the workload.
+      out: the results folder that holds the cells.
+      jobs: number of concurrent processes.
+      console: to print on.
+      idle: processes to reuse from one version of the scheduler to the next.
+    """
+
+    def __init__(self, task: minionsrl.Task, out: Path, jobs: int, console: Console, idle: list[Worker]) -> None:
+        self.task = task
+        self.out = out
+        self.jobs = jobs
+        self.console = console
+        self.idle = idle
+        self.rows: list[dict[str, float]] = []  #: one per episode so far.
+
+    def run(self, start: Learned, arguments: argparse.Namespace, home: Path) -> None:
+        """Trains the scheduler, and writes it after each update."""
+        objective = self.task.objective(arguments.minimise)
+
+        def on_progress(progress: Progress, scheduler: Learned) -> None:
+            mean = sum(progress.rewards) / len(progress.rewards)
+            self.console.print(
+                f"[bold]{progress.episodes} of {arguments.episodes} episodes[/bold]  reward {mean:,.1f}  "
+                f"{sum(progress.reached)} of {len(progress.reached)} reached {self.task.target:g}"
+            )
+            for row, reward, reached in zip(
+                self.rows[-len(progress.rewards) :], progress.rewards, progress.reached, strict=True
+            ):
+                row |= {"reward": reward, "reached": reached}
+            output.write_rows(home / EPISODES, self.rows)
+            scheduler.save(home / SCHEDULER)
+            if arguments.save:
+                scheduler.save(arguments.save)
+
+        train_scheduler(
+            start,
+            self.play,
+            objective,
+            episodes=arguments.episodes,
+            together=arguments.together,
+            seed=arguments.seed,
+            on_progress=on_progress,
+        )
+        self.console.print(f"scheduler: {arguments.save or home / SCHEDULER}", markup=False)
+
+    def play(self, scheduler: Learned, seeds: Sequence[int]) -> list[History]:
+        """Runs the workload under a scheduler, once per seed, and returns the histories.
+
+        Raises:
+          EpisodeFailed: if a run failed; names the reason and the log.
+        """
+        contender = minionsrl.minions(minionsrl.LEARNED, scheduler, self.task.ppo)
+        cells = [Cell(contender, self.task.workload, self.task.limits, seed) for seed in seeds]
+        failures: list[Cell] = []
+        run_all(cells, self.out, self.jobs, self.console, failures=failures, idle=self.idle)
+        if failures:
+            why = failure(failures[0], self.out)
+            raise EpisodeFailed(f"{failures[0].label}: {why}  (its log: {self.out / 'cells' / failures[0].key})")
+        histories: list[History] = []
+        for cell in cells:
+            result = finished(cell, self.out)
+            assert result is not None
+            histories.append(result.history)
+            last = result.history[-1]
+            actors = [row["actors"] for row in result.history if "actors" in row]
+            self.rows.append(
+                {
+                    "episode": len(self.rows) + 1,
+                    "seed": cell.seed,
+                    "rounds": last["round"],
+                    "seconds": last["seconds"],
+                    "cost": last["cost_pay_per_use"],
+                    "episode_return": last["episode_return"],
+                    "actors": sum(actors) / len(actors),
+                }
+            )
+        return histories

@@ -1,0 +1,1 @@
+"""Figures and tables of Stellaris (SC 2024)."""

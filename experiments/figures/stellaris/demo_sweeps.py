@@ -1,0 +1,22 @@
+"""When the headline ratios hold, with the demo's own settings."""
+
+from experiments.figures.stellaris.motivation import SIZES
+from experiments.study import sweeps
+from experiments.study.study import Variant
+from experiments.tasks import presets
+from experiments.tasks.testbed import Assumed
+
+DESCRIPTION = (
+    "stellaris-sweeps with the demo's settings, and also over the growth of a gradient's time with its samples"
+)
+
+
+def _pair(environment: str, assumed: Assumed) -> tuple[Variant, Variant]:
+    """Returns both systems of the demo; the baseline's gradients are on four times as many samples."""
+    preset = presets.paper(environment, assumed)
+    own, other = preset.contenders
+    return Variant(own, preset.workload), Variant(other, preset.workload)
+
+
+STUDY = sweeps.over("stellaris-demo-sweeps", SIZES, _pair, tuple(sweeps.SWEPT), ("stellaris", "synchronous"))
+add_arguments, main = STUDY.add_arguments, STUDY.main

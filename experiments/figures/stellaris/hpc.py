@@ -1,0 +1,116 @@
+"""Stellaris against PAR-RL on the paper's HPC testbed: 960 cores and 16 GPUs.
+
+The paper does not give its settings there. Assumptions: one actor per core; fragments of 16 steps, so that a run has
+enough rounds; one learner per GPU in both systems; one PPO for both, with the settings tuned on Hopper-v4 and
+minibatches of an eighth of a batch.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+
+from experiments.study import curves, study, tidy
+from experiments.study.cells import Finished
+from experiments.study.study import Size, Study, Variant
+from experiments.tasks import presets, testbed, testbeds
+from experiments.tasks.presets import Contender
+from experiments.toolkit import plots
+from experiments.toolkit.statistics import estimate
+from stellaris import PPO, staleness_aware
+from stellaris.runtime import PriceSheet, Rate
+from stellaris.systems import DataParallel, Stellaris
+
+DESCRIPTION = "reward and cost against PAR-RL's synchronous data-parallel learners, with 960 cores and 16 GPUs"
+
+ACTORS, FRAGMENT, GPUS = 960, 16, 16
+PAR_RL = "PAR-RL"
+SIZES = {
+    "smoke": Size(("CartPole-v1",), 3 * ACTORS * FRAGMENT, 1),
+    "small": Size(("Hopper-v4",), 300_000, 5),
+    "paper": Size(
+        ("Hopper-v4", "Humanoid-v4", "Walker2d-v4", "Gravitar-v5", "SpaceInvaders-v5", "Qbert-v5"), 10_000_000, 5
+    ),
+}
+
+
+def variants(environment: str, assumed: testbed.Assumed = testbed.ASSUMED) -> Sequence[Variant]:
+    """Returns Stellaris and PAR-RL on the same workload, with one GPU per learner."""
+    preset = presets.tuned(environment)
+    own, _ = preset.contenders
+    assert isinstance(own.system, Stellaris)
+    assert isinstance(own.system.algorithm, PPO)
+    ppo = replace(own.system.algorithm, minibatch_size=ACTORS * FRAGMENT // 8)
+    aggregator = staleness_aware(GPUS, decay=1.0, combine="sequential")
+    stellaris = replace(own.system, algorithm=ppo, learners=GPUS, aggregator=aggregator)
+    shard = ppo.minibatch_size // GPUS
+    none_shares = replace(assumed, gpu_sharing=0.0)
+    workload = replace(preset.workload, actors=ACTORS, fragment=FRAGMENT)
+    contenders = (
+        Contender(
+            own.name,
+            stellaris,
+            testbed.serverless(actors=ACTORS, learners=GPUS, samples=ppo.minibatch_size, assumed=none_shares),
+            _serverless_prices(),
+            own.colour,
+            own.line,
+        ),
+        Contender(
+            PAR_RL,
+            DataParallel(ppo, learners=GPUS),
+            testbed.reserved(actors=ACTORS, learners=GPUS, samples=shard, assumed=assumed),
+            _reserved_prices(),
+            "#CC79A7",
+            ":",
+        ),
+    )
+    return [Variant(contender, workload) for contender in contenders]
+
+
+def _reserved_prices() -> tuple[PriceSheet, PriceSheet]:
+    """Returns both bills of the testbed's machines; each charges wall-clock time."""
+    source = "the HPC testbed's machines by wall-clock time"
+    machines = testbeds.stellaris_hpc().machines
+    return PriceSheet("demo", machines=machines, source=source), PriceSheet(
+        "pay_per_use", machines=machines, source=source
+    )
+
+
+def _serverless_prices() -> tuple[PriceSheet, PriceSheet]:
+    """Returns the demo's bill, for all machines by duration, and one by use, a learner at the price of a GPU."""
+    machines = testbeds.stellaris_hpc().machines
+    gpu = sum(machine.per_second for machine in machines.values() if "learner" in machine.runs) / GPUS
+    demo = PriceSheet("demo", machines=machines, source="the authors' demo bills its run by duration")
+    by_use = PriceSheet(
+        "pay_per_use",
+        {
+            "actor": Rate(per_second=testbed.ACTOR_FUNCTION),
+            "learner": Rate(per_second=gpu),
+            "parameter": Rate(per_second=testbed.PARAMETER_FUNCTION),
+        },
+        source="the time that functions run; a GPU at the eighth of a p3.16xlarge",
+    )
+    return demo, by_use
+
+
+def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
+    rows = []
+    for environment, groups in study.by_environment(results).items():
+        curves.draw(groups, out / f"hpc_{environment}", title=environment, over=plots.TIME_AND_COST)
+        for name, of in groups.items():
+            columns = ("episode_return", "seconds", "cost_demo", "cost_pay_per_use")
+            rows.append((environment, name, *(str(curves.last(of, column)) for column in columns)))
+        if {PAR_RL, "stellaris"} <= {*groups}:
+            pair = (groups["stellaris"], groups[PAR_RL])
+            ratios = (
+                curves.at_equal_time(*pair),
+                *(curves.ratios(*pair, column) for column in ("seconds", "cost_demo", "cost_pay_per_use")),
+            )
+            rows.append((environment, "ratio, return at equal time", *(str(estimate(ratio)) for ratio in ratios)))
+    headings = ("environment", "system", "return", "virtual s", "USD demo", "USD use")
+    tidy.show("960 cores, 16 GPUs", headings, rows, out, console)
+
+
+STUDY = Study("stellaris-hpc", SIZES, variants, _report, ("hpc",))
+add_arguments, main = STUDY.add_arguments, STUDY.main

@@ -1,0 +1,21 @@
+"""When the headline ratios hold, with tuned settings."""
+
+from experiments.study import sweeps, variants
+from experiments.study.study import Variant
+from experiments.tasks import presets
+from experiments.tasks.testbed import Assumed
+
+DESCRIPTION = "the headline ratios over straggler variation, the time of a gradient, and the slow-down of a shared GPU"
+
+_SYSTEMS = ("stellaris", "synchronous")
+
+
+def _pair(environment: str, assumed: Assumed) -> tuple[Variant, Variant]:
+    """Returns both systems of `tuned`. Their minibatches have one size, so `growth` is not among the parameters."""
+    own, other = presets.tuned(environment, assumed).contenders
+    workload = presets.workload(environment)
+    return Variant(own, workload), Variant(other, workload)
+
+
+STUDY = sweeps.over("stellaris-sweeps", variants.SIZES, _pair, ("variation", "gradient", "sharing"), _SYSTEMS)
+add_arguments, main = STUDY.add_arguments, STUDY.main

@@ -1,0 +1,112 @@
+"""Decomposes the demo's gain: from its baseline to its Stellaris, one change at a time."""
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from rich.console import Console
+
+from experiments.figures.stellaris.motivation import EVALUATION, SIZES
+from experiments.study import curves, study, tidy
+from experiments.study.cells import Finished
+from experiments.study.study import Study, Variant
+from experiments.tasks.presets import ACTORS, FRAGMENT, LEARNERS, demo_ppo, on_demand, paper
+from experiments.toolkit import plots
+from experiments.toolkit.statistics import estimate
+from stellaris import fully_asynchronous
+from stellaris.systems import StalenessControl, Stellaris, Synchronous
+
+DESCRIPTION = (
+    "from the demo's baseline to its Stellaris, one change at a time: gradients, minibatches, functions, asynchrony"
+)
+
+#: All changes together: the demo's Stellaris.
+_LAST = "weights"
+
+Groups: TypeAlias = Mapping[str, Sequence[Finished]]
+
+
+def _variants(environment: str) -> Sequence[Variant]:
+    """Returns variants that each change one thing of the one before.
+
+    The exception is the third, which has the passes of the first, over smaller minibatches.
+    """
+    preset = paper(environment)
+    stellaris, baseline = preset.contenders
+    batch = ACTORS * FRAGMENT
+    quarter = demo_ppo(batch // LEARNERS)
+    plain = Stellaris(
+        quarter,
+        learners=LEARNERS,
+        aggregator=fully_asynchronous(capacity=2 * LEARNERS),
+        rho=math.inf,
+        control=StalenessControl(pace=0),
+    )
+    assert isinstance(stellaris.system, Stellaris)
+    aggregator: Any = stellaris.system.aggregator
+    unweighted = replace(aggregator, smoothness=math.inf)
+    smaller = replace(baseline, system=Synchronous(quarter))
+    rows = {
+        "baseline": baseline,
+        "4 x gradients": replace(baseline, system=Synchronous(demo_ppo(batch, epochs=40))),
+        "minibatches / 4": smaller,
+        "serverless": on_demand(smaller),
+        "asynchrony": replace(stellaris, system=plain),
+        "cap": replace(stellaris, system=replace(plain, rho=stellaris.system.rho)),
+        "groups": replace(stellaris, system=replace(stellaris.system, aggregator=unweighted)),
+        _LAST: stellaris,
+    }
+    return [Variant(row, preset.workload, setting, EVALUATION) for setting, row in rows.items()]
+
+
+def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
+    """Draws and shows ratios to the baseline, paired by seed; the table also has returns over the change before."""
+    rows: list[Sequence[str]] = []
+    for environment, groups in study.by_environment(results).items():
+        if "baseline" not in groups:
+            continue
+        until = min(one.history[-1]["seconds"] for one in groups["baseline"])
+        evaluated, by_use = ("evaluated", "evaluation_return"), ("billed by use", "cost_pay_per_use")
+        returns = {
+            "return when the baseline ends\n/ baseline's": _ratios(groups, "episode_return", until, evaluated),
+            "return at equal steps\n/ baseline's": _ratios(groups, "episode_return", math.inf, evaluated),
+        }
+        spent = {
+            "virtual time\n/ baseline's": _ratios(groups, "seconds", math.inf),
+            "cost, demo's bill\n/ baseline's": _ratios(groups, "cost_demo", math.inf, by_use),
+        }
+        colours = [of[0].cell.contender.colour for of in groups.values()]
+        caption = plots.caption(environment, results[0].cell.budget.steps, seeds=max(map(len, groups.values())))
+        for name, panels in (("returns", returns), ("spent", spent)):
+            plots.waterfall(panels, out / f"why_{name}_{environment}", colours=[*colours, colours[-1]], title=caption)
+        before = {name: groups[earlier] for earlier, name in itertools.pairwise(groups)}
+        together = (*returns.values(), *spent.values())
+        for name in dict.fromkeys(name for changes in together for name in changes):
+            step = str(estimate(curves.ratios(groups[name], before[name], "episode_return"))) if name in before else ""
+            rows.append((environment, name, step, *(str(estimate(of[name])) if name in of else "" for of in together)))
+    headings = ("environment", "with", "/ row before", "return, equal time", "equal steps", "virtual time", "cost")
+    tidy.show("ratios to the demo's baseline", headings, rows, out, console)
+
+
+def _ratios(groups: Groups, column: str, until: float, last: tuple[str, str] | None = None) -> dict[str, list[float]]:
+    """Returns ratios of a column to the baseline's, paired by seed, per variant.
+
+    Args:
+      groups: finished runs by variant.
+      column: of the history.
+      until: the instant, in virtual seconds, at which the column is read.
+      last: label and column of one more entry, for the last variant.
+    """
+    baseline = groups["baseline"]
+    ratios = {name: curves.ratios(of, baseline, column, until) for name, of in groups.items()}
+    if last is not None and _LAST in groups:
+        name, other = last
+        ratios[name] = curves.ratios(groups[_LAST], baseline, other, until)
+    return ratios
+
+
+STUDY = Study("stellaris-why", SIZES, _variants, _report, ("why_returns", "why_spent"))
+add_arguments, main = STUDY.add_arguments, STUDY.main

@@ -1,1 +1,0 @@
-"""Sequence models that learn from a table of trajectories (GEAR, ICML 2023), and what they are compared with."""

@@ -1,0 +1,1 @@
+"""Studies: variants by seeds, run in parallel processes, cached, resumed and drawn."""

@@ -1,0 +1,332 @@
+"""One run of a study: its settings, its folder in the cache, and the process that runs it."""
+
+import ast
+import contextlib
+import csv
+import functools
+import hashlib
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+import sys
+import traceback
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import jax
+
+import stellaris
+from experiments.study import runs
+from experiments.tasks.presets import Contender
+from experiments.toolkit import output
+from experiments.toolkit.shell import reason
+from stellaris._core.describe import describe, digest
+from stellaris.runtime import Recording, Trace
+from stellaris.runtime.files import atomic_write, sync
+from stellaris.systems import Budget, Evaluation, Row, Workload
+
+#: Programs that compile for at least these seconds are cached for other runs.
+_WORTH_KEEPING = 0.1
+#: Files of a finished cell; a failed one has only the log.
+_HISTORY, _TRACE, _RECORD, _LOG = "history.csv", "trace.parquet", "cell.json", "failure.txt"
+#: The files whose digests the record holds.
+_SEALED = (_HISTORY, _TRACE)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a system on a workload."""
+
+    contender: Contender
+    workload: Workload
+    budget: Budget
+    seed: int
+    setting: str = ""  #: distinguishes it from the study's other runs of that system, in words.
+    evaluation: Evaluation | None = None
+    replay: "Cell | None" = None  #: the cell whose recorded delays it repeats, invocation by invocation.
+
+    @property
+    def label(self) -> str:
+        """The cell's name in tables and progress."""
+        system = () if self.setting.startswith(self.contender.name) else (self.contender.name,)
+        return " ".join(part for part in (self.environment, *system, self.setting, f"seed {self.seed}") if part)
+
+    @property
+    def variant(self) -> str:
+        """The variant's name among the study's runs of that environment."""
+        return self.setting or self.contender.name
+
+    @property
+    def environment(self) -> str:
+        """The environment's name."""
+        environment = self.workload.environment
+        return str(getattr(environment, "name", environment))
+
+    def outcome(self) -> runs.Outcome:
+        """Returns an empty outcome for the run."""
+        return runs.Outcome(
+            label=self.label,
+            budget=self.budget,
+            colour=self.contender.colour,
+            contender=self.contender,
+            seed=self.seed,
+        )
+
+    def settings(self) -> Mapping[str, Any]:
+        """Returns everything that determines the result except the code."""
+        contender = self.contender
+        chosen = {
+            "system": contender.system,
+            "functions": contender.functions,
+            "prices": contender.prices,
+            "workload": self.workload,
+            "budget": self.budget,
+            "seed": self.seed,
+            "evaluation": self.evaluation,
+        }
+        settings = {name: describe(value) for name, value in chosen.items()}
+        return settings if self.replay is None else {**settings, "replay": self.replay.key}
+
+    @functools.cached_property
+    def key(self) -> str:
+        """The cell's name in the cache, a digest of its settings and of the library's code."""
+        return digest({"code": code_version(), **self.settings()})
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The results in a finished cell's folder."""
+
+    cell: Cell
+    folder: Path
+    history: Sequence[Row]
+    summary: Mapping[str, Any]
+
+    @property
+    def trace(self) -> Trace:
+        """The trace, read on each access: all traces of a study together do not fit into memory."""
+        return Trace.load(self.folder / _TRACE)
+
+
+@functools.cache
+def code_version() -> str:
+    """Returns a digest of the library's code without comments, docstrings and formatting."""
+    root = Path(stellaris.__file__).parent
+    parts = {
+        path.relative_to(root).as_posix(): ast.dump(_bare(ast.parse(path.read_text())))
+        for path in sorted(root.rglob("*.py"))
+    }
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+
+
+def _bare(tree: ast.Module) -> ast.Module:
+    """Removes the docstrings from a syntax tree."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        first = node.body[0] if node.body else None
+        if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
+            node.body = node.body[1:]
+    return tree
+
+
+def is_done(cell: Cell, out: Path) -> bool:
+    """Whether a cell was run to its end: a killed one leaves no record."""
+    return (_folder(cell, out) / _RECORD).exists()
+
+
+def finished(cell: Cell, out: Path) -> Finished | None:
+    """Returns a cell's results, or None if it is not done or its files were changed."""
+    folder = _folder(cell, out)
+    if not is_done(cell, out) or damage(cell, out):
+        return None
+    with (folder / _HISTORY).open(newline="") as file:
+        history = [{name: float(text) for name, text in row.items() if text} for row in csv.DictReader(file)]
+    summary = json.loads((folder / _RECORD).read_text())["summary"]
+    return Finished(cell, folder, history, summary)
+
+
+def damage(cell: Cell, out: Path) -> str:
+    """Says which file of a cell is missing or was changed; "" if all are intact, or if the cell failed or is absent."""
+    folder = _folder(cell, out)
+    if not folder.exists() or (folder / _LOG).exists():
+        return ""
+    try:
+        record = json.loads((folder / _RECORD).read_text())
+        whole = record.pop("seal") == _seal(record) and record["key"] == cell.key
+        changed = [] if whole else [_RECORD]
+        changed += [name for name in _SEALED if whole and record["files"][name] != _digest(folder / name)]
+    except OSError as error:
+        return f"{Path(error.filename or folder).name}: {reason(error)}"
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        changed = [_RECORD]
+    return f"{changed[0]} was changed after the run" if changed else ""
+
+
+def discard(cell: Cell, out: Path) -> None:
+    """Removes a cell's folder, so that the cell counts as not done."""
+    folder = _folder(cell, out)
+    if folder.is_dir() and not folder.is_symlink():
+        shutil.rmtree(folder)
+    else:
+        folder.unlink(missing_ok=True)
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _seal(record: Mapping[str, Any]) -> str:
+    """Returns the digest of a record, which itself holds the digests of the files."""
+    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
+
+
+def failure(cell: Cell, out: Path) -> str:
+    """Returns why a cell failed: the last line of its log, if it has one."""
+    if cell.replay is not None and not is_done(cell.replay, out):
+        return "the run whose schedule it repeats is missing"
+    log = _folder(cell, out) / _LOG
+    lines = log.read_text().strip().splitlines() if log.exists() else []
+    return lines[-1] if lines else "its process was killed"
+
+
+class Worker:
+    """A process that runs cells in turn, so that it compiles shared programs once.
+
+    After `begin`, `wire` delivers every row of the cell's history, and finally whether the cell succeeded, or an
+    OSError if its folder could not be written. It closes if the process is killed.
+
+    Args:
+      out: the study's folder.
+    """
+
+    def __init__(self, out: Path) -> None:
+        context = multiprocessing.get_context("spawn")  # a fork of a process with JAX's threads may hang
+        self.wire, far_end = context.Pipe()
+        self._process = context.Process(target=_work, args=(out, far_end), daemon=True)
+        self._process.start()
+        far_end.close()
+
+    def begin(self, cell: Cell) -> None:
+        """Starts a cell; the worker must be idle."""
+        with contextlib.suppress(OSError):  # the process was killed: reading from the wire reports it
+            self.wire.send(cell)
+
+    def end(self) -> None:
+        """Kills the process."""
+        self._process.kill()
+        self._process.join()
+        self.wire.close()
+
+
+def _work(out: Path, wire: Connection) -> None:
+    """Runs in the worker's process, until the study's process ends for any reason."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the study's process handles it
+    _keep_compiled(out / "compiled")
+    while True:
+        try:
+            cell = wire.recv()
+        except (EOFError, OSError):
+            os._exit(0)  # the interpreter's shutdown crashes while a thread compiles
+        said: bool | OSError
+        try:
+            said = _do(cell, out, wire)  # any other error ends the process with a traceback
+        except OSError as error:
+            said = error
+        sys.stdout.flush()
+        with contextlib.suppress(OSError):
+            wire.send(said)
+
+
+def _do(cell: Cell, out: Path, wire: Connection) -> bool:
+    """Runs a cell, renames its folder into place once it is complete, and returns whether the cell succeeded.
+
+    Raises:
+      OSError: if the folder cannot be written.
+    """
+    folder = _folder(cell, out)
+    discard(cell, out)
+    draft = folder.with_suffix(".unfinished")
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir(parents=True)
+    try:
+        run(cell, draft, _Wire(wire), out=out)
+        well = True
+    except Exception as error:
+        if output.is_full(error):
+            shutil.rmtree(draft, ignore_errors=True)
+            raise
+        (draft / _LOG).write_text(traceback.format_exc())
+        well = False
+    for path in (*draft.iterdir(), draft):  # before the rename, or a crash may leave the name without the content
+        sync(path)
+    draft.rename(folder)
+    sync(folder.parent)
+    return well
+
+
+def _keep_compiled(folder: Path) -> None:
+    """Sets up the compilation cache that all runs share, unless the user has set one."""
+    # A failure to read or write it costs only time, but on a full disk every program would warn.
+    warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache entry")
+    config: Any = jax.config
+    if config.jax_compilation_cache_dir is None:
+        config.update("jax_compilation_cache_dir", str(folder.resolve()))
+        config.update("jax_persistent_cache_min_compile_time_secs", _WORTH_KEEPING)
+
+
+def run(cell: Cell, folder: Path, watcher: runs.Watcher, *, out: Path) -> None:
+    """Runs a cell in this process, and writes its results into a folder.
+
+    Args:
+      cell: to run.
+      folder: an existing, empty folder.
+      watcher: receives the progress.
+      out: the results folder, which holds the cell to replay, if any.
+    """
+    outcome = cell.outcome()
+    recorded = None if cell.replay is None else Recording(Trace.load(_folder(cell.replay, out) / _TRACE))
+    runs.run(cell.workload, outcome, threads=1, watcher=watcher, evaluation=cell.evaluation, replay=recorded)
+    output.write_rows(folder / _HISTORY, outcome.history)
+    outcome.trace.save(folder / _TRACE)
+    record = output.finite(
+        {
+            "label": cell.label,
+            "key": cell.key,
+            "code": code_version(),
+            "settings": cell.settings(),
+            "summary": runs.summarise(outcome, cell.budget.target_return),
+            "files": {name: _digest(folder / name) for name in _SEALED},
+        }
+    )
+    with atomic_write(folder / _RECORD) as file:
+        json.dump({**record, "seal": _seal(record)}, file, indent=2)
+        file.write("\n")
+
+
+class _Wire:
+    """Sends a run's rows to the study's process."""
+
+    def __init__(self, rows: Connection) -> None:
+        self._rows = rows
+
+    def begin(self, run: runs.Outcome) -> None:
+        """Sends nothing: the study's process has started the cell."""
+
+    def row(self, run: runs.Outcome) -> None:
+        """Sends the last row."""
+        self._rows.send(run.history[-1])  # raises if the study's process was killed, which ends this one
+
+    def end(self, run: runs.Outcome) -> None:
+        """Sends nothing: the results are in the cell's files."""
+
+
+def _folder(cell: Cell, out: Path) -> Path:
+    return out / "cells" / cell.key

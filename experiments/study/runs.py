@@ -1,0 +1,149 @@
+"""Runs one system on a fresh platform, reports its progress, and summarises the result."""
+
+import math
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from experiments.tasks.presets import Contender
+from experiments.toolkit import progress, shell
+from stellaris.acting import envs
+from stellaris.acting.rollout import Fragment
+from stellaris.runtime import Platform, Recording, SimulatedPlatform, Trace
+from stellaris.systems import Evaluation, Row, Workload, train
+
+
+@dataclass(kw_only=True)
+class Outcome(progress.Run):
+    """The results so far of one run of one system."""
+
+    contender: Contender
+    seed: int
+    trace: Trace = field(default_factory=Trace)
+
+    @property
+    def name(self) -> str:
+        """The run's name in the names of its files."""
+        return f"{self.contender.name}_{self.seed}"
+
+
+class Watcher(Protocol):
+    """Receives the progress of runs."""
+
+    def begin(self, run: Outcome, /) -> None:
+        """Called when a run begins."""
+
+    def row(self, run: Outcome, /) -> None:
+        """Called after each round of a run."""
+
+    def end(self, run: Outcome, /) -> None:
+        """Called when a run ends, also by an error or an interruption."""
+
+
+def check(workload: Workload) -> None:
+    """Makes the environment and the policy once, before any run.
+
+    Raises:
+      UsageError: if that fails, with any error, as environments and policies may raise their own.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the run repeats them
+            workload.make_policy(envs.make(workload.environment, slots=1).spec)
+    except Exception as error:
+        raise shell.UsageError(f"--env {workload.environment}: {error}") from error
+
+
+def run(
+    workload: Workload,
+    outcome: Outcome,
+    *,
+    threads: int,
+    watcher: Watcher,
+    evaluation: Evaluation | None = None,
+    replay: Recording | None = None,
+    platform: Platform | None = None,
+    on_fragment: Callable[[Fragment], None] | None = None,
+) -> None:
+    """Runs a system, by default on a simulated platform, and fills `outcome` as it goes: interruptions lose nothing.
+
+    Args:
+      workload: to learn.
+      outcome: names the contender, the budget and the seed, and receives history, trace and status.
+      threads: of bodies and environments.
+      watcher: receives the progress.
+      evaluation: of the policy during the run.
+      replay: recording whose delays the simulated platform repeats.
+      platform: in place of a simulated one.
+      on_fragment: called with each fragment.
+    """
+    contender = outcome.contender
+    platform = platform or SimulatedPlatform(
+        contender.functions,
+        seed=outcome.seed,
+        threads=threads,
+        replay=replay,
+        on_event=lambda platform: shell.check(),  # the trace is consistent between two events
+    )
+    outcome.trace = platform.trace
+    outcome.begin()
+    watcher.begin(outcome)
+
+    def on_progress(row: Row) -> None:
+        outcome.add(row)
+        watcher.row(outcome)
+
+    try:
+        train(
+            contender.system,
+            workload,
+            platform=platform,
+            budget=outcome.budget,
+            prices=contender.prices,
+            seed=outcome.seed,
+            evaluation=evaluation,
+            threads=threads,
+            on_progress=on_progress,
+            on_fragment=on_fragment,
+        )
+        outcome.status = "done"
+    except KeyboardInterrupt:
+        outcome.status = "interrupted"
+        raise
+    except Exception:
+        outcome.status = "failed"
+        raise
+    finally:
+        watcher.end(outcome)
+
+
+def summarise(outcome: Outcome, target: float | None) -> dict[str, Any]:
+    """Summarises a run in numbers computed from its history and its trace."""
+    last, trace = outcome.history[-1], outcome.trace
+    staleness = trace.select("staleness").value
+    reached = [row["seconds"] for row in outcome.history if target and row["episode_return"] >= target]
+    return {
+        "system": outcome.contender.name,
+        "seed": outcome.seed,
+        "status": outcome.status,
+        "final_return": last["episode_return"],
+        "seconds_to_target": reached[0] if reached else None,
+        "virtual_seconds": last["seconds"],
+        "steps": int(last["steps"]),
+        "versions": int(last["version"]),
+        "gradients": int(last["gradients"]),
+        **{name: value for name, value in last.items() if name.startswith("cost_")},
+        "staleness_mean": float(staleness.mean()) if len(staleness) else None,
+        "staleness_max": int(staleness.max()) if len(staleness) else None,
+        "cold_starts": _cold_starts(trace),
+        "wall_seconds": outcome.wall_seconds,
+    }
+
+
+def _cold_starts(trace: Trace) -> int:
+    """Counts the invocations that waited for a new container; a reserved machine's first one does not wait."""
+    acquired, started = trace.select("acquired"), trace.select("started")
+    begun = dict(zip(started.invocation.tolist(), started.time.tolist(), strict=True))
+    rows = zip(*(column.tolist() for column in acquired), strict=True)
+    return sum(bool(cold) and begun.get(number, math.inf) > time for time, number, cold in rows)

@@ -1,0 +1,119 @@
+"""Sweeps over the testbed's assumptions, one at a time: how the ratios of two systems depend on them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+from rich.console import Console
+
+from experiments.study import curves, study, tidy
+from experiments.study.cells import Finished
+from experiments.study.study import Size, Study, Variant
+from experiments.tasks import testbed, testbeds
+from experiments.tasks.testbed import Assumed
+from experiments.toolkit import plots
+from experiments.toolkit.statistics import estimate
+
+Groups: TypeAlias = Mapping[str, Sequence[Finished]]
+#: Returns a system and its baseline, given an environment and the testbed's assumptions.
+Pair: TypeAlias = Callable[[str, Assumed], tuple[Variant, Variant]]
+
+
+class Swept(NamedTuple):
+    """One of the testbed's assumptions with its values in the sweep."""
+
+    label: str
+    values: Mapping[float, Assumed]
+
+
+_TIMES, _POWERS = (0.25, 1.0, 4.0), (0.0, 0.5, 1.0)
+SWEPT: Mapping[str, Swept] = {
+    "variation": Swept(
+        "coefficient of variation\nof every duration",
+        {cv: Assumed(variation=cv) for cv in (0.0, testbed.VARIATION, 0.25, 0.5, 1.0)},
+    ),
+    "gradient": Swept(
+        "time of a gradient\n/ testbed's", {time: Assumed(gradient=time * testbed.GRADIENT) for time in _TIMES}
+    ),
+    "sharing": Swept(
+        "slow-down of four learners\non one GPU",
+        {testbeds.LEARNERS_PER_GPU**power: Assumed(gpu_sharing=power) for power in _POWERS},
+    ),
+    "growth": Swept(
+        "a gradient's time grows with\nthis power of its samples", {power: Assumed(growth=power) for power in _POWERS}
+    ),
+}
+
+
+class Ratio(NamedTuple):
+    """A ratio of two systems' runs, paired by seed."""
+
+    label: str
+    of: Callable[[Sequence[Finished], Sequence[Finished]], list[float]]
+
+
+RATIOS = {
+    "return": Ratio("return at equal time", curves.at_equal_time),
+    "demo": Ratio("cost, demo's bill", lambda own, other: curves.ratios(own, other, "cost_demo")),
+    "use": Ratio("cost by use", lambda own, other: curves.ratios(own, other, "cost_pay_per_use")),
+}
+
+
+def over(name: str, sizes: Mapping[str, Size], pair: Pair, swept: Sequence[str], systems: tuple[str, str]) -> Study:
+    """Returns a study of two systems over some of `SWEPT`; the other assumptions have their defaults.
+
+    Args:
+      name: of the study.
+      sizes: by preset.
+      pair: returns both systems under given assumptions.
+      swept: keys of `SWEPT`.
+      systems: names of both systems, the baseline second.
+    """
+
+    def variants(environment: str) -> Sequence[Variant]:
+        return [
+            row._replace(setting=curves.setting(row.contender.name, what, value))
+            for what in swept
+            for value, assumed in SWEPT[what].values.items()
+            for row in pair(environment, assumed)
+        ]
+
+    short = name.removeprefix("stellaris-")
+    pictures = [f"{short}_{ratio}" for ratio in RATIOS]
+    return Study(name, sizes, variants, lambda *of: _report(short, systems, *of), pictures)
+
+
+def _report(name: str, systems: tuple[str, str], results: Sequence[Finished], out: Path, console: Console) -> None:
+    """Draws and shows the ratios of the first system to the second, paired by seed."""
+    rows = []
+    for environment, groups in study.by_environment(results).items():
+        caption = plots.caption(environment, results[0].cell.budget.steps, seeds=max(map(len, groups.values())))
+        pairs = {what: _pairs(groups, systems, what) for what in SWEPT}
+        for what, found in pairs.items():
+            for value, pair in found.items():
+                ratios = [str(estimate(ratio.of(*pair))) for ratio in RATIOS.values()]
+                rows.append((environment, f"{what} {value:g}", *ratios))
+        contender = results[0].cell.contender
+        for ratio_name, ratio in RATIOS.items():
+            panels = [
+                plots.Panel(
+                    SWEPT[what].label,
+                    f"{ratio.label}\n/ {systems[1]}",
+                    [plots.Line(contender, {value: ratio.of(*pair) for value, pair in found.items()})],
+                    level=1.0,
+                )
+                for what, found in pairs.items()
+                if found
+            ]
+            if panels:
+                plots.sweep(panels, out / f"{name}_{ratio_name}_{environment}", title=caption)
+    headings = ("environment", "testbed", *(ratio.label for ratio in RATIOS.values()))
+    tidy.show(f"{systems[0]} / {systems[1]}", headings, rows, out, console)
+
+
+def _pairs(
+    groups: Groups, systems: tuple[str, str], what: str
+) -> dict[float, tuple[Sequence[Finished], Sequence[Finished]]]:
+    """Returns the runs of both systems by value of the swept assumption, if both have runs."""
+    own, other = (curves.swept(groups, system, what) for system in systems)
+    return {value: (own[value], other[value]) for value in own if value in other}

@@ -1,0 +1,75 @@
+"""Studies that compare settings of one system on the same seeds."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from experiments.study import study, tidy
+from experiments.study.cells import Finished
+from experiments.study.study import Size, Study, Variant
+from experiments.tasks import presets
+from experiments.tasks.presets import Preset
+from experiments.toolkit import plots
+from experiments.toolkit.statistics import estimate
+from stellaris.systems import Stellaris
+
+#: "smoke" has three rounds: within two, a learner that starts on demand computes no gradient.
+SIZES = {
+    "smoke": Size(("CartPole-v1",), 12_288, 1),
+    "small": Size(("Hopper-v4",), 300_000, 5),
+    "paper": Size(("Hopper-v4", "Qbert-v5"), 1_000_000, 5),
+}
+
+
+def of_preset(preset: Preset, systems: Sequence[str]) -> list[Variant]:
+    """Returns the systems of a preset that have these names."""
+    return [Variant(row, preset.workload) for row in preset.contenders if row.name in systems]
+
+
+def of_stellaris(environment: str, changes: Mapping[str, Mapping[str, Any]]) -> list[Variant]:
+    """Returns `tuned`'s Stellaris with fields changed, and functions for its number of learners.
+
+    Args:
+      environment: its name.
+      changes: fields of `Stellaris` by name of the variant.
+    """
+    (row,) = (row for row in presets.tuned(environment).contenders if isinstance(row.system, Stellaris))
+    workload = presets.workload(environment)
+    systems = {name: replace(row.system, **fields) for name, fields in changes.items()}  # type: ignore[type-var]
+    return [
+        Variant(presets.contender(row.name, system, colour=row.colour, line=row.line), workload, name)
+        for name, system in systems.items()
+    ]
+
+
+def compared(name: str, variants: Callable[[str], Sequence[Variant]]) -> Study:
+    """Returns a study that compares the results of variants."""
+    return Study(name, SIZES, variants, lambda *of: _report(name, *of), (name,))
+
+
+def _report(name: str, results: Sequence[Finished], out: Path, console: Console) -> None:
+    """Draws the returns, and shows return, time, staleness and both bills of every variant."""
+    rows = []
+    for environment, groups in study.by_environment(results).items():
+        bars = {setting: column(of, "final_return") for setting, of in groups.items()}
+        colours = {setting: of[0].cell.contender.colour for setting, of in groups.items()}
+        caption = plots.caption(environment, results[0].cell.budget.steps, seeds=max(map(len, groups.values())))
+        plots.bars(bars, colours, out / f"{name}_{environment}", title=caption)
+        for setting, of in groups.items():
+            middles = [
+                estimate(column(of, figure)).middle
+                for figure in ("virtual_seconds", "gradients", "versions", "staleness_mean")
+            ]
+            bills = [estimate(column(of, bill)).middle for bill in ("cost_demo", "cost_pay_per_use")]
+            figures = [f"{middle:,.4g}" for middle in middles] + [f"{bill:.4f}" for bill in bills]
+            rows.append((environment, setting, str(estimate(bars[setting])), str(len(of)), *figures))
+    headings = ("environment", "variant", "return", "seeds", "virtual s", "gradients", "versions", "staleness")
+    tidy.show(name, (*headings, "USD demo", "USD use"), rows, out, console)
+
+
+def column(of: Sequence[Finished], name: str) -> list[float]:
+    """Returns one number of each run's summary, 0 for None."""
+    return [float(result.summary[name] or 0.0) for result in of]

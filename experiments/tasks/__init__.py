@@ -1,0 +1,1 @@
+"""Workloads, presets and testbeds of the experiments, with sources for every number."""

@@ -1,0 +1,283 @@
+"""Settings of every system, the authors' demo's and ours. Each system is one `Contender`."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from experiments.tasks import testbed
+from stellaris import IMPACT, IMPALA, PPO, staleness_aware
+from stellaris._core.describe import describe
+from stellaris.acting import Pixels, configure
+from stellaris.runtime import FunctionSpec, PriceSheet
+from stellaris.systems import (
+    AsynchronousActors,
+    Budget,
+    CentralInference,
+    CircularReplay,
+    DataParallel,
+    StalenessControl,
+    Stellaris,
+    Synchronous,
+    System,
+    Workload,
+)
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A system with its deployment, its prices and its line style in pictures."""
+
+    name: str
+    system: System
+    functions: Mapping[str, FunctionSpec]  #: the deployment.
+    prices: Sequence[PriceSheet]  #: the demo's bill, and the bill by use.
+    colour: str  #: distinct for the colour-blind (Okabe & Ito 2008).
+    line: str  #: matplotlib's line style, distinct in grey.
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A workload, the systems that learn it, and the budget of each run."""
+
+    name: str
+    summary: str
+    workload: Workload
+    contenders: Sequence[Contender]
+    budget: Budget
+
+    def settings(self) -> dict[str, Any]:
+        """Returns all settings, for the record of a run."""
+        systems = {contender.name: describe(contender) for contender in self.contenders}
+        return {"workload": describe(self.workload), "budget": describe(self.budget), "systems": systems}
+
+
+LEARNERS = 4
+ACTORS, FRAGMENT = 16, 256
+
+#: Target returns. Source for MuJoCo: the demo of Stellaris (SC 2024). Assumption for CartPole: nearly its maximum, 500.
+TARGETS = {"Hopper-v4": 600.0, "Humanoid-v4": 1000.0, "Walker2d-v4": 1000.0, "CartPole-v1": 450.0}
+
+
+#: The papers' Atari games (Stellaris, SC 2024; MinionsRL, AAAI 2024).
+ATARI = ("Gravitar-v5", "SpaceInvaders-v5", "Qbert-v5")
+
+
+def workload(environment: str) -> Workload:
+    """Returns the papers' workload: 16 actors of 256 steps; for Atari three frames of 84x84, MinionsRL's convolutions.
+
+    Atari has the usual wrappers: an episode is one life, a reward is clipped to its sign (returns shown are sums of
+    these), and actions are sticky with probability 0.25 (Machado et al. 2018). Assumption: the papers name no wrappers.
+    """
+    if environment not in ATARI:
+        return Workload(environment, actors=ACTORS, fragment=FRAGMENT)
+    game = configure(environment, stack_num=3, episodic_life=True, reward_clip=True, repeat_action_probability=0.25)
+    return Workload(game, policy=Pixels("minionsrl"), actors=ACTORS, fragment=FRAGMENT)
+
+
+def contender(
+    name: str,
+    system: System,
+    *,
+    colour: str,
+    line: str = "-",
+    actors: int = ACTORS,
+    assumed: testbed.Assumed = testbed.ASSUMED,
+) -> Contender:
+    """Returns a system on the testbed: on functions that start on demand if it is serverless, else on reserved ones."""
+    learners, samples = system.learners, _samples(system)
+    if system.serverless:
+        functions = testbed.serverless(actors=actors, learners=learners, samples=samples, assumed=assumed)
+        prices = testbed.serverless_prices(actors=actors, learners=learners)
+    else:
+        central_inference = "inference" in system.functions
+        functions = testbed.reserved(
+            actors=actors,
+            learners=learners,
+            samples=samples,
+            central_inference=central_inference,
+            assumed=assumed,
+        )
+        prices = testbed.reserved_prices(actors=actors, learners=learners)
+    return Contender(name, system, functions, prices, colour, line)
+
+
+def _samples(system: Any) -> int:
+    """Returns the samples per gradient: a minibatch, in whole fragments for IMPALA, or a data-parallel shard of one."""
+    minibatch: int = system.algorithm.minibatch_size
+    if isinstance(system.algorithm, IMPALA):
+        minibatch *= FRAGMENT
+    return minibatch // system.learners if isinstance(system, DataParallel) else minibatch
+
+
+def _stellaris(system: Stellaris, assumed: testbed.Assumed) -> Contender:
+    return contender("stellaris", system, colour="#0072B2", assumed=assumed)
+
+
+def _synchronous(system: Synchronous, assumed: testbed.Assumed) -> Contender:
+    return contender("synchronous", system, colour="#D55E00", line="--", assumed=assumed)
+
+
+def demo_ppo(minibatch_size: int, *, epochs: int = 10) -> PPO:
+    """Returns the demo's PPO with another minibatch size."""
+    return PPO(
+        learning_rate=5e-5,
+        clip=0.2,
+        entropy_coefficient=0.01,
+        value_coefficient=1.0,
+        value_loss_clip=100.0,
+        epochs=epochs,
+        minibatch_size=minibatch_size,
+        max_gradient_norm=None,
+    )
+
+
+def paper(environment: str, assumed: testbed.Assumed = testbed.ASSUMED) -> Preset:
+    """Returns the demo's settings: 20 rounds of 16 x 256 steps, full batches, 10 iterations, a quarter per learner.
+
+    Source: the authors' public demo of Stellaris (SC 2024). The learning rate, which the demo leaves to RLlib, and the
+    value coefficient are RLlib's defaults.
+    """
+    rounds = 20
+    batch = ACTORS * FRAGMENT
+    return Preset(
+        name="paper",
+        summary=f"the authors' demo: {rounds} rounds, learning rate 5e-5, full batches, round-based actors",
+        workload=workload(environment),
+        contenders=(
+            _stellaris(
+                Stellaris(
+                    demo_ppo(batch // LEARNERS),
+                    learners=LEARNERS,
+                    aggregator=staleness_aware(LEARNERS, decay=0.9, combine="sequential", threshold="demo"),
+                    rho=1.0,
+                    control=StalenessControl(pace=0),
+                ),
+                assumed,
+            ),
+            _synchronous(Synchronous(demo_ppo(batch)), assumed),
+        ),
+        budget=Budget(steps=rounds * batch),
+    )
+
+
+def tuned(environment: str, assumed: testbed.Assumed = testbed.ASSUMED) -> Preset:
+    """Returns our settings: PPO for both systems, each tuned with the same number of runs (`_chosen`)."""
+    chosen = _chosen(environment)
+    ppo = chosen.synchronous.algorithm
+    assert isinstance(ppo, PPO)
+    actors = "in rounds" if chosen.stellaris.control == StalenessControl(pace=0) else "sampling on"
+    return Preset(
+        name="tuned",
+        summary=f"ours ({chosen.source}): learning rate {ppo.learning_rate:g}, {ppo.epochs} epochs of "
+        f"{ppo.minibatch_size}, actors {actors}",
+        workload=workload(environment),
+        contenders=(_stellaris(chosen.stellaris, assumed), _synchronous(chosen.synchronous, assumed)),
+        # A run ends at the target, if there is one; the seconds are for runs that never reach it.
+        budget=Budget(seconds=50.0 if environment == "CartPole-v1" else 200.0, target_return=TARGETS[environment])
+        if environment in TARGETS
+        else Budget(seconds=100.0),
+    )
+
+
+def architectures(environment: str) -> Preset:
+    """Returns every architecture with the algorithm that it is known for, with `tuned`'s settings."""
+    pair, chosen = tuned(environment), _chosen(environment)
+    stellaris, synchronous = pair.contenders
+    ppo = chosen.synchronous.algorithm
+    return Preset(
+        name="architectures",
+        summary=f"every architecture, each with its own algorithm; settings: {chosen.source}",
+        workload=pair.workload,
+        contenders=(
+            synchronous,
+            contender("central inference", CentralInference(ppo), colour="#E69F00", line="-."),
+            contender("data-parallel", DataParallel(ppo, learners=LEARNERS), colour="#CC79A7", line=":"),
+            contender("asynchronous actors", chosen.asynchronous, colour="#009E73", line="--"),
+            contender("IMPACT", chosen.impact, colour="#56B4E9", line="-."),
+            stellaris,
+        ),
+        budget=replace(pair.budget, seconds=400.0),  # central inference spends more time: each step is a round trip
+    )
+
+
+def on_demand(row: Contender) -> Contender:
+    """Returns a contender whose actors and single learner are functions that start on demand."""
+    functions = testbed.serverless(actors=ACTORS, learners=1)
+    del functions["parameter"]
+    return replace(row, functions=functions, prices=testbed.serverless_prices(actors=ACTORS, learners=1))
+
+
+def minionsrl_max(environment: str) -> Contender:
+    """Returns MinionsRL without its scheduler: the most actor functions in every round, and one learner function.
+
+    It learns like the synchronous system.
+
+    Source: MinionsRL (AAAI 2024), its variant "Max".
+    """
+    return on_demand(contender("MinionsRL-Max", _chosen(environment).synchronous, colour="#000000", line=":"))
+
+
+class _Chosen(NamedTuple):
+    """The systems with the settings for a kind of environment."""
+
+    source: str
+    synchronous: Synchronous
+    stellaris: Stellaris
+    asynchronous: AsynchronousActors
+    impact: CircularReplay
+
+
+def _chosen(environment: str) -> _Chosen:
+    """Returns the settings for an environment's kind."""
+    if environment == "CartPole-v1":
+        return _FOR_CARTPOLE
+    return _FOR_ATARI if environment in ATARI else _FOR_MUJOCO
+
+
+#: Chosen by hand on seed 0.
+_FOR_CARTPOLE = _Chosen(
+    "chosen on CartPole-v1",
+    Synchronous(PPO(learning_rate=5e-4, epochs=5, minibatch_size=512)),
+    Stellaris(
+        PPO(learning_rate=5e-4, epochs=5, minibatch_size=512),
+        learners=LEARNERS,
+        aggregator=staleness_aware(LEARNERS, decay=1.0),
+        rho=2.0,
+    ),
+    AsynchronousActors(IMPALA(learning_rate=3e-3, epochs=4, minibatch_size=4)),
+    CircularReplay(IMPACT(learning_rate=1e-3, epochs=1, minibatch_size=512)),
+)
+
+#: Chosen by `python -m experiments tuning` from twelve settings per system: the fastest in virtual time among the
+#: settings within 15 % of the best return.
+_FOR_MUJOCO = _Chosen(
+    "tuned on Hopper-v4",
+    Synchronous(PPO(learning_rate=6e-4, epochs=10, minibatch_size=512)),
+    Stellaris(
+        PPO(learning_rate=6e-4, epochs=10, minibatch_size=512),
+        learners=LEARNERS,
+        aggregator=staleness_aware(LEARNERS, decay=1.0, combine="sequential"),
+        rho=2.0,
+        control=StalenessControl(pace=0),
+    ),
+    AsynchronousActors(IMPALA(learning_rate=1e-3, epochs=4, minibatch_size=4), control=StalenessControl(pace=0)),
+    CircularReplay(IMPACT(learning_rate=3e-4, epochs=1, minibatch_size=512), passes=10, buffer=1),
+)
+
+#: Not tuned. PPO: Schulman et al. 2017, Table 5, but without its decay of learning rate and clip. IMPALA: Espeholt et
+#: al. 2018, Table G.1. The application of gradients, and IMPACT's replay, are those for MuJoCo.
+_ATARI_PPO = PPO(
+    learning_rate=2.5e-4, clip=0.1, epochs=3, minibatch_size=256, entropy_coefficient=0.01, value_coefficient=1.0
+)
+_FOR_ATARI = _Chosen(
+    "the papers' own for Atari",
+    Synchronous(_ATARI_PPO),
+    replace(_FOR_MUJOCO.stellaris, algorithm=_ATARI_PPO),
+    AsynchronousActors(IMPALA(learning_rate=6e-4, epochs=1, minibatch_size=4)),
+    replace(
+        _FOR_MUJOCO.impact,
+        algorithm=IMPACT(learning_rate=2.5e-4, clip=0.1, epochs=1, minibatch_size=256, entropy_coefficient=0.01),
+    ),
+)
+
+PRESETS = {"paper": paper, "tuned": tuned}

@@ -1,0 +1,1 @@
+"""The command line, tables, plots and statistics that studies and checks share."""

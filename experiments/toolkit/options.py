@@ -1,0 +1,72 @@
+"""Parsers and option types of the commands: range-checked numbers, one-line errors."""
+
+import argparse
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+from experiments.toolkit.shell import STATUSES, UsageError
+
+#: Seeds are below this: EnvPool's are signed 32-bit integers.
+SEEDS = 2**31
+
+
+class Parser(argparse.ArgumentParser):
+    """Raises a UsageError of one line, and explains the exit status in its help."""
+
+    def __init__(self, *, epilog: str = "", **options: Any) -> None:
+        super().__init__(epilog=f"{epilog} {STATUSES}".strip(), **options)
+
+    def error(self, message: str) -> NoReturn:
+        """Raises a UsageError that names the argument and the problem."""
+        raise UsageError(f"{message.removeprefix('argument ')} (see {self.prog} --help)")
+
+
+def whole(least: int) -> Callable[[str], int]:
+    """Returns the type of an option that is an integer of at least `least`."""
+
+    def parse(text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            number = least - 1
+        if not least <= number < SEEDS:
+            raise argparse.ArgumentTypeError(f"{text} is not a whole number from {least} to {SEEDS - 1:,}")
+        return number
+
+    return parse
+
+
+def seconds(text: str) -> float:
+    """Parses a duration; the type of an option."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is not a positive, finite number of seconds")
+    return number
+
+
+def folder(text: str) -> Path:
+    """Parses the path of a folder; the type of an option."""
+    if not text:
+        raise argparse.ArgumentTypeError("'' names no folder; for the working directory, use '.'")
+    return Path(text)
+
+
+def seeds(name: str, first: int, count: int) -> range:
+    """Returns the seeds `first`, ..., `first + count - 1`.
+
+    Args:
+      name: the option of the first seed, for the error.
+      first: at least 0.
+      count: at least 1.
+
+    Raises:
+      UsageError: if the last is too large.
+    """
+    if first + count > SEEDS:
+        raise UsageError(f"{name}: {first} and the {count} seeds from it are not all below {SEEDS:,}")
+    return range(first, first + count)

@@ -1,0 +1,402 @@
+"""Plots for print: lines that differ without colour, axes labelled with units."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import matplotlib
+import numpy as np
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+
+from experiments.toolkit.statistics import FEWEST, estimate
+from stellaris.runtime import Trace
+from stellaris.runtime.files import atomic_path
+from stellaris.systems import Row
+from stellaris.systems.history import WINDOW
+
+#: Line styles of one picture: the colours are distinct for the colour-blind (Okabe & Ito 2008), the dashes in grey.
+LINES: Sequence[dict[str, Any]] = (
+    {"color": "#0072B2", "linestyle": "-"},
+    {"color": "#D55E00", "linestyle": "--"},
+    {"color": "#009E73", "linestyle": "-."},
+    {"color": "#CC79A7", "linestyle": ":"},
+)
+_SETTINGS = {
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.alpha": 0.3,
+    "legend.frameon": False,
+    "savefig.dpi": 200,
+    "figure.constrained_layout.use": True,
+}
+
+
+#: Most bars whose names fit below them without rotation.
+_LEVEL = 3
+
+
+class Contender(Protocol):
+    """A system as a line of a picture; `experiments.tasks.presets.Contender` is one."""
+
+    @property
+    def name(self) -> str:
+        """The system's name in the legend."""
+
+    @property
+    def colour(self) -> str:
+        """Matplotlib's colour of the line."""
+
+    @property
+    def line(self) -> str:
+        """Matplotlib's line style."""
+
+
+class Curves(NamedTuple):
+    """The histories of one system's runs, one per seed."""
+
+    contender: Contender
+    histories: Sequence[Sequence[Row]]
+
+
+#: Columns of the history for the x-axes of returns, with their labels.
+TIME_AND_STEPS = {"seconds": "virtual time (s)", "steps": "environment steps"}
+TIME_AND_COST = {
+    "seconds": "virtual time (s)",
+    "cost_demo": "cost, demo's bill (USD)",
+    "cost_pay_per_use": "cost, pay per use (USD)",
+}
+
+
+def _return(window: int = WINDOW) -> str:
+    return f"mean return of the\nlast {window} training episodes"
+
+
+def caption(environment: str, steps: float, *, seeds: int) -> str:
+    """Returns a title: the environment, the steps of every run, and the number of seeds."""
+    return f"{environment}: {steps:,.0f} steps a run, {counted(seeds)}"
+
+
+def counted(seeds: int) -> str:
+    """Returns "1 seed", "2 seeds" and so on."""
+    return f"{seeds} seed{'s' if seeds > 1 else ''}"
+
+
+def learning(
+    systems: Sequence[Curves],
+    path: Path,
+    *,
+    title: str,
+    steps: float | None = None,
+    over: Mapping[str, str] = TIME_AND_STEPS,
+    window: int = WINDOW,
+) -> None:
+    """Draws return over columns of the history, and the final return, by system, as a PNG and a PDF.
+
+    With enough seeds for an interval, a curve is the interquartile mean with its 95 % band; with fewer, the median, and
+    a thin line per run.
+
+    Args:
+      systems: one curve each.
+      path: without suffix.
+      title: of the picture; with `steps`, the environment.
+      steps: of every run, for the title, if all runs have the same number.
+      over: labels of the x-axes, by column.
+      window: number of training episodes whose mean is the return, for the y-axis.
+    """
+    seeds = max(len(curves.histories) for curves in systems)
+    whole = title if steps is None else caption(title, steps, seeds=seeds)
+    with figure(path, whole, columns=len(over) + 1, suffixes=(".png", ".pdf")) as (
+        *panels,
+        final,
+    ):
+        for axes, (column, label) in zip(panels, over.items(), strict=True):
+            for curves in systems:
+                _learning_curve(axes, curves, column)
+            axes.set(xlabel=label)
+            axes.set_xlim(left=0)
+            if column == "steps":
+                axes.xaxis.set_major_formatter(matplotlib.ticker.EngFormatter(sep=""))  # 200k, 1M
+        panels[0].set(ylabel=_return(window))
+        for i, (contender, histories) in enumerate(systems):
+            returns = [history[-1]["episode_return"] for history in histories]
+            bar(final, i, returns, contender.colour)
+        final.set_xticks(range(len(systems)), [contender.name for contender, _ in systems], rotation=20, ha="right")
+        legend(panels[0])
+
+
+def _learning_curve(axes: Axes, curves: Curves, column: str) -> None:
+    contender, histories = curves
+    end = min(history[-1][column] for history in histories)
+    grid = np.linspace(0.0, end, 200)
+    lines = np.array([_interpolate(grid, history, column) for history in histories])
+    known = np.isfinite(lines).all(axis=0)
+    style: dict[str, Any] = {"color": contender.colour, "linestyle": contender.line}
+    if len(lines) < FEWEST:
+        axes.plot(grid, np.median(lines, axis=0), label=contender.name, linewidth=1.8, **style)
+        for line in lines if len(lines) > 1 else ():
+            axes.plot(grid, line, linewidth=0.6, alpha=0.6, **style)
+        return
+    estimates = [estimate(values) for values in lines[:, known].T.tolist()]
+    axes.plot(grid[known], [e.middle for e in estimates], label=contender.name, linewidth=1.5, **style)
+    low, high = [e.low for e in estimates], [e.high for e in estimates]
+    axes.fill_between(grid[known], low, high, color=contender.colour, alpha=0.15, linewidth=0)
+
+
+def bars(returns: Mapping[str, Sequence[float]], colours: Mapping[str, str], path: Path, *, title: str) -> None:
+    """Draws a bar per variant, with its interval if there are enough seeds, and its runs as points."""
+    with figure(path, title, columns=1, suffixes=(".png", ".pdf")) as (axes,):
+        for i, (name, values) in enumerate(returns.items()):
+            bar(axes, i, values, colours[name])
+        axes.set_xticks(range(len(returns)), list(returns), rotation=30, ha="right")
+        axes.set(ylabel=_return())
+
+
+def bar(axes: Axes, place: int, values: Sequence[float], colour: str) -> None:
+    """Draws a bar up to the estimate of some runs, its interval if there are enough seeds, and the runs as points."""
+    middle, low, high, claim = estimate(values)
+    axes.bar(place, middle, width=0.7, color=colour, alpha=0.5)
+    if claim:
+        axes.errorbar(place, middle, [[middle - low], [high - middle]], color="black", capsize=3, linewidth=1)
+    axes.plot([place] * len(values), values, "o", color=colour, markersize=3)
+
+
+def per_run(
+    systems: Sequence[Curves], path: Path, *, title: str, xlabel: str, panels: Mapping[str, str], x: str = "round"
+) -> None:
+    """Draws columns of the history over column `x`: one panel per column, one line per run, first runs darkest."""
+    with figure(path, title, columns=len(panels), suffixes=(".png", ".pdf")) as several:
+        for axes, (column, label) in zip(several, panels.items(), strict=True):
+            for contender, histories in systems:
+                for i, history in enumerate(histories):
+                    rows = [row for row in history if column in row]
+                    axes.plot(
+                        [row[x] for row in rows],
+                        [row[column] for row in rows],
+                        label=contender.name if i == 0 else None,
+                        linewidth=0.9,
+                        alpha=0.9 if i == 0 else 0.25,
+                        color=contender.colour,
+                        linestyle=contender.line,
+                    )
+            axes.set(xlabel=xlabel, ylabel=label, ylim=(0, None))
+            axes.set_xlim(left=0)
+        legend(several[0])
+
+
+def lines(
+    groups: Mapping[str, Sequence[tuple[Any, Any]]], path: Path, *, colour: str, title: str, xlabel: str, ylabel: str
+) -> None:
+    """Draws the curves `(x, y)` of a system's runs by variant: the first variant in colour, the others in grey."""
+    styles: Sequence[dict[str, Any]] = [
+        {"color": colour, "linestyle": "-"},
+        {"color": "0.25", "linestyle": "--"},
+        {"color": "0.6"},
+    ]
+    with figure(path, title, columns=1, suffixes=(".png", ".pdf")) as (axes,):
+        for (name, runs), style in zip(groups.items(), styles, strict=False):
+            for i, (x, y) in enumerate(runs):
+                axes.plot(x, y, linewidth=1, label=name if i == 0 else None, **style)
+        axes.set(xlabel=xlabel, ylabel=ylabel, ylim=(0, None))
+        axes.set_xlim(left=0)
+        if len(groups) > 1:
+            legend(axes)
+
+
+def spread(values: Mapping[str, Any], path: Path, *, level: float, title: str) -> None:
+    """Draws milliseconds by name: boxes from the 25th to the 75th percentile, whiskers from the 5th to the 95th."""
+    with figure(path, title, columns=1, suffixes=(".png", ".pdf")) as (axes,):
+        middle = {"color": "black"}
+        axes.boxplot([*values.values()], tick_labels=[*values], whis=(5, 95), showfliers=False, medianprops=middle)
+        axes.axhline(level, color="black", linestyle=":", label="assumed in the testbed")
+        axes.set(ylabel="milliseconds", yscale="log")
+        axes.yaxis.set_major_locator(matplotlib.ticker.LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_formatter(matplotlib.ticker.NullFormatter())
+        legend(axes)
+
+
+class Line(NamedTuple):
+    """The results of a system over a varied parameter."""
+
+    contender: Contender
+    points: Mapping[float, Sequence[float]]  #: results of the runs, by the parameter's value.
+
+
+class Panel(NamedTuple):
+    """Several lines on common axes."""
+
+    xlabel: str
+    ylabel: str
+    lines: Sequence[Line]
+    log: bool = False  #: whether the x-axis is logarithmic.
+    level: float | None = None  #: height of a dotted reference line.
+
+
+def sweep(panels: Sequence[Panel], path: Path, *, title: str) -> None:
+    """Draws results over a varied parameter: estimates, intervals if there are enough seeds, and runs as points."""
+    with figure(path, title, columns=len(panels), suffixes=(".png", ".pdf")) as several:
+        for axes, panel in zip(several, panels, strict=True):
+            for contender, points in panel.lines:
+                estimates = [estimate(values) for values in points.values()]
+                style: dict[str, Any] = {"color": contender.colour, "linestyle": contender.line}
+                axes.plot([*points], [one.middle for one in estimates], label=contender.name, linewidth=1.5, **style)
+                for x, one, values in zip(points, estimates, points.values(), strict=True):
+                    axes.plot([x] * len(values), values, "o", color=contender.colour, markersize=2.5, alpha=0.5)
+                    if one.claim:
+                        around = [[one.middle - one.low], [one.high - one.middle]]
+                        axes.errorbar(x, one.middle, around, color=contender.colour, capsize=3, linewidth=1)
+            if panel.level is not None:
+                axes.axhline(panel.level, color="black", linewidth=0.8, linestyle=":")
+            if panel.log:
+                axes.set_xscale("log", base=2)
+                axes.xaxis.set_major_formatter("{x:g}")
+            axes.set(xlabel=panel.xlabel, ylabel=panel.ylabel)
+        if len(panels[0].lines) > 1:
+            legend(several[0])
+
+
+def waterfall(
+    panels: Mapping[str, Mapping[str, Sequence[float]]], path: Path, *, colours: Sequence[str], title: str
+) -> None:
+    """Draws the cumulative effect of changes: each bar begins at the level that the change before it reached.
+
+    The first bar begins at 0. A last bar, from 0, shows all changes together.
+
+    Args:
+      panels: results of the runs after each change, by the label of the panel and the name of the change.
+      path: without suffix.
+      colours: one per change.
+      title: of the picture.
+    """
+    with figure(path, title, columns=len(panels), height=3.8, suffixes=(".png", ".pdf")) as axes:
+        for panel, (label, changes) in zip(axes, panels.items(), strict=True):
+            before = 0.0
+            for i, (values, colour) in enumerate(zip(changes.values(), colours, strict=False)):
+                middle, low, high, claim = estimate(values)
+                panel.bar(i, middle - before, bottom=before, width=0.7, color=colour, alpha=0.5)
+                panel.hlines(middle, i - 0.35, i + 0.35, color=colour)  # a bar without height would be invisible
+                if claim:
+                    panel.errorbar(i, middle, [[middle - low], [high - middle]], color="black", capsize=3, linewidth=1)
+                before = middle
+            panel.bar(len(changes), before, width=0.7, color="0.5")
+            panel.axhline(1.0, color="black", linewidth=0.8, linestyle=":")
+            panel.set_xticks(range(len(changes) + 1), [*changes, "together"], rotation=40, ha="right")
+            panel.set(ylabel=label, ylim=(0, 1.05 * panel.get_ylim()[1]))
+
+
+def stacked(parts: Mapping[str, Mapping[str, float]], path: Path, *, title: str, ylabel: str) -> None:
+    """Draws a stacked bar per name; all bars have the same parts."""
+    names = list(parts)
+    with figure(path, title, columns=1, suffixes=(".png", ".pdf")) as (axes,):
+        bottom = np.zeros(len(names))
+        for i, part in enumerate(next(iter(parts.values()))):
+            heights = np.array([parts[name][part] for name in names])
+            shade = str(0.85 - 0.25 * i)
+            axes.bar(names, heights, bottom=bottom, width=0.6, label=part, color=shade, edgecolor="black")
+            bottom += heights
+        if len(names) > _LEVEL:
+            axes.set_xticks(range(len(names)), names, rotation=20, ha="right")
+        axes.set(ylabel=ylabel)
+        legend(axes)
+
+
+def reward_vs_time(
+    systems: Sequence[Curves], path: Path, *, title: str, target: float | None, time: str = "virtual"
+) -> None:
+    """Draws return over virtual or real seconds, by system."""
+    with figure(path, _title(title, systems), columns=1) as (axes,):
+        _curves(axes, systems, "seconds", target)
+        axes.set(xlabel=f"{time} time (s)", ylabel=_return())
+        legend(axes)
+
+
+def reward_vs_cost(systems: Sequence[Curves], path: Path, *, title: str, target: float | None) -> None:
+    """Draws return over cost, under both bills."""
+    with figure(path, _title(title, systems), columns=2) as panels:
+        bills = (("cost_demo", "demo's bill"), ("cost_pay_per_use", "pay per use"))
+        for axes, (column, name) in zip(panels, bills, strict=True):
+            _curves(axes, systems, column, target)
+            axes.set(xlabel=f"training cost, {name} (USD)")
+        panels[0].set(ylabel=_return())
+        legend(panels[0])
+
+
+def staleness(system: Curves, traces: Sequence[Trace], path: Path, *, title: str, time: str = "virtual") -> None:
+    """Draws the staleness of a system's applied gradients: its distribution in the traces, and its mean over time."""
+    values = np.concatenate([trace.select("staleness").value for trace in traces]).astype(int)
+    colour = system.contender.colour
+    with figure(path, f"{title}, {system.contender.name}", columns=2) as (distribution, over_time):
+        if len(values):
+            shares = np.bincount(values) / len(values)
+            distribution.bar(np.arange(len(shares)), 100 * shares, width=0.8, color=colour)
+            distribution.axvline(values.mean(), color="black", linestyle=":", label=f"mean {values.mean():.2f}")
+            distribution.legend()
+        distribution.set(xlabel="staleness of an applied gradient (versions)", ylabel="share of gradients (%)")
+        distribution.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(integer=True))
+        for history in system.histories:
+            seconds = [row["seconds"] for row in history]
+            means = [row["staleness_mean"] for row in history]
+            over_time.plot(seconds, means, color=colour, linewidth=1, alpha=0.8)
+        over_time.set(xlabel=f"{time} time (s)", ylabel="mean of the round (versions)", ylim=(0, None))
+
+
+def _curves(axes: Axes, systems: Sequence[Curves], column: str, target: float | None) -> None:
+    """Draws one line per system: the mean over seeds, with the range as a band, up to the end of the shortest run."""
+    for contender, runs in systems:
+        end = min(run[-1][column] for run in runs)
+        grid = np.linspace(0.0, end, 200)
+        curves = np.array([_interpolate(grid, run, column) for run in runs])
+        axes.plot(
+            grid,
+            curves.mean(axis=0),
+            label=contender.name,
+            linewidth=1.5,
+            color=contender.colour,
+            linestyle=contender.line,
+        )
+        if len(runs) > 1:
+            axes.fill_between(grid, curves.min(axis=0), curves.max(axis=0), color=contender.colour, alpha=0.15)
+    if target is not None:
+        axes.axhline(target, color="black", linestyle=":", linewidth=0.8, label=f"target {target:g}")
+    axes.set_xlim(left=0)
+    axes.margins(y=0.08)
+
+
+def _title(title: str, systems: Sequence[Curves]) -> str:
+    seeds = max(len(runs.histories) for runs in systems)
+    return title if seeds == 1 else f"{title} (mean and range of {seeds} seeds)"
+
+
+def legend(axes: Axes) -> None:
+    """Draws the legend above the panels, where it covers no curve."""
+    figure = axes.get_figure()
+    assert figure is not None
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside upper center", ncols=3)
+
+
+def _interpolate(grid: Any, run: Sequence[Row], column: str) -> Any:
+    return np.interp(grid, [row[column] for row in run], [row["episode_return"] for row in run], left=np.nan)
+
+
+@contextmanager
+def figure(
+    path: Path, title: str, *, columns: int, height: float = 3.0, suffixes: Sequence[str] = ("",)
+) -> Iterator[Sequence[Axes]]:
+    """Yields the axes of a figure, and saves it under each suffix; a file appears only once it is complete."""
+    with plt.rc_context(_SETTINGS):
+        canvas, axes = plt.subplots(1, columns, figsize=(4.4 + 2.6 * (columns - 1), height), squeeze=False)
+        try:
+            yield list(axes[0])
+            axes[0][0].set_title(title, loc="left", fontsize=10)
+            for suffix in suffixes:
+                with atomic_path(f"{path}{suffix}") as draft:
+                    canvas.savefig(draft)
+        finally:
+            plt.close(canvas)

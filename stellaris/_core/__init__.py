@@ -1,0 +1,1 @@
+"""Helpers for every layer: argument checks, eager calls, order statistics, descriptions of settings, extras."""

@@ -1,0 +1,168 @@
+"""Argument checks, which also run under tracing. Errors name the argument, its value and the remedy.
+
+None stands for an omitted array and passes `floats` and `same_shape`; `given` drops omitted numbers. A traced number,
+such as a setting that `vmap` sweeps, passes every check, because tracing hides its value.
+"""
+
+import math
+import numbers
+import operator
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from stellaris.types import Array, Tree
+
+
+def floats(**arrays: Array | None) -> None:
+    """Raises a TypeError unless every array holds floating-point numbers."""
+    for name, array in arrays.items():
+        if array is None:
+            continue
+        _array(name, array)
+        if not jnp.issubdtype(jnp.result_type(array), jnp.floating):
+            raise TypeError(f"{name} has dtype {jnp.result_type(array)}: expected floating point")
+
+
+def integers(**arrays: Array) -> None:
+    """Raises a TypeError unless every array holds whole numbers."""
+    for name, array in arrays.items():
+        _array(name, array)
+        if not jnp.issubdtype(jnp.result_type(array), jnp.integer):
+            raise TypeError(f"{name} has dtype {jnp.result_type(array)}: expected integers")
+
+
+def int32(**arrays: Any) -> None:
+    """Raises a ValueError unless every known integer fits into int32: JAX would wrap a larger one silently."""
+    for name, array in arrays.items():
+        dtype = getattr(array, "dtype", np.dtype(int))
+        if isinstance(array, jax.core.Tracer) or not np.issubdtype(dtype, np.integer) or np.can_cast(dtype, np.int32):
+            continue
+        beyond = [int(x) for x in (np.max(array, initial=0), np.min(array, initial=0)) if not -(2**31) <= x < 2**31]
+        if beyond:
+            raise ValueError(f"{name}={beyond[0]} does not fit into int32")
+
+
+def same_shape(first: Array, of: str, **arrays: Array | None) -> None:
+    """Raises a ValueError unless every array has the shape of `first`, the argument named `of`."""
+    for name, array in arrays.items():
+        if array is None:
+            continue
+        _array(name, array)
+        if jnp.shape(array) != jnp.shape(first):
+            raise ValueError(f"{name} has shape {jnp.shape(array)}: expected {of}'s {jnp.shape(first)}")
+
+
+def mask(array: Array | None, like: Array) -> jax.Array:
+    """Converts a mask of any dtype to bools: 0 is False. None gives a mask of `like`'s shape, True everywhere."""
+    return jnp.ones(jnp.shape(like), bool) if array is None else jnp.asarray(array, bool)
+
+
+def _array(name: str, array: Any) -> None:
+    """Raises a TypeError unless `array` is an array or a number."""
+    if not isinstance(array, jax.Array | np.ndarray | np.generic | numbers.Real):
+        raise TypeError(f"{name} is a {type(array).__name__}: expected an array")
+
+
+def same_structure(first: Tree, of: str, **trees: Tree) -> None:
+    """Raises a ValueError unless every tree has the structure of `first`, the argument named `of`."""
+    expected: Any = jax.tree.structure(first)
+    for name, tree in trees.items():
+        structure: Any = jax.tree.structure(tree)
+        if structure != expected:
+            raise ValueError(f"{name} has structure {structure}: expected {of}'s {expected}")
+
+
+def given(**settings: Any) -> dict[str, Any]:
+    """Drops the settings that are None."""
+    return {name: x for name, x in settings.items() if x is not None}
+
+
+def known(**settings: Any) -> Iterator[tuple[str, Any]]:
+    """Yields the names and values of the settings that are not traced, as numbers on the host.
+
+    Raises:
+      TypeError: if a setting is not a single number.
+    """
+    for name, x in settings.items():
+        if not isinstance(x, jax.Array | np.ndarray | np.generic | numbers.Real):
+            raise TypeError(f"{name}={x!r} is not a number")
+        setting: Any = x
+        if np.ndim(setting) > 0:
+            raise TypeError(f"{name} has shape {np.shape(setting)}: expected one number")
+        if not isinstance(x, jax.core.Tracer):
+            # Within a `jit`, JAX traces even a comparison of two constants, and its result could not be branched on.
+            yield name, np.asarray(x)[()] if isinstance(x, jax.Array) else x
+
+
+def plain(x: Any) -> Any:
+    """Converts a number to a Python number, so that settings compare and hash by value; keeps a traced number."""
+    concrete = isinstance(x, jax.Array | np.ndarray | np.generic) and not isinstance(x, jax.core.Tracer)
+    return x.item() if concrete else x
+
+
+def per_sample(first: Array, of: str, check: Callable[..., None], **settings: Any) -> None:
+    """Raises unless every setting is a number that passes `check`, or floats with the shape of `first`, named `of`."""
+    for name, setting in settings.items():
+        if setting is None or jnp.ndim(setting) == 0:
+            check(**{name: setting})
+        else:
+            floats(**{name: setting})
+            same_shape(first, of, **{name: setting})
+
+
+def positive(**settings: Any) -> None:
+    """Raises a ValueError unless every number is above zero."""
+    for name, number in known(**settings):
+        if not number > 0:
+            raise ValueError(f"{name}={number} is not positive")
+
+
+def not_negative(**settings: Any) -> None:
+    """Raises a ValueError unless every number is at least zero."""
+    for name, number in known(**settings):
+        if not number >= 0:
+            raise ValueError(f"{name}={number} is negative or not a number")
+
+
+def finite(**settings: Any) -> None:
+    """Raises a ValueError unless every number is finite."""
+    for name, number in known(**settings):
+        if not math.isfinite(number):
+            raise ValueError(f"{name}={number} is not finite")
+
+
+def between_zero_and_one(**settings: Any) -> None:
+    """Raises a ValueError unless every number lies in [0, 1]."""
+    for name, number in known(**settings):
+        if not 0.0 <= number <= 1.0:
+            raise ValueError(f"{name}={number} lies outside [0, 1]")
+
+
+def whole(*, at_least: int, **settings: Any) -> None:
+    """Raises a TypeError unless every number is an integer, and a ValueError unless it is at least `at_least`."""
+    for name, number in settings.items():
+        try:
+            operator.index(number)
+        except TypeError:
+            raise TypeError(f"{name}={number!r} is not a whole number: pass an int") from None
+        if number < at_least:
+            raise ValueError(f"{name}={number} is below {at_least}")
+
+
+def counts(**numbers: Any) -> None:
+    """Raises a ValueError unless every number is whole and at least 1."""
+    for name, number in numbers.items():
+        if not isinstance(number, int | np.integer) or number < 1:
+            raise ValueError(f"{name}={number!r} is not a positive whole number")
+
+
+def seed(**seeds: Any) -> None:
+    """Raises unless every seed is an integer in [0, 2**31), the range that all underlying libraries accept."""
+    whole(at_least=0, **seeds)
+    for name, number in seeds.items():
+        if number >= 2**31:
+            raise ValueError(f"{name}={number} is not below 2**31")

@@ -1,0 +1,165 @@
+"""Configurations as plain data, so that a run's settings can be recorded, printed and compared."""
+
+import contextlib
+import dataclasses
+import enum
+import functools
+import hashlib
+import json
+import math
+import re
+import types
+from collections.abc import Iterator, Mapping, Sequence, Set
+from typing import Any
+
+import jax
+import numpy as np
+
+#: Arrays of more elements than this are described by a digest.
+_WRITTEN_OUT = 64
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+
+
+def describe(value: Any) -> Any:
+    """Describes a configuration as plain data for JSON: two that behave alike have the same description.
+
+    Dataclasses and named tuples become mappings of their fields, with their class as `"type"`. Functions and classes
+    become their full names; a closure adds its code and the values it captures. Infinities and NaN become strings.
+
+    Args:
+      value: any tree of settings, such as a system, a workload or a deployment.
+
+    Returns:
+      A tree of dictionaries, lists, strings, numbers, booleans and None.
+
+    Example:
+      >>> from stellaris.runtime.delays import LogNormal
+      >>> describe({"compute": LogNormal(0.5, cv=0.1), "timeout": math.inf})
+      {'compute': {'type': 'LogNormal', 'mean': 0.5, 'cv': 0.1}, 'timeout': 'inf'}
+    """
+    return _described(value, ())
+
+
+def digest(value: Any) -> str:
+    """A short name for a configuration: 16 hexadecimal digits of the SHA-256 of its description.
+
+    Equal configurations have equal digests in any process. A digest can hash a configuration that holds mappings, and
+    name results computed under it.
+
+    Args:
+      value: any tree of settings.
+
+    Example:
+      >>> digest({"a": 1, "b": 2}) == digest({"b": 2, "a": 1})
+      True
+    """
+    return hashlib.sha256(json.dumps(describe(value), sort_keys=True).encode()).hexdigest()[:16]
+
+
+def differences(one: Any, other: Any, name: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Yields where two descriptions differ: the place and both values, `"nothing"` for a missing value.
+
+    Args:
+      one: from `describe`, perhaps read from a file.
+      other: from `describe`.
+      name: prefix of every place.
+
+    Example:
+      >>> from stellaris import PPO
+      >>> list(differences(describe(PPO()), describe(PPO(clip=0.1)), "algorithm"))
+      [('algorithm.clip', 0.2, 0.1)]
+    """
+    if isinstance(one, Mapping) and isinstance(other, Mapping) and one.get("type") == other.get("type"):
+        for key in sorted({*one, *other}):
+            place = f"{name}.{key}" if name else str(key)
+            yield from differences(one.get(key, "nothing"), other.get(key, "nothing"), place)
+    elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        for i, (a, b) in enumerate(zip(one, other, strict=True)):
+            yield from differences(a, b, f"{name}[{i}]")
+    elif one != other or isinstance(one, bool) != isinstance(other, bool):
+        yield name, one, other
+
+
+def _described(value: Any, inside: tuple[int, ...]) -> Any:
+    if value is None or isinstance(value, bool | int | str):
+        return value.value if isinstance(value, enum.Enum) else value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, np.ndarray | np.generic | jax.Array):
+        return _array(np.asarray(value))
+    if id(value) in inside:
+        return "(itself)"
+    return _compound(value, functools.partial(_described, inside=(*inside, id(value))))
+
+
+def _compound(value: Any, of: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): of(item) for key, item in value.items()}
+    if isinstance(value, type):
+        return _name(value)
+    if dataclasses.is_dataclass(value):
+        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.repr}
+        return {"type": type(value).__name__, **{name: of(item) for name, item in fields.items()}}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        fields = dict(zip(value._fields, value, strict=True))
+        return {"type": type(value).__name__, **{name: of(item) for name, item in fields.items()}}
+    if isinstance(value, Set):
+        return sorted(map(of, value), key=repr)
+    if isinstance(value, Sequence):
+        return [of(item) for item in value]
+    if isinstance(value, functools.partial):
+        return {"type": "partial", "function": of(value.func), "args": of(value.args), "keywords": of(value.keywords)}
+    if isinstance(value, types.MethodType):
+        return {"type": "method", "name": value.__func__.__qualname__, "of": of(value.__self__)}
+    if isinstance(value, types.FunctionType):
+        return _function(value, of)
+    if callable(value) and hasattr(value, "__qualname__"):
+        wrapped = getattr(value, "__wrapped__", None)  # set by `jax.jit` and `functools.cache`
+        return of(wrapped) if isinstance(wrapped, types.FunctionType) else _name(value)
+    if hasattr(value, "__dict__") and _ADDRESS.search(repr(value)):
+        return {"type": _name(type(value)), **of(vars(value))}
+    return _ADDRESS.sub("", repr(value))
+
+
+def _function(function: types.FunctionType, of: Any) -> Any:
+    """The name; for closures and lambdas also a digest of the code, the defaults and the captured values."""
+    if function.__closure__ is None and "<" not in function.__qualname__:
+        return _name(function)
+    closure = {}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with contextlib.suppress(ValueError):  # an empty cell: not assigned yet
+            closure[name] = cell.cell_contents
+    return {
+        "type": "function",
+        "name": _name(function),
+        "code": _code(function.__code__),
+        "defaults": of(function.__defaults__),
+        "keywords": of(function.__kwdefaults__),
+        "closure": of(closure),
+    }
+
+
+def _code(code: types.CodeType) -> str:
+    """A digest of the bytecode, including that of nested functions."""
+    constants = [_constant(constant) for constant in code.co_consts]
+    return hashlib.sha256(code.co_code + repr((constants, code.co_names)).encode()).hexdigest()[:16]
+
+
+def _constant(constant: Any) -> Any:
+    if isinstance(constant, types.CodeType):
+        return _code(constant)
+    # The iteration order of a set differs between processes.
+    return sorted(constant, key=repr) if isinstance(constant, frozenset) else constant
+
+
+def _name(value: Any) -> str:
+    return f"{value.__module__}.{value.__qualname__}"
+
+
+def _array(array: Any) -> Any:
+    if array.dtype == object:
+        return _ADDRESS.sub("", repr(array))
+    if array.size > _WRITTEN_OUT:
+        digest = hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()[:16]
+        return {"type": "array", "shape": list(array.shape), "dtype": str(array.dtype), "sha256": digest}
+    return _described(array.tolist(), ())

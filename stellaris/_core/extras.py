@@ -1,0 +1,56 @@
+"""Optional packages: if one is missing, the error names the extra that installs it."""
+
+import contextlib
+from collections.abc import Iterator
+
+#: The extra that installs each package, by import name.
+EXTRAS = {
+    "envpool": "experiments",
+    "flax": "experiments",
+    "gymnasium": "experiments",
+    "h5py": "replay",
+    "matplotlib": "experiments",
+    "mujoco": "experiments",
+    "pandas": "experiments",
+    "pyarrow": "experiments",
+    "ray": "ray",
+    "rich": "experiments",
+    "safetensors": "replay",
+    "scipy": "experiments",
+}
+
+
+@contextlib.contextmanager
+def needs(what: str) -> Iterator[None]:
+    """Wraps imports: if a package of an extra is missing, the error says what needs it and how to install it.
+
+    Args:
+      what: the feature that needs the imported packages.
+
+    Raises:
+      ModuleNotFoundError: if a package is missing.
+
+    Example:
+      >>> with needs("a net of butterflies"):
+      ...     raise ModuleNotFoundError("No module named 'flax'", name="flax")
+      Traceback (most recent call last):
+        ...
+      ModuleNotFoundError: a net of butterflies needs flax: pip install 'stellaris[experiments]'
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in EXTRAS:
+            raise
+        raise ModuleNotFoundError(f"{what} needs {install(package)}", name=error.name) from error
+
+
+def install(package: str) -> str:
+    """A package's name, and the command that installs it.
+
+    Example:
+      >>> install("ray")
+      "ray: pip install 'stellaris[ray]'"
+    """
+    return f"{package}: pip install 'stellaris[{EXTRAS[package]}]'"

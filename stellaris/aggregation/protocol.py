@@ -1,0 +1,107 @@
+"""The `Aggregator` protocol: when queued gradients are applied, which of them, and with which weights."""
+
+import dataclasses
+from typing import Any, ClassVar, Protocol, cast, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from stellaris.aggregation import gradient_queue
+from stellaris.aggregation.gradient_queue import AggregatorState, Update
+from stellaris.types import Tree
+
+
+@runtime_checkable
+class Aggregator(Protocol):
+    """Decides when queued gradients are applied, which of them, and with which weights.
+
+    Five pure functions over a state that holds the queue. All can be jitted; the capacity of the queue is static.
+
+    The library's makers, such as `staleness_aware`, return frozen dataclasses with the settings as fields, so that
+    `dataclasses.replace` changes one. They print as the call that makes them. Two with equal settings are equal and
+    have equal hashes, so an aggregator can be a static argument of `jax.jit`. They are also trees, whose leaves are the
+    numbers that `vmap` can sweep; with traced numbers they can be neither compared nor hashed.
+
+    Any object with these methods is an aggregator. Build it on `stellaris.aggregation.gradient_queue`, and make it a
+    frozen dataclass, so that it has equality and a hash. If it waits for every learner, give it an attribute
+    `learners`, their number: a system with fewer then refuses it, instead of waiting forever.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from dataclasses import dataclass
+      >>> from stellaris import staleness_weight
+      >>> from stellaris.aggregation import gradient_queue
+      >>> @dataclass(frozen=True)
+      ... class Pairs:
+      ...     capacity: int
+      ...
+      ...     def init(self, gradient_like):
+      ...         return gradient_queue.empty(gradient_like, self.capacity, memory=())
+      ...
+      ...     def push(self, state, gradient, version, *, learner=0):
+      ...         return gradient_queue.push(state, gradient, version)
+      ...
+      ...     def ready(self, state, clock, round):
+      ...         return state.count >= 2
+      ...
+      ...     def pop(self, state, clock, round):
+      ...         return gradient_queue.take(state, 2, clock, staleness_weight, "mean")
+      ...
+      ...     def admit(self, state, learner, clock):
+      ...         return True
+      >>> aggregator = Pairs(capacity=4)
+      >>> isinstance(aggregator, Aggregator)
+      True
+      >>> state = aggregator.init(jnp.zeros(1))
+      >>> for gradient in (1.0, 4.0):
+      ...     state = aggregator.push(state, jnp.array([gradient]), version=3)
+      >>> update, state = aggregator.pop(state, clock=3, round=0)
+      >>> print(update.gradient)
+      [2.5]
+    """
+
+    def init(self, gradient_like: Tree) -> AggregatorState:
+        """Returns an empty queue for gradients of this structure."""
+
+    def push(self, state: AggregatorState, gradient: Tree, version: Any, *, learner: Any = 0) -> AggregatorState:
+        """Appends the gradient that a learner computed on this version of the parameters.
+
+        A push beyond capacity loses the gradient and sets `state.overflow`; nothing else changes.
+        """
+
+    def ready(self, state: AggregatorState, clock: Any, round: Any) -> Any:
+        """Whether to apply gradients now, a bool scalar; False on an empty queue. The clock is the newest version."""
+
+    def pop(self, state: AggregatorState, clock: Any, round: Any) -> tuple[Update, AggregatorState]:
+        """Takes the gradients to apply out of the queue."""
+
+    def admit(self, state: AggregatorState, learner: Any, clock: Any) -> Any:
+        """Whether this learner may start another gradient, a bool scalar."""
+
+
+class Queueing:
+    """The methods that most of the library's aggregators share; a frozen dataclass inherits them."""
+
+    maker: ClassVar[str]  #: the public function that makes it.
+    capacity: Any
+
+    def init(self, gradient_like: Tree) -> AggregatorState:
+        return gradient_queue.empty(gradient_like, self.capacity, memory=())
+
+    def push(self, state: AggregatorState, gradient: Tree, version: Any, *, learner: Any = 0) -> AggregatorState:
+        del learner
+        return gradient_queue.push(state, gradient, version)
+
+    def admit(self, state: AggregatorState, learner: Any, clock: Any) -> Any:
+        # NumPy's, because `jax.vmap` refuses to return a Python bool.
+        return np.True_
+
+    def __repr__(self) -> str:
+        fields = dataclasses.fields(cast(Any, self))
+        return f"{self.maker}({', '.join(f'{field.name}={getattr(self, field.name)!r}' for field in fields)})"
+
+
+def unweighted(staleness: jax.Array) -> jax.Array:
+    """Weighs every gradient by 1."""
+    return jnp.ones_like(staleness, float)

@@ -1,0 +1,168 @@
+"""Stellaris' aggregator: the whole queue, once it is fresh enough or full, weighted by staleness."""
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Int
+
+from stellaris._core import checks
+from stellaris.aggregation import gradient_queue
+from stellaris.aggregation.gradient_queue import AggregatorState, Update
+from stellaris.aggregation.protocol import Aggregator, Queueing
+from stellaris.aggregation.staleness import Weight, freeze_weight, inverse_root
+from stellaris.aggregation.thresholds import check_decay, demo_threshold, staleness_threshold
+from stellaris.types import JaxArray, Scalar, Tree
+
+
+class _Measured(NamedTuple):
+    """The staleness measured for the threshold, and the round in which it was measured."""
+
+    round: Int[JaxArray, ""]  #: -1 until a stale gradient is applied.
+    staleness: Int[JaxArray, ""]
+
+
+def _stalest_of_a_round(memory: _Measured, update: Update, round: Any) -> _Measured:
+    """Measures the largest staleness applied in the first round that applies a stale gradient."""
+    stalest = jnp.max(update.staleness)
+    first = jnp.where((memory.round < 0) & (stalest > 0), round, memory.round)
+    during = (first >= 0) & (first == round)
+    longest = jnp.where(during, jnp.maximum(memory.staleness, stalest), memory.staleness)
+    return _Measured(first.astype(jnp.int32), longest.astype(jnp.int32))
+
+
+def _mean_of_a_group(memory: _Measured, update: Update, round: Any) -> _Measured:
+    """Measures `int(mean staleness) + 1` of the first group with a stale gradient, as the authors' demo does."""
+    total = jnp.sum(jnp.maximum(update.staleness, 0))
+    first = (memory.round < 0) & (total > 0)
+    mean = total // jnp.maximum(update.count, 1) + 1
+    staleness = jnp.where(first, mean, memory.staleness).astype(jnp.int32)
+    return _Measured(jnp.where(first, round, memory.round).astype(jnp.int32), staleness)
+
+
+#: For each kind of threshold: the function that gives the threshold of a round, and the one that measures
+#: `max_staleness` if it is not given.
+_THRESHOLDS = {
+    "decay": (staleness_threshold, _stalest_of_a_round),
+    "demo": (demo_threshold, _mean_of_a_group),
+}
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, repr=False)
+class _StalenessAware(Queueing):
+    maker: ClassVar[str] = "staleness_aware"
+    group_size: int = field(metadata={"static": True})
+    capacity: int = field(metadata={"static": True})
+    decay: Any
+    smoothness: Any  #: None if `weight` replaces it.
+    max_staleness: Any  #: None to measure it.
+    combine: str = field(metadata={"static": True})
+    weight: Weight | None
+    threshold: str = field(metadata={"static": True})
+
+    def init(self, gradient_like: Tree) -> AggregatorState:
+        return gradient_queue.empty(gradient_like, self.capacity, _Measured(jnp.int32(-1), jnp.int32(0)))
+
+    def ready(self, state: AggregatorState, clock: Any, round: Any) -> jax.Array:
+        checks.int32(clock=clock)
+        total = jnp.sum(jnp.where(gradient_queue.queued(state), clock - state.version, 0))
+        limit = self._limit(state.memory, round)
+        unlimited = jnp.isinf(limit)  # inf * 0 would be NaN
+        most = jnp.where(unlimited, 0.0, limit) * state.count.astype(limit.dtype)
+        fresh = unlimited | (total.astype(limit.dtype) <= most)
+        return (state.count > 0) & (fresh | (state.count >= self.group_size))
+
+    def pop(self, state: AggregatorState, clock: Any, round: Any) -> tuple[Update, AggregatorState]:
+        weigh = self.weight or inverse_root(self.smoothness)
+        update, state = gradient_queue.take(state, state.count, clock, weigh, self.combine)
+        _, measure = _THRESHOLDS[self.threshold]
+        return update, state._replace(memory=measure(state.memory, update, round))
+
+    def _limit(self, memory: _Measured, round: Any) -> jax.Array:
+        """The threshold of this round; infinite before it is measured."""
+        threshold, _ = _THRESHOLDS[self.threshold]
+        if self.max_staleness is not None:
+            return threshold(round, max_staleness=self.max_staleness, decay=self.decay)
+        measured = (memory.round >= 0) & ((round > memory.round) | (self.threshold == "demo"))
+        return jnp.where(measured, threshold(round, max_staleness=memory.staleness, decay=self.decay), jnp.inf)
+
+
+def staleness_aware(
+    group_size: int,
+    *,
+    capacity: int | None = None,
+    decay: Scalar,
+    smoothness: Scalar = 3.0,
+    max_staleness: Scalar | None = None,
+    combine: str = "mean",
+    weight: Weight | None = None,
+    threshold: str = "decay",
+) -> Aggregator:
+    """Applies the whole queue, once it is fresh enough or full, weighted by staleness (Stellaris).
+
+    It is ready when the queue's mean staleness is at most `max_staleness * decay ** round`, or when the queue holds
+    `group_size` gradients. Each gradient weighs `max(staleness, 1) ** (-1 / smoothness)`.
+
+    Args:
+      group_size: a queue of this many gradients is applied at any staleness; usually the number of learners.
+      capacity: gradients that the queue can store, at least `group_size`; `2 * group_size` by default, because
+        gradients still arrive during an update.
+      decay: decay of the threshold per round, in (0, 1]; 1 for a constant threshold.
+      smoothness: smoothness of the weights, positive; `math.inf` gives all gradients the same weight.
+      max_staleness: the threshold of round 0, in versions; `math.inf` for no threshold. None measures it: the
+        largest staleness applied in the first round that applies a stale gradient. Until that round ends, the threshold
+        is infinite.
+      combine: `"mean"` for one optimizer step per group, `"sequential"` for one per gradient.
+      weight: `(staleness) -> factor`, such as `polynomial_weight`, instead of the weight above. Give its settings by
+        `functools.partial`: they are compared by value, and `vmap` can sweep them.
+      threshold: `"decay"`, as above; or `"demo"` for `demo_threshold`. If `max_staleness` is None, the demo's threshold
+        is measured on the first group with a stale gradient, as `int(mean) + 1`, and applies from then on.
+
+    Returns:
+      An `Aggregator`; it admits every learner. A gradient whose version is ahead of the clock counts as fresh.
+
+    Raises:
+      TypeError: if a setting is not a number, or `weight` not a function.
+      ValueError: if an argument is out of range; the message names it.
+
+    Source:
+      Stellaris (SC 2024), staleness-aware gradient aggregation.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> aggregator = staleness_aware(group_size=2, decay=0.9, max_staleness=0)
+      >>> state = aggregator.init(jnp.zeros(1))
+      >>> state = aggregator.push(state, jnp.array([1.0]), version=0)
+      >>> bool(aggregator.ready(state, clock=8, round=0))  # stale, and alone
+      False
+      >>> state = aggregator.push(state, jnp.array([4.0]), version=8)
+      >>> bool(aggregator.ready(state, clock=8, round=0))  # full
+      True
+      >>> update, state = aggregator.pop(state, 8, 0)
+      >>> print(update.staleness[:2], update.gradient, update.scale)  # weights 1/2 and 1
+      [8 0] [3.] 0.75
+      >>> aggregator == staleness_aware(group_size=2, decay=0.9, max_staleness=0)
+      True
+    """
+    capacity = gradient_queue.capacity_for(group_size, capacity)
+    check_decay(decay)
+    if weight is None:
+        checks.positive(smoothness=smoothness)
+    for _, start in checks.known(**checks.given(max_staleness=max_staleness)):
+        if not start >= 0:
+            raise ValueError(f"max_staleness={start} is negative: use None to measure it, math.inf for no threshold")
+    for name, value, known in (("combine", combine, ("mean", "sequential")), ("threshold", threshold, _THRESHOLDS)):
+        if value not in tuple(known):
+            raise ValueError(f"{name}={value!r} is neither {' nor '.join(map(repr, known))}")
+    return _StalenessAware(
+        group_size=group_size,
+        capacity=capacity,
+        decay=checks.plain(decay),
+        smoothness=checks.plain(smoothness) if weight is None else None,
+        max_staleness=checks.plain(max_staleness),
+        combine=combine,
+        weight=None if weight is None else freeze_weight(weight),
+        threshold=threshold,
+    )

@@ -1,0 +1,299 @@
+"""Baseline aggregators, by how much learners wait for each other: from fully asynchronous to synchronous.
+
+Only `buffered` and `softsync` weight gradients by staleness.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Int
+
+from stellaris._core import checks
+from stellaris.aggregation import gradient_queue
+from stellaris.aggregation.gradient_queue import AggregatorState, Update
+from stellaris.aggregation.protocol import Aggregator, Queueing, unweighted
+from stellaris.aggregation.staleness import Weight, freeze_weight, inverse_root, polynomial_weight
+from stellaris.types import Array, Tree
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, repr=False)
+class _Buffered(Queueing):
+    maker: ClassVar[str] = "buffered"
+    group_size: int = field(metadata={"static": True})
+    weight: Weight
+    capacity: int = field(metadata={"static": True})
+
+    def ready(self, state: AggregatorState, clock: Any, round: Any) -> jax.Array:
+        return state.count >= self.group_size
+
+    def pop(self, state: AggregatorState, clock: Any, round: Any) -> tuple[Update, AggregatorState]:
+        return gradient_queue.take(state, self.group_size, clock, self.weight, "mean")
+
+
+def buffered(group_size: int, weight: Weight = polynomial_weight, *, capacity: int | None = None) -> Aggregator:
+    """Applies groups of gradients weighted by their staleness: `sum_i w(delta_i) g_i / group_size` (FedBuff).
+
+    Args:
+      group_size: gradients in a group, at least 1.
+      weight: `(staleness) -> factor`; by default FedBuff's, `(staleness + 1) ** -0.5`. Give its settings by
+        `functools.partial`.
+      capacity: gradients that the queue can store, at least `group_size`; two groups by default.
+
+    Returns:
+      An `Aggregator`; it pops the oldest gradients and admits every learner. The mean of the weights scales the
+      optimizer's step: with plain descent the step is the sum above, and with Adam the weights do not cancel.
+
+    Raises:
+      TypeError: if `weight` is not a function.
+      ValueError: if `group_size` is not positive, or `capacity` is below `group_size`.
+
+    Source:
+      Nguyen et al. 2022, Federated Learning with Buffered Asynchronous Aggregation, Algorithm 1, with one local step
+      instead of several; the weight is from its experiments.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> aggregator = buffered(2)
+      >>> aggregator
+      buffered(group_size=2, weight=polynomial_weight(), capacity=4)
+      >>> state = aggregator.init(jnp.zeros(1))
+      >>> for gradient, version in ((4.0, 0), (1.0, 3)):
+      ...     state = aggregator.push(state, jnp.array([gradient]), version)
+      >>> update, state = aggregator.pop(state, 3, 0)
+      >>> print(update.gradient * update.scale)  # (4 / 2 + 1) / 2
+      [1.5]
+    """
+    capacity = gradient_queue.capacity_for(group_size, capacity)
+    return _Buffered(group_size, freeze_weight(weight), capacity)
+
+
+def softsync(group_size: int, *, capacity: int | None = None) -> Aggregator:
+    """Applies groups of gradients, each divided by its staleness: `sum_i g_i / max(delta_i, 1) / group_size`.
+
+    Args:
+      group_size: gradients in a group, at least 1. The n-softsync of Zhang et al. with `learners` learners, which
+        updates the policy n times while each learner computes one gradient, is `softsync(learners // n)`.
+      capacity: gradients that the queue can store, at least `group_size`; two groups by default.
+
+    Returns:
+      An `Aggregator`; it pops the oldest gradients and admits every learner.
+
+    Raises:
+      ValueError: if `group_size` is not positive, or `capacity` is below `group_size`.
+
+    Source:
+      Zhang et al. 2016, Staleness-aware Async-SGD for Distributed Deep Learning, Eq. 5 and 6.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> aggregator = softsync(2)
+      >>> state = aggregator.init(jnp.zeros(1))
+      >>> for gradient, version in ((1.0, 0), (4.0, 8)):
+      ...     state = aggregator.push(state, jnp.array([gradient]), version)
+      >>> update, state = aggregator.pop(state, 8, 0)
+      >>> print(update.gradient * update.scale)  # (1 / 8 + 4 / 1) / 2
+      [2.0625]
+    """
+    return buffered(group_size, inverse_root(1.0), capacity=capacity)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, repr=False)
+class _StaleSynchronous(Queueing):
+    # The state's memory holds how often each learner pushed `[learners]`.
+    maker: ClassVar[str] = "stale_synchronous"
+    max_lead: Any
+    learners: int = field(metadata={"static": True})
+    capacity: int = field(metadata={"static": True})
+
+    def init(self, gradient_like: Tree) -> AggregatorState:
+        return gradient_queue.empty(gradient_like, self.capacity, memory=jnp.zeros(self.learners, jnp.int32))
+
+    def push(self, state: AggregatorState, gradient: Tree, version: Any, *, learner: Any = 0) -> AggregatorState:
+        _check_learner(learner, self.learners)
+        accepted = state.count < state.capacity
+        pushes = state.memory.at[learner].add(accepted.astype(jnp.int32))
+        return gradient_queue.push(state, gradient, version)._replace(memory=pushes)
+
+    def ready(self, state: AggregatorState, clock: Any, round: Any) -> jax.Array:
+        return state.count > 0
+
+    def pop(self, state: AggregatorState, clock: Any, round: Any) -> tuple[Update, AggregatorState]:
+        return gradient_queue.take(state, 1, clock, unweighted, "mean")
+
+    def admit(self, state: AggregatorState, learner: Any, clock: Any) -> jax.Array:
+        _check_learner(learner, self.learners)
+        return jnp.asarray(state.memory[learner] - jnp.min(state.memory) <= self.max_lead)
+
+
+def stale_synchronous(max_lead: Int[Array, ""] | int, learners: int, *, capacity: int | None = None) -> Aggregator:
+    """Applies every gradient as it arrives, but lets no learner run ahead of the slowest by more than a bound.
+
+    A learner is admitted while `its pushes - the fewest pushes of any learner <= max_lead`.
+
+    Args:
+      max_lead: gradients, at least 0. With 0, learners wait for each other after every gradient.
+      learners: the number of learners, which are numbered from 0. `push` and `admit` need the learner's number.
+      capacity: gradients that the queue can store, at least 1; `2 * learners` by default.
+
+    Returns:
+      An `Aggregator` that pops the oldest gradient, with weight 1.
+
+    Raises:
+      IndexError: by `push` and `admit`, if the learner's number is known and too large or negative.
+      TypeError: if `max_lead` is not a number.
+      ValueError: if `max_lead` is negative or not whole, or `learners` or `capacity` is below 1.
+
+    Source:
+      Ho et al. 2013, More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> aggregator = stale_synchronous(1, learners=2)
+      >>> state = aggregator.init(jnp.zeros(1))
+      >>> for _ in range(2):
+      ...     state = aggregator.push(state, jnp.ones(1), version=0, learner=0)
+      >>> [bool(aggregator.admit(state, learner, 0)) for learner in (0, 1)]  # two ahead, and the slowest
+      [False, True]
+    """
+    checks.not_negative(max_lead=max_lead)
+    checks.counts(learners=learners)
+    if not jnp.issubdtype(jnp.result_type(max_lead), jnp.integer):
+        raise ValueError(f"max_lead={max_lead!r} is not a whole number of gradients")
+    capacity = 2 * learners if capacity is None else capacity
+    checks.counts(capacity=capacity)
+    return _StaleSynchronous(checks.plain(max_lead), learners, capacity)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, repr=False)
+class _FullyAsynchronous(Queueing):
+    maker: ClassVar[str] = "fully_asynchronous"
+    capacity: int = field(metadata={"static": True})
+    drop_from: Any  #: None to drop nothing.
+
+    def ready(self, state: AggregatorState, clock: Any, round: Any) -> jax.Array:
+        return self._too_stale(state, clock) < state.count
+
+    def pop(self, state: AggregatorState, clock: Any, round: Any) -> tuple[Update, AggregatorState]:
+        dropped = self._too_stale(state, clock)
+        state = gradient_queue.without(state, dropped)
+        update, state = gradient_queue.take(state, 1, clock, unweighted, "mean")
+        return update._replace(dropped=dropped), state
+
+    def _too_stale(self, state: AggregatorState, clock: Any) -> jax.Array:
+        """The number of gradients ahead of the oldest one that is fresh enough."""
+        if self.drop_from is None:
+            return jnp.zeros((), jnp.int32)
+        staleness = gradient_queue.staleness(state, clock)
+        fresh: jax.Array = (staleness < self.drop_from) & (jnp.arange(state.capacity) < state.count)
+        return jnp.where(jnp.any(fresh), jnp.argmax(fresh), state.count).astype(jnp.int32)
+
+
+def fully_asynchronous(*, capacity: int, drop_from: Int[Array, ""] | int | None = None) -> Aggregator:
+    """Applies gradients one at a time, oldest first, with weight 1.
+
+    Args:
+      capacity: gradients that the queue can store during an update, at least 1.
+      drop_from: gradients of this staleness or more are dropped; at least 1. It is Ringmaster's `R`, which its analysis
+        sets to `max(1, ceil(variance / eps))` for a squared gradient norm of `eps`. None drops nothing. A dropped
+        gradient does not make a new version.
+
+    Returns:
+      An `Aggregator`; it admits every learner. `Update.dropped` counts the dropped gradients.
+
+    Raises:
+      TypeError: if `drop_from` is not a whole number.
+      ValueError: if `capacity` or `drop_from` is below 1.
+
+    Source:
+      Dean et al. 2012, Large Scale Distributed Deep Networks (Downpour SGD); as the baseline of Stellaris (SC 2024) and
+      of Zhang et al. 2016. Maranjyan et al. 2025, Ringmaster ASGD, Algorithm 4, for `drop_from`.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> aggregator = fully_asynchronous(capacity=4)
+      >>> state = aggregator.push(aggregator.init(jnp.zeros(1)), jnp.array([2.0]), version=0)
+      >>> update, state = aggregator.pop(state, 5, 0)
+      >>> print(update.gradient, update.scale, state.count)
+      [2.] 1.0 0
+      >>> aggregator = fully_asynchronous(capacity=4, drop_from=3)
+      >>> state = aggregator.push(aggregator.init(jnp.zeros(1)), jnp.array([2.0]), version=0)
+      >>> bool(aggregator.ready(state, 5, 0)), bool(aggregator.ready(state, 2, 0))
+      (False, True)
+    """
+    checks.counts(capacity=capacity)
+    if drop_from is not None:
+        checks.positive(drop_from=drop_from)
+        checks.integers(drop_from=jnp.asarray(drop_from))
+    return _FullyAsynchronous(capacity, checks.plain(drop_from))
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, repr=False)
+class _Synchronous(Queueing):
+    # The state's memory holds the version of each learner's last gradient `[group_size]`.
+    maker: ClassVar[str] = "synchronous"
+    group_size: int = field(metadata={"static": True})
+
+    def init(self, gradient_like: Tree) -> AggregatorState:
+        return gradient_queue.empty(gradient_like, self.group_size, memory=jnp.full(self.group_size, -1, jnp.int32))
+
+    def push(self, state: AggregatorState, gradient: Tree, version: Any, *, learner: Any = 0) -> AggregatorState:
+        _check_learner(learner, self.group_size)
+        checks.int32(version=version)
+        accepted = state.count < self.group_size
+        last = jnp.where(accepted, version, state.memory[learner]).astype(jnp.int32)
+        memory = state.memory.at[learner].set(last)
+        return gradient_queue.push(state, gradient, version)._replace(memory=memory)
+
+    def ready(self, state: AggregatorState, clock: Any, round: Any) -> jax.Array:
+        return state.count >= self.group_size
+
+    def pop(self, state: AggregatorState, clock: Any, round: Any) -> tuple[Update, AggregatorState]:
+        return gradient_queue.take(state, self.group_size, clock, unweighted, "mean")
+
+    def admit(self, state: AggregatorState, learner: Any, clock: Any) -> jax.Array:
+        _check_learner(learner, self.group_size)
+        checks.int32(clock=clock)
+        return jnp.asarray(clock > state.memory[learner])
+
+
+def synchronous(group_size: int) -> Aggregator:
+    """Waits for one gradient from each learner and averages them: data-parallel synchronous descent.
+
+    Args:
+      group_size: the number of learners, which are numbered from 0. A learner is admitted once the clock has passed the
+        version of its last gradient.
+
+    Returns:
+      An `Aggregator`.
+
+    Raises:
+      IndexError: by `push` and `admit`, if the learner's number is known and too large or negative.
+      ValueError: if `group_size` is below 1.
+
+    Source:
+      Chen et al. 2016, Revisiting Distributed Synchronous SGD, without its backup workers; a baseline of Stellaris (SC
+      2024).
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> aggregator = synchronous(2)
+      >>> state = aggregator.push(aggregator.init(jnp.zeros(1)), jnp.array([2.0]), version=0, learner=1)
+      >>> [bool(aggregator.admit(state, learner, 0)) for learner in (0, 1)]
+      [True, False]
+      >>> bool(aggregator.ready(state, 0, 0))
+      False
+    """
+    checks.counts(group_size=group_size)
+    return _Synchronous(group_size)
+
+
+def _check_learner(learner: Any, learners: int) -> None:
+    for _, number in checks.known(learner=learner):
+        if number not in range(learners):
+            raise IndexError(f"learner={learner} does not exist: the {learners} learners are numbered from 0")

@@ -1,0 +1,99 @@
+"""Truncation of importance ratios: Stellaris' global cap, or a constant, per sample."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Float
+
+from stellaris._core import checks
+from stellaris.corrections.ratios import importance_ratio
+from stellaris.types import Array, Scalar
+
+
+def global_ratio_cap(log_ratios: Float[Array, "V *batch"], *, rho: Scalar = 1.0) -> Float[Array, "*batch"]:
+    """The truncation level of each sample, from the policies that all learners hold at the same time.
+
+    `cap = max(min_j r_j, rho)` with `r_j = pi_j(a|s) / mu(a|s)` over the `V` held policies.
+
+    Args:
+      log_ratios: `[V, ...]` of `log(pi_j / mu)`, including the learner's own policy.
+      rho: truncation level, at least 1; `math.inf` truncates nothing, and neither does a single held policy (`V = 1`).
+
+    Returns:
+      The caps `[...]`, at least `rho`. No gradient flows through them.
+
+    Raises:
+      TypeError: if `log_ratios` holds integers, or `rho` is not a number.
+      ValueError: if `log_ratios` lacks the policy axis or holds zero policies, or `rho` is below 1 or NaN.
+
+    Source:
+      Stellaris (SC 2024), global importance-sampling truncation.
+
+    Example:
+      Three policies, two samples. All three made the first sample's action more likely, so the cap is the smallest of
+      their ratios. They disagree on the second, so the cap is rho:
+
+      >>> import jax.numpy as jnp
+      >>> log_ratios = jnp.log(jnp.array([[1.5, 0.5], [2.0, 3.0], [4.0, 2.0]]))
+      >>> global_ratio_cap(log_ratios).round(4).tolist()
+      [1.5, 1.0]
+    """
+    check_rho(rho=rho)
+    checks.floats(log_ratios=log_ratios)
+    if log_ratios.ndim < 1 or log_ratios.shape[0] < 1:
+        raise ValueError(f"log_ratios has shape {log_ratios.shape}: expected [V, ...] with V >= 1 held policies")
+    # A chain of minima, not a reduction over the policy axis: XLA fuses it with the loss and reads each array once.
+    least = importance_ratio(functools.reduce(jnp.minimum, list(jnp.asarray(log_ratios))))
+    return jax.lax.stop_gradient(jnp.maximum(least, jnp.asarray(rho, least.dtype)))
+
+
+def truncate_ratio(ratio: Float[Array, "*batch"], ratio_cap: Float[Array, "*batch"] | Scalar) -> Float[Array, "*batch"]:
+    """`min(ratio, ratio_cap)`, with a gradient of zero above the cap.
+
+    Args:
+      ratio: `[...]` importance ratios, with their gradient.
+      ratio_cap: `[...]` from `global_ratio_cap`, or one number for all samples, the per-policy truncation of the
+        papers' ablations. `vmap` can sweep the number.
+
+    Returns:
+      The truncated ratios `[...]`. Where `ratio == ratio_cap` the full gradient flows, so that a policy whose
+      own ratio is the cap learns as without truncation.
+
+    Raises:
+      TypeError: if an array holds integers.
+      ValueError: if the shapes differ, or a constant cap is not positive.
+
+    Source:
+      Stellaris (SC 2024) for the global cap; Ionides 2008, Truncated Importance Sampling, for a constant.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> truncate_ratio(jnp.array([0.5, 3.0]), jnp.array([1.0, 2.0])).tolist()
+      [0.5, 2.0]
+      >>> truncate_ratio(jnp.array([0.5, 3.0]), 1.0).tolist()
+      [0.5, 1.0]
+    """
+    checks.floats(ratio=ratio)
+    checks.per_sample(ratio, "ratio", checks.positive, ratio_cap=ratio_cap)
+    return _truncate(jnp.asarray(ratio), jnp.asarray(ratio_cap, jnp.result_type(ratio)))
+
+
+@jax.custom_jvp
+def _truncate(ratio: jax.Array, cap: jax.Array) -> jax.Array:
+    return jnp.minimum(ratio, cap)
+
+
+@_truncate.defjvp
+def _truncate_tangent(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
+    # Not `jnp.minimum`'s derivative, which is one half at equality.
+    (ratio, cap), (tangent, _) = primals, tangents
+    return _truncate(ratio, cap), jnp.where(ratio > cap, 0.0, tangent)
+
+
+def check_rho(**levels: Any) -> None:
+    """Raises a ValueError unless every truncation level is at least 1."""
+    for name, rho in checks.known(**levels):
+        if not rho >= 1.0:
+            raise ValueError(f"{name}={rho} is below 1: use {name} >= 1, or math.inf for no truncation")

@@ -1,0 +1,1 @@
+"""Bills: the use of functions and machines, and the prices of both."""

@@ -1,0 +1,88 @@
+"""The base class of the classes that run bodies: threads of this process, or actors of a Ray cluster."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from stellaris.runtime.engine.calls import Call, Container
+from stellaris.runtime.engine.threads import Outcome
+from stellaris.runtime.functions import FunctionSpec
+
+
+class ContainerLostError(RuntimeError):
+    """A container ended before it was ready, or while a body ran in it, which may or may not have had its effects."""
+
+
+# Abstract, so that a subclass without one of the four methods fails when the platform is made, and not in a run.
+class BodyRunner(ABC):
+    """Runs bodies and, where a container is more than a slot in this process, makes and ends containers.
+
+    Subclass it for a platform of your own and write `start`, `finish`, `drop` and `close`. The other methods have
+    defaults for containers that exist only in the engine's books. The engine calls all of them on one thread; only
+    `on_done` and `on_made`, which it passes in, may be called from other threads.
+    """
+
+    @abstractmethod
+    def start(self, call: Call, *, trusted: bool, on_done: Callable[[Call], Any] | None = None) -> None:
+        """Starts the body of a call; `execution.run_body` runs one.
+
+        Args:
+          call: a call with a container and resolved arguments. Store in `call.task` whatever `finish` needs.
+          trusted: whether the body may share a thread with others. False if the function has a time-out: a body that
+            hangs would delay the others, and would keep the engine from noticing.
+          on_done: call it with `call` once the body has returned; None in virtual time, where `finish` waits instead.
+        """
+
+    @abstractmethod
+    def finish(self, call: Call) -> Outcome | None:
+        """Returns the value and the error of a body; None if it hangs.
+
+        If the container was lost, the error is a `ContainerLostError`: the call then ends as `crashed`, and can be
+        retried. Any other error ends it as `failed`.
+        """
+
+    @abstractmethod
+    def drop(self, call: Call) -> bool:
+        """Stops the body of a killed call if possible; returns whether it no longer runs.
+
+        While it runs, the engine keeps the slot of its container occupied, until `on_done` is called.
+        """
+
+    @abstractmethod
+    def close(self, patience: float) -> None:
+        """Frees threads and processes, waiting at most `patience` seconds for bodies that still run."""
+
+    def start_batches(self) -> None:  # noqa: B027, most platforms have nothing to do here
+        """Starts bodies that were held back to share a call: no other body starts at this instant."""
+
+    def returned(self, call: Call) -> float:
+        """Returns the seconds that a call takes on top of its drawn duration, once `on_done` was called with it."""
+        return 0.0
+
+    def measure(self, call: Call) -> float:
+        """Runs a body at once and by itself; returns its real seconds. Needed for `Measured` delays in virtual time."""
+        raise NotImplementedError(f"{type(self).__name__}.measure: bodies take real time here, nothing is simulated")
+
+    def settle(self, call: Call) -> None:
+        """Runs a body to its end and keeps the outcome for `finish`. Needed for checkpoints."""
+        raise NotImplementedError(f"{type(self).__name__}.settle: a run on this platform cannot be saved")
+
+    def make(  # noqa: B027, a container may be nothing but a slot
+        self, container: Container, spec: FunctionSpec, on_made: Callable[[Container], Any]
+    ) -> None:
+        """Begins to make a container that takes real time: a process, for example.
+
+        Set `container.starting`, and call `on_made` with the container once it is ready or could not be made. Keep
+        what identifies the process in `container.handle`.
+        """
+
+    def made(self, container: Container) -> BaseException | None:
+        """Returns the error if making a container failed; called after `on_made`."""
+        return None
+
+    def end(self, container: Container) -> None:  # noqa: B027, as for `make`
+        """Ends a container and whatever runs in it."""
+
+    def lost_nodes(self) -> Sequence[int]:
+        """Returns the indices of nodes that have failed, in the order of the deployment's nodes."""
+        return ()

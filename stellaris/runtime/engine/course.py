@@ -1,0 +1,218 @@
+"""The course of a call, drawn from its function's faults or taken from a recorded run.
+
+Most calls do without: on a platform without faults and without a recorded run, the deployment's delays decide
+everything. A call with a course asks it at each step, and passes the time that was drawn. The course returns that time
+or another one.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, Protocol, runtime_checkable
+
+from stellaris.runtime.engine.faults import FaultDraws, Faults
+from stellaris.runtime.engine.recorded import RecordedCall, Recording
+from stellaris.runtime.state.registry import register_part, register_value
+
+
+class End(NamedTuple):
+    """The time and the ending of a call that has started."""
+
+    time: float
+    ending: str
+
+
+@runtime_checkable
+class Course(Protocol):
+    """The decisions about one call. Each method is called at most once, in this order."""
+
+    @property
+    def throttled(self) -> bool:
+        """Whether its request for a container is refused."""
+
+    def looks_at(self, submitted: float, drawn: float) -> float:
+        """The time at which it looks for a container or is refused; `drawn` follows from the deployment's delays."""
+
+    def starts_at(self, acquired: float, drawn: float) -> float:
+        """The time at which it starts, or at which it ends without a start; `drawn` as above."""
+
+    def ends_before_start(self) -> str | None:
+        """Its ending, if it gets a container but never starts."""
+
+    def crashes_at_start(self) -> bool:
+        """Whether its container crashes before the body runs."""
+
+    def ends(self, started: float, seconds: Callable[[float], float], timeout: float | None) -> End:
+        """Its end; `seconds(slow_down)` draws its duration."""
+
+    def crashes_at_end(self) -> bool:
+        """Whether its container crashes after the body, before the result is sent."""
+
+    def messages(self, ended: float) -> tuple[float | None, float | None]:
+        """The times at which the loss of its message is noticed and at which a duplicate arrives; None for never."""
+
+
+def end_of(started: float, seconds: float, ending: str, timeout: float | None) -> End:
+    """The end after `seconds`, or at the time-out if that comes first."""
+    # Durations are compared, and not instants: adding both to `started` could round them to the same float.
+    if timeout is not None and seconds > timeout:
+        return End(started + timeout, "timed_out")
+    return End(started + seconds, ending)
+
+
+@register_value
+class Drawn:
+    """The course of a call that meets faults, by chance or as scheduled.
+
+    Args:
+      faults: kinds of the faults.
+      draws: the function's random streams, for times and durations.
+    """
+
+    __slots__ = ("_draws", "_faults")
+
+    def __init__(self, faults: frozenset[str], draws: FaultDraws) -> None:
+        self._faults = faults
+        self._draws = draws
+
+    @property
+    def throttled(self) -> bool:
+        """Whether its request for a container is refused."""
+        return "throttle" in self._faults
+
+    def looks_at(self, submitted: float, drawn: float) -> float:
+        """The drawn time."""
+        return drawn
+
+    def starts_at(self, acquired: float, drawn: float) -> float:
+        """The drawn time."""
+        return drawn
+
+    def ends_before_start(self) -> None:
+        """None: a crash before the body runs happens at the start."""
+
+    def crashes_at_start(self) -> bool:
+        """Whether its container crashes before the body runs."""
+        return "crash_before" in self._faults
+
+    def ends(self, started: float, seconds: Callable[[float], float], timeout: float | None) -> End:
+        """Its end: later if it straggles, sooner if it crashes on the way."""
+        # The straggler's factor first: a crash on the way comes after a fraction of the longer duration.
+        duration = seconds(self._draws.straggler_factor() if "straggle" in self._faults else 1.0)
+        if "crash_during" in self._faults:
+            return end_of(started, duration * self._draws.moment(), "crashed", timeout)
+        return end_of(started, duration, "completed", timeout)
+
+    def crashes_at_end(self) -> bool:
+        """Whether its container crashes after the body, before the result is sent."""
+        return "crash_after" in self._faults
+
+    def messages(self, ended: float) -> tuple[float | None, float | None]:
+        """Both times are drawn, in seconds after the end."""
+        # Both may happen: the first message is lost, and the second still arrives.
+        again = ended + self._draws.duplicate_after() if "duplicate" in self._faults else None
+        noticed = ended + self._draws.notice_after() if "lose" in self._faults else None
+        return noticed, again
+
+
+@register_value
+class Repeated:
+    """The course of a call that repeats its counterpart in a recorded run.
+
+    If the counterpart was cancelled, the recording does not tell how it would have continued. From that instant on the
+    call follows the drawn times.
+
+    Args:
+      recorded: the counterpart.
+    """
+
+    __slots__ = ("_recorded",)
+
+    def __init__(self, recorded: RecordedCall) -> None:
+        self._recorded = recorded
+
+    @property
+    def throttled(self) -> bool:
+        """Whether its counterpart was refused."""
+        return self._recorded.ending == "throttled"
+
+    def looks_at(self, submitted: float, drawn: float) -> float:
+        """As long after its submission as the counterpart."""
+        # A refused call never got a container, so only the time of its end is known.
+        if self.throttled:
+            return self._recorded.later("ended", after="submitted", at=submitted)
+        return self._recorded.later("acquired", after="submitted", at=submitted, otherwise=drawn)
+
+    def starts_at(self, acquired: float, drawn: float) -> float:
+        """As long after it got its container as the counterpart, which started or ended without a start."""
+        if self.ends_before_start() is not None:
+            return self._recorded.later("ended", after="acquired", at=acquired)
+        return self._recorded.later("started", after="acquired", at=acquired, otherwise=drawn)
+
+    def ends_before_start(self) -> str | None:
+        """The ending of the counterpart, if it got a container but never started."""
+        recorded = self._recorded
+        return recorded.ending if math.isnan(recorded.started) and recorded.ending != "cancelled" else None
+
+    def crashes_at_start(self) -> bool:
+        """False: a recorded crash has a time, and `ends` returns it."""
+        return False
+
+    def ends(self, started: float, seconds: Callable[[float], float], timeout: float | None) -> End:
+        """As the counterpart, and as long after the start."""
+        recorded = self._recorded
+        if recorded.ending == "cancelled":
+            # A time-out is not moved past the recorded cancellation, because the limit holds in this run as well.
+            drawn = end_of(started, seconds(1.0), "completed", timeout)
+            if drawn.ending != "completed":
+                return drawn
+            return End(recorded.later("ended", after="started", at=started, otherwise=drawn.time), "completed")
+        # After these endings the body had run to its end, so it runs here as well. One that failed raises again by
+        # itself, and `messages` tells whether the message is lost.
+        ran = recorded.ending in ("completed", "failed", "lost")
+        return End(recorded.later("ended", after="started", at=started), "completed" if ran else recorded.ending)
+
+    def crashes_at_end(self) -> bool:
+        """False: a recorded crash has a time, and `ends` returns it."""
+        return False
+
+    def messages(self, ended: float) -> tuple[float | None, float | None]:
+        """As long after the end as for the counterpart."""
+        noticed = self._recorded.later("noticed", after="ended", at=ended)
+        again = self._recorded.later("redelivered", after="ended", at=ended)
+        return _unless_nan(noticed), _unless_nan(again)
+
+
+def _unless_nan(time: float) -> float | None:
+    return None if math.isnan(time) else time
+
+
+@register_part("_submitted", rebuilt=("any", "_draws", "_replay"))
+class Courses:
+    """The courses of all calls. Each is decided at submission, so that a function's n-th call gets the n-th draws.
+
+    Args:
+      faults: faults of each function that has any.
+      replay: the recorded run to repeat instead, or None.
+      seed: seed of the run.
+    """
+
+    def __init__(self, faults: Mapping[str, Faults], replay: Recording | None, seed: int) -> None:
+        self._draws = {name: FaultDraws(name, fault, seed) for name, fault in faults.items()}
+        self._replay = replay
+        self._submitted = Counter[str]()
+        #: Whether any call can have a course. Known beforehand, so that most platforms save the look-up.
+        self.any = bool(faults) or replay is not None
+
+    def next(self, function: str) -> Course | None:
+        """The course of the function's next call; None if it needs none."""
+        # Faults and a replay exclude one another, so the order of the two does not matter.
+        draws = self._draws.get(function)
+        if draws is not None:
+            faults = draws.next_attempt()
+            return None if faults is None else Drawn(faults, draws)
+        if self._replay is not None:
+            recorded = self._replay.get(function, self._submitted[function])
+            self._submitted[function] += 1
+            return None if recorded is None else Repeated(recorded)
+        return None

@@ -1,0 +1,163 @@
+"""The second half of a call's life: it completes, fails or is killed, and is handed out, perhaps late or twice.
+
+`lifecycle` has the first half.
+"""
+
+import copy
+
+from stellaris.runtime.endings import ENDINGS_BY_NAME
+from stellaris.runtime.engine.agenda import END, Agenda
+from stellaris.runtime.engine.bodies import BodyRunner, ContainerLostError
+from stellaris.runtime.engine.calls import Call
+from stellaris.runtime.engine.fleet import Fleet
+from stellaris.runtime.engine.transfers import Transfers
+from stellaris.runtime.state.registry import register_part
+from stellaris.runtime.trace.trace import Trace
+
+
+@register_part(
+    "pending",
+    "undelivered",
+    rebuilt=("_agenda", "_fleet", "_transfers", "_rows", "_bodies"),
+    steps=("complete", "_end_if_pending", "_deliver"),
+)
+class Departures:
+    """Ends calls, frees their containers, and hands them out.
+
+    Args:
+      agenda: receives the events of ends and messages.
+      fleet: the containers.
+      transfers: hold the versions and objects that calls refer to.
+      trace: the event log.
+      bodies: run the calls' bodies.
+    """
+
+    def __init__(self, agenda: Agenda, fleet: Fleet, transfers: Transfers, trace: Trace, bodies: BodyRunner) -> None:
+        self._agenda = agenda
+        self._fleet = fleet
+        self._transfers = transfers
+        self._rows = trace.newest
+        self._bodies = bodies
+        self.pending: dict[int, Call] = {}  #: calls that have not ended, by number.
+        self.undelivered = 0  #: messages under way whose call has ended.
+        fleet.on_lost = self._crash
+
+    # ---- ended ----------------------------------------------------------------------------------------------------
+
+    def complete(self, call: Call, now: float) -> Call | None:
+        """Ends a call that is due, and returns it if it is handed out now.
+
+        The checks are in the order of a real call. The body may hang or raise; then the container may crash, and the
+        result is lost with it; then the message may be lost or arrive twice.
+        """
+        if call.number not in self.pending:
+            return None  # it was killed before
+        outcome = self._bodies.finish(call)
+        if outcome is None:
+            # A body that hangs is ended by the function's time-out, as on a real platform; `hung` is for those without.
+            limit = call.pool.spec.timeout
+            if limit is None or call.started is None:
+                return self._end_if_pending((call, "hung"), now)
+            self.end_at(call.started + limit, call, "timed_out")
+            return None
+        call.value, call.error = outcome
+        if isinstance(call.error, ContainerLostError):
+            # Through the fleet, which also records the container's loss and closes the nodes that failed with it.
+            assert call.container is not None
+            return self._fleet.lose(call.container, now)
+        if call.error is not None:
+            return self._end_if_pending((call, "failed"), now)
+        if call.course is None:
+            self.end(call, "completed", now)
+            return call
+        if call.course.crashes_at_end():
+            return self._end_if_pending((call, "crashed"), now)
+        noticed, again = call.course.messages(now)
+        if again is not None:
+            # Copied before the call ends: `_mark_ended` drops the value of a call whose message is lost.
+            self._deliver_at(again, _twin(call, now), "redelivered")
+        if noticed is None:
+            return self._end_if_pending((call, "completed"), now)
+        # The call ends now and frees its container, but is handed out only when the loss of its message is noticed.
+        self._deliver_at(noticed, call, "noticed")
+        self._end_if_pending((call, "lost"), now)
+        return None
+
+    def end_at(self, time: float, call: Call, status: str) -> None:
+        """Schedules the end of a call. If the call ends earlier, the event does nothing."""
+        self._agenda.add(time, END, call.number, self._end_if_pending, (call, status))
+
+    def end(self, call: Call, status: str, now: float) -> None:
+        """Ends a call, and frees its container or ends that as well."""
+        container = call.container
+        dies = ENDINGS_BY_NAME[status].ends_container
+        # The task is None if the body never ran: the call crashed at its start, or its end was known beforehand.
+        if dies and container is not None and call.status == "running" and call.task is not None:
+            # First, because `release` gives the slot away, and no killed body may still run in it.
+            container.occupied = not self._bodies.drop(call)
+        # Before the container: in the trace a call ends before its container does, or before another call gets it.
+        self._mark_ended(call, status, now)
+        if container is not None:
+            self._fleet.release(container, now, started=call.started is not None, dies=dies)
+
+    def cancel_all(self, now: float) -> None:
+        """Cancels all pending calls, because the platform closes. The fleet ends the containers."""
+        for call in list(self.pending.values()):
+            self._mark_ended(call, "cancelled", now)
+
+    def _end_if_pending(self, ending: tuple[Call, str], now: float) -> Call | None:
+        """Ends a call and hands it out, unless it was killed before or completed before its time-out."""
+        call, status = ending
+        if call.number not in self.pending:
+            return None
+        self.end(call, status, now)
+        return call
+
+    def _mark_ended(self, call: Call, status: str, now: float) -> None:
+        """Records the end of a call and frees what it no longer needs. Every call ends here."""
+        del self.pending[call.number]
+        call.status = status
+        call.finished = now
+        # A system may keep an invocation for its result, which must not keep arguments and versions in memory.
+        call.resolved = ()
+        call.task = None
+        if status != "completed":
+            call.value = None
+        if call.args:
+            self._transfers.release(call.number)
+        if not ENDINGS_BY_NAME[status].retriable:
+            call.args = None
+        # A call that is cancelled before its instant was never recorded as submitted: its end is not recorded either.
+        if call.arrived:
+            where = -1 if call.container is None else call.container.number
+            self._rows.append((now, status, call.function, call.number, where, 0.0))
+
+    def _crash(self, call: Call, now: float) -> Call | None:
+        return self._end_if_pending((call, "crashed"), now)
+
+    # ---- handed out later -----------------------------------------------------------------------------------------
+
+    def _deliver_at(self, time: float, call: Call, event: str) -> None:
+        self.undelivered += 1  # the drivers do not stop while a message is under way, even if no call is pending
+        self._agenda.add(time, END, call.number, self._deliver, (call, event))
+
+    def _deliver(self, message: tuple[Call, str], now: float) -> Call | None:
+        """Hands out a call that ended earlier: a duplicate, or a call whose lost message is noticed."""
+        call, event = message
+        self.undelivered -= 1
+        self._rows.append((now, event, call.function, call.number, -1, 0.0))
+        return call
+
+
+def _twin(call: Call, now: float) -> Call:
+    """A copy of a completing call, for the duplicate of its message. It has the same number and key.
+
+    An object apart, because the call itself may end as `lost`, while its duplicate says `completed`.
+    """
+    twin = copy.copy(call)
+    twin.status = "completed"
+    twin.finished = now
+    twin.args = None
+    twin.resolved = ()
+    twin.task = None
+    return twin

@@ -1,0 +1,66 @@
+"""The configuration of a platform: functions, nodes, limits and faults, as a value that no run changes."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from stellaris._core.describe import digest
+from stellaris.runtime.engine.faults import Faults, StoreFaults
+from stellaris.runtime.engine.placement import Placement
+from stellaris.runtime.functions import FunctionSpec
+from stellaris.runtime.resources import Node
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """The configuration of a platform, to compare and to record. `SimulatedPlatform` documents the fields.
+
+    Raises:
+      LookupError: if there are faults for a function that is not deployed.
+      TypeError: if a value of `functions` is not a `FunctionSpec`, or a value of `faults` is not a `Faults`.
+      ValueError: if an argument is out of its range.
+
+    Example:
+      >>> from stellaris.runtime.delays import Constant
+      >>> one, other = (Deployment({"f": FunctionSpec(Constant(1.0))}, keep_versions=n) for n in (2, 3))
+      >>> one == other, one.differences(other)
+      (False, ['keep_versions'])
+    """
+
+    functions: Mapping[str, FunctionSpec]
+    nodes: Sequence[Node] = ()
+    placement: Placement = "pack"
+    max_concurrency: int | None = None
+    keep_versions: int = 2
+    store_capacity: float = math.inf
+    faults: Mapping[str, Faults] = field(default_factory=dict)
+    store_faults: StoreFaults | None = None
+
+    def __hash__(self) -> int:
+        return hash(digest(self))  # by content, because a mapping cannot be hashed
+
+    def __post_init__(self) -> None:
+        for name, spec in self.functions.items():
+            if not isinstance(spec, FunctionSpec):
+                raise TypeError(f"functions={{{name!r}: {spec!r}}}: expected FunctionSpec(compute=...)")
+        for name, fault in self.faults.items():
+            if not isinstance(fault, Faults):
+                raise TypeError(f"faults={{{name!r}: {fault!r}}}: expected Faults(...)")
+        # A misspelt name would otherwise give a run without faults.
+        unknown = sorted(self.faults.keys() - self.functions.keys())
+        if unknown:
+            deployed = sorted(self.functions)
+            raise LookupError(f"faults={unknown}: no such function is deployed: the platform has {deployed}")
+        # Written as `not x >= 1`, so that NaN is refused.
+        if self.max_concurrency is not None and not self.max_concurrency >= 1:
+            raise ValueError(f"max_concurrency={self.max_concurrency} is below 1: nothing could ever run")
+        if not self.keep_versions >= 1:
+            raise ValueError(f"keep_versions={self.keep_versions} is below 1: the newest version must stay")
+        if not self.store_capacity > 0:
+            raise ValueError(
+                f"store_capacity={self.store_capacity} is not positive: give a number of bytes, or math.inf"
+            )
+
+    def differences(self, other: "Deployment") -> list[str]:
+        """Returns the names of the arguments that differ between two deployments."""
+        return [name for name in self.__dataclass_fields__ if getattr(self, name) != getattr(other, name)]

@@ -1,0 +1,368 @@
+"""The containers of a platform: made, placed, kept warm, evicted and lost, within the limits on their number."""
+
+import math
+from collections.abc import Callable, Mapping
+from queue import SimpleQueue
+from typing import Any
+
+from stellaris.runtime.delays import Delay, Stream
+from stellaris.runtime.engine.agenda import ACQUIRE, END, EXPIRE, Agenda
+from stellaris.runtime.engine.bodies import BodyRunner
+from stellaris.runtime.engine.calls import Call, Container
+from stellaris.runtime.engine.containers import Pool
+from stellaris.runtime.engine.placement import NOWHERE, Nodes
+from stellaris.runtime.functions import Function, FunctionSpec
+from stellaris.runtime.state.registry import register_part
+from stellaris.runtime.trace.trace import Trace
+
+
+@register_part(
+    "_shared_busy",
+    "_made",
+    rebuilt=(
+        "_pools",
+        "_cluster",
+        "_agenda",
+        "_rows",
+        "_bodies",
+        "_returned",
+        "_hang_after",
+        "on_room",
+        "on_lost",
+        "_shared",
+        "_lifetimes",
+    ),
+    steps=("_warm", "lose", "lose_newest", "_ready", "_expire", "_replace", "_give_up"),
+)
+class Fleet:
+    """The containers of all functions of a platform.
+
+    Args:
+      pools: the pool of each function.
+      cluster: the nodes on which containers are placed.
+      limit: the most invocations at once, of all functions together; None for no limit.
+      agenda: receives the events of containers.
+      trace: the event log.
+      bodies: makes and ends containers that are more than a slot in this process.
+      returned: the queue into which `bodies` puts containers that are ready or could not be made.
+      hang_after: seconds after which a container that is still being made is given up on.
+      seed: seed of the draws of lifetimes.
+      lifetimes: by function, seconds after which a container is lost.
+
+    Raises:
+      ValueError: if a limit cannot be met.
+    """
+
+    def __init__(
+        self,
+        pools: Mapping[str, Pool],
+        cluster: Nodes,
+        limit: int | None,
+        *,
+        agenda: Agenda,
+        trace: Trace,
+        bodies: BodyRunner,
+        returned: "SimpleQueue[Any]",
+        hang_after: float,
+        seed: int,
+        lifetimes: Mapping[str, Delay],
+    ) -> None:
+        self._pools = pools
+        self._cluster = cluster
+        self._agenda = agenda
+        self._rows = trace.newest
+        self._bodies = bodies
+        self._returned = returned
+        self._hang_after = hang_after
+        # `Admission` and `Departures` are made after the fleet, because they need it, and set these two.
+        #: Called with the time whenever room may have been freed.
+        self.on_room: Callable[[float], None] = _nobody_waits
+        #: Called with a call whose container is lost, and the time; returns the call to be handed out, if any.
+        self.on_lost: Callable[[Call, float], Call | None] = _nobody_runs
+        reserved = [pool.spec.reserved_concurrency or 0 for pool in pools.values()]
+        # Plus one if any function is without a reservation, because it could never run otherwise.
+        if limit is not None and sum(reserved) + (0 in reserved) > limit:
+            raise ValueError(
+                f"max_concurrency={limit} is too small: functions reserve {sum(reserved)}, and functions without a "
+                "reservation need at least one place; raise it, or reserve less"
+            )
+        for name, pool in pools.items():
+            # Checked here, because a call that fits on no node would wait forever.
+            if not cluster.could_ever_hold(pool.spec.resources):
+                raise ValueError(
+                    f"function {name!r}: no node could ever hold its {pool.spec.resources}; add a larger node"
+                )
+        self._shared = math.inf if limit is None else limit - sum(reserved)  # places that no function has reserved
+        self._shared_busy = 0
+        self._made = 0  # number of containers so far; they are numbered in the order in which they are made
+        self._lifetimes = {name: Stream(delay, seed, f"{name}/lifetime") for name, delay in lifetimes.items()}
+
+    # ---- what an invocation does with them ----------------------------------------------------------------------
+
+    def acquire(self, call: Call, now: float) -> tuple[Container, float] | None:
+        """Gives an invocation an idle container, or else a new one.
+
+        Returns:
+          The container and the seconds until it is ready (0 if it is warm); None if nothing has room for it.
+        """
+        pool: Pool = call.pool
+        if not self.may_have_room(pool):
+            return None
+        wait = 0.0
+        container = pool.take(call.program)
+        if container is None:
+            container = self._make(pool, call.program, now)
+            if container is None:
+                return None
+            call.cold = True
+            wait = self._start_up(container, now)
+        container.call = call
+        pool.busy += 1
+        if pool.spec.reserved_concurrency is None:
+            self._shared_busy += 1
+        return container, wait
+
+    def may_have_room(self, pool: Pool) -> bool:
+        """Whether the limits admit one more invocation. The nodes may still be full."""
+        limit = pool.spec.max_concurrency
+        # At the limit an idle container still makes room: it is reused, or evicted for one with another program.
+        if limit is not None and not pool.idle and len(pool.live) >= limit:
+            return False
+        # A reservation is also a limit, as on AWS Lambda: the function does not use the shared places on top of it.
+        if pool.spec.reserved_concurrency is not None:
+            return pool.busy < pool.spec.reserved_concurrency
+        return self._shared_busy < self._shared
+
+    def begin(self, container: Container) -> float:
+        """Starts a container's invocation; returns the factor by which others on the same GPU slow it down."""
+        return self._cluster.begin(container.place)
+
+    def release(self, container: Container, now: float, *, started: bool, dies: bool) -> None:
+        """Makes a container idle, or ends it, after its invocation has ended."""
+        pool = self._pools[container.function]
+        container.call = None
+        pool.busy -= 1
+        if pool.spec.reserved_concurrency is None:
+            self._shared_busy -= 1
+        if started and container.place is not NOWHERE:
+            self._cluster.end(container.place)
+        if dies:
+            self.end(container, now)
+        else:
+            self._make_idle(pool, container, now)
+        self.on_room(now)
+
+    # ---- their lives --------------------------------------------------------------------------------------------
+
+    def provision(self, now: float) -> None:
+        """Makes the provisioned containers. They are ready at once, because they were made before the run."""
+        for pool in self._pools.values():
+            for _ in range(pool.spec.provisioned):
+                container = self._make(pool, None, now)
+                if container is None:
+                    raise ValueError(
+                        f"function {pool.name!r}: no room for provisioned={pool.spec.provisioned}; add nodes, or "
+                        "provision fewer"
+                    )
+                container.provisioned = True
+                self._ready(container, now)
+
+    def warm_at(self, time: float, pool: Pool, count: int) -> None:
+        """Schedules the making of `count` containers of a function, ahead of its invocations."""
+        pool.prewarmed += count  # now, because `slots` must count containers that are still to be made
+        for _ in range(count):
+            # Number -1: they are made before any call that arrives at that instant looks for room.
+            self._agenda.add(time, ACQUIRE, -1, self._warm, pool)
+
+    def _warm(self, pool: Pool, now: float) -> None:
+        """Makes a container ahead of the invocations, if there is room; it becomes idle when it is ready."""
+        container = self._make(pool, None, now)
+        if container is not None:
+            self._agenda.add(now + self._start_up(container, now), END, -1, self._ready, container)
+
+    def lose(self, container: Container, now: float) -> Call | None:
+        """Loses a container with its state; returns the call that crashes with it, if there is one."""
+        if not container.alive:
+            return None
+        self._rows.append((now, "container_lost", container.function, -1, container.number, container.slot))
+        # Only after a loss, because asking a real cluster takes time; and before the replacement, which would
+        # otherwise be placed on the lost node.
+        for node in self._bodies.lost_nodes():
+            self._cluster.close(node)
+        if container.call is not None:
+            return self.on_lost(container.call, now)
+        self.end(container, now)
+        self.on_room(now)
+        return None
+
+    def lose_newest(self, name: str, now: float) -> Call | None:
+        """Loses the newest container of a function, if it has one; returns the call that crashes with it."""
+        live = self._pools[name].live
+        return self.lose(live[max(live)], now) if live else None
+
+    def end(self, container: Container, now: float) -> None:
+        """Ends a container; a provisioned one is replaced."""
+        pool = self._pools[container.function]
+        container.alive = False
+        container.state = None
+        self._bodies.end(container)
+        pool.forget(container)
+        del pool.live[container.number]
+        if container.occupied:
+            pool.occupied += 1  # a killed body still runs in the slot, and `vacate` frees it later
+        else:
+            pool.free(container.slot)
+        self._cluster.free(container.place, pool.spec.resources)
+        self._rows.append((now, "container_ended", pool.name, -1, container.number, container.slot))
+        if container.provisioned:
+            # Not at once, because the caller may be ending it to make room for another container; but with number -1,
+            # before the calls that arrive at this instant.
+            self._agenda.add(now, ACQUIRE, -1, self._replace, pool)
+
+    def wait_for(self, container: Container, now: float) -> None:
+        """Defers what follows a container's drawn cold start until the container is really ready."""
+        container.awaited = True
+        # In real time, because a process that never comes up would otherwise keep its call pending forever.
+        self._agenda.add(now + self._hang_after, EXPIRE, container.number, self._give_up, container)
+
+    def made(self, container: Container, now: float) -> bool:
+        """Takes note that a container is ready or could not be made; returns whether its call can start now."""
+        container.starting = False
+        if not container.alive:
+            return False  # it was given up on, or its call was cancelled
+        if (error := self._bodies.made(container)) is not None:
+            if container.call is not None:
+                container.call.error = error
+            # As an event, because only a driver hands out the call that crashes with the container.
+            self._agenda.add(now, EXPIRE, container.number, self.lose, container)
+            return False
+        if container.awaited and container.call is None:
+            self._agenda.add(now, END, -1, self._ready, container)
+        return container.awaited
+
+    def _give_up(self, container: Container, now: float) -> Call | None:
+        """Treats a container that is still being made as lost."""
+        return self.lose(container, now) if container.starting else None
+
+    def vacate(self, container: Container) -> None:
+        """Frees the slot of an ended container, because the killed body that still ran in it has returned."""
+        pool = self._pools[container.function]
+        container.occupied = False
+        pool.occupied -= 1
+        pool.free(container.slot)
+
+    def end_all(self, now: float) -> None:
+        """Ends every container, because the platform closes."""
+        for pool in self._pools.values():
+            for container in list(pool.live.values()):
+                container.provisioned = False  # so that it is not replaced
+                self.end(container, now)
+
+    def _make(self, pool: Pool, program: Function | None, now: float) -> Container | None:
+        """Makes a container if there is room; returns None otherwise.
+
+        A container for a call's program may evict idle ones: at the function's limit one that another program has
+        initialised, and on a full node containers of any function. A container made ahead of calls evicts none.
+        """
+        spec = pool.spec
+        provisioned = False
+        if spec.max_concurrency is not None and len(pool.live) >= spec.max_concurrency:
+            if program is None:
+                return None
+            # `idle` is in order of idling, so this is the container unused for longest. A provisioned one is taken only
+            # if all are; the new container is then provisioned in its place.
+            unused = min(pool.idle.values(), key=lambda c: c.provisioned, default=None)
+            if unused is None:
+                return None
+            provisioned = unused.provisioned
+            unused.provisioned = False  # so that `end` does not replace it
+            self.end(unused, now)
+        place = self._cluster.place(spec.resources)
+        if place is None and program is not None and self._evict_for(spec, now):
+            place = self._cluster.place(spec.resources)
+        if place is None:
+            return None
+        slot = pool.next_slot()
+        container = Container(self._made, pool.name, slot, program, place, provisioned)
+        self._made += 1
+        pool.live[container.number] = container
+        self._rows.append((now, "container_created", pool.name, -1, container.number, slot))
+        # Begun at its creation, so that the real cold start and the drawn one run at the same time.
+        self._bodies.make(container, spec, self._returned.put)
+        if pool.name in self._lifetimes:
+            until = now + self._lifetimes[pool.name].draw()
+            self._agenda.add(until, EXPIRE, container.number, self.lose, container)
+        return container
+
+    def _evict_for(self, spec: FunctionSpec, now: float) -> bool:
+        """Ends idle containers, the longest unused first, if that makes room on a node; returns whether it did."""
+        pools = self._pools
+        idle = [c for pool in pools.values() for c in pool.idle.values() if not c.provisioned]
+        idle.sort(key=lambda c: (c.idle_since, c.number))  # by number, so that ties do not depend on the pools' order
+        # Nothing ends before it is certain that there will be room. Then only containers of the node that gets the room
+        # end: evicting others would help nobody.
+        gone: list[Container] = []
+        for container in idle:
+            gone.append(container)
+            freed = [(c.place, pools[c.function].spec.resources) for c in gone]
+            place = self._cluster.find(spec.resources, freed=freed)
+            if place is not None:
+                for unused in gone:
+                    if unused.place.node == place.node:
+                        self.end(unused, now)
+                return True
+        return False
+
+    def _make_idle(self, pool: Pool, container: Container, now: float) -> None:
+        pool.give(container, now)
+        keep_alive = pool.spec.keep_alive
+        # One event per container at a time instead of one per use: most containers are used often before they expire.
+        if keep_alive != math.inf and not (container.expiring or container.provisioned):
+            container.expiring = True
+            self._agenda.add(now + keep_alive, EXPIRE, container.number, self._expire, container)
+
+    def _expire(self, container: Container, now: float) -> None:
+        """Ends a container that has been idle for too long; checks again later if it was used in between."""
+        container.expiring = False
+        if not container.alive or container.idle_since is None:
+            return  # ended, or busy: the next `_make_idle` adds another event
+        due = container.idle_since + self._pools[container.function].spec.keep_alive
+        if due > now:
+            container.expiring = True
+            self._agenda.add(due, EXPIRE, container.number, self._expire, container)
+        else:
+            self.end(container, now)
+            self.on_room(now)
+
+    def _ready(self, container: Container, now: float) -> None:
+        """Makes a container that was made ahead of calls available."""
+        if container.starting:
+            self.wait_for(container, now)
+        elif container.alive:
+            self._rows.append((now, "container_ready", container.function, -1, container.number, container.slot))
+            self._make_idle(self._pools[container.function], container, now)
+            self.on_room(now)
+
+    def _replace(self, pool: Pool, now: float) -> None:
+        """Makes a provisioned container in place of one that ended, if there is room."""
+        container = self._make(pool, None, now)
+        if container is not None:
+            container.provisioned = True
+            self._agenda.add(now + self._start_up(container, now), END, -1, self._ready, container)
+
+    def _start_up(self, container: Container, now: float) -> float:
+        """Returns the seconds until a new container is ready."""
+        pool = self._pools[container.function]
+        cold_start = pool.cold_start.draw()
+        initialisation = pool.initialisation.draw()
+        if initialisation:
+            self._rows.append((now, "initialisation", container.function, -1, container.number, initialisation))
+        return cold_start + initialisation
+
+
+def _nobody_waits(now: float) -> None:
+    """The default of `Fleet.on_room`."""
+
+
+def _nobody_runs(call: Call, now: float) -> None:
+    """The default of `Fleet.on_lost`."""

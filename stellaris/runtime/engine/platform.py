@@ -1,0 +1,189 @@
+"""The base class of platforms: the methods of the contract, on top of the engine's calls, containers and time."""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Self
+
+from stellaris._core import checks
+from stellaris.runtime.contract import Platform
+from stellaris.runtime.costs.billing import Bill, Meters
+from stellaris.runtime.costs.price_sheets import PriceSheet
+from stellaris.runtime.engine import arguments
+from stellaris.runtime.engine.bodies import BodyRunner
+from stellaris.runtime.engine.clock import Clock, VirtualClock, WallClock
+from stellaris.runtime.engine.deployment import Deployment
+from stellaris.runtime.engine.drivers import VirtualTime, WallTime
+from stellaris.runtime.engine.lifecycle import Lifecycle
+from stellaris.runtime.engine.recorded import Recording
+from stellaris.runtime.functions import Function, FunctionSpec, Invocation
+from stellaris.runtime.store.store import Store
+from stellaris.runtime.trace.trace import Trace
+
+#: Seconds to wait for running bodies when an exception has ended the `with` block. Short, because the user is waiting
+#: for the traceback.
+_PATIENCE = 2.0
+
+
+class EnginePlatform(Platform):
+    """A platform whose limits, queues, containers, retries, trace and bills are the engine's.
+
+    `SimulatedPlatform` and `RayPlatform` are subclasses. To write another one, subclass `BodyRunner`, which runs the
+    bodies, and this class, whose `__init__` is given a body runner. All methods of the contract are inherited; override
+    `close` (and call the inherited one) if the platform has something else to release, and `slots` if a killed body
+    may keep running in its slot. `stellaris.testing.PlatformContract` then tests the platform.
+
+    Args:
+      deployment: the functions and nodes, and the faults to simulate.
+      clock: a `VirtualClock` or a `WallClock`.
+      bodies: runs the body of every call that has started.
+      seed: seed of every draw.
+      replay: a recorded run to repeat, or None.
+      hang_after: seconds of real time after which the engine gives up on a body that has not returned.
+      store: the class of the store of versions, or a function that makes one.
+      on_event: called with the platform after every event, or None.
+    """
+
+    def __init__(
+        self,
+        deployment: Deployment,
+        clock: Clock,
+        bodies: BodyRunner,
+        *,
+        seed: int,
+        replay: Recording | None = None,
+        hang_after: float,
+        store: Callable[..., Store] = Store,
+        on_event: Callable[[Any], None] | None = None,
+    ) -> None:
+        self._deployment = deployment
+        self._programs = arguments.Programs()
+        self._closed = False
+        self._bodies = bodies
+        self._clock = clock
+        self._life = Lifecycle(deployment, replay, seed, clock, bodies, hang_after, store)
+        # The trace is the only record: bills are computed from it, so they cannot disagree with it.
+        self._meters = Meters(self._life.trace, deployment.functions)
+        self._time = self._driver(None if on_event is None else lambda: on_event(self))
+
+    def _driver(self, on_event: Callable[[], None] | None) -> VirtualTime | WallTime:
+        """Returns the driver that moves the clock."""
+        # By type and not by `virtual`, because each driver uses methods that only its clock has.
+        if isinstance(self._clock, VirtualClock):
+            return VirtualTime(self._life, self._clock, on_event)
+        assert isinstance(self._clock, WallClock)
+        return WallTime(self._life, self._clock, on_event)
+
+    # ---- what a system calls ------------------------------------------------------------------------------------
+
+    @property
+    def now(self) -> float:
+        """Seconds since the start."""
+        return self._clock.now
+
+    @property
+    def store(self) -> Store:
+        """The store of published versions and objects that arguments can refer to."""
+        return self._life.transfers.store
+
+    @property
+    def trace(self) -> Trace:
+        """The log of everything that happened; systems add events to it."""
+        return self._life.trace
+
+    @property
+    def deployment(self) -> Deployment:
+        """The deployed functions, the nodes and the faults."""
+        return self._deployment
+
+    @property
+    def functions(self) -> Mapping[str, FunctionSpec]:
+        """The deployed functions, by name."""
+        return self._deployment.functions
+
+    def invoke(
+        self,
+        name: str,
+        function: Function | Callable[..., Any],
+        *args: Any,
+        at: float | None = None,
+        work: float = 1.0,
+        tag: Any = None,
+    ) -> Invocation:
+        pool = arguments.deployed(name, self._life.pools)
+        if not 0 <= work < math.inf:
+            raise ValueError(f"function {name!r}: work={work} is negative or not finite")
+        if at is not None:
+            at = arguments.instant(name, at, self._clock)
+        if not isinstance(function, Function):
+            function = self._programs.of(function)
+        # Counted now, so that an argument of unknown size is refused here and not when the call starts.
+        transfer = pool.spec.transfer
+        nbytes = 0 if transfer is None else arguments.carried(name, transfer, function, args)
+        # Checked last: a wrong argument is reported as such even after `close`.
+        if self._closed:
+            raise arguments.closed_error(name)
+        return self._life.submit(pool, function, args, at, work, tag, nbytes)
+
+    def prewarm(self, name: str, count: int = 1, *, at: float | None = None) -> None:
+        pool = arguments.deployed(name, self._life.pools)
+        if count < 1:
+            raise ValueError(f"function {name!r}: count={count} is below 1")
+        checks.whole(at_least=1, count=count)
+        at = self.now if at is None else arguments.instant(name, at, self._clock)
+        self._life.fleet.warm_at(at, pool, count)
+
+    def slots(self, name: str, *, concurrent: int) -> int:
+        pool = arguments.deployed(name, self._life.pools)
+        spec = pool.spec
+        # A new container takes the lowest free slot, so slots stay below the most containers that live at once.
+        most = math.inf if spec.max_concurrency is None else spec.max_concurrency
+        return int(min(concurrent + spec.provisioned + pool.prewarmed, most))
+
+    def retry(self, invocation: Invocation, *, limit: int | None = None) -> Invocation:
+        call = arguments.own(invocation, self._life.pools)
+        policy = call.pool.spec.retry
+        args = arguments.again(call, policy.limit if limit is None else limit)
+        if self._closed:
+            raise arguments.closed_error(call.function)
+        # Drawn only if needed, and after all checks: a retry that is refused leaves the stream as it was.
+        chance = call.pool.jitter.draw() if policy.jitter else 1.0
+        wait = policy.wait(call.attempt + 1, chance=chance)
+        return self._life.submit(
+            call.pool,
+            call.program,
+            args,
+            # None rather than `now`: the call then skips the event of its arrival.
+            self.now + wait if wait else None,
+            call.work,
+            call.tag,
+            call.nbytes,
+            attempt=call.attempt + 1,
+            key=call.key,
+        )
+
+    def cancel(self, invocation: Invocation) -> None:
+        call = arguments.own(invocation, self._life.pools)
+        if call.number in self._life.departures.pending:
+            self._life.departures.end(call, "cancelled", self.now)
+
+    def next_completion(self, *, until: float = math.inf) -> Invocation | None:
+        if math.isnan(until):
+            raise ValueError(f"until={until} is not a number: give an instant in seconds, or math.inf")
+        return self._time.next(until)
+
+    def bill(self, prices: PriceSheet) -> Bill:
+        return self._meters.bill(prices, until=self.now)
+
+    def close(self, *, patience: float = math.inf) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        # Calls before bodies: a body that returns in between belongs to a cancelled call, and its result is dropped.
+        self._life.end_all()
+        self._bodies.close(patience)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *details: object) -> None:
+        self.close(patience=math.inf if kind is None else _PATIENCE)

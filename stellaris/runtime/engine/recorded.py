@@ -1,0 +1,115 @@
+"""A recorded run as a schedule, so that another algorithm gets exactly the same delays."""
+
+import functools
+import hashlib
+import math
+from typing import NamedTuple
+
+from stellaris.runtime.endings import ENDINGS
+from stellaris.runtime.trace.trace import Trace
+from stellaris.runtime.trace.views import Events
+
+
+class RecordedCall(NamedTuple):
+    """The times of one invocation of a recorded run, in seconds of its clock; NaN for events that did not happen."""
+
+    submitted: float
+    acquired: float
+    started: float
+    ended: float
+    ending: str
+    noticed: float  #: when the loss of its message was noticed.
+    redelivered: float  #: when its message arrived a second time.
+
+    def later(self, event: str, *, after: str, at: float, otherwise: float = math.nan) -> float:
+        """Shifts the time of a recorded event to a run in which the event before it happens at another time.
+
+        Returns the recorded time itself, to the last bit, if the event before it happens at its recorded time;
+        otherwise `at` plus the recorded gap.
+
+        Args:
+          event: such as `"ended"`.
+          after: the event before it.
+          at: the time of the event before it in this run.
+          otherwise: the drawn time, for an event that the recorded invocation did not reach because it was cancelled.
+            It is moved past the instant of the cancellation: until then it had not happened in the recording.
+        """
+        before: float = getattr(self, after)
+        then: float = getattr(self, event)
+        # Equal times are compared, and not shifted by a gap of 0: `at + (then - before)` may round.
+        if self.ending == "cancelled" and (math.isnan(then) or event == "ended"):
+            # The next float, because at the very instant of the cancellation the event could come first.
+            cancelled = self.ended if at == before else at + (self.ended - before)
+            return max(otherwise, math.nextafter(cancelled, math.inf))
+        return then if at == before else at + (then - before)
+
+
+class Recording:
+    """The delays and endings of a recorded run, for another run to repeat.
+
+    The n-th invocation of a function waits, starts, computes and ends as the n-th did in the recorded run. As long as
+    a system submits the same invocations, every event has its recorded time, to the last bit: a system with another
+    loss or another cap gets the same schedule. An invocation that is submitted at another time, as by a system with
+    another aggregator, keeps the recorded delays from its submission on. An invocation without a counterpart in the
+    recording draws its delays from the deployment. So does an invocation whose counterpart was cancelled, from the
+    cancellation on.
+
+    Args:
+      trace: the trace of the recorded run.
+
+    Example:
+      >>> from stellaris.runtime import FunctionSpec, Recording, SimulatedPlatform, delays
+      >>> deployment = {"f": FunctionSpec(delays.Exponential(1.0), cold_start=delays.Exponential(1.0))}
+      >>> ends = []
+      >>> recording = None
+      >>> for seed in (1, 2):
+      ...     with SimulatedPlatform(deployment, seed=seed, replay=recording) as platform:
+      ...         _ = platform.invoke("f", lambda context: seed)
+      ...         ends.append(platform.next_completion().finished)
+      ...         recording = Recording(platform.trace)
+      >>> ends[0] == ends[1]
+      True
+    """
+
+    def __init__(self, trace: Trace) -> None:
+        table = trace.invocations()
+        noticed = _times(trace.select("noticed"))
+        redelivered = _times(trace.select("redelivered"))
+        after = math.nextafter(max((row[0] for row in trace.rows()), default=0.0), math.inf)
+        lost = ENDINGS.index("lost")
+        self._calls: dict[str, list[RecordedCall]] = {name: [] for name in table.names}
+        # As Python's floats, which the engine adds faster than NumPy's, with the same results.
+        submitted = table.submitted.tolist()
+        acquired = table.acquired.tolist()
+        started = table.started.tolist()
+        ended = table.ended.tolist()
+        for i, (number, function, ending) in enumerate(
+            zip(table.number.tolist(), table.function.tolist(), table.ending.tolist(), strict=True)
+        ):
+            call = RecordedCall(
+                submitted=submitted[i],
+                acquired=acquired[i],
+                started=started[i],
+                ended=ended[i],
+                ending=ENDINGS[ending] if ending >= 0 else "",
+                # A loss that the recording ended too early to notice is noticed right after its end.
+                noticed=noticed.get(number, after if ending == lost else math.nan),
+                redelivered=redelivered.get(number, math.nan),
+            )
+            self._calls[table.names[function]].append(call)
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """A hash of all recorded calls."""
+        return hashlib.sha256(repr(sorted(self._calls.items())).encode()).hexdigest()[:16]
+
+    def get(self, function: str, n: int) -> RecordedCall | None:
+        """The n-th invocation of a function, from 0; None if there were fewer, or if it had not ended."""
+        calls = self._calls.get(function, [])
+        # A call that was still running at the end of the recording is drawn: its end is unknown.
+        return calls[n] if n < len(calls) and calls[n].ending else None
+
+
+def _times(rows: Events) -> dict[int, float]:
+    """The time of an event, by invocation."""
+    return dict(zip(rows.invocation.tolist(), rows.time.tolist(), strict=True))

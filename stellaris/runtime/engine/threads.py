@@ -1,0 +1,115 @@
+"""Threads that start tasks in order, and never keep the interpreter from exiting."""
+
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from queue import Empty, SimpleQueue
+from typing import Any, NamedTuple, TypeAlias
+
+#: The value and the error of a body.
+Outcome: TypeAlias = tuple[Any, BaseException | None]
+
+
+class Settled(NamedTuple):
+    """An outcome without a task, which a checkpoint can save."""
+
+    value: Any
+    error: BaseException | None
+
+
+class Task:
+    """The work of a thread: the body of one invocation, or a batch of bodies."""
+
+    __slots__ = ("abandoned", "finished", "on_done", "outcomes", "seconds", "size", "work")
+
+    def __init__(
+        self, work: Callable[[], Sequence[Outcome]], on_done: Callable[[], None] | None = None, *, size: int = 1
+    ) -> None:
+        self.work: Callable[[], Sequence[Outcome]] | None = work  #: None once it is done, to free what it refers to.
+        self.on_done = on_done
+        self.size = size
+        self.outcomes: Sequence[Outcome] = ()
+        self.seconds = 0.0  #: real time that the work took.
+        self.abandoned = False  #: whether nobody waits for it any more.
+        # A lock and not an `Event`, which costs several times as much to make: there is one for every invocation.
+        self.finished = threading.Lock()  #: released when the work is done.
+        self.finished.acquire()
+
+    def run(self) -> None:
+        """Does the work."""
+        assert self.work is not None
+        began = time.perf_counter()
+        try:
+            self.outcomes = self.work()
+        except BaseException as error:  # including SystemExit, which should end the body and not the thread
+            self.outcomes = [(None, error)] * self.size
+        self.seconds = time.perf_counter() - began
+        self.work = None
+        self.finished.release()  # before `on_done`, whose receiver expects to find the outcomes
+        if self.on_done is not None:
+            self.on_done()
+
+    def wait(self, seconds: float) -> bool:
+        """Waits for the work; returns whether it finished within so many seconds of real time."""
+        # Once given up on, always given up on: otherwise a hanging body would cost its patience again and again.
+        finished = not self.abandoned and self.finished.acquire(timeout=min(seconds, threading.TIMEOUT_MAX))
+        if finished:
+            self.finished.release()  # for the other calls of a batch, which wait for the same task
+        self.abandoned = not finished
+        return finished
+
+
+class Threads:
+    """A pool of threads that starts tasks in order and, unlike `concurrent.futures`, does not keep Python from exiting.
+
+    Args:
+      count: the most tasks that run at once, not counting tasks that were given up on. None for a new thread per task.
+    """
+
+    def __init__(self, count: int | None) -> None:
+        self._count = count
+        self._threads: list[threading.Thread] = []
+        self._tasks: SimpleQueue[Task | None] = SimpleQueue()
+        # The threads refer to the queue and not to this object, so that a platform that nobody closed can be collected;
+        # its threads then end.
+        weakref.finalize(self, _dismiss, self._tasks, self._threads).atexit = False
+
+    def submit(self, task: Task) -> None:
+        """Runs a task when a thread is free, after the tasks submitted before it."""
+        if self._count is None:
+            threading.Thread(target=task.run, name="stellaris", daemon=True).start()
+            return
+        if len(self._threads) < self._count:
+            self.start()  # on demand: most platforms need fewer threads than they may have
+        self._tasks.put(task)
+
+    def start(self) -> None:
+        """Adds a thread."""
+        thread = threading.Thread(target=_serve, args=(self._tasks,), name="stellaris", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def close(self, patience: float) -> None:
+        """Ends the threads: drops tasks that have not begun, and waits up to `patience` seconds for the others."""
+        try:
+            while True:
+                self._tasks.get_nowait()
+        except Empty:
+            _dismiss(self._tasks, self._threads)
+        until = time.monotonic() + patience
+        for thread in self._threads:
+            if thread.is_alive():  # `join` would raise for a thread whose start was interrupted
+                thread.join(max(until - time.monotonic(), 0.0))
+
+
+def _dismiss(tasks: "SimpleQueue[Task | None]", threads: Sequence[threading.Thread]) -> None:
+    """Ends every thread when it has nothing else to do."""
+    for _ in threads:
+        tasks.put(None)
+
+
+def _serve(tasks: "SimpleQueue[Task | None]") -> None:
+    while (task := tasks.get()) is not None:
+        task.run()
+        del task  # so that a waiting thread keeps nothing alive that the task refers to

@@ -1,0 +1,175 @@
+"""The process inside a Ray actor: a container, which keeps its state from one call to the next."""
+
+import contextlib
+import functools
+import pickle
+import time
+import traceback
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import ray
+from ray import cloudpickle
+
+from stellaris.runtime.engine.calls import BodyContext, Container
+from stellaris.runtime.engine.execution import initialise, run_body
+from stellaris.runtime.engine.threads import Outcome
+from stellaris.runtime.functions import Function
+from stellaris.runtime.ray.packing import Packed, Packer, Unpacker
+
+#: The most programs that a container keeps; the one sent first is forgotten first.
+PROGRAMS = 64
+
+
+def message(fields: Sequence[Any], *, plain: bool) -> Any:
+    """Encodes a call or its outcome for Ray.
+
+    Args:
+      fields: the fields of a `Sent` or a `Returned`.
+      plain: whether the fields are only numbers, without references into the object store.
+    """
+    # Ray sends bytes fastest. References must be in a list, because Ray counts only references that it can see.
+    return pickle.dumps(tuple(fields)) if plain else [*fields]
+
+
+def fields(message: Any) -> Sequence[Any]:
+    """Decodes a `message`."""
+    found: Sequence[Any] = pickle.loads(message) if isinstance(message, bytes) else message
+    return found
+
+
+class Sent(NamedTuple):
+    """The message that starts a call in a container."""
+
+    program: int  #: number of the program.
+    number: int  #: `Context.number`.
+    attempt: int  #: `Context.attempt`.
+    now: float  #: `Context.now`.
+    arguments: Packed | None
+
+
+class Returned(NamedTuple):
+    """The message that a container sends back."""
+
+    value: Packed | None
+    error: BaseException | None
+    fetching: float  #: seconds until the arguments were unpacked.
+    computing: float  #: seconds of the body, until the arrays that it returns are computed.
+
+
+class Process:
+    """The class of the actor.
+
+    Args:
+      function: name of the function.
+      number: number of the container.
+      slot: slot of the container.
+      seed: seed of the contexts' keys.
+    """
+
+    def __init__(self, function: str, number: int, slot: int, seed: int) -> None:
+        self._container = Container(number, function, slot, program=None)
+        self._seed = seed
+        self._programs: dict[int, Function | Exception] = {}  # an exception if a program could not be loaded
+        self._packer = Packer()
+        self._unpacker = Unpacker()
+
+    def __repr__(self) -> str:
+        """The name of the actor in Ray's dashboard and logs."""
+        return f"{self._container.function} {self._container.number}"
+
+    def load(self, number: int, program: Sequence[Any]) -> None:
+        """Loads a program. If that fails, the calls that run the program fail.
+
+        Args:
+          number: number of the program, by which calls refer to it.
+          program: a list with one reference into the object store. A bare reference would be fetched by Ray before the
+            method is called, and an error of fetching would not be caught here.
+        """
+        try:
+            self._programs[number] = cloudpickle.loads(ray.get(program[0]))
+        except Exception as error:
+            self._programs[number] = error  # raised by the calls: nobody waits for the outcome of `load`
+        if len(self._programs) > PROGRAMS:
+            del self._programs[next(iter(self._programs))]
+
+    def prepare(self, program: int | None) -> float:
+        """Makes the container's state for a program; returns the seconds that this took.
+
+        Args:
+          program: number of the program; None if no call waits for the container.
+        """
+        began = time.perf_counter()
+        if program is not None:
+            # An error is not reported here: the first body calls `init` again, and its call fails with it.
+            with contextlib.suppress(Exception, SystemExit):
+                initialise(self._program(program), self._context(-1, 1, 0.0))
+        return time.perf_counter() - began
+
+    def run(self, sent: Any) -> Any:
+        """Runs a body.
+
+        Args:
+          sent: a `Sent`, encoded by `message`.
+
+        Returns:
+          A `Returned`, encoded by `message`.
+        """
+        returned = self._returned(Sent(*fields(sent)))
+        return message(returned, plain=returned.value is None and returned.error is None)
+
+    def _returned(self, call: Sent) -> Returned:
+        began = time.perf_counter()
+        try:
+            body = self._program(call.program)
+            values = self._unpacker.unpack(call.arguments) if call.arguments else ()
+        except Exception as error:
+            return Returned(None, _sendable(error), time.perf_counter() - began, 0.0)
+        fetched = time.perf_counter()
+        value, failure = _outcome(body, self._context(call.number, call.attempt, call.now), values)
+        computed = time.perf_counter()
+        packed = None
+        if failure is None and value is not None:
+            try:
+                packed = self._packer.pack(value, f"the result of function {self._container.function!r}")
+            except TypeError as error:
+                failure = _sendable(error)
+        return Returned(packed, failure, fetched - began, computed - fetched)
+
+    def _program(self, number: int) -> Function:
+        program = self._programs[number]
+        if isinstance(program, Exception):
+            raise program
+        return program
+
+    def _context(self, number: int, attempt: int, now: float) -> BodyContext:
+        return BodyContext(self._container, _root_key(self._seed), number, attempt, now)
+
+
+def _outcome(program: Function, context: BodyContext, arguments: tuple[Any, ...]) -> Outcome:
+    """Runs a body until its arrays are computed; returns its value and its error."""
+    try:
+        value, failure = run_body(program, context, arguments)
+        # Here, and not when the result is packed: errors of computing, and its time, belong to the body.
+        jax.block_until_ready(value)  # type: ignore[no-untyped-call]
+    except BaseException as error:  # including SystemExit, which should end the body and not the process
+        return None, _sendable(error)
+    return (value, None) if failure is None else (None, _sendable(failure))
+
+
+@functools.cache  # once per process, because making a key takes longer than many a body
+def _root_key(seed: int) -> jax.Array:
+    return jax.random.key(seed)
+
+
+def _sendable(error: BaseException) -> BaseException:
+    """Returns an error that can be sent, with its traceback as a note, because tracebacks are not pickled."""
+    where = "".join(traceback.format_exception(error))
+    try:
+        # Loaded as well, because an exception whose __init__ takes other arguments fails only then.
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}\n{where}")
+    error.add_note(f"In the container:\n{where}")
+    return error

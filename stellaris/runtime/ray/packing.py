@@ -1,0 +1,217 @@
+"""Values as messages to containers: bytes, with large arrays as references into Ray's object store."""
+
+import contextlib
+import functools
+import inspect
+import io
+import pickle
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from types import FunctionType
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import ray
+import ray.exceptions
+from ray import cloudpickle
+
+from stellaris.types import NDArray
+
+#: Arrays of this many bytes or more go into the object store, so that they cross to each node once, and not once per
+#: call. Ray has the same limit for its own arguments.
+LARGE = 100 * 1024
+
+
+class Kept:
+    """A value of the versioned store, with its place in Ray's object store.
+
+    Args:
+      value: any tree of arrays; do not change it afterwards.
+      nbytes: bytes of its arrays.
+    """
+
+    def __init__(self, value: Any, nbytes: int) -> None:
+        self.value = value
+        self.nbytes = nbytes  # counted by the caller: `references.size` asks for this attribute
+        self.reference = ray.put(value)
+
+
+class Packed(NamedTuple):
+    """A value as a message: pickled content, small JAX arrays, and references into the object store."""
+
+    content: bytes
+    arrays: list[NDArray]  #: apart from the content, so that one `device_put` moves all of them to the device.
+    references: list[Any]
+
+
+class Packer:
+    """Packs values. A large JAX array is put into the object store once, and stays there as long as it lives here."""
+
+    def __init__(self) -> None:
+        # A weak reference to each array, and its place. Keyed by identity, because JAX arrays cannot be hashed.
+        self._stored: dict[int, tuple[Any, Any]] = {}
+
+    def pack(self, value: Any, what: str) -> Packed:
+        """Packs a value.
+
+        Args:
+          value: any value that can be pickled.
+          what: a name of the value, for errors.
+
+        Raises:
+          TypeError: if something in the value cannot be pickled; the error names it.
+        """
+        file = io.BytesIO()
+        pickler = _Pickler(file, self.stored)
+        try:
+            pickler.dump(value)
+        except ray.exceptions.RayError:
+            raise  # the object store is full, for example, which says nothing about the value
+        except Exception as error:
+            raise _refused(value, what, error) from error
+        return Packed(file.getvalue(), pickler.arrays, pickler.references)
+
+    def stored(self, array: jax.Array) -> Any:
+        """Puts a large array into the object store if it is not there yet; returns a reference."""
+        known = self._stored.get(id(array))
+        if known is not None and known[0]() is array:  # another array may have got the identity of a dead one
+            return known[1]
+        number = id(array)
+        reference = ray.put(np.asarray(array))
+        self._stored[number] = weakref.ref(array, lambda _: self._stored.pop(number, None)), reference
+        return reference
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """Replaces JAX arrays and stored values by their indices in `arrays` and `references`."""
+
+    def __init__(self, file: io.BytesIO, stored: Callable[[jax.Array], Any]) -> None:
+        super().__init__(file, protocol=5)
+        self._stored = stored
+        self.arrays: list[NDArray] = []
+        self.references: list[Any] = []
+
+    def persistent_id(self, value: Any) -> tuple[str, int] | None:
+        """The kind of a value and its index; None for a value to be pickled."""
+        if isinstance(value, Kept):
+            self.references.append(value.reference)  # fetched there, at most once per node
+            return "kept", len(self.references) - 1
+        if not isinstance(value, jax.Array) or not _plain(value):
+            return None
+        if value.nbytes >= LARGE:
+            self.references.append(self._stored(value))
+            return "large", len(self.references) - 1
+        self.arrays.append(np.asarray(value))
+        return "array", len(self.arrays) - 1
+
+
+def _plain(array: jax.Array) -> bool:
+    """Whether an array survives as a NumPy array: a key or a weakly typed array would not."""
+    return not (jax.numpy.issubdtype(array.dtype, jax.dtypes.prng_key) or array.weak_type)
+
+
+class Unpacker:
+    """Unpacks values, and remembers what the last of them fetched from the object store.
+
+    Args:
+      remembered: number of values whose fetched objects are remembered. Few, because an object that is in use here
+        cannot be evicted from the object store.
+    """
+
+    def __init__(self, remembered: int = 4) -> None:
+        self._remembered = remembered
+        self._unpacked = 0  # number of values so far
+        self._fetched: dict[str, tuple[int, Any]] = {}  # objects, with the number of the value that last used each
+
+    def unpack(self, packed: Packed) -> Any:
+        """Unpacks a value."""
+        self._unpacked += 1
+        value = _Unpickler(packed, self.fetch).load()
+        forgotten = self._unpacked - self._remembered
+        self._fetched = {number: found for number, found in self._fetched.items() if found[0] > forgotten}
+        return value
+
+    def fetch(self, reference: Any, *, device: bool = False) -> Any:
+        """Fetches an object from the object store; with `device`, as a JAX array."""
+        number = reference.hex()
+        if number in self._fetched:
+            value = self._fetched[number][1]
+        else:
+            value = ray.get(reference)
+            # Remembered on the device, so that several calls share one copy.
+            value = jax.numpy.asarray(value) if device else value
+        self._fetched[number] = self._unpacked, value
+        return value
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, packed: Packed, fetch: Callable[..., Any]) -> None:
+        super().__init__(io.BytesIO(packed.content))
+        self._references = packed.references
+        self._arrays = jax.device_put(packed.arrays) if packed.arrays else []
+        self._fetch = fetch
+
+    def persistent_load(self, place: tuple[str, int]) -> Any:
+        kind, number = place
+        if kind == "array":
+            return self._arrays[number]
+        return self._fetch(self._references[number], device=kind == "large")
+
+
+def packed_program(program: Any, what: str) -> bytes:
+    """Pickles a program.
+
+    Raises:
+      TypeError: if something in the program cannot be pickled; the error names it.
+    """
+    try:
+        content: bytes = cloudpickle.dumps(program)
+    except Exception as error:
+        raise _refused(program, what, error) from error
+    return content
+
+
+def _refused(value: Any, what: str, error: Exception) -> TypeError:
+    """The error for a value that cannot be pickled; it names the innermost part at fault."""
+    where, culprit = _culprit(value, "")
+    return TypeError(
+        f"{what} cannot go to another process: {where or 'it'} is {culprit!r:.100} ({error}): have the body or `init` "
+        "make it in the container instead"
+    )
+
+
+def _culprit(value: Any, where: str, depth: int = 8) -> tuple[str, Any]:
+    """Finds the innermost part of a value that cannot be pickled; returns the path to it, and the part."""
+    # At most `depth` levels, because parts may refer to one another in a circle.
+    for name, part in _parts(value) if depth else ():
+        try:
+            cloudpickle.dumps(part)
+        except Exception:
+            return _culprit(part, f"{where}.{name}" if where else name, depth - 1)
+    return where, value
+
+
+def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+    """The parts of a value by name; for a function, the variables that it refers to."""
+    if isinstance(value, functools.partial):
+        value = {"func": value.func, "args": value.args, "keywords": value.keywords}
+    if inspect.ismethod(value):
+        yield "self", value.__self__
+    elif inspect.isfunction(value):
+        yield from _variables(value)
+    elif isinstance(value, Mapping):
+        yield from ((str(key), part) for key, part in value.items())
+    elif isinstance(value, list | tuple | set | frozenset):
+        yield from ((str(i), part) for i, part in enumerate(value))
+    else:
+        yield from getattr(value, "__dict__", {}).items()
+
+
+def _variables(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    """The variables that a function refers to and that have a value."""
+    code = function.__code__
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        with contextlib.suppress(ValueError):  # an empty cell: the variable is assigned later
+            yield name, cell.cell_contents
+    yield from ((name, function.__globals__[name]) for name in code.co_names if name in function.__globals__)

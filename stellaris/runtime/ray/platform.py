@@ -1,0 +1,248 @@
+"""The platform on a Ray cluster: the same functions, systems, trace and bills, with real staleness."""
+
+import contextlib
+import math
+import os
+import threading
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from queue import Empty
+from typing import Any
+
+import ray
+
+from stellaris._core import checks
+from stellaris.runtime.engine import arguments
+from stellaris.runtime.engine.clock import WallClock
+from stellaris.runtime.engine.deployment import Deployment
+from stellaris.runtime.engine.placement import Placement
+from stellaris.runtime.engine.platform import EnginePlatform
+from stellaris.runtime.functions import Function, FunctionSpec, Invocation
+from stellaris.runtime.ray.bodies import GB, RayBodies
+from stellaris.runtime.ray.session import Session
+from stellaris.runtime.ray.store import RayStore
+from stellaris.runtime.resources import Node, Resources
+
+#: Number of platforms that use each Ray session that one of them has started, by the session's number. The last one
+#: shuts Ray down.
+_USERS: Counter[tuple[str, str]] = Counter()
+_USERS_LOCK = threading.Lock()  # platforms may be made and closed on several threads, but Ray is one per process
+
+
+class RayPlatform(EnginePlatform):
+    """Runs functions on a Ray cluster: each container is a Ray actor, which is a separate process.
+
+    Limits, queues, keep-alive, pre-warming, time-outs and retries are as on the wall clock of `SimulatedPlatform`.
+    Durations are real: a cold start makes a process, a body computes in it, and versions and arguments are sent to it.
+    If a process or its node is lost, its call ends as `crashed` and can be retried.
+
+    Delays that are distributions are waited for in addition, as on the wall clock: with a compute time of 2 s a call
+    ends after 2 s, or when its body has returned if that is later. `Measured()` adds nothing, for any factor and any
+    `work`, and neither does a cold start of 0. The trace has two events that a simulated platform does not write:
+    `computed` (value: seconds of the body) and `unpacked` (value: seconds until its arguments were unpacked).
+
+    Bodies and arguments are sent to containers by cloudpickle. Arrays of 100 KB or more, and values that are published
+    or put into the store, cross to each node once. A value that cannot be pickled is refused, and the error names it.
+    Bodies share no memory: keep what outlives a call in the container's `state`.
+
+    If Ray is not initialised, the platform initialises it: at `address`, or on this machine with nothing listening
+    beyond loopback. Ray is then shut down with the last platform that uses it. To choose Ray's options, call `ray.init`
+    before, and `ray.shutdown` after the platforms are closed. A platform whose Ray was shut down raises a RuntimeError.
+
+    Args:
+      functions: the specification of each function, by name. Ray reserves their `Resources`: processors, memory, and a
+        share of a GPU for each of a container's `gpu_slots`.
+      address: the address of a cluster that this machine is part of, such as `"10.0.0.1:6379"`, or `"auto"`; None to
+        run on this machine alone.
+      seed: seed of the contexts' keys and of the delays that are drawn.
+      keep_versions: number of newest versions of each name that the store keeps. Invocations may hold older ones.
+      store_capacity: the most bytes that the store holds. The limit of Ray's object store applies as well.
+      placement: the node that gets a container: the first with room (`"pack"`) or the emptiest (`"spread"`).
+      slots_per_gpu: the number of containers that can share a GPU.
+      max_concurrency: the most invocations at once, of all functions together; None for no limit.
+      hang_after: seconds after which a body that has not returned, or a container that has not been made, is given up
+        on. The invocation then ends at its time-out, as `hung` without one, or as `crashed` if it has not started.
+
+    Raises:
+      ImportError: if Ray is not installed: `pip install 'stellaris[ray]'`.
+      RuntimeError: if a provisioned container could not be made.
+      TypeError: if a value of `functions` is not a `FunctionSpec`.
+      ValueError: if an argument is out of its range, or no node could ever hold a function's containers.
+
+    Example:
+      ```python
+      from stellaris.runtime import FunctionSpec, RayPlatform
+      from stellaris.runtime.delays import Measured
+
+      with RayPlatform({"double": FunctionSpec(Measured())}) as platform:
+          platform.invoke("double", lambda context, x: 2 * x, 21)
+          print(platform.next_completion().result())  # 42
+      ```
+    """
+
+    def __init__(
+        self,
+        functions: Mapping[str, FunctionSpec],
+        *,
+        address: str | None = None,
+        seed: int = 0,
+        keep_versions: int = 2,
+        store_capacity: float = math.inf,
+        placement: Placement = "pack",
+        slots_per_gpu: int = 1,
+        max_concurrency: int | None = None,
+        hang_after: float = 600.0,
+    ) -> None:
+        checks.whole(at_least=1, slots_per_gpu=slots_per_gpu)
+        arguments.check_options(clock="wall", seed=seed, threads=None, hang_after=hang_after, replay=None, faulty=False)
+        deployment = Deployment(
+            functions=dict(functions),
+            placement=placement,
+            max_concurrency=max_concurrency,
+            keep_versions=keep_versions,
+            store_capacity=store_capacity,
+        )
+        # After all checks that need no cluster, because starting Ray takes seconds.
+        session = self._join(address)
+        with contextlib.ExitStack() as unmade:
+            unmade.callback(self._leave)
+            # If no container needs resources, Ray places them. Otherwise the engine does, because only the engine knows
+            # which containers are idle and can be evicted.
+            if any(_needy(spec) for spec in functions.values()):
+                deployment = replace(deployment, nodes=_nodes(slots_per_gpu))
+            # Stopped, so that the time of making provisioned containers is not part of the run.
+            clock = WallClock(stopped=True)
+            bodies = RayBodies(deployment.nodes, seed, clock, session)
+            unmade.callback(bodies.close, 0.0)
+            super().__init__(deployment, clock, bodies, seed=seed, hang_after=hang_after, store=RayStore)
+            bodies.trace = self.trace
+            self._await_provisioned(hang_after)
+            unmade.pop_all()
+        self._remote = bodies
+        clock.start()
+
+    def invoke(
+        self,
+        name: str,
+        function: Function | Callable[..., Any],
+        *args: Any,
+        at: float | None = None,
+        work: float = 1.0,
+        tag: Any = None,
+    ) -> Invocation:
+        if not isinstance(function, Function):
+            function = self._programs.of(function)
+        # Here and not when the call starts, so that the error is raised to the caller who passed the program.
+        if name in self.functions and not self._closed:
+            self._remote.check(function, name)
+        return super().invoke(name, function, *args, at=at, work=work, tag=tag)
+
+    def close(self, *, patience: float = math.inf) -> None:
+        if not self._closed:
+            # In this order: ending containers needs Ray.
+            super().close(patience=patience)
+            self._leave()
+
+    def _join(self, address: str | None) -> Session:
+        """Joins the current Ray session, or starts one."""
+        with _USERS_LOCK:
+            started = connect(address)
+            self._session = Session()
+            # A session that the program started itself is not counted, and so never shut down from here.
+            if started or self._session.number in _USERS:
+                _USERS[self._session.number] += 1
+        return self._session
+
+    def _leave(self) -> None:
+        """Shuts Ray down if a platform has started it and this is the last platform that uses it."""
+        number = self._session.number
+        with _USERS_LOCK:
+            if number in _USERS:
+                _USERS[number] -= 1
+                if not _USERS[number]:
+                    del _USERS[number]
+                    if not self._session.over:
+                        ray.shutdown()
+
+    def _await_provisioned(self, patience: float) -> None:
+        """Waits for the provisioned containers, which are made before the clock starts."""
+        for _ in range(sum(spec.provisioned for spec in self.functions.values())):
+            try:
+                container: Any = self._life.returned.get(timeout=patience)
+            except Empty:
+                raise RuntimeError(
+                    f"no provisioned container was made within hang_after={patience} s: see Ray's logs, and check that "
+                    "the cluster is not in use"
+                ) from None
+            self._life.fleet.made(container, 0.0)
+
+
+def connect(address: str | None = None, **options: Any) -> bool:
+    """Initialises Ray if it is not, on a cluster or on this machine without listening beyond loopback.
+
+    Args:
+      address: address of the cluster; None for this machine.
+      **options: options of `ray.init` on this machine.
+
+    Returns:
+      True if Ray was initialised here, False if it had been before.
+
+    Raises:
+      ValueError: if the address begins with `ray://`, which is Ray's client.
+    """
+    if address is not None and address.startswith("ray://"):
+        raise ValueError(
+            f"address={address!r}: Ray's client cannot access the object store; run the program on a machine of the "
+            'cluster, with address="auto"'
+        )
+    if ray.is_initialized():
+        return False
+    if address is None:
+        stay_on_loopback()
+        # Without the dashboard, which takes seconds to start, and without the actors' logs on the terminal.
+        # "local", because without an address Ray would join a cluster that it finds here, or that RAY_ADDRESS names.
+        quiet = {"include_dashboard": False, "log_to_driver": False, "configure_logging": False}
+        with starting_processes():
+            ray.init(address="local", **quiet | options)
+    else:
+        ray.init(address=address, log_to_driver=False)
+    return True
+
+
+def stay_on_loopback() -> None:
+    """Makes Ray's processes that start on this machine from now on listen on loopback alone."""
+    from ray._private import ray_constants
+
+    # This is Ray's behaviour on Windows and macOS. Ray reads the variable when it is imported, which has happened, so
+    # the constant is set as well; the variable is for its processes, which import Ray anew.
+    os.environ[ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR] = "0"
+    ray_constants.ENABLE_RAY_CLUSTER = False
+
+
+@contextlib.contextmanager
+def starting_processes() -> Iterator[None]:
+    """Silences JAX's warning about forks: a process that Ray forks replaces itself by another program at once."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=r"os\.fork\(\) was called", category=RuntimeWarning)
+        yield
+
+
+def _needy(spec: FunctionSpec) -> bool:
+    return spec.resources != Resources()
+
+
+def _nodes(slots_per_gpu: int) -> tuple[Node, ...]:
+    """The cluster's machines, named by Ray's node numbers, which say where an actor is to be placed."""
+    return tuple(
+        Node(
+            name=node["NodeID"],
+            memory=node["Resources"].get("memory", 0.0) / GB,
+            vcpus=node["Resources"].get("CPU", 0.0),
+            gpus=int(node["Resources"].get("GPU", 0)),
+            slots_per_gpu=slots_per_gpu,
+        )
+        for node in ray.nodes()
+        if node["Alive"]
+    )

@@ -1,0 +1,193 @@
+"""Folders of checkpoints, from which a run is resumed."""
+
+import os
+import re
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stellaris._core import checks
+from stellaris._core.describe import differences
+from stellaris.runtime.contract import Resumable
+from stellaris.runtime.functions import Function
+from stellaris.runtime.state import checkpoint_files
+from stellaris.runtime.state.codec import CheckpointError, Codec
+
+#: Checkpoints of older formats were files with this suffix.
+_OLD_SUFFIX = ".checkpoint"
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """A folder of checkpoints, each a folder named by its number, which appears once it is complete.
+
+    A checkpoint holds plain data, arrays, hashes of its files, and the version of stellaris that saved it, with a hash
+    of the sources. The module `stellaris.runtime.state.codec` says which objects can be saved. Hashes and version are
+    checked before anything is loaded. Loading runs no code that the checkpoint names: a stranger's may hold nonsense,
+    which is refused, or fails where the platform first uses it.
+
+    Args:
+      folder: a local folder, made if it is missing.
+      every: rounds of training from one checkpoint to the next.
+      keep: how many of the newest checkpoints stay.
+
+    Raises:
+      TypeError: if a number is not a whole one.
+      ValueError: if a number is below 1, or the folder is a URL or a file.
+
+    Example:
+      >>> import tempfile
+      >>> from stellaris.runtime import FunctionSpec, SimulatedPlatform, delays
+      >>> deployment = {"f": FunctionSpec(delays.Constant(1.0))}
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     saved = Checkpoints(folder)
+      ...     with SimulatedPlatform(deployment) as platform:
+      ...         _ = platform.invoke("f", bool)
+      ...         saved.save(0, platform, {"invoked": 1}, externals={"program": bool})
+      ...     with SimulatedPlatform(deployment) as platform:
+      ...         state = saved.load(platform, externals={"program": bool})
+      ...         done = platform.next_completion()  # what was pending
+      ...         print(state, platform.now, done.result())
+      {'invoked': 1} 1.0 True
+    """
+
+    folder: str | os.PathLike[str]
+    every: int = 10
+    keep: int = 2
+
+    def __post_init__(self) -> None:
+        checks.whole(at_least=1, every=self.every, keep=self.keep)
+        folder = os.fspath(self.folder)
+        if not folder:
+            raise ValueError("folder='' is empty: name a folder")
+        if re.match(r"[A-Za-z][\w+.-]+:/", folder):
+            raise ValueError(f"folder={folder!r} is a URL: checkpoints are saved in a local folder")
+        # Refused here, because the first checkpoint may be hours away.
+        for path in (Path(folder), *Path(folder).parents):
+            if path.exists() and not path.is_dir():
+                raise ValueError(f"folder={folder!r}: {path} is a file: name a folder")
+
+    def newest(self) -> int | None:
+        """Returns the number of the newest checkpoint, or None. It may be damaged: `load` checks that."""
+        return max((step for step, _ in self._saved()), default=None)
+
+    def prepare(self) -> None:
+        """Makes the folder and tries to write there, so that a run that could not be saved does not begin.
+
+        Raises:
+          CheckpointError: if nothing can be written there.
+        """
+        checkpoint_files.origin()  # cached now: the sources may be edited during the run
+        checkpoint_files.try_writing(Path(self.folder))
+
+    def save(
+        self,
+        step: int,
+        platform: Resumable,
+        state: Any,
+        *,
+        externals: Mapping[str, Any] | None = None,
+        like: Mapping[str, Any] | None = None,
+        configuration: Any = None,
+    ) -> None:
+        """Saves a platform, and the state of the loop that uses it.
+
+        Bodies that have started are first run to their end, and their results saved; other invocations are saved with
+        their arguments.
+
+        Args:
+          step: the number of the checkpoint, larger than the earlier ones.
+          platform: in virtual time.
+          state: any tree of plain values, arrays, and objects of classes registered with
+            `stellaris.runtime.register_value`.
+          externals: objects that are not saved, but given again to `load` under the same names: programs, or the
+            functions that they are made of.
+          like: trees such as a network's parameters, if their classes are a library's. Of trees that have the structure
+            of one, or of a subtree of one, only the leaves are saved.
+          configuration: the run's, as returned by `stellaris._core.describe.describe`.
+
+        Raises:
+          CheckpointError: if something cannot be saved, such as a program that is not an external, or the files cannot
+            be written; names it. Earlier checkpoints stay.
+          ValueError: if `step` is not larger than the newest checkpoint's.
+        """
+        checks.whole(at_least=0, step=step)
+        newest = self.newest()
+        if newest is not None and step <= newest:
+            raise ValueError(f"step={step} is not larger than {newest}, the newest in {os.fspath(self.folder)!r}")
+        # Before anything is written: a body on a thread changes its container until it ends.
+        platform.settle()
+        snapshot = _codec(platform, externals, like).take(state)
+        configurations = {"platform": platform.configuration, "run": configuration}
+        checkpoint_files.write(Path(self.folder), str(step), snapshot, configurations)
+        # Only now: until the new checkpoint is complete, a run can resume from the earlier ones alone.
+        kept = [path for _, path in self._saved() if checkpoint_files.is_checkpoint(path)]
+        for old in kept[: -self.keep]:
+            checkpoint_files.remove(old)
+
+    def load(
+        self,
+        platform: Resumable,
+        *,
+        externals: Mapping[str, Any] | None = None,
+        like: Mapping[str, Any] | None = None,
+        configuration: Any = None,
+    ) -> Any:
+        """Restores a platform from the newest checkpoint that is complete and was saved by this stellaris.
+
+        A warning names the checkpoints that were skipped, and why.
+
+        Args:
+          platform: of the same configuration.
+          externals: as in `save`.
+          like: as in `save`.
+          configuration: as in `save`; it must not have changed.
+
+        Returns:
+          The state that was saved with it.
+
+        Raises:
+          CheckpointError: if no checkpoint can be loaded, an external is missing, or the platform or the configuration
+            differs; names the setting that does.
+        """
+        skipped: list[str] = []
+        for _, path in reversed(self._saved()):
+            try:
+                configurations, snapshot = checkpoint_files.read(path)
+                break
+            except CheckpointError as error:
+                skipped.append(str(error))
+        else:
+            why = f" that can be loaded: {'; '.join(skipped)}" if skipped else ""
+            raise CheckpointError(f"folder={os.fspath(self.folder)!r} holds no checkpoint{why}")
+        if skipped:
+            warnings.warn(f"{path} is the newest checkpoint that can be loaded: {'; '.join(skipped)}", stacklevel=2)
+        # Before anything is restored: the state has another meaning under another configuration.
+        for name, own, other in differences(configuration, configurations["run"]):
+            raise CheckpointError(f"{name}: this run has {own}, but {self} holds a run of {other}")
+        for name, own, other in differences(platform.configuration, configurations["platform"]):
+            raise CheckpointError(f"{name}: the platform has {own}, the checkpoint {other}")
+        try:
+            return _codec(platform, externals, like).restore(snapshot)
+        except CheckpointError as error:
+            raise CheckpointError(f"{path} cannot be loaded: {error}") from error
+
+    def _saved(self) -> list[tuple[int, Path]]:
+        """Returns the folder's checkpoints and their numbers, including damaged ones and older formats."""
+        folder = Path(self.folder)
+        there = folder.iterdir() if folder.is_dir() else ()
+        numbered = (path for path in there if path.stem.isdecimal() and path.suffix in ("", _OLD_SUFFIX))
+        return sorted((int(path.stem), path) for path in numbered)
+
+
+def _codec(platform: Resumable, externals: Mapping[str, Any] | None, like: Mapping[str, Any] | None) -> Codec:
+    """Returns the codec of a platform; the callables that programs among the externals consist of are externals too."""
+    # Another program may consist of the same callables; it is saved as a value that refers to them.
+    named = dict(externals or {})
+    for name, program in [*named.items()]:
+        if isinstance(program, Function):
+            callables = {part: getattr(program, part) for part in ("body", "init", "batched", "upload")}
+            named = {f"{name}.{part}": value for part, value in callables.items() if callable(value)} | named
+    return Codec({"platform": platform}, named, like or {})

@@ -1,0 +1,429 @@
+"""Writes objects as a JSON tree and the bytes of their arrays, and makes them again. The tree cannot name code to run.
+
+None, booleans, strings and finite numbers stand for themselves. Every other object is a node `[kind, head, items]`, and
+`["again", number, []]` where it occurs again: the number of its node in the order of writing. So shared objects and
+cycles are preserved. Besides containers, arrays and the like, there are nodes for
+
+* values of registered classes, and named tuples of stellaris and optax (`stellaris.runtime.state.registry`);
+* *parts*, which exist before they are restored: their state is put back in place, and everything else refers to them
+  by name;
+* *externals*, such as programs: they are not saved, and are given again under the same names;
+* trees of a library's own classes, such as some networks' parameters: only their leaves are saved, and a tree *like*
+  them is given again.
+
+A safe reader of pickles would be longer: `pickle.Unpickler` calls functions and sets attributes, and even where imports
+are refused, a stranger's pickle could call the externals.
+"""
+
+import base64
+import functools
+import math
+import operator
+import types
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from reprlib import repr as short
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from stellaris.aggregation.gradient_queue import Layout
+from stellaris.runtime.state import registry
+from stellaris.runtime.state.registry import full_name
+
+#: Numeric dtypes by name. All others are refused: an array of objects would have to be unpickled.
+DTYPES: Mapping[str, np.dtype[Any]] = {
+    name: np.dtype(name)
+    for name in (
+        *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32"),
+        *("float64", "bfloat16", "float8_e4m3fn", "float8_e5m2", "complex64", "complex128"),
+    )
+}
+
+_PLAIN = frozenset((type(None), bool, int, str))
+_BIT_GENERATORS = {
+    cls.__name__: cls
+    for cls in (np.random.PCG64, np.random.PCG64DXSM, np.random.MT19937, np.random.Philox, np.random.SFC64)
+}
+#: Kinds of objects that exist before their items do, so that an object may be within itself.
+_EMPTY: Mapping[str, Callable[[Any], Any]] = {
+    "list": lambda _: [],
+    "dict": lambda _: {},
+    "counter": lambda _: Counter(),
+    "set": lambda _: set(),
+    "deque": lambda maxlen: deque(maxlen=maxlen),
+    "value": lambda head: object.__new__(_registered(head)),
+}
+_Node = tuple[str, Any, Iterable[tuple[Any, Any]]]
+
+# Every aggregator's state holds a layout; it is registered here so that the aggregators import nothing of the runtime.
+registry.register_value(Layout)
+
+
+class CheckpointError(RuntimeError):
+    """Something cannot be saved, or does not fit what was saved."""
+
+
+@registry.register_value
+class SavedError(RuntimeError):
+    """Stands for an exception of a class that is not registered; its text names the class."""
+
+
+class Snapshot(NamedTuple):
+    """Saved objects."""
+
+    tree: Any  #: plain data, which JSON can hold.
+    arrays: bytes | bytearray  #: the bytes of all arrays, one after another.
+
+
+@dataclass(frozen=True)
+class Codec:
+    """Takes snapshots and restores them, in the same process or another.
+
+    Args:
+      parts: objects whose state is saved and put back, with that of the parts within them; by name.
+      externals: objects that are not saved, but referred to by name.
+      like: trees by name. Of any tree that has the structure of one, or of a subtree of one, only the leaves are saved.
+
+    Example:
+      >>> snapshot = Codec().take({"rounds": (1, 2)})
+      >>> snapshot.tree
+      ['dict', None, ['state', ['dict', None, ['rounds', ['tuple', None, [1, 2]]]]]]
+      >>> Codec().restore(snapshot)
+      {'rounds': (1, 2)}
+    """
+
+    parts: Mapping[str, Any] = field(default_factory=dict)
+    externals: Mapping[str, Any] = field(default_factory=dict)
+    like: Mapping[str, Any] = field(default_factory=dict)
+
+    def take(self, value: Any) -> Snapshot:
+        """Returns a snapshot of a value and of the state of the parts.
+
+        Raises:
+          CheckpointError: if something cannot be saved; names it and where it is.
+        """
+        writer = _Writer(self)
+        try:
+            return writer.snapshot(value)
+        except ValueError as error:
+            raise CheckpointError(f"{path(writer.way)}: {error}") from None
+        except RecursionError:
+            raise CheckpointError(f"{path(writer.way)[:200]}: it is nested too deeply") from None
+
+    def restore(self, snapshot: Snapshot) -> Any:
+        """Returns the value of a snapshot, possibly a stranger's, and puts the state of the parts back in place.
+
+        Raises:
+          CheckpointError: if the snapshot makes no sense or does not fit what is given; says why. The parts are then as
+            they were, unless one of them refuses its state.
+        """
+        try:
+            value, changes = _Reader(self, snapshot.arrays).read(snapshot.tree)
+            for change in changes:
+                change()
+        except Exception as error:
+            name = "" if type(error) is ValueError else f"{type(error).__name__}: "
+            raise CheckpointError(f"{name}{error}") from error
+        return value
+
+
+def path(way: Iterable[Any]) -> str:
+    """Returns the name of a place, from the keys, indices and fields that lead there; None leads nowhere.
+
+    Example:
+      >>> path(["platform.pools.actor", "live", 3, "state", None])
+      'platform.pools.actor.live[3].state'
+    """
+    steps = (f".{key}" if isinstance(key, str) else f"[{key!r}]" for key in way if key is not None)
+    return "".join(steps).removeprefix(".")
+
+
+def subtrees(like: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns trees and their subtrees by name, without the leaves.
+
+    Example:
+      >>> subtrees({"params": {"w": [1, 2], "b": 3}})
+      {'params': {'w': [1, 2], 'b': 3}, 'params[1]': [1, 2]}
+    """
+    found: dict[str, Any] = {}
+    ahead = [*like.items()]
+    for name, tree in ahead:
+        if not jax.tree_util.all_leaves([tree]):
+            found[name] = tree
+            children = enumerate(jax.tree.leaves(tree, is_leaf=functools.partial(operator.is_not, tree)))
+            ahead += [(f"{name}[{i}]", child) for i, child in children]
+    return found
+
+
+class _Writer:
+    """Writes one snapshot. Whatever cannot be saved is a ValueError, at the place that `way` leads to."""
+
+    def __init__(self, codec: Codec) -> None:
+        self.way: list[Any] = []
+        self._parts = registry.parts_within(codec.parts)
+        self._given = {id(part): ("part", name) for name, part in self._parts.items()}
+        self._given |= {id(external): ("external", name) for name, external in codec.externals.items()}
+        self._like: dict[str, Any] = {name: jax.tree.structure(tree) for name, tree in subtrees(codec.like).items()}
+        self._arrays = bytearray()
+        # Numbers of nodes by identity, with the objects: while they are kept, no other object gets their identity.
+        self._numbers: dict[int, tuple[int, Any]] = {}
+        self._unfinished: set[int] = set()  # numbers of immutable objects whose items are being written
+
+    def snapshot(self, value: Any) -> Snapshot:
+        states = {"state": value}
+        for name, part in self._parts.items():
+            self.way[:] = [name]
+            declared = registry.PARTS[type(part)]
+            saves = hasattr(part, "save_state")
+            states[name] = part.save_state() if saves else registry.attributes(part, declared.state, declared.rebuilt)
+        self.way.clear()
+        return Snapshot(self._node(states), self._arrays)
+
+    def _within(self, key: Any, value: Any) -> Any:
+        self.way.append(key)
+        node = self._node(value)
+        self.way.pop()
+        return node
+
+    def _node(self, value: Any) -> Any:
+        if type(value) in _PLAIN or (type(value) is float and math.isfinite(value)):
+            return value
+        if id(value) in self._numbers:
+            number, _ = self._numbers[id(value)]
+            if number in self._unfinished:
+                raise ValueError(f"a {full_name(type(value))} is within itself: put a list or a dictionary in between")
+            return ["again", number, []]
+        # Numbered before its items, as the reader does, so that they can refer to it.
+        number = len(self._numbers)
+        self._numbers[id(value)] = number, value
+        kind, head, items = self._split(value)
+        if kind not in _EMPTY:
+            self._unfinished.add(number)
+        nodes = [self._within(key, item) for key, item in items]
+        self._unfinished.discard(number)
+        return [kind, head, nodes]
+
+    def _split(self, value: Any) -> _Node:
+        """Returns the kind of an object, plain data, and the objects within it, each after the key that leads there."""
+        if id(value) in self._given:
+            return *self._given[id(value)], ()
+        cls = type(value)
+        # Of exactly this class: an instance of a subclass may hold more than its items.
+        if cls in _SPLIT:
+            return _SPLIT[cls](value)
+        if isinstance(value, BaseException):
+            # An argument may be any object, such as a file; the text is enough to say what failed.
+            known = registry.error_class(full_name(cls)) is cls and _PLAIN.issuperset(map(type, value.args))
+            error = value if known else SavedError(f"{cls.__name__}: {value}")
+            return "error", full_name(type(error)), enumerate(error.args)
+        fields = registry.fields_of(cls)
+        if fields is not None:
+            kind = "named tuple" if issubclass(cls, tuple) else "value"
+            return kind, [full_name(cls), *fields], registry.attributes(value, fields).items()
+        if cls is np.ndarray:
+            offset, dtype = len(self._arrays), _name_of(value.dtype)
+            self._arrays += value.tobytes()
+            return "array", [dtype, list(value.shape), offset], ()
+        if isinstance(value, np.generic):
+            return "scalar", None, [(None, np.asarray(value))]
+        if isinstance(value, np.dtype):
+            return "dtype", _name_of(value), ()
+        if isinstance(value, jax.Array):
+            if jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
+                return "key", str(jax.random.key_impl(value)), [(None, np.asarray(jax.random.key_data(value)))]
+            return "device", value.weak_type, [(None, np.asarray(value))]
+        if isinstance(value, types.MethodType):
+            kind, name = self._given.get(id(value.__self__), ("", ""))
+            if kind == "part" and value.__name__ in registry.PARTS[type(value.__self__)].steps:
+                return "step", [name, value.__name__], ()
+        return self._split_tree(value)
+
+    def _split_tree(self, value: Any) -> _Node:
+        """Splits a tree of a library's own classes."""
+        leaves, structure = jax.tree.flatten(value)
+        for name, known in self._like.items():
+            if structure == known:
+                return "like", name, enumerate(leaves)
+        if callable(value) and hasattr(value, "__qualname__"):
+            code = f"{value.__module__}.{value.__qualname__}"
+            raise ValueError(f"{code} is code, which is not saved: give it again by name, in `externals`")
+        remedy = "if it is data, decorate its class with stellaris.runtime.register_value"
+        raise ValueError(f"a {full_name(type(value))} cannot be saved: {remedy}")
+
+
+def _split_mapping(value: Mapping[Any, Any]) -> Iterable[tuple[Any, Any]]:
+    return [(key, each) for key, item in value.items() for each in (key, item)]
+
+
+def _split_generator(value: np.random.Generator) -> _Node:
+    bits = value.bit_generator
+    if type(bits) not in _BIT_GENERATORS.values():
+        raise ValueError(f"a random generator over {full_name(type(bits))} cannot be saved: only NumPy's can")
+    return "generator", type(bits).__name__, [("state", bits.state)]
+
+
+def _split_structure(value: Any) -> _Node:
+    tree = value.unflatten(range(value.num_leaves))
+    if jax.tree.structure(tree) != value:
+        raise ValueError(f"{value} cannot be saved: a tree of this structure has another one")
+    return "structure", None, [("structure", tree)]
+
+
+def _name_of(dtype: np.dtype[Any]) -> str:
+    if DTYPES.get(dtype.name) != dtype:
+        raise ValueError(f"an array of {dtype!r} cannot be saved: only numeric ones can")
+    return dtype.name
+
+
+_SPLIT: Mapping[type[Any], Callable[[Any], _Node]] = {
+    list: lambda value: ("list", None, enumerate(value)),
+    tuple: lambda value: ("tuple", None, enumerate(value)),
+    dict: lambda value: ("dict", None, _split_mapping(value)),
+    Counter: lambda value: ("counter", None, _split_mapping(value)),
+    # Sorted, because the order of a set of strings differs from one process to the next.
+    set: lambda value: ("set", None, enumerate(sorted(value, key=repr))),
+    frozenset: lambda value: ("frozenset", None, enumerate(sorted(value, key=repr))),
+    deque: lambda value: ("deque", value.maxlen, enumerate(value)),
+    bytes: lambda value: ("bytes", base64.b64encode(value).decode(), ()),
+    # Infinite or NaN, whose sign `str` forgets and `float` reads.
+    float: lambda value: ("float", ("-" if math.copysign(1, value) < 0 else "") + str(abs(value)), ()),
+    np.random.Generator: _split_generator,
+    jax.tree_util.PyTreeDef: _split_structure,
+}
+
+
+class _Reader:
+    """Reads one snapshot. If it makes no sense, any exception may be raised, but no part has been changed."""
+
+    def __init__(self, codec: Codec, arrays: bytes | bytearray) -> None:
+        self._arrays = memoryview(arrays)
+        self._parts = registry.parts_within(codec.parts)
+        self._externals = codec.externals
+        self._like = subtrees(codec.like)
+        self._made: list[Any] = []  # objects by the numbers of their nodes
+
+    def read(self, tree: Any) -> tuple[Any, list[Callable[[], None]]]:
+        """Returns the value, and functions that put the states of the parts back in place."""
+        states = self._node(tree)
+        _check_names("the parts", states, ("state", *self._parts))
+        # All states are checked before the first part is changed: a platform that was half restored would run on.
+        changes: list[Callable[[], None]] = []
+        for name, part in self._parts.items():
+            if hasattr(part, "restore_state"):
+                changes.append(functools.partial(part.restore_state, states[name]))
+            else:
+                _check_names(name, states[name], registry.PARTS[type(part)].state)
+                changes += [functools.partial(setattr, part, key, item) for key, item in states[name].items()]
+        return states["state"], changes
+
+    def _node(self, node: Any) -> Any:
+        if type(node) in _PLAIN or type(node) is float:
+            return node
+        if type(node) is not list or len(node) != 3 or type(node[2]) is not list:
+            raise ValueError(f"{short(node)} is not a node")
+        kind, head, nodes = node
+        if kind == "again":
+            if self._made[head] is _UNFINISHED:
+                raise ValueError(f"node {head} is within itself")
+            return self._made[head]
+        number = len(self._made)
+        self._made.append(_EMPTY[kind](head) if kind in _EMPTY else _UNFINISHED)
+        items = [self._node(item) for item in nodes]
+        if kind in _EMPTY:
+            _fill(self._made[number], head, items)
+        else:
+            self._made[number] = self._make(kind, head, items)
+        return self._made[number]
+
+    def _make(self, kind: Any, head: Any, items: list[Any]) -> Any:
+        match kind, head, items:
+            case "external", str(name), []:
+                if name not in self._externals:
+                    raise ValueError(f"externals lacks {name!r}, which was one when this was saved")
+                return self._externals[name]
+            case "part", str(name), []:
+                return self._parts[name]
+            case "step", [str(name), str(step)], [] if step in registry.PARTS[type(self._parts[name])].steps:
+                return getattr(self._parts[name], step)
+            case "like", str(name), _:
+                return jax.tree.unflatten(jax.tree.structure(self._like[name]), items)
+            case "tuple", None, _:
+                return tuple(items)
+            case "named tuple", _, _:
+                cls = _registered(head, tuples=True)
+                return tuple.__new__(cls, [item for item, _ in zip(items, head[1:], strict=True)])
+            case "frozenset", None, _:
+                return frozenset(items)
+            case "error", str(name), _:
+                error = registry.error_class(name)
+                if error is None:
+                    raise ValueError(f"{name!r} is not a registered exception")
+                # `__new__` of the nearest class that is Python's own, so that no other code is run.
+                own: Any = next(base for base in error.__mro__ if base.__module__ == "builtins")
+                return own.__new__(error, *items)
+            case "bytes", str(text), []:
+                return base64.b64decode(text, validate=True)
+            case "float", "inf" | "-inf" | "nan" | "-nan", []:
+                return float(head)
+            case "array", [str(dtype), list(shape), int(offset)], []:
+                content = self._arrays[offset : offset + math.prod(shape) * DTYPES[dtype].itemsize]
+                # The bytes must suffice: nothing is allocated for a shape that they do not fill. The copy can be
+                # written to, and does not keep the bytes of all other arrays in memory.
+                return np.frombuffer(content, DTYPES[dtype]).reshape(shape).copy()
+            case "scalar", None, [np.ndarray(shape=()) as array]:
+                return array[()]
+            case "dtype", str(name), []:
+                return DTYPES[name]
+            case "key", str(name), [np.ndarray() as array]:
+                return jax.random.wrap_key_data(jnp.array(array), impl=name)
+            case "device", bool(weak), [np.ndarray() as array]:
+                value: Any = jnp.array(array)  # a copy: `asarray` may share memory with the array
+                if value.dtype != array.dtype:
+                    raise ValueError(f"an array is {array.dtype}, which JAX holds only with jax_enable_x64")
+                if weak:
+                    value.aval = value.aval.update(weak_type=True)  # as JAX does when it unpickles an array
+                return value
+            case "generator", str(name), [dict(state)]:
+                bits: Any = _BIT_GENERATORS[name](0)
+                bits.state = state
+                return np.random.Generator(bits)
+            case "structure", None, [tree]:
+                return jax.tree.structure(tree)
+        raise ValueError(f"unknown node {short(kind)} with {short(head)} and {len(items)} items")
+
+
+_UNFINISHED = object()  # in the place of an immutable object whose items are being read
+
+
+def _fill(value: Any, head: Any, items: list[Any]) -> None:
+    if isinstance(value, list | deque):
+        value.extend(items)
+    elif isinstance(value, set):
+        value.update(items)
+    elif isinstance(value, dict):
+        # A counter's own `update` adds to its counts.
+        dict.update(value, zip(items[::2], items[1::2], strict=True))
+    else:
+        for name, item in zip(head[1:], items, strict=True):
+            # A frozen dataclass refuses to be set, and another class's own `__setattr__` would be code that runs.
+            object.__setattr__(value, name, item)
+
+
+def _registered(head: Any, *, tuples: bool = False) -> type[Any]:
+    """Returns the class of a value whose node has this head: the class's name, and the names of its fields."""
+    name, *fields = head
+    cls = registry.value_class(name)
+    if cls is None or issubclass(cls, Exception) or issubclass(cls, tuple) != tuples:
+        raise ValueError(f"{short(name)} is not a class that is registered with stellaris.runtime.register_value")
+    if tuple(fields) != registry.fields_of(cls):
+        raise ValueError(f"{name} has the fields {registry.fields_of(cls)}, but {short(tuple(fields))} were saved")
+    return cls
+
+
+def _check_names(where: str, saved: Any, expected: Iterable[str]) -> None:
+    if type(saved) is not dict or saved.keys() != {*expected}:
+        raise ValueError(f"the state of {where} should have {sorted(expected)}, but {short(saved)} was saved")

@@ -1,0 +1,1 @@
+"""The versioned parameter store: numbered versions, objects, and leases on them."""

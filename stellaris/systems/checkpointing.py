@@ -1,0 +1,62 @@
+"""When a run is saved, and how it is resumed."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from stellaris.runtime.contract import Platform, Resumable
+from stellaris.runtime.functions import Function
+from stellaris.runtime.state.checkpoint import Checkpoints
+from stellaris.systems.environments import Environments
+from stellaris.systems.run_state import RunState
+from stellaris.types import Tree
+
+
+@dataclass
+class Checkpointing:
+    """Saves a run every few rounds, and loads the run to be resumed.
+
+    Args:
+      checkpoints: where the run is saved; None for nowhere.
+      resume: whether to load the newest checkpoint if there is one.
+      configuration: of the whole run, as `describe`; a resumed run must have the same.
+      params: parameters of the policy. Their classes may belong to a library, so checkpoints store leaves only, and
+        take the structure from here.
+    """
+
+    checkpoints: Checkpoints | None
+    resume: bool
+    configuration: Mapping[str, Any]
+    params: Tree
+    programs: dict[str, Function] = field(default_factory=dict)  #: are not saved: a resumed run supplies them again.
+
+    def due(self, before: int, now: int) -> bool:
+        """Whether a checkpoint is due after round `now`, where rounds up to `before` were reported already."""
+        return self.checkpoints is not None and now // self.checkpoints.every > before // self.checkpoints.every
+
+    def save(self, platform: Platform, acts: str, env: Environments, state: RunState) -> None:
+        """Saves the run. Environments cannot be saved: they restart, here as in a run that is resumed."""
+        assert self.checkpoints is not None
+        assert isinstance(platform, Resumable)  # `train` has checked
+        state.restarts += 1
+        platform.trace.append(platform.now, "checkpoint", value=state.restarts)
+        platform.reinitialise(acts)
+        env.restart(state.restarts)
+        # Numbered after the newest file, not after the loaded one: the newest may be damaged, so that the run was
+        # resumed from one before it.
+        step = (self.checkpoints.newest() or 0) + 1
+        self.checkpoints.save(step, platform, state, **self._supplied)
+
+    def load(self, platform: Platform, env: Environments) -> RunState | None:
+        """Restores platform and environments; returns the state of the run, or None if there is nothing to resume."""
+        if self.checkpoints is None or not self.resume or self.checkpoints.newest() is None:
+            return None
+        assert isinstance(platform, Resumable)
+        state: RunState = self.checkpoints.load(platform, **self._supplied)
+        env.restart(state.restarts)
+        return state
+
+    @property
+    def _supplied(self) -> dict[str, Any]:
+        """The objects that checkpoints refer to by name, and the configuration that they are compared with."""
+        return {"externals": self.programs, "like": {"params": self.params}, "configuration": self.configuration}

@@ -1,0 +1,94 @@
+"""Gradients that wait to be applied: their numbers in the aggregator's queue, and their tasks on the host."""
+
+import functools
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import jax
+
+from stellaris.aggregation.gradient_queue import AggregatorState, Update
+from stellaris.aggregation.protocol import Aggregator
+from stellaris.runtime.state.registry import register_value
+from stellaris.systems.batches import GradientTask
+from stellaris.systems.programs import Learned
+from stellaris.types import Tree
+
+
+class Computed(NamedTuple):
+    """A gradient that was computed."""
+
+    invocation: int  #: the number of the learner's invocation.
+    task: GradientTask
+
+
+class Popped(NamedTuple):
+    """The gradients that leave the queue together."""
+
+    update: Update  #: for the parameter function.
+    dropped: list[Computed]  #: too stale to be applied.
+    applied: list[tuple[Computed, int]]  #: with the staleness of each, oldest first.
+
+
+@register_value
+@dataclass
+class PendingGradients:
+    """The queue of an aggregator, with the task of each gradient in it.
+
+    The aggregator's queue is on the device and holds numbers only; the tasks are on the host. Both change together
+    here, so that the i-th oldest task is always that of the i-th oldest gradient.
+    """
+
+    queue: AggregatorState
+    computed: deque[Computed] = field(default_factory=deque)  #: oldest first, as in the queue.
+
+    def __len__(self) -> int:
+        return len(self.computed)
+
+    def __iter__(self) -> Iterator[Computed]:
+        return iter(self.computed)
+
+    @property
+    def capacity(self) -> int:
+        """How many gradients the queue can hold."""
+        return self.queue.capacity
+
+    def push(self, aggregator: Aggregator, learned: Learned, computed: Computed, learner: int) -> None:
+        """Appends the gradient that a learner has computed."""
+        self.queue = _push(aggregator, self.queue, learned.gradient, learned.version, learner)
+        self.computed.append(computed)
+
+    def ready(self, aggregator: Aggregator, clock: int, round: int) -> bool:
+        """Whether the aggregator would apply gradients now."""
+        return bool(_ready(aggregator, self.queue, clock, round))
+
+    def pop(self, aggregator: Aggregator, clock: int, round: int) -> Popped:
+        """Takes out the gradients that the aggregator applies now, and drops the stale ones before them."""
+        update, self.queue = _pop(aggregator, self.queue, clock, round)
+        # One transfer for all three: each would wait for the device by itself.
+        dropped, count, staleness = jax.device_get((update.dropped, update.count, update.staleness))
+        return Popped(
+            update,
+            [self.computed.popleft() for _ in range(int(dropped))],
+            [(self.computed.popleft(), versions) for versions in staleness[: int(count)].tolist()],
+        )
+
+
+# Compiled once per aggregator, by value. The queue is donated, and so updated in place: it is the largest thing that
+# changes with every gradient.
+
+
+@functools.partial(jax.jit, static_argnums=0, donate_argnums=1)
+def _push(aggregator: Aggregator, queue: AggregatorState, gradient: Tree, version: Any, learner: Any) -> Any:
+    return aggregator.push(queue, gradient, version, learner=learner)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _ready(aggregator: Aggregator, queue: AggregatorState, clock: Any, round: Any) -> Any:
+    return aggregator.ready(queue, clock, round)
+
+
+@functools.partial(jax.jit, static_argnums=0, donate_argnums=1)
+def _pop(aggregator: Aggregator, queue: AggregatorState, clock: Any, round: Any) -> tuple[Update, AggregatorState]:
+    return aggregator.pop(queue, clock, round)

@@ -1,0 +1,134 @@
+"""The progress of a run: its history, its evaluations, and whether its budget is used up."""
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from stellaris.acting.evaluation import evaluate
+from stellaris.acting.policies import Policy
+from stellaris.runtime.contract import Platform
+from stellaris.runtime.costs.price_sheets import PriceSheet
+from stellaris.scheduling.scheduler import Round
+from stellaris.systems.history import Reader, Row, rounds_of
+from stellaris.systems.record import POLICY, Record
+from stellaris.systems.workload import Budget, Evaluation, Workload
+
+#: Mixed into the seeds of evaluations and into no other seed.
+_EVALUATION = 1
+
+
+class Progress:
+    """Reads the history off the trace, evaluates versions, and judges the budget.
+
+    Args:
+      workload: whose environment the evaluations play.
+      platform: whose trace is read.
+      policy: whose versions are evaluated.
+      budget: when the run stops.
+      evaluation: when versions are evaluated; None for never.
+      prices: sheets under which the history shows costs; the first is the budget's.
+      seed: of the run, from which the evaluations' seeds follow.
+      on_progress: called with every row of the history.
+
+    Attributes:
+      history: the rows so far.
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        platform: Platform,
+        policy: Policy,
+        *,
+        budget: Budget,
+        evaluation: Evaluation | None,
+        prices: Sequence[PriceSheet],
+        seed: int,
+        on_progress: Callable[[Row], None] | None,
+    ) -> None:
+        self.budget = budget
+        self.history: list[Row] = []
+        self._workload = workload
+        self._platform = platform
+        self._policy = policy
+        self._evaluation = evaluation
+        self._sheet = prices[0].name if prices else ""
+        self._seed = seed
+        self._on_progress = on_progress
+        self._record = Record(platform)
+        self._reader = Reader(prices, platform.functions, window=budget.window)
+
+    @property
+    def reported(self) -> int:
+        """The number of the last round that has a row in the history; 0 before the first."""
+        return int(self.history[-1]["round"]) if self.history else 0
+
+    @property
+    def rounds(self) -> list[Round]:
+        """The rounds so far, as schedulers see them."""
+        return rounds_of(self.history, self._sheet)
+
+    def report(self, number: int) -> None:
+        """Evaluates if it is time to, and adds the row of round `number` to the history."""
+        if self._evaluation is not None and number % self._evaluation.every == 0:
+            self._evaluate(number, self._evaluation.episodes)
+        # After the evaluation, whose return then belongs to this round.
+        self._record.round_over(number)
+        for row in self.read():
+            if self._on_progress is not None:
+                self._on_progress(row)
+
+    def report_rest(self, number: int) -> None:
+        """Adds a last row to the history if anything has happened since round `number`."""
+        self.read()
+        if self._reader.anything_new or self._platform.now > self.history[-1]["seconds"]:
+            self.report(number)
+
+    def read(self) -> list[Row]:
+        """Reads the new rows of the trace; returns the rows of the history that they complete."""
+        rows = list(self._reader.read(self._platform.trace.rows(self._reader.rows_read)))
+        self.history += rows
+        return rows
+
+    def within_budget(self, steps: int) -> bool:
+        """Whether the run may continue after this many environment steps.
+
+        Seconds are not checked here: no completion is taken after the last one.
+        """
+        if steps >= self.budget.steps:
+            return False
+        if not self.history:
+            return True
+        last = self.history[-1]
+        if self._sheet and last[f"cost_{self._sheet}"] >= self.budget.cost:
+            return False
+        # Only with a full window: a few lucky episodes would reach the target.
+        return not (self._reader.full_window and last["episode_return"] >= self.budget.target_return)
+
+    def check_first_round(self) -> None:
+        """Checks that the budget pays for one round.
+
+        Raises:
+          ValueError: if the first round cost more than the budget. The run would end without a word otherwise.
+        """
+        budget = self.budget.cost
+        if len(self.history) == 1 and math.isfinite(budget):
+            cost = self.history[0][f"cost_{self._sheet}"]
+            if cost > budget:
+                raise ValueError(
+                    f"budget.cost={budget:g}: the first round cost {cost:g} under {self._sheet!r}; raise the budget or "
+                    "use fewer actors"
+                )
+
+    def _evaluate(self, number: int, episodes: int) -> None:
+        """Plays episodes with the newest version. The seed depends on the run's seed and on the round only."""
+        seed = int(np.random.SeedSequence([self._seed, number, _EVALUATION]).generate_state(1)[0] >> 1)
+        version = self._platform.store.value(POLICY)
+        try:
+            played = evaluate(self._policy, version, self._workload.environment, episodes=episodes, seed=seed)
+        except Exception as error:  # usually the environment's; its traceback stays as the cause
+            raise RuntimeError(
+                f"the evaluation after round {number} has failed: {type(error).__name__}: {error}"
+            ) from error
+        self._record.evaluated(played)

@@ -1,0 +1,109 @@
+"""How a run is divided into rounds: the system declares them, or a scheduler decides how many actors each one has."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, TypeAlias
+
+import jax
+
+from stellaris.scheduling.scheduler import Round, Scheduler, decide_actors, states_of
+from stellaris.systems.record import Record
+
+
+@dataclass(frozen=True)
+class Declared:
+    """Rounds that end when the system calls `Session.round_over()`."""
+
+    #: The budget is checked before every event, because a round may end at any of them.
+    under_way: ClassVar[bool] = False
+
+    def width(self, fragments: int, actors: int) -> None:
+        """Returns None: all batches have the same number of fragments, so none is padded."""
+
+    def delivered(self, record: Record) -> None:
+        """Records nothing: actors do not wait for the round."""
+
+    def batched(self, record: Record) -> None:
+        """Records nothing."""
+
+    def learned(self, record: Record) -> int:
+        """Returns 0: learning from a batch ends no round."""
+        del record
+        return 0
+
+    def declared(self) -> int:
+        """Returns 1: the declared round is over."""
+        return 1
+
+
+@dataclass
+class Scheduled:
+    """Rounds whose number of actors a scheduler decides; a round ends when its batch has been learned from.
+
+    Args:
+      scheduler: decides from the rounds so far.
+    """
+
+    scheduler: Scheduler
+    # Neither is in a checkpoint: runs are saved between two rounds, and `begin` sets both.
+    under_way: bool = field(default=False, init=False)  #: the budget is checked between two rounds only.
+    _since: float = field(default=0.0, init=False)  #: when the actors were invoked, or when the batch was made.
+
+    def begin(self, before: Sequence[Round], *, budget: float, most: int, key: jax.Array, record: Record) -> int:
+        """Begins a round.
+
+        Args:
+          before: the rounds so far.
+          budget: USD for the whole run; infinite without a limit.
+          most: actors of the workload, `I_max`.
+          key: of this round's decision.
+          record: notes the decision.
+
+        Returns:
+          The number of actors that sample in this round.
+
+        Raises:
+          ValueError: if the scheduler's decision is not a whole number in [1, most].
+        """
+        actors = decide_actors(self.scheduler, states_of(before, budget=budget), most=most, key=key)
+        record.scheduled(actors)
+        self.under_way = True
+        self._since = record.platform.now
+        return actors
+
+    def width(self, fragments: int, actors: int) -> int:
+        """Returns the columns of a batch's arrays: `actors`, or a quarter of it, a sixteenth and so on.
+
+        Every shape is compiled once, so batches of different numbers of fragments share few shapes. The width is the
+        smallest that holds the fragments.
+
+        Example:
+          >>> from stellaris.scheduling import Maximum
+          >>> [Scheduled(Maximum()).width(fragments, actors=32) for fragments in (1, 2, 3, 8, 9, 32)]
+          [2, 2, 8, 8, 32, 32]
+        """
+        width = actors
+        while width // 4 >= fragments:
+            width //= 4
+        return width
+
+    def delivered(self, record: Record) -> None:
+        """Records how long the round has waited for a fragment."""
+        record.took("actor", record.platform.now - self._since)
+
+    def batched(self, record: Record) -> None:
+        """Starts the clock of the learner."""
+        self._since = record.platform.now
+
+    def learned(self, record: Record) -> int:
+        """Ends the round: records how long it has waited for its learner, and returns 1."""
+        record.took("learner", record.platform.now - self._since)
+        self.under_way = False
+        return 1
+
+    def declared(self) -> int:
+        """Returns 0: these rounds end by themselves."""
+        return 0
+
+
+Rounds: TypeAlias = Declared | Scheduled

@@ -1,0 +1,293 @@
+"""Stellaris' aggregator by hand, its special cases, and the errors of all makers."""
+
+import functools
+import math
+from random import Random
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from stellaris import (
+    apply_update,
+    exponential_weight,
+    fully_asynchronous,
+    softsync,
+    stale_synchronous,
+    staleness_aware,
+    staleness_weight,
+    synchronous,
+)
+from tests.aggregation.aggregators import (
+    CASES,
+    LEARNERS,
+    LIKE,
+    PARAMS,
+    QUICK,
+    close,
+    compiled,
+    equal,
+    filled,
+    gradient,
+    jitted,
+    weighted_mean,
+)
+
+
+@pytest.mark.parametrize(
+    ("versions", "clock", "round", "ready"),
+    [
+        ([], 0, 0, False),  # nothing to apply
+        ([0], 2, 0, True),  # staleness 2 <= 2
+        ([0], 3, 0, False),
+        ([0, 3], 3, 0, True),  # mean 1.5
+        ([0, 2], 4, 0, False),  # mean 3
+        ([2], 3, 1, True),  # staleness 1 <= 2 / 2
+        ([1], 3, 1, False),
+        ([0, 0, 0], 9, 0, True),  # full
+        ([0, 0, 0, 0], 9, 9, True),  # more than full
+        ([9], 9, 50, True),  # fresh is fresh enough in any round
+    ],
+)
+def test_ready_by_hand(versions, clock, round, ready):
+    """Three learners, threshold 2 halving every round."""
+    aggregator = staleness_aware(3, decay=0.5, max_staleness=2)
+    assert bool(aggregator.ready(filled(aggregator, versions), clock, round)) is ready
+
+
+def test_measured_threshold_by_hand():
+    """Staleness 0 in round 1, then (3, 16, 4) and (5) in round 2: none until round 2 ends, then 16 / 2^k."""
+    aggregator = jitted(staleness_aware(4, decay=0.5))
+
+    def ready(state, staleness, round):
+        return bool(aggregator.ready(aggregator.push(state, gradient(1), 0), staleness, round))
+
+    def applied(state, group, round):
+        for staleness in group:
+            state = aggregator.push(state, gradient(1), 100 - staleness)
+        return aggregator.pop(state, 100, round)[1]
+
+    state = aggregator.init(LIKE)
+    assert ready(state, 1000, 0)
+    state = applied(state, [0], 1)
+    assert ready(state, 1000, 2)  # nothing stale was seen yet
+    state = applied(applied(state, [3, 16, 4], 2), [5], 2)
+    assert ready(state, 1000, 2)  # the round still runs
+    for seen in (state, applied(state, [99], 3)):  # what later rounds see changes nothing
+        assert [ready(seen, s, 3) for s in (2, 3)] == [True, False]
+        assert [ready(seen, s, 4) for s in (1, 2)] == [True, False]
+
+
+def test_threshold_zero_means_fresh_or_full():
+    """max_staleness=0 on a random schedule: a group is all fresh, or full."""
+    functions, random = compiled("threshold 0"), np.random.default_rng(0)
+    state, clock, seen = functions.init(LIKE), 0, set()
+    for number in range(60):
+        state = functions.push(state, gradient(number), max(clock - int(random.integers(3)), 0), learner=0)
+        if functions.ready(state, clock, 0):
+            update, state = functions.pop(state, clock, 0)
+            fresh, full = int(update.staleness.max()) == 0, int(update.count) == 3
+            assert fresh or full
+            seen.add((fresh, full))
+            clock += 1
+    assert {(True, False), (False, True)} <= seen
+
+
+def test_integer_threshold_measured_by_hand():
+    """None while all is fresh; int((0 + 3 + 4) / 3) + 1 = 3 at once, in the same round; then 3, 3, 2, 1, 1, ..."""
+    aggregator = compiled("integer, measured")
+
+    def ready(state, staleness, round):
+        return bool(aggregator.ready(aggregator.push(state, gradient(1), 0, learner=0), staleness, round))
+
+    def applied(state, group, round):
+        for staleness in group:
+            state = aggregator.push(state, gradient(1), 100 - staleness, learner=0)
+        return aggregator.pop(state, 100, round)[1]
+
+    state = aggregator.init(LIKE)
+    assert ready(state, 1000, 0)
+    state = aggregator.pop(applied(state, [0, 0], 1), 1000, 1)[1]
+    assert ready(state, 1000, 7)  # nothing stale was seen yet, nor anything at all in an empty group
+    state = applied(state, [0, 3, 4], 1)
+    for seen in (state, applied(state, [99], 1), applied(state, [1], 5)):  # what comes later changes nothing
+        for round, threshold in ((0, 3), (1, 3), (2, 2), (3, 1), (4, 1), (60, 1)):
+            assert [ready(seen, s, round) for s in (threshold, threshold + 1)] == [True, False]
+
+
+def test_integer_threshold_given_by_hand():
+    """5, halving: rounds 0 and 1 at 5, then int(2.5) + 1 = 3, int(1.25) + 1 = 2 and 1; a group's mean counts."""
+    aggregator = compiled("integer 5")
+    state = aggregator.push(aggregator.init(LIKE), gradient(1), 0, learner=0)
+    for round, threshold in ((0, 5), (1, 5), (2, 3), (3, 2), (4, 1), (50, 1)):
+        assert [bool(aggregator.ready(state, s, round)) for s in (threshold, threshold + 1)] == [True, False]
+    pair = aggregator.push(state, gradient(2), 1, learner=0)  # staleness 3 and 2: 2.5
+    assert [bool(aggregator.ready(pair, 3, round)) for round in (2, 3)] == [True, False]
+
+
+@pytest.mark.parametrize("combine", ["mean", "sequential"])
+@pytest.mark.parametrize(
+    ("options", "staleness"),
+    [({"weight": functools.partial(exponential_weight, rate=100.0)}, [3, 1]), ({"smoothness": 0.01}, [60, 10**6])],
+)
+def test_weights_that_underflow(options, staleness, combine):
+    """Every weight 0: scale 0, finite everywhere, and a step of nothing; no NaN on the way, under jit or without."""
+    aggregator, adam = staleness_aware(2, decay=0.5, combine=combine, **options), optax.adam(0.1)
+    compiled_step = jax.jit(functools.partial(apply_update, adam), compiler_options=QUICK)
+    push = jax.jit(aggregator.push)
+    state = aggregator.init(LIKE)
+    for s in staleness:
+        state = push(state, gradient(5), 10**6 - s)
+    with jax.debug_nans(True):
+        for pop in (aggregator.pop, jax.jit(aggregator.pop)):
+            update, _ = pop(state, 10**6, 0)
+            assert not np.any(update.scale)
+            assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(update.gradient))
+            params, _ = compiled_step(update, PARAMS, adam.init(PARAMS))
+            equal(params, PARAMS)
+
+
+def test_weights_about_to_underflow():
+    """Through the smallest float32 the mean of a group is that of its gradients, or all zero where its scale is."""
+    aggregator = jitted(
+        staleness_aware(2, capacity=2, decay=0.5, weight=functools.partial(exponential_weight, rate=0.5))
+    )
+    state, seen = filled(aggregator, [0, 0]), set()
+    for clock in range(160, 230, 2):
+        update = aggregator.pop(state, clock, 0)[0]
+        want = weighted_mean([1, 1], [gradient(1), gradient(2)] if update.scale else [gradient(0), gradient(0)])
+        assert update.scale <= math.exp(-79)
+        if update.scale:
+            close(update.gradient, want)
+        assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(update.gradient))
+        seen.add(bool(update.scale))
+    assert seen == {True, False}
+
+
+@pytest.mark.parametrize("smoothness", [1.0, math.inf])
+def test_smoothness_one_is_one_over_staleness_and_infinity_ignores_it(smoothness):
+    """A gradient alone scales its step by `1 / max(staleness, 1)`, or by 1; the gradient itself stays as it is."""
+    aggregator = jitted(staleness_aware(2, decay=0.5, smoothness=smoothness))
+    for staleness in (0, 1, 2, 7, 100):
+        update, _ = aggregator.pop(filled(aggregator, [0]), staleness, 0)
+        np.testing.assert_allclose(update.scale, 1 / max(staleness, 1) if smoothness == 1.0 else 1.0, rtol=1e-6)
+        close(update.gradient, gradient(1), 1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in CASES if CASES[name].model().capacity >= 3])
+def test_without_staleness_it_is_synchronous(name):
+    """Fresh gradients weigh exactly 1, by every weight: the same update, bit for bit, as synchronous descent's."""
+    aggregator, plain = compiled(name), compiled("synchronous")
+    update = aggregator.pop(filled(aggregator, [4, 4, 4]), 4, 0)[0]
+    n = int(update.count)
+    if CASES[name].sequential:
+        equal(update.scale[:n], np.ones(n))
+        equal(
+            [jax.tree.map(lambda g, i=i: g[i], update.gradient) for i in range(n)], list(map(gradient, range(1, n + 1)))
+        )
+    elif n == 3:
+        equal(update._replace(staleness=update.staleness[:3]), plain.pop(filled(plain, [4, 4, 4]), 4, 0)[0])
+    assert np.all(update.scale[:n] if update.scale.ndim else update.scale == 1.0)
+
+
+def alike(first, second, *, depth):
+    """Two aggregators agree bit for bit on 40 random steps, with up to `depth` gradients in the queue; the updates."""
+    pair, random, updates = tuple(map(jitted, (first, second))), Random(depth), []
+    states = [aggregator.init(LIKE) for aggregator in pair]
+    for clock in range(5, 45):
+        for _ in range(random.randrange(depth + 1)):
+            number, version, learner = random.randrange(99), clock - random.randrange(5), random.randrange(LEARNERS)
+            states = [a.push(s, gradient(number), version, learner=learner) for a, s in zip(pair, states, strict=True)]
+        equal(*(a.ready(s, clock, 0) for a, s in zip(pair, states, strict=True)))
+        for learner in range(LEARNERS):
+            equal(*(a.admit(s, learner, clock) for a, s in zip(pair, states, strict=True)))
+        (update, one), (other, two) = (a.pop(s, clock, 0) for a, s in zip(pair, states, strict=True))
+        equal(update, other)
+        equal(one._replace(memory=()), two._replace(memory=()))
+        states = [one, two]
+        updates.append(jax.device_get(update))
+    return updates
+
+
+OFF = {"decay": 1.0, "smoothness": math.inf, "max_staleness": math.inf}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "depth", "scales"),
+    [
+        (staleness_aware(1, capacity=4, **OFF), fully_asynchronous(capacity=4), 1, {1.0}),
+        (softsync(1), staleness_aware(1, **OFF | {"smoothness": 1.0}), 1, {1.0, 0.5, 0.25}),
+        (stale_synchronous(10**9, LEARNERS, capacity=5), fully_asynchronous(capacity=5), 3, {1.0}),
+        (staleness_aware(3, **OFF), staleness_aware(3, **OFF, weight=lambda s: jnp.ones(s.shape)), 3, {1.0}),
+        (
+            staleness_aware(3, decay=0.5, max_staleness=2),
+            staleness_aware(3, decay=0.5, max_staleness=2, smoothness=1.0, weight=staleness_weight),
+            3,
+            {1.0},
+        ),
+    ],
+    ids=["fully asynchronous", "softsync 1", "unbounded", "weights off", "weight for smoothness"],
+)
+def test_special_cases_are_each_other(first, second, depth, scales):
+    """Two ways to say the same: readiness, admission, update and queue agree bit for bit."""
+    updates = alike(first, second, depth=depth)
+    assert scales <= {round(float(update.scale), 4) for update in updates}
+
+
+@pytest.mark.parametrize(
+    ("make", "arguments", "message"),
+    [
+        (staleness_aware, {"group_size": 0}, "group_size=0 is not a positive whole number"),
+        (staleness_aware, {"group_size": 2.5}, r"group_size=2\.5 is not a positive whole number"),
+        (staleness_aware, {"group_size": 4, "capacity": 3}, "capacity=3 is below group_size=4"),
+        (staleness_aware, {"decay": 0.0}, r"decay=0\.0 lies outside \(0, 1\]"),
+        (staleness_aware, {"decay": 1.5}, r"decay=1\.5 lies outside \(0, 1\]"),
+        (staleness_aware, {"decay": math.nan}, r"decay=nan lies outside \(0, 1\]"),
+        (staleness_aware, {"smoothness": 0.0}, r"smoothness=0\.0 is not positive"),
+        (staleness_aware, {"max_staleness": -1}, "max_staleness=-1 is negative"),
+        (staleness_aware, {"max_staleness": math.nan}, "max_staleness=nan is negative"),
+        (staleness_aware, {"combine": "sum"}, "combine='sum' is neither 'mean' nor 'sequential'"),
+        (staleness_aware, {"threshold": "int"}, "threshold='int' is neither 'decay' nor 'demo'"),
+        (fully_asynchronous, {"capacity": 0}, "capacity=0 is not a positive whole number"),
+        (synchronous, {"group_size": 0}, "group_size=0 is not a positive whole number"),
+        (synchronous, {"group_size": -2}, "group_size=-2 is not a positive whole number"),
+        (softsync, {"group_size": 0}, "group_size=0 is not a positive whole number"),
+        (softsync, {"group_size": 1.5}, r"group_size=1\.5 is not a positive whole number"),
+        (softsync, {"group_size": 3, "capacity": 2}, "capacity=2 is below group_size=3"),
+        (stale_synchronous, {"max_lead": -1}, "max_lead=-1 is negative"),
+        (stale_synchronous, {"learners": 0}, "learners=0 is not a positive whole number"),
+        (stale_synchronous, {"learners": 1.5}, r"learners=1\.5 is not a positive whole number"),
+        (stale_synchronous, {"capacity": 0}, "capacity=0 is not a positive whole number"),
+    ],
+)
+@pytest.mark.usefixtures("unchecked")
+def test_errors(make, arguments, message):
+    """An error names the argument and its value."""
+    defaults = {staleness_aware: {"group_size": 2, "decay": 0.5}, stale_synchronous: {"max_lead": 1, "learners": 2}}
+    with pytest.raises(ValueError, match=message):
+        make(**(defaults.get(make, {}) | arguments))
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_settings_that_are_no_numbers():
+    """The error names the setting; so it does for a version that never was."""
+    for message, make in {
+        "decay='0.9' is not a number": lambda: staleness_aware(2, decay="0.9"),
+        "max_staleness='4' is not a number": lambda: staleness_aware(2, decay=0.9, max_staleness="4"),
+        "smoothness=None is not a number": lambda: staleness_aware(2, decay=0.9, smoothness=None),
+        "weight=0.5 is not a function": lambda: staleness_aware(2, decay=0.9, weight=0.5),
+        "max_lead='1' is not a number": lambda: stale_synchronous("1", learners=2),
+    }.items():
+        with pytest.raises(TypeError, match=f"^{message}"):
+            make()
+    for value in ("2", None, [2], 2.0):
+        with pytest.raises(ValueError, match=r"^group_size=.* is not a positive whole number"):
+            synchronous(value)
+    with pytest.raises(ValueError, match=r"^threshold=\['decay'\] is neither"):
+        staleness_aware(2, decay=0.9, threshold=["decay"])
+    aggregator = fully_asynchronous(capacity=2)
+    with pytest.raises(ValueError, match="version=-1 is negative"):
+        aggregator.push(aggregator.init(LIKE), gradient(1), -1)

@@ -1,0 +1,249 @@
+"""Importance ratios and the global cap."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import jaxtyping
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stellaris import global_ratio_cap, importance_ratio, truncate_ratio
+from stellaris.corrections.caps import check_rho
+from stellaris.corrections.ratios import MAX_LOG_RATIO
+from stellaris.losses import MIN_LOG_PROB
+
+EXTREMES = [1e4, -1e4, math.inf, -math.inf, 30.0, -30.0]
+
+
+def log_ratios(policies, batch=(), seed=0):
+    """Float32 numbers of either sign, `[policies, *batch]`."""
+    return jnp.asarray(np.random.default_rng(seed).normal(size=(policies, *batch)), jnp.float32)
+
+
+def truncated(own, peers, rho):
+    """A learner's ratio, truncated to the cap over its own policy and its peers'."""
+    cap = global_ratio_cap(jnp.concatenate([own[None], peers]), rho=rho)
+    return truncate_ratio(importance_ratio(own), cap)
+
+
+def test_ratio_is_the_exponential():
+    """exp(0) = 1 exactly, and NumPy's exp in float64, with itself for gradient."""
+    assert importance_ratio(jnp.float32(0)) == 1.0
+    x = np.linspace(-29, 29, 101)
+    with jax.enable_x64(True):
+        ratio, gradient = jax.vmap(jax.value_and_grad(importance_ratio))(jnp.asarray(x))
+    np.testing.assert_allclose(ratio, np.exp(x), rtol=1e-12)
+    np.testing.assert_allclose(gradient, np.exp(x), rtol=1e-12)
+
+
+@pytest.mark.parametrize("log_ratio", EXTREMES)
+def test_ratio_saturates(log_ratio):
+    """Beyond ±30 the ratio is `exp(±30)`, finite even times an advantage of 1e8, and has no gradient."""
+    ratio, gradient = jax.value_and_grad(importance_ratio)(jnp.float32(log_ratio))
+    np.testing.assert_allclose(ratio, math.exp(math.copysign(30, log_ratio)), rtol=1e-5)
+    assert np.isfinite(ratio * jnp.float32(1e8))
+    assert gradient == 0 or abs(log_ratio) == 30
+
+
+@pytest.mark.parametrize("batch", [(), (6,), (3, 2), (0,)])
+@pytest.mark.parametrize("policies", [1, 2, 4])
+@pytest.mark.parametrize("rho", [1.0, 1, 1.5, math.inf])
+def test_cap_is_the_greater_of_rho_and_the_least_ratio(policies, batch, rho):
+    """`max(min_j r_j, rho)` sample by sample, in plain Python."""
+    logs = log_ratios(policies, batch)
+    cap = global_ratio_cap(logs, rho=rho)
+    assert cap.shape == batch
+    expected = np.empty(batch)
+    for index in np.ndindex(batch):
+        expected[index] = max(min(math.exp(logs[(j, *index)]) for j in range(policies)), rho)
+    np.testing.assert_allclose(cap, expected, rtol=1e-6)
+
+
+# One's own ratio first. All moved towards the action: the least ratio is allowed; else rho is.
+@pytest.mark.parametrize(
+    ("ratios", "rho", "cap", "ratio"),
+    [
+        ([2.0, 1.5, 4.0], 1.0, 1.5, 1.5),  # all above rho: the least
+        ([2.0, 1.5, 4.0], 1.75, 1.75, 1.75),  # rho is above the least
+        ([2.0, 1.5, 4.0], math.inf, math.inf, 2.0),  # no truncation
+        ([2.0, 0.5, 4.0], 1.0, 1.0, 1.0),  # they disagree: rho
+        ([0.25, 0.5, 4.0], 1.0, 1.0, 0.25),  # below the cap: as it is
+        ([1.5, 2.0, 4.0], 1.0, 1.5, 1.5),  # it sets the cap itself
+    ],
+)
+def test_by_hand(ratios, rho, cap, ratio):
+    """Three policies, one sample."""
+    logs = jnp.log(jnp.array(ratios))
+    np.testing.assert_allclose(global_ratio_cap(logs, rho=rho), cap, rtol=1e-6)
+    np.testing.assert_allclose(truncated(logs[0], logs[1:], rho), ratio, rtol=1e-6)
+
+
+@given(st.lists(st.floats(-40, 40, width=32), min_size=4, max_size=4), st.permutations(range(4)))
+@settings(max_examples=60, deadline=None, derandomize=True)
+def test_cap_properties(values, order):
+    """At least rho; the same in any order and with a policy twice; never raised by one more policy."""
+    logs = jnp.asarray(values, jnp.float32)
+    cap = global_ratio_cap(logs, rho=1.5)
+    assert cap >= 1.5
+    assert global_ratio_cap(logs[jnp.array(order)], rho=1.5) == cap
+    assert global_ratio_cap(logs[jnp.array([0, 1, 2, 3, 3, 0])], rho=1.5) == cap
+    assert cap <= global_ratio_cap(logs[:3], rho=1.5)
+    ratio = importance_ratio(logs)
+    np.testing.assert_array_equal(truncate_ratio(ratio, jnp.full(4, cap)), np.minimum(ratio, cap))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("peers", "rho"), [("none", 1.0), ("own", 1.0), ("own", 3.0), ("others", math.inf)])
+def test_reduces_to_the_plain_ratio(peers, rho):
+    """With one policy held, or rho = inf, ratio and gradient are the untruncated ones, bit for bit."""
+    own = jnp.concatenate([log_ratios(1, (50,))[0] * 3, jnp.asarray(EXTREMES, jnp.float32)])
+    held = {"none": own[None][:0], "own": jnp.stack([own, own]), "others": own[None] - log_ratios(3, own.shape, 1)}[
+        peers
+    ]
+    np.testing.assert_array_equal(truncated(own, held, rho), importance_ratio(own))
+    gradient = jax.grad(lambda x: jnp.sum(truncated(x, held, rho)))(own)
+    np.testing.assert_array_equal(gradient, jax.grad(lambda x: jnp.sum(importance_ratio(x)))(own))
+
+
+def test_gradients():
+    """None above the cap, whole below it and at equality; none to the cap, and none through it to the policies."""
+    ratio, cap = jnp.array([0.5, 2.0, 2.0, 3.0]), jnp.array([1.0, 2.0, 1.5, jnp.inf])
+    by_ratio, by_cap = jax.grad(lambda r, c: jnp.sum(truncate_ratio(r, c)), argnums=(0, 1))(ratio, cap)
+    np.testing.assert_array_equal(by_ratio, [1.0, 1.0, 0.0, 1.0])
+    np.testing.assert_array_equal(by_cap, np.zeros(4))
+    for shift in (-5.0, 0.0, 5.0):  # where rho binds, and where a policy's ratio does
+        gradient = jax.grad(lambda x, s=shift: jnp.sum(global_ratio_cap(x + s)))(log_ratios(3, (20,)))
+        np.testing.assert_array_equal(gradient, np.zeros((3, 20)))
+
+
+def test_extremes_are_finite():
+    """No log-ratio overflows the cap."""
+    logs = jnp.array([[a, b] for a in (1e4, -1e4) for b in (1e4, -1e4)]).T
+    cap = global_ratio_cap(logs)
+    np.testing.assert_allclose(cap, [math.exp(30), 1.0, 1.0, 1.0], rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_transformations_and_dtypes():
+    """jit, vmap over samples, NumPy's arrays and float64 agree."""
+    logs = log_ratios(3, (7,))
+    expected = truncated(logs[0], logs[1:], 1.1)
+    function = lambda own, peers: truncated(own, peers, 1.1)  # noqa: E731
+    np.testing.assert_allclose(jax.jit(function)(logs[0], logs[1:]), expected, rtol=1e-6)
+    np.testing.assert_allclose(jax.vmap(function, in_axes=(0, 1))(logs[0], logs[1:]), expected, rtol=1e-6)
+    ratio, cap = importance_ratio(np.asarray(logs[0])), global_ratio_cap(np.asarray(logs), rho=1.1)
+    np.testing.assert_allclose(truncate_ratio(np.asarray(ratio), np.asarray(cap)), expected, rtol=1e-6)
+    with jax.enable_x64(True):
+        wide = jnp.asarray(logs, jnp.float64)
+        assert truncated(wide[0], wide[1:], 1.1).dtype == jnp.float64
+        np.testing.assert_allclose(
+            global_ratio_cap(wide, rho=1.1), np.maximum(np.exp(np.min(wide, 0)), 1.1), rtol=1e-12
+        )
+
+
+def test_the_constants():
+    """Documented: `exp(30)` is 1e13, and times an advantage of 1e8 and another ratio is finite in float32."""
+    assert MAX_LOG_RATIO == 30.0
+    assert MIN_LOG_PROB == -1e6
+    assert np.isfinite(jnp.exp(jnp.float32(MAX_LOG_RATIO)) ** 2 * 1e8)
+
+
+def test_probability_zero():
+    """One policy to which the action is impossible holds the cap at rho, and its own ratio is 1e-13."""
+    logs = jnp.array([[-jnp.inf, 1.0], [2.0, 2.0]])
+    np.testing.assert_allclose(global_ratio_cap(logs, rho=1.5), [1.5, math.e], rtol=1e-6)
+    np.testing.assert_allclose(importance_ratio(logs[0, 0]), math.exp(-30), rtol=1e-5)
+
+
+def test_a_constant_cap():
+    """A number is an array full of it, for ratios at it, above it and below it, in value and gradient."""
+    ratio = jnp.array([0.5, 2.0, 2.5, 1e13])
+    for cap, integer in ((2.0, 2), (math.inf, None)):
+        expected = jax.value_and_grad(lambda r, c=cap: jnp.sum(truncate_ratio(r, jnp.full(4, c))))(ratio)
+        for number in (cap, integer) if integer else (cap,):
+            got = jax.value_and_grad(lambda r, c=number: jnp.sum(truncate_ratio(r, c)))(ratio)
+            jax.tree.map(np.testing.assert_array_equal, got, expected)
+    np.testing.assert_array_equal(truncate_ratio(ratio, 2), [0.5, 2.0, 2.0, 2.0])
+
+
+@pytest.mark.parametrize("cap", [0.0, -1, math.nan, -math.inf])
+def test_a_constant_cap_is_positive(cap):
+    """Zero would erase the sample."""
+    with pytest.raises(ValueError, match=f"cap={cap} is not positive"):
+        truncate_ratio(jnp.ones(2), cap)
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "name"),
+    [
+        (importance_ratio, [3], "log_ratio"),
+        (global_ratio_cap, [(2, 3)], "log_ratios"),
+        (truncate_ratio, [3, 3], "ratio"),
+    ],
+)
+def test_integers(function, arguments, name, monkeypatch):
+    """The error names the argument and its type, also while `jit` traces."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    for call in (function, jax.jit(function)):
+        with pytest.raises(TypeError, match=f"^{name} has dtype int32: expected floating point"):
+            call(*(jnp.ones(shape, jnp.int32) for shape in arguments))
+    with pytest.raises(TypeError, match=r"^ratio_cap has dtype int32"):
+        truncate_ratio(jnp.ones(3), jnp.ones(3, jnp.int32))
+
+
+@pytest.mark.parametrize("rho", [0.99, 0, -math.inf, math.nan])
+def test_rho_below_one(rho):
+    """A cap below 1 would truncate the behaviour policy itself."""
+    with pytest.raises(ValueError, match=f"rho={rho} is below 1"):
+        global_ratio_cap(jnp.zeros((1, 2)), rho=rho)
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes", "message"),
+    [
+        (global_ratio_cap, [()], r"log_ratios has shape \(\): expected \[V, \.\.\.\] with V >= 1"),
+        (global_ratio_cap, [(0, 3)], r"log_ratios has shape \(0, 3\)"),
+        (truncate_ratio, [(2, 3), (3,)], r"ratio_cap has shape \(3,\): expected ratio's \(2, 3\)"),
+    ],
+)
+def test_errors(function, shapes, message, monkeypatch):
+    """Without the run-time type checks, as a user calls it, an error names the argument and its shape."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    for call in (function, jax.jit(function)):
+        with pytest.raises(ValueError, match=message):
+            call(*map(jnp.zeros, shapes))
+
+
+@pytest.mark.parametrize("rho", [np.float32(0.5), np.float64(math.nan), np.int64(0)])
+def test_rho_of_numpy_is_checked_too(rho):
+    """A scalar of NumPy is as wrong as Python's."""
+    with pytest.raises(ValueError, match="rho="):
+        check_rho(rho=rho)
+
+
+@pytest.mark.parametrize("rho", [np.array(0.5), np.array(math.nan), jnp.float32(0.5)])
+def test_rho_as_an_array_is_checked_too(rho):
+    """One number in an array is a number."""
+    with pytest.raises(ValueError, match="is below 1"):
+        global_ratio_cap(jnp.zeros((2, 3)), rho=rho)
+
+
+@pytest.mark.parametrize("rho", ["1", None, np.ones(3)])
+def test_rho_that_is_no_number(rho, monkeypatch):
+    """Nor would any of these truncate anything sensibly."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    with pytest.raises(TypeError, match=r"^rho(=.* is not a number| has shape \(3,\): expected one number)"):
+        global_ratio_cap(jnp.zeros((2, 3)), rho=rho)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "largest"), [("float16", 3261.0), ("bfloat16", math.exp(30)), ("float32", math.exp(30))]
+)
+def test_where_ratios_saturate(dtype, largest):
+    """Below the largest number of the type, with room for an advantage of 20."""
+    ratio = importance_ratio(jnp.array([31.0, 1e4], dtype))
+    np.testing.assert_allclose(np.asarray(ratio, np.float64), largest, rtol=0.1)
+    assert np.isfinite(ratio * 20).all()

@@ -1,0 +1,285 @@
+"""Seeds defects into a copy of the project, one at a time, and shows which of them the tests catch.
+
+    python -m tests.defects [--quick] [--only TEXT]
+
+Each defect is one line of one file, changed as a slip of the keyboard would. A defect is *caught* if a test of its
+room fails: with `--quick` one of those that `make test` runs, otherwise any.
+"""
+
+import argparse
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parent.parent
+
+
+class Defect(NamedTuple):
+    """One line that is wrong."""
+
+    file: str
+    right: str  #: occurs once in the file.
+    wrong: str
+    tests: str = ""  #: folders and files whose tests should notice, beside those that mirror the file.
+
+
+DEFECTS = (
+    # ---- losses, returns, distributions, diagnostics, pacing
+    Defect("stellaris/losses.py", "jnp.where(ratio > high, high, ratio)", "jnp.where(ratio > low, high, ratio)"),
+    Defect(
+        "stellaris/losses.py",
+        "loss = jnp.maximum(loss, error(near - target))",
+        "loss = jnp.minimum(loss, error(near - target))",
+    ),
+    Defect("stellaris/losses.py", "jnp.where(kl > target * tolerance, increase,", "jnp.where(kl > target, increase,"),
+    Defect(
+        "stellaris/losses.py",
+        "ratio_minus_one - jnp.clip(log_ratio, least, -least)",
+        "ratio_minus_one + jnp.clip(log_ratio, least, -least)",
+    ),
+    Defect(
+        "stellaris/losses.py",
+        "jnp.where(jnp.asarray(advantage) > 0, temperature, negative_temperature)",
+        "jnp.where(jnp.asarray(advantage) < 0, temperature, negative_temperature)",
+    ),
+    Defect(
+        "stellaris/returns.py",
+        "lambda_ * jnp.minimum(row(ratio), c_clip)",
+        "lambda_ * jnp.minimum(row(ratio), rho_clip)",
+        "tests/test_returns_vtrace.py",
+    ),
+    Defect(
+        "stellaris/returns.py",
+        "b = jnp.minimum(row(capped), rho_clip) * error",
+        "b = jnp.minimum(row(ratio), rho_clip) * error",
+        "tests/test_returns_vtrace.py",
+    ),
+    Defect("stellaris/distributions.py", "+ _LOG_SQRT_2PI + 0.5, axis=-1)", "+ _LOG_SQRT_2PI, axis=-1)"),
+    Defect(
+        "stellaris/distributions.py",
+        "jnp.where(probs > 0, log_probs - jax.nn.log_softmax(other.logits), 0.0)",
+        "jnp.where(probs > 0, log_probs - other.logits, 0.0)",
+    ),
+    Defect(
+        "stellaris/diagnostics.py",
+        "bucket = jnp.clip(lag, 0, lags - 1).ravel()",
+        "bucket = jnp.clip(lag, 0, lags).ravel()",
+    ),
+    Defect(
+        "stellaris/diagnostics.py",
+        "jnp.sqrt(tree_dot(a, a) * tree_dot(b, b))",
+        "jnp.sqrt(tree_dot(a, a) + tree_dot(b, b))",
+    ),
+    # ---- corrections
+    Defect(
+        "stellaris/corrections/caps.py",
+        "jnp.maximum(least, jnp.asarray(rho, least.dtype))",
+        "jnp.minimum(least, jnp.asarray(rho, least.dtype))",
+    ),
+    Defect(
+        "stellaris/corrections/caps.py", "jnp.where(ratio > cap, 0.0, tangent)", "jnp.where(ratio >= cap, 0.0, tangent)"
+    ),
+    Defect(
+        "stellaris/corrections/effective_samples.py",
+        "jnp.square(jnp.sum(weight)) / jnp.where",
+        "jnp.sum(weight) / jnp.where",
+    ),
+    Defect("stellaris/corrections/masks.py", "return there & (~outward |", "return there & (outward |"),
+    Defect("stellaris/corrections/masks.py", 'if divergence == "tv" else', 'if divergence == "kl" else'),
+    Defect("stellaris/corrections/ratios.py", "within * within.shape[1] + jnp.arange", "within + jnp.arange"),
+    Defect("stellaris/corrections/ratios.py", "share = 1.0 - 1.0 / versions", "share = 1.0 / versions"),
+    Defect(
+        "stellaris/corrections/weights.py",
+        "jnp.exp(k * log_ratio + rate * (1.0 - jnp.exp(log_ratio)))",
+        "jnp.exp(k * log_ratio + rate * (jnp.exp(log_ratio) - 1.0))",
+    ),
+    Defect(
+        "stellaris/corrections/weights.py",
+        "jnp.where(dropped, 0.0, jnp.clip(ratio, least, most))",
+        "jnp.where(dropped, least, jnp.clip(ratio, least, most))",
+    ),
+    # ---- aggregation
+    Defect(
+        "stellaris/aggregation/staleness.py",
+        "jnp.maximum(_versions(staleness), 1.0) ** (-1.0 / smoothness)",
+        "jnp.maximum(_versions(staleness), 1.0) ** (-1.0 * smoothness)",
+    ),
+    Defect(
+        "stellaris/aggregation/staleness_aware.py",
+        "(state.count > 0) & (fresh | (state.count >= self.group_size))",
+        "(state.count > 0) & (fresh & (state.count >= self.group_size))",
+    ),
+    Defect(
+        "stellaris/aggregation/staleness_aware.py",
+        "total // jnp.maximum(update.count, 1) + 1",
+        "total // jnp.maximum(update.count, 1)",
+    ),
+    Defect(
+        "stellaris/aggregation/gradient_queue.py",
+        "jnp.where(left > 0, (state.head + n) % state.capacity, 0)",
+        "jnp.where(left > 0, state.head + n, 0)",
+    ),
+    Defect("stellaris/aggregation/gradient_queue.py", "overflow=state.overflow | ~free", "overflow=~free"),
+    Defect(
+        "stellaris/aggregation/synchronisation.py",
+        "state.memory[learner] - jnp.min(state.memory) <=",
+        "state.memory[learner] - jnp.min(state.memory) <",
+    ),
+    Defect(
+        "stellaris/aggregation/compensation.py",
+        "started = jnp.where(seen > 0, seen, 1.0)",
+        "started = jnp.where(seen > 0, 1.0, 1.0)",
+    ),
+    Defect(
+        "stellaris/_core/order_statistics.py",
+        "last = jnp.maximum(jnp.sum(there), 1) - 1",
+        "last = jnp.maximum(jnp.sum(there), 1)",
+        "tests/corrections",
+    ),
+    # ---- algorithms
+    Defect("stellaris/algorithms/batch.py", "total = jnp.sum(jnp.where(mask, x, 0.0))", "total = jnp.sum(x)"),
+    # ---- acting
+    Defect("stellaris/acting/normalisation.py", "share = other.count / count", "share = self.count / count"),
+    Defect("stellaris/acting/rollout.py", "ended = step.terminated | step.truncated", "ended = step.terminated"),
+    # ---- replay
+    Defect("stellaris/replay/table.py", "return number % table.capacity", "return number % (table.capacity - 1)"),
+    Defect(
+        "stellaris/replay/weight_tree.py",
+        "point = random * functools.reduce(jnp.add, columns)",
+        "point = random * columns[0]",
+    ),
+    Defect(
+        "stellaris/replay/whole_numbers.py",
+        "jnp.where(high * bound + left < left,",
+        "jnp.where(high * bound + left > left,",
+    ),
+    # ---- runtime
+    Defect("stellaris/runtime/engine/agenda.py", "self._serial += 1", "self._serial += 0"),
+    Defect(
+        "stellaris/runtime/engine/fleet.py",
+        "idle.sort(key=lambda c: (c.idle_since, c.number))",
+        "idle.sort(key=lambda c: (-c.idle_since, c.number))",
+    ),
+    Defect(
+        "stellaris/runtime/engine/fleet.py",
+        "return pool.busy < pool.spec.reserved_concurrency",
+        "return pool.busy <= pool.spec.reserved_concurrency",
+    ),
+    Defect("stellaris/runtime/engine/placement.py", "and node.vcpus >= need.vcpus", "and node.vcpus > need.vcpus"),
+    Defect(
+        "stellaris/runtime/engine/departures.py",
+        'if dies and container is not None and call.status == "running" and',
+        'if dies and container is not None and call.status == "pending" and',
+    ),
+    Defect(
+        "stellaris/runtime/engine/transfers.py",
+        "if self._slow is not None and self._slow.now(now):",
+        "if self._slow is not None and not self._slow.now(now):",
+    ),
+    Defect("stellaris/runtime/engine/platform.py", "attempt=call.attempt + 1,", "attempt=call.attempt,"),
+    Defect(
+        "stellaris/runtime/engine/faults.py",
+        "return self._begin <= instant < self._end or",
+        "return self._begin < instant < self._end or",
+    ),
+    Defect(
+        "stellaris/runtime/store/store.py", "return max(self.newest(name) - lag, 0)", "return self.newest(name) - lag"
+    ),
+    Defect("stellaris/runtime/store/versions.py", "if v <= oldest and not self._is_held((name, v))", "if v <= oldest"),
+    Defect(
+        "stellaris/runtime/costs/usage.py",
+        "abs(units - whole) <= 1e-9 * (1 + units)",
+        "abs(units - whole) <= 1e-2 * (1 + units)",
+    ),
+    Defect("stellaris/runtime/trace/timeline.py", "if cold and started > acquired:", "if cold and started < acquired:"),
+    Defect(
+        "stellaris/runtime/trace/views.py",
+        "there = np.flatnonzero(function >= 0)",
+        "there = np.flatnonzero(function > 0)",
+    ),
+    Defect("stellaris/runtime/delays.py", "variance = math.log1p(self.cv**2)", "variance = math.log1p(self.cv)"),
+    # ---- systems
+    Defect(
+        "stellaris/systems/staleness_control.py",
+        "accepted + running < (self.pace + learned + 1) * batch",
+        "accepted + running <= (self.pace + learned + 1) * batch",
+    ),
+    Defect("stellaris/systems/deliveries.py", "self.handled.add(again.number)", "self.handled.add(done.number)"),
+    Defect("stellaris/systems/batches.py", "self.unseen[items] = 0", "self.unseen[indices[:1]] = 0"),
+    Defect("stellaris/systems/circular_replay.py", "% period == 0", "% period == 1"),
+    Defect("stellaris/systems/data_parallel.py", "2 * (n - 1) / n", "(n - 1) / n"),
+    Defect("stellaris/systems/history.py", "self._gradients += 1", "self._gradients += 2"),
+    Defect("stellaris/systems/central_inference.py", "steps=before.steps + 1,", "steps=before.steps,"),
+    # ---- scheduling
+    Defect("stellaris/scheduling/scheduler.py", "round_seconds=one.seconds - began", "round_seconds=one.seconds"),
+    Defect("stellaris/scheduling/rules.py", "np.clip(share * most, 1, most)", "np.clip(share * most, 0, most)"),
+    # ---- experiments, theory
+    Defect(
+        "experiments/toolkit/statistics.py",
+        "return one / other if other > 0 else math.nan",
+        "return one / other if other != 0 else math.nan",
+    ),
+    Defect(
+        "experiments/study/curves.py",
+        'at(one, "episode_return", end), at(other, "episode_return", end)',
+        'at(one, "episode_return", end), at(one, "episode_return", end)',
+    ),
+    Defect("theory_checks/rates.py", "ENOUGH * (tau + 1.0) ** 2 *", "ENOUGH * (tau + 1.0) *"),
+)
+
+
+def rooms_of(defect: Defect) -> list[str]:
+    """The tests that mirror a defect's file, its own doctests, and those that it names."""
+    parts = Path(defect.file).with_suffix("").parts
+    parts = parts[1:] if parts[0] == "stellaris" else parts
+    mirror = ROOT / "tests" / Path(*parts[:-1])
+    found = sorted(mirror.glob(f"test_{parts[-1]}*.py")) or [mirror]
+    return [defect.file, *(str(path.relative_to(ROOT)) for path in found), *defect.tests.split()]
+
+
+def caught(defect: Defect, copy: Path, *, quick: bool) -> bool:
+    """Whether a test fails in a copy of the project that has the defect."""
+    file = copy / defect.file
+    text = file.read_text()
+    file.write_text(text.replace(defect.right, defect.wrong))
+    try:
+        tests = rooms_of(defect)
+        chosen = ["-m", "not slow"] if quick else []
+        command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *chosen, *tests]
+        run = subprocess.run(command, cwd=copy, capture_output=True, text=True, check=False)
+    finally:
+        file.write_text(text)
+    if run.returncode not in (0, 1, 5):  # passed, failed, nothing was selected
+        raise RuntimeError(f"{defect}: pytest ended with {run.returncode}:\n{run.stdout[-2000:]}{run.stderr[-2000:]}")
+    return run.returncode == 1
+
+
+def main() -> int:
+    """Prints one line per defect, and the share that was caught."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="only the tests of `make test`")
+    parser.add_argument("--only", default="", help="only defects in files whose path contains this")
+    arguments = parser.parse_args()
+    chosen = [defect for defect in DEFECTS if arguments.only in defect.file]
+    missed = 0
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / "project"
+        ignored = shutil.ignore_patterns(".venv", ".git", "results", ".*_cache", "__pycache__")
+        shutil.copytree(ROOT, copy, ignore=ignored)
+        for number, defect in enumerate(chosen, start=1):
+            began = time.perf_counter()
+            found = caught(defect, copy, quick=arguments.quick)
+            missed += not found
+            verdict = "caught" if found else "MISSED"
+            seconds = time.perf_counter() - began
+            print(f"{number:3d}/{len(chosen)} {verdict} {seconds:5.0f} s  {defect.file}: {defect.wrong}", flush=True)
+    print(f"{len(chosen) - missed} of {len(chosen)} defects caught")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

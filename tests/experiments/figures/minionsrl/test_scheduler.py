@@ -1,0 +1,205 @@
+"""The training of MinionsRL's scheduler: the command from its options to its file, on a tiny workload."""
+
+import contextlib
+import csv
+import errno
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from experiments import command
+from experiments.figures.minionsrl import scheduler
+from experiments.study import cells, study
+from experiments.study.cells import Cell
+from experiments.tasks import minionsrl, presets
+from stellaris._core.describe import digest
+from stellaris.acting import ActorCritic
+from stellaris.scheduling import Learned
+from stellaris.systems import Workload
+from tests.experiments.test_figures import Here
+
+HOME = "minionsrl-scheduler-CartPole-v1"
+#: Two waves, of which the second is smaller.
+THREE = ("--episodes", "3", "--together", "2", "--jobs", "1")
+
+
+class Counted(Here):
+    """Runs that were done, by their seeds."""
+
+    seeds: Sequence[int] = ()
+
+    def begin(self, cell: Cell) -> None:
+        """Runs it."""
+        Counted.seeds = (*Counted.seeds, cell.seed)
+        super().begin(cell)
+
+
+def shrink(patches: pytest.MonkeyPatch) -> None:
+    """Four actors, a small network, a budget of a few rounds."""
+
+    def workload(environment: str) -> Workload:
+        return Workload(environment, policy=ActorCritic(hidden=(8,)))
+
+    patches.setattr(presets, "workload", workload)
+    patches.setattr(minionsrl, "ACTORS", 4)
+    patches.setattr(minionsrl, "FRAGMENT", 32)
+    patches.setattr(minionsrl, "GOALS", {"CartPole-v1": (450.0, 0.0003)})
+    patches.setattr(study, "Worker", Counted)
+    patches.setattr(Counted, "seeds", ())
+
+
+@pytest.fixture(autouse=True)
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For each test."""
+    shrink(monkeypatch)
+
+
+def learn(out: Path, *options: str) -> int:
+    """The command's status."""
+    return command.main(["minionsrl-scheduler", *THREE, "--out", str(out), *options])
+
+
+def episodes(home: Path) -> list[dict[str, str]]:
+    """Of a training."""
+    with (home / scheduler.EPISODES).open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a training."""
+    with pytest.MonkeyPatch.context() as patches:
+        shrink(patches)
+        out = tmp_path_factory.mktemp("results")
+        assert learn(out) == 0
+    return out
+
+
+@pytest.mark.slow
+def test_what_it_leaves(trained: Path) -> None:
+    """A scheduler that has learned, and a row an episode, whose runs are a study's."""
+    scheduler = Learned.load(trained / HOME / "scheduler.npz")
+    rows = episodes(trained / HOME)
+    assert [row["seed"] for row in rows] == ["1000", "1001", "1002"]
+    assert [row["episode"] for row in rows] == ["1", "2", "3"]
+    assert scheduler.most == 4
+    assert scheduler.statistics.count == sum(float(row["rounds"]) for row in rows)
+    assert digest(scheduler) != digest(Learned.untrained(most=4, seed=0))
+    for row in rows:
+        assert 0.0003 <= float(row["cost"]) < 0.0006  # of Eq. 2: it ended by that
+        assert row["reached"] == "False"
+        # Half of its seconds, and what its best return lacks of 450.
+        assert -450 - float(row["seconds"]) / 2 < float(row["reward"]) < -350 - float(row["seconds"]) / 2
+        assert 1 <= float(row["actors"]) <= 4
+    assert len([*(trained / "cells").iterdir()]) == 3
+
+
+def test_it_is_resumed(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing is played anew, and the same scheduler is learned, bit for bit; unasked that is not done."""
+    home = trained / HOME
+    before = {name: (home / name).read_bytes() for name in ("scheduler.npz", "episodes.csv")}
+    assert learn(trained) == 2
+    assert (
+        capsys.readouterr().err
+        == f"error: --out {trained} holds {HOME}: continue it with --resume, or name another folder\n"
+    )
+    assert learn(trained, "--resume") == 0
+    assert Counted.seeds == ()
+    assert {name: (home / name).read_bytes() for name in before} == before
+    said = capsys.readouterr().out
+    assert "2 of 3 episodes" in said
+    assert "3 of 3 episodes" in said
+
+
+@pytest.mark.slow
+def test_going_on_and_cost(trained: Path, tmp_path: Path) -> None:
+    """A fine-tuned scheduler, and one that minimises cost, have folders of their own, and a file where it is asked."""
+    start, saved = trained / HOME / "scheduler.npz", tmp_path / "tuned.npz"
+    options = ("--episodes", "1", "--start", str(start), "--minimise", "cost", "--save", str(saved), "--seed", "7")
+    assert learn(trained, *options) == 0
+    assert Counted.seeds == (7,)
+    home = trained / "minionsrl-scheduler-cost-tuned-CartPole-v1"
+    (row,) = episodes(home)
+    first, tuned = Learned.load(start), Learned.load(saved)
+    assert digest(tuned) == digest(Learned.load(home / "scheduler.npz")) != digest(first)
+    assert tuned.statistics.count == first.statistics.count + float(row["rounds"])
+    # The whole budget was spent, of whose percents half are lost.
+    lost = 50 * float(row["cost"]) / 0.0003
+    assert -450 - lost < float(row["reward"]) < -350 - lost
+
+
+def test_options_that_cannot_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One line of error each, before anything is played; the folder stays as it was."""
+    out = tmp_path / "out"
+    foreign, wide = tmp_path / "foreign.npz", tmp_path / "wide.npz"
+    foreign.write_text("something else")
+    Learned.untrained(most=5, seed=0).save(wide)
+    for options, said in (
+        (("--start", str(tmp_path / "none.npz")), "none.npz: [Errno 2] No such file"),
+        (("--start", str(foreign)), f"--start {foreign}: {foreign} does not hold a scheduler: "),
+        (("--start", str(wide)), f"--start {wide} decides for up to 5 actors, not 4"),
+        (("--env", "Pong-v9"), "--env Pong-v9 has no target; choose one of CartPole-v1"),
+        (("--seed", str(2**31 - 2)), "--seed: 2147483646 and the 3 seeds from it"),
+        (("--minimise", "energy"), "--minimise: invalid choice: 'energy'"),
+        (("--episodes", "0"), "--episodes"),
+    ):
+        with contextlib.suppress(SystemExit):  # of the parser
+            assert learn(out, *options) == 2
+        printed = capsys.readouterr().err
+        assert said in printed
+        assert printed.count("error: ") == 1
+    assert Counted.seeds == ()
+    assert not out.exists()
+
+
+def test_an_episode_that_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is named, with where to look, and nothing is learned from the others."""
+
+    class Failing(Counted):
+        def begin(self, cell: Cell) -> None:
+            folder = self._out / "cells" / cell.key
+            folder.mkdir(parents=True)
+            (folder / cells._LOG).write_text("Traceback\nValueError: a machine broke\n")
+            self._far_end.send(False)
+
+    monkeypatch.setattr(study, "Worker", Failing)
+    assert learn(tmp_path) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("error: CartPole-v1 MinionsRL seed 1000: ValueError: a machine broke (its log: ")
+    assert Path(said.rstrip(")\n").rpartition("its log: ")[2]).is_dir()
+    assert not (tmp_path / HOME).exists()
+
+
+def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Ends the training, in one line."""
+
+    class Full(Counted):
+        def begin(self, cell: Cell) -> None:
+            self._far_end.send(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+
+    monkeypatch.setattr(study, "Worker", Full)
+    assert learn(tmp_path) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: --out {tmp_path} cannot be written into: No space left on device; ")
+
+
+def test_eq_2_in_the_episodes(trained: Path) -> None:
+    """What an episode costs is the sum over its invocations: seconds that they ran, times resources, times prices."""
+    scheduler = Learned.untrained(most=4, seed=0)
+    task = minionsrl.task("CartPole-v1")
+    cell = Cell(minionsrl.minions(minionsrl.LEARNED, scheduler, task.ppo), task.workload, task.limits, 1000)
+    one = cells.finished(cell, trained)
+    assert one is not None
+    calls = one.trace.invocations()
+    second = {"actor": 4 * 0.00445 / 3600 + 0.0405 / 3600, "learner": (16 * 0.00445 + 0.0405) / 3600 + 0.00085}
+    cost = sum(
+        second[calls.names[function]] * (end - begin)
+        for function, begin, end in zip(calls.function, calls.started, calls.ended, strict=True)
+    )
+    assert one.history[-1]["cost_pay_per_use"] == pytest.approx(cost, rel=1e-4)
+    assert one.history[-1]["cost_azure"] > cost
+    assert {row["actors"] for row in one.history} <= {1, 2, 3, 4}

@@ -1,0 +1,234 @@
+"""One run of a study: its key, its process, and what it leaves."""
+
+import ast
+import dataclasses
+import errno
+import json
+import multiprocessing
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from experiments.study import cells
+from experiments.study.cells import Cell, Worker, finished
+from experiments.tasks import presets
+from experiments.toolkit import output
+from stellaris import PPO
+from stellaris.acting import ActorCritic
+from stellaris.runtime import Trace
+from stellaris.systems import Budget, Evaluation, Synchronous, Workload
+
+PPO_CONFIG = PPO(epochs=1, minibatch_size=64)
+
+
+def tiny(seed: int = 0, environment: str = "CartPole-v1", setting: str = "") -> Cell:
+    """Four rounds of a small network."""
+    contender = presets.contender("synchronous", Synchronous(PPO_CONFIG), colour="#D55E00")
+    workload = Workload(environment, policy=ActorCritic(hidden=(8,)), actors=4, fragment=16)
+    return Cell(contender, workload, Budget(steps=256), seed, setting)
+
+
+class Rows:
+    """What a run has said."""
+
+    def __init__(self) -> None:
+        self.history: list[dict[str, float]] = []
+
+    def begin(self, run: object) -> None:
+        """It begins."""
+
+    def row(self, run: object) -> None:
+        """A round is over."""
+        self.history.append(run.history[-1])  # type: ignore[attr-defined]
+
+    def end(self, run: object) -> None:
+        """It has ended."""
+
+
+def test_a_key_is_of_what_is_computed() -> None:
+    """Whatever the run is called and however it is drawn; any other setting is another run."""
+    cell = tiny()
+    drawn = dataclasses.replace(cell.contender, name="another", colour="#000000", line=":")
+    assert dataclasses.replace(cell, contender=drawn, setting="in words").key == cell.key == tiny().key
+    others = [
+        tiny(seed=1),
+        tiny(environment="Acrobot-v1"),
+        dataclasses.replace(cell, budget=Budget(steps=512)),
+        dataclasses.replace(cell, evaluation=Evaluation()),
+        dataclasses.replace(cell, contender=dataclasses.replace(cell.contender, prices=())),
+        dataclasses.replace(
+            cell, contender=dataclasses.replace(cell.contender, system=Synchronous(PPO(epochs=2, minibatch_size=64)))
+        ),
+    ]
+    assert len({cell.key, *(other.key for other in others)}) == 7
+
+
+def test_a_key_is_of_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another version of the library is another run."""
+    one = tiny().key
+    monkeypatch.setattr(cells, "code_version", lambda: "another")
+    assert tiny().key != one
+
+
+def test_what_counts_of_the_code() -> None:
+    """Not its comments, docstrings and layout."""
+    plain = "def f(x):\n    return x + 1\n"
+    commented = '"""Module."""\n\ndef f(x):  # why\n    """Docstring."""\n    return (x +\n 1)\n'
+    other = plain.replace("1", "2")
+    one, same, different = (ast.dump(cells._bare(ast.parse(code))) for code in (plain, commented, other))
+    assert one == same != different
+
+
+def done(cell: Cell, out: Path) -> tuple[list[Any], bool]:
+    """What a process says of a cell: its rows, and whether it went well."""
+    worker = Worker(out)
+    worker.begin(cell)
+    said = [worker.wire.recv()]
+    while not isinstance(said[-1], bool):
+        said.append(worker.wire.recv())
+    worker.end()
+    return said[:-1], said[-1]
+
+
+@pytest.mark.slow
+def test_a_process_does_what_this_one_does(tmp_path: Path) -> None:
+    """Row for row; it leaves them, the trace, and what it was set up with."""
+    cell, here = tiny(setting="as it is"), Rows()
+    (tmp_path / "here").mkdir()
+    cells.run(cell, tmp_path / "here", here, out=tmp_path)
+    sent, well = done(cell, tmp_path)
+    assert well
+    result = finished(cell, tmp_path)
+    assert result is not None
+    for rows in (sent, result.history):
+        assert len(rows) == len(here.history) == 4
+        for row, expected in zip(rows, here.history, strict=True):
+            np.testing.assert_equal(row, expected)
+    here_trace = Trace.load(tmp_path / "here" / "trace.parquet")
+    assert list(map(str, result.trace.rows())) == list(map(str, here_trace.rows()))
+    assert len(here_trace) > 100
+    record = json.loads((result.folder / "cell.json").read_text())
+    assert record["label"] == "CartPole-v1 synchronous as it is seed 0"
+    assert record["settings"]["system"]["algorithm"]["minibatch_size"] == 64
+    assert result.summary["steps"] == 256
+
+
+@pytest.mark.slow
+def test_one_that_fails_says_why(tmp_path: Path) -> None:
+    """And has not been done; what a process that was killed has begun does not count either."""
+    cell = tiny(environment="NoSuch-v0")
+    draft = tmp_path / "cells" / f"{cell.key}.unfinished"
+    draft.mkdir(parents=True)
+    (draft / "cell.json").write_text("half")
+    assert finished(cell, tmp_path) is None
+    assert cells.failure(cell, tmp_path) == "its process was killed"
+    assert done(cell, tmp_path) == ([], False)
+    assert finished(cell, tmp_path) is None
+    assert "NoSuch-v0" in cells.failure(cell, tmp_path)
+    assert not draft.exists()
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of results with a run that was done."""
+    out = tmp_path_factory.mktemp("results")
+    cells.run(tiny(), out / "cells" / tiny().key, Rows(), out=out)
+    return out
+
+
+def edited(path: Path, change: Callable[[str], str]) -> None:
+    """A file with another text."""
+    text = path.read_text()
+    path.write_text(change(text))
+    assert path.read_text() != text
+
+
+def nested(folder: Path) -> None:
+    """A record deeper than what reads it."""
+    (folder / "cell.json").write_text("[" * 100_000)
+
+
+def without_files(folder: Path) -> None:
+    """A record that is whole but for what it must hold."""
+    record = json.loads((folder / "cell.json").read_text())
+    del record["seal"], record["files"]
+    (folder / "cell.json").write_text(json.dumps({**record, "seal": cells._seal(record)}))
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "other steps": (
+        lambda at: edited(at / "cell.json", lambda t: t.replace('steps": 256', 'steps": 257')),
+        "cell.json",
+    ),
+    "no record": (lambda at: (at / "cell.json").unlink(), "cell.json: No such file"),
+    "half a record": (lambda at: edited(at / "cell.json", lambda t: t[: len(t) // 2]), "cell.json"),
+    "no text": (lambda at: (at / "cell.json").write_bytes(b"\xff\x00"), "cell.json"),
+    "a list": (lambda at: (at / "cell.json").write_text("[]"), "cell.json"),
+    "nested": (nested, "cell.json"),
+    "no files": (without_files, "cell.json"),
+    "another history": (lambda at: edited(at / "history.csv", lambda t: t.replace("1", "2", 1)), "history.csv"),
+    "an empty history": (lambda at: (at / "history.csv").write_text(""), "history.csv"),
+    "no history": (lambda at: (at / "history.csv").unlink(), "history.csv: No such file"),
+    "no trace": (lambda at: (at / "trace.parquet").unlink(), "trace.parquet: No such file"),
+    "another trace": (lambda at: (at / "trace.parquet").write_bytes(b"PAR1"), "trace.parquet"),
+    "a folder": (lambda at: ((at / "cell.json").unlink(), (at / "cell.json").mkdir()), "cell.json: Is a directory"),
+    "a file": (lambda at: (shutil.rmtree(at), at.write_text("")), "Not a directory"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_what_was_changed_is_not_believed(name: str, whole: Path, tmp_path: Path) -> None:
+    """It is named, and counts as not done; what nobody has touched is taken as it is."""
+    cell, (change, named) = tiny(), DAMAGES[name]
+    shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
+    folder = tmp_path / "cells" / cell.key
+    assert cells.damage(cell, tmp_path) == ""
+    assert finished(cell, tmp_path) is not None
+    change(folder)
+    assert named in cells.damage(cell, tmp_path)
+    assert finished(cell, tmp_path) is None
+    cells.discard(cell, tmp_path)
+    assert cells.damage(cell, tmp_path) == ""
+    assert not folder.exists()
+
+
+def test_the_run_of_another(whole: Path, tmp_path: Path) -> None:
+    """Is not believed under a name that is not its own."""
+    other = tiny(seed=1)
+    shutil.copytree(whole / "cells" / tiny().key, tmp_path / "cells" / other.key)
+    assert cells.damage(other, tmp_path) == "cell.json was changed after the run"
+
+
+def test_a_run_reaches_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of its files, and their names: after a crash of the machine there is all of it, or nothing."""
+    cell, sync, synced = tiny(), os.fsync, set[int]()
+    folder = tmp_path / "cells" / cell.key
+
+    def recorded(descriptor: int) -> None:
+        if not folder.exists():
+            synced.add(os.fstat(descriptor).st_ino)
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", recorded)
+    wire, _far_end = multiprocessing.Pipe()
+    assert cells._do(cell, tmp_path, wire)
+    assert finished(cell, tmp_path) is not None
+    assert {path.stat().st_ino for path in (folder, *folder.iterdir())} <= synced
+
+
+def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Is no failure of the run: it is raised, and of the run nothing is left that takes room."""
+
+    def full(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(output, "write_rows", full)
+    wire, _far_end = multiprocessing.Pipe()
+    with pytest.raises(OSError, match="No space left"):
+        cells._do(tiny(), tmp_path, wire)
+    assert [*(tmp_path / "cells").iterdir()] == []

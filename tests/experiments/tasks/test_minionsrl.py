@@ -1,0 +1,137 @@
+"""MinionsRL's testbed, prices and tasks, by hand and by the paper."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments.tasks import minionsrl, presets, testbed, testbeds
+from experiments.tasks.minionsrl import ACTOR, LEARNER
+from stellaris.runtime import Function, SimulatedPlatform
+from stellaris.runtime.costs.billing import bill
+from stellaris.runtime.delays import Constant, LogNormal
+from stellaris.scheduling import Adapt, Learned, Maximum
+from stellaris.systems import CircularReplay, MinionsRL, Synchronous
+
+#: USD a second. Azure's GB, virtual processor and V100; of an actor 4, 1 and none, of the learner 16, 1 and 1.
+GB, CORE, V100 = 0.00445 / 3600, 0.0405 / 3600, 0.00085
+ACTOR_SECOND = 4 * GB + CORE
+LEARNER_SECOND = 16 * GB + CORE + V100
+
+
+def test_a_second_of_each_function() -> None:
+    """Eq. 2: unit prices times resources; 54 times as much for the learner. Both bills have the same prices."""
+    for sheet in minionsrl.serverless_prices():
+        assert sheet.functions["actor"].usd_per_second(ACTOR) == pytest.approx(ACTOR_SECOND, rel=1e-4)
+        assert sheet.functions["learner"].usd_per_second(LEARNER) == pytest.approx(LEARNER_SECOND, rel=1e-4)
+        assert not sheet.machines
+        assert "2026-03-31" in sheet.source
+    assert pytest.approx(54.4, abs=0.1) == LEARNER_SECOND / ACTOR_SECOND
+
+
+def still(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The testbed's durations do not vary."""
+    monkeypatch.setattr(testbed, "VARIATION", 0.0)
+    monkeypatch.setattr(testbed, "ASSUMED", testbed.Assumed(variation=0.0))
+
+
+def test_what_is_billed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By Eq. 2 the time that functions run; Azure bills a container's whole life, however many calls are in it."""
+    still(monkeypatch)
+    functions = minionsrl.functions()
+    body = Function(lambda context: None, upload=0)
+    platform = SimulatedPlatform(functions, seed=0)
+    for at in (0.0, 2.0, 4.0, 4.5):
+        platform.invoke("actor", body, work=128, at=at)
+    platform.invoke("learner", body, work=20)
+    while platform.next_completion() is not None:
+        pass
+    calls = platform.trace.invocations()
+    ran = {name: float(sum((calls.ended - calls.started)[calls.function == i])) for i, name in enumerate(calls.names)}
+    # 128 steps of a millisecond, 20 gradients of ten; nothing to be transferred but what a call itself takes.
+    assert ran == pytest.approx({"actor": 4 * 0.128, "learner": 0.2}, abs=0.01)
+    by_use, azure = minionsrl.serverless_prices()
+    paid = bill(platform.trace, by_use, until=10.0, functions=functions)
+    expected = {"actor": ran["actor"] * ACTOR_SECOND, "learner": ran["learner"] * LEARNER_SECOND}
+    assert paid.parts == pytest.approx(expected, rel=1e-4)
+    rented = bill(platform.trace, azure, until=10.0, functions=functions)
+    assert rented.parts == pytest.approx({"actor": 10 * ACTOR_SECOND, "learner": 10 * LEARNER_SECOND}, rel=1e-4)
+
+
+def test_containers_start_as_the_paper_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In 300 and 1500 ms; those that are not pre-warmed end with their invocation."""
+    warm, cold = minionsrl.functions(), minionsrl.functions(prewarmed=False)
+    for functions, kept in ((warm, 600.0), (cold, 0.0)):
+        assert functions["actor"].cold_start == LogNormal(0.3, 0.1)
+        assert functions["learner"].cold_start == LogNormal(1.5, 0.1)
+        assert {name: spec.keep_alive for name, spec in functions.items()} == {"actor": kept, "learner": kept}
+        assert {name: spec.max_concurrency for name, spec in functions.items()} == {"actor": 32, "learner": 1}
+    transfer = warm["actor"].transfer
+    assert transfer is not None
+    # The paper's measure: 6,144 stacks of three frames in 0.8 s; and MuJoCo's 65,536 steps in less than 0.1 s.
+    assert 6144 * 3 * 84 * 84 / transfer.bandwidth == pytest.approx(0.8)
+    assert 65_536 * 4 * 11 / transfer.bandwidth < 0.1
+
+
+def test_the_papers_settings() -> None:
+    """Table 1; and the steps of its communication's breakdown."""
+    for environment, steps in (("Hopper-v4", 65_536), ("Qbert-v5", 6_144)):
+        task = minionsrl.paper(environment)
+        ppo = task.ppo
+        assert (ppo.learning_rate, ppo.discount, ppo.minibatch_size, ppo.clip) == (5e-5, 0.99, 256, 0.3)
+        assert (ppo.kl_coefficient, ppo.entropy_coefficient, ppo.value_coefficient) == (0.2, 0.0, 1.0)
+        assert task.workload.actors == 32
+        assert task.workload.actors * task.workload.fragment == steps
+        assert (task.target, task.budget) == minionsrl.GOALS[environment]
+
+
+def test_tasks() -> None:
+    """Rounds of 4,096 steps, as elsewhere; a run ends by Eq. 3 and 4, which is what the scheduler is rewarded for."""
+    for environment, (target, budget) in minionsrl.GOALS.items():
+        task = minionsrl.task(environment)
+        assert task.workload.actors * task.workload.fragment == presets.ACTORS * presets.FRAGMENT
+        limits, objective = task.limits, task.objective()
+        assert (limits.cost, limits.target_return, limits.window) == (budget, target, 32)
+        assert (objective.budget, objective.target, objective.window) == (budget, target, 32)
+        assert objective.sheet == minionsrl.serverless_prices()[0].name == minionsrl.reserved()[1][0].name
+        assert (objective.minimise, task.objective("cost").minimise) == ("time", "cost")
+
+
+def test_contenders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The paper's; the learned scheduler where it has been learned. All of MinionsRL's learn by the same PPO."""
+    monkeypatch.setattr(minionsrl, "SCHEDULERS", tmp_path)
+    task = minionsrl.task("CartPole-v1")
+    known = minionsrl.contenders("CartPole-v1", task)
+    assert [row.name for row in known] == ["MinionsRL-Max", "MinionsRL-Adapt", "Azure ML", "IMPACT"]
+    Learned.untrained(most=32, seed=0).save(tmp_path / "CartPole-v1.npz")
+    rows = {row.name: row for row in minionsrl.contenders("CartPole-v1", task)}
+    assert [*rows] == ["MinionsRL", *(row.name for row in known)]
+    assert len({(row.colour, row.line) for row in rows.values()}) == 5
+    systems: Any = {name: row.system for name, row in rows.items()}
+    schedulers = [systems[name].scheduler for name in [*rows][:3]]
+    assert isinstance(schedulers[0], Learned)
+    assert schedulers[1:] == [Maximum(), Adapt(target=450.0)]
+    for name in [*rows][:3]:
+        assert isinstance(systems[name], MinionsRL)
+        assert (systems[name].algorithm, systems[name].prewarm) == (task.ppo, True)
+    assert systems["Azure ML"] == Synchronous(task.ppo)
+    assert isinstance(systems["IMPACT"], CircularReplay)
+
+
+def test_baselines_are_on_reserved_machines() -> None:
+    """One with a V100 and four of eight cores, by the clock under both bills: 7.092 USD an hour, busy or idle."""
+    machines = testbeds.minionsrl_azure().machines
+    rows = {row.name: row for row in minionsrl.contenders("CartPole-v1", minionsrl.task("CartPole-v1"))}
+    for name in ("Azure ML", "IMPACT"):
+        assert [sheet.name for sheet in rows[name].prices] == ["pay_per_use", "azure"]
+        for sheet in rows[name].prices:
+            assert sheet.machines == machines
+            assert not sheet.functions
+            hour = bill(SimulatedPlatform(rows[name].functions, seed=0).trace, sheet, until=3600.0).total
+            assert hour == pytest.approx(3.06 + 4 * 1.008)
+        assert {spec.cold_start for spec in rows[name].functions.values()} == {Constant(0.0)}
+        assert all(math.isinf(spec.keep_alive) for spec in rows[name].functions.values())
+    serverless = minionsrl.functions()
+    for function, spec in rows["Azure ML"].functions.items():
+        assert (spec.compute, spec.transfer) == (serverless[function].compute, serverless[function].transfer)

@@ -1,0 +1,118 @@
+"""How calls end: by themselves, by a time-out, or cancelled; and what they leave behind."""
+
+import gc
+import traceback
+import weakref
+
+import numpy as np
+import pytest
+
+from stellaris.runtime import Function, FunctionError, PriceSheet, Rate, Transfer
+from stellaris.runtime.delays import Constant
+from tests.runtime.helpers import deploy, drain, handed_out, nothing, times
+
+
+def test_a_killed_invocation_gives_up_its_place():
+    """Its container ends, and who waits gets a new one."""
+    with deploy(1.0, max_concurrency=1, timeout=2.0, cold_start=0.5) as platform:
+        for work in (9.0, 1.0):
+            platform.invoke("f", nothing, work=work)
+        assert [(i.status, i.cold, *times(i)) for i in drain(platform)] == [
+            ("timed_out", True, 0.0, 0.5, 2.5),
+            ("completed", True, 0.0, 3.0, 4.0),
+        ]
+
+
+def test_timeout():
+    """Killed that long after the start, with its container; its body has no effect; result() says so."""
+    ran = []
+    with deploy(2.0, timeout=1.0, cold_start=0.5) as platform:
+        killed = platform.invoke("f", lambda context: ran.append("killed"), tag="t")
+        assert platform.next_completion() is killed
+        assert (killed.status, *times(killed), killed.error) == ("timed_out", 0.0, 0.5, 1.5, None)
+        with pytest.raises(FunctionError, match=r"function 'f', invocation 0 \(attempt 1\) timed out at 1.5 s$"):
+            killed.result()
+        assert platform.trace.select("container_ended").time.tolist() == [1.5]
+        assert platform.bill(PriceSheet("p", functions={"f": Rate(per_second=1.0)})).total == 1.0
+        platform.invoke("f", lambda context: ran.append("ran"), work=0.5)  # takes exactly as long as it may
+        assert (platform.next_completion().status, platform.now) == ("completed", 3.0)
+    assert ran == ["ran"]
+
+
+def test_timeout_includes_the_transfer():
+    """Fetching the arguments is part of the invocation."""
+    with deploy(1.0, timeout=1.5, transfer=Transfer(Constant(1.0), 1.0)) as platform:
+        platform.invoke("f", Function(nothing, upload=0))
+        assert (platform.next_completion().status, platform.now) == ("timed_out", 1.5)
+
+
+def test_a_body_that_raises():
+    """The invocation fails when it would have ended; the cause and its traceback come with the error."""
+
+    def deep_inside():
+        raise KeyError("the reason")
+
+    def faulty(context):
+        deep_inside()
+
+    with deploy(1.0) as platform:
+        platform.invoke("f", nothing)
+        failed = platform.invoke("f", faulty)
+        drain(platform)
+        assert (failed.status, failed.finished) == ("failed", 1.0)
+        with pytest.raises(
+            FunctionError, match=r"'f', invocation 1 \(attempt 1\) failed at 1 s: KeyError: 'the re"
+        ) as e:
+            failed.result()
+        assert e.value.invocation is failed
+        assert e.value.__cause__ is failed.error
+        assert isinstance(failed.error, KeyError)
+        frames = [frame.name for frame in traceback.extract_tb(failed.error.__traceback__)]
+        assert frames[-2:] == ["faulty", "deep_inside"]
+        platform.invoke("f", nothing)
+        assert not platform.next_completion().cold  # the container lives on
+
+
+@pytest.mark.slow
+def test_arguments_are_let_go_of():
+    """What a completed or failed invocation was given can be freed while the invocation is kept."""
+    with deploy() as platform:
+        for body in (nothing, lambda context, x: 1 / 0):
+            value = np.zeros(3)
+            gone = weakref.ref(value)
+            invocation = platform.invoke("f", body, value)
+            del value
+            assert gone() is not None
+            platform.next_completion()
+            if invocation.error:
+                invocation.error.__traceback__ = None
+            gc.collect()
+            assert gone() is None
+
+
+def test_cancel():
+    """What waits, starts or runs ends with its container, and is not handed out; what has ended is left alone."""
+    with deploy(2.0, cold_start=0.5, max_concurrency=2) as platform:
+        running, other, waiting = (platform.invoke("f", lambda context: "value") for _ in range(3))
+        later = platform.invoke("f", lambda context: None, at=50.0)
+        platform.next_completion(until=1.0)
+        for invocation in (running, later):
+            platform.cancel(invocation)
+        assert (running.status, running.finished) == ("cancelled", 1.0)
+        assert [(d.number, d.status, d.started) for d in drain(platform)] == [
+            (1, "completed", 0.5),
+            (2, "completed", 1.5),  # in a new container, at once
+        ]
+        platform.cancel(other)
+        assert (other.status, other.result(), waiting.result()) == ("completed", "value", "value")
+        assert platform.trace.select("cancelled").invocation.tolist() == [0]  # 3 was never submitted
+
+
+def test_who_waited_is_cancelled():
+    """The next in line gets the place."""
+    with deploy(2.0, max_concurrency=1) as platform:
+        _, gone, last = (platform.invoke("f", lambda context: None) for _ in range(3))
+        platform.next_completion(until=1.0)
+        platform.cancel(gone)
+        assert handed_out(platform) == [(0, "completed", 2.0), (2, "completed", 4.0)]
+        assert last.cold is False

@@ -1,0 +1,67 @@
+"""Deployments: compared, and refused if something in them cannot be."""
+
+import dataclasses
+import math
+from typing import Any
+
+import pytest
+
+from stellaris.runtime import Faults, FunctionSpec, Node, SimulatedPlatform, StoreFaults
+from stellaris.runtime.delays import Constant
+from stellaris.runtime.engine.deployment import Deployment
+
+
+def test_faults_of_a_function_that_is_not_deployed():
+    """A misspelt name would go unnoticed."""
+    with pytest.raises(LookupError, match=r"faults=\['g'\]: no such function is deployed"):
+        SimulatedPlatform({"f": FunctionSpec(Constant(1.0))}, faults={"g": Faults()})
+
+
+FUNCTIONS = {"f": FunctionSpec(Constant(1.0))}
+
+
+OTHERS: dict[str, Any] = {
+    "functions": {"f": FunctionSpec(Constant(2.0))},
+    "nodes": (Node("one", memory=8.0, vcpus=8.0),),
+    "placement": "spread",
+    "max_concurrency": 3,
+    "keep_versions": 3,
+    "store_capacity": 1e6,
+    "faults": {"f": Faults(lose=0.1)},
+    "store_faults": StoreFaults(),
+}
+
+
+def test_every_argument_is_one_that_is_looked_at() -> None:
+    """So that none is forgotten below."""
+    assert [field.name for field in dataclasses.fields(Deployment)] == list(OTHERS)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_what_differs_is_named(name: str) -> None:
+    """Of two that are alike in all else; a platform shows its own."""
+    one = Deployment(FUNCTIONS)
+    assert one == Deployment(dict(FUNCTIONS))
+    assert one.differences(dataclasses.replace(one, **{name: OTHERS[name]})) == [name]
+    with SimulatedPlatform(**({"functions": FUNCTIONS} | {name: OTHERS[name]})) as platform:
+        assert platform.deployment.differences(one) == [name]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"functions": {"f": 1.0}}, TypeError, r"functions=\{'f': 1.0\}: expected FunctionSpec"),
+        ({"faults": {"f": 0.5}}, TypeError, r"faults=\{'f': 0.5\}: expected Faults"),
+        ({"faults": {"g": Faults()}}, LookupError, r"faults=\['g'\]: no such function is deployed"),
+        ({"max_concurrency": 0}, ValueError, "max_concurrency=0 is below 1"),
+        ({"max_concurrency": math.nan}, ValueError, "max_concurrency=nan is below 1"),
+        ({"keep_versions": math.nan}, ValueError, "keep_versions=nan is below 1"),
+        ({"keep_versions": 0}, ValueError, "keep_versions=0 is below 1"),
+        ({"store_capacity": 0.0}, ValueError, r"store_capacity=0\.0 is not positive"),
+        ({"store_capacity": math.nan}, ValueError, "store_capacity=nan is not positive"),
+    ],
+)
+def test_what_is_refused(unchecked: None, arguments: dict[str, Any], error: type[Exception], message: str) -> None:
+    """By name, with its value."""
+    with pytest.raises(error, match=message):
+        Deployment(**({"functions": FUNCTIONS} | arguments))

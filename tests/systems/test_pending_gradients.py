@@ -1,0 +1,47 @@
+"""The aggregator's queue and the tasks of its gradients stay together."""
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from stellaris import fully_asynchronous
+from stellaris.systems.pending_gradients import Computed, PendingGradients
+from stellaris.systems.programs import Learned
+
+AGGREGATOR = fully_asynchronous(capacity=4, drop_from=3)
+
+
+def test_what_is_popped_is_what_was_pushed() -> None:
+    """Each gradient leaves with its own task, oldest first, whether it is applied or dropped."""
+    pending = PendingGradients(AGGREGATOR.init(jnp.zeros(1)))
+    popped, clock = [], 0
+    rng = np.random.default_rng(0)
+    for number in range(60):
+        version = max(0, clock - int(rng.integers(6)))
+        task: Any = (number, version)
+        pending.push(AGGREGATOR, Learned(jnp.array([float(number)]), version, {}), Computed(number, task), 0)
+        assert len(pending) == int(pending.queue.count)
+        while pending and (len(pending) == pending.capacity or rng.random() < 0.3):
+            update, dropped, applied = pending.pop(AGGREGATOR, clock, 0)
+            for computed, staleness in applied:
+                assert staleness == clock - computed.task[1] < 3
+                assert update.gradient[0] == computed.invocation
+            assert all(clock - one.task[1] >= 3 for one in dropped)
+            popped += [one.invocation for one in [*dropped, *(one for one, _ in applied)]]
+            assert len(pending) == int(pending.queue.count)
+            clock += len(applied)
+    assert popped == sorted(popped) == [*range(len(popped))]
+    assert len(popped) > 40
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_it_is_true_while_gradients_wait(count: int) -> None:
+    """As a collection is."""
+    pending = PendingGradients(AGGREGATOR.init(jnp.zeros(1)))
+    task: Any = None
+    for number in range(count):
+        pending.push(AGGREGATOR, Learned(jnp.zeros(1), 0, {}), Computed(number, task), 0)
+    assert bool(pending) == bool(count)
+    assert [one.invocation for one in pending] == [*range(count)]
