@@ -1,1 +1,1 @@
-"""Experiments: one module a figure or table of the papers. `python -m experiments --help` lists them."""
+"""Experiments: one module for each figure or table of the papers. `python -m experiments --help` lists them."""

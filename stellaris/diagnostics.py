@@ -106,7 +106,8 @@ def lag_report(
     bucket = jnp.clip(lag, 0, lags - 1).ravel()
     # In float32 at least: in narrower types counts saturate and squares of ratios overflow.
     wide = jnp.asarray(log_ratio, at_least_float32(jnp.result_type(log_ratio)))
-    # No gradient where the given dtype saturates: converted back to float16 the wide one would be infinite.
+    # No gradient flows where a ratio saturates in the given dtype: there the gradient of the wide ratio may be too
+    # large for float16.
     log_ratio = jnp.where(saturated(jnp.asarray(log_ratio)) < log_ratio, jax.lax.stop_gradient(wide), wide)
     log_ratio = jnp.where(valid, log_ratio, 0.0)
     ratio = jax.lax.stop_gradient(importance_ratio(log_ratio))

@@ -87,7 +87,7 @@ class DiagonalGaussian(NamedTuple):
 
     @staticmethod
     def noise(key: jax.Array, shape: Sequence[int]) -> jax.Array:
-        """Standard normal noise of `shape`, whose last axis is the action's."""
+        """Draws standard normal noise of `shape`, whose last axis is the dimensions of an action."""
         return jax.random.normal(key, tuple(shape))
 
 
@@ -152,7 +152,7 @@ class Categorical(NamedTuple):
 
     @staticmethod
     def noise(key: jax.Array, shape: Sequence[int]) -> jax.Array:
-        """Standard Gumbel noise of `shape`, whose last axis is the number of actions."""
+        """Draws standard Gumbel noise of `shape`, whose last axis is the number of actions."""
         return jax.random.gumbel(key, tuple(shape))
 
 

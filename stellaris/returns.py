@@ -35,7 +35,7 @@ from stellaris.types import Array, Scalar, alike, at_least_float32
 #: On a CPU the recurrence's loop is unrolled by two if a row has at least this many elements; measured by
 #: `python -m experiments.benchmarks losses`.
 WIDE = 64
-#: The same for the gradient's loop, counting the elements of all rows.
+#: The loop of the gradient is unrolled by two if all rows together have at least this many elements.
 LARGE = 8192
 #: Reads `x[t]`, or `x[t + 1]` as `row(x, 1)`: one row in a loop, all rows in a scan.
 _Row: TypeAlias = Callable[..., jax.Array]

@@ -6,7 +6,7 @@ from experiments.toolkit import shell
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command. Its imports take seconds: made here, they come after the signal handlers are installed."""
+    """Runs the command. It is imported here and not above: that takes seconds, and signals must be handled by then."""
     from stellaris._core.extras import needs
 
     with needs("theory_checks"):

@@ -28,7 +28,7 @@ ROUNDING = 1e-9
 _CLEAR = 1e3
 #: Instances evaluated in one call.
 _CHUNK = 2_000
-#: The adversary starts from this number of worst instances of a family, and of first ones.
+#: The adversary starts from this many of a family's worst instances, and from as many of its first ones.
 _STARTS = 8
 #: The length of the adversary's first step.
 _STEP = 0.1
@@ -134,9 +134,9 @@ class Outcome(NamedTuple):
 
     claim: Claim
     instances: int
-    violations: int  #: number of them that violate the claim.
-    searched: int  #: further instances, at which the adversary ended.
-    found: int  #: number of these that violate the claim.
+    violations: int  #: number of the random instances that violate the claim.
+    searched: int  #: number of further instances, at which the adversary ended.
+    found: int  #: number of the adversary's instances that violate the claim.
     slack: float  #: the smallest `right - left` of a random instance.
     tightness: float  #: the median of `left / right`.
     kappa: float  #: the largest `left / right`, including the adversary's instances.

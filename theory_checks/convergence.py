@@ -154,7 +154,7 @@ def recorded() -> Mixture:
         whole = schedules.mixture(aggregator, run, oldest=max(_LATEST, int(run.lag.max())))
         lags, noise = whole.lags[:_UPDATES], whole.noise[:_UPDATES]
         if lags[:, _LATEST + 1 :].any():
-            raise ValueError(f"_LATEST={_LATEST}: a gradient is older, with delay {delay}; raise it")
+            raise ValueError(f"_LATEST={_LATEST} is below the staleness with delay {delay}: raise it")
         total = lags.sum(1).mean()
         runs.append((lags[:, : _LATEST + 1] / total, noise / total**2))
     return Mixture(*(np.stack(column) for column in zip(*runs, strict=True)))
@@ -218,13 +218,13 @@ def late_ratio(updates: int, parts: Any, tau: Any, curvature: Any, weight: Any =
     return jnp.mean(mean_square(one, run) / run.constant)
 
 
-#: The T / k at which ratios are computed, and the curvatures; the worst of these counts.
+#: Values of T / k at which ratios are computed, and curvatures of the quadratics; at each T / k the largest counts.
 _PARTS, _CURVATURES = np.geomspace(1.0, 200.0, 160), np.linspace(0.05, 1.0, 20)
 
 
 @functools.cache
 def ratios() -> Mapping[int, NDArray]:
-    """Returns the worst ratio to the slides' constant for constant delay, over `_PARTS`, by staleness."""
+    """Returns the largest ratio to the slides' constant at each of `_PARTS`, by staleness, for constant delay."""
     worst = {}
     for tau in (0, 1, 3, 7):
         ratio = functools.partial(late_ratio, 512, oldest=tau)

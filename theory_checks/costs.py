@@ -69,7 +69,7 @@ class Rounds(NamedTuple):
     start: NDArray  #: [2] seconds that a new container takes.
     kept: bool  #: whether idle containers stay for ever.
     resources: NDArray  #: [2, 3] d: GB, processors, GPU slots.
-    prices: NDArray  #: [3] c: of a second of each.
+    prices: NDArray  #: [3] c: price of a second of each resource.
     per_request: NDArray  #: [2] q
     granularity: float  #: seconds, or 0.
     cold: bool  #: b: whether starts are billed.

@@ -23,7 +23,7 @@ class Run(NamedTuple):
 
     gap: Any  #: C1.
     step: Any  #: a.
-    lags: Float[Any, "T H"]  #: weight of gradients k versions behind at update t; x_1 stands for earlier versions.
+    lags: Float[Any, "T H"]  #: `[t, k]`: weight at update t of the gradient k versions behind; before x_1, of x_1.
     noise: Float[Any, " T"]  #: variance of `xi_t`, summed over directions.
     constant: Any
 

@@ -135,7 +135,7 @@ def recorded() -> Mapping[str, Schedule]:
     runs = {name: schedules.record(_AGGREGATOR, _ARRIVALS, delay=delay) for name, delay in schedules.DELAYS.items()}
     for name, run in runs.items():
         if run.lag.max() > _OLDEST:
-            raise ValueError(f"_OLDEST={_OLDEST}: a gradient is {run.lag.max()} old, with delay {name}; raise it")
+            raise ValueError(f"_OLDEST={_OLDEST} is below {run.lag.max()}, the staleness with delay {name}: raise it")
     return runs
 
 
@@ -167,7 +167,7 @@ def _settings(delay: str) -> Mapping[str, Schedule]:
 
 
 def draw(key: jax.Array, index: jax.Array, schedule: Schedule) -> Instance:
-    """Draws a start or a process, a batch size, and noise."""
+    """Draws numbers that define the objective or its start, a batch size, and the noise of the gradients."""
     del index
     for_numbers, for_batch, for_noise = jax.random.split(key, 3)
     batch = 2 ** jax.random.randint(for_batch, (), 0, 5)
@@ -231,7 +231,7 @@ def _at_the_start(objective: Objective, key: jax.Array) -> tuple[jax.Array, jax.
 
 
 def slope(at: Sequence[float], squares: NDArray, seed: int) -> Slope:
-    """Fits log mean `squares [settings, runs]` against log `at`."""
+    """Fits a line to the logarithm of the mean of `squares` `[settings, runs]` over runs, against that of `at`."""
 
     def fit(runs: NDArray) -> float:
         return float(np.polyfit(np.log(at), np.log(squares[:, runs].mean(1)), 1)[0])

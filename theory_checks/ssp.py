@@ -79,8 +79,8 @@ class Losses(NamedTuple):
 
     direction: Float[jax.Array, "T d"]  #: a_t
     offset: Float[jax.Array, " T"]  #: b_t
-    kind: Any  #: of phi: 0 to 3
-    width: Any  #: Huber's phi is a parabola within it
+    kind: Any  #: of phi: 0 linear, 1 absolute, 2 hinge, 3 Huber
+    width: Any  #: half-width of the parabola in Huber's phi
 
     def value(self, x: Float[jax.Array, "T d"]) -> Float[jax.Array, " T"]:
         """Returns `f_t(x_t)` for every t."""
@@ -94,7 +94,7 @@ class Schedule(NamedTuple):
     """The content of views: rows and columns are updates in order of their start."""
 
     number: Int[jax.Array, " T"]  #: in the reference order, from 1.
-    seen: Float[jax.Array, "T T"]  #: the part of an update (column) in the view of another (row).
+    seen: Float[jax.Array, "T T"]  #: `[t, i]`: how much of update i the view of update t contains.
 
     @property
     def before(self) -> Bool[jax.Array, "T T"]:
@@ -226,7 +226,7 @@ def admitted(key: jax.Array, bound: int, workers: int, clocks: int) -> Schedule:
     aggregator = stale_synchronous(bound, workers, capacity=1)
     updates = workers * clocks
     noise = jax.random.gumbel(key, (2 * updates + 1, workers))
-    speed = 1.5 * noise[-1]  # its logarithm: the possible events race to be the next
+    speed = 1.5 * noise[-1]  # logarithms; the next event is drawn from the possible ones in proportion to the speeds
 
     def event(carry: Any, noise: jax.Array) -> tuple[Any, Any]:
         state, started, delivered = carry

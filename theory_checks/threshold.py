@@ -51,8 +51,8 @@ class Queue(NamedTuple):
     """The check's own account of the queue."""
 
     length: Any
-    versions: Any  #: their sum.
-    oldest: Any  #: the least of them.
+    versions: Any  #: the sum of the versions in the queue.
+    oldest: Any  #: the lowest version in the queue.
     first: Any  #: the arrival that waits longest.
     whose: Bool[jax.Array, " L"]
 

@@ -45,7 +45,7 @@ _RLLIB = ("ray[rllib]==2.60.0", *_BOTH)
 
 
 class Way(NamedTuple):
-    """A way to run a side."""
+    """A way to run a side, such as on a number of threads."""
 
     name: str
     arguments: tuple[str, ...]
@@ -54,11 +54,11 @@ class Way(NamedTuple):
 
 @dataclass(frozen=True)
 class Side:
-    """A library's training."""
+    """The training of one library, which is compared with the others."""
 
     name: str
     task: Task
-    module: str  #: of `sides`.
+    module: str  #: the name of a module in `sides`.
     ways: tuple[Way, ...]
     requirements: tuple[str, ...] = ()  #: packages to install; empty for our sides.
 
@@ -165,7 +165,7 @@ def _run(side: Side, way: Way) -> list[Round]:
         try:
             status = process.wait(side.task.seconds + STARTUP)
         except subprocess.TimeoutExpired:
-            status = 0  # the rounds printed by then count
+            status = 0  # not an error: the rounds that it has printed so far are its result
         finally:
             _end(process)
         output.seek(0)

@@ -27,7 +27,7 @@ from stellaris.types import Tree
 
 DESCRIPTION = "overhead of the simulated platform over the work itself"
 
-#: Arrival rate, mean service time and keep-alive, in seconds: tests compare the results of SimFaaS on the same ones.
+#: Arrivals per second, mean service time and keep-alive in seconds. Tests compare our results on these with SimFaaS's.
 WORKLOADS = ((0.9, 1.991, 600.0), (0.9, 1.991, 10.0), (5.0, 2.0, 5.0))
 REQUESTS, REPEATS, SUBMITTED_AT_ONCE = 50_000, 5, 100
 LEARNERS, SAMPLES, TOGETHER = 1000, 64, 20

@@ -1,4 +1,4 @@
-"""The other experiments' systems on a Ray cluster: a two-node cluster on this machine, and their deployments."""
+"""Runs the other experiments' systems on a Ray cluster: their deployments, and two nodes on this machine."""
 
 import contextlib
 import csv

@@ -153,7 +153,7 @@ def _reached(run: Run, target: float, budget: float) -> bool:
 
 
 def committed() -> dict[str, list[Finding]]:
-    """Returns the findings of the repository's committed tables, by claim, for claims without a study."""
+    """Returns findings by claim, for claims without a study, from tables that are committed in the repository."""
     found: dict[str, list[Finding]] = {}
     for environment, start in finetuning.STARTS.items():
         trained = finetuning.episodes(environment)

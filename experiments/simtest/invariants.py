@@ -70,7 +70,7 @@ class Checker:
         self.version = -1
         self.now = 0.0
         self.pushed: dict[int, int] = {}  # keys of queued gradients, by invocation
-        self.applied: set[int] = set()  # keys
+        self.applied: set[int] = set()  # keys of applied gradients
         self.group: list[tuple[int, float]] = []  # invocations and staleness of the current update's gradients
         self.delivered: set[int] = set()  # keys of fragments
         self.came_again: set[int] = set()  # keys of work that was delivered twice
@@ -262,9 +262,9 @@ class Checker:
         queued_or_applied = {*self.applied, *self.pushed.values()}
         for number, call in self.calls.items():
             if not self._queues:
-                queued_or_applied = {call.key}  # an invocation has several gradients: this check does not apply
+                queued_or_applied = {call.key}  # the check passes: an invocation has several gradients
             if isinstance(self.scenario.system, CentralInference):
-                self.delivered.add(call.key)  # an invocation is a step, not a fragment: nor does this one
+                self.delivered.add(call.key)  # the check passes: an invocation is a step and not a fragment
             there = {"actor": self.delivered, "learner": queued_or_applied}.get(call.function)
             if call.ending == "completed" and there is not None:
                 self._require(call.key in there, f"the result of {call.function} {number} was lost")

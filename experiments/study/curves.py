@@ -24,7 +24,7 @@ def last(of: Sequence[Finished], column: str) -> Estimate:
 
 
 def interval(estimated: Estimate) -> str:
-    """Names the estimate's middle and interval."""
+    """Returns the words for an estimate's middle and interval, which depend on the number of seeds."""
     return "IQM, 95 %" if estimated.claim else "median, range"
 
 
@@ -35,7 +35,7 @@ def at(one: Finished, column: str, seconds: float = math.inf) -> float:
 
 
 def ratios(of: Sequence[Finished], baseline: Sequence[Finished], column: str, seconds: float = math.inf) -> list[float]:
-    """Returns ratios of a column to the baseline's, paired by seed, at an instant, by default at each run's end."""
+    """Returns ratios of a column to the baseline's, paired by seed, at an instant; by default at each run's end."""
     by_seed = {one.cell.seed: at(one, column, seconds) for one in baseline}
     return [ratio(at(one, column, seconds), by_seed[one.cell.seed]) for one in of if one.cell.seed in by_seed]
 
@@ -62,6 +62,6 @@ def setting(system: str, what: str, value: float | str) -> str:
 
 
 def line(of: Mapping[float, Sequence[Finished]], figure: Callable[[Finished], float]) -> plots.Line:
-    """Returns a number of each run of a system over the varied parameter."""
+    """Returns a system's line in a picture: `figure` of each of its runs, by value of the varied parameter."""
     contender = next(iter(of.values()))[0].cell.contender
     return plots.Line(contender, {value: [figure(one) for one in several] for value, several in of.items()})

@@ -1,4 +1,4 @@
-"""Settings of every system, the authors' demo's and ours. Each system is one `Contender`."""
+"""Settings of every system, as in the authors' demo and as we tuned them. Each system is one `Contender`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -132,7 +132,7 @@ def demo_ppo(minibatch_size: int, *, epochs: int = 10) -> PPO:
 
 
 def paper(environment: str, assumed: testbed.Assumed = testbed.ASSUMED) -> Preset:
-    """Returns the demo's settings: 20 rounds of 16 x 256 steps, full batches, 10 iterations, a quarter per learner.
+    """Returns the demo's settings: 20 rounds of 16 x 256 steps; a gradient is on a batch, or on a quarter per learner.
 
     Source: the authors' public demo of Stellaris (SC 2024). The learning rate, which the demo leaves to RLlib, and the
     value coefficient are RLlib's defaults.

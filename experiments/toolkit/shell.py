@@ -183,7 +183,7 @@ class _Forgiving:
 
     @property
     def lost(self) -> bool:
-        """Whether output was lost for another reason than that the reader closed the pipe."""
+        """Whether output was lost, other than by a reader that closed the pipe."""
         return self.error is not None and getattr(self.error, "errno", None) != errno.EPIPE
 
     def write(self, text: str) -> int:

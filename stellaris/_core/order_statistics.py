@@ -42,7 +42,7 @@ def largest(holds: Callable[[jax.Array], jax.Array], shape: tuple[int, ...], dty
         there = (tried <= infinity) & ((tried < least) | holds(number(jnp.maximum(tried, least))))
         return jnp.where(there, tried, found)
 
-    # Only the type of the condition matters here: within `shard_map` the start needs its varying axes.
+    # The condition is computed for its type alone: within `shard_map` the start must vary over the same axes.
     start = jnp.zeros_like(holds(jnp.zeros(shape, dtype)), whole)
     found = number(jnp.maximum(jax.lax.fori_loop(0, bits, halve, start), least))
     # XLA may flush subnormals to zero in the condition, so the search would return the largest subnormal for 0.

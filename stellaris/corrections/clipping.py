@@ -70,7 +70,7 @@ def adaptive_clip(
     moved = constant(log_ratio)
     distance = jnp.abs(moved)
     (threshold,) = order_statistics.quantiles(distance, checks.mask(valid, distance), jnp.asarray(quantile)[None])
-    # The inverse of x / q, which does not overflow: at most 1, and 0 at infinity.
+    # `q / x` and not `x / q`, which may overflow: beyond the quantile it is at most 1, and 0 if `x` is infinite.
     beyond = distance > threshold
     inverse = jnp.where(beyond, threshold, 1.0) / jnp.where(beyond, distance, 1.0)
     share = 2.0 * jnp.square(inverse) / (1.0 + jnp.square(inverse))

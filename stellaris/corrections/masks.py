@@ -70,7 +70,7 @@ def _of_small_squares(log_ratio: jax.Array, advantage: jax.Array, there: jax.Arr
     square = jnp.square(log_ratio)
 
     def small_enough(largest: jax.Array) -> jax.Array:
-        """Whether the squares up to `largest` have a mean within the bound; the mean grows with `largest`."""
+        """Whether the mean of all squares that are at most `largest` is within the bound."""
         kept = outward & (square <= largest)
         many = jnp.sum(kept).astype(square.dtype)
         return jnp.sum(jnp.where(kept, square, 0.0)) <= jnp.where(many > 0, most * jnp.maximum(many, 1.0), 0.0)

@@ -274,8 +274,8 @@ def _check_size(path: Path, datasets: list[Any]) -> None:
     if sum(claimed) > _MOST_PACKED * size:
         most = datasets[claimed.index(max(claimed))]
         raise ValueError(
-            f"{path}: has {size:,} bytes and claims {sum(claimed):,} of data, as dataset {most.name!r} has shape "
-            f"{list(most.shape)}: expected at most {_MOST_PACKED:,} times its size"
+            f"{path}: has {size:,} bytes, too few for {sum(claimed):,} bytes of data, such as dataset {most.name!r} of "
+            f"shape {list(most.shape)}: expected at most {_MOST_PACKED:,} bytes of data per byte of file"
         )
 
 

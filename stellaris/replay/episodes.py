@@ -180,8 +180,8 @@ class _Episode(NamedTuple):
 class _Open(NamedTuple):
     """The state of an environment after a fragment."""
 
-    follows: tuple[int, int, int]  #: slot, environment and step at which the next fragment must begin.
-    pieces: list[_Episode] | None  #: of the running episode; None if it is dropped.
+    follows: tuple[int, int, int]  #: the slot, environment and step with which the next fragment must begin.
+    pieces: list[_Episode] | None  #: the running episode so far; None if the episode is dropped.
 
 
 def _steps(trajectory: Trajectory, begin: int, end: int) -> _Episode:

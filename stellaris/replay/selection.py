@@ -28,7 +28,7 @@ class Selection(NamedTuple):
     """The selected trajectories of a batch."""
 
     row: Int[jax.Array, " k"]  #: of the table; in a sharded table, counted through all shards.
-    probability: Float[jax.Array, " k"]  #: of each at every draw; without replacement, at the first draw.
+    probability: Float[jax.Array, " k"]  #: of each row, the same at every draw; without replacement, at the first.
     faults: Int[jax.Array, ""]  #: bits of `FAULTS`, see `check`. If it is not 0, `gather` returns masks that are false.
 
 
@@ -89,7 +89,7 @@ def check_count(capacity: int, count: int, *, by: By, replace: bool) -> None:
         raise ValueError(f"by={by!r}: expected 'uniform', 'weight' or 'top'")
     checks.whole(at_least=1, count=count)
     if (by == "top" or not replace) and count > capacity:
-        raise ValueError(f"count={count}: without replacement, the table has at most {capacity} to draw")
+        raise ValueError(f"count={count}: without replacement at most {capacity} can be drawn, the table's capacity")
 
 
 @functools.partial(jax.jit, static_argnums=(2, 3, 4, 5))

@@ -51,7 +51,7 @@ class Table(NamedTuple):
     weights: WeightTree  #: of the trajectories; 0 in empty rows.
     version: Int[jax.Array, " capacity"]  #: of the policy that sampled the trajectory.
     number: Int[jax.Array, " capacity"]  #: insertion number, from 0; -1 in empty rows.
-    inserted: Int[jax.Array, ""]  #: trajectories so far; lowered by about 2^30, like `number`, before it reaches 2^31.
+    inserted: Int[jax.Array, ""]  #: insertions so far; lowered by about 2^30, like `number`, before 2^31.
     faults: Int[jax.Array, ""]  #: bits of `FAULTS`, set where compiled code cannot raise; see `check`.
 
     @property
@@ -392,7 +392,7 @@ def check_int32(**numbers: Any) -> None:
     """
     for name, array in numbers.items():
         if not isinstance(array, jax.Array) and (lost := unfit(np.asarray(array), np.int32)).size:
-            raise ValueError(f"{name} has {lost[0]}: expected a number of int32")
+            raise ValueError(f"{name} has {lost[0]}: expected a whole number that int32 can hold")
 
 
 def unfit(values: NDArray, dtype: Any) -> NDArray:

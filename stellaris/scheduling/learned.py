@@ -161,7 +161,7 @@ def _read(opened: BinaryIO) -> Learned:
         most = int(header["most"])
         _check_most(most)
         if found := list(differences(header, _header(most))):
-            said = ", ".join(f"{place} is {there!r}, here {here!r}" for place, there, here in found)
+            said = ", ".join(f"{place} is {there!r} instead of {here!r}" for place, there, here in found)
             raise SchedulerError(f"a scheduler of another kind: {said}")
         policy = policy_for(most)
         like = jax.eval_shape(policy.init, jax.random.key(0)), policy.statistics()
@@ -173,7 +173,7 @@ def _read(opened: BinaryIO) -> Learned:
             content = _member(file, f"leaf{i}", most=nbytes + _HEADER) if f"leaf{i}.npy" in held else None
             there, here = "nothing" if content is None else _kind(*_shape(content)), _kind(leaf.shape, leaf.dtype)
             if content is None or there != here:
-                raise SchedulerError(f"a scheduler of another kind: array {i} is {there}, here {here}")
+                raise SchedulerError(f"a scheduler of another kind: array {i} is {there} instead of {here}")
             arrays.append(_array(content))
     return Learned(most, *jax.tree.unflatten(structure, arrays))
 

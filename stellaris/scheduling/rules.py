@@ -1,4 +1,4 @@
-"""Schedulers that follow a rule: the variants of MinionsRL, and the ones in its motivation."""
+"""Schedulers that follow a rule: the variants of MinionsRL, and the schedules that motivate it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

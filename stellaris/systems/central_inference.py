@@ -89,7 +89,9 @@ class CentralInference(System):
 
         loop = session.begin(first)
         while session.next_round(loop):
+            # Not `fragments.sample()`, because there one invocation is a fragment, and here it is a single step.
             while (actor := fragments.start_actor()) is not None:
+                # The noise that the actor would draw itself: the actions do not depend on where they are chosen.
                 loop.sampling[actor] = _Rollout(fragments.noise())
                 _continue(session, loop, actor, steps[actor])
             # One inference at a time, on every observation so far: later ones share the next.
@@ -117,6 +119,7 @@ class CentralInference(System):
                 case "learner":
                     assert loop.learning is not None
                     loop.params, loop.opt_state = take_learned(session, done, loop.learning)
+                    # Before publishing: the new version normalises by this batch.
                     session.learned_from(loop.learning)
                     loop.learning = None
                     session.publish(loop.params)
@@ -337,6 +340,7 @@ def _inference(policy: Policy) -> Function:
         action, log_prob = jax.device_get(_chosen(policy, version.value, *padded))
         return _Answers(action[:n], log_prob[:n], version.version)
 
+    # The actions alone: the log-probabilities stay on the central machine, where the fragment is put together.
     action_bytes = int(policy.action.size * policy.action.dtype.itemsize)
 
     def upload(version: Versioned, requests: _Requests) -> int:

@@ -76,6 +76,8 @@ class Deliveries:
           FunctionError: if an invocation's attempts are used up.
         """
         while (done := self.platform.next_completion(until=until)) is not None:
+            # First, and for any ending: a duplicate may have completed the work, and the loss of the first message,
+            # which is noticed later, must not cause a retry.
             if done.key in self.handled:
                 self.platform.trace.append(
                     self.platform.now, "dropped", function=done.function, invocation=done.number, value=1.0
@@ -83,7 +85,9 @@ class Deliveries:
             elif done.status in RETRIABLE:  # not a body that raised: it would raise again
                 again = self.platform.retry(done)
                 self.retries[done.key] = again
-                self.handled.add(again.number)  # the retry keeps the first attempt's key, so no key equals its number
+                # The retry keeps the key of the first attempt, so its own number is never a key. Without this line the
+                # floor of the handled keys would stop below that number for good.
+                self.handled.add(again.number)
             else:
                 self.handled.add(done.key)
                 again = self.retries.pop(done.key, done)

@@ -113,6 +113,7 @@ def rounds_of(rows: Iterable[Row], sheet: str) -> list[Round]:
     return [
         Round(
             actors=int(row["actors"]),
+            # Absent if the algorithm's metrics have no `loss`; `policy_kl` if the distribution has no `kl_divergence`.
             loss=row.get("loss", 0.0),
             round_return=row.get("round_return"),
             policy_kl=row.get("policy_kl", 0.0),
@@ -150,6 +151,7 @@ class Reader:
         self._sums: dict[str, float] = defaultdict(float)  # of events since the start
         self._used: list[tuple[float, str, str, int, int, float]] = []  # rows that the meters have not read yet
         self.rows_read = 0  #: of the trace.
+        # True at first, so that a run that ends within its first round has a row.
         self.anything_new = True  #: whether anything worth a row has happened since the last one.
 
     def read(self, rows: Iterable[tuple[float, str, str, int, int, float]]) -> Iterable[Row]:

@@ -14,11 +14,11 @@ from stellaris.systems.staleness_control import Age, StalenessControl
 class Lags(NamedTuple):
     """The age of a fragment when it is learned from, in versions."""
 
-    in_flight: int  #: the age of its oldest step at delivery.
+    in_flight: int  #: the age of the fragment's oldest step at delivery.
     in_queue: int  #: versions published since delivery.
-    oldest: int  #: the age of its oldest step: the sum of both.
-    mean: float  #: the mean age of its steps.
-    span: int  #: versions from its oldest step's to its newest step's.
+    oldest: int  #: the age of the fragment's oldest step now: the sum of both.
+    mean: float  #: the mean age of the fragment's steps.
+    span: int  #: the difference between the versions of the newest and the oldest step.
 
 
 @register_value
@@ -32,16 +32,16 @@ class Waiting:
 
     @property
     def transitions(self) -> int:
-        """The number of its steps, without steps that only reset the environment."""
+        """The number of the fragment's steps, without steps that only reset the environment."""
         return self.fragment.steps - self.fragment.resets
 
     @functools.cached_property  # read at every event
     def age(self) -> Age:
-        """Its age, by which waiting fragments are ordered and discarded."""
+        """The age of the fragment, by which waiting fragments are ordered and discarded."""
         return Age(int(np.min(self.fragment.trajectory.version)), self.number)
 
     def lags(self, version: int) -> Lags:
-        """Returns its age under the newest version."""
+        """Returns the age of the fragment and of its steps under the newest version."""
         versions = self.fragment.trajectory.version
         oldest = self.age.oldest
         return Lags(
@@ -56,8 +56,8 @@ class Waiting:
 class Lost(NamedTuple):
     """The data that was lost with an actor's environment."""
 
-    steps: int  #: transitions of the fragment that was not whole.
-    episode: int  #: length so far of the episode that was under way.
+    steps: int  #: transitions of the actor's unfinished fragment.
+    episode: int  #: length so far of the actor's unfinished episode.
 
 
 @register_value
@@ -67,13 +67,13 @@ class Rollouts:
 
     Args:
       parked: actors that do not run, in the order in which they start again.
-      batch: fragments of a batch.
+      batch: the number of fragments in the next batch.
     """
 
     parked: list[int]
     batch: int
     accepted: int = 0  #: fragments that were delivered and not discarded.
-    running: int = 0  #: actors that have begun a fragment.
+    running: int = 0  #: actors that have begun a fragment and not finished it.
     learned: int = 0  #: batches that were learned from.
     begun: int = 0  #: invocations of actors; the noise of each follows from its number.
     delivered: int = 0  #: fragments.
@@ -94,10 +94,11 @@ class Rollouts:
         return self.parked.pop(0)
 
     def begin_round(self, actors: int) -> None:
-        """Sets the size of the next batch, when no actor runs and no fragment waits; the first actors sample it."""
+        """Begins a round, in which the first `actors` actors sample a batch. No actor runs, and no fragment waits."""
         self.batch = actors
         # The control compares `accepted` with `learned * batch`; with a new batch size the count starts from there.
         self.accepted = self.learned * actors
+        # By number, so that rounds of few actors always use the same ones, whose containers have environments already.
         self.parked.sort()
 
     def add(self, actor: int, piece: Fragment, length: int, version: int) -> Lost:
@@ -126,6 +127,7 @@ class Rollouts:
         if sum(part.steps for part in pieces) < length:
             self.pieces[actor] = pieces
         else:
+            # Counted in a row: the limit is for containers that never live long enough.
             self.lost.pop(actor, None)
             self.waiting.append(Waiting(join(pieces), version, self.delivered))
             self.delivered += 1

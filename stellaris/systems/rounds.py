@@ -24,7 +24,7 @@ class Declared:
         """Records nothing: actors do not wait for the round."""
 
     def batched(self, record: Record) -> None:
-        """Records nothing."""
+        """Records nothing: only schedulers ask how long a round has waited."""
 
     def learned(self, record: Record) -> int:
         """Returns 0: learning from a batch ends no round."""

@@ -61,6 +61,7 @@ class StalenessControl:
     def __post_init__(self) -> None:
         for name, least in (("pace", 0), ("discard", 0), ("window", 1)):
             limit = getattr(self, name)
+            # True and False are real numbers in Python, but not limits.
             if not isinstance(limit, Real) or isinstance(limit, bool):
                 raise TypeError(f"{name}={limit!r} is not a number: pass math.inf for no limit")
             if limit != math.inf:
@@ -71,9 +72,9 @@ class StalenessControl:
 
         Args:
           accepted: fragments that were delivered and not discarded, including fragments learned from.
-          running: rollouts that have started and were not delivered.
+          running: rollouts that have started and are not delivered yet.
           learned: batches that have been learned from.
-          batch: fragments of a batch.
+          batch: the number of fragments in a batch.
         """
         return accepted + running < (self.pace + learned + 1) * batch
 

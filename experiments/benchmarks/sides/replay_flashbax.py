@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from experiments.benchmarks.sides.replaying import LOADS, Load, say, timed, trajectories
 
-#: Rows of the prioritised buffer, whose sum tree spans all its steps: also a million.
+#: Rows of the prioritised buffer, which divide its items into rows of equal length.
 _ROWS = 1_000
 
 

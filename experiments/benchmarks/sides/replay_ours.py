@@ -59,7 +59,7 @@ def main(name: str) -> None:
 
 
 def copies(load: Load):  # type: ignore[no-untyped-def]
-    """Returns a copy of a batch's bytes, from one of many places to one place: a lower bound for a batch."""
+    """Returns a function that copies the bytes of a batch from one of many places: a lower bound for a batch."""
     places = max(2, (1 << 29) // load.nbytes)
     source = np.ones((places, load.nbytes), np.uint8)
     target = np.empty(load.nbytes, np.uint8)
@@ -68,7 +68,7 @@ def copies(load: Load):  # type: ignore[no-untyped-def]
 
 
 def gathered(load: Load):  # type: ignore[no-untyped-def]
-    """Returns NumPy's copy of windows from random places of a table as large, which includes the memory's latency."""
+    """Returns a function by which NumPy copies windows from random places of an array as large as the table."""
     whole = np.ones(load.trajectories * load.steps * load.nbytes // (load.batch * load.window), np.uint8)
     size = load.nbytes // load.batch
     places = np.random.default_rng(0).integers(0, len(whole) - size, (200, load.batch))

@@ -27,7 +27,7 @@ def main(task: Task, runners: int, learners: int) -> None:
     from ray.rllib.connectors.env_to_module import MeanStdFilter
     from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 
-    # Ray's processors are only places: their number need not be the machine's.
+    # The number only limits how many processes Ray starts, so it may exceed the machine's processors.
     ray.init(num_cpus=runners + learners + 1, include_dashboard=False, log_to_driver=False, configure_logging=False)
     network = DefaultModelConfig(
         fcnet_hiddens=[task.hidden] * 2, fcnet_activation="tanh", vf_share_layers=False, free_log_std=True

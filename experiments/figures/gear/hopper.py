@@ -49,9 +49,9 @@ _TOGETHER = 8
 class Preset:
     """The settings of collection, learning and evaluation, for each seed."""
 
-    steps: int  #: of the environment, in one synchronous run of PPO: bad episodes first, good ones last.
+    steps: int  #: environment steps of the run of PPO that fills the table.
     learning: Learning
-    episodes: int  #: that each model plays per target return.
+    episodes: int  #: episodes that each model plays for each target return.
     seeds: int
     capacity: int = 4096  #: of the table, which keeps the newest trajectories.
     longest: int = 1000  #: steps of an episode: the environment's limit.

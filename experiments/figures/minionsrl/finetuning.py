@@ -19,7 +19,7 @@ from stellaris.scheduling import Learned
 DESCRIPTION = "schedulers trained from scratch and fine-tuned: their episodes, and time and cost of runs under each"
 
 SCRATCH, TUNED, BEFORE = "from scratch", "fine-tuned", "before fine-tuning"
-#: The environment whose scheduler was fine-tuned, by the environment that it was fine-tuned on.
+#: For each environment, the environment on which the scheduler was trained before it was fine-tuned.
 STARTS: Mapping[str, str] = {"Hopper-v4": "CartPole-v1", "HalfCheetah-v4": "Hopper-v4", "Humanoid-v4": "Hopper-v4"}
 SIZES = {
     "smoke": Size(("Hopper-v4",), 8_192, 1),
@@ -29,7 +29,7 @@ SIZES = {
 
 
 def files(environment: str) -> dict[str, Path]:
-    """Returns the files of an environment's schedulers, by training."""
+    """Returns the files of an environment's schedulers, by the kind of their training."""
     home = minionsrl.SCHEDULERS
     found = {SCRATCH: home / f"{environment}.npz", TUNED: home / f"{environment}-tuned.npz"}
     if environment in STARTS:
@@ -83,7 +83,7 @@ class Episodes(NamedTuple):
 
 
 def episodes(environment: str) -> dict[str, Episodes]:
-    """Returns the recorded episodes of the trainings on an environment, by training."""
+    """Returns the recorded episodes of each kind of training on an environment."""
     trained = {name: _episodes(path) for name, path in files(environment).items() if name != BEFORE}
     return {name: of for name, of in trained.items() if of is not None}
 

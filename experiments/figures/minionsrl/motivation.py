@@ -15,7 +15,8 @@ from stellaris.scheduling import Fixed, Scheduler, Stepped
 
 DESCRIPTION = "reward with a fixed, an increasing and a decreasing number of actors, with the same total"
 
-#: Ten more, or fewer, every ten rounds, for thirty rounds. Source: the paper; the first numbers are assumptions.
+#: Rounds of a run, and actors in a round on average. The other schedules add or remove ten actors every ten rounds.
+#: Source: the paper; the number of actors in the first rounds is an assumption.
 _ROUNDS, _MEAN = 30, 20
 SCHEDULES: dict[str, tuple[Scheduler, str, str]] = {
     "fixed": (Fixed(_MEAN), "#000000", ":"),

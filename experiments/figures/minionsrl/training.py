@@ -67,9 +67,9 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
 
 
 def spent(of: Sequence[Finished]) -> Sequence[str]:
-    """Returns cells of a table: the runs that reached the target, and the estimates over all of them.
+    """Returns the cells of a row: how many runs reached the target, then estimates over all runs.
 
-    The estimates are of virtual seconds, both costs and the mean number of actors, each at the end of the run.
+    These are the virtual seconds, both costs and the mean number of actors, each at the end of a run.
     """
     reached = sum(_reached(one) for one in of)
     columns = ("seconds", "cost_pay_per_use", "cost_azure")

@@ -37,7 +37,7 @@ BODIES = {
     "learner": "a gradient",
     "parameter": "an aggregation",
 }
-#: The testbed's seconds for it; a learner's are those alone on a GPU.
+#: The seconds of each body on the testbed; a learner is alone on its GPU.
 ASSUMED = {
     "actor": FRAGMENT * testbed.ENVIRONMENT_STEP,
     "learner": testbed.GRADIENT,
@@ -49,7 +49,7 @@ def _variants(environment: str) -> Sequence[Variant]:
     """Returns `tuned`'s Stellaris on functions whose virtual time is the measured time of their bodies."""
     (row,) = variants.of_stellaris(environment, {"measured": {}})
     functions = {
-        # The platform multiplies an actor's time by its steps, so the factor makes it a step's.
+        # The platform multiplies the time of an actor's body by its steps, which the factor undoes.
         name: FunctionSpec(Measured(1 / FRAGMENT if name == "actor" else 1.0), max_concurrency=spec.max_concurrency)
         for name, spec in row.contender.functions.items()
     }

@@ -37,6 +37,6 @@ def _cost_of(result: Finished, target: float) -> float | None:
     return next(reached, None)
 
 
-# The runs are those of `stellaris-training`.
+# With the variants of `stellaris-training`, so that the two studies share their runs.
 STUDY = Study("stellaris-cost", training.SIZES, training.tuned, _report, ("cost",))
 add_arguments, main = STUDY.add_arguments, STUDY.main

@@ -1,4 +1,4 @@
-"""When the headline ratios hold, with the demo's own settings."""
+"""Sweeps over assumptions: when the ratios of Stellaris to its baseline hold, with the demo's own settings."""
 
 from experiments.figures.stellaris.motivation import SIZES
 from experiments.study import sweeps

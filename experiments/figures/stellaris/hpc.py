@@ -78,7 +78,7 @@ def _reserved_prices() -> tuple[PriceSheet, PriceSheet]:
 
 
 def _serverless_prices() -> tuple[PriceSheet, PriceSheet]:
-    """Returns the demo's bill, for all machines by duration, and one by use, a learner at the price of a GPU."""
+    """Returns two bills: the demo's, for all machines all the time, and one by use, where a learner costs a GPU."""
     machines = testbeds.stellaris_hpc().machines
     gpu = sum(machine.per_second for machine in machines.values() if "learner" in machine.runs) / GPUS
     demo = PriceSheet("demo", machines=machines, source="the authors' demo bills its run by duration")

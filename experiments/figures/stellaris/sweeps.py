@@ -1,4 +1,4 @@
-"""When the headline ratios hold, with tuned settings."""
+"""Sweeps over assumptions: when the ratios of Stellaris to its baseline hold, with tuned settings."""
 
 from experiments.study import sweeps, variants
 from experiments.study.study import Variant

@@ -24,7 +24,7 @@ DESCRIPTION = "train Stellaris and the systems it is compared with on every envi
 
 #: The systems that the paper compares, by their names in `presets`.
 SYSTEMS = ("synchronous", "asynchronous actors", "IMPACT", "stellaris", "MinionsRL-Max")
-#: Names variants with the synchronous system's learning rate, after the system's name.
+#: Stands after a system's name in the names of variants with the learning rate of the synchronous system.
 SHARED = "shared"
 
 #: Rounds that the untrained policy plays.

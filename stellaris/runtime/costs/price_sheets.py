@@ -84,7 +84,7 @@ class Machine:
         if not 0 <= self.per_second < math.inf:
             raise ValueError(f"per_second={self.per_second}: a price must be finite and not negative")
         if not self.places > 0:
-            raise ValueError(f"places={self.places} is not positive: a machine runs something")
+            raise ValueError(f"places={self.places} is not positive: give the invocations that fill the machine")
         # A string is a sequence as well, but of its characters.
         if isinstance(self.runs, str):
             raise TypeError(f"runs={self.runs!r} is one name: pass a sequence of names, ({self.runs!r},)")

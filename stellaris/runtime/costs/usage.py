@@ -38,6 +38,7 @@ class Use:
         self._busy = Spans(granularity)
         self._wasted = Spans(granularity)
         self._cold = Spans(granularity)
+        # Not rounded: only idle time follows from it, and that is billed as it is.
         self._alive = Spans(0.0)
         self._running: dict[int, float] = {}  # start of each running invocation
         self._waiting: dict[int, float] = {}  # time at which each invocation got its container, until it starts

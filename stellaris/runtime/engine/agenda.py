@@ -78,6 +78,7 @@ class Agenda:
 
     def put_back(self, event: Any) -> None:
         """Puts back an event that was popped but is not due yet; it keeps its place in the order."""
+        # Into the heap: if the event came from there, `_newest` still has another one.
         heapq.heappush(self._heap, event)
 
     def __len__(self) -> int:

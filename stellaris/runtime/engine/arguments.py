@@ -40,6 +40,7 @@ def check_options(
         raise ValueError(f"clock={clock!r} is neither 'virtual' nor 'wall'")
     if threads is not None and threads < 1:
         raise ValueError(f"threads={threads} is below 1: bodies need a thread to run on")
+    # Written as `not x > 0`, so that NaN is refused.
     if not hang_after > 0:
         raise ValueError(f"hang_after={hang_after} is not positive: no body could ever return; give seconds above 0")
 

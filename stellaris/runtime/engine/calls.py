@@ -78,4 +78,5 @@ class BodyContext:
     @property
     def key(self) -> jax.Array:
         """This invocation's own random key."""
+        # The number alone counts: the key depends neither on the container nor on the order in which bodies really run.
         return jax.random.fold_in(self.root_key, self.number)

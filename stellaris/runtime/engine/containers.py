@@ -105,7 +105,8 @@ class Pool:
 
     def next_slot(self) -> int:
         """Takes the lowest free slot."""
-        # The lowest, because systems make environments for every slot below a bound.
+        # The lowest, because systems make environments for every slot below a bound. If no slot below the highest is
+        # free, the slots 0 to n - 1 are in use, each by a live container or by a killed body that still runs.
         return heapq.heappop(self.slots) if self.slots else len(self.live) + self.occupied
 
     def give(self, container: Container, now: float) -> None:

@@ -28,28 +28,28 @@ class Course(Protocol):
 
     @property
     def throttled(self) -> bool:
-        """Whether its request for a container is refused."""
+        """Whether the call's request for a container is refused."""
 
     def looks_at(self, submitted: float, drawn: float) -> float:
-        """The time at which it looks for a container or is refused; `drawn` follows from the deployment's delays."""
+        """The time at which the call looks for a container or is refused; the deployment's delays gave `drawn`."""
 
     def starts_at(self, acquired: float, drawn: float) -> float:
-        """The time at which it starts, or at which it ends without a start; `drawn` as above."""
+        """The time at which the call starts, or ends without a start; `drawn` as above."""
 
     def ends_before_start(self) -> str | None:
-        """Its ending, if it gets a container but never starts."""
+        """The ending of a call that gets a container but never starts; None for any other call."""
 
     def crashes_at_start(self) -> bool:
-        """Whether its container crashes before the body runs."""
+        """Whether the call's container crashes before the body runs."""
 
     def ends(self, started: float, seconds: Callable[[float], float], timeout: float | None) -> End:
-        """Its end; `seconds(slow_down)` draws its duration."""
+        """The end of the call; `seconds(slow_down)` draws how long it takes."""
 
     def crashes_at_end(self) -> bool:
-        """Whether its container crashes after the body, before the result is sent."""
+        """Whether the call's container crashes after the body, before the result is sent."""
 
     def messages(self, ended: float) -> tuple[float | None, float | None]:
-        """The times at which the loss of its message is noticed and at which a duplicate arrives; None for never."""
+        """The times at which the loss of the call's message is noticed and a duplicate arrives; None for never."""
 
 
 def end_of(started: float, seconds: float, ending: str, timeout: float | None) -> End:
@@ -77,26 +77,26 @@ class Drawn:
 
     @property
     def throttled(self) -> bool:
-        """Whether its request for a container is refused."""
+        """Whether a fault refuses the call's request for a container."""
         return "throttle" in self._faults
 
     def looks_at(self, submitted: float, drawn: float) -> float:
-        """The drawn time."""
+        """Returns `drawn`: no fault changes when the call looks for a container."""
         return drawn
 
     def starts_at(self, acquired: float, drawn: float) -> float:
-        """The drawn time."""
+        """Returns `drawn`: no fault changes when the call starts."""
         return drawn
 
     def ends_before_start(self) -> None:
-        """None: a crash before the body runs happens at the start."""
+        """None, because a drawn crash before the body happens once the call has started: `crashes_at_start`."""
 
     def crashes_at_start(self) -> bool:
-        """Whether its container crashes before the body runs."""
+        """Whether a fault crashes the call's container before the body runs."""
         return "crash_before" in self._faults
 
     def ends(self, started: float, seconds: Callable[[float], float], timeout: float | None) -> End:
-        """Its end: later if it straggles, sooner if it crashes on the way."""
+        """The end of the call: later if it straggles, sooner if it crashes on the way."""
         # The straggler's factor first: a crash on the way comes after a fraction of the longer duration.
         duration = seconds(self._draws.straggler_factor() if "straggle" in self._faults else 1.0)
         if "crash_during" in self._faults:
@@ -104,11 +104,11 @@ class Drawn:
         return end_of(started, duration, "completed", timeout)
 
     def crashes_at_end(self) -> bool:
-        """Whether its container crashes after the body, before the result is sent."""
+        """Whether a fault crashes the call's container after the body, before the result is sent."""
         return "crash_after" in self._faults
 
     def messages(self, ended: float) -> tuple[float | None, float | None]:
-        """Both times are drawn, in seconds after the end."""
+        """The same times, both drawn in seconds after the end; None for a fault that the call does not meet."""
         # Both may happen: the first message is lost, and the second still arrives.
         again = ended + self._draws.duplicate_after() if "duplicate" in self._faults else None
         noticed = ended + self._draws.notice_after() if "lose" in self._faults else None
@@ -133,33 +133,33 @@ class Repeated:
 
     @property
     def throttled(self) -> bool:
-        """Whether its counterpart was refused."""
+        """Whether the recorded call was refused a container."""
         return self._recorded.ending == "throttled"
 
     def looks_at(self, submitted: float, drawn: float) -> float:
-        """As long after its submission as the counterpart."""
+        """The time after the recorded delay since the submission."""
         # A refused call never got a container, so only the time of its end is known.
         if self.throttled:
             return self._recorded.later("ended", after="submitted", at=submitted)
         return self._recorded.later("acquired", after="submitted", at=submitted, otherwise=drawn)
 
     def starts_at(self, acquired: float, drawn: float) -> float:
-        """As long after it got its container as the counterpart, which started or ended without a start."""
+        """The time after the recorded delay since the call got its container."""
         if self.ends_before_start() is not None:
             return self._recorded.later("ended", after="acquired", at=acquired)
         return self._recorded.later("started", after="acquired", at=acquired, otherwise=drawn)
 
     def ends_before_start(self) -> str | None:
-        """The ending of the counterpart, if it got a container but never started."""
+        """The ending of the recorded call, if it got a container but never started; None otherwise."""
         recorded = self._recorded
         return recorded.ending if math.isnan(recorded.started) and recorded.ending != "cancelled" else None
 
     def crashes_at_start(self) -> bool:
-        """False: a recorded crash has a time, and `ends` returns it."""
+        """False, because a recorded crash has a time, and is the end that `ends` returns."""
         return False
 
     def ends(self, started: float, seconds: Callable[[float], float], timeout: float | None) -> End:
-        """As the counterpart, and as long after the start."""
+        """The recorded ending, after the recorded duration."""
         recorded = self._recorded
         if recorded.ending == "cancelled":
             # A time-out is not moved past the recorded cancellation, because the limit holds in this run as well.
@@ -173,11 +173,11 @@ class Repeated:
         return End(recorded.later("ended", after="started", at=started), "completed" if ran else recorded.ending)
 
     def crashes_at_end(self) -> bool:
-        """False: a recorded crash has a time, and `ends` returns it."""
+        """False, because a recorded crash has a time, and is the end that `ends` returns."""
         return False
 
     def messages(self, ended: float) -> tuple[float | None, float | None]:
-        """As long after the end as for the counterpart."""
+        """The times after the recorded delays since the end; None for an event that the recording lacks."""
         noticed = self._recorded.later("noticed", after="ended", at=ended)
         again = self._recorded.later("redelivered", after="ended", at=ended)
         return _unless_nan(noticed), _unless_nan(again)

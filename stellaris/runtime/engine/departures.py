@@ -85,6 +85,7 @@ class Departures:
 
     def end_at(self, time: float, call: Call, status: str) -> None:
         """Schedules the end of a call. If the call ends earlier, the event does nothing."""
+        # It stays in the agenda even if the call ends earlier, because a search for it would cost more.
         self._agenda.add(time, END, call.number, self._end_if_pending, (call, status))
 
     def end(self, call: Call, status: str, now: float) -> None:

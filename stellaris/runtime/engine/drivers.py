@@ -103,6 +103,7 @@ class WallTime:
         life = self._life
         agenda = life.agenda
         departures = life.departures
+        # With a bound even if no call is pending, because containers expire until then.
         while departures.pending or departures.undelivered or until < math.inf:
             # Before the next event is chosen: a body that has returned may add an earlier one, the end of its call.
             self._take_note_of_all()

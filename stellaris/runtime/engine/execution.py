@@ -19,6 +19,7 @@ def run_body(program: Function, context: BodyContext, arguments: tuple[Any, ...]
         if not context.container.initialised:
             initialise(program, context)
         return program.body(context, *arguments), None
+    # No BaseException: on the calling thread a KeyboardInterrupt is the user's, and must end the run.
     except Exception as error:
         return None, error
 

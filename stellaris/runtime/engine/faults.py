@@ -205,7 +205,7 @@ class OutageClock:
         self._scheduled = outages.at
         self._gaps = None if outages.every is None else Stream(outages.every, seed, f"{name}/every")
         self._lengths = Stream(outages.lasting, seed, f"{name}/lasting")
-        # The first gap begins at 0; without random outages, an interval that contains no instant.
+        # The first gap begins at 0. Without random outages this is an interval that contains no instant.
         self._begin = self._end = -math.inf if self._gaps is None else 0.0
 
     def now(self, instant: float) -> bool:

@@ -144,6 +144,7 @@ class Fleet:
         pool.busy -= 1
         if pool.spec.reserved_concurrency is None:
             self._shared_busy -= 1
+        # Only an invocation that has started occupies a share of its GPU.
         if started and container.place is not NOWHERE:
             self._cluster.end(container.place)
         if dies:
@@ -197,6 +198,7 @@ class Fleet:
 
     def lose_newest(self, name: str, now: float) -> Call | None:
         """Loses the newest container of a function, if it has one; returns the call that crashes with it."""
+        # The highest number is the newest, because containers are numbered in the order in which they are made.
         live = self._pools[name].live
         return self.lose(live[max(live)], now) if live else None
 
@@ -238,6 +240,7 @@ class Fleet:
             return False
         if container.awaited and container.call is None:
             self._agenda.add(now, END, -1, self._ready, container)
+        # If the drawn cold start is not over, the event that starts the call is still to come.
         return container.awaited
 
     def _give_up(self, container: Container, now: float) -> Call | None:
@@ -282,6 +285,7 @@ class Fleet:
             place = self._cluster.place(spec.resources)
         if place is None:
             return None
+        # After the evictions, which have freed slots: one taken before could be beyond the bound that `slots` returns.
         slot = pool.next_slot()
         container = Container(self._made, pool.name, slot, program, place, provisioned)
         self._made += 1

@@ -133,6 +133,7 @@ class Lifecycle:
         submitted = now if at is None else at
         course = self._courses.next(pool.name) if self._courses.any else None
         call = Call(number, pool.name, tag, attempt, key, submitted, program, args, work, nbytes, pool, course)
+        # Pending before its instant as well: it can be cancelled, and the drivers wait for it.
         self.departures.pending[number] = call
         if at is None:
             self.agenda.add(self._arrived(call, now), ACQUIRE, number, self._acquire, call)
@@ -221,6 +222,7 @@ class Lifecycle:
         course = call.course
         call.status = "running"
         call.started = now
+        # Before anything can fail: a call is billed from its start, whatever its ending.
         self._rows.append((now, "started", call.function, call.number, container.number, 0.0))
         slow_down = 1.0 if container.place is NOWHERE else self.fleet.begin(container)
         if course is not None and course.crashes_at_start():
@@ -269,6 +271,7 @@ class Lifecycle:
         call.finished = due  # on the wall clock later, if the body takes longer
         if self.clock.virtual:
             if call.task is None:  # a measured body has run already
+                # Started now and awaited when it is due, so that bodies whose virtual times overlap run side by side.
                 self._bodies.start(call, trusted=spec.timeout is None)
             self.agenda.add(due, END, call.number, self.departures.complete, call)
         else:
@@ -277,6 +280,7 @@ class Lifecycle:
             self._bodies.start(call, trusted=trusted, on_done=self.returned.put)
             # The call completes when its body has returned. This event ends the call if the body never does.
             if spec.timeout is None:
+                # Not before it is due: a long drawn duration is no sign that the body hangs.
                 self.departures.end_at(max(now + self._hang_after, due), call, "hung")
             else:
                 self.departures.end_at(max(now + spec.timeout, due), call, "timed_out")

@@ -57,6 +57,7 @@ class Nodes:
     def could_ever_hold(self, need: Resources) -> bool:
         """Whether any node has room for `need` when it is empty."""
         # All GPU slots of a container are on one GPU, so a node's number of GPUs does not help.
+        # Without `_ROUNDING`, because nothing was subtracted from an empty node.
         return not self.nodes or any(
             node.memory >= need.memory
             and node.vcpus >= need.vcpus

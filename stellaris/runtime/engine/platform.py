@@ -167,6 +167,7 @@ class EnginePlatform(Platform):
             self._life.departures.end(call, "cancelled", self.now)
 
     def next_completion(self, *, until: float = math.inf) -> Invocation | None:
+        # NaN compares false with every time, and would pass for no bound.
         if math.isnan(until):
             raise ValueError(f"until={until} is not a number: give an instant in seconds, or math.inf")
         return self._time.next(until)

@@ -73,6 +73,7 @@ class Threads:
         self._tasks: SimpleQueue[Task | None] = SimpleQueue()
         # The threads refer to the queue and not to this object, so that a platform that nobody closed can be collected;
         # its threads then end.
+        # Not at exit, where daemon threads end by themselves.
         weakref.finalize(self, _dismiss, self._tasks, self._threads).atexit = False
 
     def submit(self, task: Task) -> None:
@@ -94,9 +95,11 @@ class Threads:
         """Ends the threads: drops tasks that have not begun, and waits up to `patience` seconds for the others."""
         try:
             while True:
+                # Before the threads are dismissed: each ends when it gets a None, which comes after all tasks.
                 self._tasks.get_nowait()
         except Empty:
             _dismiss(self._tasks, self._threads)
+        # One deadline for all threads, so that many of them do not multiply the wait.
         until = time.monotonic() + patience
         for thread in self._threads:
             if thread.is_alive():  # `join` would raise for a thread whose start was interrupted

@@ -108,6 +108,7 @@ class RayBodies(BodyRunner):
 
     def end(self, container: Container) -> None:
         """Kills the actor."""
+        # `drop` may have killed the actor before the engine ends its container.
         if container.handle is not None:
             if not self._session.over:
                 with contextlib.suppress(ray.exceptions.RayError):  # the actor does not exist yet, or no longer
@@ -167,6 +168,7 @@ class RayBodies(BodyRunner):
         try:
             returned = Returned(*fields(call.task.result()))
             value = self._unpacker.unpack(returned.value) if returned.value else None
+        # First, because these are RayErrors as well, and any other RayError fails the call for good.
         except _LOST as error:
             return None, ContainerLostError(f"the container of function {call.function!r} was lost: {error}")
         except ray.exceptions.RayError as error:

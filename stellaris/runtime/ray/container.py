@@ -104,6 +104,7 @@ class Process:
         if program is not None:
             # An error is not reported here: the first body calls `init` again, and its call fails with it.
             with contextlib.suppress(Exception, SystemExit):
+                # Number -1, because this is no invocation; the key of `init` follows from the number of the container.
                 initialise(self._program(program), self._context(-1, 1, 0.0))
         return time.perf_counter() - began
 

@@ -107,6 +107,7 @@ class RayPlatform(EnginePlatform):
         # After all checks that need no cluster, because starting Ray takes seconds.
         session = self._join(address)
         with contextlib.ExitStack() as unmade:
+            # Callbacks are called in reverse: containers end while Ray still runs.
             unmade.callback(self._leave)
             # If no container needs resources, Ray places them. Otherwise the engine does, because only the engine knows
             # which containers are idle and can be evicted.
@@ -176,6 +177,7 @@ class RayPlatform(EnginePlatform):
                     f"no provisioned container was made within hang_after={patience} s: see Ray's logs, and check that "
                     "the cluster is not in use"
                 ) from None
+            # At 0, where the clock stands still until all of them are made.
             self._life.fleet.made(container, 0.0)
 
 

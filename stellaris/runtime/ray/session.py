@@ -29,5 +29,6 @@ class Session:
 
 def _number() -> tuple[str, str]:
     """The address of the cluster's head, and the job number that it gave this process."""
+    # Both, because two clusters may give the same job number.
     context = ray.get_runtime_context()
     return context.gcs_address, context.get_job_id()

@@ -141,6 +141,7 @@ class Bodies(BodyRunner):
         # On a thread and not here, because a body that hangs would otherwise hang the run.
         self._threads.submit(task)
         task.wait(self._hang_after)
+        # 0 if the body hangs: `finish` then finds the task abandoned, and the call ends as any other that hangs.
         return task.seconds
 
     def settle(self, call: Call) -> None:
@@ -187,7 +188,8 @@ class Bodies(BodyRunner):
           patience: seconds to wait for running bodies in virtual time, unless one of them hangs.
         """
         self._open.clear()
-        # On the wall clock bodies may take long, and their calls have ended.
+        # On the wall clock bodies may take long, and their calls have ended. A body that hangs would use up all the
+        # patience for nothing.
         waits = self._virtual and not self._hung
         self._threads.close(min(patience, self._hang_after, threading.TIMEOUT_MAX) if waits else 0.0)
 

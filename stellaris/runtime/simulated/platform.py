@@ -100,6 +100,7 @@ class SimulatedPlatform(EnginePlatform):
         hang_after: float = 600.0,
         on_event: "Callable[[SimulatedPlatform], None] | None" = None,
     ) -> None:
+        # Copies, because the caller may change what was passed, and a run records and compares its deployment.
         deployment = Deployment(
             functions=dict(functions),
             nodes=tuple(nodes),

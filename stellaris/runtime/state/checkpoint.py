@@ -178,6 +178,7 @@ class Checkpoints:
         """Returns the folder's checkpoints and their numbers, including damaged ones and older formats."""
         folder = Path(self.folder)
         there = folder.iterdir() if folder.is_dir() else ()
+        # Older formats as well: a new checkpoint is numbered after them, and `load` says why it skips them.
         numbered = (path for path in there if path.stem.isdecimal() and path.suffix in ("", _OLD_SUFFIX))
         return sorted((int(path.stem), path) for path in numbered)
 

@@ -49,6 +49,7 @@ def write(folder: Path, name: str, snapshot: Snapshot, configurations: Mapping[s
                 sync(path)
             draft.rename(folder / name)
             sync(folder)
+        # After an interrupt as well: a draft takes as much room as a checkpoint.
         except BaseException:
             _remove(draft)
             raise
@@ -94,7 +95,7 @@ def read(path: Path) -> tuple[dict[str, Any], Snapshot]:
     try:
         said, sums = (path / _SUMS).read_bytes(), _sums(path)
         if said != sums:
-            raise CheckpointError(f"{path.name} is damaged: its hashes do not fit {_differing(said, sums)}")
+            raise CheckpointError(f"{path.name} is damaged: its hashes do not match {_differing(said, sums)}")
         about = json.loads((path / _ABOUT).read_bytes())
         if about["origin"] != origin():
             raise CheckpointError(

@@ -43,7 +43,9 @@ DTYPES: Mapping[str, np.dtype[Any]] = {
     )
 }
 
+#: Classes whose instances stand for themselves. Not `float`, because JSON has neither NaN nor infinity.
 _PLAIN = frozenset((type(None), bool, int, str))
+#: NumPy's own alone: a snapshot names one of them, and no other class is ever instantiated for it.
 _BIT_GENERATORS = {
     cls.__name__: cls
     for cls in (np.random.PCG64, np.random.PCG64DXSM, np.random.MT19937, np.random.Philox, np.random.SFC64)
@@ -126,6 +128,7 @@ class Codec:
             for change in changes:
                 change()
         except Exception as error:
+            # The ValueErrors of the reader are whole sentences; other errors are unclear without their class.
             name = "" if type(error) is ValueError else f"{type(error).__name__}: "
             raise CheckpointError(f"{name}{error}") from error
         return value
@@ -154,6 +157,7 @@ def subtrees(like: Mapping[str, Any]) -> dict[str, Any]:
     for name, tree in ahead:
         if not jax.tree_util.all_leaves([tree]):
             found[name] = tree
+            # Everything but the tree itself counts as a leaf, so the leaves are its children.
             children = enumerate(jax.tree.leaves(tree, is_leaf=functools.partial(operator.is_not, tree)))
             ahead += [(f"{name}[{i}]", child) for i, child in children]
     return found
@@ -195,7 +199,7 @@ class _Writer:
         if id(value) in self._numbers:
             number, _ = self._numbers[id(value)]
             if number in self._unfinished:
-                raise ValueError(f"a {full_name(type(value))} is within itself: put a list or a dictionary in between")
+                raise ValueError(f"a {full_name(type(value))} contains itself: put a list or a dictionary in between")
             return ["again", number, []]
         # Numbered before its items, as the reader does, so that they can refer to it.
         number = len(self._numbers)
@@ -269,7 +273,7 @@ def _split_generator(value: np.random.Generator) -> _Node:
 def _split_structure(value: Any) -> _Node:
     tree = value.unflatten(range(value.num_leaves))
     if jax.tree.structure(tree) != value:
-        raise ValueError(f"{value} cannot be saved: a tree of this structure has another one")
+        raise ValueError(f"{value} cannot be saved: a tree that is made from this structure has another structure")
     return "structure", None, [("structure", tree)]
 
 
@@ -328,7 +332,7 @@ class _Reader:
         kind, head, nodes = node
         if kind == "again":
             if self._made[head] is _UNFINISHED:
-                raise ValueError(f"node {head} is within itself")
+                raise ValueError(f"node {head} contains itself")
             return self._made[head]
         number = len(self._made)
         self._made.append(_EMPTY[kind](head) if kind in _EMPTY else _UNFINISHED)
@@ -343,7 +347,7 @@ class _Reader:
         match kind, head, items:
             case "external", str(name), []:
                 if name not in self._externals:
-                    raise ValueError(f"externals lacks {name!r}, which was one when this was saved")
+                    raise ValueError(f"externals lacks {name!r}: give again what was given when this was saved")
                 return self._externals[name]
             case "part", str(name), []:
                 return self._parts[name]
@@ -383,7 +387,7 @@ class _Reader:
             case "device", bool(weak), [np.ndarray() as array]:
                 value: Any = jnp.array(array)  # a copy: `asarray` may share memory with the array
                 if value.dtype != array.dtype:
-                    raise ValueError(f"an array is {array.dtype}, which JAX holds only with jax_enable_x64")
+                    raise ValueError(f"an array has dtype {array.dtype}: enable jax_enable_x64, as when it was saved")
                 if weak:
                     value.aval = value.aval.update(weak_type=True)  # as JAX does when it unpickles an array
                 return value

@@ -120,6 +120,7 @@ def full_name(cls: type[Any]) -> str:
 
 def fields_of(cls: type[Any]) -> tuple[str, ...] | None:
     """Returns the names of the fields of a value's class, or None for any other class."""
+    # Found by name, as a reader will: if two classes have the same name, only one of them would be made again.
     if value_class(full_name(cls)) is not cls:
         return None
     return _FIELDS[cls] if cls in _FIELDS else _names(cls)
@@ -207,7 +208,7 @@ def _names(cls: type[Any]) -> tuple[str, ...]:
     try:
         object.__new__(cls)
     except TypeError as error:
-        raise TypeError(f"{full_name(cls)} is more than its fields: {error}") from None
+        raise TypeError(f"{full_name(cls)} has content apart from its fields, which would be lost: {error}") from None
     return names
 
 

@@ -17,7 +17,9 @@ class Lease:
     """The entries that one invocation holds."""
 
     function: str  #: name of its function; empty until it starts.
-    entries: list[Entry] = field(default_factory=list)  #: repeated if held more than once, as it is in the counts.
+    entries: list[Entry] = field(
+        default_factory=list
+    )  #: with repetitions: an entry that is held twice has two holders.
     works_on: dict[str, int] = field(default_factory=dict)  #: by name, the version that it refers to first.
     fetched: set[Entry] = field(default_factory=set)  #: a set, because each entry is fetched once.
 
@@ -52,7 +54,7 @@ class Leases:
         self._holders[entry] = self._holders.get(entry, 0) + 1
 
     def let_go(self, entries: Iterable[Entry]) -> list[Entry]:
-        """Removes a holder of each entry; returns the entries that are then free."""
+        """Removes one holder of each entry; returns the entries that nobody holds any more."""
         freed = []
         for entry in entries:
             self._holders[entry] -= 1
@@ -95,7 +97,7 @@ class Leases:
         return set(self._worked_on.get((function, name), ()))
 
     def end(self, invocation: int) -> list[Entry]:
-        """Ends an invocation's lease; returns the entries that are then free."""
+        """Ends an invocation's lease; returns the entries that nobody holds any more."""
         lease = self._leases.pop(invocation, None)
         if lease is None:
             return []
@@ -103,6 +105,7 @@ class Leases:
             versions = self._worked_on[lease.function, name]
             versions[version] -= 1
             if not versions[version]:
+                # `worked_on` lists the keys, so none may stay with a count of 0.
                 del versions[version]
         return self.let_go(lease.entries)
 

@@ -252,6 +252,7 @@ class Store:
         others = sorted(self._leases.worked_on(lease.function, name) - {own}, reverse=True)
         # Not added to the lease: the values are taken now, and may leave the store later.
         versions = [own, *others][: reference.slots]
+        # Fetched nevertheless, so that their transfer takes time.
         lease.fetched.update((name, version) for version in versions)
         versions += [own] * (reference.slots - len(versions))
         return tuple(Versioned(version, self._versions.get(name, version)) for version in versions)

@@ -70,6 +70,7 @@ class Versions:
 
     def keep(self, name: str, count: int) -> None:
         """Keeps at least `count` of the newest versions of `name` from now on."""
+        # Never fewer than before: earlier references may go back further.
         self._keep[name] = max(self._keep.get(name, self._default_keep), count)
 
     def add(self, name: str, tree: Tree) -> tuple[int, int]:

@@ -22,6 +22,7 @@ def events(table: Invocations, counted: Mapping[str, Events]) -> Iterator[str]:
     """
     # Names are encoded once per function, and the rest is formatted by hand: `json.dumps` per row is much slower.
     titles: list[Mapping[str, str]] = []
+    # From 1, because the counters are process 0.
     for pid, name in enumerate(table.names, start=1):
         yield json.dumps({"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": name}})
         titles.append(

@@ -179,6 +179,7 @@ class Trace:
         def text(codes: NDArray) -> "pd.Categorical[str]":
             return pd.Categorical.from_codes(np.array(codes), categories=pd.Index(self._names or [""]))
 
+        # Copies, because an `array` cannot grow while NumPy has a view of it.
         return pd.DataFrame(
             {
                 "time": np.array(self._array(0)),
