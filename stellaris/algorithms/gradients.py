@@ -170,7 +170,7 @@ def _first(step: Any, state: tuple[Tree, Tree], indices: jax.Array, count: Any) 
         state, metrics = step(state, indices[i])
         return state, {name: _combine_two(name, before[name], value) for name, value in metrics.items()}
 
-    # Only the types of these metrics matter: within `shard_map` the sums need their varying axes.
+    # These metrics are computed for their types alone: within `shard_map` the sums must vary over the same axes.
     like = step(state, indices[0])[1]
     neutral = {name: jax.tree.map(functools.partial(_neutral, name), value) for name, value in like.items()}
     state, sums = jax.lax.fori_loop(0, count, body, (state, neutral))
