@@ -4,12 +4,13 @@ import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard, cast
 
 from stellaris._core import checks
 from stellaris._core.extras import install, needs
 from stellaris.acting.envpool_env import EnvPoolEnv as EnvPoolEnv
 from stellaris.acting.gymnasium_env import GymnasiumEnv as GymnasiumEnv
+from stellaris.acting.jax_env import JaxEnvironment, JaxVectorEnv
 from stellaris.acting.vector import EnvSpec as EnvSpec
 from stellaris.acting.vector import Step as Step
 from stellaris.acting.vector import VectorEnv as VectorEnv
@@ -69,9 +70,9 @@ def configure(name: str, **options: Any) -> Configured:
     return Configured(name, tuple(sorted(options.items())))
 
 
-#: A name; an EnvPool environment with options; a callable without arguments that makes one `gymnasium.Env`; or a user's
-#: own vector environment.
-Environment: TypeAlias = str | Configured | Callable[[], Any] | Vectorised
+#: A name; an EnvPool environment with options; a callable without arguments that makes one `gymnasium.Env`; a user's
+#: own vector environment; or an environment of JAX functions.
+Environment: TypeAlias = str | Configured | Callable[[], Any] | Vectorised | JaxEnvironment
 
 
 def make(environment: Environment, *, slots: int, seed: int = 0, threads: int = 1) -> VectorEnv:
@@ -85,7 +86,7 @@ def make(environment: Environment, *, slots: int, seed: int = 0, threads: int = 
     Args:
       environment: a name such as `"Hopper-v4"`, or `"module:Name-v0"` for one that a module registers when it is
         imported; an EnvPool environment with options, from `configure`; a class, function or `functools.partial` that
-        makes one `gymnasium.Env`; or `Vectorised`.
+        makes one `gymnasium.Env`; `Vectorised`; or a `JaxEnvironment`, such as `lab.CartPole()`.
       slots: number of environments, at least 1.
       seed: of slot 0; slot `i` is seeded with `seed + i`.
       threads: that step EnvPool's environments. Results do not depend on their number.
@@ -111,6 +112,8 @@ def make(environment: Environment, *, slots: int, seed: int = 0, threads: int = 
     check(environment)
     checks.whole(at_least=1, slots=slots, threads=threads)
     checks.seed(seed=seed)
+    if is_jax(environment):
+        return JaxVectorEnv(environment, slots=slots, seed=seed)
     match environment:
         case str():
             return _named(environment, slots=slots, seed=seed, threads=threads)
@@ -119,16 +122,18 @@ def make(environment: Environment, *, slots: int, seed: int = 0, threads: int = 
         case Vectorised():
             return environment(slots, seed)
         case _:
-            return GymnasiumEnv(_name(environment), environment, slots=slots, seed=seed)
+            new = cast(Callable[[], Any], environment)
+            return GymnasiumEnv(_name(new), new, slots=slots, seed=seed)
 
 
 def check(environment: Any) -> None:
     """Raises unless `make` accepts `environment`.
 
     Raises:
-      TypeError: if it is not a name, a result of `configure`, a `Vectorised`, or a callable without arguments.
+      TypeError: if it is not a name, a result of `configure`, a `Vectorised`, a `JaxEnvironment`, or a callable without
+        arguments.
     """
-    if isinstance(environment, str | Configured | Vectorised):
+    if isinstance(environment, str | Configured | Vectorised) or is_jax(environment):
         return
     if not callable(environment):
         one = ", which is a single environment" if hasattr(environment, "step") else ""
@@ -144,6 +149,11 @@ def check(environment: Any) -> None:
         raise TypeError(
             f"environment={environment!r} cannot be called without arguments ({error}): bind them by functools.partial"
         ) from None
+
+
+def is_jax(environment: Any) -> TypeGuard[JaxEnvironment]:
+    """Whether this is a `JaxEnvironment`; Gymnasium's have the same methods, but another kind of `spec`."""
+    return isinstance(getattr(environment, "spec", None), EnvSpec) and isinstance(environment, JaxEnvironment)
 
 
 def _name(environment: Callable[[], Any]) -> str:

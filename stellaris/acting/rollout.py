@@ -39,7 +39,7 @@ class Fragment(NamedTuple):
     """The steps that an actor delivers together."""
 
     trajectory: Trajectory  #: `[T, 1, ...]`, with raw observations.
-    statistics: Statistics  #: of its observations: an increment, to be merged.
+    statistics: Statistics  #: of its observations alone, to be merged with those before.
     episodes: tuple[Episode, ...]
     slot: int = 0  #: of the environment.
     first: int = 0  #: the number of its first step since the environment was started.
@@ -104,9 +104,14 @@ def start(env: VectorEnv, slot: int, key: jax.Array | None = None) -> ActorState
     Raises:
       ValueError: if the observation does not match the environment's specification.
     """
-    observation = jax.tree.map(lambda rows: rows[0], env.reset(np.array([slot])))
+    number = 0 if key is None else int(jax.random.bits(key, dtype=np.uint32))
+    if key is None or not hasattr(env, "begin"):
+        observation = env.reset(np.array([slot]))
+    else:
+        # The episodes then follow from the number, which a fragment carries, so that the lab can repeat them.
+        observation = env.begin(np.array([slot]), np.array([number], np.uint32))
+    observation = jax.tree.map(lambda rows: rows[0], observation)
     env.spec.check(observation)
-    number = 0 if key is None else int(jax.random.bits(key))
     return ActorState(observation, ended=False, episode_return=0.0, episode_length=0, environment=number)
 
 
@@ -322,7 +327,7 @@ class _Groups(NamedTuple):
     """Actors grouped by version: `U` versions with `m` places each, including padding."""
 
     versions: Any  #: stacked `[U, ...]`.
-    rows: NDArray  #: `[U, m]`, the actor at each place; padding repeats actor 0.
+    rows: NDArray  #: `[U, m]`, the number of the actor at each place; padding repeats actor 0.
     places: NDArray  #: `[n]`, each actor's place in the flattened rows.
 
     @staticmethod

@@ -1,0 +1,180 @@
+"""Environments of pure JAX functions: a protocol, steps with restarts, and a vector environment for the systems.
+
+After an episode's end the *next* step resets the environment, as in every `VectorEnv`. All random numbers of an
+environment follow from its seed, from the number of its start and from the number of the step. So they depend neither
+on the environments that are stepped with it nor on the program that steps it.
+"""
+
+import functools
+import threading
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from stellaris.acting.vector import EnvSpec, Step, checked_slots
+from stellaris.types import NDArray, Tree
+
+
+class Transition(NamedTuple):
+    """The result of one step of one environment."""
+
+    state: Tree  #: of the environment, any tree of arrays.
+    observation: Tree  #: `[*obs]`; at an episode's end, its last observation.
+    reward: jax.Array  #: float32 scalar.
+    terminated: jax.Array  #: bool: the episode ended in a state of value zero.
+    truncated: jax.Array  #: bool: the episode was cut off, by a time limit for instance.
+
+
+@runtime_checkable
+class JaxEnvironment(Protocol):
+    """One environment as pure functions. Make it a frozen dataclass: equal environments share compiled programs."""
+
+    @property
+    def spec(self) -> EnvSpec:
+        """The specification that policies are made for."""
+
+    def reset(self, key: jax.Array) -> tuple[Tree, Tree]:
+        """Starts an episode; returns the state and the first observation."""
+
+    def step(self, state: Tree, action: jax.Array, key: jax.Array) -> Transition:
+        """Steps an episode that has not ended."""
+
+
+class Slot(NamedTuple):
+    """The state of an environment between two fragments."""
+
+    state: Tree
+    observation: Tree
+    key: jax.Array  #: with which it was started.
+    steps: jax.Array  #: int32: steps since then, including steps that only reset.
+    ended: jax.Array  #: bool: whether the next step only resets.
+    episode_return: jax.Array  #: of the running episode.
+    episode_length: jax.Array  #: int32.
+
+
+class Stepped(NamedTuple):
+    """A step of a slot, as a trajectory records it."""
+
+    reward: jax.Array
+    terminated: jax.Array
+    valid: jax.Array  #: False for a step that only reset the environment.
+    finished: jax.Array  #: bool: whether an episode ended here.
+    episode_return: jax.Array  #: of the episode up to here.
+
+
+def start(env: JaxEnvironment, seed: Any, number: Any) -> Slot:
+    """Starts an environment for the `number`-th time.
+
+    Args:
+      env: the environment.
+      seed: an integer scalar, different for every slot.
+      number: any integer scalar, different for every start.
+    """
+    key = jax.random.fold_in(jax.random.key(seed), number)
+    state, observation = env.reset(key)
+    zero = jnp.int32(0)
+    return Slot(state, observation, key, zero, jnp.bool_(False), jnp.float32(0), zero)
+
+
+def advance(env: JaxEnvironment, slot: Slot, action: jax.Array) -> tuple[Slot, Stepped]:
+    """Steps an environment, or resets it if its episode has ended."""
+    key = jax.random.fold_in(slot.key, slot.steps)
+    fresh_state, fresh_observation = env.reset(key)
+    moved = env.step(slot.state, action, key)
+    valid = ~slot.ended
+
+    def choose(new: Tree, fresh: Tree) -> Tree:
+        return jax.tree.map(lambda one, other: jnp.where(valid, one, other), new, fresh)
+
+    reward = jnp.where(valid, moved.reward, 0.0).astype(jnp.float32)
+    terminated, truncated = moved.terminated & valid, moved.truncated & valid
+    total = jnp.where(valid, slot.episode_return + reward, 0.0)
+    after = Slot(
+        choose(moved.state, fresh_state),
+        choose(moved.observation, fresh_observation),
+        slot.key,
+        slot.steps + 1,
+        terminated | truncated,
+        total,
+        jnp.where(valid, slot.episode_length + 1, 0),
+    )
+    return after, Stepped(reward, terminated, valid, terminated | truncated, total)
+
+
+class JaxVectorEnv:
+    """Slots of a JAX environment behind the protocol `VectorEnv`, so that every system can step it.
+
+    Args:
+      env: the environment.
+      slots: number of environments.
+      seed: of slot 0; slot `i` is seeded with `seed + i`.
+
+    Example:
+      >>> from stellaris.lab import CartPole
+      >>> env = JaxVectorEnv(CartPole(), slots=3)
+      >>> env.reset(np.arange(3)).shape
+      (3, 4)
+      >>> env.step(np.array([2, 0]), np.array([1, 1])).reward.tolist()
+      [1.0, 1.0]
+    """
+
+    def __init__(self, env: JaxEnvironment, *, slots: int, seed: int = 0) -> None:
+        self.spec = env.spec
+        self._env = env
+        self._seed = seed
+        self._resets = np.zeros(slots, np.uint32)
+        self._lock = threading.Lock()  # bodies may step different slots in several threads
+        self._slots: Any = _start(env, seed + np.arange(slots), self._resets)
+
+    def reset(self, slots: NDArray) -> Tree:
+        """Starts new episodes in `[n]` slots; the n-th reset of a slot is its n-th start."""
+        slots = checked_slots(slots, len(self._resets), self.spec)
+        with self._lock:
+            numbers = self._resets[slots]
+            self._resets[slots] += 1
+        return self.begin(slots, numbers)
+
+    def begin(self, slots: NDArray, numbers: NDArray) -> Tree:
+        """Starts new episodes in `[n]` slots, with the numbers of their starts, uint32 `[n]`."""
+        slots = checked_slots(slots, len(self._resets), self.spec)
+        with self._lock:
+            fresh = _start(self._env, self._seed + slots, np.asarray(numbers, np.uint32))
+            self._slots = _placed(self._slots, slots, fresh)
+        return jax.tree.map(np.asarray, fresh.observation)
+
+    def step(self, slots: NDArray, action: NDArray) -> Step:
+        """Steps `[n]` slots; see `VectorEnv.step`."""
+        slots = checked_slots(slots, len(self._resets), self.spec)
+        count = len(slots)
+        # To a power of two: few shapes are compiled. The padding is beyond the slots, and changes none.
+        padding = (0, (1 << (count - 1).bit_length()) - count)
+        where = np.pad(slots, padding, constant_values=len(self._resets))
+        actions = np.pad(np.asarray(action), [padding, *[(0, 0)] * (np.ndim(action) - 1)])
+        with self._lock:
+            self._slots, results = _advance(self._env, self._slots, where, actions)
+        return Step(*jax.tree.map(lambda x: np.asarray(x)[:count], results))
+
+    def close(self) -> None:
+        """Does nothing: there is nothing to release."""
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _start(env: JaxEnvironment, seeds: Any, numbers: Any) -> Slot:
+    return jax.vmap(functools.partial(start, env))(seeds, numbers)
+
+
+@functools.partial(jax.jit, donate_argnums=0)
+def _placed(slots: Slot, where: Any, fresh: Slot) -> Slot:
+    placed: Slot = jax.tree.map(lambda kept, new: kept.at[where].set(new), slots, fresh)
+    return placed
+
+
+@functools.partial(jax.jit, static_argnums=0, donate_argnums=1)
+def _advance(env: JaxEnvironment, slots: Slot, where: Any, action: Any) -> tuple[Slot, Any]:
+    own = jax.tree.map(lambda x: jnp.take(x, where, axis=0, mode="clip"), slots)
+    after, stepped = jax.vmap(functools.partial(advance, env))(own, action)
+    kept = jax.tree.map(lambda x, new: x.at[where].set(new, mode="drop"), slots, after)
+    truncated = stepped.finished & ~stepped.terminated
+    return kept, (after.observation, stepped.reward, stepped.terminated, truncated)
