@@ -15,14 +15,14 @@ from stellaris.corrections.ratios import importance_ratio
 from stellaris.diagnostics import lag_report, version_span
 from stellaris.distributions import as_distribution
 from stellaris.losses import approximate_kl
-from stellaris.types import ApplyFn, Array, Tree
+from stellaris.types import ApplyFn, Array, Scalar, Tree
 
 #: The metrics of a loss by name: scalars, and a `LagReport` called `by_lag` if the loss is told which version learns.
 Metrics: TypeAlias = dict[str, Any]
 
 
 class Evaluated(NamedTuple):
-    """A policy evaluated on samples."""
+    """The results of evaluating a policy on samples."""
 
     log_prob: jax.Array  #: of the actions.
     log_ratio: jax.Array  #: to the behaviour policy; 0 for an invalid sample.
@@ -118,7 +118,7 @@ def loss(
     return total - configuration.entropy_coefficient * metrics["entropy"], metrics
 
 
-def outside(log_ratio: jax.Array, clip: float) -> jax.Array:
+def outside(log_ratio: jax.Array, clip: Scalar) -> jax.Array:
     """Whether each sample is outside PPO's trust region: its ratio differs from 1 by more than `clip`."""
     return jnp.abs(importance_ratio(log_ratio) - 1.0) > clip
 
@@ -134,6 +134,6 @@ def check_learning_rate(learning_rate: Any) -> None:
         checks.positive(learning_rate=learning_rate)
 
 
-def norm_clipped(optimizer: optax.GradientTransformation, max_norm: float | None) -> optax.GradientTransformation:
+def norm_clipped(optimizer: optax.GradientTransformation, max_norm: Scalar | None) -> optax.GradientTransformation:
     """Puts a bound on the gradient's global norm before an optimizer."""
     return optimizer if max_norm is None else optax.chain(optax.clip_by_global_norm(max_norm), optimizer)

@@ -24,7 +24,7 @@ from stellaris.algorithms.batch import (
 from stellaris.corrections.caps import check_rho
 from stellaris.losses import MIN_LOG_PROB, impact_loss, value_loss
 from stellaris.returns import vtrace
-from stellaris.types import ApplyFn, Array, JaxArray, Trajectory, Tree
+from stellaris.types import ApplyFn, Array, JaxArray, Scalar, Trajectory, Tree
 
 
 class TargetBatch(NamedTuple):
@@ -74,19 +74,19 @@ class IMPACT:
       ((6,), ['clip_fraction', 'entropy', 'kl'])
     """
 
-    learning_rate: float | optax.Schedule = 3e-4
-    discount: float = 0.99
-    lambda_: float = 0.95
-    clip: float = 0.2  #: half-width of the trust region around the target policy.
-    target_rho: float = 2.0  #: truncates `behaviour / target`.
-    rho_clip: float = 1.0  #: bounds `target / behaviour` in V-trace's temporal differences.
-    c_clip: float = 1.0  #: bounds V-trace's traces.
-    value_coefficient: float = 0.5
-    entropy_coefficient: float = 0.0
+    learning_rate: Scalar | optax.Schedule = 3e-4
+    discount: Scalar = 0.99
+    lambda_: Scalar = 0.95
+    clip: Scalar = 0.2  #: half-width of the trust region around the target policy.
+    target_rho: Scalar = 2.0  #: truncates `behaviour / target`.
+    rho_clip: Scalar = 1.0  #: bounds `target / behaviour` in V-trace's temporal differences.
+    c_clip: Scalar = 1.0  #: bounds V-trace's traces.
+    value_coefficient: Scalar = 0.5
+    entropy_coefficient: Scalar = 0.0
     epochs: int = 10
     minibatch_size: int = 512  #: at most; a batch is split into minibatches of equal size.
     standardize_advantage: bool = True
-    max_gradient_norm: float | None = 0.5
+    max_gradient_norm: Scalar | None = 0.5
 
     def __post_init__(self) -> None:
         actor_critic.check_learning_rate(self.learning_rate)
@@ -130,8 +130,8 @@ class IMPACT:
             valid=valid,
         )
         # Unweighted, because the loss weights the samples: V-trace's advantage would weight them twice.
-        following = jnp.concatenate([estimate.target[1:], value[-1:]])
-        following = self.lambda_ * following + (1.0 - self.lambda_) * value[1:]
+        target = jnp.concatenate([estimate.target[1:], value[-1:]])
+        following = self.lambda_ * target + (1.0 - self.lambda_) * value[1:]
         advantage = jnp.where(valid, reward + discount * following - value[:-1], 0.0)
         batch = TargetBatch(
             Batch(
@@ -165,7 +165,7 @@ class IMPACT:
         batch: TargetBatch,
         peers: tuple[Tree, ...] = (),
         *,
-        rho: float = 1.0,
+        rho: Scalar = 1.0,
         version: Int[Array, ""] | int | None = None,
         lags: int = 8,
     ) -> tuple[Float[JaxArray, ""], Metrics]:

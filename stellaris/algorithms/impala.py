@@ -15,7 +15,7 @@ from stellaris.algorithms.batch import before_the_last, cleaned, minibatches, ta
 from stellaris.corrections.ratios import importance_ratio
 from stellaris.losses import impala_loss, value_loss
 from stellaris.returns import vtrace
-from stellaris.types import ApplyFn, Array, JaxArray, Trajectory, Tree
+from stellaris.types import ApplyFn, Array, JaxArray, Scalar, Trajectory, Tree
 
 
 @dataclass(frozen=True)
@@ -42,17 +42,17 @@ class IMPALA:
       4.594 1.099
     """
 
-    learning_rate: float | optax.Schedule = 6e-4
-    discount: float = 0.99
-    lambda_: float = 1.0
-    rho_clip: float = 1.0  #: bounds V-trace's temporal differences; with peers, the cap replaces it.
-    c_clip: float = 1.0  #: bounds V-trace's traces.
-    pg_rho_clip: float = 1.0  #: bounds the policy gradient; with peers, the cap replaces it.
-    value_coefficient: float = 0.25  #: the paper's 0.5 on half the squared error.
-    entropy_coefficient: float = 0.01
-    decay: float = 0.99  #: of RMSProp.
-    epsilon: float = 0.01  #: of RMSProp.
-    max_gradient_norm: float | None = 40.0
+    learning_rate: Scalar | optax.Schedule = 6e-4
+    discount: Scalar = 0.99
+    lambda_: Scalar = 1.0
+    rho_clip: Scalar = 1.0  #: bounds V-trace's temporal differences; with peers, the cap replaces it.
+    c_clip: Scalar = 1.0  #: bounds V-trace's traces.
+    pg_rho_clip: Scalar = 1.0  #: bounds the policy gradient; with peers, the cap replaces it.
+    value_coefficient: Scalar = 0.25  #: the paper's 0.5 on half the squared error.
+    entropy_coefficient: Scalar = 0.01
+    decay: Scalar = 0.99  #: of RMSProp.
+    epsilon: Scalar = 0.01  #: of RMSProp.
+    max_gradient_norm: Scalar | None = 40.0
     epochs: int = 1
     minibatch_size: int = 32  #: trajectories, at most; a batch is split into minibatches of equal size.
 
@@ -109,7 +109,7 @@ class IMPALA:
         batch: Trajectory,
         peers: tuple[Tree, ...] = (),
         *,
-        rho: float = 1.0,
+        rho: Scalar = 1.0,
         version: Int[Array, ""] | int | None = None,
         lags: int = 8,
     ) -> tuple[Float[JaxArray, ""], Metrics]:

@@ -13,7 +13,7 @@ from stellaris.algorithms.actor_critic import Metrics
 from stellaris.algorithms.batch import Batch, before_the_last, cleaned, flatten, minibatches, standardized, take
 from stellaris.losses import ppo_loss, value_loss
 from stellaris.returns import gae
-from stellaris.types import ApplyFn, Array, JaxArray, Trajectory, Tree
+from stellaris.types import ApplyFn, Array, JaxArray, Scalar, Trajectory, Tree
 
 
 @dataclass(frozen=True)
@@ -48,19 +48,19 @@ class PPO:
       ['clip_fraction', 'entropy', 'finite', 'kl']
     """
 
-    learning_rate: float | optax.Schedule = 3e-4
-    discount: float = 0.99
-    lambda_: float = 0.95
-    clip: float = 0.2
-    value_coefficient: float = 0.5
-    value_clip: float | None = None  #: bound on a value's distance from the behaviour policy's.
-    value_loss_clip: float | None = None  #: upper bound of a sample's value loss.
-    entropy_coefficient: float = 0.0
-    kl_coefficient: float = 0.0  #: weight of the penalty on the divergence from the behaviour policy.
+    learning_rate: Scalar | optax.Schedule = 3e-4
+    discount: Scalar = 0.99
+    lambda_: Scalar = 0.95
+    clip: Scalar = 0.2
+    value_coefficient: Scalar = 0.5
+    value_clip: Scalar | None = None  #: bound on a value's distance from the behaviour policy's.
+    value_loss_clip: Scalar | None = None  #: upper bound of a sample's value loss.
+    entropy_coefficient: Scalar = 0.0
+    kl_coefficient: Scalar = 0.0  #: weight of the penalty on the divergence from the behaviour policy.
     epochs: int = 10
     minibatch_size: int = 512  #: at most; a batch is split into minibatches of equal size.
     standardize_advantage: bool = True
-    max_gradient_norm: float | None = 0.5
+    max_gradient_norm: Scalar | None = 0.5
 
     def __post_init__(self) -> None:
         actor_critic.check_learning_rate(self.learning_rate)
@@ -133,7 +133,7 @@ class PPO:
         batch: Batch,
         peers: tuple[Tree, ...] = (),
         *,
-        rho: float = 1.0,
+        rho: Scalar = 1.0,
         kl_coefficient: Float[Array, ""] | float | None = None,
         version: Int[Array, ""] | int | None = None,
         lags: int = 8,
@@ -176,6 +176,7 @@ class PPO:
             version=version,
             lags=lags,
         )
-        if kl_coefficient is not None or self.kl_coefficient:
-            total += (self.kl_coefficient if kl_coefficient is None else kl_coefficient) * metrics["kl"]
+        weight = self.kl_coefficient if kl_coefficient is None else kl_coefficient
+        if not (isinstance(weight, float | int) and weight == 0):  # 0 * inf would be NaN; a traced weight is unknown
+            total += weight * metrics["kl"]
         return total, metrics

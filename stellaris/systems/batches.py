@@ -26,12 +26,13 @@ SAMPLE = 256
 class LearnerBatch:
     """A batch on the device, and a count of the transitions that were learned from."""
 
+    number: int  #: from 1.
     batch: Any  #: the algorithm's batch.
     indices: NDArray  #: `[gradients, m]` int32: the items of the minibatches, in the order of plain training.
     statistics: Statistics  #: of its observations.
     unseen: NDArray  #: `[items]` int32: the transitions of each item that no applied gradient has seen yet.
     left: int  #: gradients that were neither applied nor dropped yet.
-    rows: int | None  #: rows of indices that the compiled programs take, padded beyond `indices`; None for no padding.
+    rows: int | None  #: rows to which the learner's program pads `indices`; None for no padding.
     sample: Tree  #: `[n, *obs]`: at most `SAMPLE` of its observations, on which successive policies are compared.
 
     @property
@@ -42,7 +43,7 @@ class LearnerBatch:
     @property
     def minibatches(self) -> list["GradientTask"]:
         """One task per gradient, in order."""
-        return [GradientTask(self, row) for row in self.indices]
+        return [GradientTask(self, row, number) for number, row in enumerate(self.indices)]
 
     @property
     def unlearned(self) -> int:
@@ -74,6 +75,7 @@ class GradientTask:
 
     data: LearnerBatch
     indices: NDArray  #: `[m]` int32.
+    number: int  #: of the minibatch in the batch, from 0.
 
     @property
     def nbytes(self) -> int:
@@ -84,6 +86,7 @@ class GradientTask:
 def batch_of(
     fragments: Sequence[Fragment],
     *,
+    number: int = 1,
     width: int | None = None,
     algorithm: Algorithm,
     policy: Policy,
@@ -94,6 +97,7 @@ def batch_of(
 
     Args:
       fragments: of equal length.
+      number: of the batch.
       width: the number of fragments that the arrays have room for. Batches of the same width share compiled programs.
         The surplus is invalid and in no minibatch. None for no surplus.
       algorithm: prepares the batch.
@@ -108,13 +112,16 @@ def batch_of(
     )
     indices = np.asarray(_shuffled(key, batch, algorithm=algorithm))
     # A copy, because the NumPy view of a device array is read-only.
+    # The protocol does not say how many items there are. The largest index is the last item, or padding beyond it:
+    # that counts as one more item, without transitions.
     unseen = np.array(_transitions(batch, algorithm=algorithm, items=int(indices.max()) + 1))
     # Taken before empty minibatches are removed below: it is equal for all batches of one width.
     rows = None if width is None else len(indices)
     if width is not None and len(fragments) < width:
         indices = _without_empty(indices, unseen)
+    # Of the trajectory without padding: policies are compared on observed states.
     sample = _sample(trajectory.observation, width or len(fragments))
-    return LearnerBatch(batch, indices, statistics, unseen, left=len(indices), rows=rows, sample=sample)
+    return LearnerBatch(number, batch, indices, statistics, unseen, left=len(indices), rows=rows, sample=sample)
 
 
 def _widened(trajectory: Trajectory, width: int) -> Trajectory:

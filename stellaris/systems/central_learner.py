@@ -130,7 +130,8 @@ def run(
         # The learner has one machine: the next batch waits until it is free.
         if loop.learning is None and (data := fragments.next_batch(algorithm, loop.params)):
             loop.learning = data
-            platform.invoke("learner", learn, newest, loop.opt_state, data, work=len(data.indices))
+            learner = platform.invoke("learner", learn, newest, loop.opt_state, data, work=len(data.indices))
+            session.record.learns(learner, data.number)
             session.round_over()
         if (done := session.next_completion(loop)) is None:
             break
@@ -150,5 +151,6 @@ def take_learned(session: Session, done: Invocation, data: LearnerBatch) -> tupl
     params, opt_state, metrics = done.result()
     session.record.metrics(done, metrics)
     for minibatch in data.indices:
+        # Each gradient was applied to the parameters on which it was computed.
         session.record.applied(done.number, staleness=0, steps=data.learn(minibatch))
     return params, opt_state

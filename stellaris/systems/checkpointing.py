@@ -32,14 +32,18 @@ class Checkpointing:
 
     def due(self, before: int, now: int) -> bool:
         """Whether a checkpoint is due after round `now`, where rounds up to `before` were reported already."""
+        # Several rounds may end before they are reported, so `now` may have passed a multiple of `every`.
         return self.checkpoints is not None and now // self.checkpoints.every > before // self.checkpoints.every
 
     def save(self, platform: Platform, acts: str, env: Environments, state: RunState) -> None:
         """Saves the run. Environments cannot be saved: they restart, here as in a run that is resumed."""
         assert self.checkpoints is not None
         assert isinstance(platform, Resumable)  # `train` has checked
+        # Counted before it is saved: a resumed run restarts its environments under this number, with the same seeds.
         state.restarts += 1
+        # Before saving as well, so that the trace of a resumed run has this row.
         platform.trace.append(platform.now, "checkpoint", value=state.restarts)
+        # First, because this ends the bodies that still step the old environments.
         platform.reinitialise(acts)
         env.restart(state.restarts)
         # Numbered after the newest file, not after the loaded one: the newest may be damaged, so that the run was

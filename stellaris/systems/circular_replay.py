@@ -93,21 +93,26 @@ class CircularReplay(System):
                         fragments.discard(oldest.fragments)
             if loop.learning is None and loop.buffer:
                 if loop.turns % period == 0:
-                    loop.target = session.versioned(loop.params)
+                    loop.target, loop.target_version = session.versioned(loop.params), session.version
                 loop.turns += 1
                 loop.learning = min(loop.buffer, key=lambda batch: batch.turns)  # of equal ones, the oldest
                 # Prepared anew for each turn, because the target may have been updated.
-                loop.data = fragments.batch(self.algorithm, loop.learning.fragments, loop.target)
+                loop.data = fragments.batch(
+                    self.algorithm, loop.learning.fragments, loop.target, target_version=loop.target_version
+                )
                 if loop.learning.turns:
                     loop.data.mark_seen()  # the first turn has counted its transitions
                 work = len(loop.data.indices)
-                platform.invoke("learner", learn, newest, loop.opt_state, loop.data, work=work)
+                learner = platform.invoke("learner", learn, newest, loop.opt_state, loop.data, work=work)
+                session.record.learns(learner, loop.data.number)
             if (done := session.next_completion(loop)) is None:
                 break
             if done.function == "actor":
                 fragments.deliver(done)
             else:
                 self._learned(session, loop, done)
+        # A batch is unlearned until its first turn is over. The batch under way is counted by its data, which is marked
+        # as seen if an earlier turn has learned from it.
         unlearned = [batch.fragments for batch in loop.buffer if batch.turns == 0 and batch is not loop.learning]
         session.unused(batches=[loop.data] if loop.data else [], fragments=[*itertools.chain(*unlearned)])
 
@@ -134,7 +139,7 @@ class _Batch:
     """A batch in the buffer."""
 
     fragments: list[Waiting]
-    turns: int = 0  #: so far.
+    turns: int = 0  #: turns so far.
 
 
 @register_value
@@ -145,7 +150,8 @@ class _Loop:
     params: Tree
     opt_state: Tree
     target: PolicyVersion
-    turns: int = 0  #: of all batches, the one under way included.
+    target_version: int = 0
+    turns: int = 0  #: turns of all batches so far, including the one under way.
     buffer: list[_Batch] = field(default_factory=list)  #: in order of arrival.
-    learning: _Batch | None = None  #: the batch that the learner works on,
-    data: LearnerBatch | None = None  #: as the target prepared it.
+    learning: _Batch | None = None  #: the batch that the learner works on.
+    data: LearnerBatch | None = None  #: the same batch, as the target prepared it.

@@ -84,6 +84,8 @@ class DataParallel(System):
         def compute_gradients(loop: _Loop) -> None:
             """Invokes every learner on its shard of the next minibatch."""
             assert loop.data is not None
+            # By value and not as a reference to the newest version, which is that of the last batch: within a batch no
+            # version is published.
             replica = _Held((session.version, loop.normalised._replace(params=loop.params)))
             minibatch = loop.data.indices[loop.applied]
             for learner, indices in enumerate(np.split(minibatch, n)):
@@ -109,12 +111,12 @@ class DataParallel(System):
                     loop.shards[done.tag] = done.result()
                     session.record.metrics(done, loop.shards[done.tag].metrics)
                     if len(loop.shards) == n:  # the barrier: all wait for the slowest
-                        shards = [
-                            loop.shards[learner] for learner in range(n)
-                        ]  # in order, so that the sum rounds the same
-                        platform.invoke(
-                            "all_reduce", reduce, _Held((shards, loop.params, loop.opt_state)), work=crossing
-                        )
+                        # By learner and not by arrival, so that the sum rounds the same whichever learner is slowest.
+                        shards = [loop.shards[learner] for learner in range(n)]
+                        assert loop.data is not None
+                        held = _Held((shards, loop.params, loop.opt_state))
+                        step = platform.invoke("all_reduce", reduce, held, work=crossing)
+                        session.record.learns(step, loop.data.number)
                         loop.shards = {}
                 case "all_reduce":
                     assert loop.data is not None
@@ -126,6 +128,7 @@ class DataParallel(System):
                     if loop.data.left:
                         compute_gradients(loop)
                     else:
+                        # Before publishing: the new version normalises by this batch.
                         session.learned_from(loop.data)
                         session.publish(loop.params)
                         loop.data = None
@@ -133,6 +136,7 @@ class DataParallel(System):
         session.unused(batches=[loop.data] if loop.data else [])
 
     def _check(self, data: LearnerBatch) -> None:
+        # In a run, because the size of a minibatch follows from the fragments of the first batch.
         items = data.indices.shape[1]
         if items % self.learners:
             raise ValueError(
@@ -148,10 +152,10 @@ class _Loop:
 
     params: Tree
     opt_state: Tree
-    normalised: PolicyVersion  #: its normaliser is the batch's; its parameters are replaced.
+    normalised: PolicyVersion  #: has the normaliser for the whole batch; its parameters are outdated.
     data: LearnerBatch | None = None  #: the batch that is learned from.
     applied: int = 0  #: gradients of the batch that were applied.
-    shards: dict[int, "_Gradient"] = field(
+    shards: dict[int, "ShardGradient"] = field(
         default_factory=dict
     )  #: gradients of the next minibatch's shards, by learner.
 
@@ -175,7 +179,7 @@ class _Shard:
     nbytes: int  #: that the learner fetches: its share of the batch with the first minibatch, and nothing later.
 
 
-class _Gradient(NamedTuple):
+class ShardGradient(NamedTuple):
     """The gradient on one shard."""
 
     gradient: Tree
@@ -184,14 +188,14 @@ class _Gradient(NamedTuple):
 
 
 def _shard_learner(algorithm: Algorithm, policy: Policy) -> Function:
-    """Returns the learner function, `(_Held, _Shard) -> _Gradient`. The all-reduce carries its gradient."""
+    """Returns the learner function, `(_Held, _Shard) -> ShardGradient`. The all-reduce carries its gradient."""
 
-    def body(context: Context, replica: _Held, shard: _Shard) -> _Gradient:
+    def body(context: Context, replica: _Held, shard: _Shard) -> ShardGradient:
         number, version = replica.value
         grads, transitions, metrics = _shard_gradient(
             version, np.int32(number), shard.data.batch, shard.indices, algorithm=algorithm, policy=policy
         )
-        return _Gradient(grads, transitions, programs.on_host(metrics, context, number))
+        return ShardGradient(grads, transitions, programs.on_host(metrics, context, number))
 
     return Function(body, upload=0)  # the all-reduce transfers the gradient
 
@@ -228,7 +232,8 @@ def _all_reduce(algorithm: Algorithm) -> Function:
 def _stepped(
     gradients: Sequence[Tree], transitions: Sequence[Any], params: Tree, opt_state: Tree, *, algorithm: Algorithm
 ) -> tuple[Tree, Tree]:
-    # Weighted by transitions, as in the whole minibatch: masked samples differ in number between shards.
+    # Weighted by transitions, as in the whole minibatch: masked samples differ in number between shards. At least 1,
+    # because a minibatch may have no transition at all, and its mean gradient is then 0 and not NaN.
     share = jnp.stack([*transitions]) / jnp.maximum(sum(transitions), 1)
     mean = jax.tree.map(lambda *leaves: jnp.tensordot(share, jnp.stack(leaves), axes=1), *gradients)
     with jax.numpy_dtype_promotion("standard"):  # Adam's states mix types

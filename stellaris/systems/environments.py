@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from stellaris.acting import envs
+from stellaris.acting.jax_env import JaxVectorEnv
 from stellaris.acting.vector import VectorEnv, checked_slots
 from stellaris.systems.workload import Workload
 from stellaris.types import NDArray, Tree
@@ -31,7 +32,8 @@ class Environments:
         self._new = functools.partial(envs.make, workload.environment, threads=threads)
         self._seed = seed
         self._lock = threading.Lock()
-        # The first slot of each block, and the end of the last block.
+        # The first slot of each block, and the end of the last block. Doubling keeps two numbers low: of blocks, which
+        # are stepped one after the other, and of environments that are made and never used.
         doubling = itertools.takewhile(lambda start: start < slots, (1 << i for i in itertools.count()))
         self._starts = [0, *(doubling if grows else ()), slots]
         self._blocks: dict[int, VectorEnv] = {}
@@ -58,12 +60,21 @@ class Environments:
         self._blocks = {}
         self._closed = False
         # It follows from the run's seed and the number, so that a resumed run restarts as the uninterrupted one did.
+        # Shifted to 31 bits, because the seeds of some environments are signed 32-bit integers.
         self._seed_now = int(np.random.SeedSequence([self._seed, number]).generate_state(1)[0] >> 1)
         self._block(0)
 
     def reset(self, slots: NDArray) -> Tree:
         """Starts new episodes in `[n]` slots; returns `[n, *obs]`."""
         return self._by_block(slots, lambda block, own, where: block.reset(own))
+
+    def begin(self, slots: NDArray, numbers: NDArray) -> Tree:
+        """Starts new episodes in `[n]` slots, as `reset`; in a JAX environment they follow from the numbers."""
+
+        def start(block: Any, own: NDArray, where: Any) -> Tree:
+            return block.begin(own, numbers[where]) if isinstance(block, JaxVectorEnv) else block.reset(own)
+
+        return self._by_block(slots, start)
 
     def step(self, slots: NDArray, action: NDArray) -> envs.Step:
         """Steps `[n]` slots with `[n, *action]` actions."""

@@ -32,7 +32,7 @@ class Fragments:
     Args:
       session: of the run.
       control: limits how far actors may be ahead, and how old a fragment may be when it is learned from.
-      batch: fragments of a batch; None for one per actor. A scheduler overrides it.
+      batch: the number of fragments in a batch; None for one per actor. A scheduler overrides it.
       act: the actor program, `(Versioned, number) -> Fragment`, where the number says which noise its actions have; by
         default `Session.actor_program()`. If it returns something else, pass the fragment to `deliver`.
 
@@ -108,6 +108,7 @@ class Fragments:
         if done.tag in rollouts.pieces:
             self._invoke(done.tag)
         else:
+            session.record.fragment(done, session.workload.fragment // session.workload.steps_at_once)
             session.rounds.delivered(session.record)
 
     def next_batch(self, algorithm: Algorithm, params: Tree) -> LearnerBatch | None:
@@ -132,19 +133,29 @@ class Fragments:
             session.record.trained(taken, session.version)
         return taken
 
-    def batch(self, algorithm: Algorithm, fragments: Sequence[Waiting], target: PolicyVersion) -> LearnerBatch:
+    def batch(
+        self,
+        algorithm: Algorithm,
+        fragments: Sequence[Waiting],
+        target: PolicyVersion,
+        *,
+        target_version: int | None = None,
+    ) -> LearnerBatch:
         """Makes a batch of fragments, shuffled by a new key.
 
         Args:
           algorithm: prepares the batch.
           fragments: from `next`.
           target: a version, for algorithms that need a policy other than the behaviour policy.
+          target_version: its number, for the record; the newest by default.
         """
         session = self._session
         session.state.batches += 1
+        session.record.batch(fragments, session.version if target_version is None else target_version)
         session.rounds.batched(session.record)
         return batch_of(
             [waiting.fragment for waiting in fragments],
+            number=session.state.batches,
             width=session.rounds.width(len(fragments), session.workload.actors),
             algorithm=algorithm,
             policy=session.policy,
@@ -167,7 +178,7 @@ class Fragments:
     def _invoke(self, actor: int) -> None:
         """Has an actor sample once."""
         session = self._session
-        # One program for all, or one for each.
+        # A list of one program for all actors, or of one for each.
         act = self._programs[actor % len(self._programs)]
         newest, number = session.platform.store.latest(POLICY), self._next_number()
         session.platform.invoke(session.acts, act, newest, number, work=session.workload.steps_at_once, tag=actor)

@@ -153,6 +153,7 @@ def whole_batch(algorithm: Algorithm, policy: Policy) -> Function:
         )
         return params, opt_state, on_host(device_metrics, context, version.version)
 
+    # Both go back, because no learner keeps them: the next batch may be another container's.
     return Function(body, upload=lambda version, opt_state, data: size((version.value.params, opt_state)))
 
 
@@ -169,6 +170,7 @@ def _learned(
     policy: Policy,
 ) -> tuple[Tree, Tree, dict[str, Any]]:
     def apply(params: Tree, observation: Any) -> tuple[Any, jax.Array]:
+        # The normaliser is not an argument of the loss, so no gradient flows into it.
         return policy.apply(version._replace(params=params), observation)
 
     return update(algorithm, apply, version.params, opt_state, batch, indices, count=count, version=number)

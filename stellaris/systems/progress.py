@@ -82,6 +82,7 @@ class Progress:
     def report_rest(self, number: int) -> None:
         """Adds a last row to the history if anything has happened since round `number`."""
         self.read()
+        # Time that passed without news makes a row as well, because reserved machines cost money in it.
         if self._reader.anything_new or self._platform.now > self.history[-1]["seconds"]:
             self.report(number)
 
@@ -98,6 +99,7 @@ class Progress:
         """
         if steps >= self.budget.steps:
             return False
+        # Cost and return are known only at the end of a round.
         if not self.history:
             return True
         last = self.history[-1]
@@ -123,6 +125,7 @@ class Progress:
 
     def _evaluate(self, number: int, episodes: int) -> None:
         """Plays episodes with the newest version. The seed depends on the run's seed and on the round only."""
+        # Shifted to 31 bits, because the seeds of some environments are signed 32-bit integers.
         seed = int(np.random.SeedSequence([self._seed, number, _EVALUATION]).generate_state(1)[0] >> 1)
         version = self._platform.store.value(POLICY)
         try:

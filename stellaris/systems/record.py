@@ -31,6 +31,7 @@ COLUMNS = frozenset(
         *("lag_oldest", "version_span", "discarded", "gradients_dropped", "lost_steps", "lost_episode_steps"),
     )
 )
+#: Names that a metric may not have: in a row of the history it would replace the column.
 _COLUMN = re.compile("|".join([*COLUMNS, "cost_.*", r"lag\d+_.*"]))
 
 
@@ -45,12 +46,17 @@ class Record:
     platform: Platform
 
     def sampled(self, done: Invocation, fragment: Fragment) -> None:
-        """Records a delivered fragment: its steps, and the episodes that ended in it."""
+        """Records a delivered fragment or a piece of one: its steps, and the episodes that ended in it."""
         self._write("sampled", fragment.steps, done)
+        self._write("environment", fragment.environment, done)
         self._write("reset", fragment.resets, done)
         for episode in fragment.episodes:
             self._write("episode", episode.episode_return, done)
             self._write("episode_length", episode.length, done)
+
+    def fragment(self, done: Invocation, pieces: int) -> None:
+        """Records that a fragment is whole with this piece, and how many pieces it has."""
+        self._write("fragment", pieces, done)
 
     def lost(self, done: Invocation, *, steps: int, episode: int) -> None:
         """Records the loss of an environment: the steps of an unfinished fragment and of an unfinished episode."""
@@ -69,6 +75,26 @@ class Record:
                 self._write(f"{AGE}{name}", value)
             for episode in waiting.fragment.episodes:
                 self._write("trained_episode", episode.length)
+
+    def batch(self, fragments: Iterable[Waiting], target: int) -> None:
+        """Records the making of a batch: the version that prepares it, and its fragments, in order."""
+        self._write("batch", target)
+        for waiting in fragments:
+            self._write("batched", waiting.number)
+
+    def learns(self, invocation: Invocation, batch: int) -> None:
+        """Records the number of the batch that an invocation learns from."""
+        self._write("of_batch", batch, invocation)
+
+    def computes(self, invocation: Invocation, batch: int, minibatch: int, *, learner: int) -> None:
+        """Records the minibatch whose gradient an invocation computes, and the learner that it runs for."""
+        self.learns(invocation, batch)
+        self._write("minibatch", minibatch, invocation)
+        self._write("of_learner", learner, invocation)
+
+    def learned_from(self, batch: int) -> None:
+        """Records that later versions normalise by the observations of this batch."""
+        self._write("learned_batch", batch)
 
     def scheduled(self, actors: int) -> None:
         """Records how many actors a round has."""

@@ -4,7 +4,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
-from stellaris.acting.normalisation import Statistics
+from stellaris.acting.normalisation import Normaliser, Statistics
 from stellaris.acting.policies import PolicyVersion
 from stellaris.runtime.functions import Invocation
 from stellaris.runtime.state.registry import register_value
@@ -33,14 +33,14 @@ class RunState:
     batches: int = 0  #: batches made.
     steps: int = 0  #: environment steps delivered, which the budget limits.
     restarts: int = 0  #: of the environments: one per checkpoint.
+    normaliser: Normaliser = field(init=False)  #: of the newest version.
     compared: PolicyVersion | None = None  #: the version that the last batch led to.
     sample: Tree = None  #: observations of the last batch, until a version that it led to is published.
     handled: Handled = field(default_factory=Handled)  #: idempotency keys of completions that were handed out.
     retries: dict[int, Invocation] = field(default_factory=dict)  #: the latest attempt of each retried invocation.
 
-    def versioned(self, params: Tree) -> PolicyVersion:
-        """Returns parameters with the normalisation by all observations learned from so far."""
-        return PolicyVersion(params, self.statistics.normaliser())
+    def __post_init__(self) -> None:
+        self.normaliser = self.statistics.normaliser()
 
     def restore(self, saved: "RunState") -> None:
         """Replaces every field by the saved one; objects that hold this state then see the restored run."""

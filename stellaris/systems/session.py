@@ -137,6 +137,7 @@ class Session:
         if saved is None:
             return first()
         self.state.restore(saved)
+        # Made anew, because `restore` has put other objects into the state.
         self._deliveries = Deliveries(self.platform, self.state.handled, self.state.retries)
         self.progress.read()  # the restored trace has the rows so far
         loop: T = self.state.loop
@@ -157,6 +158,7 @@ class Session:
         if not self.rounds.under_way and not self._may_continue(loop):
             return None
         done = self._deliveries.next(until=self.progress.budget.seconds)
+        # When the budget's time is up, None ends the run. Earlier it means that nothing can complete any more.
         if done is None and self.platform.now < self.progress.budget.seconds:
             raise RuntimeError(
                 f"deadlock at {self.platform.now:.6g} s: no invocation is pending, but the budget is not used up. Does "
@@ -188,6 +190,7 @@ class Session:
                 self.progress.rounds,
                 budget=self.progress.budget.cost,
                 most=self.workload.actors,
+                # By the round's number, so that a resumed run decides as the uninterrupted one would.
                 key=jax.random.fold_in(self.keys.schedule, self.round),
                 record=self.record,
             )
@@ -210,13 +213,17 @@ class Session:
         return self.progress.within_budget(self.state.steps)
 
     def versioned(self, params: Tree) -> PolicyVersion:
-        """Returns parameters with the normalisation by all observations learned from so far."""
-        return self.state.versioned(params)
+        """Returns parameters with the normalisation of the newest version."""
+        # Not by the statistics: these may include batches whose gradients were all dropped, which made no version.
+        return PolicyVersion(params, self.state.normaliser)
 
     def publish(self, params: Tree) -> int:
         """Publishes the next version of the policy; returns its number."""
-        state, version = self.state, self.versioned(params)
+        state = self.state
+        version = PolicyVersion(params, state.statistics.normaliser())
+        state.normaliser = version.normaliser
         state.version = self.platform.store.publish(POLICY, version)
+        # The first version has no other before it to be compared with.
         if state.compared is None:
             state.compared = version
         elif state.sample is not None:
@@ -233,6 +240,7 @@ class Session:
         state = self.state
         state.round += self.rounds.learned(self.record)
         state.rollouts.learned += 1
+        self.record.learned_from(data.number)
         state.statistics = state.statistics.merge(data.statistics)
         state.sample = data.sample
 

@@ -57,6 +57,7 @@ class Stellaris(System):
 
     algorithm: Algorithm = PPO()
     learners: int = 4
+    #: None for the default, because that depends on `learners`.
     aggregator: Aggregator | None = None
     rho: float = 1.0
     control: StalenessControl = StalenessControl(pace=1)
@@ -75,6 +76,7 @@ class Stellaris(System):
         fragments = session.fragments(self.control)
         learn = session.program("learn", programs.learner(self.algorithm, session.policy, self.rho))
         update_policy = session.program("update_policy", programs.parameter(self.algorithm))
+        # Resolved when a learner starts and not when it is invoked: it pulls the policy that is newest then.
         newest = store.latest(POLICY)
         # Without a cap the learner does not read the other learners' policies, so it need not fetch them.
         held = () if math.isinf(self.rho) else store.held(POLICY, slots=self.learners)
@@ -92,6 +94,8 @@ class Stellaris(System):
 
         loop = session.begin(first)
         while True:
+            # At every event: a delivered fragment frees its actor, and when a batch is learned from, the control admits
+            # more rollouts.
             fragments.sample()
             # One batch at a time: the next is prepared by parameters that have learned from most of this one.
             if not loop.tasks and (data := fragments.next_batch(self.algorithm, loop.params)):
@@ -108,6 +112,8 @@ class Stellaris(System):
             # Before learners start: popping makes room in the queue for their gradients.
             may_update = pending and not loop.updating
             if may_update and (stalled or pending.ready(aggregator, loop.clock, session.round)):
+                # Popped when the function is invoked and not when it starts, with one update at a time: no version is
+                # published in between, so the staleness is exact, and no update starts from outdated parameters.
                 popped = pending.pop(aggregator, loop.clock, session.round)
                 for invocation, task in popped.dropped:
                     session.record.dropped(invocation)
@@ -122,7 +128,8 @@ class Stellaris(System):
                     loop.updating = True
                 elif popped.dropped:
                     # Learned from, so that the control admits more rollouts; without an applied gradient no version
-                    # follows.
+                    # follows. From the top, because with nothing else pending only a new rollout or learner can
+                    # continue the run.
                     _learned(session, loop)
                     continue
 
@@ -135,7 +142,9 @@ class Stellaris(System):
             for i in startable[: max(min(len(loop.tasks), room), 0)]:
                 loop.free.remove(i)
                 loop.running[i] = loop.tasks.popleft()
-                platform.invoke("learner", learn, newest, held, loop.running[i], tag=i)
+                task = loop.running[i]
+                learner = platform.invoke("learner", learn, newest, held, task, tag=i)
+                session.record.computes(learner, task.data.number, task.number, learner=i)
 
             if (done := session.next_completion(loop)) is None:
                 break
@@ -196,9 +205,11 @@ def _check_aggregator(aggregator: Aggregator, learners: int) -> None:
     if not isinstance(aggregator, Aggregator):
         raise TypeError(f"aggregator={aggregator!r} is not an Aggregator: use softsync(2), for example")
     try:
+        # It is a static argument of compiled functions, which JAX finds again by its hash.
         hash(aggregator)
     except TypeError as error:
         raise TypeError(f"aggregator={aggregator!r} cannot be hashed ({error}): make it a frozen dataclass") from None
+    # Shapes alone, for a gradient of one number: the capacity is the same for any gradient, and nothing is allocated.
     empty = jax.eval_shape(aggregator.init, np.float32(0))
     if empty.capacity < learners:
         raise ValueError(
@@ -206,6 +217,7 @@ def _check_aggregator(aggregator: Aggregator, learners: int) -> None:
             "could run at the same time; raise its capacity"
         )
     jax.eval_shape(lambda state: aggregator.admit(state, learners - 1, 0), empty)  # checks the learner's number
+    # Only aggregators that know their learners one by one have this attribute; the others serve any number.
     waits_for = getattr(aggregator, "learners", 0)
     if waits_for > learners:
         raise ValueError(

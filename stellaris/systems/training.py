@@ -96,12 +96,14 @@ def train(
     """
     # The environments are closed after the platform, whose bodies may still be stepping them.
     with contextlib.ExitStack() as environments, platform:
+        # Within the block, so that the platform is closed even if one of the checks fails.
         checks.seed(seed=seed)
         _check_system(system, platform)
         _check_prices(prices, budget, platform)
         _check_checkpoints(checkpoints, resume, platform)
         # There may be more slots than actors: prewarmed and provisioned containers have one as well.
         slots = platform.slots(system.acts, concurrent=workload.actors)
+        # With a scheduler most actors may never run, so that making all environments at once would be in vain.
         env = Environments(workload, slots, seed, threads, grows=system.scheduler is not None)
         environments.enter_context(contextlib.closing(env))
         policy, keys = workload.make_policy(env.spec), Keys.of(seed)
@@ -186,4 +188,5 @@ def _check_checkpoints(checkpoints: Checkpoints | None, resume: bool, platform: 
         )
     if not resume and checkpoints.newest() is not None:
         raise ValueError(f"{checkpoints} holds a run already: pass resume=True to continue it, or another folder")
+    # Last, because it makes the folder: a run that is refused leaves none behind.
     checkpoints.prepare()
