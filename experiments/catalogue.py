@@ -133,6 +133,7 @@ EXPERIMENTS: Mapping[str, Entry] = {
     "gear-hopper": Entry(
         "figures.gear.hopper", f"{GEAR}, learning from trajectories", {"smoke": "1", "small": "15"}, kind="figure"
     ),
+    "lab": Entry("lab.command", "return against an imposed lag, for any setting of an algorithm", {"": "1"}),
     "cluster-faults": Entry("cluster.faults", "runs on a Ray cluster whose processes are killed", {"": "30"}),
     "simtest": Entry("simtest.command", "", {"": "1"}),
     "benchmarks": Entry("benchmarks.command", "", {"": "5"}),

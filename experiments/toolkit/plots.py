@@ -255,11 +255,16 @@ def sweep(panels: Sequence[Panel], path: Path, *, title: str) -> None:
             if panel.level is not None:
                 axes.axhline(panel.level, color="black", linewidth=0.8, linestyle=":")
             if panel.log:
-                axes.set_xscale("log", base=2)
+                # Below 1 the axis is linear, so that it has a place for 0.
+                axes.set_xscale("symlog", base=2, linthresh=1) if _has_zero(panel) else axes.set_xscale("log", base=2)
                 axes.xaxis.set_major_formatter("{x:g}")
             axes.set(xlabel=panel.xlabel, ylabel=panel.ylabel)
         if len(panels[0].lines) > 1:
             legend(several[0])
+
+
+def _has_zero(panel: Panel) -> bool:
+    return any(0 in line.points for line in panel.lines)
 
 
 def waterfall(

@@ -8,6 +8,7 @@ EXTRAS = {
     "envpool": "experiments",
     "flax": "experiments",
     "gymnasium": "experiments",
+    "gymnax": "lab",
     "h5py": "replay",
     "matplotlib": "experiments",
     "mujoco": "experiments",
@@ -17,6 +18,7 @@ EXTRAS = {
     "rich": "experiments",
     "safetensors": "replay",
     "scipy": "experiments",
+    "xarray": "lab",
 }
 
 

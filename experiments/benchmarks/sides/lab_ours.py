@@ -1,0 +1,42 @@
+"""The lab's side of its benchmark: all runs in one compiled program."""
+
+import os
+import sys
+import time
+
+import jax
+import numpy as np
+
+from experiments.benchmarks.sides.lab_task import LabTask, report
+
+
+def main() -> None:
+    """Runs the sweep; compiling is the time up to the first call of the program."""
+    jax.config.update("jax_num_cpu_devices", os.cpu_count() or 1)  # type: ignore[no-untyped-call]
+    from stellaris import PPO, ActorCritic, Workload
+    from stellaris.lab import CartPole, imposed, sweep
+
+    task = LabTask(runs=int(sys.argv[1]))
+    workload = Workload(
+        CartPole(),
+        ActorCritic(hidden=(task.hidden, task.hidden)),
+        actors=task.actors,
+        fragment=task.fragment,
+    )
+    ppo = PPO(epochs=task.epochs, minibatch_size=task.minibatch_size, learning_rate=task.learning_rate)
+    began, compiled = time.perf_counter(), []
+    result = sweep(
+        workload,
+        ppo,
+        imposed(task.updates, actors=task.actors),
+        seeds=task.runs,
+        block=task.runs,
+        on_progress=lambda progress: compiled.append(time.perf_counter()),
+    )
+    ended = time.perf_counter()
+    returns = np.nanmean(result.episode_return.values, axis=0)
+    report(task, runs=task.runs, compiling=compiled[0] - began, running=ended - compiled[0], returns=returns)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Studies of staleness as compiled programs: a sweep from the command line."""

@@ -1,0 +1,228 @@
+"""Sweeps an imposed lag and any setting of an algorithm, from the command line."""
+
+import argparse
+import contextlib
+import dataclasses
+import itertools
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from experiments.toolkit import options, output, plots, shell
+from stellaris import IMPACT, IMPALA, PPO, ActorCritic, Workload
+from stellaris.aggregation.synchronisation import fully_asynchronous
+from stellaris.lab import CartPole, Constant, Gymnax, Maximum, Sawtooth, Schedule, imposed, mean_return, sweep
+from stellaris.lab.imposed import Lag
+from stellaris.lab.sweep import Progress
+from stellaris.runtime.files import atomic_write
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+DESCRIPTION = "sweep an imposed lag and settings of an algorithm: every combination, many runs in one program"
+
+_ALGORITHMS = {"ppo": PPO, "impala": IMPALA, "impact": IMPACT}
+_PATTERNS: Mapping[str, Callable[[int], Lag]] = {"constant": Constant, "sawtooth": Sawtooth, "maximum": Maximum}
+
+#: Axes that are no setting of the algorithm: arguments of the schedule.
+_LAGS = ("lag", "gradient_lag")
+
+#: The last part of a run over which the return of an algorithm is averaged.
+_TAIL = 0.2
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options."""
+    parser.add_argument(
+        "--set",
+        nargs="+",
+        type=_axis,
+        metavar="NAME=VALUE,...",
+        default=[_axis("lag=0,1,2,4,8")],
+        help="axes: lag (of data, in batches), gradient_lag (in versions), algorithm.FIELD; one value sets a field",
+    )
+    parser.add_argument("--env", default="CartPole", help="environment: CartPole, or one of gymnax by its name")
+    parser.add_argument("--algorithm", choices=_ALGORITHMS, default="ppo", help="loss, minibatches and epochs")
+    parser.add_argument("--pattern", choices=_PATTERNS, default="constant", help="of the lags")
+    parser.add_argument("--updates", type=options.whole(1), default=100, help="batches that are learned from")
+    parser.add_argument(
+        "--actors", type=options.whole(1), default=16, help="environments; a batch has a fragment of each"
+    )
+    parser.add_argument("--fragment", type=options.whole(1), default=64, help="steps of a fragment")
+    parser.add_argument("--hidden", type=options.whole(1), nargs="+", default=[64, 64], help="widths of the layers")
+    parser.add_argument("--seed", type=options.whole(0), default=0, help="the first seed")
+    parser.add_argument("--seeds", type=options.whole(1), default=8, help="number of seeds")
+    parser.add_argument("--block", type=options.whole(1), default=256, help="runs at a time, at most")
+    parser.add_argument("--out", type=options.folder, default=Path("results/lab"), help="folder of the results")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Runs the sweep; writes a tidy table and a picture."""
+    _use_all_cores()
+    axes = _axes(arguments.set)
+    algorithm, varied = _split(_ALGORITHMS[arguments.algorithm](), axes)
+    lagged = "gradient_lag" in varied
+    with output.usable(arguments.out):
+        arguments.out.mkdir(parents=True, exist_ok=True)
+    try:
+        workload = Workload(
+            CartPole() if arguments.env == "CartPole" else Gymnax(arguments.env),
+            ActorCritic(hidden=tuple(arguments.hidden)),
+            actors=arguments.actors,
+            fragment=arguments.fragment,
+        )
+        result = sweep(
+            workload,
+            algorithm,
+            _schedules(arguments, algorithm, workload, lagged=lagged),
+            varied,
+            seeds=options.seeds("--seed", arguments.seed, arguments.seeds),
+            aggregator=fully_asynchronous(capacity=1) if lagged else None,
+            block=arguments.block,
+            directory=arguments.out / "blocks",
+            on_progress=_show,
+        )
+    except (TypeError, ValueError) as error:
+        raise shell.UsageError(error) from error
+    table = _table(result, list(varied), max(1, round(_TAIL * arguments.updates)))
+    output.write_rows(arguments.out / "lab.csv", table)
+    with atomic_write(arguments.out / "settings.json") as file:
+        file.write(json.dumps({"command": sys.argv[1:], **result.attrs}, indent=1))
+    _draw(table, list(varied), arguments.out / "return", _title(arguments))
+    print(f"{arguments.out}: lab.csv, settings.json, return.png, return.pdf")
+    return 0
+
+
+def _axis(text: str) -> tuple[str, list[float | int]]:
+    """Parses `name=value,value`; the type of an option."""
+    name, equals, values = text.partition("=")
+    try:
+        numbers = [int(value) if value.lstrip("-").isdigit() else float(value) for value in values.split(",")]
+    except ValueError:
+        numbers = []
+    if not equals or not numbers:
+        raise argparse.ArgumentTypeError(f"{text} is not of the form NAME=NUMBER,NUMBER,...")
+    return name, numbers
+
+
+def _axes(pairs: Sequence[tuple[str, list[Any]]]) -> dict[str, list[Any]]:
+    axes: dict[str, list[Any]] = {}
+    for name, values in pairs:
+        if name in axes:
+            raise shell.UsageError(f"--set: {name} is given twice")
+        if name not in _LAGS and not name.startswith("algorithm."):
+            raise shell.UsageError(f"--set: {name} is neither {' nor '.join(_LAGS)} nor algorithm.FIELD")
+        axes[name] = values
+    axes.setdefault("lag", [0])
+    return axes
+
+
+def _split(algorithm: Any, axes: Mapping[str, list[Any]]) -> tuple[Any, dict[str, list[Any]]]:
+    """Sets fields with one value, and returns the axes with several; the lags stay axes in any case."""
+    varied = {}
+    for name, values in axes.items():
+        field = name.removeprefix("algorithm.")
+        if name in _LAGS:
+            varied[name] = values
+            continue
+        if not hasattr(algorithm, field):
+            raise shell.UsageError(f"--set: {type(algorithm).__name__} has no field {field}")
+        kind = type(getattr(algorithm, field))
+        values = [float(value) if kind is float else value for value in values]
+        try:
+            each = [dataclasses.replace(algorithm, **{field: value}) for value in values]
+        except (TypeError, ValueError) as error:
+            raise shell.UsageError(f"--set: {error}") from error
+        if len(values) == 1:
+            algorithm = each[0]
+        else:
+            varied[name] = values
+    return algorithm, varied
+
+
+def _schedules(
+    arguments: argparse.Namespace, algorithm: Any, workload: Workload, *, lagged: bool
+) -> Callable[..., Schedule]:
+    pattern = _PATTERNS[arguments.pattern]
+    samples = workload.actors * workload.fragment
+    minibatches = algorithm.epochs * -(-samples // algorithm.minibatch_size) if lagged else 1
+
+    def schedule(lag: int, gradient_lag: int | None = None) -> Schedule:
+        return imposed(
+            arguments.updates,
+            actors=arguments.actors,
+            data=pattern(lag),
+            gradients=None if gradient_lag is None else pattern(gradient_lag),
+            minibatches=minibatches,
+        )
+
+    return schedule
+
+
+def _use_all_cores() -> None:
+    """Has JAX treat every core as a device, unless it has started: a block's runs are shared out among devices."""
+    with contextlib.suppress(RuntimeError):
+        jax.config.update("jax_num_cpu_devices", os.cpu_count() or 1)  # type: ignore[no-untyped-call]
+
+
+def _show(progress: Progress) -> None:
+    left = "" if np.isnan(progress.seconds_left) else f", {progress.seconds_left:.0f} s left"
+    following = f"; a block of {progress.block} runs takes {progress.nbytes / 2**20:,.0f} MiB" if progress.block else ""
+    print(f"{progress.done:,} of {progress.total:,} runs{left}{following}", flush=True)
+
+
+def _table(result: "xr.Dataset", axes: Sequence[str], last: int) -> list[dict[str, Any]]:
+    """One row per run: its settings, its seed, and its return over the last updates and over the whole run."""
+    final, whole = mean_return(result, last), mean_return(result, result.sizes["update"])
+    rows = []
+    for place in np.ndindex(final.shape):
+        coordinates = {name: final[name].values[i].item() for name, i in zip(final.dims, place, strict=True)}
+        rows.append(
+            {
+                **{name: coordinates[name] for name in (*axes, "seed")},
+                "final_return": float(final.values[place]),
+                "mean_return": float(whole.values[place]),
+                "data_lag": float(result.data_lag_mean.values[place].mean()),
+            }
+        )
+    return rows
+
+
+def _title(arguments: argparse.Namespace) -> str:
+    return (
+        f"{arguments.env}, {arguments.algorithm.upper()}, {arguments.pattern} lag: {arguments.updates} updates, "
+        f"{plots.counted(arguments.seeds)}"
+    )
+
+
+class _Named:
+    """A line of the picture."""
+
+    def __init__(self, name: str, style: Mapping[str, Any]) -> None:
+        self.name = name
+        self.colour: str = style["color"]
+        self.line: str = style["linestyle"]
+
+
+def _draw(table: Sequence[Mapping[str, Any]], axes: Sequence[str], path: Path, title: str) -> None:
+    """Draws return against lag, one line per combination of the other axes."""
+    x = "gradient_lag" if "gradient_lag" in axes and len({row["lag"] for row in table}) == 1 else "lag"
+    others = [name for name in axes if name != x and len({row[name] for row in table}) > 1]
+    lines: dict[str, dict[float, list[float]]] = {}
+    for row in table:
+        name = ", ".join(f"{other.removeprefix('algorithm.')}={row[other]:g}" for other in others)
+        lines.setdefault(name, {}).setdefault(row[x], []).append(row["final_return"])
+    styles = itertools.cycle(plots.LINES)
+    panel = plots.Panel(
+        xlabel="age of the data (batches)" if x == "lag" else "age of the gradients (versions)",
+        ylabel=f"mean return of the\nlast {_TAIL:.0%} of the updates",
+        log=True,
+        lines=[plots.Line(_Named(name, style), points) for (name, points), style in zip(lines.items(), styles)],  # noqa: B905
+    )
+    plots.sweep([panel], path, title=title)

@@ -1,0 +1,15 @@
+"""The lab: a staleness study as one compiled program."""
+
+from stellaris.lab.dry_run import dry_run as dry_run
+from stellaris.lab.environments import CartPole as CartPole
+from stellaris.lab.gymnax_env import Gymnax as Gymnax
+from stellaris.lab.imposed import Constant as Constant
+from stellaris.lab.imposed import Maximum as Maximum
+from stellaris.lab.imposed import Sawtooth as Sawtooth
+from stellaris.lab.imposed import imposed as imposed
+from stellaris.lab.recorded import recorded as recorded
+from stellaris.lab.schedule import Schedule as Schedule
+from stellaris.lab.sweep import mean_return as mean_return
+from stellaris.lab.sweep import sweep as sweep
+from stellaris.lab.throughput import Throughput as Throughput
+from stellaris.lab.throughput import throughput as throughput

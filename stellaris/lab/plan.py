@@ -1,0 +1,196 @@
+"""The order of work that a compiled program follows: a schedule, with a place in memory for everything that waits.
+
+Pieces that the same version samples in different environments are one *wave*, and are stepped together.
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+
+from stellaris.lab.schedule import NONE, Schedule
+from stellaris.types import Array, NDArray
+
+
+class Sizes(NamedTuple):
+    """The sizes of a program's arrays; plans of equal sizes share one compilation."""
+
+    slots: int
+    fragments: int  #: places for fragments.
+    batches: int  #: places for batches.
+    versions: int  #: versions kept.
+    width: int  #: pieces of a wave, at most.
+
+
+class Plan(NamedTuple):
+    """The work of every update, int32. `*_until` are the rows of a table that are done before update u, `[U + 1]`."""
+
+    waves_until: Array
+    wave_version: Array  #: `[N]`.
+    wave_slot: Array  #: `[N, W]`; `slots` for none.
+    wave_start: Array  #: `[N, W]`: number of the environment's start, or `NONE` to continue.
+    wave_noise: Array  #: `[N, W]`.
+    wave_place: Array  #: `[N, W]`: the place of the fragment; `fragments` for none.
+    wave_offset: Array  #: `[N, W]`: the piece's number within its fragment.
+    batches_until: Array
+    batch_fragments: Array  #: `[B, n]`: places.
+    batch_target: Array  #: `[B]`.
+    batch_place: Array  #: `[B]`.
+    gradients_until: Array
+    gradient_place: Array  #: `[G]`: of its batch.
+    gradient_row: Array
+    gradient_version: Array
+    gradient_learner: Array
+    gradient_held: Array  #: `[G, h]`.
+    merges_until: Array
+    merge_place: Array  #: `[M]`: of the merged batch.
+    learns: Array  #: `[U]`: place of the batch that is learned from as a whole, or `NONE`.
+    round: Array  #: `[U]`.
+
+
+def plan_of(schedule: Schedule, *, width: int | None = None) -> tuple[Sizes, Plan]:
+    """Makes the plan of a schedule.
+
+    Args:
+      schedule: what happens.
+      width: pieces of a wave, at most; the environments' number by default.
+    """
+    width = schedule.slots if width is None else width
+    pieces, fragments = _fragment_places(schedule)
+    batch_place, batches = _batch_places(schedule)
+    waves = _waves(schedule, width)
+    updates = schedule.updates
+
+    def table(column: NDArray, none: int) -> NDArray:
+        rows = np.full((len(waves), width), none, np.int32)
+        for row, members in zip(rows, waves, strict=True):
+            row[: len(members)] = column[members]
+        return rows
+
+    offset = np.zeros(len(schedule.piece_before), np.int32)
+    offset[schedule.batch_pieces] = np.arange(schedule.batch_pieces.shape[2])
+    heads = np.array([members[0] for members in waves], np.int64)
+    merged = np.flatnonzero(schedule.batch_merged != NONE)
+    merged = merged[np.argsort(schedule.batch_merged[merged], kind="stable")]
+    sizes = Sizes(schedule.slots, _rounded(fragments), _rounded(batches), _roomy(schedule.lookback + 1), width)
+    plan = Plan(
+        waves_until=_until(schedule.piece_before[heads], updates),
+        wave_version=schedule.piece_version[heads],
+        wave_slot=table(schedule.piece_slot, schedule.slots),
+        wave_start=table(schedule.piece_start, NONE),
+        wave_noise=table(schedule.piece_noise, 0),
+        wave_place=table(np.where(pieces < fragments, pieces, sizes.fragments), sizes.fragments),
+        wave_offset=table(offset, 0),
+        batches_until=_until(schedule.batch_before, updates),
+        batch_fragments=pieces[schedule.batch_pieces[:, :, 0]],
+        batch_target=schedule.batch_target,
+        batch_place=batch_place,
+        gradients_until=_until(schedule.gradient_before, updates),
+        gradient_place=batch_place[schedule.gradient_batch],
+        gradient_row=schedule.gradient_row,
+        gradient_version=schedule.gradient_version,
+        gradient_learner=schedule.gradient_learner,
+        gradient_held=schedule.gradient_held,
+        merges_until=_until(schedule.batch_merged[merged], updates),
+        merge_place=batch_place[merged],
+        learns=np.where(schedule.update_batch == NONE, NONE, batch_place[schedule.update_batch]).astype(np.int32),
+        round=schedule.update_round,
+    )
+    return sizes, Plan(*[_padded(column) if name in _TABLES else column for name, column in plan._asdict().items()])
+
+
+#: The columns whose rows are padded: nothing refers to the rows beyond those of the last update.
+_TABLES = frozenset(name for name in Plan._fields if name.startswith(("wave_", "batch_", "gradient_", "merge_")))
+
+
+def _rounded(n: int) -> int:
+    """The next power of two, so that plans that differ a little share a compiled program."""
+    return 1 << (n - 1).bit_length() if n else 0
+
+
+def _roomy(n: int) -> int:
+    """A few more at most: policies are the largest thing that a run keeps."""
+    return _rounded(n) if n < 16 else -(-n // 16) * 16
+
+
+def _padded(column: NDArray) -> NDArray:
+    """Repeats the last row up to a power of two; an empty table gets a row, since tracing takes the shape of one."""
+    if not len(column):
+        return np.zeros((1, *column.shape[1:]), column.dtype)
+    return np.concatenate([column, np.repeat(column[-1:], _rounded(len(column)) - len(column), axis=0)])
+
+
+def _until(before: NDArray, updates: int) -> NDArray:
+    """The rows of a table that are done before each update, and before the end: `[updates + 1]`.
+
+    Row u holds the rows of updates below u, so the rows of update u are from `[u]` to `[u + 1]`.
+    """
+    return np.searchsorted(before, np.arange(updates + 1), side="left").astype(np.int32)
+
+
+def _waves(schedule: Schedule, width: int) -> list[NDArray]:
+    """Groups successive pieces of one version, one update and different environments, at most `width` at a time."""
+    waves: list[list[int]] = []
+    key, taken = None, set[int]()
+    for piece, (before, version, slot) in enumerate(
+        zip(
+            schedule.piece_before.tolist(),
+            schedule.piece_version.tolist(),
+            schedule.piece_slot.tolist(),
+            strict=True,
+        )
+    ):
+        if key != (before, version) or slot in taken or len(taken) == width:
+            key, taken = (before, version), set()
+            waves.append([])
+        waves[-1].append(piece)
+        taken.add(slot)
+    return [np.array(wave) for wave in waves]
+
+
+def _fragment_places(schedule: Schedule) -> tuple[NDArray, int]:
+    """The place of each piece's fragment, and how many places there are; that number for pieces of no batch."""
+    users, fragments, _ = schedule.batch_pieces.shape
+    begin: dict[tuple[int, ...], int] = {}
+    end: dict[tuple[int, ...], int] = {}
+    for batch in range(users):
+        for f in range(fragments):
+            own = tuple(schedule.batch_pieces[batch, f].tolist())
+            begin.setdefault(own, int(schedule.piece_before[own[0]]))
+            end[own] = int(schedule.batch_before[batch])  # batches are in order: the last one counts
+    places, count = _allocated([(begin[own], end[own]) for own in begin])
+    of_piece = np.full(len(schedule.piece_before), count, np.int32)
+    for own, place in zip(begin, places, strict=True):
+        of_piece[list(own)] = place
+    return of_piece, count
+
+
+def _batch_places(schedule: Schedule) -> tuple[NDArray, int]:
+    """The place of each batch, and how many places there are."""
+    last = schedule.batch_before.copy()
+    np.maximum.at(last, schedule.gradient_batch, schedule.gradient_before)
+    whole = np.flatnonzero(schedule.update_batch != NONE)
+    np.maximum.at(last, schedule.update_batch[whole], whole.astype(np.int32))
+    last = np.maximum(last, schedule.batch_merged)
+    places, count = _allocated(list(zip(schedule.batch_before.tolist(), last.tolist(), strict=True)))
+    return np.array(places, np.int32), max(count, 1)
+
+
+def _allocated(lives: Iterable[tuple[int, int]]) -> tuple[list[int], int]:
+    """Gives every life, from its first to its last update, a place that no other has meanwhile; as few as possible.
+
+    Example:
+      >>> _allocated([(0, 1), (1, 1), (2, 3)])
+      ([0, 1, 0], 2)
+    """
+    lives = list(lives)
+    places = [0] * len(lives)
+    free_from: list[int] = []  # by place: the first update at which it is free
+    for i in sorted(range(len(lives)), key=lambda i: lives[i]):
+        begin, end = lives[i]
+        place = next((p for p, free in enumerate(free_from) if free <= begin), len(free_from))
+        if place == len(free_from):
+            free_from.append(0)
+        free_from[place] = end + 1
+        places[i] = place
+    return places, len(free_from)

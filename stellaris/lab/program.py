@@ -1,0 +1,334 @@
+"""One run of a schedule as a compiled program: a scan over its updates, to be vectorised over runs."""
+
+import functools
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from stellaris.acting import jax_env
+from stellaris.acting.jax_env import JaxEnvironment, Slot
+from stellaris.acting.normalisation import Statistics
+from stellaris.acting.policies import Policy, PolicyVersion
+from stellaris.aggregation.apply import apply_update
+from stellaris.aggregation.protocol import Aggregator
+from stellaris.algorithms import Algorithm, gradient, update
+from stellaris.lab import statistics
+from stellaris.lab.plan import Plan, Sizes
+from stellaris.lab.schedule import NONE
+from stellaris.types import Array, Trajectory, Tree
+
+
+class Outcome(NamedTuple):
+    """What happened before each version: `[U]` in the result of a run."""
+
+    steps: jax.Array  #: int32: environment steps sampled.
+    episodes: jax.Array  #: int32: episodes that ended.
+    episode_return: jax.Array  #: their mean return; NaN if none ended.
+    metrics: dict[str, jax.Array]  #: of the gradients, averaged; names that end in `_max` keep the maximum.
+
+
+class Keys(NamedTuple):
+    """The random keys of a run."""
+
+    batches: jax.Array  #: of the shuffles: one folded key per batch.
+    noise: jax.Array  #: of the actions: one folded key per piece.
+    seed: jax.Array  #: of the environment in slot 0; slot i has `seed + i`.
+
+
+class Carry(NamedTuple):
+    """The state of a run between two updates."""
+
+    versions: PolicyVersion  #: a ring `[versions, ...]`: version v is in row `v % versions`.
+    opt_state: Tree
+    queue: Any  #: of the aggregator; None without one.
+    statistics: Statistics  #: of all observations learned from.
+    slots: Slot  #: `[slots, ...]`.
+    fragments: Trajectory  #: `[T, fragments, ...]`.
+    batches: Any  #: `[batches, ...]`: `_Prepared`.
+
+
+class _Prepared(NamedTuple):
+    batch: Any  #: of the algorithm.
+    indices: Array  #: `[gradients, m]`.
+    statistics: Statistics
+
+
+class _Tally(NamedTuple):
+    """What has happened since the last version."""
+
+    steps: jax.Array
+    episodes: jax.Array
+    returns: jax.Array
+
+
+@dataclass(frozen=True)
+class Program:
+    """A run of a schedule, as pure functions of arrays.
+
+    Its numbers may be traced: an algorithm, an aggregator and rho whose settings are swept.
+
+    Args:
+      env: the environment.
+      policy: acts and learns.
+      algorithm: its loss, minibatches and epochs are used.
+      aggregator: when and how queued gradients are applied; None if the schedule learns from whole batches.
+      rho: truncation level of the global cap over the policies that other learners hold.
+      length: steps of a piece.
+      pieces: of a fragment.
+      sizes: of the schedule's plan.
+    """
+
+    env: JaxEnvironment
+    policy: Policy
+    algorithm: Algorithm
+    aggregator: Aggregator | None
+    rho: Any
+    length: int
+    pieces: int
+    sizes: Sizes
+
+    def run(self, plan: Plan, params: Tree, keys: Keys) -> tuple[PolicyVersion, Outcome]:
+        """Follows a plan from the first parameters; returns the last version, and the outcome of every update."""
+        carry, outcome = jax.lax.scan(
+            functools.partial(self._step, plan, keys),
+            self._first(params, keys, plan.batch_fragments.shape[1]),
+            jnp.arange(len(plan.learns)),
+        )
+        return self._version(carry, len(plan.learns)), outcome
+
+    # ---- the first state -------------------------------------------------------------------------------------------
+
+    def _first(self, params: Tree, keys: Keys, fragments: int) -> Carry:
+        sizes, policy = self.sizes, self.policy
+        none = statistics.empty(policy.statistics())
+        first = PolicyVersion(params, statistics.normaliser(none))
+        numbers = jnp.arange(sizes.slots)
+        slots = jax.vmap(functools.partial(jax_env.start, self.env))(keys.seed + numbers, numbers)
+        store = self._empty_store(first)
+        batch = jax.eval_shape(
+            lambda: self._prepare(store, jnp.zeros(fragments, jnp.int32), first, keys.batches, jnp.int32(0), none)
+        )
+        return Carry(
+            versions=jax.tree.map(lambda x: jnp.zeros((sizes.versions, *x.shape), x.dtype).at[0].set(x), first),
+            opt_state=self.algorithm.optimizer().init(params),
+            queue=None if self.aggregator is None else self.aggregator.init(params),
+            statistics=none,
+            slots=slots,
+            fragments=store,
+            batches=jax.tree.map(lambda x: _zeros((sizes.batches, *x.shape), x.dtype), batch),
+        )
+
+    def _empty_store(self, version: PolicyVersion) -> Trajectory:
+        length, places, policy = self.length * self.pieces, self.sizes.fragments, self.policy
+        one = jax.tree.map(lambda leaf: jnp.zeros((1, *leaf.shape), leaf.dtype), policy.spec.observation)
+        action, log_prob = jax.eval_shape(lambda: policy.act(version, one, policy.noise(jax.random.key(0), 1)))
+        value = jax.eval_shape(lambda: policy.apply(version, one)[1])
+
+        def column(steps: int, shape: tuple[int, ...] = (), dtype: Any = jnp.float32) -> jax.Array:
+            return jnp.zeros((steps, places, *shape), dtype)
+
+        return Trajectory(
+            observation=jax.tree.map(
+                lambda leaf: column(length + 1, leaf.shape, leaf.dtype), self.env.spec.observation
+            ),
+            action=column(length, action.shape[1:], action.dtype),
+            reward=column(length),
+            terminated=column(length, dtype=bool),
+            valid=column(length, dtype=bool),
+            log_prob=column(length, dtype=log_prob.dtype),
+            value=column(length + 1, dtype=value.dtype),
+            version=column(length, dtype=jnp.int32),
+        )
+
+    # ---- one update ------------------------------------------------------------------------------------------------
+
+    def _step(self, plan: Plan, keys: Keys, carry: Carry, number: jax.Array) -> tuple[Carry, Outcome]:
+        """Does everything that happens before version `number + 1` is published, and publishes it."""
+        zero = jnp.int32(0)
+        carry, tally = _each(
+            plan.waves_until,
+            number,
+            (carry, _Tally(zero, zero, jnp.float32(0))),
+            functools.partial(self._wave, plan, keys),
+        )
+        carry = _each(plan.batches_until, number, carry, functools.partial(self._batch, plan, keys))
+        if self.aggregator is None:
+            params, opt_state, metrics = self._learn(carry, number, plan.learns[number])
+        else:
+            carry, params, opt_state, metrics = self._apply(plan, carry, number)
+        carry = carry._replace(opt_state=opt_state)
+        carry = _each(plan.merges_until, number, carry, functools.partial(self._merge, plan))
+        version = PolicyVersion(params, statistics.normaliser(carry.statistics))
+        row = (number + 1) % self.sizes.versions
+        carry = carry._replace(versions=jax.tree.map(lambda ring, x: ring.at[row].set(x), carry.versions, version))
+        mean = jnp.where(tally.episodes > 0, tally.returns / jnp.maximum(tally.episodes, 1), jnp.nan)
+        return carry, Outcome(tally.steps, tally.episodes, mean, metrics)
+
+    def _version(self, carry: Carry, number: Any) -> PolicyVersion:
+        version: PolicyVersion = jax.tree.map(lambda ring: ring[number % self.sizes.versions], carry.versions)
+        return version
+
+    def _wave(self, plan: Plan, keys: Keys, i: jax.Array, state: tuple[Carry, _Tally]) -> tuple[Carry, _Tally]:
+        """Has environments sample one piece each with the same version."""
+        carry, tally = state
+        policy, env = self.policy, self.env
+        version = self._version(carry, plan.wave_version[i])
+        where, starts = plan.wave_slot[i], plan.wave_start[i]
+        there = where < self.sizes.slots
+        slots = jax.tree.map(lambda x: jnp.take(x, where, axis=0, mode="clip"), carry.slots)
+        fresh = jax.vmap(functools.partial(jax_env.start, env))(keys.seed + where, starts)
+        slots = _where(starts != NONE, fresh, slots)
+        noise_keys = jax.vmap(lambda n: jax.random.fold_in(keys.noise, n))(plan.wave_noise[i])
+        noise = jnp.moveaxis(jax.vmap(lambda key: policy.noise(key, self.length))(noise_keys), 1, 0)
+
+        def step(slots: Slot, noise: jax.Array) -> tuple[Slot, tuple[Any, ...]]:
+            action, log_prob = policy.act(version, slots.observation, noise)
+            after, stepped = jax.vmap(functools.partial(jax_env.advance, env))(slots, action)
+            return after, (slots.observation, action, log_prob, stepped)
+
+        slots, (observation, action, log_prob, stepped) = jax.lax.scan(step, slots, noise)
+        observation = jax.tree.map(lambda x, last: jnp.concatenate([x, last[None]]), observation, slots.observation)
+        columns = Trajectory(
+            observation=observation,
+            action=action,
+            reward=stepped.reward,
+            terminated=stepped.terminated,
+            valid=stepped.valid,
+            log_prob=log_prob,
+            value=policy.apply(version, observation)[1],
+            version=jnp.full(log_prob.shape, plan.wave_version[i]),
+        )
+        finished = stepped.finished & there
+        tally = _Tally(
+            tally.steps + jnp.int32(self.length) * jnp.sum(there, dtype=jnp.int32),
+            tally.episodes + jnp.sum(finished, dtype=jnp.int32),
+            tally.returns + jnp.sum(jnp.where(finished, stepped.episode_return, 0.0)),
+        )
+        place, offset = plan.wave_place[i], plan.wave_offset[i] * self.length
+
+        def store(kept: jax.Array, new: jax.Array) -> jax.Array:
+            if self.pieces == 1:
+                return kept.at[:, place].set(new.astype(kept.dtype), mode="drop")
+            # The next piece writes its first observation over the last one of this piece: they are the same.
+            rows = offset[None] + jnp.arange(len(new))[:, None]
+            return kept.at[rows, place[None]].set(new.astype(kept.dtype), mode="drop")
+
+        carry = carry._replace(
+            slots=jax.tree.map(lambda kept, new: kept.at[where].set(new, mode="drop"), carry.slots, slots),
+            fragments=jax.tree.map(store, carry.fragments, columns),
+        )
+        return carry, tally
+
+    def _batch(self, plan: Plan, keys: Keys, i: jax.Array, carry: Carry) -> Carry:
+        """Prepares a batch of fragments."""
+        target = self._version(carry, plan.batch_target[i])
+        # Batches are numbered from 1, as a session numbers them.
+        prepared = self._prepare(
+            carry.fragments, plan.batch_fragments[i], target, keys.batches, i + 1, carry.statistics
+        )
+        place = plan.batch_place[i]
+        return carry._replace(batches=jax.tree.map(lambda kept, new: _put(kept, place, new), carry.batches, prepared))
+
+    def _prepare(
+        self, store: Trajectory, places: jax.Array, target: PolicyVersion, key: jax.Array, number: Any, like: Statistics
+    ) -> _Prepared:
+        trajectory = jax.tree.map(lambda x: x[:, places], store)
+        batch = self.algorithm.prepare(trajectory, self.policy.apply, target)
+        indices = self.algorithm.minibatches(jax.random.fold_in(key, number), batch)
+        acted_on = jax.tree.map(lambda x: x[:-1].reshape(-1, *x.shape[2:]), trajectory.observation)
+        return _Prepared(batch, indices, statistics.observed(acted_on, like))
+
+    def _learn(self, carry: Carry, number: jax.Array, place: jax.Array) -> tuple[Tree, Tree, dict[str, jax.Array]]:
+        """Learns from a whole batch, one gradient after the other."""
+        version = self._version(carry, number)
+        prepared = jax.tree.map(lambda x: x[place], carry.batches)
+
+        def apply(params: Tree, observation: Tree) -> tuple[Any, jax.Array]:
+            return self.policy.apply(version._replace(params=params), observation)
+
+        params, opt_state, metrics = update(
+            self.algorithm, apply, version.params, carry.opt_state, prepared.batch, prepared.indices, version=number
+        )
+        return params, opt_state, _scalars(metrics)
+
+    def _apply(self, plan: Plan, carry: Carry, number: jax.Array) -> tuple[Carry, Tree, Tree, dict[str, jax.Array]]:
+        """Computes the gradients that arrive before a version, and applies those that the aggregator takes."""
+        assert self.aggregator is not None
+        like = jax.eval_shape(lambda: _scalars(self._gradient(plan, carry, jnp.int32(0))[1]))
+        sums = {name: _zeros(x.shape, jnp.float32) for name, x in like.items()}
+        queue, sums = _each(
+            plan.gradients_until, number, (carry.queue, sums), functools.partial(self._push, plan, carry)
+        )
+        computed = plan.gradients_until[number + 1] - plan.gradients_until[number]
+        metrics = {name: x if name.endswith("_max") else x / computed for name, x in sums.items()}
+        taken, queue = self.aggregator.pop(queue, number, plan.round[number])
+        stale = jnp.maximum(taken.staleness, 0).astype(jnp.float32)  # -1 where there is no gradient
+        metrics["staleness_mean"] = jnp.sum(stale) / jnp.maximum(taken.count, 1)
+        metrics["staleness_max"] = jnp.max(stale)
+        metrics["gradients"] = jnp.asarray(taken.count, jnp.float32)
+        metrics["overflow"] = jnp.asarray(queue.overflow, jnp.float32)
+        params = self._version(carry, number).params
+        params, opt_state = apply_update(self.algorithm.optimizer(), taken, params, carry.opt_state)
+        return carry._replace(queue=queue), params, opt_state, metrics
+
+    def _push(self, plan: Plan, carry: Carry, i: jax.Array, state: Any) -> Any:
+        assert self.aggregator is not None
+        queue, sums = state
+        grads, metrics = self._gradient(plan, carry, i)
+        queue = self.aggregator.push(queue, grads, plan.gradient_version[i], learner=plan.gradient_learner[i])
+        sums = {
+            name: jnp.maximum(sums[name], x) if name.endswith("_max") else sums[name] + x
+            for name, x in _scalars(metrics).items()
+        }
+        return queue, sums
+
+    def _gradient(self, plan: Plan, carry: Carry, i: jax.Array) -> tuple[Tree, dict[str, Any]]:
+        """Computes the gradient of one minibatch on the version that its learner had."""
+
+        def apply(held: PolicyVersion, observation: Tree) -> tuple[Any, jax.Array]:
+            return self.policy.apply(held._replace(normaliser=jax.lax.stop_gradient(held.normaliser)), observation)
+
+        number = plan.gradient_version[i]
+        prepared = jax.tree.map(lambda x: x[plan.gradient_place[i]], carry.batches)
+        minibatch = self.algorithm.select(prepared.batch, prepared.indices[plan.gradient_row[i]])
+        peers = tuple(self._version(carry, plan.gradient_held[i, j]) for j in range(plan.gradient_held.shape[1]))
+        version = self._version(carry, number)
+        grads, metrics = gradient(self.algorithm, apply, version, minibatch, peers, rho=self.rho, version=number)
+        return grads.params, metrics
+
+    def _merge(self, plan: Plan, i: jax.Array, carry: Carry) -> Carry:
+        """Adds the observations of a batch to the policy's normalisation."""
+        own = jax.tree.map(lambda x: x[plan.merge_place[i]], carry.batches.statistics)
+        return carry._replace(statistics=statistics.merged(carry.statistics, own))
+
+
+def _each(until: Array, number: jax.Array, state: Any, body: Any) -> Any:
+    """Does the rows of a table that belong to an update."""
+    return jax.lax.fori_loop(until[number], until[number + 1], body, state)
+
+
+def _where(condition: jax.Array, one: Tree, other: Tree) -> Tree:
+    """Chooses rows of two trees by a condition `[n]`."""
+
+    def choose(a: jax.Array, b: jax.Array) -> jax.Array:
+        return jnp.where(condition.reshape(-1, *[1] * (a.ndim - 1)), a, b)
+
+    return jax.tree.map(choose, one, other)
+
+
+def _scalars(metrics: dict[str, Any]) -> dict[str, jax.Array]:
+    """The scalar metrics as float32: a report by lag would take more memory than the run."""
+    return {name: jnp.asarray(x, jnp.float32) for name, x in metrics.items() if isinstance(x, jax.Array) and not x.ndim}
+
+
+def _zeros(shape: tuple[int, ...], dtype: Any) -> jax.Array:
+    """Zeros of any dtype, float64 as well."""
+    with jax.enable_x64(True):
+        return jnp.zeros(shape, dtype)
+
+
+def _put(kept: jax.Array, place: jax.Array, new: jax.Array) -> jax.Array:
+    with jax.enable_x64(True):
+        return kept.at[place].set(new)

@@ -1,0 +1,235 @@
+"""Schedules that were recorded: what a simulated run, or a run on a Ray cluster, has done."""
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from stellaris.lab.schedule import NONE, Schedule
+from stellaris.runtime.endings import ENDINGS
+from stellaris.runtime.trace.trace import Trace
+from stellaris.systems.record import POLICY
+from stellaris.types import NDArray
+
+#: Endings of invocations whose body ran and whose container lives on.
+_SURVIVED = ("completed", "lost")
+
+
+@dataclass
+class _Piece:
+    """An actor's invocation that has started."""
+
+    version: int
+    noise: int
+    container: int
+    survived: bool = False  #: whether its body ran, and its container lives on.
+
+
+@dataclass
+class _Task:
+    """What an invocation of a learner learns from."""
+
+    batch: int = NONE
+    minibatch: int = NONE
+    learner: int = NONE
+
+
+@dataclass
+class _Started:
+    """A gradient's versions when its computation started."""
+
+    version: int
+    others: list[int]  #: that other learners worked on, newest first.
+
+
+@dataclass
+class _Reader:
+    """Everything that a trace says about learning, gathered row by row."""
+
+    acts: str
+    version: int = -1  #: the newest.
+    seconds: list[float] = field(default_factory=list)  #: by version.
+    attempts: dict[int, int] = field(default_factory=dict)  #: the first attempt of every invocation.
+    noise: dict[int, int] = field(default_factory=dict)  #: by the first attempt of an actor's invocation.
+    slots: dict[int, int] = field(default_factory=dict)  #: by container of actors.
+    environments: dict[int, int] = field(default_factory=dict)  #: number of the environment's start, by container.
+    pieces: dict[int, _Piece] = field(default_factory=dict)  #: by invocation, in order of their starts.
+    whole: list[int] = field(default_factory=list)  #: the last invocation of every fragment.
+    length: int = 1  #: pieces of a fragment.
+    batches: list[tuple[int, int, list[int]]] = field(default_factory=list)  #: before, target and fragments.
+    merged: dict[int, int] = field(default_factory=dict)  #: the update before which a batch was merged.
+    tasks: dict[int, _Task] = field(default_factory=dict)  #: by the first attempt.
+    gradients: dict[int, _Started] = field(default_factory=dict)  #: by invocation.
+    running: dict[int, int] = field(default_factory=dict)  #: versions that gradients are computed on now.
+    pushed: dict[int, int] = field(default_factory=dict)  #: the update before which a gradient was queued.
+    applied: int = NONE  #: the last invocation whose gradients were applied.
+    update_batch: list[int] = field(default_factory=list)
+    update_round: list[int] = field(default_factory=list)
+
+    def read(self, row: tuple[float, str, str, int, int, float]) -> None:
+        """Takes one row."""
+        time, event, function, invocation, container, value = row
+        match event:
+            case "published" if function == POLICY:
+                self._published(time, int(value))
+            case "submitted":
+                self.attempts[invocation] = int(value)
+                if function == self.acts and int(value) == invocation:
+                    self.noise[invocation] = len(self.noise)
+            case "container_created" if function == self.acts:
+                self.slots[container] = int(value)
+            case "started":
+                self._started(function, invocation, container)
+            case "environment":
+                self.environments[self.pieces[invocation].container] = int(value)
+            case "fragment":
+                self.whole.append(invocation)
+                self.length = int(value)
+            case "batch":
+                self.batches.append((self.version, int(value), []))
+            case "batched":
+                self.batches[-1][2].append(int(value))
+            case "learned_batch":
+                self.merged[int(value) - 1] = self.version
+            case "of_batch":
+                self.tasks[invocation] = _Task(int(value) - 1)
+            case "minibatch":
+                self.tasks[invocation].minibatch = int(value)
+            case "of_learner":
+                self.tasks[invocation].learner = int(value)
+            case "pushed":
+                # Gradients that arrive while an update is under way are for the next one.
+                self.pushed[invocation] = len(self.update_round)
+            case "staleness":
+                self.applied = invocation
+                if len(self.update_round) == self.version:  # the first gradient of an update
+                    self.update_round.append(len(self.batches))
+            case _ if event in ENDINGS:
+                self.running.pop(invocation, None)
+                if invocation in self.pieces:
+                    self.pieces[invocation].survived = event in _SURVIVED
+
+    def task(self, invocation: int) -> _Task:
+        """What an invocation learns from, whichever attempt it is."""
+        return self.tasks.get(self.attempts.get(invocation, NONE), _Task())
+
+    def _started(self, function: str, invocation: int, container: int) -> None:
+        if function == self.acts:
+            noise = self.noise[self.attempts[invocation]]
+            self.pieces[invocation] = _Piece(self.version, noise, container)
+        elif self.task(invocation).learner != NONE:
+            others = sorted(set(self.running.values()) - {self.version}, reverse=True)
+            self.gradients[invocation] = _Started(self.version, others)
+            self.running[invocation] = self.version
+
+    def _published(self, time: float, version: int) -> None:
+        if version:
+            queued = self.applied in self.pushed
+            batch = NONE if queued else self.task(self.applied).batch
+            if not queued and batch == NONE:
+                raise ValueError(
+                    f"the trace does not say what version {version} was learned from: its system does not record it, "
+                    "as `Record.learns` and `Record.computes` do"
+                )
+            self.update_batch.append(batch)
+        self.version = version
+        self.seconds.append(time)
+
+
+def recorded(trace: Trace, *, acts: str = "actor", held: int = 0) -> Schedule:
+    """Reads the schedule of a run off its trace: what its actors sampled and what its learners learned from.
+
+    It ends with the last version that was published. Samples of containers that were lost before they delivered
+    anything are left out, since nothing was learned from them.
+
+    Args:
+      trace: of a run of `Synchronous`, `DataParallel`, `AsynchronousActors`, `CircularReplay` or `Stellaris`, simulated
+        or on a cluster, from `Result.trace`, `Trace.load` or the platform.
+      acts: the function whose containers hold the environments.
+      held: policies of other learners that a gradient is capped by: `learners - 1` for a finite `rho`.
+
+    Returns:
+      The schedule. Its seconds are those of the platform's clock.
+
+    Raises:
+      ValueError: if the trace does not say what was learned from, or a scheduler decided the number of actors.
+    """
+    reader = _Reader(acts)
+    for row in trace.rows():
+        if row[1] == "scheduled":
+            raise ValueError("the run had a scheduler, whose batches differ in size: a schedule has one size")
+        reader.read(row)
+    if reader.version < 1:
+        raise ValueError("the trace holds no learning: no version was published after the first")
+    return _schedule(reader, held)
+
+
+def _schedule(reader: _Reader, held: int) -> Schedule:
+    updates = reader.version
+    rows, place = _pieces(reader)
+    batches = [batch for batch in reader.batches if batch[0] < updates]
+    pushed = [invocation for invocation, before in reader.pushed.items() if before < updates]
+    tasks, starts = [reader.task(i) for i in pushed], [reader.gradients[i] for i in pushed]
+    # As many as the store returns: the invocation's own version fills the rest.
+    others = [[*start.others, *[start.version] * held][:held] for start in starts]
+    merged = [reader.merged.get(i, updates) for i in range(len(batches))]
+    return Schedule(
+        slots=max(reader.slots.values()) + 1,
+        **rows,
+        batch_before=_int32([before for before, _, _ in batches]),
+        batch_pieces=_int32(
+            [[_fragment(place[reader.whole[f]], reader.length) for f in fragments] for _, _, fragments in batches]
+        ),
+        batch_target=_int32([target for _, target, _ in batches]),
+        batch_merged=_int32([before if before < updates else NONE for before in merged]),
+        gradient_before=_int32([reader.pushed[i] for i in pushed]),
+        gradient_batch=_int32([task.batch for task in tasks]),
+        gradient_row=_int32([task.minibatch for task in tasks]),
+        gradient_version=_int32([start.version for start in starts]),
+        gradient_learner=_int32([task.learner for task in tasks]),
+        gradient_held=_int32(others).reshape(len(pushed), held),
+        update_batch=_int32(reader.update_batch),
+        update_round=_int32(reader.update_round[:updates]),
+        seconds=np.array(reader.seconds),
+    )
+
+
+class _Place(NamedTuple):
+    """The place of a piece among those of its container."""
+
+    rows: list[int]  #: of all of them, in order.
+    number: int
+
+
+def _pieces(reader: _Reader) -> tuple[dict[str, NDArray], dict[int, _Place]]:
+    """The columns of the pieces, and their places, by invocation."""
+    ran = {
+        invocation: piece
+        for invocation, piece in reader.pieces.items()
+        if piece.survived and piece.container in reader.environments and piece.version < reader.version
+    }
+    starts, by_container, place = [], dict[int, list[int]](), dict[int, _Place]()
+    for row, (invocation, piece) in enumerate(ran.items()):
+        own = by_container.setdefault(piece.container, [])
+        starts.append(NONE if own else reader.environments[piece.container])
+        place[invocation] = _Place(own, len(own))
+        own.append(row)
+    pieces = list(ran.values())
+    columns = {
+        "piece_before": _int32([piece.version for piece in pieces]),
+        "piece_slot": _int32([reader.slots[piece.container] for piece in pieces]),
+        "piece_version": _int32([piece.version for piece in pieces]),
+        "piece_noise": _int32([piece.noise for piece in pieces]),
+        "piece_start": _int32(starts),
+    }
+    return columns, place
+
+
+def _fragment(last: _Place, length: int) -> list[int]:
+    """The rows of a fragment's pieces: the last ones of its container, up to its last piece."""
+    return last.rows[last.number + 1 - length : last.number + 1]
+
+
+def _int32(numbers: Any) -> NDArray:
+    """An array of int32. Numbers of environments are of uint32, and keep their bits."""
+    return np.array(numbers, np.int64).astype(np.uint32).view(np.int32)

@@ -1,0 +1,211 @@
+"""Schedules: which policy version sampled what, and which data and gradients made each version, as data."""
+
+import dataclasses
+import hashlib
+import os
+import zipfile
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from stellaris._core import checks
+from stellaris.runtime.files import atomic_path
+from stellaris.types import NDArray
+
+#: In a column of `Schedule`: there is none.
+NONE = -1
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Schedule:
+    """The order in which a system samples and learns, apart from what is sampled and learned.
+
+    It has four tables of int32 columns: `P` pieces of fragments, `B` batches, `G` gradients and `U` updates. A row's
+    `before` is the update before which it happens; rows of a table are in order. Update `u` makes version `u + 1` of
+    the policy, and version 0 are the first parameters.
+
+    An update either learns from a whole batch, one gradient after the other, as a central learner does; or it applies
+    queued gradients, as an aggregator decides. For the latter, gradients are pushed into the queue in order.
+
+    Attributes:
+      slots: environments.
+      piece_before: `[P]`.
+      piece_slot: `[P]`: the environment.
+      piece_version: `[P]`: the version that acts.
+      piece_noise: `[P]`: number of the noise of its actions.
+      piece_start: `[P]`: number of the environment's start, if the piece begins with one; otherwise `NONE`.
+      batch_before: `[B]`.
+      batch_pieces: `[B, n, k]`: for each of n fragments its k consecutive pieces.
+      batch_target: `[B]`: the version with which the batch is prepared.
+      batch_merged: `[B]`: the update whose version is the first to normalise by the batch's observations, or `NONE`.
+      gradient_before: `[G]`.
+      gradient_batch: `[G]`.
+      gradient_row: `[G]`: which of the batch's minibatches.
+      gradient_version: `[G]`: the version on which it is computed.
+      gradient_learner: `[G]`.
+      gradient_held: `[G, h]`: versions that the other learners hold meanwhile.
+      update_batch: `[U]`: the batch that is learned from as a whole, or `NONE` to apply queued gradients.
+      update_round: `[U]`: the round, by which aggregators decay their thresholds.
+      seconds: `[U + 1]` float64: when each version is published; NaN if the schedule has no clock.
+    """
+
+    slots: int
+    piece_before: NDArray
+    piece_slot: NDArray
+    piece_version: NDArray
+    piece_noise: NDArray
+    piece_start: NDArray
+    batch_before: NDArray
+    batch_pieces: NDArray
+    batch_target: NDArray
+    batch_merged: NDArray
+    gradient_before: NDArray
+    gradient_batch: NDArray
+    gradient_row: NDArray
+    gradient_version: NDArray
+    gradient_learner: NDArray
+    gradient_held: NDArray
+    update_batch: NDArray
+    update_round: NDArray
+    seconds: NDArray
+
+    def __post_init__(self) -> None:
+        for name, column in self.columns.items():
+            kind = np.float64 if name == "seconds" else np.int32
+            if not isinstance(column, np.ndarray) or column.dtype != kind:
+                raise TypeError(f"{name} has dtype {getattr(column, 'dtype', type(column))}: expected {kind.__name__}")
+        self._check_sizes()
+        self._check_order()
+
+    @property
+    def columns(self) -> dict[str, NDArray]:
+        """All columns by name."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "slots"}
+
+    @property
+    def updates(self) -> int:
+        """The number of updates, U; there is one version more."""
+        return len(self.update_batch)
+
+    @property
+    def lookback(self) -> int:
+        """The most versions that lie between a version and its use."""
+        batch_before = self.batch_before - self.batch_target
+        ages = (self.piece_before - self.piece_version, batch_before, self.gradient_before - self.gradient_version)
+        held = self.gradient_before[:, None] - self.gradient_held
+        return max(int(age.max(initial=0)) for age in (*ages, held))
+
+    @property
+    def data_lag(self) -> NDArray:
+        """The mean age of each batch's pieces in versions, `[B]`, when it is first learned from."""
+        first = np.full(len(self.batch_before), self.updates, np.int64)
+        np.minimum.at(first, self.gradient_batch, self.gradient_version)
+        whole = np.flatnonzero(self.update_batch != NONE)
+        np.minimum.at(first, self.update_batch[whole], whole)
+        lag: NDArray = first - self.piece_version[self.batch_pieces].mean(axis=(1, 2))
+        return lag
+
+    @property
+    def gradient_lag(self) -> NDArray:
+        """The staleness of each queued gradient, `[G]`: versions between its computation and the update after it."""
+        return self.gradient_before - self.gradient_version
+
+    def first(self, updates: int) -> "Schedule":
+        """Returns the schedule of the first updates."""
+        checks.whole(at_least=1, updates=updates)
+        until = {
+            f"{table}_": int(np.searchsorted(self.columns[f"{table}_before"], updates))
+            for table in ("piece", "batch", "gradient")
+        } | {"update_": updates, "seconds": updates + 1}
+        columns = {
+            name: column[: next(end for prefix, end in until.items() if name.startswith(prefix))]
+            for name, column in self.columns.items()
+        }
+        columns["batch_merged"] = np.where(columns["batch_merged"] < updates, columns["batch_merged"], NONE)
+        return Schedule(self.slots, **columns)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Schedule):
+            return NotImplemented
+        mine, theirs = self.columns, other.columns
+        return self.slots == other.slots and all(
+            np.array_equal(mine[name], theirs[name], equal_nan=name == "seconds") for name in mine
+        )
+
+    def __hash__(self) -> int:
+        return int(self.digest, 16)
+
+    def __repr__(self) -> str:
+        return (
+            f"Schedule({self.updates} updates, {len(self.gradient_before)} gradients, {len(self.batch_before)} "
+            f"batches, {len(self.piece_before)} pieces, digest={self.digest!r})"
+        )
+
+    @property
+    def digest(self) -> str:
+        """16 hexadecimal digits that equal schedules share."""
+        content = hashlib.sha256(str(self.slots).encode())
+        for name, column in self.columns.items():
+            content.update(f"{name}{column.shape}".encode())
+            content.update(np.ascontiguousarray(column).tobytes())
+        return content.hexdigest()[:16]
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes it to an `.npz` file, atomically."""
+        with atomic_path(path) as draft, open(draft, "wb") as file:
+            np.savez_compressed(file, allow_pickle=False, slots=np.int32(self.slots), **self.columns)
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> "Schedule":
+        """Reads a file that `save` wrote; no code in it is run.
+
+        Raises:
+          ValueError: if it is not a schedule's file.
+        """
+        names = [field.name for field in dataclasses.fields(Schedule)]
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                content: dict[str, Any] = {name: file[name] for name in names}
+        except FileNotFoundError:
+            raise
+        except (EOFError, KeyError, OSError, ValueError, zipfile.BadZipFile) as error:
+            raise ValueError(f"{os.fspath(path)} is not a schedule: {error}") from error
+        return Schedule(**content | {"slots": int(content["slots"])})
+
+    def _check_sizes(self) -> None:
+        for table in ("piece", "batch", "gradient", "update"):
+            lengths = {name: len(column) for name, column in self.columns.items() if name.startswith(f"{table}_")}
+            if len(set(lengths.values())) > 1:
+                raise ValueError(f"columns of one table differ in length: {lengths}")
+        if len(self.seconds) != self.updates + 1:
+            raise ValueError(f"seconds has {len(self.seconds)} rows: expected {self.updates + 1}, one per version")
+        if self.batch_pieces.ndim != 3 or self.gradient_held.ndim != 2:
+            raise ValueError(
+                f"batch_pieces and gradient_held have {self.batch_pieces.ndim} and {self.gradient_held.ndim} axes: "
+                "expected 3 and 2"
+            )
+
+    def _check_order(self) -> None:
+        """Nothing may use what does not exist yet."""
+        for name, limit in (
+            ("piece_slot", self.slots),
+            ("batch_pieces", len(self.piece_before)),
+            ("gradient_batch", len(self.batch_before)),
+        ):
+            column = getattr(self, name)
+            if column.size and not 0 <= column.min() <= column.max() < limit:
+                raise ValueError(f"{name} is out of [0, {limit}): {column.min()} to {column.max()}")
+        for table in ("piece", "batch", "gradient"):
+            before = getattr(self, f"{table}_before")
+            if (np.diff(before) < 0).any():
+                raise ValueError(f"{table}_before decreases: rows must be in order")
+        for before, used, name in (
+            (self.piece_before, self.piece_version, "piece_version"),
+            (self.batch_before, self.batch_target, "batch_target"),
+            (self.gradient_before, self.gradient_version, "gradient_version"),
+            (self.batch_before[:, None, None], self.piece_before[self.batch_pieces], "batch_pieces"),
+            (self.gradient_before, self.batch_before[self.gradient_batch], "gradient_batch"),
+        ):
+            if (used > before).any() or (used < 0).any():
+                raise ValueError(f"{name} refers to a row or a version that does not exist yet")

@@ -1,0 +1,57 @@
+"""The shapes of a batch, without one: how many gradients, items and bytes it has."""
+
+import functools
+import math
+from typing import Any, NamedTuple, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from stellaris.acting.policies import Policy, PolicyVersion
+from stellaris.algorithms import Algorithm
+from stellaris.types import NDArray, Trajectory
+
+
+class Shapes(NamedTuple):
+    """What a batch's shapes decide."""
+
+    nbytes: int
+    indices: NDArray  #: zeros of the shape `[gradients, m]` of the minibatches.
+    items: int  #: as `batch_of` counts them.
+
+
+def shapes_of(algorithm: Algorithm, policy: Policy, length: int, fragments: int) -> Shapes:
+    """Returns the shapes of a batch of so many fragments of this length."""
+    return _shapes(cast(Any, algorithm), policy, length, fragments)
+
+
+@functools.lru_cache(maxsize=64)
+def _shapes(algorithm: Any, policy: Policy, length: int, fragments: int) -> Shapes:
+    action = policy.action
+
+    def column(steps: int, shape: tuple[int, ...] = (), dtype: Any = np.float32) -> Any:
+        return jax.ShapeDtypeStruct((steps, fragments, *shape), dtype)  # type: ignore[no-untyped-call]
+
+    trajectory = Trajectory(
+        observation=jax.tree.map(lambda leaf: column(length + 1, leaf.shape, leaf.dtype), policy.spec.observation),
+        action=column(length, action.shape, action.dtype),
+        reward=column(length),
+        terminated=column(length, dtype=bool),
+        valid=column(length, dtype=bool),
+        log_prob=column(length),
+        value=column(length + 1),
+        version=column(length, dtype=np.int32),
+    )
+
+    def make(trajectory: Any, key: jax.Array) -> tuple[Any, Any]:
+        version = PolicyVersion(policy.init(key), policy.statistics().normaliser())
+        batch = algorithm.prepare(trajectory, policy.apply, version)
+        return batch, algorithm.minibatches(key, batch)
+
+    batch, indices = jax.eval_shape(make, trajectory, jax.random.key(0))
+    nbytes = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(batch))
+    zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), batch)
+    # The items decide the share of a batch's bytes that a minibatch fetches, so they are counted as `batch_of` does.
+    items = int(jnp.max(jax.jit(algorithm.minibatches)(jax.random.key(0), zeros))) + 1
+    return Shapes(nbytes, np.zeros(indices.shape, np.int32), items)

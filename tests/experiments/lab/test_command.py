@@ -1,0 +1,46 @@
+"""The lab's sweep from the command line."""
+
+import json
+
+import pytest
+
+from experiments import command
+from tests.experiments.csv_rows import rows
+
+SMALL = ("--updates", "3", "--actors", "2", "--fragment", "16", "--hidden", "8", "--seeds", "2")
+
+
+@pytest.mark.slow
+def test_it_writes_a_table_and_a_picture(tmp_path, capsys):
+    axes = ("--set", "lag=0,2", "algorithm.learning_rate=1e-3,1e-2", "algorithm.epochs=1")
+    assert command.main(["lab", *axes, *SMALL, "--out", str(tmp_path)]) == 0
+    table = rows(tmp_path / "lab.csv")
+    assert len(table) == 8
+    assert {(row["lag"], row["algorithm.learning_rate"]) for row in table} == {
+        (lag, rate) for lag in ("0", "2") for rate in ("0.001", "0.01")
+    }
+    assert all(float(row["data_lag"]) == {"0": 0.0, "2": 1.0}[row["lag"]] for row in table)  # 0, 1, 2 in three batches
+    assert (tmp_path / "return.png").stat().st_size > 10_000
+    assert '"epochs": 1' in json.loads((tmp_path / "settings.json").read_text())["settings"]
+    assert "8 of 8 runs" in capsys.readouterr().out
+    # Once more: the runs are read, not computed, and the table is the same.
+    assert command.main(["lab", *axes, *SMALL, "--out", str(tmp_path)]) == 0
+    assert rows(tmp_path / "lab.csv") == table
+    assert "takes 0 MiB" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--set", "speed=1"), "--set: speed is neither lag nor gradient_lag nor algorithm.FIELD"),
+        (("--set", "algorithm.speed=1"), "--set: PPO has no field speed"),
+        (("--set", "algorithm.clip=-1"), "--set: clip=-1"),
+        (("--set", "lag=a"), "lag=a is not of the form NAME=NUMBER,NUMBER"),
+        (("--set", "lag=1", "lag=2"), "--set: lag is given twice"),
+        (("--set", "lag=-1"), "k=-1"),
+        (("--env", "Maze-v9"), "Gymnax('Maze-v9'"),
+    ],
+)
+def test_errors(tmp_path, capsys, options, message):
+    assert command.main(["lab", *options, *SMALL, "--out", str(tmp_path)]) == 2
+    assert message in capsys.readouterr().err

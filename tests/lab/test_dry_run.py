@@ -1,0 +1,65 @@
+"""Dry runs: what they refuse, and why."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from stellaris.lab import dry_run, throughput
+from stellaris.runtime import Faults, FunctionSpec, PriceSheet, Rate, SimulatedPlatform
+from stellaris.runtime.delays import Constant, Measured
+from stellaris.scheduling import Maximum
+from stellaris.systems import Budget, CentralInference, Stellaris, Synchronous, train
+from tests.lab.equality import configure
+
+OWN = configure(Synchronous(), seed=0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"system": CentralInference()}, "expected one of Synchronous, DataParallel, AsynchronousActors"),
+        ({"system": Synchronous(scheduler=Maximum())}, "scheduler=.*Maximum.* may decide by what was learned"),
+        ({"budget": Budget(steps=1000, target_return=100)}, "target_return=100 depends on what is learned"),
+        ({"budget": Budget(cost=1.0)}, "budget.cost=1.0: limit steps or seconds"),
+        ({"workload": replace(OWN.workload, environment="CartPole-v1")}, "'CartPole-v1' is not of JAX functions"),
+        ({"workload": replace(OWN.workload, restart=True)}, "restart=True is not supported"),
+        ({"functions": {"actor": FunctionSpec(Constant(1.0))}}, "function 'learner' is not deployed"),
+        ({"functions": dict.fromkeys(("actor", "learner"), FunctionSpec(Measured()))}, "'actor' is Measured"),
+        ({"seed": -1}, "seed=-1"),
+    ],
+)
+def test_errors(changes, message):
+    arguments = {"system": OWN.system, "workload": OWN.workload, "budget": Budget(steps=96)} | changes
+    platform = SimulatedPlatform(arguments.pop("functions", OWN.functions))
+    with pytest.raises((LookupError, TypeError, ValueError), match=message):
+        dry_run(**arguments, platform=platform)
+
+
+def test_a_schedule_has_the_platforms_clock():
+    """Three actors of 16 steps at 10 ms, then 8 gradients at 100 ms."""
+    functions = {"actor": FunctionSpec(Constant(0.01)), "learner": FunctionSpec(Constant(0.1))}
+    schedule = dry_run(OWN.system, OWN.workload, platform=SimulatedPlatform(functions), budget=Budget(seconds=4.0))
+    gradients = OWN.system.algorithm.epochs
+    np.testing.assert_allclose(schedule.seconds, np.arange(len(schedule.seconds)) * (0.16 + 0.1 * gradients))
+    assert schedule.updates == 3
+    assert (schedule.data_lag == 0).all()
+
+
+@pytest.mark.slow
+def test_a_throughput_is_that_of_a_run():
+    """Steps, updates, staleness and the bill, with faults, as `train` has them."""
+    faults = {"actor": Faults(crash_during=0.05, lose=0.05), "learner": Faults(straggle=0.2)}
+    own = configure(Stellaris(learners=3), seed=4, faults=faults)
+    sheet = PriceSheet("use", {name: Rate(per_second=1e-4) for name in own.functions})
+    budget = Budget(seconds=8.0)
+    dry = throughput(own.system, own.workload, platform=own.platform(), budget=budget, prices=[sheet], seed=4)
+    run = train(own.system, own.workload, platform=own.platform(), budget=budget, prices=[sheet], seed=4)
+    last = run.history[-1]
+    assert dry.seconds == 8.0
+    assert (dry.steps * 8, dry.updates * 8, dry.gradients * 8) == pytest.approx(
+        (last["steps"], last["version"], last["gradients"])
+    )
+    assert dry.staleness == pytest.approx(run.trace.select("staleness").value.mean())
+    assert dry.data_lag == pytest.approx(run.trace.select("age:mean").value.mean())
+    assert dry.cost["use"] * 8 == pytest.approx(run.bill["use"].total)

@@ -1,0 +1,69 @@
+"""Environments of JAX functions, stepped by the lab and by the systems."""
+
+import gymnasium
+import jax
+import numpy as np
+import pytest
+
+from stellaris.acting import envs, jax_env
+from stellaris.lab import CartPole
+
+
+def test_cartpole_is_gymnasiums():
+    """The same actions from the same state lead through the same states, up to float32, to the same end."""
+    reference = gymnasium.make("CartPole-v1").unwrapped
+    reference.reset(seed=0)
+    state, _ = CartPole().reset(jax.random.key(3))
+    reference.state = tuple(np.asarray(state[0], float))
+    actions = np.random.default_rng(0).integers(0, 2, 200)
+    for action in actions:
+        moved = CartPole().step(state, action, jax.random.key(0))
+        observation, reward, terminated, _, _ = reference.step(int(action))
+        np.testing.assert_allclose(moved.observation, observation, atol=1e-4)
+        assert (float(moved.reward), bool(moved.terminated)) == (reward, terminated)
+        state = moved.state
+        if terminated:
+            break
+    assert terminated
+
+
+def test_a_time_limit_truncates():
+    state, _ = CartPole(time_limit=2).reset(jax.random.key(0))
+    first = CartPole(time_limit=2).step(state, 0, jax.random.key(0))
+    second = CartPole(time_limit=2).step(first.state, 1, jax.random.key(0))
+    assert [bool(step.truncated) for step in (first, second)] == [False, True]
+    assert not second.terminated
+
+
+def test_a_slot_is_reset_by_the_step_after_the_end():
+    """That step has no reward and is no transition, whatever its action, as in every vector environment."""
+    env = CartPole(time_limit=1)
+    slot = jax_env.start(env, 0, 0)
+    ended, first = jax_env.advance(env, slot, 1)
+    assert bool(first.finished)
+    assert float(first.episode_return) == 1.0
+    fresh, reset = jax_env.advance(env, ended, 1)
+    other, _ = jax_env.advance(env, ended, 0)
+    assert (float(reset.reward), bool(reset.valid), bool(reset.finished)) == (0.0, False, False)
+    np.testing.assert_array_equal(fresh.observation, other.observation)
+    assert np.abs(fresh.observation).max() <= 0.05
+
+
+def test_slots_depend_on_seed_and_start_alone():
+    """Not on how many are stepped together, nor on what happened before their start."""
+    many, one = (envs.make(CartPole(), slots=slots, seed=seed) for slots, seed in ((3, 5), (1, 7)))
+    many.reset(np.arange(3))
+    many.step(np.arange(3), np.zeros(3, int))
+    a, b = many.begin(np.array([2]), np.array([4])), one.begin(np.array([0]), np.array([4]))
+    np.testing.assert_array_equal(a, b)
+    for action in (0, 1, 1):
+        step = many.step(np.array([2, 0]), np.array([action, 0]))
+        np.testing.assert_array_equal(step.observation[0], one.step(np.array([0]), np.array([action])).observation[0])
+
+
+def test_resets_are_different_starts():
+    env = envs.make(CartPole(), slots=1)
+    first, second = env.reset(np.array([0])), env.reset(np.array([0]))
+    assert not np.array_equal(first, second)
+    with pytest.raises(IndexError, match="slots=1"):
+        env.step(np.array([1]), np.array([0]))

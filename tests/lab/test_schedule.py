@@ -1,0 +1,65 @@
+"""Schedules as values: compared, saved, cut, and refused if they contradict themselves."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from stellaris.lab import Constant, Schedule, imposed
+
+SCHEDULE = imposed(5, actors=2, data=Constant(1), gradients=Constant(2), minibatches=2)
+
+
+def test_it_comes_back_from_a_file(tmp_path):
+    SCHEDULE.save(tmp_path / "schedule.npz")
+    again = Schedule.load(tmp_path / "schedule.npz")
+    assert again == SCHEDULE
+    assert again.digest == SCHEDULE.digest
+    assert hash(again) == hash(SCHEDULE)
+
+
+def test_another_is_not_equal():
+    other = dataclasses.replace(SCHEDULE, piece_version=np.zeros_like(SCHEDULE.piece_version))
+    assert other != SCHEDULE
+    assert other.digest != SCHEDULE.digest
+    assert imposed(5, actors=2) != SCHEDULE
+
+
+def test_the_first_updates_are_a_schedule_of_their_own():
+    assert SCHEDULE.first(4) == imposed(2, actors=2, data=Constant(1), gradients=Constant(2), minibatches=2)
+
+
+def test_it_prints_its_size():
+    assert repr(SCHEDULE) == (f"Schedule(10 updates, 10 gradients, 5 batches, 10 pieces, digest={SCHEDULE.digest!r})")
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "message"),
+    [
+        ("piece_version", 1, "piece_version refers to a row or a version that does not exist yet"),
+        ("piece_slot", 2, r"piece_slot is out of \[0, 2\): 2 to 2"),
+        ("batch_pieces", 10, r"batch_pieces is out of \[0, 10\)"),
+        ("batch_pieces", 9, "batch_pieces refers to a row or a version that does not exist yet"),
+        ("gradient_batch", 4, "gradient_batch refers to a row"),
+        ("gradient_version", -1, "gradient_version refers to a row"),
+    ],
+)
+def test_what_cannot_have_happened_is_refused(column, value, message):
+    with pytest.raises(ValueError, match=message):
+        dataclasses.replace(SCHEDULE, **{column: np.full_like(getattr(SCHEDULE, column), value)})
+
+
+def test_columns_must_agree():
+    with pytest.raises(ValueError, match="columns of one table differ in length"):
+        dataclasses.replace(SCHEDULE, piece_slot=SCHEDULE.piece_slot[1:])
+    with pytest.raises(TypeError, match="piece_slot has dtype int64: expected int32"):
+        dataclasses.replace(SCHEDULE, piece_slot=SCHEDULE.piece_slot.astype(np.int64))
+    with pytest.raises(ValueError, match="piece_before decreases"):
+        dataclasses.replace(SCHEDULE, piece_before=SCHEDULE.piece_before[::-1].copy())
+
+
+@pytest.mark.parametrize("content", [b"", b"no archive"])
+def test_a_file_of_another_kind_is_refused(tmp_path, content):
+    (tmp_path / "schedule.npz").write_bytes(content)
+    with pytest.raises(ValueError, match="is not a schedule"):
+        Schedule.load(tmp_path / "schedule.npz")

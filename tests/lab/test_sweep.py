@@ -1,0 +1,145 @@
+"""Sweeps: every run is the run by itself, whatever it is vectorised with, and comes back from the disk."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+from stellaris import IMPALA, PPO, ActorCritic, softsync
+from stellaris.lab import CartPole, Constant, imposed, mean_return, sweep
+from stellaris.systems import Workload
+
+WORKLOAD = Workload(CartPole(), ActorCritic(hidden=(8,)), actors=2, fragment=16)
+CONFIG = PPO(epochs=1, minibatch_size=16)
+
+
+def schedule(lag):
+    return imposed(6, actors=2, data=Constant(lag))
+
+
+@pytest.fixture(scope="module")
+def result():
+    axes = {"lag": [0, 2], "algorithm.learning_rate": [1e-3, 1e-2]}
+    return sweep(WORKLOAD, CONFIG, schedule, axes, seeds=[3, 7])
+
+
+def test_dimensions_are_the_axes(result):
+    assert dict(result.sizes) == {"lag": 2, "algorithm.learning_rate": 2, "seed": 2, "update": 6}
+    assert result.seed.values.tolist() == [3, 7]
+    assert (result.steps == 32).all()
+
+
+def test_the_lag_is_imposed_and_has_no_spread(result):
+    assert (result.data_lag_mean.sel(lag=0) == 0).all()
+    assert (result.data_lag_mean.sel(lag=2).isel(update=slice(2, None)) == 2).all()
+    assert (result.data_lag_max == result.data_lag_mean).all()
+
+
+@pytest.mark.parametrize("lag", [0, 2])
+def test_a_run_does_not_depend_on_its_block(result, lag):
+    """Alone, with the learning rate compiled in, it is the same."""
+    alone = sweep(WORKLOAD, PPO(epochs=1, minibatch_size=16, learning_rate=1e-2), schedule(lag), seeds=[7])
+    among = result.sel(lag=lag, seed=7).sel({"algorithm.learning_rate": 1e-2})
+    for name in ("episode_return", "kl", "value_loss"):
+        np.testing.assert_allclose(alone[name].isel(seed=0), among[name], rtol=1e-3, atol=1e-5)
+
+
+def test_settings_make_a_difference(result):
+    loss = result.value_loss.isel(update=-1)
+    assert len(np.unique(loss)) == loss.size
+
+
+def test_a_mean_return_counts_episodes(result):
+    one = result.isel(lag=0, seed=0).isel({"algorithm.learning_rate": 0})
+    total = np.nansum(one.episode_return * one.episodes)
+    assert float(mean_return(one, 6)) == pytest.approx(total / one.episodes.values.sum())
+
+
+@pytest.mark.slow
+def test_algorithms_are_an_axis():
+    both = sweep(WORKLOAD, {"ppo": CONFIG, "impala": IMPALA(minibatch_size=1)}, schedule(1))
+    assert both.algorithm.values.tolist() == ["ppo", "impala"]
+    assert np.isfinite(both.value_loss).all()
+
+
+@pytest.mark.slow
+def test_what_changes_shapes_is_compiled_for_each_value():
+    result = sweep(WORKLOAD, CONFIG, schedule(0), {"algorithm.epochs": [1, 2]})
+    assert np.isfinite(result.value_loss).all()
+    assert len(np.unique(result.value_loss.isel(update=-1))) == 2
+
+
+@pytest.mark.slow
+def test_an_aggregators_numbers_are_swept():
+    ages = imposed(3, actors=2, gradients=Constant(3), minibatches=2)
+    result = sweep(WORKLOAD, CONFIG, ages, {"rho": [1.0, math.inf]}, aggregator=softsync(1))
+    assert dict(result.sizes) == {"rho": 2, "seed": 1, "update": 6}
+    assert np.isfinite(result.value_loss).all()
+    assert result.staleness_mean.isel(rho=0, seed=0).values.tolist() == [0, 1, 2, 3, 3, 3]
+
+
+@pytest.mark.slow
+def test_a_queue_that_overflows_is_no_result():
+    ages = imposed(3, actors=2, gradients=Constant(0), minibatches=2)
+    together = np.array([0, 0, 2, 2, 4, 4], np.int32)
+    late = dataclasses.replace(ages, gradient_before=together, gradient_version=together)
+    with pytest.raises(ValueError, match="its queue was full and lost gradients"):
+        sweep(WORKLOAD, CONFIG, late, aggregator=softsync(1, capacity=1))
+
+
+@pytest.mark.slow
+def test_an_interrupted_sweep_goes_on(tmp_path):
+    """What was computed is read, what is missing is computed, and the result is the same."""
+
+    def run(stop=math.inf):
+        seen = []
+
+        def watch(progress):
+            seen.append(progress)
+            if len(seen) > stop:
+                raise KeyboardInterrupt
+
+        axes = {"algorithm.epochs": [1, 2], "lag": [0, 1]}
+        return sweep(WORKLOAD, CONFIG, schedule, axes, directory=tmp_path, on_progress=watch), seen
+
+    with pytest.raises(KeyboardInterrupt):
+        run(stop=1)
+    assert len(list(tmp_path.glob("block-*.npz"))) == 1
+    resumed, seen = run()
+    assert [progress.nbytes > 0 for progress in seen] == [False, True, False]
+    assert [progress.done for progress in seen] == [0, 2, 4]
+    again, _ = run()
+    assert resumed.equals(again)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"workload": Workload("CartPole-v1")}, "environment='CartPole-v1' is not of JAX functions"),
+        ({"workload": Workload(CartPole(), restart=True)}, "restart=True is not supported"),
+        ({"axes": {"algorithm.speed": [1.0]}}, r"algorithm.speed is no setting: PPO\(.* has no field 'speed'"),
+        ({"axes": {"algorithm.clip": [0.1, -1.0]}}, "clip=-1.0"),
+        ({"axes": {"lag": []}}, "lag has no values"),
+        (
+            {"axes": {"lag": [1]}, "schedule": schedule(0)},
+            r"axes \['lag'\] are no settings: pass schedule as a function",
+        ),
+        ({"aggregator": softsync(1)}, "the schedule learns from whole batches, without one"),
+        ({"schedule": imposed(2, actors=2, gradients=Constant(0))}, "aggregator=None: the schedule applies queued"),
+        ({"schedule": imposed(2, actors=3)}, "actors=2 of the workload: the schedule was made for 3"),
+        ({"workload": Workload(CartPole(), actors=2, fragment=16, refresh=4)}, "refresh=4 makes 4 pieces"),
+        (
+            {"schedule": imposed(2, actors=2, gradients=Constant(0), minibatches=3), "aggregator": softsync(1)},
+            "the schedule computes 3 gradients per batch: PPO",
+        ),
+        ({"seeds": [-1]}, "seed=-1"),
+        ({"seeds": 0}, "seeds has no values"),
+        ({"algorithm": "ppo"}, "algorithm='ppo' is not an Algorithm"),
+        ({"schedule": lambda: 3}, "schedule returned 3"),
+    ],
+)
+def test_errors(changes, message):
+    arguments = {"workload": WORKLOAD, "algorithm": CONFIG, "schedule": schedule(0)} | changes
+    with pytest.raises((TypeError, ValueError), match=message):
+        sweep(**arguments)
