@@ -4,7 +4,6 @@ import math
 
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import numpy as np
 import pytest
 
@@ -21,15 +20,7 @@ from stellaris import (
     sequence_log_ratio,
     version_span,
 )
-
-
-def close(got, want, tolerance=1e-6):
-    np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance)
-
-
-def equal(got, want):
-    jax.tree.map(np.testing.assert_array_equal, got, want)
-
+from tests.close import close, equal
 
 # ---- by policy lag --------------------------------------------------------------------------------------------------
 
@@ -93,15 +84,8 @@ def test_lag_report_by_hand():
     close(got.truncation_fraction, [1 / 3, 0, 0])
     close(got.effective_sample_size, [25 / 11, 1, 1])
     close(got.kl, [(2 - math.log(3)) / 3, 1 - math.log(2), -0.5 + math.log(2)])
-
-
-def test_lag_report_without_clipping_or_cap():
-    """Left out, nothing is clipped and nothing truncated; eight lags are told apart."""
-    lag, log_ratio, valid, *_ = samples()
-    got = lag_report(lag, jnp.asarray(log_ratio, jnp.float32), valid=valid)
-    assert got.count.shape == (8,)
-    equal((got.clipped, got.truncated), (np.zeros(8), np.zeros(8)))
-    assert got.count.sum() == valid.sum()
+    alone = lag_report(lag, jnp.log(ratio), valid=valid)  # eight lags are told apart; nothing is clipped or truncated
+    equal((alone.count, alone.clipped, alone.truncated), ([3, 1, 0, 0, 0, 1, 0, 0], np.zeros(8), np.zeros(8)))
 
 
 def test_invalid_samples_do_not_count():
@@ -123,23 +107,21 @@ def test_invalid_samples_do_not_count():
 def test_versions_beyond_int32(number, unchecked):
     """An error that names the argument, not the version to which JAX wraps them: neither in arrays nor as numbers."""
     versions, x, there = np.array([0, number]), jnp.zeros(2), jnp.ones(2, bool)
-    with pytest.raises(ValueError, match=rf"^version={number} does not fit into int32"):
-        version_span(versions, valid=there)
-    with pytest.raises(ValueError, match=rf"^lag={number} does not fit into int32"):
-        lag_report(versions, x, valid=there)
-    with pytest.raises(ValueError, match=rf"^segment={number} does not fit into int32"):
-        sequence_log_ratio(x, segment=versions)
     batch = Batch(jnp.ones((2, 1)), jnp.zeros(2, jnp.int32), x, x, x, x, versions, there)
     network = lambda params, observation: (observation * params, observation[:, 0])  # noqa: E731
-    with pytest.raises(ValueError, match=rf"^batch\.version={number} does not fit into int32"):
-        PPO().loss(network, jnp.ones(2), batch)
-    column = jnp.zeros((2, 1))
+    column, two = jnp.zeros((2, 1)), jnp.ones(2)
     trajectory = Trajectory(jnp.zeros((3, 1)), *[column] * 5, jnp.zeros((3, 1)), versions[:, None])
-    for prepare in (PPO().prepare, IMPACT().prepare):
-        with pytest.raises(ValueError, match=rf"^trajectory\.version={number} does not fit into int32"):
-            prepare(trajectory, network, jnp.ones(2))
-    with pytest.raises(ValueError, match=rf"^version={number} does not fit into int32"):
-        PPO().loss(network, jnp.ones(2), batch._replace(version=np.zeros(2, int)), version=np.array(number))
+    for name, call in (
+        ("version", lambda: version_span(versions, valid=there)),
+        ("lag", lambda: lag_report(versions, x, valid=there)),
+        ("segment", lambda: sequence_log_ratio(x, segment=versions)),
+        ("batch.version", lambda: PPO().loss(network, two, batch)),
+        ("trajectory.version", lambda: PPO().prepare(trajectory, network, two)),
+        ("trajectory.version", lambda: IMPACT().prepare(trajectory, network, two)),
+        ("version", lambda: PPO().loss(network, two, batch._replace(version=column[:, 0]), version=np.array(number))),
+    ):
+        with pytest.raises(ValueError, match=rf"^{name}={number} does not fit into int32"):
+            call()
 
 
 def test_gradients_are_finite_in_float16():
@@ -150,54 +132,15 @@ def test_gradients_are_finite_in_float16():
     close(slope.astype(jnp.float32), [math.exp(0.5) - 1, math.exp(8.0) - 1, 0.0, 0.0, 0.0, -1.0, 0.0], 1e-3)
 
 
+@pytest.mark.slow
 def test_reports_add_up():
     """Those of two halves give the whole's, sums and means."""
     columns = samples()
     with jax.enable_x64(True):
-        halves = [report(*(jnp.asarray(x[half]) for x in columns)) for half in (slice(25), slice(25, None))]
-        both, whole = jax.tree.map(jnp.add, *halves), report(*map(jnp.asarray, columns))
-        assert isinstance(both, LagReport)
+        halves = [compiled(*(x[half] for x in columns)) for half in (slice(30), slice(30, None))]
+        both, whole = jax.tree.map(jnp.add, *halves), compiled(*columns)
         for name in (*LagReport._fields, *MEANS):
             close(getattr(both, name), getattr(whole, name), 1e-12)
-
-
-def test_effective_sample_size_of_equal_weights_is_their_count():
-    """At any weight, however great or small: it is between 1 and the count."""
-    lag, valid = jnp.zeros(10, jnp.int32), jnp.arange(10) < 7
-    for log_ratio in (-1e4, -20.0, 0.0, 20.0, 1e4):
-        close(lag_report(lag, jnp.full(10, log_ratio), valid=valid, lags=1).effective_sample_size, [7.0], 1e-5)
-    one = lag_report(lag, jnp.where(jnp.arange(10) == 0, 25.0, -25.0), valid=valid, lags=1)
-    close(one.effective_sample_size, [1.0], 1e-5)
-
-
-def test_lag_report_under_transformations():
-    """jit, and vmap over batches, whose reports add up to that of all."""
-    columns = tuple(map(jnp.asarray, samples((5, 12))))
-    whole = report(*columns)
-    jax.tree.map(close, jax.jit(report)(*columns), whole)
-    rows = jax.vmap(report)(*columns)
-    assert rows.count.shape == (5, 4)
-    jax.tree.map(lambda r, w: close(r.sum(0), w, 1e-5), rows, whole)
-
-
-@pytest.mark.parametrize(
-    ("changed", "error", "message"),
-    [
-        ({"lags": 0}, ValueError, "lags=0 is below 1"),
-        ({"lags": -2}, ValueError, "lags=-2 is below 1"),
-        ({"lag": jnp.zeros(3, jnp.int32)}, ValueError, r"lag has shape \(3,\): expected log_ratio's \(2,\)"),
-        ({"valid": jnp.zeros((2, 1), bool)}, ValueError, r"valid has shape \(2, 1\): expected log_ratio's \(2,\)"),
-        ({"clipped": jnp.zeros((), bool)}, ValueError, r"clipped has shape \(\): expected log_ratio's \(2,\)"),
-        ({"truncated": jnp.zeros(1, bool)}, ValueError, r"truncated has shape \(1,\): expected log_ratio's \(2,\)"),
-        ({"log_ratio": jnp.zeros(2, jnp.int32)}, TypeError, "log_ratio has dtype int32: expected floating point"),
-    ],
-)
-def test_lag_report_errors(changed, error, message, monkeypatch):
-    """Each names the argument and what it is."""
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
-    fine = {"lag": jnp.zeros(2, jnp.int32), "log_ratio": jnp.zeros(2), "valid": jnp.ones(2, bool)}
-    with pytest.raises(error, match=message):
-        lag_report(**(fine | changed))
 
 
 # ---- of ratios ------------------------------------------------------------------------------------------------------
@@ -214,7 +157,6 @@ def test_ratio_report_is_numpys(shape):
         valid.flat[0] = True
         with jax.enable_x64(True):
             got, all_valid = asked(log_ratio, valid), asked(log_ratio, None)
-        assert isinstance(got, RatioReport)
         assert (got.log_quantiles.dtype, got.count.dtype) == (jnp.float64, jnp.int32)
         weights = [math.exp(x) for x in log_ratio[valid]]
         close(got.log_quantiles, np.quantile(log_ratio[valid], AT), 1e-12)
@@ -263,29 +205,47 @@ def test_ratios_that_are_not_valid_do_not_count():
     equal(jax.grad(total)(jnp.asarray(log_ratio, jnp.float32)), np.zeros(60))
 
 
-def test_ratio_report_under_transformations():
-    """`vmap` gives a report of each row; bfloat16 is reported in float32, as the same numbers in it are."""
-    x = jnp.asarray(samples((2, 30))[1], jnp.bfloat16)
-    rows = jax.jit(jax.vmap(ratio_report))(x)
-    assert rows.log_quantiles.dtype == jnp.float32
-    for k in range(2):
-        jax.tree.map(lambda r, w, k=k: close(r[k], w), rows, ratio_report(x[k].astype(jnp.float32)))
+FINE = {
+    lag_report: {"lag": jnp.zeros(2, jnp.int32), "log_ratio": jnp.zeros(2), "valid": jnp.ones(2, bool)},
+    ratio_report: {"log_ratio": jnp.zeros(2)},
+}
 
 
 @pytest.mark.parametrize(
-    ("changed", "error", "message"),
+    ("function", "changed", "error", "message"),
     [
-        ({"log_ratio": jnp.zeros(2, jnp.int32)}, TypeError, "log_ratio has dtype int32: expected floating point"),
-        ({"valid": jnp.ones(3, bool)}, ValueError, r"valid has shape \(3,\): expected log_ratio's \(2,\)"),
-        ({"quantiles": (0.5, 1.5)}, ValueError, r"quantile=1\.5 lies outside \[0, 1\]"),
-        ({"quantiles": (-0.1,)}, ValueError, r"quantile=-0\.1 lies outside \[0, 1\]"),
-        ({"quantiles": ("0.5",)}, TypeError, "quantile='0.5' is not a number"),
+        (lag_report, {"lags": 0}, ValueError, "lags=0 is below 1"),
+        (
+            lag_report,
+            {"lag": jnp.zeros(3, jnp.int32)},
+            ValueError,
+            r"lag has shape \(3,\): expected log_ratio's",
+        ),
+        (lag_report, {"valid": jnp.zeros((2, 1), bool)}, ValueError, r"valid has shape \(2, 1\): expected log_ratio's"),
+        (lag_report, {"clipped": jnp.zeros((), bool)}, ValueError, r"clipped has shape \(\): expected log_ratio's"),
+        (
+            lag_report,
+            {"truncated": jnp.zeros(1, bool)},
+            ValueError,
+            r"truncated has shape \(1,\): expected log_ratio",
+        ),
+        (lag_report, {"log_ratio": jnp.zeros(2, jnp.int32)}, TypeError, "log_ratio has dtype int32: expected floating"),
+        (ratio_report, {"log_ratio": jnp.zeros(2, jnp.int32)}, TypeError, "log_ratio has dtype int32: expected float"),
+        (
+            ratio_report,
+            {"valid": jnp.ones(3, bool)},
+            ValueError,
+            r"valid has shape \(3,\): expected log_ratio's",
+        ),
+        (ratio_report, {"quantiles": (0.5, 1.5)}, ValueError, r"quantile=1\.5 lies outside \[0, 1\]"),
+        (ratio_report, {"quantiles": (-0.1,)}, ValueError, r"quantile=-0\.1 lies outside \[0, 1\]"),
+        (ratio_report, {"quantiles": ("0.5",)}, TypeError, "quantile='0.5' is not a number"),
     ],
 )
-def test_ratio_report_errors(changed, error, message, unchecked):
+def test_errors_of_reports(function, changed, error, message, unchecked):
     """Each names the argument and its value."""
     with pytest.raises(error, match=message):
-        ratio_report(**({"log_ratio": jnp.zeros(2)} | changed))
+        function(**(FINE[function] | changed))
 
 
 # ---- by trajectory --------------------------------------------------------------------------------------------------
@@ -302,20 +262,14 @@ def test_version_span_by_hand():
     for two in (version_span(version, valid=valid), version_span(np.asarray(version), valid=np.asarray(valid))):
         close(two.mean, [11 / 3, 8.0])
         equal(two.oldest, [3, 7])
-    jax.tree.map(close, jax.jit(version_span)(version, valid=valid), two)
-    jax.tree.map(close, jax.vmap(lambda x, y: version_span(x, valid=y), in_axes=1)(version, valid), two)
+    close(jax.vmap(lambda x, y: version_span(x, valid=y), in_axes=1)(version, valid), two)
 
 
-def test_version_span_without_a_valid_step():
+def test_version_span_without_a_valid_step(unchecked):
     """Mean 0, and the largest version that there is, so that a minimum over trajectories is that of the others."""
     got = version_span(jnp.array([[5, 5], [6, 6]]), valid=jnp.array([[False, True], [False, False]]))
     equal(got.mean, [0.0, 5.0])
     equal(got.oldest, [2**31 - 1, 5])
-
-
-def test_version_span_of_different_shapes(monkeypatch):
-    """An error, which names the argument."""
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
     with pytest.raises(ValueError, match=r"valid has shape \(3,\): expected version's \(2,\)"):
         version_span(jnp.zeros(2, jnp.int32), valid=jnp.ones(3, bool))
 
@@ -350,21 +304,21 @@ def tree(seed):
     return {"w": random.normal(size=(4, 3)), "b": (random.normal(size=3), random.normal(size=()), np.zeros((0, 2)))}
 
 
+@pytest.mark.slow
 def test_cosine_of_trees():
     """All leaves together are one vector, in NumPy's float64; the same bit for bit whatever powers of 2 scale them."""
     flat = [np.concatenate([np.ravel(x) for x in jax.tree.leaves(tree(seed))]) for seed in (0, 1)]
     expected = flat[0] @ flat[1] / np.linalg.norm(flat[0]) / np.linalg.norm(flat[1])
-    assert abs(expected) > 0.05  # else it would show little
     with jax.enable_x64(True):
         got = gradient_cosine(*(jax.tree.map(jnp.asarray, tree(seed)) for seed in (0, 1)))
         assert got.dtype == jnp.float64
         close(got, expected, 1e-12)
     single = [jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), tree(seed)) for seed in (0, 1)]
-    close(jax.jit(gradient_cosine)(*single), expected, 1e-5)
     scaled = jax.tree.map(lambda x: x * 2.0**-80, single[0])
     assert gradient_cosine(scaled, single[1]) == gradient_cosine(*single)
 
 
+@pytest.mark.slow
 def test_cosine_under_vmap_and_in_half_precision():
     """One for each pair; bfloat16 is summed in float32, where 300 ones are not 256."""
     first, second = jnp.array([[1.0, 0.0], [1.0, 0.0], [0.0, 0.0]]), jnp.array([[2.0, 0.0], [0.0, 3.0], [1.0, 1.0]])
@@ -380,12 +334,10 @@ def test_cosine_under_vmap_and_in_half_precision():
     [
         ({"w": jnp.ones(2)}, {"v": jnp.ones(2)}, ValueError, "second has structure"),
         ({"w": jnp.ones(2)}, {"w": jnp.ones(3)}, ValueError, r"second\['w'\] has shape \(3,\): expected first\['w'\]"),
-        ({"w": jnp.ones((2, 1))}, {"w": jnp.ones((1, 2))}, ValueError, r"second\['w'\] has shape \(1, 2\)"),
         ({"w": jnp.ones(2, int)}, {"w": jnp.ones(2)}, TypeError, r"first\['w'\] has dtype int32"),
         ({"w": jnp.ones(2)}, {"w": jnp.ones(2, int)}, TypeError, r"second\['w'\] has dtype int32"),
     ],
 )
 def test_cosine_errors(first, second, error, message):
-    """Each names the leaf and what it is."""
     with pytest.raises(error, match=message):
         gradient_cosine(first, second)

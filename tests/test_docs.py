@@ -76,13 +76,7 @@ def _agree(one: str, other: str, *, rough: bool) -> bool:
     return abs(given - expected) <= (0.1 * abs(expected) if rough else 0.0)
 
 
-@pytest.mark.parametrize("block", blocks(README))
-def test_examples_of_the_readme_run(block: str) -> None:
-    """Each block separately."""
-    run(block, "README.md", {"__name__": "readme"})
-
-
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", [page for page in (README, *PAGES) if blocks(page)], ids=lambda page: page.stem)
 def test_a_page_runs_from_top_to_bottom(page: Path) -> None:
     """Each block separately, unless the page says that its blocks are one program."""
     first: dict[str, object] = {"__name__": page.stem}
@@ -91,47 +85,8 @@ def test_a_page_runs_from_top_to_bottom(page: Path) -> None:
         run(block, page.name, first if together else dict(first))
 
 
-@pytest.mark.parametrize(
-    "block",
-    [
-        "print('31 versions, 94% right')  # 31 versions, 94% right",
-        "print('31 versions, 94% right')\n# 31 versions,\n# 94% right\nprint(1)",
-        "print('[0. 64.]')  # [ 0. 64. ]: one version behind",
-        "print('4208 steps')  # every 16 steps: 4208 steps, for example",
-        "print('return 36')  # return about 33",
-        "for i in (1, 2):\n    print(f'{i} steps')  # 1 steps 2 steps",
-        "print('not compared')",
-        "x = 3  # prints nothing",
-    ],
-)
-def test_output_that_agrees_with_its_comment(block: str) -> None:
-    """Apart from white space, explanations and numbers after `about`."""
-    run(block, "page", {})
-
-
-@pytest.mark.parametrize(
-    "block",
-    [
-        "print('31 versions, 94% right')  # 30 versions, 94% right",
-        "print('31 versions, 94% right')\n# 31 versions, 93% right",
-        "print('3.9')  # 3.8",
-        "print('-1.2')  # 1.2",
-        "print('return 37')  # return about 33",
-        "print('return 33, lag 2')  # return about 33, lag 3",
-        "print('31 steps')  # 31 versions",
-        "print('8')  # before any bound",
-        "for i in (1, 2):\n    print(f'{i} steps')  # 1 steps",
-    ],
-)
-def test_output_that_differs_from_its_comment(block: str) -> None:
-    """One wrong number or word is enough."""
-    with pytest.raises(AssertionError, match="page: printed"):
-        run(block, "page", {})
-
-
 @pytest.mark.parametrize("page", [README, *PAGES], ids=lambda page: page.stem)
 def test_links_within_the_repository_lead_somewhere(page: Path) -> None:
-    """Linked files and pictures exist."""
     for target in re.findall(r"\]\((?!https?:|#)([^)#]+)[^)]*\)", page.read_text()):
         assert (page.parent / target).exists(), target
 

@@ -23,7 +23,7 @@ MODULES |= {
 LEARNING = {"gradient": stellaris.algorithms.gradient, "update": stellaris.algorithms.update}
 PUBLIC = {
     name: value
-    for name, value in (vars(stellaris) | LEARNING).items()
+    for name, value in ({name: getattr(stellaris, name) for name in stellaris.__all__} | LEARNING).items()
     if (module := getattr(value, "__module__", "")) in MODULES or module.startswith("stellaris.algorithms.")
 }
 FUNCTIONS = {name: value for name, value in PUBLIC.items() if inspect.isfunction(value)}
@@ -54,16 +54,6 @@ def test_every_module_exports_a_name():
     assert {"gae", "vtrace", "PPO", "LagReport", "Update", "Categorical", "gradient"} <= set(PUBLIC)
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_signatures_are_short(name):
-    """`help` shows one annotation for each argument: no union of array types, no private module of JAX."""
-    signature = inspect.signature(FUNCTIONS[name])
-    text = str(signature)
-    assert "Union" not in text
-    assert "_jax" not in text
-    assert len(text) <= 90 * (len(signature.parameters) + 1)
-
-
 @pytest.mark.parametrize("name", PUBLIC)
 def test_example(name):
     """An example that doctest runs."""
@@ -87,8 +77,3 @@ def test_parameters_are_documented(name):
 def test_parameters_of_methods_are_documented(name):
     """The same of methods that document any."""
     assert documented(METHODS[name]) == list(inspect.signature(METHODS[name]).parameters)[1:]
-
-
-def test_classes_of_algorithms_name_their_source():
-    """Papers, so that their constants can be looked up."""
-    assert all("Source" in sections(stellaris.__dict__[name]) for name in ("PPO", "IMPALA", "IMPACT"))

@@ -9,32 +9,30 @@ from pathlib import Path
 import pytest
 
 import stellaris
-from stellaris._core.extras import EXTRAS, needs
+from stellaris._core.extras import EXTRAS
 
 HEAVY = ("chex", "flax", "envpool", "gymnasium", "mujoco", "pandas", "matplotlib", "rich", "h5py", "safetensors")
 
 
-@pytest.mark.slow
-def test_heavy_packages_are_imported_where_they_are_used() -> None:
-    """Pure functions, platform and systems need jax, optax, jaxtyping and numpy; environments, networks, files more."""
-    code = f"import stellaris.replay, sys; print([name for name in {HEAVY} if name in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
-
-
 def test_pure_functions_need_no_platform() -> None:
-    """`import stellaris` imports no platform, system or environment; each name of theirs is there when asked for."""
-    code = """
+    """`import stellaris` imports no platform, system or environment; each name of theirs is there when asked for.
+
+    Nor does asking import packages of environments, networks and files before they are used.
+    """
+    code = f"""
 import sys, stellaris
-print([name for name in ("runtime", "systems", "acting") if f"stellaris.{name}" in sys.modules])
+print([name for name in ("runtime", "systems", "acting") if "stellaris." + name in sys.modules])
 print([name for name in dir(stellaris) if not hasattr(stellaris, name)])
 print(stellaris.train is stellaris.systems.train, stellaris.Trace.__name__)
+import stellaris.replay
+print([name for name in {HEAVY} if name in sys.modules])
 try:
     stellaris.no_such_name
 except AttributeError as error:
     print(error)
 """
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert run.stdout == "[]\n[]\nTrue Trace\nmodule 'stellaris' has no attribute 'no_such_name'\n"
+    assert run.stdout == "[]\n[]\nTrue Trace\n[]\nNo stellaris attribute no_such_name\n"
 
 
 def test_the_version_is_the_same_everywhere() -> None:
@@ -86,16 +84,10 @@ def test_the_table_of_extras_is_that_of_the_project() -> None:
     project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())["project"]
     listed = {
         re.split("[>=-]", requirement)[0]: extra
-        for extra in ("experiments", "ray", "replay")
+        for extra in ("experiments", "lab", "ray", "replay")
         for requirement in project["optional-dependencies"][extra]
     }
     assert listed == EXTRAS
-
-
-def test_a_package_of_no_extra_is_not_explained() -> None:
-    """The error is the import's own."""
-    with pytest.raises(ModuleNotFoundError, match=r"^No module named 'no_such_package'$"), needs("a test"):
-        import no_such_package  # noqa: F401
 
 
 @pytest.mark.slow

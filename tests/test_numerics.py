@@ -11,8 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from stellaris import (
     adapt_kl_coefficient,
@@ -37,7 +35,6 @@ from stellaris import (
     sapo_loss,
     scale_by_effective_samples,
     second_moment_mask,
-    staleness_aware,
     staleness_threshold,
     staleness_weight,
     truncate_ratio,
@@ -46,6 +43,7 @@ from stellaris import (
     vespo_weight,
     vtrace,
 )
+from tests.close import close
 
 pytestmark = pytest.mark.slow
 
@@ -61,13 +59,11 @@ FUNCTIONS = {
     "importance_ratio": (importance_ratio, "x"),
     "global_ratio_cap": (lambda x: global_ratio_cap(x, rho=1.2), "X"),
     "truncate_ratio": (truncate_ratio, "cc"),
-    "truncate_ratio, constant": (lambda x: truncate_ratio(x, 1.5), "c"),
     "ppo_loss": (ppo_loss, "xa"),
     "ppo_loss, capped": (lambda x, a, c: ppo_loss(x, a, ratio_cap=c), "xac"),
-    "ppo_penalty_loss": (lambda x, a, k: ppo_penalty_loss(x, a, k, coefficient=0.5), "xak"),
-    "ppo_penalty_loss, capped": (
-        lambda x, a, c: ppo_penalty_loss(x, a, approximate_kl(x), coefficient=0.5, clip=0.2, ratio_cap=c),
-        "xac",
+    "ppo_penalty_loss": (
+        lambda x, a, k, c: ppo_penalty_loss(x, a, k + approximate_kl(x), coefficient=0.5, clip=0.2, ratio_cap=c),
+        "xakc",
     ),
     "adapt_kl_coefficient": (jnp.vectorize(adapt_kl_coefficient), "kk"),
     "approximate_kl": (approximate_kl, "x"),
@@ -76,21 +72,15 @@ FUNCTIONS = {
     "impact_loss": (lambda x, y, a, c: impact_loss(x, y, a, ratio_cap=c), "xxac"),
     "decoupled_ppo_loss": (lambda x, y, a, c: decoupled_ppo_loss(x, y, a, ratio_cap=c), "xxac"),
     "ppo_loss, two widths": (lambda x, a, c, e: ppo_loss(x, a, clip=c / 4, clip_high=e / 8), "xacc"),
-    "impact_loss, two widths": (lambda x, y, a: impact_loss(x, y, a, clip=0.1, clip_high=0.3), "xxa"),
     "decoupled_ppo_loss, weighted": (
-        lambda x, y, a, c: decoupled_ppo_loss(x, y, a, clip=0.1, clip_high=0.3, weight=jnp.minimum(c, 1.5)),
-        "xxac",
-    ),
-    "decoupled_ppo_loss, weighted and capped": (
-        lambda x, y, a, c: decoupled_ppo_loss(x, y, a, weight=1.5, ratio_cap=c),
+        lambda x, y, a, c: decoupled_ppo_loss(x, y, a, clip_high=0.3, weight=jnp.minimum(c, 1.5), ratio_cap=c),
         "xxac",
     ),
     "truncated_policy_gradient_loss, floored": (
         lambda p, x, a: truncated_policy_gradient_loss(p, x, a, ratio_cap=1.5, ratio_floor=0.7),
         "pxa",
     ),
-    "sapo_loss": (sapo_loss, "xa"),
-    "sapo_loss, capped": (
+    "sapo_loss": (
         lambda x, a, c: sapo_loss(x, a, temperature=0.5, negative_temperature=2.0, ratio_cap=c),
         "xac",
     ),
@@ -129,63 +119,40 @@ def arrays_of(name, shape=(4, 3), dtype="float32", seed=0):
 
 
 def total(function):
-    """The sum of everything that a function returns."""
+    """The sum of all its results."""
     return lambda *arrays: sum(jnp.sum(x) for x in jax.tree.leaves(function(*arrays)))
 
 
-def close(got, want, tolerance=1e-6):
-    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=tolerance, atol=tolerance), got, want)
+def value_and_gradient(name):
+    """Of a function and its sum, with respect to every array."""
+    function, kinds = FUNCTIONS[name]
+    return lambda *a: (function(*a), jax.grad(total(function), argnums=tuple(range(len(kinds))))(*a))
 
 
 @functools.cache
 def compiled(name):
-    """Under `jit`: values and gradients, plain, under `vmap` and `checkpoint`; and how often it was traced."""
-    function, traces = FUNCTIONS[name][0], []
-
-    def everything(*arrays):
-        traces.append(1)
-        over_environments = lambda f: jax.vmap(f, in_axes=-1, out_axes=-1)  # noqa: E731
-        every = tuple(range(len(arrays)))
-        return {
-            "value": function(*arrays),
-            "vmap": over_environments(function)(*arrays),
-            "gradient": jax.grad(total(function), argnums=every)(*arrays),
-            "checkpoint": over_environments(jax.grad(jax.checkpoint(total(function)), argnums=every))(*arrays),
-        }
-
-    return jax.jit(everything), traces
+    return jax.jit(FUNCTIONS[name][0])
 
 
 @every_function
 def test_transformations(name):
     """`jit`, `vmap` over environments, `grad` and `checkpoint` agree, and agree with the plain call."""
     function, arrays = FUNCTIONS[name][0], arrays_of(name)
-    got = compiled(name)[0](*arrays)
-    close(got["value"], function(*arrays))
-    close(got["vmap"], got["value"])
-    close(got["checkpoint"], got["gradient"])
-    assert all(np.isfinite(x).all() for x in jax.tree.leaves(got))
-    frozen = name.startswith(FROZEN)
-    assert any(np.any(x) for x in jax.tree.leaves(got["gradient"])) != frozen
+    over_environments = lambda f: jax.vmap(f, in_axes=-1, out_axes=-1)  # noqa: E731
+    every = tuple(range(len(arrays)))
 
+    @jax.jit
+    def everything(*arrays):
+        again = jax.grad(jax.checkpoint(total(function)), argnums=every)
+        mapped = over_environments(function)(*arrays), over_environments(again)(*arrays)
+        return *value_and_gradient(name)(*arrays), *mapped
 
-@every_function
-def test_traced_once(name):
-    """New values, be they extreme, are no reason to compile again."""
-    function, traces = compiled(name)
-    for seed in range(3):
-        function(*(x * 10.0**seed for x in arrays_of(name, seed=seed)))
-    assert len(traces) == 1
-
-
-@every_function
-@pytest.mark.filterwarnings("ignore:Some donated buffers were not usable:UserWarning")
-def test_donated_buffers(name):
-    """A caller may give its buffers away; the numbers are those of the call that keeps them."""
-    function, arrays = FUNCTIONS[name][0], arrays_of(name)
-    expected = compiled(name)[0](*arrays)["value"]
-    got = jax.jit(function, donate_argnums=tuple(range(len(arrays))))(*arrays)
-    close(got, expected)
+    value, gradient, mapped, again = everything(*arrays)
+    close(value, function(*arrays))
+    close(mapped, value)
+    close(again, gradient)
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves((value, gradient)))
+    assert any(np.any(x) for x in gradient) != name.startswith(FROZEN)
 
 
 @every_function
@@ -193,7 +160,7 @@ def test_types(name):
     """The result's type is the inputs'; bfloat16 is close to float32 within its eight bits, and float64 keeps more."""
     function = FUNCTIONS[name][0]
     narrow = arrays_of(name, dtype="bfloat16")
-    got = jax.jit(function)(*narrow)
+    got = compiled(name)(*narrow)
     expected = function(*(x.astype(jnp.float32) for x in narrow))
     assert {x.dtype for x in jax.tree.leaves(got)} == {jnp.dtype(jnp.bfloat16)}
     assert {x.dtype for x in jax.tree.leaves(expected)} == {jnp.dtype(jnp.float32)}
@@ -203,7 +170,7 @@ def test_types(name):
     assert {x.dtype for x in gradient} == {jnp.dtype(jnp.bfloat16)}
     with jax.enable_x64(True):
         wide = arrays_of(name, dtype="float64")
-        exact = jax.jit(function)(*wide)
+        exact = compiled(name)(*wide)
         assert {x.dtype for x in jax.tree.leaves(exact)} == {jnp.dtype(jnp.float64)}
         rounded = function(*(x.astype(jnp.float32) for x in wide))
         pairs = [map(np.asarray, jax.tree.leaves(x)) for x in (exact, rounded)]
@@ -216,16 +183,13 @@ def test_types(name):
 @pytest.mark.parametrize("shape", [(4, 0), (1, 3), (4, 2, 3)])
 def test_shapes(name, shape):
     """No environment, one step, and deeper batches: each environment as if it were alone."""
-    function, arrays = FUNCTIONS[name][0], arrays_of(name, shape)
-    gradient = jax.grad(total(function), argnums=tuple(range(len(arrays))))
-    gradients = gradient if name in RETURNS else functools.partial(jax.eval_shape, gradient)
-    value = jax.jit(function)(*arrays)
+    arrays = arrays_of(name, shape)
+    value = compiled(name)(*arrays)
     assert all(x.shape == shape and np.isfinite(x).all() for x in jax.tree.leaves(value))
-    for x, array in zip(gradients(*arrays), arrays, strict=True):
-        assert x.shape == array.shape
-        assert name not in RETURNS or np.isfinite(x).all()
+    _, gradients = jax.eval_shape(value_and_gradient(name), *arrays)
+    assert [x.shape for x in gradients] == [x.shape for x in arrays]
     if len(shape) == 3:
-        alone = compiled(name)[0](*(x[..., 1, :] for x in arrays))["value"]
+        alone = compiled(name)(*(x[..., 1, :] for x in arrays))
         close(jax.tree.map(lambda x: x[:, 1], value), alone)
 
 
@@ -243,66 +207,37 @@ EXTREMES = {
     "k": [0.0, 0.01, 1e6],
     "X": [0.0, 1.0, 30.0, 1e4, -1e4, -math.inf],
 }
+#: Where numbers end at 65504.
+NARROW = {
+    "x": [0.0, 5.0, -5.0, 11.5, 31.0, 1e4, -1e4, -math.inf],
+    "p": [0.0, -1.0, -1e4, -math.inf],
+    "a": [0.0, 1.0, -1.0, 10.0, -10.0],
+    "c": [1.0, 1.5, 3.0],
+    **{kind: [0.0, 1.0, 20.0, -20.0] for kind in "rvw"},
+    "d": [0.0, 0.99, 1.0],
+    "k": [0.0, 0.01, 100.0],
+    "X": [0.0, 1.0, 11.5, 1e4, -1e4, -math.inf],
+}
 
 
-def extremes_of(name, seed, shape=(3, 4)):
-    """A function's inputs, drawn from the extremes of their kinds."""
-    random = np.random.default_rng(seed)
-    shapes = {"v": (shape[0] + 1, *shape[1:]), "X": (3, *shape)}
+@every_function
+@pytest.mark.parametrize(("dtype", "extremes"), [("float32", EXTREMES), ("float16", NARROW)])
+def test_extremes_are_finite(name, dtype, extremes):
+    """Ratios of exp(±1e4), actions of probability zero, advantages of ±1e8: values and gradients stay finite.
+
+    Returns are compiled; the others run operation by operation, so that a NaN that a `where` hides is seen, too.
+    """
+    both, shapes = value_and_gradient(name), {"v": (4, 4), "X": (3, 3, 4)}
+    both = jax.jit(both) if name in (*RETURNS, "adapt_kl_coefficient") else both
     if name == "truncate_ratio":  # of finite ratios
-        return [jnp.asarray(random.choice(EXTREMES["c"][:3], size=shape), jnp.float32),
-                jnp.asarray(random.choice(EXTREMES["c"], size=shape), jnp.float32)]  # fmt: skip
-    kinds = FUNCTIONS[name][1]
-    return [jnp.asarray(random.choice(EXTREMES[k], size=shapes.get(k, shape)), jnp.float32) for k in kinds]
-
-
-@functools.cache
-def value_and_gradient(name):
-    """Returns are compiled; the others run operation by operation, so that a NaN that a `where` hides is seen, too."""
-    function, kinds = FUNCTIONS[name]
-    both = lambda *a: (function(*a), jax.grad(total(function), argnums=tuple(range(len(kinds))))(*a))  # noqa: E731
-    return jax.jit(both) if name in (*RETURNS, "adapt_kl_coefficient") else both
-
-
-@every_function
-def test_extremes_are_finite(name):
-    """Ratios of exp(±1e4), actions of probability zero, advantages of ±1e8: values and gradients stay finite."""
-
-    @settings(max_examples=5, deadline=None, derandomize=True, database=None)
-    @given(st.integers(0, 2**31))
-    def silent(seed):
-        value, gradient = value_and_gradient(name)(*extremes_of(name, seed))
-        assert all(np.isfinite(x).all() for x in jax.tree.leaves((value, gradient)))
-
+        extremes = extremes | {"c": extremes["c"][:3]}
     with jax.debug_nans(True):
-        silent()
-
-
-@every_function
-def test_float16_is_finite(name):
-    """Where numbers end at 65504: log-ratios of ±1e4, actions of probability zero, advantages of ±10."""
-    kinds = FUNCTIONS[name][1]
-    extremes = {
-        "x": [0.0, 5.0, -5.0, 11.5, 31.0, 1e4, -1e4, -math.inf],
-        "p": [0.0, -1.0, -1e4, -math.inf],
-        "a": [0.0, 1.0, -1.0, 10.0, -10.0],
-        "X": [0.0, 1.0, 11.5, 1e4, -1e4, -math.inf],
-        "k": [0.0, 0.01, 100.0],
-        "d": [0.0, 0.99, 1.0],
-        "c": [1.0, 1.5, 3.0] if name in RETURNS else [1.0, 1.5, 3e3],
-    }
-    shapes = {"v": (4, 4), "X": (3, 3, 4)}
-    for seed in range(3):
-        random = np.random.default_rng(seed)
-        arrays = [
-            jnp.asarray(
-                random.choice(extremes.get(k, [0.0, 1.0, 20.0, -20.0]), size=shapes.get(k, (3, 4))), jnp.float16
-            )
-            for k in kinds
-        ]
-        value, gradient = value_and_gradient(name)(*arrays)
-        assert {y.dtype for y in jax.tree.leaves((value, gradient))} == {jnp.dtype(jnp.float16)}
-        assert all(np.isfinite(y).all() for y in jax.tree.leaves((value, gradient)))
+        for seed in range(4):
+            random = np.random.default_rng(seed)
+            drawn = [random.choice(extremes[k], size=shapes.get(k, (3, 4))) for k in FUNCTIONS[name][1]]
+            found = jax.tree.leaves(both(*(jnp.asarray(x, dtype) for x in drawn)))
+            assert {x.dtype for x in found} == {jnp.dtype(dtype)}
+            assert all(np.isfinite(x).all() for x in found)
 
 
 E30 = math.exp(30)
@@ -315,21 +250,14 @@ SATURATED = [
     (ppo_loss, (-math.inf, 1e8), -1e8 / E30, 0.0),
     (ppo_loss, (-math.inf, -1e8), 0.8e8, 0.0),
     (approximate_kl, (-math.inf,), 1e6 - 1, 0.0),
-    (approximate_kl, (-1e4,), 1e4 - 1, -1.0),
     (approximate_kl, (1e4,), E30 - 1e4 - 1, -1.0),
     (impala_loss, (-math.inf, 1e8), 1e14, 0.0),
-    (impala_loss, (-math.inf, -1e8), -1e14, 0.0),
-    (impala_loss, (-9e5, 1e8), 9e13, -1e8),
     (truncated_policy_gradient_loss, (-math.inf, -math.inf, 1e8), 1e14 / E30, 0.0),
     (truncated_policy_gradient_loss, (-1.0, 1e4, 1e8), 1e8, -1e8),
     (functools.partial(truncated_policy_gradient_loss, ratio_floor=0.5), (-1.0, -math.inf, 1e8), 0.5e8, -0.5e8),
-    (functools.partial(ppo_loss, clip_high=0.5), (1e4, 1e8), -1.5e8, 0.0),
     (sapo_loss, (1e4, 1e8), -4e8, 0.0),
-    (sapo_loss, (1e4, -1e8), 4e8 / 1.05, 0.0),
     (sapo_loss, (-math.inf, 1e8), -4e8 / (1 + math.e), 0.0),
     (functools.partial(decoupled_ppo_loss, weight=2.0), (1e4, -math.inf, -1e8), 2e8 * E30, 0.0),
-    (functools.partial(decoupled_ppo_loss, weight=2.0), (1e4, 1e4, -1e8), 2e8, 0.0),
-    (functools.partial(decoupled_ppo_loss, weight=2.0), (-math.inf, 0.0, 1e8), -2e8 / E30, 0.0),
     (lambda x: bounded_importance_weight(x, high=math.inf).weight, (1e4,), E30, 0.0),
     (lambda x: bounded_importance_weight(x, outside="mask").weight, (1e4,), 0.0, 0.0),
     (lambda x: approximate_proximal_log_ratio(x, jnp.int32(4)), (-1e4,), -7500.0, 0.0),
@@ -338,7 +266,6 @@ SATURATED = [
     (decoupled_ppo_loss, (1e4, 1e4, -1e8), E30 * 1e8, 0.0),
     (decoupled_ppo_loss, (-math.inf, 0.0, -1e8), 0.8e8, 0.0),
     (functools.partial(value_loss, huber=1.0), (1e8, -1e8), 4e8, 2.0),
-    (value_loss, (1e8, -1e8), 4e16, 4e8),
 ]
 
 
@@ -349,62 +276,44 @@ def test_saturation(function, arguments, value, gradient):
     np.testing.assert_allclose(got, (value, gradient), rtol=1e-5)
 
 
-def test_ratios_saturate_in_vtrace():
-    """Under the default clips an extreme ratio counts 1 or nothing, whichever way the recurrence is solved."""
-    log_ratio = jnp.array([1e4, -jnp.inf, 1e4, -1e4])
-    reward, discount, value = jnp.full(4, 1e8), jnp.ones(4), jnp.zeros(5)
-    got = vtrace(reward, discount, value, log_ratio)
-    np.testing.assert_allclose(got.target, [1e8, 0.0, 1e8, 0.0], rtol=1e-5, atol=1e-4)
-    np.testing.assert_allclose(got.advantage, [1e8, 0.0, 1e8, 0.0], rtol=1e-5, atol=1e-4)
-
-
 X = arrays_of("global_ratio_cap")[0]
 x, a = arrays_of("ppo_loss")
 v, g, o = arrays_of("value_loss, clipped")
 LATE = jnp.array([0, 1, 4, 9])
 
 
-def _ready(decay, max_staleness):
-    """Whether a queue of one gradient, four versions old, is applied, and with which weight."""
-    aggregator = staleness_aware(group_size=2, decay=decay, max_staleness=max_staleness, smoothness=decay)
-    state = aggregator.push(aggregator.init(jnp.zeros(1)), jnp.ones(1), version=0)
-    return aggregator.ready(state, 4, 1), aggregator.pop(state, 4, 1)[0].scale
-
-
 SETTINGS = {
     "global_ratio_cap": (lambda rho: global_ratio_cap(X, rho=rho), (1.0, 1.5)),
-    "ppo_loss": (lambda clip: ppo_loss(x, a, clip=clip), (0.1, 0.3)),
-    "ppo_penalty_loss": (lambda clip: ppo_penalty_loss(x, a, x**2, coefficient=0.5, clip=clip), (0.1, 0.3)),
-    "impact_loss": (lambda s: impact_loss(x, x / 2, a, clip=s, target_rho=1 + s), (0.1, 0.9)),
-    "decoupled_ppo_loss": (lambda clip: decoupled_ppo_loss(x, x / 2, a, clip=clip), (0.1, 0.3)),
+    "truncate_ratio": (lambda s: truncate_ratio(jnp.exp(x), s), (1.0, 1.5)),
+    "ppo_loss": (lambda s: ppo_loss(x, a, clip=s / 4, clip_high=s / 2, ratio_cap=s), (0.9, 1.3)),
+    "ppo_penalty_loss": (
+        lambda s: ppo_penalty_loss(x, a, x**2, coefficient=s, clip=s / 4, ratio_cap=s),
+        (0.9, 1.3),
+    ),
+    "impact_loss": (
+        lambda s: impact_loss(x, x / 2, a, clip=s / 9, clip_high=s / 4, target_rho=1 + s, ratio_cap=s),
+        (0.9, 1.3),
+    ),
+    "decoupled_ppo_loss": (
+        lambda s: decoupled_ppo_loss(x, x / 2, a, clip=s / 4, clip_high=s / 2, weight=3 * s, ratio_cap=s),
+        (0.9, 1.3),
+    ),
+    "truncated_policy_gradient_loss": (
+        lambda s: truncated_policy_gradient_loss(-abs(x), x, a, ratio_cap=s, ratio_floor=s / 2),
+        (0.9, 1.3),
+    ),
+    "sapo_loss": (lambda s: sapo_loss(x, a, temperature=s, negative_temperature=2 * s, ratio_cap=s), (0.9, 1.3)),
     "value_loss": (lambda s: value_loss(v, g, old_value=o, clip=s, loss_clip=3 * s, huber=s), (0.2, 0.9)),
     "adapt_kl_coefficient": (lambda s: adapt_kl_coefficient(0.02, 1.0, target=s, increase=1 + s), (0.01, 0.1)),
     "gae": (lambda s: gae(*arrays_of("gae"), lambda_=s), (0.0, 0.9)),
-    "truncate_ratio, cap": (lambda s: truncate_ratio(jnp.exp(x), s), (1.0, 1.5)),
-    "ppo_loss, cap": (lambda s: ppo_loss(x, a, ratio_cap=s), (0.9, 1.3)),
-    "ppo_penalty_loss, cap": (lambda s: ppo_penalty_loss(x, a, x**2, coefficient=s, ratio_cap=s), (0.9, 1.3)),
-    "impact_loss, cap": (lambda s: impact_loss(x, x / 2, a, ratio_cap=s), (0.9, 1.3)),
-    "decoupled_ppo_loss, cap": (lambda s: decoupled_ppo_loss(x, x / 2, a, ratio_cap=s), (0.9, 1.3)),
-    "truncated_policy_gradient_loss": (
-        lambda s: truncated_policy_gradient_loss(-abs(x), x, a, ratio_cap=s),
-        (0.9, 1.3),
+    "vtrace": (
+        lambda s: vtrace(*arrays_of("vtrace"), lambda_=s, rho_clip=2 * s, c_clip=s / 2, pg_rho_clip=3 * s).advantage,
+        (0.5, 0.9),
     ),
     "vtrace, cap": (
         lambda s: vtrace(*arrays_of("vtrace"), ratio_cap=s, rho_clip=math.inf, pg_rho_clip=math.inf),
         (0.9, 1.3),
     ),
-    "vtrace": (
-        lambda s: vtrace(*arrays_of("vtrace"), lambda_=s, rho_clip=2 * s, c_clip=s / 2, pg_rho_clip=3 * s).advantage,
-        (0.5, 0.9),
-    ),
-    "ppo_loss, two widths": (lambda s: ppo_loss(x, a, clip=s / 2, clip_high=s), (0.1, 0.3)),
-    "impact_loss, two widths": (lambda s: impact_loss(x, x / 2, a, clip_high=s), (0.1, 0.3)),
-    "decoupled_ppo_loss, weight": (lambda s: decoupled_ppo_loss(x, x / 2, a, clip_high=s, weight=3 * s), (0.1, 0.3)),
-    "truncated_policy_gradient_loss, floor": (
-        lambda s: truncated_policy_gradient_loss(-abs(x), x, a, ratio_floor=s),
-        (0.0, 0.9),
-    ),
-    "sapo_loss": (lambda s: sapo_loss(x, a, temperature=s, negative_temperature=2 * s, ratio_cap=s), (0.9, 1.3)),
     "bounded_importance_weight": (lambda s: bounded_importance_weight(x, low=s / 2, high=s), (0.9, 1.3)),
     "bounded_importance_weight, masked": (
         lambda s: bounded_importance_weight(x, low=s / 2, high=s, outside="mask"),
@@ -419,12 +328,8 @@ SETTINGS = {
     "off_policy_sequence_mask": (lambda s: off_policy_sequence_mask(x, a, max_divergence=s), (0.0, 0.1)),
     "adaptive_clip": (lambda s: adaptive_clip(x, clip=s, clip_high=2 * s, quantile=s), (0.1, 0.5)),
     "scale_by_effective_samples": (
-        lambda s: scale_by_effective_samples(s).update(x, optax.EmptyState(), effective_sample_fraction=s / 4)[0],
-        (0.9, 1.0),
-    ),
-    "scale_by_effective_samples, fraction": (
-        lambda s: scale_by_effective_samples(0.5).update(x, optax.EmptyState(), effective_sample_fraction=s)[0],
-        (0.1, 0.9),
+        lambda s: scale_by_effective_samples(s).update(x, optax.EmptyState(), effective_sample_fraction=s**2)[0],
+        (0.5, 0.9),
     ),
     "staleness_weight": (lambda s: staleness_weight(LATE, smoothness=s), (1.0, 3.0)),
     "polynomial_weight": (lambda s: polynomial_weight(LATE, power=s), (0.0, 0.5)),
@@ -432,7 +337,6 @@ SETTINGS = {
     "exponential_weight": (lambda s: exponential_weight(LATE, rate=s), (0.1, 1.0)),
     "staleness_threshold": (lambda s: staleness_threshold(3, max_staleness=4, decay=s), (0.5, 0.9)),
     "demo_threshold": (lambda s: demo_threshold(3, max_staleness=4, decay=s), (0.5, 0.9)),
-    "staleness_aware": (lambda s: _ready(s, 10 * s), (0.3, 0.9)),
 }
 
 

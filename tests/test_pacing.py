@@ -29,16 +29,16 @@ def test_by_hand(version, begun, batch, max_staleness, want):
     assert (type(got), got) == (int, want)
 
 
-def trained(random, *, batch, bound, concurrency, versions, reject=0.0, extra=0):
+def trained(random, *, batch, bound, concurrency, versions, reject):
     """A trainer that begins rollouts only within the capacity; they finish in any order, and some are rejected.
 
-    The batch of each version has the oldest rollouts, in the order in which they were begun. `extra` is by how many
-    the capacity is exceeded. Returns the staleness of what was learned from, in order.
+    The batch of each version has the oldest rollouts, in the order in which they were begun. Returns the staleness of
+    what was learned from, in order.
     """
     version, number, running, accepted, staleness = 0, 0, [], [], []  # accepted: [number, begun under, finished]
     while version < versions:
         begun = version * batch + len(accepted)
-        room = rollout_capacity(version, begun=max(begun - extra, 0), batch=batch, max_staleness=bound)
+        room = rollout_capacity(version, begun=begun, batch=batch, max_staleness=bound)
         for _ in range(min(room, concurrency - len(running))):
             rollout = [number, version, False]
             number += 1
@@ -71,21 +71,8 @@ def test_a_trainer_within_the_capacity():
     assert reached > 100  # the bound is reached: it is not stricter than it says
 
 
-@pytest.mark.parametrize("bound", [0, 1, 3])
-def test_one_rollout_more_is_too_many(bound):
-    """With one beyond the capacity something is learned from that is a version too stale."""
-    seen = [trained(Random(seed), batch=2, bound=bound, concurrency=100, versions=10, extra=1) for seed in range(20)]
-    assert max(map(max, seen)) == bound + 1
-
-
-def test_a_bound_of_none_takes_turns():
-    """Nothing runs ahead of the version that it is learned from by."""
-    for seed in range(20):
-        assert set(trained(Random(seed), batch=4, bound=0, concurrency=100, versions=10)) == {0}
-
-
 def test_arrays_are_as_numbers():
-    """Under jit and vmap, in NumPy and in JAX; and what rises with version and bound falls with what has begun."""
+    """Under jit and vmap, in NumPy and in JAX."""
     random = np.random.default_rng(0)
     version, begun, batch, bound = (
         random.integers(low, high, 500) for low, high in ((0, 9), (0, 200), (1, 17), (0, 5))
@@ -94,12 +81,10 @@ def test_arrays_are_as_numbers():
     want = [rule(*map(int, row)) for row in zip(version, begun, batch, bound, strict=True)]
     assert {0} < set(want)
     for arrays in ((version, begun, batch, bound), tuple(map(jnp.asarray, (version, begun, batch, bound)))):
-        for run in (rule, jax.jit(rule), jax.jit(jax.vmap(rule))):
+        for run in (rule, jax.jit(jax.vmap(rule))):
             got = run(*arrays)
             assert jnp.issubdtype(got.dtype, jnp.integer)
             np.testing.assert_array_equal(got, want)
-    assert rollout_capacity(jnp.int32(1), begun=40, batch=16, max_staleness=1).tolist() == 8
-    assert rollout_capacity(1, begun=np.arange(47, 50), batch=16, max_staleness=1).tolist() == [1, 0, 0]
 
 
 def test_numbers_beyond_int32():
@@ -112,24 +97,16 @@ def test_numbers_beyond_int32():
     assert rollout_capacity(jnp.array([version]), begun=wrapped, batch=batch, max_staleness=1).tolist() == [5]
 
 
-def test_nothing_is_compiled_twice():
-    """Other numbers are no reason to."""
-    rule = jax.jit(lambda v, n: rollout_capacity(v, begun=n, batch=16, max_staleness=1))
-    assert [int(rule(np.int32(version), np.int32(40))) for version in range(4)] == [0, 8, 24, 40]
-    assert rule._cache_size() == 1
-
-
 @pytest.mark.parametrize("kind", [np.uint8, np.uint32, np.uint64, np.int32])
 def test_unsigned_numbers(kind):
     """More begun than allowed is no huge number: of a scalar, of an array, and on the device."""
     assert rollout_capacity(0, begun=kind(40), batch=kind(16), max_staleness=kind(1)) == 0
     many = [np.array([x], kind) for x in (61, 0, 64, 1)]  # (1 + 61 + 1) * 64 is more than a byte holds
-    for arrays in (many, [jnp.asarray(x) for x in many], many[:2] + [jnp.asarray(x) for x in many[2:]]):
+    device = [jnp.asarray(x) for x in many]
+    for version, begun, batch, bound in (many, device, many[:2] + device[2:]):
         for rule in (rollout_capacity, jax.jit(rollout_capacity)):
-            version, begun, batch, bound = arrays
             assert rule(version, begun=begun, batch=batch, max_staleness=bound).tolist() == [4032]
     begun = np.array([40, 3], kind)
-    assert rollout_capacity(0, begun=begun, batch=16, max_staleness=1).tolist() == [0, 29]
     assert rollout_capacity(kind(0), begun=jnp.asarray(begun), batch=16, max_staleness=1).tolist() == [0, 29]
 
 
@@ -149,13 +126,8 @@ def test_unsigned_numbers(kind):
     ],
 )
 def test_errors(error, changed, message, unchecked):
-    """The argument and its value."""
     good = {"version": 0, "begun": 0, "batch": 4, "max_staleness": 1}
     with pytest.raises(error, match=f"^{message}"):
         rollout_capacity(**good | changed)
-
-
-def test_an_array_of_floats_under_jit(unchecked):
-    """Its type is known while it is traced."""
     with pytest.raises(TypeError, match=r"^version has dtype float32: expected integers"):
-        jax.jit(lambda v: rollout_capacity(v, begun=1, batch=1, max_staleness=1))(1.0)
+        jax.jit(lambda v: rollout_capacity(**good | {"version": v}))(1.0)

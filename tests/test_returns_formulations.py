@@ -103,6 +103,7 @@ def test_what_invalid_steps_hold_reaches_nothing(garbage):
     assert not any(np.any(x) for x in gradients)
 
 
+@pytest.mark.slow
 def test_what_a_loss_makes_of_invalid_steps_reaches_nothing():
     """The gradient that comes back for an invalid step's advantage, say of a masked NaN times it, goes no further."""
     reward, discount, value, _ = (jnp.asarray(x, jnp.float32) for x in sample((6, 2)))
@@ -115,33 +116,3 @@ def test_what_a_loss_makes_of_invalid_steps_reaches_nothing():
         return jax.grad(masked_loss, argnums=(0, 1, 2))(reward, discount, value)
 
     jax.tree.map(np.testing.assert_array_equal, gradients(jnp.nan), gradients(0.0))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("masked", [False, True])
-def test_lambda_may_be_traced(masked):
-    """Swept by `vmap`, under `jit` and `grad`: each as with the number; its gradient is the recursion's own."""
-    reward, discount, value, valid = sample((6, 2))
-    valid, numbers = valid if masked else np.ones_like(valid), (0.0, 0.4, 1.0)
-    weight = log_ratios((6, 2))
-
-    @jax.jit
-    def swept(lambdas, weight, *arrays):
-        mask = valid if masked else None
-        by_lambda = jax.grad(lambda s: jnp.sum(weight * gae(*arrays, lambda_=s, valid=mask)))
-        by_reward = jax.grad(lambda r, s: jnp.sum(gae(r, *arrays[1:], lambda_=s)))
-        value = jax.vmap(lambda s: gae(*arrays, lambda_=s, valid=mask))(lambdas)
-        return value, jax.vmap(by_lambda)(lambdas), jax.vmap(by_reward, (None, 0))(arrays[0], lambdas)
-
-    @jax.jit
-    def one_by_one(weight, *arrays):
-        mask = valid if masked else None
-        by_lambda = jax.grad(lambda s: jnp.sum(weight * unrolled(*arrays, s, valid)))
-        by_reward = [jax.grad(lambda r, s=s: jnp.sum(gae(r, *arrays[1:], lambda_=s)))(arrays[0]) for s in numbers]
-        return [gae(*arrays, lambda_=s, valid=mask) for s in numbers], [by_lambda(s) for s in numbers], by_reward
-
-    with jax.enable_x64(True):
-        got = swept(jnp.array(numbers), weight, reward, discount, value)
-        expected = one_by_one(weight, reward, discount, value)
-    for x, y, rtol in zip(got, expected, (1e-12, 1e-10, 1e-12), strict=True):
-        np.testing.assert_allclose(x, np.stack(y), rtol=rtol)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from stellaris import gae, global_ratio_cap, vtrace
+from tests.close import equal
 from tests.test_returns import sample
 
 
@@ -53,7 +54,7 @@ CLIPS = [
 @pytest.mark.parametrize(
     ("shape", "bounded"),
     [((5,), ()), ((9, 2), ("ratio_cap",)), ((9, 2), ("valid",)), ((8, 2), ("ratio_cap", "valid"))]
-    + [(shape, ("ratio_cap", "valid")) for shape in [(1, 3), (7, 2, 3), (4, 0)]],
+    + [(shape, ("ratio_cap", "valid")) for shape in [(1, 3), (7, 2, 3), (4, 0), (0, 2)]],
 )
 def test_vtrace_definition(shape, bounded):
     """The recurrence equals the sum over k, under all clips, caps and masks, for any batch shape."""
@@ -119,17 +120,11 @@ def test_vtrace_by_hand(changed, target, advantage):
 
 
 def test_vtrace_on_policy():
-    """At ratio 1 the advantage is gae's for any lambda; with lambda 1 and no clips the target is the n-step return."""
+    """At ratio 1 the advantage is gae's for any lambda, and the target is it and the value."""
     reward, discount, value, valid = sample((8, 3))
-    returns = value.copy()
-    for t in reversed(range(8)):
-        returns[t] = reward[t] + discount[t] * returns[t + 1]
     with jax.enable_x64(True):
         arrays, mask = [jnp.asarray(x) for x in (reward, discount, value)], jnp.asarray(valid)
         zeros = jnp.zeros((8, 3))
-        free = vtrace(*arrays, zeros, rho_clip=math.inf, c_clip=math.inf, pg_rho_clip=math.inf)
-        np.testing.assert_allclose(free.target, returns[:-1], rtol=1e-12)
-        np.testing.assert_allclose(free.advantage, (returns - value)[:-1], rtol=1e-10)
         for lambda_ in (0.0, 0.3, 0.95, 1.0):
             for valid in (None, mask):
                 got, expected = (
@@ -140,16 +135,7 @@ def test_vtrace_on_policy():
                 np.testing.assert_allclose(got.target, expected + arrays[2][:-1], rtol=1e-12, atol=1e-12)
 
 
-def test_vtrace_without_traces_is_the_one_step_operator():
-    """`c_clip = 0`: `V + rho (r + gamma V' - V)`."""
-    reward, discount, value, _ = sample((6, 2))
-    log_ratio = log_ratios((6, 2))
-    with jax.enable_x64(True):
-        got = vtrace(*map(jnp.asarray, (reward, discount, value, log_ratio)), c_clip=0.0, rho_clip=1.5)
-    error = reward + discount * value[1:] - value[:-1]
-    np.testing.assert_allclose(got.target, value[:-1] + np.minimum(np.exp(log_ratio), 1.5) * error, rtol=1e-12)
-
-
+@pytest.mark.slow
 def test_the_global_cap_is_inert_under_the_default_clips():
     """It is never below rho >= 1, so it binds nothing at 1, to the bit; it does where there are no clips."""
     arrays = [jnp.asarray(x, jnp.float32) for x in sample((7, 4))[:3]]
@@ -157,18 +143,14 @@ def test_the_global_cap_is_inert_under_the_default_clips():
     clipped = jax.jit(lambda x, cap: vtrace(*arrays, x, ratio_cap=cap))
     free = jax.jit(lambda x, cap: vtrace(*arrays, x, ratio_cap=cap, rho_clip=math.inf, pg_rho_clip=math.inf))
     unbounded = jnp.full((7, 4), jnp.inf)
-    # Another program, compiled without a cap, may round otherwise in the last bit.
-    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6), vtrace(*arrays, logs[0]),
-                 clipped(logs[0], unbounded))  # fmt: skip
     for held, rho in ((logs[:1], 1.0), (logs, 1.0), (logs, 1.5), (logs, math.inf)):
         cap = global_ratio_cap(held, rho=rho)
-        jax.tree.map(np.testing.assert_array_equal, clipped(logs[0], cap), clipped(logs[0], unbounded))
+        equal(clipped(logs[0], cap), clipped(logs[0], unbounded))
         got, uncapped = free(logs[0], cap), free(logs[0], unbounded)
         if len(held) == 1 or rho == math.inf:  # a sole policy's cap is its own ratio, or above it
-            jax.tree.map(np.testing.assert_array_equal, got, uncapped)
+            equal(got, uncapped)
         else:
-            assert np.mean(got.target != uncapped.target) > 0.2
-            assert np.mean(got.advantage != uncapped.advantage) > 0.2
+            assert all(np.mean(one != other) > 0.2 for one, other in zip(got, uncapped, strict=True))
 
 
 def test_actions_of_probability_zero_carry_nothing():
@@ -182,47 +164,10 @@ def test_actions_of_probability_zero_carry_nothing():
     np.testing.assert_allclose(got.target[:2], alone.target, rtol=1e-6)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("wide", ["reward", "discount", "value", "log_ratio", "ratio_cap", "lambda_"])
-def test_two_float_types_promote_to_the_wider(wide):
-    """Under x64 any one array may be float64; values and gradients are those of all in float64, in their own types."""
-    reward, discount, value, _ = sample((5, 2))
-    narrow = dict(
-        zip(
-            ("reward", "discount", "value"), (np.asarray(x, np.float32) for x in (reward, discount, value)), strict=True
-        )
-    )
-    ratios = {"log_ratio": np.asarray(log_ratios((5, 2)), np.float32), "ratio_cap": np.ones((5, 2), np.float32)}
-    setting = {"lambda_": np.float64(0.7)} if wide == "lambda_" else {"lambda_": 0.7}
-    with jax.enable_x64(True):
-
-        def both(function, arguments):
-            promoted = {k: jnp.asarray(x, jnp.float64) for k, x in arguments.items()}
-            mixed = {k: jnp.asarray(x, jnp.float64 if k == wide else jnp.float32) for k, x in arguments.items()}
-            total = lambda a: sum(jnp.sum(x) for x in jax.tree.leaves(function(**a, **setting)))  # noqa: E731
-            for a, b in zip(
-                jax.tree.leaves(function(**mixed, **setting)),
-                jax.tree.leaves(function(**promoted, **setting)),
-                strict=True,
-            ):
-                assert a.dtype == (jnp.float64 if wide in set(arguments) - {"ratio_cap"} else jnp.float32)
-                np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
-            gradients = jax.grad(total)(mixed), jax.grad(total)(promoted)
-            for name in arguments:
-                assert gradients[0][name].dtype == mixed[name].dtype
-                np.testing.assert_allclose(gradients[0][name], gradients[1][name], rtol=1e-5, atol=1e-5)
-
-        if wide in {*narrow, "lambda_"}:
-            both(gae, narrow)
-        both(vtrace, narrow | ratios)
-
-
 @pytest.mark.parametrize("cap", [2, 1.5, np.float64(1.5), jnp.float32(1.5)])
 def test_vtrace_takes_a_constant_cap(cap):
     """A number, of whatever library, is an array full of it."""
     arrays = [jnp.asarray(x, jnp.float32) for x in (*sample((5, 2))[:3], log_ratios((5, 2)) + 0.5)]
     free = {"rho_clip": math.inf, "pg_rho_clip": math.inf}
     expected = vtrace(*arrays, ratio_cap=jnp.full((5, 2), float(cap)), **free)
-    jax.tree.map(np.testing.assert_array_equal, vtrace(*arrays, ratio_cap=cap, **free), expected)
-    swept = jax.vmap(lambda c: vtrace(*arrays, ratio_cap=c, **free))(jnp.array([float(cap)]))
-    jax.tree.map(lambda x, y: np.testing.assert_allclose(x[0], y, rtol=1e-6), swept, expected)
+    equal(vtrace(*arrays, ratio_cap=cap, **free), expected)

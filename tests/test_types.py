@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stellaris.types import Array, JaxArray, Scalar, Trajectory, concatenate
+from stellaris.types import Trajectory, concatenate
 
 ROOT = Path(__file__).parent.parent
 
@@ -56,24 +56,9 @@ def test_concatenate_puts_environments_side_by_side(sizes, convert):
         np.testing.assert_array_equal(got, want, err_msg=name)
 
 
-def test_concatenate_without_trajectories():
-    """There is no length to give an empty trajectory."""
+def test_trajectories_that_cannot_be_joined():
+    """None, and those of different lengths, which the error lists."""
     with pytest.raises(ValueError, match="trajectories is empty"):
         concatenate([])
-
-
-def test_concatenate_of_different_lengths():
-    """The error lists the lengths that were found."""
     with pytest.raises(ValueError, match=r"different lengths \[2, 3\]: they must share T"):
         concatenate([fragment(1), fragment(1, length=2), fragment(2)])
-
-
-def test_arrays_and_settings_are_told_apart():
-    """Annotations accept arrays of the host, of a device and traced ones; settings are single numbers of any kind."""
-    host, device, number = np.ones(2), jnp.ones(2), jnp.float32(1.0)
-    assert [isinstance(x, Array) for x in (host, device, 1.0, None)] == [True, True, False, False]
-    assert [isinstance(x, JaxArray) for x in (host, device)] == [False, True]
-    assert [isinstance(x, Scalar) for x in (number, np.ones(()), 1.0, 2, device, jnp.int32(1), "1")] == [True] * 4 + [
-        False
-    ] * 3
-    assert jax.vmap(lambda x: jnp.float32(isinstance(x, Array) and isinstance(x, Scalar)))(device).tolist() == [1, 1]

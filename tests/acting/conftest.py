@@ -14,7 +14,6 @@ def made():
 
 @pytest.fixture
 def register(monkeypatch, made):
-    """Registers `Own` with some spaces for a test."""
     monkeypatch.setattr(gymnasium.envs.registration, "registry", dict(gymnasium.registry))
     monkeypatch.setattr(gymnasium, "registry", gymnasium.envs.registration.registry)
 

@@ -58,7 +58,6 @@ NAMES = {
 
 
 def new(name: str, slots: int, seed: int = 0, threads: int = 1) -> VectorEnv:
-    """One of them."""
     return envs.make(NAMES[name], slots=slots, seed=seed, threads=threads)
 
 
@@ -67,17 +66,14 @@ every_cartpole = pytest.mark.parametrize("name", ["pool cartpole", "gym cartpole
 
 
 def array(*shape: int, dtype=np.float32) -> jax.ShapeDtypeStruct:
-    """An array as a specification has it."""
     return jax.ShapeDtypeStruct(shape, dtype)
 
 
 def rows(*trees):
-    """Trees of rows joined to one."""
     return jax.tree.map(lambda *parts: np.concatenate(parts), *trees)
 
 
 def same(one, other) -> None:
-    """Trees of the same structure, with equal arrays."""
     jax.tree.map(np.testing.assert_array_equal, one, other)
 
 

@@ -10,9 +10,7 @@ from gymnasium import spaces
 
 from stellaris.acting import envs
 from stellaris.acting.envs import EnvPoolEnv, EnvSpec, GymnasiumEnv, VectorEnv, Vectorised, make
-from tests.acting.environments import Own, Sensors, array, same
-
-# ---- by name --------------------------------------------------------------------------------------------------------
+from tests.acting.environments import Own, array
 
 
 @pytest.mark.parametrize(
@@ -37,21 +35,13 @@ def test_make(name, kind, spec):
 
 @pytest.mark.filterwarnings("ignore:.*precision lowered by casting")
 def test_seeds_are_the_libraries_own():
-    """The first slot's first episode is that of the library under the same seed."""
+    """The first slot's first episode is that of the library under the same seed; both take the greatest seed."""
+    for name in ("CartPole-v1", "Taxi-v4"):
+        assert len(make(name, slots=2, seed=2**31 - 1).reset(np.arange(2))) == 2
     pool = envpool.make_gymnasium("CartPole-v1", num_envs=1, seed=7).reset()[0]
     np.testing.assert_array_equal(make("CartPole-v1", slots=2, seed=7).reset(np.array([0])), pool)
     single = gymnasium.make("Taxi-v4").reset(seed=7)[0]
     assert make("Taxi-v4", slots=2, seed=7).reset(np.array([0])).tolist() == [single]
-
-
-def test_unknown_names():
-    """With what may have been meant, each name once."""
-    with pytest.raises(ValueError, match="unknown environment 'Hoper-v4': did you mean Hopper-v4 or ") as error:
-        make("Hoper-v4", slots=1)
-    suggestions = str(error.value).split("did you mean ")[1].rstrip("?").split(" or ")
-    assert len(suggestions) == len(set(suggestions)) > 1
-    with pytest.raises(ValueError, match=r"unknown environment '\?': see envpool.list_all_envs\(\)"):
-        make("?", slots=1)
 
 
 @pytest.mark.parametrize(
@@ -70,13 +60,6 @@ def test_numbers_out_of_range(name, arguments, error, message, unchecked):
     """There is no environment without a slot, no step without a thread; and no seed that one library alone takes."""
     with pytest.raises(error, match=message):
         make(name, **arguments)
-
-
-@pytest.mark.parametrize("name", ["CartPole-v1", "Taxi-v4"])
-def test_seeds_at_the_ends_of_their_range(name):
-    """Both libraries take them."""
-    for seed in (0, 2**31 - 1):
-        assert len(make(name, slots=2, seed=seed).reset(np.arange(2))) == 2
 
 
 @pytest.mark.filterwarnings("ignore:.*Overriding environment")
@@ -102,17 +85,6 @@ def test_a_module_that_registers(register, tmp_path, monkeypatch):
         make("no_such_module:Own-v0", slots=1)
 
 
-@pytest.mark.filterwarnings("ignore:.*is out of date")
-def test_what_is_not_installed():
-    """Says what to install, and what there is instead."""
-    message = r"environment 'Hopper-v2' cannot be made: .*gymnasium-robotics.*did you mean Hopper-v\d or Hopper-v\d"
-    with pytest.raises(ValueError, match=message):
-        make("Hopper-v2", slots=1)
-
-
-# ---- by what makes one ----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("environment", "name"),
     [
@@ -130,21 +102,6 @@ def test_what_makes_an_environment(environment, name):
     assert env.spec.name == name.replace("test_", "")
     single = environment().reset(seed=6)[0]
     np.testing.assert_array_equal(env.reset(np.arange(3))[1], single)
-
-
-def test_a_vector_environment_of_ones_own():
-    """It is asked for slots and a seed, and used as it is."""
-    asked = []
-
-    def vector(slots, seed):
-        asked.append((slots, seed))
-        return GymnasiumEnv("sensors", Sensors, slots=slots, seed=seed)
-
-    env = make(Vectorised(vector), slots=3, seed=9, threads=2)
-    assert asked == [(3, 9)]
-    assert isinstance(env, VectorEnv)
-    same(env.reset(np.arange(3)), make(Sensors, slots=3, seed=9).reset(np.arange(3)))
-    assert Vectorised(vector) == Vectorised(vector)
 
 
 class Incomplete:
@@ -165,60 +122,62 @@ class Misspecified(Incomplete):
     def close(self): ...
 
 
+def broken():
+    raise RuntimeError("no simulator here")
+
+
+def vectors(made):
+    return Vectorised(lambda slots, seed: made)
+
+
+@pytest.mark.filterwarnings("ignore:.*is out of date")
+@pytest.mark.parametrize(
+    ("environment", "error", "message"),
+    [
+        ("?", ValueError, r"unknown environment '\?': see envpool.list_all_envs\(\)"),
+        (
+            "Hopper-v2",
+            ValueError,
+            r"'Hopper-v2' cannot be made: .*gymnasium-robotics.*did you mean Hopper-v\d or Hopper-v\d",
+        ),
+        (broken, RuntimeError, "no simulator here"),
+        (dict, TypeError, r"environment dict made {}, which lacks reset, step, action_space, .*: expected a gymn"),
+        (lambda: gymnasium.make_vec("CartPole-v1"), TypeError, r"<lambda> made a vector environment, .*Vectorised"),
+        (vectors(Own()), TypeError, r"Vectorised\(.*\) made .* with spec=None: expected a stell"),
+        (vectors(Incomplete()), TypeError, r"Vectorised\(.*\) made .*, which lacks reset, step, close"),
+        (vectors(Misspecified()), TypeError, r"Vectorised\(.*with spec=Discrete\(2\): expected a stell"),
+    ],
+)
+def test_what_cannot_be_made(environment, error, message, unchecked):
+    with pytest.raises(error, match=message):
+        make(environment, slots=1)
+
+
 @pytest.mark.parametrize(
     ("environment", "message"),
     [
         (3, r"environment=3: expected a name, a callable that makes one"),
         (None, r"environment=None: expected a name"),
         (Own(), r"environment=<.*Own.*>, which is a single environment: expected .*a class, a function, a functools"),
-        (
-            gymnasium.make,
-            r"environment=<function make.*> cannot be called without arguments \(.*'id'\).*partial",
-        ),
+        (gymnasium.make, r"environment=<function make.*> cannot be called without arguments \(.*'id'\).*partial"),
         (lambda slots: None, r"environment=.* cannot be called without arguments .*functools.partial"),
     ],
 )
 def test_what_is_no_environment(environment, message, unchecked):
-    """Neither a name nor anything that makes one; it is said before any is made."""
-    for look in (envs.check, functools.partial(make, slots=1)):
+    for check in (envs.check, functools.partial(make, slots=1)):
         with pytest.raises(TypeError, match=f"^{message}"):
-            look(environment)
+            check(environment)
 
 
-@pytest.mark.parametrize(
-    ("environment", "message"),
-    [
-        (dict, r"environment dict made {}, which lacks reset, step, action_space, observation_space: expected a gymn"),
-        (lambda: gymnasium.make_vec("CartPole-v1"), r"environment <lambda> made a vector environment, .*Vectorised"),
-        (
-            Vectorised(lambda slots, seed: Own()),
-            r"Vectorised\(.*\) made .* with spec=None: expected a stell",
-        ),
-        (Vectorised(lambda slots, seed: Incomplete()), r"Vectorised\(.*\) made .*, which lacks reset, step, close"),
-        (Vectorised(lambda slots, seed: Misspecified()), r"Vectorised\(.*with spec=Discrete\(2\): expected a stell"),
-    ],
-)
-def test_what_makes_something_else(environment, message, unchecked):
-    """It is said what was made, and what is missing."""
-    with pytest.raises(TypeError, match=f"^{message}"):
-        make(environment, slots=1)
+def test_names_that_may_have_been_meant():
+    with pytest.raises(ValueError, match="unknown environment 'Hoper-v4': did you mean Hopper-v4 or ") as error:
+        make("Hoper-v4", slots=1)
+    suggestions = str(error.value).split("did you mean ")[1].rstrip("?").split(" or ")
+    assert len(suggestions) == len(set(suggestions)) > 1
 
 
-def test_what_gives_the_same_environment_twice():
-    """Two slots would step one environment."""
+def test_the_same_environment_for_two_slots():
     env = Own()
-    with pytest.raises(
-        ValueError, match=r"environment .*<lambda> returns the same environment every time, but each slot"
-    ):
+    with pytest.raises(ValueError, match=r"<lambda> returns the same environment every time, but each slot"):
         make(lambda: env, slots=2)
     assert env.closed == 1
-
-
-def test_what_an_environment_raises_comes_through():
-    """While it is made: the traceback is the user's own."""
-
-    def broken():
-        raise RuntimeError("no simulator here")
-
-    with pytest.raises(RuntimeError, match="no simulator here"):
-        make(broken, slots=1)

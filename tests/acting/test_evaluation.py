@@ -22,13 +22,11 @@ class Countdown(gymnasium.Env):  # type: ignore[misc]
     action_space = gymnasium.spaces.Discrete(2)
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        """Draws a length."""
         super().reset(seed=seed)
         self.left = int(self.np_random.integers(1, 201))
         return np.float32([self.left]), {}
 
     def step(self, action: Any) -> Any:
-        """One step nearer to the end."""
         self.left -= 1
         return np.float32([self.left]), 2.0, self.left == 0, False, {}
 
@@ -37,7 +35,6 @@ class Endless(Countdown):
     """It never ends."""
 
     def step(self, action: Any) -> Any:
-        """As it was."""
         return np.float32([1.0]), 1.0, False, False, {}
 
 
@@ -46,22 +43,20 @@ class Nothing:
     """A network that knows nothing."""
 
     def init(self, key: jax.Array, observation: Any) -> Any:
-        """No parameters."""
         return {}
 
     def apply(self, params: Any, observation: Any) -> Any:
-        """Both actions are as good."""
         return jnp.zeros((*observation.shape[:-1], 2)), observation[..., 0]
 
 
 def on(environment: Any) -> tuple[Policy, PolicyVersion]:
-    """A policy that knows nothing."""
     env = make(environment, slots=1)
     policy = Policy(env.spec, Nothing(), normalise=False)
     env.close()
     return policy, PolicyVersion({}, policy.statistics().normaliser())
 
 
+@pytest.mark.slow
 def test_each_environments_first_episode_counts() -> None:
     """Whatever its length: the mean is that of all lengths, 100, and not of those that end soon."""
     played = evaluate(*on(Countdown), Countdown, episodes=100, seed=3)
@@ -72,23 +67,18 @@ def test_each_environments_first_episode_counts() -> None:
     np.testing.assert_array_equal(lengths, env.reset(np.arange(100))[:, 0])
 
 
+@pytest.mark.slow
 def test_the_seed_decides() -> None:
-    """Environments and actions."""
     env = make("CartPole-v1", slots=1)
     policy = ActorCritic(hidden=(8,))(env.spec)
     version = PolicyVersion(policy.init(jax.random.key(0)), policy.statistics().normaliser())
+    with pytest.raises(ValueError, match="episodes=0 is below 1"):
+        evaluate(policy, version, "CartPole-v1", episodes=0, seed=0)
     one, same, other = (evaluate(policy, version, "CartPole-v1", episodes=4, seed=seed) for seed in (0, 0, 1))
     assert one == same != other
 
 
 def test_an_episode_that_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Is taken as it is, after a while."""
     monkeypatch.setattr(evaluation, "_MOST_STEPS", 100)
     (episode,) = evaluate(*on(Endless), Endless, episodes=1, seed=0)
     assert episode == (128.0, 128)
-
-
-def test_errors() -> None:
-    """Named."""
-    with pytest.raises(ValueError, match="episodes=0 is below 1"):
-        evaluate(*on(Countdown), Countdown, episodes=0, seed=0)

@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stellaris.acting.networks import ConvolutionTowers, NatureCNN, Towers, as_floats, channels_last
+from stellaris.acting.networks import ConvolutionTowers, NatureCNN, Towers
 from stellaris.distributions import Categorical, DiagonalGaussian
+from tests.acting.environments import array
 
 #: Narrow towers compile faster.
 HIDDEN = (16, 8)
@@ -25,17 +26,14 @@ def initial(network, seed=0):
 
 @functools.partial(jax.jit, static_argnums=0)
 def applied(network, params, x):
-    """Distribution and value."""
     return network.apply(params, x)
 
 
 def vectors(*shape) -> jax.Array:
-    """Observations of order one."""
     return jnp.asarray(np.random.default_rng(0).standard_normal((*shape, FEATURES)), jnp.float32)
 
 
 def images(*shape) -> jax.Array:
-    """Noise."""
     return jnp.asarray(np.random.default_rng(0).integers(0, 256, shape, np.uint8))
 
 
@@ -44,30 +42,40 @@ def dense(layer, x) -> np.ndarray:
     return x @ np.float64(layer["kernel"]) + np.float64(layer["bias"])
 
 
-# ---- towers ---------------------------------------------------------------------------------------------------------
-
-
 def tower(params, x) -> np.ndarray:
-    """The oracle: tanh layers and a linear one."""
     layers = [params[name] for name in sorted(params)]
     for layer in layers[:-1]:
         x = np.tanh(dense(layer, x))
     return dense(layers[-1], x)
 
 
+CNN = (8 * 8 * 4 * 32 + 32) + (4 * 4 * 32 * 64 + 64) + (3 * 3 * 64 * 64 + 64)  # 84 -> 20 -> 9 -> 7
+MINIONS = (8 * 8 * 3 * 16 + 16) + (4 * 4 * 16 * 32 + 32) + (11 * 11 * 32 * 256 + 256)  # 84 -> 21 -> 11 -> 1
+
+
 @pytest.mark.parametrize(
-    ("network", "features", "count"),
+    ("network", "one", "count"),
     [
         # policy 11·256+256 + 256·256+256 + 256·3+3, and 3 log std; value 3072 + 65792 + 256+1
-        (Towers(3, False), 11, 3072 + 65792 + 771 + 3 + 3072 + 65792 + 257),
+        (Towers(3, False), array(1, 11), 3072 + 65792 + 771 + 3 + 3072 + 65792 + 257),
         # policy 4·256+256 + 65792 + 256·2+2; value 1280 + 65792 + 257
-        (Towers(2, True), 4, 1280 + 65792 + 514 + 1280 + 65792 + 257),
+        (Towers(2, True), array(1, 4), 1280 + 65792 + 514 + 1280 + 65792 + 257),
+        (
+            NatureCNN((4, 84, 84), 6, True),
+            array(1, 4, 84, 84, dtype=np.uint8),
+            CNN + (7 * 7 * 64 * 512 + 512) + (512 * 6 + 6) + (512 + 1),
+        ),
+        (
+            ConvolutionTowers((3, 84, 84), 6, True),
+            array(1, 3, 84, 84, dtype=np.uint8),
+            2 * MINIONS + (256 * 6 + 6) + (256 + 1),
+        ),
     ],
-    ids=["Hopper", "CartPole"],
+    ids=["Hopper", "CartPole", "Nature CNN", "MinionsRL's"],
 )
-def test_number_of_parameters(network, features, count):
-    """Two towers of 2x256, counted by hand; all float32."""
-    leaves = jax.tree.leaves(jax.eval_shape(network.init, jax.random.key(0), jnp.zeros((1, features))))
+def test_number_of_parameters(network, one, count):
+    """Counted by hand; all float32."""
+    leaves = jax.tree.leaves(jax.eval_shape(network.init, jax.random.key(0), one))
     assert sum(leaf.size for leaf in leaves) == count
     assert {leaf.dtype for leaf in leaves} == {jnp.dtype("float32")}
 
@@ -83,26 +91,13 @@ def test_towers_against_numpy(discrete):
     np.testing.assert_allclose(value, tower(params["params"]["value"], x)[..., 0], rtol=1e-4, atol=1e-5)
     assert value.shape == (6, 2)
     assert output.shape == (6, 2, ACTIONS)
+    assert isinstance(distribution, Categorical if discrete else DiagonalGaussian)
+    if not discrete:  # the deviation is a parameter of its own
+        moved = {"params": {**params["params"], "log_std": jnp.array([0.0, 1.0, -2.0])}}
+        np.testing.assert_array_equal(applied(network, moved, x)[0].log_std, np.tile([0.0, 1.0, -2.0], (6, 2, 1)))
 
 
-@both
-def test_towers_are_separate(discrete):
-    """No parameter serves both heads."""
-    network, x = Towers(ACTIONS, discrete, HIDDEN), vectors(4)
-    params = initial(network)
-
-    @functools.partial(jax.jit, static_argnums=1)
-    @jax.grad
-    def slope(params, head):
-        distribution, value = network.apply(params, x)
-        return jnp.sum(value) if head == "value" else jnp.sum(jnp.square(distribution[0]))
-
-    for head, other in [("value", "policy"), ("policy", "value")]:
-        gradient = slope(params, head)["params"]
-        assert all(bool(jnp.any(leaf != 0)) for leaf in jax.tree.leaves(gradient[head]))
-        assert not any(bool(jnp.any(leaf != 0)) for leaf in jax.tree.leaves(gradient[other]))
-
-
+@pytest.mark.slow
 @both
 def test_initialisation_of_towers(discrete):
     """Near uniform whatever the observations; values of order one; seeds decide, and differ; biases are zero."""
@@ -118,28 +113,6 @@ def test_initialisation_of_towers(discrete):
             np.testing.assert_array_equal(mine["bias"], 0.0)
             gain = [2**0.5, 2**0.5, 0.01 if name == "policy" else 1.0][layer]
             np.testing.assert_allclose(np.linalg.svd(mine["kernel"])[1], gain, rtol=1e-3)  # orthogonal
-
-
-def test_heads():
-    """Categorical for discrete actions; for continuous ones a Gaussian whose deviation is a parameter of its own."""
-    for discrete, kind in [(False, DiagonalGaussian), (True, Categorical)]:
-        for network, x in [
-            (Towers(ACTIONS, discrete, HIDDEN), vectors(5)),
-            (NatureCNN((44, 36), ACTIONS, discrete), images(5, 44, 36)),
-        ]:
-            params = initial(network)
-            distribution, _ = applied(network, params, x)
-            assert isinstance(distribution, kind)
-            assert distribution.entropy().shape == (5,)
-            assert ("log_std" in params["params"]) != discrete
-            if not discrete:
-                assert len(np.unique(params["params"]["log_std"])) == 1
-                log_std = jnp.array([0.0, 1.0, -2.0])
-                distribution, _ = applied(network, {"params": {**params["params"], "log_std": log_std}}, x)
-                np.testing.assert_array_equal(distribution.log_std, np.tile(log_std, (5, 1)))
-
-
-# ---- the Nature CNN -------------------------------------------------------------------------------------------------
 
 
 def convolution(layer, x, stride) -> np.ndarray:
@@ -158,14 +131,7 @@ def kernel_of(layer, size, stride):
     return {"kernel": kernel.transpose(0, 2, 1, 3, 4, 5).reshape(size, size, *kernel.shape[-2:]), "bias": layer["bias"]}
 
 
-def test_number_of_parameters_of_the_cnn():
-    """For Atari's four frames of 84x84, counted by hand: 84 -> 20 -> 9 -> 7."""
-    network = NatureCNN((4, 84, 84), 6, True)
-    leaves = jax.tree.leaves(jax.eval_shape(network.init, jax.random.key(0), jnp.zeros((1, 4, 84, 84), jnp.uint8)))
-    convolutions = (8 * 8 * 4 * 32 + 32) + (4 * 4 * 32 * 64 + 64) + (3 * 3 * 64 * 64 + 64)
-    assert sum(leaf.size for leaf in leaves) == convolutions + (7 * 7 * 64 * 512 + 512) + (512 * 6 + 6) + (512 + 1)
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(3, 44, 36), (44, 36, 3), (44, 36)])
 def test_the_cnn_against_numpy(shape):
     """Bytes as fractions of 255, three convolutions, one layer, two heads; channels first, last, or none."""
@@ -184,17 +150,6 @@ def test_the_cnn_against_numpy(shape):
     np.testing.assert_allclose(more, np.tile(value, (3, 1)), rtol=1e-4, atol=1e-6)
 
 
-# ---- MinionsRL's convolutions ---------------------------------------------------------------------------------------
-
-
-def test_number_of_parameters_of_minionsrls():
-    """For three frames of 84x84, counted by hand: 84 -> 21 -> 11 -> 1; two towers."""
-    network = ConvolutionTowers((3, 84, 84), 6, True)
-    leaves = jax.tree.leaves(jax.eval_shape(network.init, jax.random.key(0), jnp.zeros((1, 3, 84, 84), jnp.uint8)))
-    convolutions = (8 * 8 * 3 * 16 + 16) + (4 * 4 * 16 * 32 + 32) + (11 * 11 * 32 * 256 + 256)
-    assert sum(leaf.size for leaf in leaves) == 2 * convolutions + (256 * 6 + 6) + (256 + 1)
-
-
 def test_minionsrls_convolutions_against_numpy():
     """Two towers: images are padded with zeros to whole strides, by two and two pixels, and then by one and two."""
     network, x = ConvolutionTowers((2, 84, 84), ACTIONS, True), images(2, 2, 84, 84)
@@ -208,27 +163,3 @@ def test_minionsrls_convolutions_against_numpy():
             y = convolution(kernel_of(layers[f"Dense_{i}"], size, stride), y, stride)
         assert y.shape == (2, 1, 1, 256)
         np.testing.assert_allclose(got, dense(layers["Dense_3"], y[:, 0, 0]), rtol=1e-3, atol=1e-5)
-
-
-# ---- parts ----------------------------------------------------------------------------------------------------------
-
-
-def test_numbers_to_compute_with():
-    """Bytes become fractions of 255; other numbers become float32 as they are."""
-    np.testing.assert_allclose(as_floats(jnp.array([0, 51, 255], jnp.uint8)), [0.0, 0.2, 1.0], rtol=1e-6)
-    for dtype in (jnp.int32, jnp.int8, jnp.float16, bool):
-        got = as_floats(jnp.array([0, 1], dtype))
-        assert got.dtype == jnp.float32
-        assert got.tolist() == [0.0, 1.0]
-
-
-@pytest.mark.parametrize(
-    ("shape", "expected"),
-    [((4, 84, 84), (84, 84, 4)), ((84, 84, 3), (84, 84, 3)), ((50, 40), (50, 40, 1)), ((36, 36, 36), (36, 36, 36))],
-)
-def test_channels_last(shape, expected):
-    """The smaller of the first and the last axis; of equal ones the last."""
-    x = np.arange(np.prod(shape)).reshape(1, *shape)
-    got = channels_last(jnp.asarray(x), shape)
-    assert got.shape == (1, *expected)
-    assert got[0, 2, 1, 0] == (x[0, 0, 2, 1] if expected[-1] == 4 else np.ravel(x[0, 2, 1])[0])

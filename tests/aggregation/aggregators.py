@@ -9,6 +9,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 from stellaris import (
     Aggregator,
@@ -29,6 +30,12 @@ QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes
 #: The structure of all gradients, and parameters for them.
 LIKE = {"w": jnp.zeros(2), "b": jnp.zeros(())}
 PARAMS = {"w": jnp.array([1.0, -2.0]), "b": jnp.float32(3.0)}
+OPTIMIZERS = {
+    "sgd": optax.sgd(0.1),
+    "momentum": optax.sgd(0.1, momentum=0.9),
+    "adam": optax.adam(0.1),
+    "rmsprop": optax.rmsprop(0.1),
+}
 METHODS = ("init", "push", "ready", "pop", "admit")
 
 

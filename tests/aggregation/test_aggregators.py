@@ -12,8 +12,10 @@ import pytest
 
 from stellaris import (
     apply_update,
+    buffered,
     exponential_weight,
     fully_asynchronous,
+    polynomial_weight,
     softsync,
     stale_synchronous,
     staleness_aware,
@@ -80,21 +82,6 @@ def test_measured_threshold_by_hand():
         assert [ready(seen, s, 4) for s in (1, 2)] == [True, False]
 
 
-def test_threshold_zero_means_fresh_or_full():
-    """max_staleness=0 on a random schedule: a group is all fresh, or full."""
-    functions, random = compiled("threshold 0"), np.random.default_rng(0)
-    state, clock, seen = functions.init(LIKE), 0, set()
-    for number in range(60):
-        state = functions.push(state, gradient(number), max(clock - int(random.integers(3)), 0), learner=0)
-        if functions.ready(state, clock, 0):
-            update, state = functions.pop(state, clock, 0)
-            fresh, full = int(update.staleness.max()) == 0, int(update.count) == 3
-            assert fresh or full
-            seen.add((fresh, full))
-            clock += 1
-    assert {(True, False), (False, True)} <= seen
-
-
 def test_integer_threshold_measured_by_hand():
     """None while all is fresh; int((0 + 3 + 4) / 3) + 1 = 3 at once, in the same round; then 3, 3, 2, 1, 1, ..."""
     aggregator = compiled("integer, measured")
@@ -117,16 +104,7 @@ def test_integer_threshold_measured_by_hand():
             assert [ready(seen, s, round) for s in (threshold, threshold + 1)] == [True, False]
 
 
-def test_integer_threshold_given_by_hand():
-    """5, halving: rounds 0 and 1 at 5, then int(2.5) + 1 = 3, int(1.25) + 1 = 2 and 1; a group's mean counts."""
-    aggregator = compiled("integer 5")
-    state = aggregator.push(aggregator.init(LIKE), gradient(1), 0, learner=0)
-    for round, threshold in ((0, 5), (1, 5), (2, 3), (3, 2), (4, 1), (50, 1)):
-        assert [bool(aggregator.ready(state, s, round)) for s in (threshold, threshold + 1)] == [True, False]
-    pair = aggregator.push(state, gradient(2), 1, learner=0)  # staleness 3 and 2: 2.5
-    assert [bool(aggregator.ready(pair, 3, round)) for round in (2, 3)] == [True, False]
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize("combine", ["mean", "sequential"])
 @pytest.mark.parametrize(
     ("options", "staleness"),
@@ -164,16 +142,6 @@ def test_weights_about_to_underflow():
         assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(update.gradient))
         seen.add(bool(update.scale))
     assert seen == {True, False}
-
-
-@pytest.mark.parametrize("smoothness", [1.0, math.inf])
-def test_smoothness_one_is_one_over_staleness_and_infinity_ignores_it(smoothness):
-    """A gradient alone scales its step by `1 / max(staleness, 1)`, or by 1; the gradient itself stays as it is."""
-    aggregator = jitted(staleness_aware(2, decay=0.5, smoothness=smoothness))
-    for staleness in (0, 1, 2, 7, 100):
-        update, _ = aggregator.pop(filled(aggregator, [0]), staleness, 0)
-        np.testing.assert_allclose(update.scale, 1 / max(staleness, 1) if smoothness == 1.0 else 1.0, rtol=1e-6)
-        close(update.gradient, gradient(1), 1e-6)
 
 
 @pytest.mark.slow
@@ -215,11 +183,19 @@ def alike(first, second, *, depth):
 OFF = {"decay": 1.0, "smoothness": math.inf, "max_staleness": math.inf}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("first", "second", "depth", "scales"),
     [
         (staleness_aware(1, capacity=4, **OFF), fully_asynchronous(capacity=4), 1, {1.0}),
         (softsync(1), staleness_aware(1, **OFF | {"smoothness": 1.0}), 1, {1.0, 0.5, 0.25}),
+        (
+            buffered(1, functools.partial(polynomial_weight, power=0.0), capacity=4),
+            fully_asynchronous(capacity=4),
+            1,
+            {0.0, 1.0},
+        ),
+        (fully_asynchronous(capacity=5, drop_from=10**9), fully_asynchronous(capacity=5), 1, {0.0, 1.0}),
         (stale_synchronous(10**9, LEARNERS, capacity=5), fully_asynchronous(capacity=5), 3, {1.0}),
         (staleness_aware(3, **OFF), staleness_aware(3, **OFF, weight=lambda s: jnp.ones(s.shape)), 3, {1.0}),
         (
@@ -229,7 +205,15 @@ OFF = {"decay": 1.0, "smoothness": math.inf, "max_staleness": math.inf}
             {1.0},
         ),
     ],
-    ids=["fully asynchronous", "softsync 1", "unbounded", "weights off", "weight for smoothness"],
+    ids=[
+        "fully asynchronous",
+        "softsync 1",
+        "buffered 1",
+        "dropping late",
+        "unbounded",
+        "weights off",
+        "weight for smoothness",
+    ],
 )
 def test_special_cases_are_each_other(first, second, depth, scales):
     """Two ways to say the same: readiness, admission, update and queue agree bit for bit."""
@@ -237,57 +221,64 @@ def test_special_cases_are_each_other(first, second, depth, scales):
     assert scales <= {round(float(update.scale), 4) for update in updates}
 
 
+AWARE = functools.partial(staleness_aware, group_size=2, decay=0.5)
+AHEAD = functools.partial(stale_synchronous, max_lead=1, learners=2)
+ASYNCHRONOUS = functools.partial(fully_asynchronous, capacity=2)
+
+
 @pytest.mark.parametrize(
-    ("make", "arguments", "message"),
+    ("error", "make", "arguments", "message"),
     [
-        (staleness_aware, {"group_size": 0}, "group_size=0 is not a positive whole number"),
-        (staleness_aware, {"group_size": 2.5}, r"group_size=2\.5 is not a positive whole number"),
-        (staleness_aware, {"group_size": 4, "capacity": 3}, "capacity=3 is below group_size=4"),
-        (staleness_aware, {"decay": 0.0}, r"decay=0\.0 lies outside \(0, 1\]"),
-        (staleness_aware, {"decay": 1.5}, r"decay=1\.5 lies outside \(0, 1\]"),
-        (staleness_aware, {"decay": math.nan}, r"decay=nan lies outside \(0, 1\]"),
-        (staleness_aware, {"smoothness": 0.0}, r"smoothness=0\.0 is not positive"),
-        (staleness_aware, {"max_staleness": -1}, "max_staleness=-1 is negative"),
-        (staleness_aware, {"max_staleness": math.nan}, "max_staleness=nan is negative"),
-        (staleness_aware, {"combine": "sum"}, "combine='sum' is neither 'mean' nor 'sequential'"),
-        (staleness_aware, {"threshold": "int"}, "threshold='int' is neither 'decay' nor 'demo'"),
-        (fully_asynchronous, {"capacity": 0}, "capacity=0 is not a positive whole number"),
-        (synchronous, {"group_size": 0}, "group_size=0 is not a positive whole number"),
-        (synchronous, {"group_size": -2}, "group_size=-2 is not a positive whole number"),
-        (softsync, {"group_size": 0}, "group_size=0 is not a positive whole number"),
-        (softsync, {"group_size": 1.5}, r"group_size=1\.5 is not a positive whole number"),
-        (softsync, {"group_size": 3, "capacity": 2}, "capacity=2 is below group_size=3"),
-        (stale_synchronous, {"max_lead": -1}, "max_lead=-1 is negative"),
-        (stale_synchronous, {"learners": 0}, "learners=0 is not a positive whole number"),
-        (stale_synchronous, {"learners": 1.5}, r"learners=1\.5 is not a positive whole number"),
-        (stale_synchronous, {"capacity": 0}, "capacity=0 is not a positive whole number"),
+        (ValueError, AWARE, {"group_size": 0}, "group_size=0 is not a positive whole number"),
+        (
+            ValueError,
+            staleness_aware,
+            {"group_size": 4, "decay": 0.5, "capacity": 3},
+            "capacity=3 is below group_size=4",
+        ),
+        (ValueError, AWARE, {"decay": 0.0}, r"decay=0\.0 lies outside \(0, 1\]"),
+        (ValueError, AWARE, {"decay": 1.5}, r"decay=1\.5 lies outside \(0, 1\]"),
+        (ValueError, AWARE, {"decay": math.nan}, r"decay=nan lies outside \(0, 1\]"),
+        (TypeError, AWARE, {"decay": "0.9"}, "decay='0.9' is not a number"),
+        (ValueError, AWARE, {"smoothness": 0.0}, r"smoothness=0\.0 is not positive"),
+        (TypeError, AWARE, {"smoothness": None}, "smoothness=None is not a number"),
+        (ValueError, AWARE, {"max_staleness": -1}, "max_staleness=-1 is negative"),
+        (ValueError, AWARE, {"max_staleness": math.nan}, "max_staleness=nan is negative"),
+        (TypeError, AWARE, {"max_staleness": "4"}, "max_staleness='4' is not a number"),
+        (ValueError, AWARE, {"combine": "sum"}, "combine='sum' is neither 'mean' nor 'sequential'"),
+        (ValueError, AWARE, {"threshold": "int"}, "threshold='int' is neither 'decay' nor 'demo'"),
+        (ValueError, AWARE, {"threshold": ["decay"]}, r"threshold=\['decay'\] is neither"),
+        (TypeError, AWARE, {"weight": 0.5}, r"weight=0\.5 is not a function of staleness"),
+        (ValueError, synchronous, {"group_size": -2}, "group_size=-2 is not a positive whole number"),
+        (ValueError, synchronous, {"group_size": "2"}, "group_size='2' is not a positive whole number"),
+        (ValueError, synchronous, {"group_size": None}, "group_size=None is not a positive whole number"),
+        (ValueError, synchronous, {"group_size": 2.0}, r"group_size=2\.0 is not a positive whole number"),
+        (ValueError, softsync, {"group_size": 1.5}, r"group_size=1\.5 is not a positive whole number"),
+        (ValueError, softsync, {"group_size": 3, "capacity": 2}, "capacity=2 is below group_size=3"),
+        (ValueError, buffered, {"group_size": 0}, "group_size=0 is not a positive whole number"),
+        (ValueError, buffered, {"group_size": 3, "capacity": 2}, "capacity=2 is below group_size=3: the queue could"),
+        (TypeError, buffered, {"group_size": 2, "weight": 0.5}, r"weight=0\.5 is not a function of staleness"),
+        (ValueError, AHEAD, {"max_lead": -1}, "max_lead=-1 is negative"),
+        (TypeError, AHEAD, {"max_lead": "1"}, "max_lead='1' is not a number"),
+        (ValueError, AHEAD, {"learners": 1.5}, r"learners=1\.5 is not a positive whole number"),
+        (ValueError, AHEAD, {"capacity": 0}, "capacity=0 is not a positive whole number"),
+        (ValueError, ASYNCHRONOUS, {"capacity": 0}, "capacity=0 is not a positive whole number"),
+        (ValueError, ASYNCHRONOUS, {"drop_from": 0}, "drop_from=0 is not positive"),
+        (ValueError, ASYNCHRONOUS, {"drop_from": math.nan}, "drop_from=nan is not positive"),
+        (TypeError, ASYNCHRONOUS, {"drop_from": 2.5}, "drop_from has dtype float32: expected int"),
+        (TypeError, ASYNCHRONOUS, {"drop_from": math.inf}, "drop_from has dtype float32"),
+        (TypeError, ASYNCHRONOUS, {"drop_from": "2"}, "drop_from='2' is not a number"),
+        (TypeError, ASYNCHRONOUS, {"drop_from": np.ones(2, int)}, r"drop_from has shape \(2,\)"),
     ],
 )
 @pytest.mark.usefixtures("unchecked")
-def test_errors(make, arguments, message):
-    """An error names the argument and its value."""
-    defaults = {staleness_aware: {"group_size": 2, "decay": 0.5}, stale_synchronous: {"max_lead": 1, "learners": 2}}
-    with pytest.raises(ValueError, match=message):
-        make(**(defaults.get(make, {}) | arguments))
+def test_settings_out_of_their_range(error, make, arguments, message):
+    """Found when the aggregator is made; the error names the argument and its value."""
+    with pytest.raises(error, match=f"^{message}"):
+        make(**arguments)
 
 
-@pytest.mark.usefixtures("unchecked")
-def test_settings_that_are_no_numbers():
-    """The error names the setting; so it does for a version that never was."""
-    for message, make in {
-        "decay='0.9' is not a number": lambda: staleness_aware(2, decay="0.9"),
-        "max_staleness='4' is not a number": lambda: staleness_aware(2, decay=0.9, max_staleness="4"),
-        "smoothness=None is not a number": lambda: staleness_aware(2, decay=0.9, smoothness=None),
-        "weight=0.5 is not a function": lambda: staleness_aware(2, decay=0.9, weight=0.5),
-        "max_lead='1' is not a number": lambda: stale_synchronous("1", learners=2),
-    }.items():
-        with pytest.raises(TypeError, match=f"^{message}"):
-            make()
-    for value in ("2", None, [2], 2.0):
-        with pytest.raises(ValueError, match=r"^group_size=.* is not a positive whole number"):
-            synchronous(value)
-    with pytest.raises(ValueError, match=r"^threshold=\['decay'\] is neither"):
-        staleness_aware(2, decay=0.9, threshold=["decay"])
+def test_a_version_that_never_was(unchecked):
     aggregator = fully_asynchronous(capacity=2)
     with pytest.raises(ValueError, match="version=-1 is negative"):
         aggregator.push(aggregator.init(LIKE), gradient(1), -1)

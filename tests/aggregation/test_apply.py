@@ -17,16 +17,19 @@ from stellaris import (
     scale_by_effective_samples,
     scale_by_staleness,
     staleness_aware,
-    staleness_weight,
 )
-from tests.aggregation.aggregators import LIKE, PARAMS, close, equal, filled, gradient, jitted, weighted_mean
+from tests.aggregation.aggregators import (
+    LIKE,
+    OPTIMIZERS,
+    PARAMS,
+    close,
+    equal,
+    filled,
+    gradient,
+    jitted,
+    weighted_mean,
+)
 
-OPTIMIZERS = {
-    "sgd": optax.sgd(0.1),
-    "momentum": optax.sgd(0.1, momentum=0.9),
-    "adam": optax.adam(0.1),
-    "rmsprop": optax.rmsprop(0.1),
-}
 GRADIENTS = [gradient(number) for number in range(1, 5)]
 STALENESS = [8, 0, 3, 27]
 
@@ -55,7 +58,6 @@ def test_mean_is_one_step_of_the_weighted_mean(optimizer):
     """`gradient = sum(w g) / sum(w)`, `scale = sum(w) / n`, for weights 1/2, 1, 3^(-1/3), 1/3."""
     weights = [1 / 2, 1, 3 ** (-1 / 3), 1 / 3]
     update = group("mean")
-    assert update.scale.shape == ()
     got = jax.jit(functools.partial(apply_update, optimizer))(update, PARAMS, optimizer.init(PARAMS))
     close(got, by_loop(optimizer, [weighted_mean(weights, GRADIENTS)], [np.mean(weights)]))
 
@@ -64,21 +66,8 @@ def test_mean_is_one_step_of_the_weighted_mean(optimizer):
 def test_sequential_is_one_step_each(optimizer):
     """Oldest first, each with its own scale; slots beyond the count do not step, nor age the optimizer."""
     update = group("sequential")
-    assert update.scale.shape == (5,)
     got = jax.jit(functools.partial(apply_update, optimizer))(update, PARAMS, optimizer.init(PARAMS))
     close(got, by_loop(optimizer, GRADIENTS, [1 / 2, 1, 3 ** (-1 / 3), 1 / 3]))
-
-
-@pytest.mark.parametrize("smoothness", [1.0, 3.0])
-def test_sequential_is_scale_by_staleness_in_a_chain(smoothness):
-    """The aggregator's weight on the step and the transformation's after Adam are the same thing."""
-    chain = optax.chain(optax.scale_by_adam(), scale_by_staleness(smoothness), optax.scale(-0.1))
-    params, opt_state = PARAMS, chain.init(PARAMS)
-    for tree, staleness in zip(GRADIENTS, STALENESS, strict=True):
-        updates, opt_state = chain.update(tree, opt_state, params, staleness=jnp.int32(staleness))
-        params = optax.apply_updates(params, updates)
-    adam = optax.adam(0.1)
-    close(apply_update(adam, group("sequential", smoothness), PARAMS, adam.init(PARAMS))[0], params)
 
 
 @functools.cache
@@ -109,25 +98,6 @@ def test_applying_by_hand():
     two = Update(jnp.array([[2.0], [4.0], [9.0]]), jnp.array([0.5, 1.0, 0.0]), jnp.int32(2), staleness)
     close(apply_update(sgd, one, params, sgd.init(params))[0], [0.9])
     close(apply_update(sgd, two, params, sgd.init(params))[0], [0.5])
-
-
-def test_weights_match_the_public_function():
-    """The scales of a sequential group are `staleness_weight`'s."""
-    np.testing.assert_array_equal(group("sequential").scale[:4], staleness_weight(jnp.array(STALENESS)))
-
-
-@pytest.mark.parametrize("combine", ["mean", "sequential"])
-@pytest.mark.parametrize("run", [lambda f: f, jax.jit], ids=["eager", "jit"])
-@pytest.mark.parametrize("optimizer", [optax.adam(0.1), optax.sgd(0.1, momentum=0.9)], ids=["adam", "momentum"])
-def test_a_group_of_none_changes_nothing(combine, run, optimizer):
-    """Popped from an empty queue and applied: parameters, moments and counts are those of before, to the bit."""
-    aggregator = staleness_aware(2, decay=0.5, combine=combine)
-    before = gradient(1), optimizer.init(gradient(1))
-    before = apply_update(optimizer, aggregator.pop(filled(aggregator, [0, 0]), 1, 0)[0], *before)
-    update, _ = aggregator.pop(aggregator.init(LIKE), 1, 0)
-    after = run(functools.partial(apply_update, optimizer))(update, *before)
-    equal(after, before)
-    jax.tree.map(lambda x, y: x.dtype == jnp.asarray(y).dtype, after, before)
 
 
 @pytest.mark.parametrize("run", [lambda f: f, jax.jit], ids=["eager", "jit"])
@@ -233,10 +203,7 @@ def test_effective_samples_by_hand(base, fraction, factor, run):
 
 
 def test_effective_samples_scale_the_learning_rate():
-    """After Adam, as its authors have it: a rate of `eta * sqrt(fraction)` for one step, and moments that never see it.
-
-    Before Adam it would be another thing; and the rate is whole again at the next step.
-    """
+    """After Adam, as its authors have it: a rate of `eta * sqrt(fraction)` for one step; moments never see it."""
     fractions, rate = [0.25, 1.0, 0.04, 0.5], 0.1
     chain = optax.chain(optax.scale_by_adam(), scale_by_effective_samples(), optax.scale(-rate))
     step = jax.jit(lambda g, s, p, f: chain.update(g, s, p, effective_sample_fraction=f))
@@ -249,7 +216,6 @@ def test_effective_samples_scale_the_learning_rate():
         want = jax.tree.map(lambda p, u, f=fraction: p - rate * math.sqrt(f) * u, want, direction)
     close(params, want)
     equal(state[0], memory)
-    assert step._cache_size() == 1
 
 
 def test_effective_samples_of_a_group():
@@ -269,12 +235,8 @@ def test_effective_samples_of_a_group():
         apply_update(optimizer, each, params, optimizer.init(params), effective_sample_fraction=jnp.float32(0.5))
 
 
-def test_bases_are_swept_and_types_kept():
-    """vmap over the base; steps of narrow types stay so, and of float64 have its digits."""
-    one = lambda base: scale_by_effective_samples(base).update(  # noqa: E731
-        jnp.ones(()), optax.EmptyState(), effective_sample_fraction=0.25
-    )[0]
-    np.testing.assert_allclose(jax.vmap(one)(jnp.array([0.25, 0.5, 1.0])), [1.0, 0.5**0.5, 0.5], rtol=1e-6)
+def test_effective_samples_keep_types():
+    """Steps of narrow types stay so, and of float64 have its digits."""
     with jax.enable_x64(True):
         steps = {name: jnp.ones(2, name) for name in ("bfloat16", "float16", "float32", "float64")}
         got, _ = scale_by_effective_samples().update(steps, optax.EmptyState(), effective_sample_fraction=0.1)

@@ -3,14 +3,11 @@
 import functools
 import math
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from stellaris import (
     exponential_weight,
@@ -19,6 +16,7 @@ from stellaris import (
     scale_by_staleness,
     staleness_weight,
 )
+from tests.aggregation.aggregators import OPTIMIZERS, PARAMS
 
 
 @pytest.mark.parametrize("weight", [staleness_weight, polynomial_weight, hinge_weight])
@@ -32,58 +30,14 @@ def test_staleness_beyond_int32(weight, unchecked):
 
 
 @pytest.mark.parametrize(
-    ("staleness", "smoothness", "weight"),
-    [
-        (0, 3.0, 1.0),  # fresh
-        (1, 3.0, 1.0),
-        (8, 3.0, 1 / 2),  # 8^(1/3) = 2
-        (27, 3.0, 1 / 3),
-        (4, 2.0, 1 / 2),
-        (4, 0.5, 1 / 16),  # 4^2
-        (5, 1, 1 / 5),  # Zhang et al.: one over the staleness
-        (0, 1.0, 1.0),
-        (10**6, math.inf, 1.0),  # staleness ignored
-    ],
-)
-def test_weight_by_hand(staleness, smoothness, weight):
-    """`max(staleness, 1) ** (-1 / smoothness)` of a Python int and of an array."""
-    for x in (staleness, jnp.int32(staleness)):
-        got = staleness_weight(x, smoothness=smoothness)
-        assert (got.shape, got.dtype) == ((), jnp.float32)
-        np.testing.assert_allclose(got, weight, rtol=1e-6)
-
-
-def test_weights_that_are_exactly_one():
-    """Fresh gradients at any smoothness, and all of them at infinite smoothness, keep their whole step."""
-    for smoothness in (0.1, 1.0, 3.0, math.inf):
-        np.testing.assert_array_equal(staleness_weight(jnp.array([0, 1]), smoothness=smoothness), [1.0, 1.0])
-    np.testing.assert_array_equal(staleness_weight(jnp.arange(50), smoothness=math.inf), np.ones(50))
-
-
-def test_weight_of_arrays():
-    """Any shape, under jit and vmap, against Python's floats; the default smoothness is 3; JAX's default float type."""
-    staleness = np.arange(60).reshape(3, 4, 5)
-    expected = [max(s, 1) ** (-1 / 3) for s in range(60)]
-    for function in (staleness_weight, jax.jit(staleness_weight), jax.vmap(staleness_weight)):
-        got = function(jnp.asarray(staleness))
-        assert got.shape == staleness.shape
-        np.testing.assert_allclose(np.ravel(got), expected, rtol=1e-6)
-    with jax.enable_x64(True):
-        assert staleness_weight(jnp.arange(3)).dtype == jnp.float64
-
-
-@given(st.lists(st.integers(0, 10**6), min_size=5, max_size=5), st.floats(0.5, 100))
-@settings(max_examples=50, deadline=None, derandomize=True)
-def test_weight_falls_with_staleness(staleness, smoothness):
-    """The staler, the lighter; never above 1, never 0."""
-    weight = staleness_weight(jnp.asarray(sorted(staleness)), smoothness=smoothness)
-    assert np.all(np.diff(weight) <= 0)
-    assert np.all((weight > 0) & (weight <= 1))
-
-
-@pytest.mark.parametrize(
     ("weight", "staleness", "value"),
     [
+        (staleness_weight, 1, 1.0),
+        (staleness_weight, 8, 1 / 2),  # the smoothness is 3 by default: 8^(1/3) = 2
+        (functools.partial(staleness_weight, smoothness=2.0), 4, 1 / 2),
+        (functools.partial(staleness_weight, smoothness=0.5), 4, 1 / 16),  # 4^2
+        (functools.partial(staleness_weight, smoothness=1), 5, 1 / 5),  # Zhang et al.: one over the staleness
+        (functools.partial(staleness_weight, smoothness=math.inf), 10**6, 1.0),
         (polynomial_weight, 0, 1.0),
         (polynomial_weight, 3, 1 / 2),  # 4^-1/2: the power is one half by default
         (functools.partial(polynomial_weight, power=1), 1, 1 / 2),  # unlike the inverse root, one version costs
@@ -103,8 +57,8 @@ def test_weight_falls_with_staleness(staleness, smoothness):
         (functools.partial(exponential_weight, rate=100.0), 1, 0.0),  # e^-100 is no float32
     ],
 )
-def test_other_weights_by_hand(weight, staleness, value):
-    """Polynomial, hinge and exponential, of a Python int and of an array."""
+def test_weights_by_hand(weight, staleness, value):
+    """Of a Python int and of an array."""
     for x in (staleness, jnp.int32(staleness)):
         got = weight(x)
         assert (got.shape, got.dtype) == ((), jnp.float32)
@@ -152,32 +106,12 @@ def test_no_weight_is_not_a_number():
             np.testing.assert_array_equal(weight(large), [1.0, last])
 
 
-PARAMS = {"w": jnp.array([1.0, -2.0]), "b": jnp.float32(3.0)}
 GRADIENT = {"w": jnp.array([0.3, -4.0]), "b": jnp.float32(0.01)}
 
 
 def step(optimizer, **extra):
     """The first step of an optimizer on GRADIENT."""
     return optimizer.update(GRADIENT, optimizer.init(PARAMS), PARAMS, **extra)[0]
-
-
-@pytest.mark.parametrize("scale", [optax.scale_by_adam(), optax.scale_by_rms(), optax.trace(0.9)])
-def test_scaling_a_step(scale):
-    """After an optimizer, staleness 8 halves the step, 0 leaves it bit for bit; also under jit."""
-    whole = step(optax.chain(scale, optax.scale(-0.1)))
-    stale = optax.chain(scale, scale_by_staleness(3.0), optax.scale(-0.1))
-    jax.tree.map(np.testing.assert_array_equal, step(stale, staleness=jnp.int32(0)), whole)
-    for run in (step, jax.jit(step, static_argnums=0)):
-        half = run(stale, staleness=jnp.int32(8))
-        jax.tree.map(lambda h, w: np.testing.assert_allclose(h, w / 2, rtol=1e-6), half, whole)
-
-
-OPTIMIZERS = {
-    "sgd": optax.sgd(0.1),
-    "momentum": optax.sgd(0.1, momentum=0.9),
-    "adam": optax.adam(0.1),
-    "rmsprop": optax.rmsprop(0.1),
-}
 
 
 @pytest.mark.parametrize(
@@ -218,13 +152,6 @@ def test_scaling_the_gradient_cancels(base):
     np.testing.assert_allclose(lengths, [[1.0, 1.0], [0.5, 0.5]], rtol=1e-4)
 
 
-def test_before_adam_it_would_cancel():
-    """Why it belongs after: Adam divides by the gradient's size, so that a factor on the gradient is lost."""
-    order = optax.chain(scale_by_staleness(3.0), optax.scale_by_adam(eps=0.0))
-    fresh, stale = (step(order, staleness=jnp.int32(s)) for s in (0, 8))
-    chex.assert_trees_all_close(fresh, stale, rtol=1e-5)
-
-
 def test_transformation_keeps_dtypes_and_passes_over_other_extras():
     """A bfloat16 update stays one; the staleness has to be given, and others' extra arguments are ignored."""
     transform = scale_by_staleness(1.0)
@@ -260,6 +187,7 @@ def test_staleness_that_is_not_whole(weight, wrap):
         (hinge_weight, {"tolerance": math.nan}, "tolerance=nan is negative or not a number"),
         (exponential_weight, {"rate": -0.1}, r"rate=-0\.1 is negative or not a number"),
         (staleness_weight, {"smoothness": 0}, "smoothness=0 is not positive"),
+        (staleness_weight, {"smoothness": math.nan}, "smoothness=nan is not positive"),
     ],
 )
 @pytest.mark.usefixtures("unchecked")
@@ -268,14 +196,6 @@ def test_weights_out_of_their_range(function, arguments, message):
     for run in (function, jax.jit(functools.partial(function, **arguments))):
         with pytest.raises(ValueError, match=message):
             run(1, **(arguments if run is function else {}))
-
-
-@pytest.mark.parametrize("smoothness", [0.0, -3.0, math.nan])
-def test_smoothness_that_is_not_positive(smoothness):
-    """Found when the transformation is made, not when it is first used."""
-    for function in (lambda s: staleness_weight(1, smoothness=s), scale_by_staleness):
-        with pytest.raises(ValueError, match=f"smoothness={smoothness} is not positive"):
-            function(smoothness)
 
 
 def test_one_negative_staleness():
@@ -295,12 +215,12 @@ def test_the_step_of_a_group_is_scaled_by_its_mean_weight():
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_settings_that_are_no_numbers():
-    """The error names the setting."""
-    for name, call in {
-        "smoothness='3'": lambda: scale_by_staleness("3"),
-        "power=None": lambda: polynomial_weight(1, power=None),
-        "weight=0.5": lambda: scale_by_staleness(weight=0.5),
-    }.items():
-        with pytest.raises(TypeError, match=f"^{name} is not a"):
-            call()
+def test_settings_of_the_transformation():
+    """Errors name the setting when the transformation is made, not when it is first used."""
+    for error, arguments, message in (
+        (ValueError, {"smoothness": -3.0}, r"smoothness=-3\.0 is not positive"),
+        (TypeError, {"smoothness": "3"}, "smoothness='3' is not a number"),
+        (TypeError, {"weight": 0.5}, r"weight=0\.5 is not a function"),
+    ):
+        with pytest.raises(error, match=f"^{message}"):
+            scale_by_staleness(**arguments)

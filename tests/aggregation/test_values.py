@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import functools
+import itertools
 import json
 import math
 import pickle
@@ -15,6 +16,7 @@ import pytest
 
 from stellaris import (
     Aggregator,
+    buffered,
     fully_asynchronous,
     hinge_weight,
     polynomial_weight,
@@ -66,25 +68,14 @@ def aware(**settings):
 
 @pytest.mark.parametrize(("make", "printed"), PRINTED.values(), ids=PRINTED)
 def test_equal_settings_make_equal_aggregators(make, printed):
-    """They print alike, are equal, hash alike, and have the same description, which JSON holds."""
+    """They print alike, are equal, hash alike, and have one description, which JSON holds; so do their copies."""
     one, other = make(), make()
     assert repr(one) == printed
-    assert one == other
-    assert one is not other
-    assert len({one, other}) == 1
+    copies = copy.deepcopy(one), pickle.loads(pickle.dumps(one)), jax.tree.map(lambda x: x, one)
+    assert {one, other, *copies} == {one}
     assert json.loads(json.dumps(describe(one))) == describe(other)
-    assert isinstance(one, Aggregator)
-
-
-@pytest.mark.parametrize("make", [make for make, _ in PRINTED.values()], ids=PRINTED)
-def test_they_cannot_be_changed_and_can_be_copied(make):
-    """Frozen; a copy, or one that went through a pickle, is equal."""
-    one = make()
     with pytest.raises(dataclasses.FrozenInstanceError):
         one.capacity = 99
-    for copied in (copy.deepcopy(one), pickle.loads(pickle.dumps(one)), jax.tree.map(lambda x: x, one)):
-        assert copied == one
-        assert hash(copied) == hash(one)
 
 
 @pytest.mark.parametrize("name", OTHERS)
@@ -107,6 +98,7 @@ def test_another_weight_makes_another_aggregator():
     assert polynomial(power=0.5) != polynomial(power=1.5)
     assert polynomial(power=0.5) != aware(weight=polynomial_weight) == aware(weight=polynomial_weight)
     assert aware(weight=staleness_weight) != aware()
+    assert buffered(3, functools.partial(staleness_weight, smoothness=1.0)) == softsync(3)
     # The smoothness of a weight that is not used makes no difference.
     assert aware(weight=staleness_weight, smoothness=1.0) == aware(weight=staleness_weight)
 
@@ -118,33 +110,22 @@ def test_numbers_compare_by_value_whatever_their_type(unchecked):
         assert made == aware(decay=0.5, smoothness=0.5, max_staleness=0.5)
         assert len({made, aware(decay=0.5, smoothness=0.5, max_staleness=0.5)}) == 1
         assert type(made.decay) is type(made.smoothness) is type(made.max_staleness) is float
-    assert stale_synchronous(np.int64(1), 3) == stale_synchronous(jnp.int32(1), 3) == stale_synchronous(1, 3)
-
-
-def test_a_static_argument_is_compiled_once_for_equal_aggregators():
-    """No cache of functions is needed for that."""
-    traced = []
-
-    @functools.partial(jax.jit, static_argnums=0)
-    def push(aggregator, state, gradient, version):
-        traced.append(aggregator)
-        return aggregator.push(state, gradient, version)
-
-    for decay in (0.9, 0.9, 0.5, 0.9):
-        made = aware(decay=decay, weight=functools.partial(polynomial_weight, power=2.0))
-        push(made, made.init(jnp.zeros(3)), jnp.ones(3), 0)
-    assert [made.decay for made in traced] == [0.9, 0.5]
+    for number in (3, np.int64(3), jnp.int32(3)):
+        assert {stale_synchronous(number, 3), stale_synchronous(3, 3)} == {stale_synchronous(3, 3)}
+        assert fully_asynchronous(capacity=2, drop_from=number) == fully_asynchronous(capacity=2, drop_from=3)
+    assert fully_asynchronous(capacity=2, drop_from=3) != fully_asynchronous(capacity=2)
 
 
 # ---- sweeps ---------------------------------------------------------------------------------------------------------
 
 
 def outcome(aggregator):
-    """Readiness in a late round and the scale of a group of stale gradients."""
-    state = aggregator.init(jnp.zeros(2))
-    for version in (0, 3, 7):
-        state = aggregator.push(state, jnp.ones(2), version)
-    return aggregator.ready(state, 9, 1), aggregator.pop(state, 9, 1)[0].scale
+    """Admission of a learner that is ahead, readiness in a late round, and what a group of stale gradients becomes."""
+    state = aggregator.init(jnp.zeros(1))
+    for number, version in enumerate((0, 3, 7), start=1):
+        state = aggregator.push(state, jnp.full(1, number, float), version)
+    update, _ = aggregator.pop(state, 9, 1)
+    return aggregator.admit(state, 0, 9), aggregator.ready(state, 9, 1), update.scale, update.gradient, update.dropped
 
 
 def stacked(aggregators):
@@ -152,99 +133,54 @@ def stacked(aggregators):
     return jax.tree.map(lambda *numbers: jnp.stack(numbers), *aggregators)
 
 
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Exponential:
+    """A weight of the caller's."""
+
+    rate: float
+
+    def __call__(self, staleness):
+        return jnp.exp(-self.rate * staleness)
+
+
 SETTINGS = [(0.3, 3.0, 2.0), (0.9, 1.0, 6.0), (0.5, 0.5, 20.0), (1.0, 2.0, 4.0)]
+#: A maker with numbers to sweep over.
+SWEEPS = {
+    "threshold": (lambda d, s, m: aware(decay=d, smoothness=s, max_staleness=m), SETTINGS),
+    "demo": (lambda d, s, m: aware(decay=d, smoothness=s, max_staleness=m, threshold="demo"), SETTINGS),
+    "weight": (
+        lambda x: aware(weight=functools.partial(hinge_weight, slope=x, tolerance=1.0)),
+        [(0.5,), (1.0,), (4.0,)],
+    ),
+    "the caller's": (lambda x: aware(weight=Exponential(x)), [(0.25,), (0.5,)]),
+    "buffered": (lambda x: buffered(2, functools.partial(polynomial_weight, power=x)), [(0.0,), (0.5,), (1.0,)]),
+    "lead": (lambda x: stale_synchronous(x, 2), [(2,), (3,)]),
+    "drop from": (lambda x: fully_asynchronous(capacity=3, drop_from=x), [(1,), (3,), (10,)]),
+}
 
 
-@pytest.mark.parametrize("compiled", [False, True])
-@pytest.mark.parametrize("threshold", ["decay", "demo"])
-def test_stacked_aggregators_are_swept_by_vmap(threshold, compiled):
-    """The numbers are leaves of a tree: what vmap gives is what each aggregator gives alone."""
-    settings = [
-        {"decay": decay, "smoothness": smoothness, "max_staleness": most, "threshold": threshold}
-        for decay, smoothness, most in SETTINGS
-    ]
-    aggregators = [aware(**one) for one in settings]
-    sweep = jax.vmap(outcome)
-    ready, scale = (jax.jit(sweep) if compiled else sweep)(stacked(aggregators))
-    alone = [outcome(aggregator) for aggregator in aggregators]
-    assert ready.tolist() == [bool(one) for one, _ in alone]
-    assert set(ready.tolist()) == {False, True}
-    np.testing.assert_allclose(scale, [one for _, one in alone], rtol=1e-6)
-    assert len(set(scale.tolist())) == len(SETTINGS)
-
-
-def test_a_sweep_by_closure():
-    """The makers take traced numbers, too, and leave their checks out."""
-    decay, smoothness, most = map(jnp.array, zip(*SETTINGS, strict=True))
-    swept = jax.vmap(lambda d, s, m: outcome(aware(decay=d, smoothness=s, max_staleness=m)))(decay, smoothness, most)
-    alone = [outcome(aware(decay=d, smoothness=s, max_staleness=m)) for d, s, m in SETTINGS]
-    np.testing.assert_array_equal(swept[0], [ready for ready, _ in alone])
-    np.testing.assert_allclose(swept[1], [scale for _, scale in alone], rtol=1e-6)
-
-
-def test_settings_of_a_weight_are_swept():
-    """By a stack of aggregators, and by closure."""
-
-    def made(slope):
-        return aware(weight=functools.partial(hinge_weight, slope=slope, tolerance=1.0))
-
-    slopes = [0.5, 1.0, 4.0]
-    alone = [outcome(made(slope))[1] for slope in slopes]
-    assert len(set(map(float, alone))) == 3
-    np.testing.assert_allclose(jax.vmap(outcome)(stacked(map(made, slopes)))[1], alone, rtol=1e-6)
-    by_closure = jax.vmap(lambda slope: outcome(made(slope)))(jnp.array(slopes))
-    np.testing.assert_allclose(by_closure[1], alone, rtol=1e-6)
-
-
-def test_the_lead_of_stale_synchronous_learners_is_swept():
-    """Learner 0 is two gradients ahead: admitted at a lead of 2 or 3, not at 0 or 1."""
-
-    def admitted(aggregator):
-        state = aggregator.init(jnp.zeros(1))
-        for _ in range(2):
-            state = aggregator.push(state, jnp.ones(1), 0, learner=0)
-        return aggregator.admit(state, 0, 0)
-
-    swept = jax.vmap(admitted)(stacked(stale_synchronous(lead, 2) for lead in range(4)))
-    assert swept.tolist() == [False, False, True, True]
-    assert jax.vmap(lambda b: admitted(stale_synchronous(b, 2)))(jnp.arange(4)).tolist() == swept.tolist()
+@pytest.mark.slow
+@pytest.mark.parametrize(("make", "numbers"), SWEEPS.values(), ids=SWEEPS)
+def test_settings_are_swept_by_vmap(make, numbers):
+    """Over a stack of aggregators, and over makers that are given traced numbers: each as it is alone."""
+    aggregators = [make(*one) for one in numbers]
+    alone = [jax.device_get(outcome(aggregator)) for aggregator in aggregators]
+    assert all(str(first) != str(second) for first, second in itertools.pairwise(alone))
+    columns = [jnp.array(column) for column in zip(*numbers, strict=True)]
+    for swept in (
+        jax.jit(jax.vmap(outcome))(stacked(aggregators)),
+        jax.vmap(lambda *one: outcome(make(*one)))(*columns),
+    ):
+        for got, want in zip(swept, zip(*alone, strict=True), strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-6)
 
 
 def test_sizes_and_choices_are_structure():
     """Aggregators that differ in them cannot be stacked: nothing could be compiled for both."""
-    for other in (
-        aware(group_size=3, capacity=8),
-        aware(capacity=9),
-        aware(combine="sequential"),
-        aware(max_staleness=1.0),
-    ):
+    for other in (aware(group_size=3, capacity=8), aware(combine="sequential"), aware(max_staleness=1.0)):
         with pytest.raises(ValueError, match="pytree structure error"):
             stacked([aware(), other])
-    assert [jax.tree.leaves(made) for made in (softsync(2), fully_asynchronous(capacity=2), synchronous(2))] == [
-        [1.0],
-        [],
-        [],
-    ]
-
-
-def test_a_tree_is_rebuilt_from_anything():
-    """As JAX does it internally, with placeholders that are no numbers: nothing is checked then."""
-    for made in (aware(max_staleness=1.0), stale_synchronous(1, 2), aware(weight=functools.partial(hinge_weight))):
-        leaves, structure = jax.tree.flatten(made)
-        jax.tree.unflatten(structure, [object() for _ in leaves])
-        assert jax.tree.unflatten(structure, leaves) == made
-
-
-def test_traced_numbers_cannot_be_hashed():
-    """As documented: such an aggregator is used where it is made, or passed as a tree."""
-
-    @jax.jit
-    def hashed(decay):
-        with pytest.raises(TypeError, match="unhashable"):
-            hash(aware(decay=decay))
-        return decay
-
-    hashed(0.5)
 
 
 # ---- a weight as a value --------------------------------------------------------------------------------------------
@@ -257,25 +193,8 @@ def test_what_a_weight_becomes():
     assert jax.tree.leaves(half) == [0.5]
     np.testing.assert_array_equal(half(jnp.array([0, 3])), [1.0, 0.5])
     assert repr(freeze_weight(polynomial_weight)) == "polynomial_weight()"
-
-    @jax.tree_util.register_dataclass
-    @dataclass(frozen=True)
-    class Own:
-        rate: float
-
-        def __call__(self, staleness):
-            return jnp.exp(-self.rate * staleness)
-
-    assert freeze_weight(Own(0.5)) == Own(0.5)
-    assert aware(weight=Own(0.5)) == aware(weight=Own(0.5)) != aware(weight=Own(0.25))
-    swept = jax.vmap(outcome)(stacked([aware(weight=Own(rate)) for rate in (0.25, 0.5)]))[1]
-    np.testing.assert_allclose(swept, [outcome(aware(weight=Own(rate)))[1] for rate in (0.25, 0.5)], rtol=1e-6)
-
-
-def test_a_weight_that_is_no_function(unchecked):
-    """Found when the aggregator is made."""
-    with pytest.raises(TypeError, match=r"^weight=0\.5 is not a function of staleness"):
-        aware(weight=0.5)
+    assert freeze_weight(Exponential(0.5)) == Exponential(0.5)
+    assert aware(weight=Exponential(0.5)) == aware(weight=Exponential(0.5)) != aware(weight=Exponential(0.25))
 
 
 def test_positional_settings_of_a_partial_are_left_alone():
@@ -312,5 +231,6 @@ def test_what_is_an_aggregator():
             return True
 
     assert isinstance(Own(), Aggregator)
+    assert isinstance(softsync(2), Aggregator)
     for other in (softsync, "softsync", None, math, jnp.zeros(3)):
         assert not isinstance(other, Aggregator)

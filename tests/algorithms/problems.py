@@ -44,7 +44,6 @@ class ActorCritic(nn.Module):
 
 
 def arrays(seed):
-    """Parameters of either bare network, NumPy."""
     random = np.random.default_rng(seed)
     return {
         "policy": random.normal(size=(FEATURES, ACTIONS), scale=0.5),

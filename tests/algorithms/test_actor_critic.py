@@ -1,4 +1,4 @@
-"""What the losses share: any network, ratios, the cap over held policies, and settings that are checked."""
+"""The losses' shared parts: any network, ratios, and the cap over held policies."""
 
 import functools
 import math
@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
 from stellaris import IMPACT, IMPALA, PPO
@@ -15,7 +14,33 @@ from stellaris.acting.networks import Towers
 from stellaris.algorithms import actor_critic, gradient
 from tests.algorithms.problems import ACTIONS, FEATURES, categorical, close, equal, gaussian
 from tests.algorithms.test_impala import sample_trajectory
-from tests.test_distributions import Discrete, Normal
+
+
+class Normal:
+    """A user's distribution, neither a tree nor a class of the library."""
+
+    def __init__(self, mean, log_std):
+        self.mean, self.log_std = mean, log_std
+
+    def log_prob(self, value):
+        return jax.scipy.stats.norm.logpdf(value, self.mean, jnp.exp(self.log_std)).sum(-1)
+
+    def entropy(self):
+        each = 0.5 * jnp.log(2 * jnp.pi * jnp.e) + self.log_std
+        return jnp.broadcast_to(each, self.mean.shape).sum(-1)
+
+
+class Discrete:
+    """The same for discrete actions."""
+
+    def __init__(self, logits):
+        self.log_probs = logits - jax.scipy.special.logsumexp(logits, axis=-1, keepdims=True)
+
+    def log_prob(self, value):
+        return jnp.sum(self.log_probs * jax.nn.one_hot(value, ACTIONS), axis=-1)
+
+    def entropy(self):
+        return -jnp.sum(jnp.exp(self.log_probs) * self.log_probs, axis=-1)
 
 
 def bare(params, observation, discrete):
@@ -71,6 +96,7 @@ def test_the_network_is_the_users(algorithm, discrete):
         close(learned[name], learned["flax"], 1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["parameters", "peer"])
 def test_numpy_parameters(where):
     """Parameters on the host, and a trajectory on the host: a bare network's logits are NumPy's, and as good."""
@@ -84,9 +110,6 @@ def test_numpy_parameters(where):
     params, peer = (host, device) if where == "parameters" else (device, host)
     got = IMPALA().loss(apply_fn, params, trajectory, (peer,))
     close(got, IMPALA().loss(apply_fn, device, trajectory, (device,)))
-
-
-# ---- ratios and the cap ---------------------------------------------------------------------------------------------
 
 
 def test_log_ratio_by_hand():
@@ -138,39 +161,3 @@ def test_the_cap_forgives_rounding():
     for step, truncates in ((1e-6, False), (1e-3, True)):
         cap = actor_critic.held_cap(logits, (params - jnp.array([step, 0.0]),), observation, batch, own, 1.0)
         assert bool(jnp.isfinite(cap[0])) is truncates
-
-
-def test_outside_the_trust_region_by_hand():
-    """Ratios 1, 1.1, 1.3 and 0.7 at a clip of 0.2."""
-    ratio = jnp.array([1.0, 1.1, 1.3, 0.7])
-    equal(actor_critic.outside(jnp.log(ratio), 0.2), [False, False, True, True])
-
-
-# ---- settings -------------------------------------------------------------------------------------------------------
-
-
-def test_what_is_infinite():
-    """Numbers of Python's and NumPy's; a traced number is not known to be."""
-    assert [actor_critic.is_infinite(rho) for rho in (math.inf, np.float64(math.inf), np.float32(math.inf))] == [
-        True
-    ] * 3
-    assert [actor_critic.is_infinite(rho) for rho in (1.0, 2, jnp.float32(math.inf))] == [False] * 3
-
-
-def test_learning_rates():
-    """Positive numbers and schedules."""
-    for rate in (1e-3, 1, optax.constant_schedule(0.1)):
-        actor_critic.check_learning_rate(rate)
-    with pytest.raises(ValueError, match=r"learning_rate=0\.0 is not positive"):
-        actor_critic.check_learning_rate(0.0)
-    with pytest.raises(TypeError, match="learning_rate='fast' is not a number"):
-        actor_critic.check_learning_rate("fast")
-
-
-def test_a_bound_on_the_gradients_norm():
-    """(3, 4) has norm 5: cut to 1 it is (0.6, 0.8); without a bound it is the optimizer itself."""
-    sgd, gradient = optax.sgd(1.0), jnp.array([3.0, 4.0])
-    assert actor_critic.norm_clipped(sgd, None) is sgd
-    for most, expected in ((1.0, [-0.6, -0.8]), (9.0, [-3.0, -4.0])):
-        optimizer = actor_critic.norm_clipped(sgd, most)
-        close(optimizer.update(gradient, optimizer.init(gradient))[0], expected)

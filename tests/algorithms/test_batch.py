@@ -7,27 +7,15 @@ import pytest
 
 from stellaris import PPO
 from stellaris.algorithms import Batch
-from stellaris.algorithms.batch import (
-    _ranking,
-    before_the_last,
-    cleaned,
-    flatten,
-    masked_mean,
-    permutation,
-    standardized,
-    take,
-    the_last,
-)
+from stellaris.algorithms.batch import cleaned, flatten, masked_mean, permutation, standardized, take
 from tests.algorithms.problems import close, equal
 
 
 def samples(n):
-    """A batch of which only the size matters."""
     return Batch(*[jnp.zeros(n)] * len(Batch._fields))
 
 
 def test_minibatches_of_nothing():
-    """There is no batch without a sample."""
     with pytest.raises(ValueError, match="size=0 is below 1"):
         PPO().minibatches(jax.random.key(0), samples(0))
 
@@ -64,9 +52,6 @@ def test_minibatches_are_shuffled_anew():
     equal(jitted(ppo, jax.random.key(0), samples(50)), jnp.stack([first, second]))
 
 
-# ---- samples that are not valid -------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 2, 7, 100, 1625, 1626, 4096, 70_000])  # one, two rounds of sorting, and three
 def test_permutations_are_those_of_jax(size):
@@ -77,12 +62,6 @@ def test_permutations_are_those_of_jax(size):
     assert got.dtype == jnp.int32
     np.testing.assert_array_equal(got, expected)
     np.testing.assert_array_equal(permutation(keys[0], size), expected[0])
-
-
-def test_equal_numbers_are_ranked_in_their_order():
-    """By hand; with the largest number of 32 bits, beside which nothing may overflow."""
-    most = 2**32 - 1
-    np.testing.assert_array_equal(_ranking(jnp.array([5, most, 0, 5, 0, most], jnp.uint32)), [2, 4, 0, 3, 1, 5])
 
 
 def test_an_index_beyond_a_batch_is_not_valid():
@@ -98,13 +77,6 @@ def test_flattening_by_hand():
     """Sample `t * B + b` is step t of environment b; what follows the axes stays."""
     got = flatten({"x": np.arange(12).reshape(2, 3, 2), "y": np.arange(6).reshape(2, 3)}, 2)
     equal(got, {"x": np.arange(12).reshape(6, 2), "y": np.arange(6)})
-
-
-def test_observations_before_the_last_and_the_last():
-    """Of a tree, too."""
-    observation = {"image": np.arange(4), "speed": np.arange(8).reshape(4, 2)}
-    equal(before_the_last(observation), {"image": [0, 1, 2], "speed": [[0, 1], [2, 3], [4, 5]]})
-    equal(the_last(observation), {"image": [3], "speed": [[6, 7]]})
 
 
 def test_means_by_hand():

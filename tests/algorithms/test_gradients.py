@@ -47,9 +47,6 @@ def learned(request):
     return algorithm, batch, params, peer, got
 
 
-# ---- the gradient ---------------------------------------------------------------------------------------------------
-
-
 def test_gradient_is_that_of_the_loss(learned):
     """`jax.grad` of the loss, with its metrics, the loss itself, and whether all of it is finite."""
     algorithm, batch, params, peer, (got, metrics) = learned
@@ -81,8 +78,6 @@ def test_options_reach_the_loss(learned):
 
 @pytest.mark.parametrize("planted", ["policy", "value", "log_std"])
 def test_a_gradient_that_is_not_finite_says_so(planted):
-    """One NaN in one leaf is enough."""
-
     class Linear:
         """A loss whose gradient is what its batch holds."""
 
@@ -99,9 +94,7 @@ def test_a_gradient_that_is_not_finite_says_so(planted):
         assert not metrics["finite"]
 
 
-# ---- against a fresh one --------------------------------------------------------------------------------------------
-
-
+@pytest.mark.slow
 def test_fresh_cosine_is_that_of_both_gradients(learned):
     """In NumPy's float64, over all leaves as one vector; 1 for the parameters themselves."""
     algorithm, batch, params, peer, (stale, metrics) = learned
@@ -114,11 +107,8 @@ def test_fresh_cosine_is_that_of_both_gradients(learned):
     close(everything(algorithm, params, batch, (peer,), VERSION, params)[1]["fresh_cosine"], 1.0, 1e-6)
 
 
-# ---- by policy lag --------------------------------------------------------------------------------------------------
-
-
 def test_by_lag_is_a_loop(learned):
-    """Each sample under the lag of the policy that chose its action, with its own clipping and truncation."""
+    """Each sample under the lag of the policy that chose its action; the means are those that the loss reports."""
     algorithm, batch, params, peer, (_, metrics) = learned
     chosen = samples(batch)
     held = [gaussian(p, chosen.observation)[0].log_prob(chosen.action) - chosen.log_prob for p in (params, peer)]
@@ -135,38 +125,12 @@ def test_by_lag_is_a_loop(learned):
     assert np.all(metrics["by_lag"].count > 0) == np.all(np.array(expected["count"]) > 0)
     assert metrics["by_lag"].count.sum() == chosen.valid.sum()
     assert 0 < metrics["by_lag"].truncated.sum() < chosen.valid.sum()
-
-
-def test_by_lag_adds_up_to_the_metrics(learned):
-    """Their means are what the loss reports; the versions are counted over valid samples, by hand."""
-    *_, batch, _, _, (_, metrics) = learned
-    report, chosen = metrics["by_lag"], samples(batch)
-    n = report.count.sum()
-    for sums, name in (
-        (report.kl_sum, "kl"),
-        (report.clipped, "clip_fraction"),
-        (report.truncated, "truncation_fraction"),
-    ):
-        close(sums.sum() / n, metrics[name], 1e-5)
+    sums = {"kl": "kl_sum", "clip_fraction": "clipped", "truncation_fraction": "truncated"}
+    for name, field in sums.items():
+        close(getattr(metrics["by_lag"], field).sum() / chosen.valid.sum(), metrics[name], 1e-5)
     versions = np.asarray(chosen.version)[np.asarray(chosen.valid)]
     close(metrics["version_mean"], versions.mean(), 1e-6)
     assert metrics["version_oldest"] == versions.min()
-
-
-def test_one_trace_for_many_versions():
-    """The version is traced: the lags follow it, and a behaviour newer than the learner counts as lag 0."""
-    traces = []
-
-    def counted(params, observation):
-        traces.append(1)
-        return gaussian(params, observation)
-
-    batch, params = PPO().prepare(sample_trajectory(gaussian)), parameters(1, like=0)
-    run = jax.jit(lambda version: PPO().loss(counted, params, batch, version=version)[1]["by_lag"].count)
-    for version in (0, 5, 9, 100):
-        lag = np.clip(version - np.asarray(batch.version)[np.asarray(batch.valid)], 0, 7)
-        equal(run(jnp.int32(version)), np.bincount(lag, minlength=8))
-    assert len(traces) == 1
 
 
 @pytest.mark.parametrize("clock", [5, 8])
@@ -185,9 +149,6 @@ def test_data_lag_and_gradient_lag_add_up(clock):
     assert update.staleness[0] == clock - 5
     data_lag = np.flatnonzero(metrics["by_lag"].count)[0]
     assert data_lag + update.staleness[0] == clock - 3
-
-
-# ---- whole batches --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -231,6 +192,7 @@ def _learn_first(apply_fn, params, state, batch, indices, count):
     return update(PPO_OF_ROWS, apply_fn, params, state, batch, indices, count=count, version=VERSION)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 4, 6])
 def test_a_count_of_rows_is_the_scan_over_these(count):
     """Parameters, optimizer state, and metrics of every kind: means, the greatest, and sums by lag."""
@@ -241,23 +203,7 @@ def test_a_count_of_rows_is_the_scan_over_these(count):
     assert got[2]["by_lag"].count.sum() == pytest.approx(count * 4, abs=count)  # less samples that are not valid
 
 
-def test_one_program_for_every_count():
-    """It is traced once: a loss's Python code runs no more often for many counts than for one."""
-    traces = []
-
-    def counted(params, observation):
-        traces.append(1)
-        return gaussian(params, observation)
-
-    learn_first(np.int32(1), apply_fn=counted)
-    once = len(traces)
-    for count in (2, 5, 6):
-        learn_first(np.int32(count), apply_fn=counted)
-    assert len(traces) == once
-
-
 def test_rows_beyond_the_count_change_nothing():
-    """Not even if they are no indices of the batch."""
     batch, params = sampled(PPO_OF_ROWS), parameters(1, like=0)
     state, indices = PPO_OF_ROWS.optimizer().init(params), PPO_OF_ROWS.minibatches(jax.random.key(1), batch)[:6]
     plain, other = (

@@ -1,6 +1,5 @@
 """IMPACT over any network: against a transcription in NumPy, and its reduction to PPO."""
 
-import dataclasses
 import math
 
 import jax
@@ -8,18 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stellaris import IMPACT, PPO, Batch, TargetBatch
-from tests.algorithms.problems import by_scipy, categorical, close, equal, gaussian, parameters
-from tests.algorithms.test_impala import (
-    B,
-    T,
-    cap_by_hand,
-    compiled,
-    forbidding,
-    policies,
-    sample_trajectory,
-    targets_by_hand,
-)
+from stellaris import IMPACT, PPO
+from tests.algorithms.problems import by_scipy, categorical, close, gaussian, parameters
+from tests.algorithms.test_impala import B, T, cap_by_hand, compiled, sample_trajectory, targets_by_hand
 
 
 def prepared(impact, apply_fn, target, trajectory):
@@ -33,8 +23,6 @@ _prepared = jax.jit(IMPACT.prepare, static_argnums=(0, 2))
 def numpy(tree):
     return jax.tree.map(np.asarray, tree)
 
-
-# ---- prepare --------------------------------------------------------------------------------------------------------
 
 OTHER = IMPACT(
     lambda_=0.6,
@@ -83,9 +71,6 @@ def test_prepare_matches_its_transcription(config, apply_fn):
     for name, array in expected.items():
         close(getattr(got.samples, name), array.reshape(T * B, *array.shape[2:]), 1e-10)
     close(got.target_log_ratio, np.where(valid, log_prob - batch.log_prob, 0.0).ravel(), 1e-10)
-
-
-# ---- loss -----------------------------------------------------------------------------------------------------------
 
 
 def transcription(config, apply_fn, params, batch, peers, rho):
@@ -138,9 +123,6 @@ def test_loss_matches_its_transcription(config, peers, rho, apply_fn):
     assert 0 < metrics["truncation_fraction"] < 0.9 if peers and rho < math.inf else metrics["truncation_fraction"] == 0
 
 
-# ---- reductions -----------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(params=[gaussian, categorical])
 def on(request):
     """One network, a policy that learns, another, and a trajectory of `parameters(0)` alone, in float64."""
@@ -149,6 +131,7 @@ def on(request):
         yield request.param, params, peer, sample_trajectory(request.param, noise=0.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("lambda_", "standardize"), [(0.0, False), (0.95, False), (0.95, True), (1.0, True)])
 def test_with_the_behaviour_policy_for_target_it_is_ppo(on, lambda_, standardize):
     """The same advantages and value targets, then the same loss, metrics and gradient, with a peer and without."""
@@ -165,107 +148,7 @@ def test_with_the_behaviour_policy_for_target_it_is_ppo(on, lambda_, standardize
             close(got, compiled(ppo, apply_fn, params, theirs, held), 1e-11)
 
 
-@pytest.mark.parametrize("held", ["own", "others at rho = inf"])
-def test_reduces_to_plain_impact(on, held):
-    """One policy held, or no truncation; another peer makes a difference."""
-    apply_fn, params, peer, trajectory = on
-    batch = prepared(IMPACT(), apply_fn, parameters(4, like=0), trajectory)
-    peers, rho = ((params,), 1.0) if held == "own" else ((peer,), math.inf)
-    got = compiled(IMPACT(), apply_fn, params, batch, jax.tree.map(jnp.copy, peers), rho=rho)
-    close(got, compiled(IMPACT(), apply_fn, params, batch), 1e-12)
-    assert abs(got[0][0] - compiled(IMPACT(), apply_fn, params, batch, (peer,))[0][0]) > 1e-6
-
-
-def test_no_gradient_to_the_target_or_the_peers(on):
-    """However they move the loss: the target is renewed, not learned."""
-    apply_fn, params, peer, trajectory = on
-    target = parameters(4, like=0)
-
-    def loss(target, peer):
-        return IMPACT().loss(apply_fn, params, IMPACT().prepare(trajectory, apply_fn, target), (peer,))[0]
-
-    run = jax.jit(jax.value_and_grad(loss, argnums=(0, 1)))
-    value, gradient = run(target, peer)
-    equal(gradient, jax.tree.map(jnp.zeros_like, (target, peer)))
-    assert abs(run(parameters(5, like=0), peer)[0] - value) > 1e-6
-    assert abs(run(target, parameters(5, like=0))[0] - value) > 1e-6
-
-
-# ---- invalid samples, extremes and transformations ------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("apply_fn", [gaussian, categorical])
-def test_what_invalid_steps_hold_is_never_looked_at(apply_fn):
-    """Reward and log-probability, and no value of the behaviour policy's at all."""
-    params, peer, clean = parameters(1, like=0), parameters(2, like=0), sample_trajectory(apply_fn)
-    target = parameters(4, like=0)
-    run = lambda t: compiled(IMPACT(), apply_fn, params, prepared(IMPACT(), apply_fn, target, t), (peer,))  # noqa: E731
-    for garbage in (math.nan, 1e30, -math.inf):
-        spoil = lambda x, g=garbage: jnp.where(clean.valid, x, g)  # noqa: E731
-        spoilt = clean._replace(
-            reward=spoil(clean.reward), log_prob=spoil(clean.log_prob), value=jnp.full((T + 1, B), garbage)
-        )
-        equal(run(spoilt), run(clean))
-
-
-@pytest.mark.parametrize("garbage", [math.nan, math.inf, 1e30])
-def test_actions_of_invalid_steps_are_never_looked_at(garbage):
-    """Nor does a NaN get into the gradient by way of 0 * NaN."""
-    params, peer, clean = parameters(1, like=0), parameters(2, like=0), sample_trajectory(gaussian)
-    target = parameters(4, like=0)
-    run = lambda t: compiled(IMPACT(), gaussian, params, prepared(IMPACT(), gaussian, target, t), (peer,))  # noqa: E731
-    equal(run(clean._replace(action=jnp.where(clean.valid[..., None], clean.action, garbage))), run(clean))
-
-
-@pytest.mark.parametrize("shift", [1e4, -1e4, "random"])
-def test_extremes_are_finite_and_make_no_nan(shift):
-    """Log-ratios of ±1e4 and rewards of ±1e6 overflow nothing, with a peer and without."""
-    random = np.random.default_rng(0)
-    batch = sample_trajectory(gaussian)
-    shift = jnp.asarray(random.choice([1e4, 0.0, -1e4], size=(T, B))) if shift == "random" else shift
-    rewards = jnp.asarray(random.choice([1e6, -1e6], size=(T, B)))
-    with jax.debug_nans(True):
-        batch = prepared(
-            IMPACT(), gaussian, parameters(4, like=0), batch._replace(log_prob=batch.log_prob - shift, reward=rewards)
-        )
-        for peers in ((), (parameters(2, like=0),)):
-            got = compiled(IMPACT(), gaussian, parameters(1, like=0), batch, peers)
-            assert all(np.isfinite(x).all() for x in jax.tree.leaves(got))
-
-
-@pytest.mark.parametrize("target_forbids", [False, True])
-@pytest.mark.parametrize("forbids", ["learner", "peer", "both"])
-def test_actions_of_probability_zero(forbids, target_forbids):
-    """Taken all the same: in learner, peer or target they give a finite loss and gradient, and no NaN on the way."""
-    trajectory, (learner, peer) = sample_trajectory(categorical), policies(forbids)
-    target = policies("learner" if target_forbids else "peer")[0]
-    with jax.debug_nans(True):
-        batch = prepared(IMPACT(), forbidding, target, trajectory)
-        for held in ((), (peer,)):
-            (loss, metrics), gradient = compiled(IMPACT(), forbidding, learner, batch, held)
-            assert all(np.isfinite(x).all() for x in jax.tree.leaves((loss, metrics, gradient)))
-
-
-def test_action_impossible_to_learner_and_target_makes_no_nan():
-    """Step by step, without jit, `jax.debug_nans` sees what lies between: no infinity is taken from another."""
-    (learner, _), trajectory = policies("learner"), sample_trajectory(categorical)
-    batch = prepared(IMPACT(), forbidding, learner, trajectory)
-    with jax.debug_nans(True):
-        IMPACT().loss(forbidding, learner, batch)
-
-
-def test_transformations():
-    """jit, vmap over batches and jax.checkpoint give the same numbers."""
-    params, target, peer = (parameters(seed, like=0) for seed in (1, 4, 2))
-    batches = [prepared(IMPACT(), gaussian, target, sample_trajectory(gaussian, seed=seed)) for seed in (0, 1)]
-    alone = [compiled(IMPACT(), gaussian, params, batch, (peer,)) for batch in batches]
-    stacked = jax.tree.map(lambda *x: jnp.stack(x), *batches)
-    together = jax.vmap(lambda b: compiled(IMPACT(), gaussian, params, b, (peer,)))(stacked)
-    close(together, jax.tree.map(lambda *x: jnp.stack(x), *alone))
-    loss = jax.checkpoint(lambda p: IMPACT().loss(gaussian, p, batches[0], (peer,))[0])
-    close(jax.jit(jax.grad(loss))(params), alone[0][1])
-
-
+@pytest.mark.slow
 def test_one_step_of_one_environment():
     """T = B = 1, by hand: one temporal difference, whose weight 2 the target's ratio is cut from to 1.5."""
     config = IMPACT(rho_clip=1.5, standardize_advantage=False)
@@ -279,67 +162,3 @@ def test_one_step_of_one_environment():
     close(batch.samples.target, [first + 1.5 * error], 1e-12)
     close(batch.samples.advantage, [error], 1e-12)
     close(batch.target_log_ratio, [math.log(2)], 1e-12)
-
-
-def test_minibatches_are_ppos():
-    """The same shuffles for the same key."""
-    same = {"epochs": 3, "minibatch_size": 4}
-    samples, none = (Batch(*[jnp.zeros(n, bool)] * len(Batch._fields)) for n in (10, 0))
-    batch = TargetBatch(samples, target_log_ratio=jnp.zeros(10))
-    equal(IMPACT(**same).minibatches(jax.random.key(0), batch), PPO(**same).minibatches(jax.random.key(0), samples))
-    with pytest.raises(ValueError, match="size=0 is below 1"):
-        IMPACT().minibatches(jax.random.key(0), TargetBatch(none, target_log_ratio=jnp.zeros(0)))
-
-
-def test_optimizer_is_ppos():
-    """Adam behind the same bound; one step by its definition: 0.1 in the gradient's direction."""
-    ours, theirs = (a(learning_rate=0.1, max_gradient_norm=0.5).optimizer() for a in (IMPACT, PPO))
-    gradient = jnp.array([3.0, -4.0, 1e-5])
-    got = ours.update(gradient, ours.init(gradient), gradient)[0]
-    equal(got, theirs.update(gradient, theirs.init(gradient), gradient)[0])
-    close(got, [-0.1, 0.1, -0.1 * 1e-6 / (1e-6 + 1e-5)], 1e-4)
-
-
-@pytest.mark.parametrize("rho", [0.5, math.nan])
-@pytest.mark.parametrize("peers", [0, 1])
-def test_rho_below_one(rho, peers):
-    """An error also where no peer makes use of it."""
-    batch = prepared(IMPACT(), gaussian, parameters(4, like=0), sample_trajectory(gaussian))
-    with pytest.raises(ValueError, match=f"rho={rho} is below 1"):
-        IMPACT().loss(gaussian, parameters(0), batch, (parameters(1),) * peers, rho=rho)
-
-
-# ---- configuration --------------------------------------------------------------------------------------------------
-
-
-def test_configuration_is_a_frozen_value():
-    """Equal configurations are one static argument to jit."""
-    assert hash(IMPACT(clip=0.1)) == hash(IMPACT(clip=0.1))
-    assert IMPACT(clip=0.1) == IMPACT(clip=0.1) != IMPACT()
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        IMPACT().clip = 0.1
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "message"),
-    [
-        *(
-            (name, value, "is not positive")
-            for name in ("learning_rate", "clip", "max_gradient_norm", "epochs", "minibatch_size")
-            for value in (0, -1)
-        ),
-        ("clip", math.nan, "is not positive"),
-        *((name, value, "is negative") for name in ("rho_clip", "c_clip") for value in (-0.1, math.nan)),
-        *((n, v, r"lies outside \[0, 1\]") for n in ("discount", "lambda_") for v in (-0.1, 1.1, math.nan)),
-        *(("target_rho", value, "is below 1") for value in (0.99, 0, math.nan)),
-    ],
-)
-def test_configuration_errors(name, value, message):
-    """Found when the configuration is made; the error names the field and its value."""
-    with pytest.raises(ValueError, match=f"^{name}={value} {message}"):
-        IMPACT(**{name: value})
-
-
-def test_configuration_limits():
-    """The ends of the ranges are allowed, and None where there is a bound to lift."""
-    IMPACT(discount=1.0, lambda_=0.0, target_rho=1, rho_clip=0, c_clip=math.inf, max_gradient_norm=None, epochs=1)

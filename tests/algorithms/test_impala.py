@@ -1,15 +1,13 @@
 """IMPALA over any network: against a transcription in NumPy, and what it reduces to."""
 
-import dataclasses
 import math
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
-from stellaris import IMPALA, Trajectory, vtrace
+from stellaris import IMPALA, Trajectory
 from tests.algorithms.problems import ACTIONS, FEATURES, by_scipy, categorical, close, equal, gaussian, parameters
 
 T, B = 6, 3
@@ -56,9 +54,6 @@ def compiled(algorithm, apply_fn, params, batch, peers=(), rho=1.0, version=None
 _compiled = jax.jit(loss_and_gradient, static_argnums=(0, 1, 5))
 
 
-# ---- transcription --------------------------------------------------------------------------------------------------
-
-
 def targets_by_hand(reward, discount, value, rho, c, valid, lambda_):
     """V-trace's targets `[T + 1, B]` by its definition, one sum for every step; the last row is the last value."""
     target = np.array(value)
@@ -99,7 +94,6 @@ def estimates(config, apply_fn, params, batch, peers, rho):
 
 
 def terms(config, apply_fn, params, batch, target, advantage):
-    """The loss's three terms for given targets and advantages."""
     log_prob, entropy, value = by_scipy(apply_fn, params, batch.observation[:-1], batch.action)
     rows = (-log_prob * advantage, (value - target) ** 2, entropy)
     return [np.mean(row[batch.valid]) for row in rows]
@@ -162,9 +156,6 @@ def test_loss_matches_its_transcription(config, peers, rho, apply_fn):
     assert metrics["clip_fraction"] == 0 if capped or config is ONE_STEP else 0.1 < metrics["clip_fraction"] < 0.9
 
 
-# ---- the cap and the constants --------------------------------------------------------------------------------------
-
-
 @pytest.fixture(params=[gaussian, categorical])
 def on(request):
     """One network, a policy that learns, another, and a batch, in float64."""
@@ -191,35 +182,6 @@ def test_without_truncation_peers_do_nothing(on, rho, monkeypatch):
     equal(compiled(IMPALA(), apply_fn, params, batch, (peer,), rho=rho), compiled(IMPALA(), apply_fn, params, batch))
 
 
-def test_beside_its_constants_the_cap_would_be_inert(on):
-    """`vtrace` at clips of 1 gives the same with a cap of any `rho >= 1` and without: so they have to give way."""
-    apply_fn, params, peer, batch = on
-    distribution, value = apply_fn(params, batch.observation)
-    theirs = apply_fn(peer, batch.observation)[0]
-    action = jnp.concatenate([batch.action, batch.action[-1:]])
-    ratios = [jnp.exp(d.log_prob(action)[:-1] - batch.log_prob) for d in (distribution, theirs)]
-    arguments = (batch.reward, 0.99 * ~batch.terminated, value, jnp.log(ratios[0]))
-    plain = vtrace(*arguments, valid=batch.valid)
-    for rho in (1.0, 1.1):
-        cap = jnp.maximum(jnp.minimum(*ratios), rho)
-        assert jnp.any(ratios[0] > cap)
-        equal(vtrace(*arguments, ratio_cap=cap, valid=batch.valid), plain)
-        free = vtrace(*arguments, rho_clip=math.inf, pg_rho_clip=math.inf, ratio_cap=cap, valid=batch.valid)
-        assert jnp.abs(free.advantage - plain.advantage).max() > 1e-3
-
-
-def test_no_gradient_to_the_peers(on):
-    """However they move the loss."""
-    apply_fn, params, peer, batch = on
-    loss = jax.jit(lambda held: IMPALA().loss(apply_fn, params, batch, held)[0])
-    equal(jax.jit(jax.grad(loss))((peer,)), (jax.tree.map(jnp.zeros_like, peer),))
-    far = parameters(3, like=0, distance=1.0)
-    assert abs(loss((peer,)) - loss((far,))) > 1e-6
-
-
-# ---- on-policy ------------------------------------------------------------------------------------------------------
-
-
 def test_on_policy_it_is_an_n_step_actor_critic():
     """At lambda = 1, of a linear Gaussian policy, by hand: `-(G - V) grad log pi + c grad (V - G)^2 - e grad H`."""
     config = IMPALA(discount=0.9, value_coefficient=0.7, entropy_coefficient=0.2)
@@ -244,84 +206,6 @@ def test_on_policy_it_is_an_n_step_actor_critic():
     close(gradient, {name: x / batch.valid.sum() for name, x in sums.items()}, 1e-12)
 
 
-# ---- invalid steps, extremes and transformations --------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("apply_fn", [gaussian, categorical])
-def test_what_invalid_steps_hold_is_never_looked_at(apply_fn):
-    """Reward, log-probability and action; and no value of the behaviour policy's at all."""
-    params, peer, batch = parameters(1, like=0), parameters(2, like=0), sample_trajectory(apply_fn)
-    run = lambda batch: compiled(IMPALA(), apply_fn, params, batch, (peer,))  # noqa: E731
-    clean = run(batch)
-    for garbage in (math.nan, 1e30, -math.inf):
-        spoil = lambda x, g=garbage: jnp.where(batch.valid, x, g)  # noqa: E731
-        spoilt = batch._replace(
-            reward=spoil(batch.reward), log_prob=spoil(batch.log_prob), value=jnp.full((T + 1, B), garbage)
-        )
-        equal(run(spoilt), clean)
-
-
-@pytest.mark.parametrize("garbage", [math.nan, math.inf, 1e30])
-def test_actions_of_invalid_steps_are_never_looked_at(garbage):
-    """Nor does a NaN get into the gradient by way of 0 * NaN."""
-    params, peer, batch = parameters(1, like=0), parameters(2, like=0), sample_trajectory(gaussian)
-    spoilt = batch._replace(action=jnp.where(batch.valid[..., None], batch.action, garbage))
-    for held in ((), (peer,)):
-        equal(compiled(IMPALA(), gaussian, params, spoilt, held), compiled(IMPALA(), gaussian, params, batch, held))
-
-
-@pytest.mark.parametrize("shift", [1e4, -1e4, "random"])
-def test_extremes_are_finite_and_make_no_nan(shift):
-    """Log-ratios of ±1e4 and rewards of ±1e3 overflow nothing, with a peer and without."""
-    random = np.random.default_rng(0)
-    batch = sample_trajectory(gaussian)
-    shift = jnp.asarray(random.choice([1e4, 0.0, -1e4], size=(T, B))) if shift == "random" else shift
-    batch = batch._replace(log_prob=batch.log_prob - shift, reward=jnp.asarray(random.choice([1e3, -1e3], size=(T, B))))
-    with jax.debug_nans(True):
-        for peers in ((), (parameters(2, like=0),)):
-            got = compiled(IMPALA(), gaussian, parameters(1, like=0), batch, peers)
-            assert all(np.isfinite(x).all() for x in jax.tree.leaves(got))
-
-
-def forbidding(params, observation):
-    """A categorical policy whose last action has probability zero if the parameters say so."""
-    forbidden = (params["log_std"] > 50.0) & (jnp.arange(ACTIONS) == ACTIONS - 1)
-    return jnp.where(forbidden, -jnp.inf, observation @ params["policy"]), observation @ params["value"]
-
-
-def policies(forbids):
-    """A learner and a peer, one of which, or both, forbid an action."""
-    mark = lambda p, on: p | {"log_std": jnp.full(ACTIONS, 100.0 if on else 0.0)}  # noqa: E731
-    return (
-        mark(parameters(1, like=0), forbids in ("learner", "both")),
-        mark(parameters(2, like=0), forbids in ("peer", "both")),
-    )
-
-
-@pytest.mark.parametrize("forbids", ["learner", "peer", "both"])
-def test_actions_of_probability_zero(forbids):
-    """Taken all the same: in the learner or in a peer they give a finite loss and gradient, and no NaN on the way."""
-    batch = sample_trajectory(categorical)
-    assert (batch.action[batch.valid] == ACTIONS - 1).any()
-    learner, peer = policies(forbids)
-    with jax.debug_nans(True):
-        for held in ((), (peer,)):
-            got = compiled(IMPALA(), forbidding, learner, batch, held, version=9)
-            assert all(np.isfinite(x).all() for x in jax.tree.leaves(got))
-
-
-def test_transformations():
-    """jit, vmap over batches and jax.checkpoint give the same numbers."""
-    params, peer = parameters(1, like=0), parameters(2, like=0)
-    batches = [sample_trajectory(gaussian, seed=seed) for seed in (0, 1)]
-    alone = [compiled(IMPALA(), gaussian, params, batch, (peer,)) for batch in batches]
-    stacked = jax.tree.map(lambda *x: jnp.stack(x), *batches)
-    together = jax.vmap(lambda b: compiled(IMPALA(), gaussian, params, b, (peer,)))(stacked)
-    close(together, jax.tree.map(lambda *x: jnp.stack(x), *alone))
-    loss = jax.checkpoint(lambda p: IMPALA().loss(gaussian, p, batches[0], (peer,))[0])
-    close(jax.jit(jax.grad(loss))(params), alone[0][1])
-
-
 def test_one_step_of_one_environment():
     """T = B = 1, by hand: one temporal difference at ratio 1."""
     with jax.enable_x64(True):
@@ -333,57 +217,3 @@ def test_one_step_of_one_environment():
     close(metrics["value_loss"], error**2, 1e-12)
     close(metrics["policy_loss"], -batch.log_prob[0, 0] * error, 1e-12)
     assert metrics["version_mean"] == metrics["version_oldest"] == batch.version[0, 0]
-
-
-@pytest.mark.parametrize("rho", [0.5, math.nan])
-@pytest.mark.parametrize("peers", [0, 1])
-def test_rho_below_one(rho, peers):
-    """An error also where no peer makes use of it."""
-    with pytest.raises(ValueError, match=f"rho={rho} is below 1"):
-        IMPALA().loss(gaussian, parameters(0), sample_trajectory(gaussian), (parameters(1),) * peers, rho=rho)
-
-
-# ---- configuration --------------------------------------------------------------------------------------------------
-
-
-def test_configuration_is_a_frozen_value():
-    """Equal configurations are one static argument to jit."""
-    assert hash(IMPALA(c_clip=0.5)) == hash(IMPALA(c_clip=0.5))
-    assert IMPALA(c_clip=0.5) == IMPALA(c_clip=0.5) != IMPALA()
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        IMPALA().c_clip = 0.5
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "message"),
-    [
-        *((n, v, "is not positive") for n in ("learning_rate", "epsilon", "max_gradient_norm") for v in (0, -1)),
-        ("learning_rate", math.nan, "is not positive"),
-        *((n, v, "is negative") for n in ("rho_clip", "c_clip", "pg_rho_clip") for v in (-0.1, math.nan)),
-        *((n, v, r"lies outside \[0, 1\]") for n in ("discount", "lambda_", "decay") for v in (-0.1, 1.1, math.nan)),
-    ],
-)
-def test_configuration_errors(name, value, message):
-    """Found when the configuration is made; the error names the field and its value."""
-    with pytest.raises(ValueError, match=f"^{name}={value} {message}"):
-        IMPALA(**{name: value})
-
-
-def test_configuration_limits():
-    """The ends of the ranges are allowed, and None where there is a bound to lift."""
-    IMPALA(discount=1.0, lambda_=0.0, decay=1, rho_clip=0, c_clip=math.inf, pg_rho_clip=0.0, max_gradient_norm=None)
-
-
-@pytest.mark.parametrize("max_norm", [None, 0.5, 40.0])
-def test_optimizer_transcription(max_norm):
-    """RMSProp of decay 0.9 and epsilon 0.3, on gradients cut to the greatest norm, in plain NumPy."""
-    optimizer = IMPALA(learning_rate=0.1, decay=0.9, epsilon=0.3, max_gradient_norm=max_norm).optimizer()
-    params = np.array([1.0, -2.0])
-    got, opt_state, square = jnp.asarray(params), optimizer.init(jnp.asarray(params)), np.zeros(2)
-    for gradient in np.array([[3.0, -4.0], [0.1, 0.2]]):
-        updates, opt_state = optimizer.update(jnp.asarray(gradient), opt_state, got)
-        got = optax.apply_updates(got, updates)
-        gradient = gradient * min(1.0, (max_norm or math.inf) / np.linalg.norm(gradient))
-        square = 0.9 * square + 0.1 * gradient**2
-        params = params - 0.1 * gradient / np.sqrt(square + 0.3)
-        close(got, params, 1e-5)

@@ -1,6 +1,5 @@
 """PPO's loss over any network, against a transcription in NumPy and its reductions."""
 
-import functools
 import math
 from typing import NamedTuple
 
@@ -12,13 +11,9 @@ import pytest
 from stellaris import PPO
 from stellaris.algorithms import Batch
 from tests.algorithms.problems import (
-    FEATURES,
-    ActorCritic,
     by_scipy,
     categorical,
     close,
-    compiled,
-    equal,
     gaussian,
     loss_and_gradient,
     parameters,
@@ -141,54 +136,6 @@ def test_policy_gradient_of_one_sample(ratio, peer, rho, advantage, gradient):
     assert metrics["truncation_fraction"] == (peer is not None and ratio > max(peer, rho))
 
 
-@pytest.mark.parametrize("apply_fn", [gaussian, categorical])
-@pytest.mark.parametrize("peers", ["own", "own twice", "others at rho = inf"])
-def test_reduces_to_plain_ppo(apply_fn, peers):
-    """One policy held, however often, or no truncation: loss, metrics and gradient are plain PPO's, bit for bit."""
-    params, rho = parameters(1, like=0), 1.0
-    held = tuple(jax.tree.map(jnp.copy, params) for _ in range(2 if peers == "own twice" else 1))
-    if peers == "others at rho = inf":
-        held, rho = (parameters(2, like=0), parameters(3, like=0)), math.inf
-    run = functools.partial(compiled, CONFIGURATIONS["everything"], apply_fn, params, sample_batch(apply_fn))
-    got, plain = run(held, rho=rho), run()
-    equal(got, plain)
-    assert got[0][1]["truncation_fraction"] == 0
-
-
-@pytest.mark.slow
-def test_own_policy_among_the_held_is_not_lost_to_rounding():
-    """So too where two learners run as one under vmap, and XLA compiles own and peer's ratio differently.
-
-    The policy is narrow, so that rounding the mean is a large part of a deviation.
-    """
-    network, size, random = ActorCritic(actions=6), 512, np.random.default_rng(0)
-    draw = lambda *shape, scale=1.0: jnp.asarray(random.normal(size=shape, scale=scale))  # noqa: E731
-    observation, noise = draw(size, FEATURES), draw(size, 6)
-    shapes = jax.eval_shape(network.init, jax.random.key(0), observation)
-    behaviour = jax.tree.map(lambda p: draw(*p.shape, scale=0.3), shapes)
-    params = jax.tree.map(lambda p: p + draw(2, *p.shape, scale=0.001), behaviour)
-    behaviour, params = (
-        p | {"params": p["params"] | {"log_std": p["params"]["log_std"] - 4.0}} for p in (behaviour, params)
-    )
-    distribution, value = jax.jit(network.apply)(behaviour, observation)
-    action = distribution.sample(noise)
-    log_prob = distribution.log_prob(action)
-    version, valid = jnp.zeros(size, jnp.int32), jnp.ones(size, bool)
-    batch = Batch(observation, action, log_prob, value, noise[:, 0], value, version, valid)
-    run = jax.jit(jax.vmap(functools.partial(loss_and_gradient, PPO(), network.apply), in_axes=(0, None, 0)))
-    got, plain = run(params, batch, (jax.tree.map(jnp.copy, params),)), run(params, batch, ())
-    equal(got[0][1]["truncation_fraction"], np.zeros(2))
-    close(got, plain, 1e-4)
-
-
-@pytest.mark.parametrize("rho", [0.5, math.nan])
-@pytest.mark.parametrize("peers", [0, 1])
-def test_rho_below_one(rho, peers):
-    """An error also where no peer makes use of it."""
-    with pytest.raises(ValueError, match=f"rho={rho} is below 1"):
-        PPO().loss(gaussian, parameters(0), sample_batch(gaussian), (parameters(1),) * peers, rho=rho)
-
-
 def test_kl_coefficient_adds_the_divergence():
     """`coefficient * kl`: the configuration's, or the argument in its place, be it 0; in the loss and its gradient."""
     batch, params = sample_batch(gaussian), parameters(1, like=0)
@@ -201,19 +148,3 @@ def test_kl_coefficient_adds_the_divergence():
         for c in arguments:
             used = 0.3 if c is None else c
             close(run(params, c), jax.tree.map(lambda x, k, used=used: x + used * k, plain, kl))
-
-
-def test_kl_coefficient_may_change_without_a_new_trace():
-    """One trace for every coefficient, as `adapt_kl_coefficient` gives a new one for every batch."""
-    traces = []
-
-    def counted(params, observation):
-        traces.append(1)
-        return gaussian(params, observation)
-
-    batch, params = sample_batch(gaussian), parameters(1, like=0)
-    loss = jax.jit(lambda c: PPO().loss(counted, params, batch, kl_coefficient=c))
-    losses = [loss(jnp.float32(c)) for c in (0.0, 0.5, 2.0)]
-    assert len(traces) == 1
-    kl = losses[0][1]["kl"]
-    close([x[0] for x in losses], [losses[0][0] + c * kl for c in (0.0, 0.5, 2.0)])

@@ -81,18 +81,9 @@ def test_prepare_standardizes_over_valid_samples():
 
 
 def test_prepare_of_equal_advantages_is_finite():
-    """One transition, or none: deviation zero."""
     for transitions in (1, 0):
         valid = np.arange(10).reshape(5, 2) < transitions
         equal(PPO().prepare(trajectory()._replace(valid=valid)).advantage, np.zeros(10))
-
-
-def test_prepare_in_float64():
-    """In float64 the advantages are float64's, at a discount that float32 does not hold exactly."""
-    with jax.enable_x64(True):
-        batch = PPO(discount=0.99, lambda_=0.0, standardize_advantage=False).prepare(trajectory(np.float64))
-    assert batch.advantage.dtype == batch.target.dtype == np.float64
-    np.testing.assert_allclose(batch.advantage[0], 1 + 0.99 * 2 - 1, rtol=1e-14)
 
 
 def test_prepare_under_jit_and_without_float_observations():
@@ -106,13 +97,11 @@ def test_prepare_under_jit_and_without_float_observations():
 
 
 def linear(params, observation):
-    """Two logits, and a value."""
     return observation @ params, observation[..., 0]
 
 
 @jax.jit
 def by_every_algorithm(trajectory):
-    """What PPO and IMPACT prepare, and IMPALA's loss."""
     params = jnp.ones((3, 2))
     loss, _ = stellaris.IMPALA().loss(linear, params, trajectory, (params + 0.1,), version=3)
     return (PPO().prepare(trajectory), stellaris.IMPACT().prepare(trajectory, linear, params)), loss
@@ -131,7 +120,6 @@ def test_any_number_of_batch_axes_is_flattened(batch_shape):
 
 
 def random_trajectory(envs):
-    """Five steps of so many environments."""
     draw = np.random.default_rng(0)
     return stellaris.Trajectory(
         observation=jnp.asarray(draw.normal(size=(6, envs, 3)), jnp.float32),

@@ -6,8 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from stellaris import (
     ClipWidths,
@@ -17,14 +15,7 @@ from stellaris import (
     second_moment_mask,
     sequence_log_ratio,
 )
-
-
-def close(got, want, tolerance=1e-12):
-    np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance)
-
-
-def equal(got, want):
-    jax.tree.map(np.testing.assert_array_equal, got, want)
+from tests.close import close, equal
 
 
 def sample(shape=(12, 3), seed=0, scale=0.4):
@@ -34,15 +25,6 @@ def sample(shape=(12, 3), seed=0, scale=0.4):
     advantage[random.uniform(size=shape) < 0.1] = 0.0
     valid = random.uniform(size=shape) < 0.8
     return log_ratio, advantage, valid, np.cumsum(random.uniform(size=shape) < 0.35, axis=0).astype(np.int32)
-
-
-any_seed = [settings(max_examples=20, deadline=None, derandomize=True, database=None), given(st.integers(0, 2**31))]
-
-
-def at_any_seed(test):
-    for decorator in reversed(any_seed):
-        test = decorator(test)
-    return test
 
 
 # ---- M2PO -----------------------------------------------------------------------------------------------------------
@@ -66,7 +48,7 @@ def drop_the_largest(log_ratio, advantage, valid, bound):
 second_moment = jax.jit(lambda x, a, valid, bound: second_moment_mask(x, a, valid=valid, max_second_moment=bound))
 
 
-@at_any_seed
+@pytest.mark.parametrize("seed", range(10))
 def test_second_moment_is_the_papers_loop(seed):
     """Of bounds from those that drop all that moves outward to those that drop nothing."""
     log_ratio, advantage, valid, _ = sample(seed=seed)
@@ -93,20 +75,9 @@ def test_second_moment_by_hand():
 def test_equal_distances_are_kept_or_dropped_together():
     """Whichever their side; one of the two alone would have been enough."""
     log_ratio, advantage = jnp.array([0.3, -0.3, 0.1]), jnp.array([1.0, -1.0, 1.0])
-    equal(
-        second_moment_mask(log_ratio, advantage, max_second_moment=0.055), [False, False, True]
-    )  # (0.09 + 0.01) / 2 = 0.05
+    # (0.09 + 0.01) / 2 = 0.05
+    equal(second_moment_mask(log_ratio, advantage, max_second_moment=0.055), [False, False, True])
     equal(second_moment_mask(log_ratio, advantage, max_second_moment=0.07), [True, True, True])
-
-
-def test_second_moment_in_any_order():
-    """A permutation of the samples, and another shape of the batch, permute the mask."""
-    log_ratio, advantage, valid, _ = sample()
-    order = np.random.default_rng(3).permutation(36)
-    flat = [x.ravel() for x in (log_ratio, advantage, valid)]
-    expected = np.asarray(second_moment(*map(jnp.asarray, (log_ratio, advantage, valid)), 0.04)).ravel()
-    assert 0 < (~expected & flat[2]).sum() < 18
-    equal(second_moment(*(jnp.asarray(x[order]) for x in flat), 0.04), expected[order])
 
 
 # ---- DPPO -----------------------------------------------------------------------------------------------------------
@@ -138,19 +109,9 @@ def test_probability_mask_by_hand():
     """Only what has moved outward is dropped, by probabilities: 0.01 to 0.1 is near in these, and tenfold in ratio."""
     q, p = jnp.array([0.01, 0.5, 0.5, 0.5, 0.5, 0.5]), jnp.array([0.1, 0.75, 0.75, 0.25, 0.25, 0.25])
     advantage = jnp.array([1.0, 1.0, -1.0, -1.0, 1.0, 0.0])
-    for settings_ in (
-        {"max_distance": 0.2},
-        {"max_distance": 0.1, "divergence": "kl"},
-    ):  # KL of 1/2 against 1/4 or 3/4 is 0.1438
-        equal(probability_mask(jnp.log(p), jnp.log(q), advantage, **settings_), [True, False, True, False, True, True])
+    for bound in ({"max_distance": 0.2}, {"max_distance": 0.1, "divergence": "kl"}):  # KL(1/2 || 1/4) is 0.1438
+        equal(probability_mask(jnp.log(p), jnp.log(q), advantage, **bound), [True, False, True, False, True, True])
     equal(probability_mask(jnp.log(p), jnp.log(q), advantage, max_distance=0.145, divergence="kl"), [True] * 6)
-
-
-def test_divergence_is_that_of_the_old_to_the_new():
-    """`KL(q || p)` of q = 0.1, p = 0.6 is 0.5507; the other way it would be 0.7506."""
-    now, before = jnp.log(jnp.array([0.6])), jnp.log(jnp.array([0.1]))
-    for bound, kept in ((0.54, False), (0.56, True), (0.7, True)):
-        equal(probability_mask(now, before, jnp.ones(1), max_distance=bound, divergence="kl"), [kept])
 
 
 @pytest.mark.parametrize("divergence", ["tv", "kl"])
@@ -207,7 +168,7 @@ def test_sequence_mask_by_hand():
 widths = jax.jit(lambda x, valid, quantile: adaptive_clip(x, valid=valid, clip=0.2, clip_high=0.28, quantile=quantile))
 
 
-@at_any_seed
+@pytest.mark.parametrize("seed", range(10))
 def test_adaptive_widths_are_the_docstrings(seed):
     """NumPy's quantile of what is valid, a Hill function of exponent 2 beyond it, on the side that has moved."""
     log_ratio, _, valid, _ = sample(seed=seed)
@@ -220,8 +181,7 @@ def test_adaptive_widths_are_the_docstrings(seed):
                 factor = min(2 / (1 + (abs(log_ratio[i]) / q) ** 2), 1.0)
                 (high if log_ratio[i] > 0 else low)[i] *= factor
             got = widths(log_ratio, valid, quantile)
-            close(got.low, low)
-            close(got.high, high)
+            close(got, ClipWidths(low, high), 1e-12)
 
 
 def test_adaptive_widths_by_hand():
@@ -235,12 +195,6 @@ def test_adaptive_widths_by_hand():
     )
     close(got.low, [0.5, 0.5, 0.5, 0.2, 0.5], 1e-6)
     close(got.high, [1.0, 1.0, 1.0, 1.0, 0.2], 1e-6)
-
-
-def test_where_nothing_has_moved_nothing_is_narrowed():
-    """A batch without lag."""
-    got = adaptive_clip(jnp.zeros(5), clip=0.2, clip_high=0.3)
-    equal(got, ClipWidths(*(np.full(5, np.float32(width)) for width in (0.2, 0.3))))
 
 
 def test_widths_do_not_jump_at_a_quantile_of_zero():
@@ -276,6 +230,7 @@ MASKS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MASKS)
 def test_what_is_not_valid_has_no_part(name):
     """Whatever stands there, and whatever the advantage; outside of it nothing changes. Nothing has a gradient."""
@@ -323,25 +278,14 @@ def test_shapes(shape):
     assert {z.shape for z in jax.tree.leaves(got)} == {shape}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MASKS)
 def test_batches_under_vmap(name):
-    """`jit` of `vmap` takes each batch as if it were alone, is `checkpoint`'s, and is compiled once for new values."""
-    traces = []
-
-    @jax.jit
-    def both(*batches):
-        traces.append(1)
-        return jax.vmap(MASKS[name])(*batches), jax.vmap(jax.checkpoint(MASKS[name]))(*batches)
-
-    for seed in (0, 2):
-        batches = [sample(seed=seed + k) for k in (0, 1)]
-        stacked = (np.stack(part) for part in zip(*batches, strict=True))
-        got, again = both(*(z.astype(np.float32) if z.dtype == float else z for z in stacked))
-        equal(again, got)
-    assert len(traces) == 1
+    """`vmap` takes each batch as if it were alone."""
+    batches = [[jnp.asarray(z) for z in sample(seed=seed)] for seed in (0, 1)]
+    got = jax.vmap(MASKS[name])(*(jnp.stack(part) for part in zip(*batches, strict=True)))
     for k, batch in enumerate(batches):
-        alone = MASKS[name](*(z.astype(np.float32) if z.dtype == float else z for z in batch))
-        jax.tree.map(lambda z, y, k=k: close(z[k], y, 1e-6), got, alone)
+        close(jax.tree.map(lambda z, k=k: z[k], got), MASKS[name](*batch))
 
 
 def test_without_lag_everything_is_kept():
@@ -366,36 +310,16 @@ CALLS = {
     ("function", "changed", "error", "message"),
     [
         (second_moment_mask, {"max_second_moment": -0.1}, ValueError, r"max_second_moment=-0\.1 is negative"),
-        (
-            second_moment_mask,
-            {"max_second_moment": math.nan},
-            ValueError,
-            "max_second_moment=nan is negative or not a number",
-        ),
-        (
-            second_moment_mask,
-            {"max_second_moment": jnp.ones(3)},
-            TypeError,
-            r"max_second_moment has shape \(3,\): expected one number",
-        ),
+        (second_moment_mask, {"max_second_moment": math.nan}, ValueError, "max_second_moment=nan is negative or not"),
+        (second_moment_mask, {"max_second_moment": jnp.ones(3)}, TypeError, r"max_second_moment has shape \(3,\)"),
         (second_moment_mask, {"advantage": jnp.ones(3)}, ValueError, r"advantage has shape \(3,\): expected log_ratio"),
         (second_moment_mask, {"valid": jnp.ones(3, bool)}, ValueError, r"valid has shape \(3,\): expected log_ratio's"),
         (probability_mask, {"max_distance": 0.0}, ValueError, r"max_distance=0\.0 is not positive"),
         (probability_mask, {"divergence": "js"}, ValueError, "divergence='js' is neither 'tv' nor 'kl'"),
-        (
-            probability_mask,
-            {"behaviour_log_prob": jnp.ones(3)},
-            ValueError,
-            r"behaviour_log_prob has shape \(3,\): expected log_prob's \(12, 3\)",
-        ),
+        (probability_mask, {"behaviour_log_prob": jnp.ones(3)}, ValueError, r"behaviour_log_prob has shape \(3,\)"),
         (off_policy_sequence_mask, {"max_divergence": -1}, ValueError, "max_divergence=-1 is negative"),
         (off_policy_sequence_mask, {"max_divergence": "1"}, TypeError, "max_divergence='1' is not a number"),
-        (
-            off_policy_sequence_mask,
-            {"advantage": jnp.ones(3)},
-            ValueError,
-            r"advantage has shape \(3,\): expected log_ratio's",
-        ),
+        (off_policy_sequence_mask, {"advantage": jnp.ones(3)}, ValueError, r"advantage has shape \(3,\)"),
         (adaptive_clip, {"clip": 0.0}, ValueError, r"clip=0\.0 is not positive"),
         (adaptive_clip, {"clip_high": -0.1}, ValueError, r"clip_high=-0\.1 is not positive"),
         (adaptive_clip, {"quantile": 1.1}, ValueError, r"quantile=1\.1 lies outside \[0, 1\]"),

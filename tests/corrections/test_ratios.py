@@ -7,14 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from stellaris import approximate_proximal_log_ratio, bounded_importance_weight, ppo_loss, sequence_log_ratio
-
-
-def close(got, want, tolerance=1e-12):
-    np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance)
+from stellaris import approximate_proximal_log_ratio, ppo_loss, sequence_log_ratio
+from tests.close import close
 
 
 def sample(shape=(12, 3), seed=0):
@@ -57,7 +52,7 @@ def loop(log_ratio, valid, segment, cotangent):
 
 @jax.jit
 def both(log_ratio, valid, segment, cotangent):
-    """Ours: likewise, at every step of a column."""
+    """The library's, at every step of a column."""
     found = {}
     for over in ("sum", "mean"):
 
@@ -74,23 +69,14 @@ def both(log_ratio, valid, segment, cotangent):
     [(s, m, p) for s in [(12, 3), (9,), (5, 2, 2)] for m in (0, 1) for p in (0, 1) if m + p > 1 or s == (12, 3)],
 )
 def test_sequences_are_a_loop(shape, masked, packed):
-    """Value and gradient, in float64: sequences are columns, or segments of them."""
-    log_ratio, valid, segment, cotangent = sample(shape)
-    chosen = (valid if masked else None, segment if packed else None, cotangent)
-    with jax.enable_x64(True):
-        got = both(log_ratio, *chosen)
-        assert got["sum"][0].dtype == jnp.float64
-        jax.tree.map(close, got, loop(log_ratio, *chosen))
-
-
-@settings(max_examples=15, deadline=None, derandomize=True, database=None)
-@given(st.integers(0, 2**31))
-def test_sequences_are_a_loop_at_any_seed(seed):
-    """Of one shape, compiled once; a third of the segments are without a valid step."""
-    log_ratio, valid, segment, cotangent = sample(seed=seed)
-    valid &= segment % 3 != 1
-    with jax.enable_x64(True):
-        jax.tree.map(close, both(log_ratio, valid, segment, cotangent), loop(log_ratio, valid, segment, cotangent))
+    """Value and gradient, in float64: sequences are columns, or segments of them; a third are without a valid step."""
+    for seed in range(4):
+        log_ratio, valid, segment, cotangent = sample(shape, seed)
+        chosen = (valid & (segment % 3 != 1) if masked else None, segment if packed else None, cotangent)
+        with jax.enable_x64(True):
+            got = both(log_ratio, *chosen)
+            assert got["sum"][0].dtype == jnp.float64
+            close(got, loop(log_ratio, *chosen), 1e-12)
 
 
 def test_sequences_by_hand():
@@ -119,30 +105,6 @@ def test_a_number_out_of_range_is_no_other_sequences(number):
     np.testing.assert_array_equal(got, [[1.0, 8.0], [math.nan, 16.0], [4.0, 32.0]])
 
 
-def test_whole_columns_as_segments_are_the_plain_form():
-    """One number all along a column, whichever: value and gradient."""
-    log_ratio, valid, _, cotangent = sample()
-    whole = np.broadcast_to(np.array([4, 4, 11], np.int32), log_ratio.shape)
-    with jax.enable_x64(True):
-        jax.tree.map(close, both(log_ratio, valid, whole, cotangent), both(log_ratio, valid, None, cotangent))
-
-
-def test_packing_changes_nothing():
-    """Sequences in one column, in whatever order, are the same in columns of their own, padded."""
-    random, lengths = np.random.default_rng(1), [3, 1, 5, 2]
-    parts, cotangents = ([random.normal(size=n) for n in lengths] for _ in range(2))
-    own = lambda rows: np.stack([np.pad(row, (0, 5 - len(row))) for row in rows], axis=1)  # noqa: E731
-    inside = own([np.ones(n) for n in lengths]) > 0
-    with jax.enable_x64(True):
-        expected = both(own(parts), inside, None, own(cotangents))
-        for order in ([0, 1, 2, 3], [2, 0, 3, 1]):
-            packed, weights = (np.concatenate([rows[i] for i in order]) for rows in (parts, cotangents))
-            segment = np.repeat(np.array(order, np.int32), [lengths[i] for i in order])
-            in_columns = lambda x, order=order: np.concatenate([x[: lengths[i], i] for i in order])  # noqa: E731
-            got = both(packed, None, segment, weights)
-            jax.tree.map(lambda x, y, f=in_columns: close(x, f(y)), got, expected)
-
-
 @pytest.mark.parametrize("over", ["sum", "mean"])
 def test_sequences_of_one_step_are_steps(over):
     """To the bit: the log-ratios, and so every function of them."""
@@ -150,8 +112,6 @@ def test_sequences_of_one_step_are_steps(over):
     alone = jnp.broadcast_to(jnp.arange(12)[:, None], (12, 3))
     np.testing.assert_array_equal(sequence_log_ratio(log_ratio, segment=alone, over=over), log_ratio)
     np.testing.assert_array_equal(sequence_log_ratio(log_ratio[:1], over=over), log_ratio[0])
-    whole = bounded_importance_weight(sequence_log_ratio(log_ratio[:1], over=over), outside="mask")
-    jax.tree.map(np.testing.assert_array_equal, whole, bounded_importance_weight(log_ratio[0], outside="mask"))
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -205,6 +165,7 @@ def test_bfloat16_loses_no_digits_in_a_sum(packed):
     np.testing.assert_array_equal(by_steps.astype(jnp.float32), np.full((4096, 2), 1.0 if packed else 2.0**-12))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(0,), (0, 3), (4, 0)])
 def test_no_steps(shape):
     """An empty batch has an empty result, packed or not."""
@@ -215,28 +176,13 @@ def test_no_steps(shape):
 
 
 def test_sequences_under_transformations():
-    """`vmap` over columns, `checkpoint` and NumPy's arrays give the same; new values do not compile again."""
-    traces = []
-
-    @jax.jit
-    def everything(x, valid, segment):
-        traces.append(1)
-        function = functools.partial(sequence_log_ratio, over="mean")
-        total = lambda x: jnp.sum(jnp.sin(function(x, valid=valid, segment=segment)))  # noqa: E731
-        columns = jax.vmap(lambda x, v, s: function(x, valid=v, segment=s), in_axes=1, out_axes=1)
-        return (
-            (function(x, valid=valid, segment=segment), columns(x, valid, segment)),
-            (jax.grad(total)(x), jax.grad(jax.checkpoint(total))(x)),
-        )
-
-    for seed in (0, 1):
-        x, valid, segment, _ = sample(seed=seed)
-        x = x.astype(np.float32)
-        (plain, mapped), (slope, again) = everything(x, valid, segment)
-        close(sequence_log_ratio(x, valid=valid, segment=segment, over="mean"), plain, 1e-6)
-        close(mapped, plain, 1e-6)
-        close(again, slope, 1e-6)
-    assert len(traces) == 1
+    """`vmap` over columns, and NumPy's arrays, give the same."""
+    x, valid, segment, _ = sample()
+    x = x.astype(np.float32)
+    function = lambda x, v, s: sequence_log_ratio(x, valid=v, segment=s, over="mean")  # noqa: E731
+    plain = function(*map(jnp.asarray, (x, valid, segment)))
+    close(function(x, valid, segment), plain)
+    close(jax.vmap(function, in_axes=1, out_axes=1)(x, valid, segment), plain)
 
 
 FINE = {"log_ratio": jnp.zeros((2, 3)), "valid": jnp.ones((2, 3), bool), "segment": jnp.zeros((2, 3), jnp.int32)}
@@ -279,22 +225,17 @@ def test_approximate_proximal_is_the_papers():
     with jax.enable_x64(True):
         got = approximate_proximal_log_ratio(jnp.asarray(log_ratio), jnp.asarray(staleness))
         assert got.dtype == jnp.float64
-        close(got, expected)
+        close(got, expected, 1e-12)
 
 
 @pytest.mark.parametrize(
-    ("staleness", "share"), [(-2, 0.0), (0, 0.0), (1, 0.0), (2, 0.5), (4, 0.75), (10, 0.9), (2**31 - 1, 1.0)]
+    ("staleness", "share"),
+    [(-2, 0.0), (0, 0.0), (1, 0.0), (2, 0.5), (4, 0.75), (10, 0.9), (2**32 + 1, 1.0)],
 )
 def test_approximate_proximal_by_hand(staleness, share):
     """One version before the policy that learns; the behaviour policy where there is none between the two."""
-    got = approximate_proximal_log_ratio(jnp.array([-2.0, 0.5]), jnp.full(2, staleness, jnp.int32))
-    close(got, [-2.0 * share, 0.5 * share], 1e-6)
-
-
-def test_approximate_proximal_of_any_age():
-    """Beyond int32 as well, where it is nearly the policy that learns."""
-    got = approximate_proximal_log_ratio(jnp.ones(2), np.array([2**32 + 1, 2]))
-    close(got, [1.0, 0.5], 1e-6)
+    got = approximate_proximal_log_ratio(jnp.array([-2.0, 0.5]), np.full(2, staleness))
+    close(got, [-2.0 * share, 0.5 * share])
 
 
 def test_approximate_proximal_is_a_constant():

@@ -1,11 +1,7 @@
 """What the experiments on a cluster leave on the disk while they run: their process may end without notice."""
 
 import contextlib
-import csv
 import json
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +11,7 @@ from experiments.cluster import demo, vs_simulation
 from experiments.cluster.vs_simulation import Measured, Pair
 from experiments.study import runs
 from stellaris.runtime import SimulatedPlatform
+from tests.experiments.csv_rows import rows
 
 ROWS = [
     {"round": 0, "seconds": 0.5, "steps": 0.0, "episode_return": 9.0, "staleness_mean": 0.0},
@@ -29,29 +26,15 @@ class PowerCutError(BaseException):
     """Stands for the end of the process: nothing handles it."""
 
 
-def read(path: Path) -> list[dict[str, str]]:
-    """The rows of a CSV file, as they are on the disk now."""
-    return list(csv.DictReader(path.read_text().splitlines()))
-
-
 @pytest.fixture
-def no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_cluster(monkeypatch):
     """A platform of this process stands for Ray's."""
-    monkeypatch.setattr(
-        "stellaris.runtime.RayPlatform", lambda functions, seed: SimulatedPlatform(functions, seed=seed), raising=False
-    )
-
-    @contextlib.contextmanager
-    def nothing(*arguments: Any) -> Iterator[None]:
-        yield
-
-    monkeypatch.setattr(demo, "_cluster", nothing)
+    monkeypatch.setattr("stellaris.runtime.RayPlatform", SimulatedPlatform, raising=False)
+    monkeypatch.setattr(demo, "_cluster", lambda *arguments: contextlib.nullcontext())
     monkeypatch.setattr("stellaris.runtime.ray.platform.connect", lambda: False)
 
 
-def test_rows_of_a_history_are_on_the_disk_before_the_run_ends(
-    no_cluster: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_rows_of_a_history_are_on_the_disk_before_the_run_ends(no_cluster, monkeypatch, tmp_path):
     """Each as soon as it is there, in a column of its own if it has a new one; a run that is over is there as a whole.
 
     The record of an earlier run does not stay beside the rows of another.
@@ -59,11 +42,11 @@ def test_rows_of_a_history_are_on_the_disk_before_the_run_ends(
     (tmp_path / "summary.json").write_text("{}")
     trained = []
 
-    def train(*arguments: Any, on_progress: Any, **options: Any) -> None:
+    def train(*arguments, on_progress, **options):
         for n, row in enumerate(ROWS, start=1):
             on_progress(row | REST)
             name = "stellaris" if trained else "synchronous"
-            found = read(tmp_path / f"history_{name}_0.csv")
+            found = rows(tmp_path / f"history_{name}_0.csv")
             assert [float(one["steps"]) for one in found] == [row["steps"] for row in ROWS[:n]]
             assert [one.get("loss", "") for one in found] == ["", "", "0.25", ""][:n]
             assert (tmp_path / "summary.json").exists() == bool(trained)
@@ -77,18 +60,15 @@ def test_rows_of_a_history_are_on_the_disk_before_the_run_ends(
     (first,) = json.loads((tmp_path / "summary.json").read_text())["runs"]
     assert (first["system"], first["status"], first["steps"]) == ("synchronous", "done", 192)
     assert (tmp_path / "trace_synchronous_0.json").exists()
-    assert len(read(tmp_path / "history_stellaris_0.csv")) == len(ROWS)
+    assert len(rows(tmp_path / "history_stellaris_0.csv")) == len(ROWS)
 
 
-def test_a_comparison_is_on_the_disk_before_the_next_begins(
-    no_cluster: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Two rows for each pair; rows of an earlier run do not stay before them."""
+def test_a_comparison_is_on_the_disk_before_the_next_begins(no_cluster, monkeypatch, tmp_path):
     (tmp_path / "runs.csv").write_text("system,seed,on\nstellaris,7,Ray\n")
 
-    def compared(row: Any, workload: Any, seed: int, *rest: Any) -> Pair:
+    def compared(row, workload, seed, *rest):
         if seed:
-            assert [(one["seed"], one["on"]) for one in read(tmp_path / "runs.csv")] == [
+            assert [(one["seed"], one["on"]) for one in rows(tmp_path / "runs.csv")] == [
                 (str(before), where) for before in range(seed) for where in ("Ray", "simulation")
             ]
         if seed == 2:
@@ -99,4 +79,4 @@ def test_a_comparison_is_on_the_disk_before_the_next_begins(
     monkeypatch.setattr(vs_simulation, "_pair", compared)
     with pytest.raises(PowerCutError):
         command.main(["cluster-vs-simulation", "--system", "stellaris", "--out", str(tmp_path)])
-    assert [one["updates"] for one in read(tmp_path / "runs.csv")] == ["1.0", "1.0", "2.0", "2.0"]
+    assert [one["updates"] for one in rows(tmp_path / "runs.csv")] == ["1.0", "1.0", "2.0", "2.0"]

@@ -1,12 +1,9 @@
 """`python -m experiments list`."""
 
-import pytest
-
 from experiments import catalogue, command
 
 
-def test_all_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    """By name, with what each does."""
+def test_all_are_listed(capsys):
     assert command.main(["list"]) == 0
     printed = capsys.readouterr().out
     for name in catalogue.EXPERIMENTS:
@@ -14,8 +11,7 @@ def test_all_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert "small 120" in printed
 
 
-def test_what_cannot_be_imported(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Is listed all the same."""
-    monkeypatch.setitem(catalogue.EXPERIMENTS, "odd", catalogue.Entry("benchmarks.nothing"))  # type: ignore[misc]
+def test_what_cannot_be_imported(monkeypatch, capsys):
+    monkeypatch.setitem(catalogue.EXPERIMENTS, "odd", catalogue.Entry("benchmarks.nothing"))
     assert command.main(["list"]) == 0
     assert "(needs experiments.benchmarks.nothing, which" in capsys.readouterr().out

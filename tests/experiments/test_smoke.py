@@ -2,16 +2,14 @@
 
 import argparse
 from dataclasses import replace
-from typing import Any
+from unittest import mock
 
 import pytest
 
 from experiments import catalogue
 from experiments.study import runs
-from experiments.study.cells import Cell
 from experiments.tasks import presets
 from stellaris.acting import ActorCritic
-from stellaris.systems import Workload
 
 STUDIES = [name for name, entry in catalogue.EXPERIMENTS.items() if hasattr(entry.load(), "STUDY")]
 #: Of the studies that take long, the variants whose first update comes last.
@@ -21,45 +19,30 @@ LAST = {
     "stellaris-scaling": ("stellaris, actors 4", "stellaris, actors 64", "stellaris, learners 1"),
 }
 #: Runs that several studies have in common are done once.
-DONE: set[str] = set()
+DONE = set()
 
 
 class Enough(Exception):
     """A run has made an update."""
 
 
-class Watcher:
-    """Ends a run with its first update."""
-
-    def begin(self, run: runs.Outcome) -> None:
-        """It begins."""
-
-    def row(self, run: runs.Outcome) -> None:
-        """A round is over."""
-        if run.history[-1]["version"] >= 1:
-            raise Enough
-
-    def end(self, run: runs.Outcome) -> None:
-        """It has ended."""
+def until_an_update(run):
+    if run.history[-1]["version"] >= 1:
+        raise Enough
 
 
-def alike(cell: Cell) -> Cell:
+def alike(cell):
     """A cell on the same schedule: when its updates come depends on no learning rate, and on no evaluation."""
-    system: Any = cell.contender.system
+    system = cell.contender.system
     system = replace(system, algorithm=replace(system.algorithm, learning_rate=1e-3))
     return replace(cell, contender=replace(cell.contender, system=system), evaluation=None, replay=None)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", STUDIES)
-def test_every_run_makes_an_update(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Or what is run very small, to see that it works, shows nothing."""
-    workload = presets.workload
-
-    def small(environment: str) -> Workload:
-        return replace(workload(environment), policy=ActorCritic(hidden=(8,)))
-
-    monkeypatch.setattr(presets, "workload", small)
+def test_every_run_makes_an_update(name, monkeypatch):
+    small, workload = ActorCritic(hidden=(8,)), presets.workload
+    monkeypatch.setattr(presets, "workload", lambda environment: replace(workload(environment), policy=small))
     study = catalogue.EXPERIMENTS[name].load().STUDY
     parser = argparse.ArgumentParser()
     study.add_arguments(parser)
@@ -67,5 +50,5 @@ def test_every_run_makes_an_update(name: str, monkeypatch: pytest.MonkeyPatch) -
     for cell in map(alike, study.cells(parser.parse_args(["--preset", "smoke", *words]))):
         if cell.key not in DONE:
             with pytest.raises(Enough):
-                runs.run(cell.workload, cell.outcome(), threads=1, watcher=Watcher())
+                runs.run(cell.workload, cell.outcome(), threads=1, watcher=mock.Mock(row=until_an_update))
             DONE.add(cell.key)

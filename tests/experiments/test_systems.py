@@ -1,7 +1,6 @@
 """Every architecture in turn, on a problem that is learned in a moment."""
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -11,11 +10,11 @@ from stellaris.acting import ActorCritic
 from stellaris.systems import Workload
 
 
-@pytest.fixture
-def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True)
+def tiny(monkeypatch):
     """A small network, and two of the architectures."""
 
-    def architectures(environment: str) -> Any:
+    def architectures(environment):
         preset = presets.architectures(environment)
         workload = Workload(environment, policy=ActorCritic(hidden=(8,)), actors=16, fragment=64)
         few = [contender for contender in preset.contenders if contender.name in ("synchronous", "stellaris")]
@@ -24,13 +23,12 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(systems, "architectures", architectures)
 
 
-def run(*options: str) -> int:
-    """The command."""
+def run(*options):
     return command.main(["systems", "--env", "CartPole-v1", *options])
 
 
-@pytest.mark.usefixtures("tiny")
-def test_all_reach_the_target(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.slow
+def test_all_reach_the_target(capsys):
     """A return that guessing gives: the table says so, and the status is 0."""
     assert run("--target", "10") == 0
     printed = capsys.readouterr().out
@@ -40,8 +38,8 @@ def test_all_reach_the_target(capsys: pytest.CaptureFixture[str]) -> None:
         assert " yes " in row
 
 
-@pytest.mark.usefixtures("tiny")
-def test_one_that_does_not_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.slow
+def test_one_that_does_not_is_named(capsys):
     """And the status is 1."""
     assert run("--target", "501", "--seconds", "2", "--seed", "3") == 1
     printed = capsys.readouterr()
@@ -49,7 +47,6 @@ def test_one_that_does_not_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert "seed 3" in printed.out
 
 
-def test_a_target_is_needed(capsys: pytest.CaptureFixture[str]) -> None:
-    """Where the environment has none of its own."""
+def test_a_target_is_needed(capsys):
     assert command.main(["systems", "--env", "Acrobot-v1"]) == 2
     assert "--target: Acrobot-v1 has no default target" in capsys.readouterr().err

@@ -1,5 +1,6 @@
 """Tests of shards on eight devices, which `test_sharded.py` runs in a process that has them."""
 
+import functools
 import math
 import re
 
@@ -13,6 +14,7 @@ from jax.sharding import Mesh, PartitionSpec
 from stellaris.replay import Window, check, files, selection, sharded, table
 from stellaris.replay.sharded import Shards
 from stellaris.replay.whole_numbers import below
+from tests.replay.by_hand import window_of
 
 CAPACITY, STEPS = 5, 6  # of each shard
 SPEC = {
@@ -83,29 +85,6 @@ def stacked(over, sizes, seed=0):
     return jax.device_put(whole, over.sharding), {row: rest for row, *rest in known}
 
 
-def windowed(known, rows, steps):
-    """What `gather` is to give, step by step."""
-    values, masks = {}, {}
-    for name, window in WINDOWS.items():
-        kind = SPEC[window.column]
-        values[name] = np.full((len(rows), window.length, *kind.shape), window.value, kind.dtype)
-        masks[name] = np.zeros((len(rows), window.length), bool)
-        for k, (row, step) in enumerate(zip(rows, steps, strict=True)):
-            columns, length, *_ = known[row]
-            column = columns[window.column][:length]
-            if window.return_to_go is not None:
-                sums = [
-                    sum(window.return_to_go ** (j - i) * column[j] for j in range(i, length)) for i in range(length)
-                ]
-                column = np.array(sums, kind.dtype)
-            wanted = range(step + window.offset, step + window.offset + window.length)
-            found = [i for i in wanted if 0 <= i < length]
-            first = 0 if window.pad == "tail" else window.length - len(found)
-            values[name][k, first : first + len(found)] = column[found]
-            masks[name][k, first : first + len(found)] = True
-    return values, masks
-
-
 def weighted(known, shards, of_shard, of_row):
     """The row of which two random numbers choose first the shard by its total, then the trajectory by its weight."""
     apart = [{row: rest[2] for row, rest in known.items() if row // CAPACITY == i} for i in range(shards)]
@@ -152,11 +131,15 @@ def test_every_selector_and_window_agrees_with_numpy(over, by, replace):
     lengths = np.array([known[row][1] for row in rows])
     np.testing.assert_array_equal(steps, below(jax.random.key(4), lengths, (count,)))
     batch = sharded.gather(shards, drawn, WINDOWS, step=steps, over=over)
-    values, masks = windowed(known, rows, np.asarray(steps))
     for name, window in WINDOWS.items():
+        every = []
+        for row, step in zip(rows, np.asarray(steps), strict=True):
+            columns, length, *_ = known[row]
+            every.append(window_of(columns[window.column], length, step, window))
+        values, mask = map(np.stack, zip(*every, strict=True))
         assert batch.values[name].dtype == SPEC[window.column].dtype
-        np.testing.assert_array_equal(batch.mask[name], masks[name])
-        np.testing.assert_allclose(batch.values[name], values[name], rtol=1e-6 if name == "to go" else 0)
+        np.testing.assert_array_equal(batch.mask[name], mask)
+        np.testing.assert_allclose(batch.values[name], values, rtol=1e-6 if name == "to go" else 0)
         assert batch.values[name].sharding.is_equivalent_to(over.sharding, batch.values[name].ndim)
     np.testing.assert_array_equal(batch.length, lengths)
     np.testing.assert_array_equal(batch.version, [known[row][3] for row in rows])
@@ -164,7 +147,6 @@ def test_every_selector_and_window_agrees_with_numpy(over, by, replace):
 
 @pytest.mark.parametrize("removal", ["oldest", "lowest"])
 def test_insertion_splits_a_batch_in_order_and_goes_round(over, removal):
-    """Each shard is the table that has got its part of each batch."""
     shards = sharded.init(SPEC, capacity=CAPACITY * over.number, length=STEPS, over=over)
     apart = [table.init(SPEC, capacity=CAPACITY, length=STEPS) for _ in range(over.number)]
     for seed in range(4):
@@ -215,17 +197,6 @@ def test_a_row_that_no_shard_holds_is_a_fault(eight, index):
 
 
 @pytest.mark.parametrize("by", ["uniform", "weight"])
-def test_chances_are_those_of_one_table(eight, by):
-    """Over 10^6 draws."""
-    shards, known = stacked(eight, SIZES)
-    drawn = sharded.select(shards, jax.random.key(5), 1_000_000, by=by, over=eight)
-    weight = np.array([float(known[row][2]) if by == "weight" else 1.0 for row in known])
-    counts = np.bincount(drawn.row, minlength=8 * CAPACITY)
-    assert counts.sum() == counts[[*known]].sum()
-    assert scipy.stats.chisquare(counts[[*known]], 1e6 * weight / weight.sum()).pvalue > 0.001
-
-
-@pytest.mark.parametrize("by", ["uniform", "weight"])
 def test_chances_without_replacement_are_exact(eight, by):
     """Of each ordered pair, over 200,000 draws: w_i / W, then w_j / (W - w_i)."""
     shards, known = stacked(eight, (2, 0, 1, 0, 0, 2, 0, 1))
@@ -249,7 +220,6 @@ def test_chances_without_replacement_are_exact(eight, by):
 @pytest.mark.parametrize("by", ["uniform", "weight", "top"])
 @pytest.mark.parametrize("replace", [True, False])
 def test_nothing_to_select_is_a_fault_and_an_empty_batch(eight, by, replace):
-    """Of no shard anything."""
     shards = sharded.init(SPEC, capacity=8 * CAPACITY, length=STEPS, over=eight)
     drawn = sharded.select(shards, jax.random.key(0), 8, by=by, replace=replace, over=eight)
     with pytest.raises(ValueError, match="a table that is empty"):
@@ -260,22 +230,6 @@ def test_nothing_to_select_is_a_fault_and_an_empty_batch(eight, by, replace):
     if by == "top" or not replace:
         with pytest.raises(ValueError, match="more trajectories than have a weight above 0"):
             check(sharded.select(one, jax.random.key(0), 8, by=by, replace=replace, over=eight))
-
-
-def test_nothing_compiles_again_while_the_table_fills(eight):
-    """Each program once, and one more of `insert` for a batch of another size."""
-    programs = (sharded._insert, sharded._select, sharded._random_steps, sharded._gather, sharded._update_weights)
-    for program in programs:
-        program.clear_cache()
-    shards = sharded.init(SPEC, capacity=8 * CAPACITY, length=STEPS, over=eight)
-    for i in range(2 * CAPACITY):
-        columns, length, weight = random_rows(8, i)
-        shards = sharded.insert(shards, columns, length=length, weight=weight, version=jnp.int32(i), over=eight)
-        drawn = sharded.select(shards, jax.random.key(i), 8, by="weight", over=Shards(eight.mesh, "data"))
-        steps = sharded.random_steps(shards, drawn, jax.random.key(i), over=eight)
-        batch = sharded.gather(shards, drawn, WINDOWS, step=steps, over=eight)
-        shards = sharded.update_weights(shards, drawn.row, batch.length.astype(jnp.float32), over=eight)
-    assert [program._cache_size() for program in programs] == [1] * len(programs)
 
 
 def test_no_more_than_a_batch_is_exchanged(eight):
@@ -301,9 +255,6 @@ def test_no_more_than_a_batch_is_exchanged(eight):
         text = lowered.compile().as_text()
         assert exchanged(text).keys() <= most.keys()
         assert all(size <= most[kind] for kind, size in exchanged(text).items())
-    assert set(exchanged(sharded._gather.lower(shards, drawn, 0, windows, eight).compile().as_text())) == {
-        "reduce-scatter"
-    }
 
 
 def exchanged(program):
@@ -318,7 +269,6 @@ def exchanged(program):
 
 
 def test_the_programs_are_parts_of_a_compiled_step(over):
-    """Of a training step that selects, collects and changes weights."""
     shards, known = stacked(over, SIZES[: over.number])
 
     @jax.jit
@@ -334,7 +284,6 @@ def test_the_programs_are_parts_of_a_compiled_step(over):
 
 
 def test_a_table_is_donated(eight):
-    """So that nothing is copied."""
     shards = sharded.init(SPEC, capacity=8 * CAPACITY, length=STEPS, over=eight)
     columns, length, weight = random_rows(8)
     sharded.insert(shards, columns, length=length, weight=weight, over=eight)
@@ -342,45 +291,51 @@ def test_a_table_is_donated(eight):
 
 
 def test_errors_name_what_was_given_for_all_shards(unchecked, eight):
-    """Numbers as the caller has them, not as one device has."""
-    shards = sharded.init(SPEC, capacity=8 * CAPACITY, length=STEPS, over=eight)
+    shards, key = sharded.init(SPEC, capacity=8 * CAPACITY, length=STEPS, over=eight), jax.random.key(0)
     columns, _, _ = random_rows(8)
-    drawn = sharded.select(shards, jax.random.key(0), 12, over=eight)
-    with pytest.raises(ValueError, match="capacity=9: 8 devices do not divide it; choose a multiple of 8"):
-        sharded.init(SPEC, capacity=9, length=STEPS, over=eight)
-    with pytest.raises(ValueError, match="memory='disk': expected 'device' or 'pinned_host'"):
-        sharded.init(SPEC, capacity=8, length=STEPS, over=eight, memory="disk")
-    with pytest.raises(ValueError, match="index has 4294967296: expected a number of int32"):
-        sharded.update_weights(shards, np.array([2**32]), np.ones(1), over=eight)
-    with pytest.raises(
-        ValueError, match="columns have 4 trajectories: 8 devices do not divide them; insert a multiple of 8"
-    ):
-        sharded.insert(shards, {name: column[:4] for name, column in columns.items()}, over=eight)
-    with pytest.raises(ValueError, match=r"column 'frame' has shape \(8, 6, 1\): expected \[batch, steps, 2\]"):
-        sharded.insert(shards, {**columns, "frame": columns["frame"][..., :1]}, over=eight)
-    with pytest.raises(ValueError, match="columns have 48 trajectories: the table holds 40"):
-        sharded.insert(shards, random_rows(48)[0], over=eight)
-    with pytest.raises(ValueError, match=r"weight has shape \(3,\): expected \(8,\)"):
-        sharded.insert(shards, columns, weight=np.ones(3), over=eight)
-    with pytest.raises(ValueError, match="count=41: without replacement, the table has at most 40 to draw"):
-        sharded.select(shards, jax.random.key(0), 41, by="top", over=eight)
-    with pytest.raises(
-        ValueError, match="selection has 12 trajectories: 8 devices do not divide them; select a multiple of 8"
-    ):
-        sharded.gather(shards, drawn, WINDOWS, over=eight)
-    with pytest.raises(ValueError, match="window 'a': length=7 is not between 1 and the table's 6"):
-        sharded.gather(shards, drawn, {"a": Window("reward", 7)}, over=eight)
-    with pytest.raises(ValueError, match=r"weight has shape \(40,\): expected length's \(8, 5\)"):
-        sharded.reweigh(shards, np.ones(40), over=eight)
-    with pytest.raises(ValueError, match="axis='rows': the mesh has 'data'"):
-        Shards(eight.mesh, "rows")
+    drawn = sharded.select(shards, key, 12, over=eight)
+    four = {name: column[:4] for name, column in columns.items()}
+    narrow = {**columns, "frame": columns["frame"][..., :1]}
     one = table.init(SPEC, capacity=CAPACITY, length=STEPS)
-    with pytest.raises(ValueError, match=r"table has arrays of shape \(5,\): expected \[shards, capacity\]"):
-        sharded.insert(one, columns, over=eight)
+    init, insert = functools.partial(sharded.init, SPEC, length=STEPS), functools.partial(sharded.insert, shards)
+    for call, message in (
+        (lambda: init(capacity=9, over=eight), "capacity=9: 8 devices do not divide it; choose a multiple of 8"),
+        (lambda: init(capacity=8, over=eight, memory="disk"), "memory='disk': expected 'device' or 'pinned_host'"),
+        (
+            lambda: sharded.update_weights(shards, np.array([2**32]), np.ones(1), over=eight),
+            "index has 4294967296: expected a whole number that int32",
+        ),
+        (
+            lambda: insert(four, over=eight),
+            "columns have 4 trajectories: 8 devices do not divide them; insert a multiple of 8",
+        ),
+        (lambda: insert(narrow, over=eight), "column 'frame' has shape (8, 6, 1): expected [batch, steps, 2]"),
+        (lambda: insert(random_rows(48)[0], over=eight), "columns have 48 trajectories: the table holds 40"),
+        (lambda: insert(columns, weight=np.ones(3), over=eight), "weight has shape (3,): expected (8,)"),
+        (
+            lambda: sharded.select(shards, key, 41, by="top", over=eight),
+            "count=41: without replacement at most 40 can be drawn",
+        ),
+        (
+            lambda: sharded.gather(shards, drawn, WINDOWS, over=eight),
+            "selection has 12 trajectories: 8 devices do not divide them; select a multiple of 8",
+        ),
+        (
+            lambda: sharded.gather(shards, drawn, {"a": Window("reward", 7)}, over=eight),
+            "window 'a': length=7 is not between 1 and the table's 6",
+        ),
+        (lambda: sharded.reweigh(shards, np.ones(40), over=eight), "weight has shape (40,): expected length's (8, 5)"),
+        (lambda: Shards(eight.mesh, "rows"), "axis='rows': the mesh has 'data'"),
+        (
+            lambda: sharded.insert(one, columns, over=eight),
+            "table has arrays of shape (5,): expected [shards, capacity]",
+        ),
+    ):
+        with pytest.raises(ValueError, match=re.escape(message)):
+            call()
 
 
 def test_a_users_own_shard_map_has_the_same(eight):
-    """Each device reads its shard, and all draw the same."""
     shards, _ = stacked(eight, SIZES)
 
     def local(shards, key):
@@ -430,6 +385,35 @@ def test_shards_are_loaded_onto_another_number_of_them(eight, tmp_path, sizes):
     assert in_order(files.load(tmp_path / "one", over=three, capacity=42)) == in_order(shards)
 
 
+def test_loaded_shards_go_on(eight, tmp_path):
+    """A batch inserted after loading joins the rows that were saved, and all can be selected."""
+    shards, _ = stacked(eight, SIZES)
+    files.save(shards, tmp_path)
+    four = Shards(Mesh(np.array(jax.devices()[:4]), ("data",)))
+    fewer = files.load(tmp_path, over=four)
+    before = in_order(fewer)
+    columns, length, weight = random_rows(4, 50)
+    more = sharded.insert(fewer, columns, length=length, weight=weight, over=four)
+    assert {*in_order(more)} == {*before, *zip(columns["value"][:, 0, 0], weight, strict=True)}
+    check(sharded.select(more, jax.random.key(0), 27, by="top", over=four))
+
+
+def test_nothing_compiles_again_while_the_table_fills(eight, caplog):
+    capacity = 3  # as no other test has, so that the first round compiles
+    shards = sharded.init(SPEC, capacity=8 * capacity, length=STEPS, over=eight)
+    with jax.log_compiles():
+        for i in range(2 * capacity):
+            columns, length, weight = random_rows(8, i)
+            shards = sharded.insert(shards, columns, length=length, weight=weight, version=jnp.int32(i), over=eight)
+            drawn = sharded.select(shards, jax.random.key(i), 8, by="weight", over=Shards(eight.mesh, "data"))
+            steps = sharded.random_steps(shards, drawn, jax.random.key(i), over=eight)
+            batch = sharded.gather(shards, drawn, WINDOWS, step=steps, over=eight)
+            shards = sharded.update_weights(shards, drawn.row, batch.length.astype(np.float32), over=eight)
+            compiled = [record for record in caplog.messages if "XLA compilation" in record]
+            assert bool(compiled) == (i == 0)
+            caplog.clear()
+
+
 def test_columns_that_stay_with_the_hosts(eight, tmp_path):
     """They are there after each insertion and after loading, and batches are those of columns on the devices."""
     batches = []
@@ -446,16 +430,3 @@ def test_columns_that_stay_with_the_hosts(eight, tmp_path):
             batches.append(sharded.gather(one, drawn, WINDOWS, over=eight))
     for leaf, *leaves in zip(*map(jax.tree.leaves, batches), strict=True):
         assert all(np.array_equal(leaf, other) for other in leaves)
-
-
-def test_loaded_shards_go_on(eight, tmp_path):
-    """A batch more goes behind what there is, and both can be selected."""
-    shards, _ = stacked(eight, SIZES)
-    files.save(shards, tmp_path)
-    four = Shards(Mesh(np.array(jax.devices()[:4]), ("data",)))
-    fewer = files.load(tmp_path, over=four)
-    before = in_order(fewer)
-    columns, length, weight = random_rows(4, 50)
-    more = sharded.insert(fewer, columns, length=length, weight=weight, over=four)
-    assert {*in_order(more)} == {*before, *zip(columns["value"][:, 0, 0], weight, strict=True)}
-    check(sharded.select(more, jax.random.key(0), 27, by="top", over=four))

@@ -14,6 +14,8 @@ import pytest
 from stellaris.replay import check, datasets, init, insert
 
 LENGTHS = (4, 1, 11)
+#: Columns of one number a step.
+FLAT = ("reward", "terminated", "truncated")
 
 
 def write_minari(path, lengths=LENGTHS, change=None):
@@ -47,13 +49,13 @@ def write_d4rl(path, change=None):
     return path
 
 
-def replaced(name, value):
+def replaced(name, value, prefix=""):
     """What puts another dataset in place of one."""
 
     def change(file):
-        del file[name]
+        del file[prefix + name.partition("/")[0]]
         if value is not None:
-            file[name] = value
+            file[prefix + name] = value
 
     return change
 
@@ -62,13 +64,10 @@ def test_minari(tmp_path):
     """Observations less the last, in the order of the numbers; behind the end there are zeros."""
     columns, length = datasets.read(write_minari(tmp_path / "main_data.hdf5", lengths=(2, 1, *[1] * 8, 3)))
     assert length.tolist() == [2, 1, *[1] * 8, 3]
-    assert {name: (column.shape, column.dtype) for name, column in columns.items()} == {
-        "observation": ((11, 3, 2), np.float64),
-        "action": ((11, 3, 1), np.float32),
-        "reward": ((11, 3), np.float64),
-        "terminated": ((11, 3), bool),
-        "truncated": ((11, 3), bool),
-    }
+    shapes = {"observation": (11, 3, 2), "action": (11, 3, 1)} | dict.fromkeys(FLAT, (11, 3))
+    assert {name: column.shape for name, column in columns.items()} == shapes
+    assert (columns["observation"].dtype, columns["action"].dtype) == (np.float64, np.float32)
+    assert [columns[name].dtype for name in FLAT] == [np.float64, bool, bool]
     assert columns["observation"][0].tolist() == [[0.25, 0.5], [1.25, 1.5], [0, 0]]
     assert columns["observation"][10].tolist() == [[1000.25, 1000.5], [1001.25, 1001.5], [1002.25, 1002.5]]
     assert columns["reward"][[0, 10]].tolist() == [[0, 1, 0], [100, 101, 102]]
@@ -80,7 +79,7 @@ def test_d4rl(tmp_path):
     """A trajectory ends where either flag is set; the last one is cut off by the file."""
     columns, length = datasets.read(write_d4rl(tmp_path / "hopper.hdf5"))
     assert length.tolist() == [3, 4, 1, 2]
-    assert set(columns) == {"observation", "action", "reward", "terminated", "truncated"}
+    assert set(columns) == {"observation", "action", *FLAT}
     assert columns["reward"].tolist() == [[0, 1, 2, 0], [3, 4, 5, 6], [7, 0, 0, 0], [8, 9, 0, 0]]
     assert columns["observation"][3].tolist() == [[16, 17], [18, 19], [0, 0], [0, 0]]
     assert columns["terminated"].dtype == bool
@@ -89,8 +88,6 @@ def test_d4rl(tmp_path):
 
 
 def test_observations_of_several_arrays(tmp_path):
-    """Groups within groups, each array a column."""
-
     def nested(file):
         for group in file.values():
             steps = len(group["rewards"])
@@ -129,7 +126,6 @@ def test_straight_into_a_table(tmp_path, kind, capacity):
 
 
 def test_more_than_one_batch(tmp_path, monkeypatch):
-    """In order."""
     monkeypatch.setattr(datasets, "_BATCH", 2)
     path = write_minari(tmp_path / "a.hdf5", lengths=(1, 2, 3, 4, 5))
     assert datasets.insert(init(SPEC, capacity=8, length=5), path).length.tolist() == [1, 2, 3, 4, 5, 0, 0, 0]
@@ -138,55 +134,32 @@ def test_more_than_one_batch(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("actions", None, "dataset 'episode_1/actions' is missing: expected one with a row for each step"),
-        ("rewards", None, "dataset 'episode_1/rewards' is missing: expected one with a row for each step"),
-        ("rewards", np.zeros(0), "dataset 'episode_1/rewards' is empty: expected at least one step"),
-        (
-            "rewards",
-            np.zeros((1, 1)),
-            "dataset 'episode_1/rewards' has shape (1, 1): expected one number for each step",
-        ),
-        ("actions", 3.0, "dataset 'episode_1/actions' is one value: expected a row for each step"),
-        (
-            "observations/mission",
-            ["go", "stop"],
-            "dataset 'episode_1/observations/mission' has dtype object: expected numbers",
-        ),
+        ("actions", None, "'episode_1/actions' is missing: expected one with a row for each step"),
+        ("rewards", None, "'episode_1/rewards' is missing: expected one with a row for each step"),
+        ("rewards", np.zeros(0), "'episode_1/rewards' is empty: expected at least one step"),
+        ("rewards", np.zeros((1, 1)), "'episode_1/rewards' has shape (1, 1): expected one number for each step"),
+        ("actions", 3.0, "'episode_1/actions' is one value: expected a row for each step"),
+        ("observations/x", ["go", "stop"], "'episode_1/observations/x' has dtype object: expected numbers"),
         (
             "observations",
             np.zeros((1, 2)),
-            "dataset '/episode_1/observations' has 1 rows: expected 2, as there are 1 rewards and one more",
+            "'/episode_1/observations' has 1 rows: expected 2, as there are 1 rewards and one more",
         ),
-        (
-            "truncations",
-            np.zeros(3, bool),
-            "dataset '/episode_1/truncations' has 3 rows: expected 1, as there are 1 rewards",
-        ),
+        ("truncations", [False] * 3, "'/episode_1/truncations' has 3 rows: expected 1, as there are 1 rewards"),
         (
             "actions",
             np.zeros((1, 2), np.float32),
-            "dataset '/episode_1/actions' has float32 [2] per step: expected float32 [1], as '/episode_0/actions' has",
+            "'/episode_1/actions' has float32 [2] per step: expected float32 [1], as '/episode_0/actions' has",
         ),
-        (
-            "observations/goal",
-            np.zeros((2, 2)),
-            "dataset '/episode_0/observations' is not in every episode: expected it in all",
-        ),
+        ("observations/x", np.zeros((2, 2)), "'/episode_0/observations' is not in every episode: expected it in all"),
     ],
 )
 def test_errors_of_minari_name_file_dataset_and_expectation(tmp_path, name, value, message):
-    """Before anything is inserted: the table is not touched."""
-
-    def change(file):
-        del file[f"episode_1/{name.partition('/')[0]}"]
-        if value is not None:
-            file[f"episode_1/{name}"] = value
-
-    path = write_minari(tmp_path / "bad.hdf5", change=change)
+    path = write_minari(tmp_path / "bad.hdf5", change=replaced(name, value, "episode_1/"))
     table = init(SPEC, capacity=3, length=12)
-    for call in (lambda: datasets.read(path), lambda: datasets.insert(table, path)):
-        with pytest.raises(ValueError, match=re.escape(f"bad.hdf5: {message}")):
-            call()
+    for call in (datasets.read, lambda path: datasets.insert(table, path)):
+        with pytest.raises(ValueError, match=re.escape(f"bad.hdf5: dataset {message}")):
+            call(path)
     assert table.size == 0
 
 
@@ -197,18 +170,7 @@ def test_errors_of_minari_name_file_dataset_and_expectation(tmp_path, name, valu
         ("actions", np.zeros((9, 1)), "dataset '/actions' has 9 rows: expected 10, as there are 10 rewards"),
         ("terminals", np.zeros((10, 1)), "dataset 'terminals' has shape (10, 1): expected one number for each step"),
         ("observations", None, "has actions, infos, next_observations, rewards, terminals, timeouts; expected groups"),
-    ],
-)
-def test_errors_of_d4rl_name_file_dataset_and_expectation(tmp_path, name, value, message):
-    """Flags that are missing would join trajectories."""
-    path = write_d4rl(tmp_path / "bad.hdf5", change=replaced(name, value))
-    with pytest.raises(ValueError, match=re.escape(f"bad.hdf5: {message}")):
-        datasets.read(path)
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "message"),
-    [
+        # What a stranger's file may hold.
         ("terminals", np.full(10, 0.5), "dataset '/terminals' has 0.5: expected 0 or 1 for each step"),
         ("timeouts", np.full(10, np.nan), "dataset '/timeouts' has nan: expected 0 or 1 for each step"),
         ("timeouts", np.arange(10), "dataset '/timeouts' has 2: expected 0 or 1 for each step"),
@@ -219,8 +181,7 @@ def test_errors_of_d4rl_name_file_dataset_and_expectation(tmp_path, name, value,
         ("actions", h5py.SoftLink("/actions"), "'actions' in '/' cannot be opened ("),
     ],
 )
-def test_what_a_strangers_file_may_hold_is_named(tmp_path, name, value, message):
-    """Neither taken for something else nor an error of the library."""
+def test_errors_of_d4rl_name_file_dataset_and_expectation(tmp_path, name, value, message):
     path = write_d4rl(tmp_path / "bad.hdf5", change=replaced(name, value))
     with pytest.raises(ValueError, match=re.escape(f"bad.hdf5: {message}")):
         datasets.read(path)
@@ -228,14 +189,11 @@ def test_what_a_strangers_file_may_hold_is_named(tmp_path, name, value, message)
 
 @pytest.mark.parametrize("flag", [np.uint8, np.float64, bool])
 def test_flags_of_0_and_1_in_any_dtype(tmp_path, flag):
-    """Each is as good as bool."""
     path = write_d4rl(tmp_path / "a.hdf5", change=replaced("terminals", np.isin(np.arange(10), [2, 6]).astype(flag)))
     assert datasets.read(path).length.tolist() == [3, 4, 1, 2]
 
 
 def test_an_observation_may_be_called_as_a_flag(tmp_path):
-    """It is no flag, and may have any shape."""
-
     def nested(file):
         del file["observations"]
         file["observations/rewards"] = np.full((10, 2), 0.25)
@@ -246,8 +204,9 @@ def test_an_observation_may_be_called_as_a_flag(tmp_path):
     assert columns["observation/rewards"].shape == (4, 4, 2)
 
 
-def of_another_file(kind, other):
-    """What puts numbers of another file in place of the actions."""
+@pytest.mark.parametrize("kind", ["external", "virtual", "link", "link to a link"])
+def test_nothing_is_read_from_another_file(tmp_path, kind):
+    other = str(write_d4rl(tmp_path / "secret.hdf5"))
 
     def change(file):
         del file["actions"]
@@ -263,21 +222,13 @@ def of_another_file(kind, other):
             file["other"] = h5py.ExternalLink(other, "/")
             file["actions"] = h5py.SoftLink("/other/actions")
 
-    return change
-
-
-@pytest.mark.parametrize("kind", ["external", "virtual", "link", "link to a link"])
-def test_nothing_is_read_from_another_file(tmp_path, kind):
-    """A stranger's dataset could put any file of the machine into a column."""
-    other = write_d4rl(tmp_path / "secret.hdf5")
-    path = write_d4rl(tmp_path / "a.hdf5", change=of_another_file(kind, str(other)))
+    path = write_d4rl(tmp_path / "a.hdf5", change=change)
     with pytest.raises(ValueError, match=r"a.hdf5: .*'actions'.* is kept in another file, which is not read"):
         datasets.read(path)
 
 
 @pytest.mark.parametrize("place", ["observations/again", "observations/deep/deeper/again"])
 def test_a_group_that_contains_itself(tmp_path, place):
-    """By a hard link or a soft one."""
     for link in (lambda file: file["observations"], lambda _: h5py.SoftLink("/observations")):
 
         def nested(file, link=link):
@@ -291,18 +242,12 @@ def test_a_group_that_contains_itself(tmp_path, place):
 
 
 def test_groups_may_be_deep(tmp_path):
-    """Deeper than Python calls functions."""
-
-    def nested(file):
-        del file["observations"]
-        file["observations" + "/x" * 1500] = np.zeros((10, 2))
-
-    assert datasets.read(write_d4rl(tmp_path / "a.hdf5", change=nested)).length.tolist() == [3, 4, 1, 2]
+    deep = replaced("observations" + "/x" * 1500, np.zeros((10, 2)))
+    assert datasets.read(write_d4rl(tmp_path / "a.hdf5", change=deep)).length.tolist() == [3, 4, 1, 2]
 
 
 @pytest.mark.parametrize("kind", ["minari", "d4rl"])
 def test_sizes_that_a_file_cannot_have(tmp_path, kind):
-    """They are claimed in a few bytes, and no memory is taken for them."""
     steps = 10**11
 
     def claim(file):
@@ -317,12 +262,11 @@ def test_sizes_that_a_file_cannot_have(tmp_path, kind):
     write = write_d4rl if kind == "d4rl" else lambda path, change: write_minari(path, (), change)
     path = write(tmp_path / "a.hdf5", change=claim)
     assert path.stat().st_size < 20_000
-    with pytest.raises(ValueError, match=r"a.hdf5: has .* bytes and claims 500,000,000,00. of data, as dataset '/"):
+    with pytest.raises(ValueError, match=r"a.hdf5: has .* bytes, too few for 500,000,000,00. bytes of data"):
         datasets.read(path)
 
 
 def test_padding_that_is_too_large(tmp_path, monkeypatch):
-    """One long trajectory among many short ones."""
     path = write_d4rl(tmp_path / "a.hdf5")
     full = vars(np) | {"zeros": mock.Mock(side_effect=MemoryError)}
     monkeypatch.setattr(datasets, "np", SimpleNamespace(**full))
@@ -354,7 +298,7 @@ def test_numbers_that_fit_become_the_tables(tmp_path, kind, values, dtype, lost)
     if kind == "d4rl":
         path = write_d4rl(tmp_path / "a.hdf5", change=replaced("rewards", np.resize(values, 10)))
     else:
-        path = write_minari(tmp_path / "a.hdf5", (2,), change=replaced("episode_0/rewards", values))
+        path = write_minari(tmp_path / "a.hdf5", (2,), change=replaced("rewards", values, "episode_0/"))
     table = init({"reward": jax.ShapeDtypeStruct((), dtype)}, capacity=4, length=4)
     if lost is None:
         table = datasets.insert(table, path)
@@ -380,56 +324,49 @@ def test_episodes_may_be_numbered_with_zeros(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("column", "message"),
     [
         (
-            {"observation": jax.ShapeDtypeStruct((3,), jnp.float32)},
+            ("observation", (3,), jnp.float32),
             "dataset '/observations' has float32 [2] per step: the table's column 'observation' expects float32 [3]",
         ),
         (
-            {"reward": jax.ShapeDtypeStruct((), jnp.int32)},
+            ("reward", (), jnp.int32),
             "dataset '/rewards' has float32 [] per step: the table's column 'reward' expects int32 []",
         ),
         (
-            {"cost": jax.ShapeDtypeStruct((), jnp.float32)},
+            ("cost", (), jnp.float32),
             "the table's column 'cost' is missing; the file has observation, action, reward, terminated, truncated",
+        ),
+        (
+            ("reward", (), jnp.float32),
+            "the trajectory from row 3 of '/observations' has 4 steps: the table expects at most 3",
         ),
     ],
 )
-def test_a_table_of_other_columns(tmp_path, change, message):
-    """Neither cut off nor made up."""
-    path = write_d4rl(tmp_path / "a.hdf5")
+def test_a_table_that_a_file_does_not_fit_into(tmp_path, column, message):
+    path, (name, *kind) = write_d4rl(tmp_path / "a.hdf5"), column
     with pytest.raises(ValueError, match=re.escape(f"a.hdf5: {message}")):
-        datasets.insert(init(SPEC | change, capacity=4, length=4), path)
-
-
-def test_a_trajectory_that_is_too_long(tmp_path):
-    """Which one it is."""
-    message = "the trajectory from row 3 of '/observations' has 4 steps: the table expects at most 3"
-    with pytest.raises(ValueError, match=message):
-        datasets.insert(init(SPEC, capacity=4, length=3), write_d4rl(tmp_path / "a.hdf5"))
+        datasets.insert(init(SPEC | {name: jax.ShapeDtypeStruct(*kind)}, capacity=4, length=3), path)
 
 
 def test_no_file_and_no_hdf5(tmp_path):
-    """Another kind, a truncated one, and none."""
-    (tmp_path / "a.txt").write_text("text")
-    with pytest.raises(ValueError, match=r"a.txt: not an HDF5 file, or damaged \(.*\); expected one of Minari or D4RL"):
-        datasets.read(tmp_path / "a.txt")
     whole = write_minari(tmp_path / "whole.hdf5").read_bytes()
-    (tmp_path / "half.hdf5").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(ValueError, match=r"half.hdf5: not an HDF5 file, or damaged"):
-        datasets.read(tmp_path / "half.hdf5")
+    h5py.File(tmp_path / "empty.hdf5", "w").close()
+    empty = (tmp_path / "empty.hdf5").read_bytes()
+    for content, message in (
+        (b"text", r"not an HDF5 file, or damaged \(.*\); expected one of Minari or D4RL"),
+        (whole[: len(whole) // 2], "not an HDF5 file, or damaged"),
+        (empty, "has nothing; expected groups episode_0"),
+    ):
+        (tmp_path / "a.hdf5").write_bytes(content)
+        with pytest.raises(ValueError, match=f"a.hdf5: {message}"):
+            datasets.read(tmp_path / "a.hdf5")
     with pytest.raises(FileNotFoundError):
         datasets.read(tmp_path / "none.hdf5")
-    with h5py.File(tmp_path / "empty.hdf5", "w"):
-        pass
-    with pytest.raises(ValueError, match=r"empty.hdf5: has nothing; expected groups episode_0"):
-        datasets.read(tmp_path / "empty.hdf5")
 
 
 def test_a_damaged_chunk_names_its_dataset(tmp_path):
-    """The file is a file, but what is in it does not fit its checksum."""
-
     def checked(file):
         del file["actions"]
         file.create_dataset("actions", data=np.full((10, 1), 77.0), chunks=(10, 1), fletcher32=True)
@@ -443,7 +380,6 @@ def test_a_damaged_chunk_names_its_dataset(tmp_path):
 
 
 def test_without_h5py_the_error_names_the_extra(tmp_path, monkeypatch):
-    """Importing the module needs neither it nor safetensors."""
     path = write_d4rl(tmp_path / "a.hdf5")
     monkeypatch.setitem(sys.modules, "h5py", None)
     with pytest.raises(ImportError, match=r"pip install 'stellaris\[replay\]'"):

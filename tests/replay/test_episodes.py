@@ -49,17 +49,14 @@ def fragment(rewards, *, slot=0, first=0, environment=7, version=0, terminated=(
 
 
 def rewards(batch):
-    """Of each trajectory, without padding."""
-    assert batch is not None
     return [row[:length].tolist() for row, length in zip(batch.columns["reward"], batch.length.tolist(), strict=True)]
 
 
 def taken(episodes):
-    """All that wait."""
     return rewards(episodes.take(len(episodes))) if len(episodes) else []
 
 
-def test_an_episode_across_borders() -> None:
+def test_an_episode_across_borders():
     """Three fragments, of three versions: an episode ends within the second, the next one at the end of the third."""
     episodes = Episodes(length=6)
     episodes.add(fragment([1, 2, 3], version=4, unfinished=3))
@@ -68,7 +65,6 @@ def test_an_episode_across_borders() -> None:
     assert len(episodes) == 1
     episodes.add(fragment([7, 8, 9], first=6, version=6))
     batch = episodes.take(2)
-    assert batch is not None
     assert batch.columns["reward"].tolist() == [[1, 2, 3, 5, 0, 0], [6, 7, 8, 9, 0, 0]]
     assert batch.columns["observation"][..., 0].tolist() == [[-1, -2, -3, -5, 0, 0], [-6, -7, -8, -9, 0, 0]]
     assert batch.columns["action"].tolist() == [[10, 20, 30, 50, 0, 0], [60, 70, 80, 90, 0, 0]]
@@ -82,63 +78,66 @@ def test_an_episode_across_borders() -> None:
     assert len(episodes) == 0
 
 
-def test_an_end_at_a_border() -> None:
-    """Whether the step that resets comes first in the next fragment, or last in this one."""
-    episodes = Episodes(length=5)
-    episodes.add(fragment([1, 2]))
-    episodes.add(fragment([RESET, 3], first=2, unfinished=1))
-    episodes.add(fragment([4, RESET], first=4))
-    episodes.add(fragment([5, 6], first=6))
-    assert taken(episodes) == [[1, 2], [3, 4], [5, 6]]
+#: Fragments, and the complete episodes of at most five steps in them.
+WHOLE = {
+    # The step that resets may be the first of the next fragment, or the last of this one.
+    "an end at a border": (
+        (
+            fragment([1, 2]),
+            fragment([RESET, 3], first=2, unfinished=1),
+            fragment([4, RESET], first=4),
+            fragment([5, 6], first=6),
+        ),
+        [[1, 2], [3, 4], [5, 6]],
+    ),
+    "several slots": (
+        (
+            fragment([1, 2], slot=0, unfinished=2),
+            fragment([11, 12], slot=3, unfinished=2),
+            fragment([13, RESET], slot=3, first=2),
+            fragment([3, 4], slot=0, first=2),
+        ),
+        [[11, 12, 13], [1, 2, 3, 4]],
+    ),
+    "an episode that is too long": (
+        (fragment([1, 2, 3, 4], unfinished=4), fragment([5, 6, RESET, 7, 8], first=4)),
+        [[7, 8]],
+    ),
+    # The environment that takes its slot begins with an episode of its own.
+    "an environment that was lost": (
+        (
+            fragment([1, 2], unfinished=2),
+            fragment([3, 4, RESET, 5], environment=8, unfinished=1),
+            fragment([6, 7], environment=8, first=4),
+        ),
+        [[3, 4], [5, 6, 7]],
+    ),
+    # Of a run that was resumed, and behind a fragment that is missing: 68 was due.
+    "a beginning that nobody has seen": (
+        (
+            fragment([1, 2, RESET, 3], first=64, unfinished=1),
+            fragment([4, RESET, 5, 6], first=70, unfinished=2),
+            fragment([7, 8], first=74),
+        ),
+        [[5, 6, 7, 8]],
+    ),
+    "fragments that restart": (
+        (fragment([1, 2, 3], environment=0, unfinished=1), fragment([4, RESET, 5], environment=0, unfinished=1)),
+        [[4]],
+    ),
+}
 
 
-def test_several_slots() -> None:
-    """Each environment goes on by itself, whoever delivers in between."""
-    episodes = Episodes(length=5)
-    episodes.add(fragment([1, 2], slot=0, unfinished=2))
-    episodes.add(fragment([11, 12], slot=3, unfinished=2))
-    episodes.add(fragment([13, RESET], slot=3, first=2))
-    episodes.add(fragment([3, 4], slot=0, first=2))
-    assert taken(episodes) == [[11, 12, 13], [1, 2, 3, 4]]
+@pytest.mark.parametrize("name", WHOLE)
+def test_whole_episodes_by_hand(name):
+    episodes, (fragments, whole) = Episodes(length=5), WHOLE[name]
+    for one in fragments:
+        episodes.add(one)
+    assert taken(episodes) == whole
+    assert episodes.too_long == (name == "an episode that is too long")
 
 
-def test_what_is_too_long_is_left_out() -> None:
-    """Longer than the table's trajectories, by a step; it is counted once, and the next episode is whole."""
-    episodes = Episodes(length=3)
-    episodes.add(fragment([1, 2, 3], unfinished=3))
-    episodes.add(fragment([4, 5, RESET, 6, 7, 8], first=3))
-    assert episodes.too_long == 1
-    assert taken(episodes) == [[6, 7, 8]]
-
-
-def test_an_environment_that_was_lost() -> None:
-    """Its episode is left out; the environment that takes its slot begins with an episode of its own."""
-    episodes = Episodes(length=5)
-    episodes.add(fragment([1, 2], unfinished=2))
-    episodes.add(fragment([3, 4, RESET, 5], environment=8, unfinished=1))
-    episodes.add(fragment([6, 7], environment=8, first=4))
-    assert taken(episodes) == [[3, 4], [5, 6, 7]]
-
-
-def test_a_beginning_that_nobody_has_seen() -> None:
-    """A run that was resumed, or a fragment that is missing: episodes count from the first reset on."""
-    episodes = Episodes(length=5)
-    episodes.add(fragment([1, 2, RESET, 3], first=64, unfinished=1))
-    episodes.add(fragment([4, RESET, 5, 6], first=70, unfinished=2))  # 68 was due
-    episodes.add(fragment([7, 8], first=74))
-    assert taken(episodes) == [[5, 6, 7, 8]]
-
-
-def test_fragments_that_restart() -> None:
-    """An episode that does not end within its fragment is not whole."""
-    episodes = Episodes(length=5)
-    for one in ([1, 2, 3], [4, RESET, 5]):
-        episodes.add(fragment(one, environment=0, unfinished=1))
-    assert taken(episodes) == [[4]]
-
-
-def test_batches_have_one_shape() -> None:
-    """So many, or none."""
+def test_batches_have_one_shape():
     episodes = Episodes(length=4)
     episodes.add(fragment([1, RESET, 2, RESET, 3]))
     assert rewards(episodes.take(2)) == [[1], [2]]
@@ -147,14 +146,12 @@ def test_batches_have_one_shape() -> None:
 
 
 @pytest.mark.parametrize("make", [lambda: Episodes(length=0), lambda: Episodes(length=3).take(0)])
-def test_numbers_below_one(make) -> None:
-    """Are named."""
+def test_numbers_below_one(make):
     with pytest.raises(ValueError, match=r"(length|batch)=0"):
         make()
 
 
-def test_fragments_are_not_kept() -> None:
-    """What waits is a copy."""
+def test_fragments_are_not_kept():
     episodes = Episodes(length=4)
     one = fragment([1, 2])
     episodes.add(one)
@@ -167,7 +164,7 @@ def test_fragments_are_not_kept() -> None:
     steps=st.integers(1, 7),
     order=st.randoms(use_true_random=False),
 )
-def test_however_it_is_cut(lengths, steps, order) -> None:
+def test_however_it_is_cut(lengths, steps, order):
     """Environments' streams of episodes, cut into fragments and delivered in any order of the environments."""
     queues, expected, too_long = [], [], 0
     for slot, of_slot in enumerate(lengths):
@@ -191,8 +188,7 @@ def test_however_it_is_cut(lengths, steps, order) -> None:
     assert episodes.too_long == too_long
 
 
-def test_a_tree_of_observations() -> None:
-    """A column an array, by its path."""
+def test_a_tree_of_observations():
     spec = EnvSpec("Maze", {"map": np.zeros((2, 2), np.uint8), "at": (np.zeros(3, np.float32),)}, 4, discrete=True)
 
     class Network:
@@ -217,7 +213,6 @@ def test_a_tree_of_observations() -> None:
     observation = {"map": np.ones((3, 1, 2, 2), np.uint8), "at": (np.full((3, 1, 3), 5, np.float32),)}
     episodes.add(one._replace(trajectory=one.trajectory._replace(observation=observation)))
     batch = episodes.take(1)
-    assert batch is not None
     assert batch.columns["observation.at.0"].tolist() == [[[5.0] * 3] * 2]
     table = insert(init(columns, capacity=1, length=2), **batch._asdict())
     assert table.columns["observation.map"].shape == (1, 2, 2, 2)
@@ -232,7 +227,7 @@ SYSTEMS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SYSTEMS)
-def test_a_run_fills_a_table(name) -> None:
+def test_a_run_fills_a_table(name):
     """With all of its episodes, as its trace has them, in the columns that its policy says."""
     system, changes = SYSTEMS[name]
     workload = replace(tiny.WORKLOAD, **changes)
@@ -241,7 +236,6 @@ def test_a_run_fills_a_table(name) -> None:
     lengths = result.trace.select("episode_length").value
     assert len(episodes) == len(lengths) > 5
     batch = episodes.take(len(episodes))
-    assert batch is not None
     assert sorted(batch.length.tolist()) == sorted(lengths.tolist())
     np.testing.assert_array_equal(batch.columns["reward"].sum(1), batch.length)  # CartPole's is 1 a step
     assert 0 == batch.version.min() < batch.version.max() <= result.history[-1]["version"]
@@ -253,22 +247,16 @@ def test_a_run_fills_a_table(name) -> None:
 
 
 @pytest.mark.parametrize("lose", [0.0, 0.2])
-def test_containers_that_die(lose) -> None:
+def test_containers_that_die(lose):
     """What is not whole is left out, as a container has died or a fragment was lost; the rest is there."""
     episodes = Episodes(length=500)
     faults = Faults(crash_during=0.1, lose=lose, duplicate=lose, notice_after=Constant(0.5))
-    functions = tiny.deployment(retry=Retry(limit=99))
+    functions, system = tiny.deployment(retry=Retry(limit=99)), Synchronous(tiny.PPO_CONFIG)
     with SimulatedPlatform(functions, threads=1, faults={"actor": faults}) as platform:
-        result = train(
-            Synchronous(tiny.PPO_CONFIG),
-            tiny.WORKLOAD,
-            platform=platform,
-            budget=Budget(steps=40 * 32),
-            on_fragment=episodes.add,
-        )
+        how = {"platform": platform, "budget": Budget(steps=40 * 32), "on_fragment": episodes.add}
+        result = train(system, tiny.WORKLOAD, **how)
     known = Counter(result.trace.select("episode_length").value.astype(int).tolist())
     batch = episodes.take(len(episodes))
-    assert batch is not None
     found = Counter(batch.length.tolist())
     assert len(result.trace.select("lost_episode").value) > 0
     if lose:  # the trace counts an episode, too, of which a fragment was lost

@@ -43,12 +43,17 @@ def table_of(batches, capacity=40, seed=0, **settings):
 
 
 def assert_same(one, other):
-    """Bit for bit."""
     for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
         assert (a.shape, a.dtype) == (b.shape, b.dtype)
         assert np.asarray(a).tobytes() == np.asarray(b).tobytes()
 
 
+def insert_one(table, removal):
+    columns = {name: jnp.ones((1, 2, *one.shape), one.dtype) for name, one in SPEC.items()}
+    return insert(jax.tree.map(jnp.copy, table), columns, removal=removal)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("batches", [0, 2, 14, 30])
 @pytest.mark.parametrize("removal", ["oldest", "lowest"])
 def test_a_table_comes_back_as_it_was(tmp_path, batches, removal):
@@ -60,23 +65,6 @@ def test_a_table_comes_back_as_it_was(tmp_path, batches, removal):
     again = load(tmp_path / "a" / "b", spec=SPEC)
     assert_same(again, table)
     assert_same(insert_one(again, removal), insert_one(table, removal))
-
-
-def test_columns_may_stay_with_the_host(tmp_path):
-    """Wherever they were when they were saved."""
-    table = table_of(2)
-    save(table, tmp_path)
-    again = load(tmp_path, memory="pinned_host")
-    assert {column.sharding.memory_kind for column in again.columns.values()} == {"pinned_host"}
-    assert_same(again, table)
-    save(again, tmp_path)
-    assert_same(load(tmp_path), table)
-
-
-def insert_one(table, removal):
-    """It goes on as the one that was saved."""
-    columns = {name: jnp.ones((1, 2, *one.shape), one.dtype) for name, one in SPEC.items()}
-    return insert(jax.tree.map(jnp.copy, table), columns, removal=removal)
 
 
 def test_a_larger_table_keeps_the_order_of_insertion(tmp_path):
@@ -96,7 +84,6 @@ def test_a_larger_table_keeps_the_order_of_insertion(tmp_path):
 
 
 def test_only_rows_that_hold_something_are_written(tmp_path):
-    """A table that is nearly empty makes a small file."""
     save(table_of(1), tmp_path)
     before = {*tmp_path.iterdir()}
     small = sum(path.stat().st_size for path in before)
@@ -123,7 +110,6 @@ class Interruption:
             self.patch(Path, name)
 
     def patch(self, owner, name):
-        """Counts the calls of a function."""
         function = getattr(owner, name)
 
         def counted(*arguments, **settings):
@@ -166,7 +152,6 @@ def test_an_interrupted_save_never_spoils_the_one_before(tmp_path, monkeypatch, 
 
 
 def test_the_first_save_interrupted_leaves_no_table(tmp_path, monkeypatch):
-    """There is none, rather than half of one."""
     with monkeypatch.context() as patches:
         Interruption(patches, 2, True)
         with pytest.raises(Killed):
@@ -193,7 +178,6 @@ def test_a_new_manifest_is_on_the_disk_after_all_that_it_names(tmp_path, monkeyp
 
 
 def test_files_of_others_stay(tmp_path):
-    """Only what saves have written is removed."""
     (tmp_path / "notes.txt").write_text("mine")
     (tmp_path / "weights.safetensors").write_text("mine, too")
     save(table_of(1), tmp_path)
@@ -238,7 +222,6 @@ class Beside:
 
 
 def save_at(at, tables, folder, step):
-    """Saves them at one step of all."""
     for table in tables if step == at else []:
         save(table, folder)
 
@@ -260,7 +243,6 @@ def test_a_reader_finds_a_whole_table_beside_a_writer(tmp_path, monkeypatch, sav
 
 
 def test_a_reader_comes_to_an_end_beside_a_writer(tmp_path, monkeypatch):
-    """Though there is another save before each of its steps."""
     tables = [table_of(1, seed=seed) for seed in range(2)]
     save(tables[0], tmp_path)
     with monkeypatch.context() as patches:
@@ -271,7 +253,6 @@ def test_a_reader_comes_to_an_end_beside_a_writer(tmp_path, monkeypatch):
 
 
 def test_a_reader_names_a_folder_that_goes(tmp_path, monkeypatch):
-    """With all that is in it, while it is read."""
     save(table_of(1), tmp_path / "table")
     Beside(monkeypatch, lambda step: shutil.rmtree(tmp_path / "table") if step == 1 else None)
     with pytest.raises(FileNotFoundError, match=r"manifest.json: missing; expected the manifest that `save` writes"):
@@ -297,85 +278,62 @@ def test_two_writers(tmp_path, monkeypatch):
     assert_same(load(tmp_path), table_of(2))
 
 
-def test_a_million_saves(tmp_path):
-    """Their numbers become longer; the file of the one before last is removed all the same."""
-    save(table_of(1), tmp_path)
-    for path in [*tmp_path.glob("*.safetensors")]:
-        path.rename(tmp_path / path.name.replace("000001.", "999999."))
-    manifest = json.loads((tmp_path / "manifest.json").read_text())["manifest"]
-    manifest["shards"][0]["file"] = "999999.shard-00000-of-00001.safetensors"
-    write_manifest(tmp_path, manifest)
-    for batches in (2, 3):
-        save(table_of(batches), tmp_path)
-        assert_same(load(tmp_path), table_of(batches))
-    assert sorted(path.name.partition(".")[0] for path in tmp_path.iterdir()) == ["1000000", "1000001", "manifest"]
-
-
 @pytest.fixture
 def saved(tmp_path):
-    """A folder and its only shard."""
     save(table_of(2), tmp_path)
     (shard,) = tmp_path.glob("*.safetensors")
     return tmp_path, shard
 
 
-def damage(shard, change):
-    """Writes other arrays in place of the shard's; of the same size unless the change makes another."""
-    arrays = safetensors.numpy.load_file(shard)
-    change(arrays)
-    safetensors.numpy.save_file(arrays, shard)
+def manifest_of(folder):
+    return json.loads((folder / "manifest.json").read_text())["manifest"]
 
 
 def accept_size(folder, shard):
     """Has the manifest say the size that the file has."""
-    manifest = json.loads((folder / "manifest.json").read_text())["manifest"]
+    manifest = manifest_of(folder)
     manifest["shards"][0]["bytes"] = shard.stat().st_size
     write_manifest(folder, manifest)
 
 
 def write_manifest(folder, manifest):
-    """With the hash that it should have."""
     content = json.dumps({"sha256": files._digest_of_manifest(manifest), "manifest": manifest})
     (folder / "manifest.json").write_text(content)
-
-
-def flip(arrays):
-    """One bit of a frame."""
-    arrays["column/frame"][1, 0, 0] ^= 1
-
-
-def flip_weight(arrays):
-    """The last bit of a weight."""
-    arrays["weight"].view(np.uint32)[0] ^= 1
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (flip, "column 'frame' is damaged: its SHA-256 is [0-9a-f]{64}, expected [0-9a-f]{64}"),
-        (flip_weight, "the weight of trajectories is damaged: its SHA-256 is"),
-        (lambda arrays: arrays.pop("column/half"), r"column 'half' is missing: expected bfloat16 \[6, 4\]"),
         (
-            lambda arrays: arrays.update({"column/frame": arrays["column/frame"][:5]}),
+            lambda arrays: {"column/frame": arrays["column/frame"] ^ 1},
+            "column 'frame' is damaged: its SHA-256 is [0-9a-f]{64}, expected [0-9a-f]{64}",
+        ),
+        (
+            lambda arrays: {"weight": np.nextafter(arrays["weight"], 2, dtype=np.float32)},
+            "the weight of trajectories is damaged: its SHA-256 is",
+        ),
+        (lambda arrays: {"column/half": None}, r"column 'half' is missing: expected bfloat16 \[6, 4\]"),
+        (
+            lambda arrays: {"column/frame": arrays["column/frame"][:5]},
             r"column 'frame' is uint8 \[5, 4, 2\]: expected uint8 \[6, 4, 2\]",
         ),
         (
-            lambda arrays: arrays.update({"column/done": arrays["column/done"].astype(np.int8)}),
+            lambda arrays: {"column/done": arrays["column/done"].astype(np.int8)},
             r"column 'done' is int8 \[6, 4\]: expected bool \[6, 4\]",
         ),
     ],
 )
 def test_damaged_columns_are_named(saved, change, message):
-    """With their file, and what was expected."""
     folder, shard = saved
-    damage(shard, change)
+    arrays = safetensors.numpy.load_file(shard)
+    changed = arrays | change(arrays)
+    safetensors.numpy.save_file({name: array for name, array in changed.items() if array is not None}, shard)
     accept_size(folder, shard)
     with pytest.raises(ValueError, match=rf"{shard.name}: {message}"):
         load(folder)
 
 
 def test_a_truncated_file_is_named(saved):
-    """With its size; and if the manifest agreed, for what the library says."""
     folder, shard = saved
     whole = shard.read_bytes()
     shard.write_bytes(whole[:-10])
@@ -391,7 +349,6 @@ def test_a_truncated_file_is_named(saved):
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", "{}", '{"sha256": "0", "manifest": {}}', "[" * 100_000])
 def test_a_damaged_manifest_is_named(saved, text):
-    """Whatever is in it. A save then writes a new one."""
     folder, _ = saved
     (folder / "manifest.json").write_text(text)
     with pytest.raises(ValueError, match=r"manifest.json: damaged .*; expected the manifest that `save` writes"):
@@ -402,18 +359,9 @@ def test_a_damaged_manifest_is_named(saved, text):
 
 
 def test_a_bit_of_the_manifest_is_noticed(saved):
-    """It would make another table."""
     path = saved[0] / "manifest.json"
     path.write_text(path.read_text().replace('"capacity": 40', '"capacity": 41'))
     with pytest.raises(ValueError, match=r"damaged .its SHA-256 does not match"):
-        load(saved[0])
-
-
-def test_another_format_is_refused(saved):
-    """A later one may mean something else."""
-    manifest = json.loads((saved[0] / "manifest.json").read_text())["manifest"] | {"format": 2}
-    write_manifest(saved[0], manifest)
-    with pytest.raises(ValueError, match=r"manifest.json: format 2; this stellaris reads format 1"):
         load(saved[0])
 
 
@@ -428,10 +376,9 @@ def test_another_format_is_refused(saved):
         (("columns", "frame"), [{}], "manifest.json: shape of column 'frame' is None: expected"),
         (
             ("columns", "frame", "shape"),
-            [None, 2, [-1], [2.0], ["2"], [[2]]],
+            [None, 2, [-1], [2.0], ["2"], [[2]], [2**31], [10**30, 10**30]],
             "shape of column 'frame' is .*: expected",
         ),
-        (("columns", "frame", "shape"), [[2**31], [10**30, 10**30]], "shape of column 'frame' is .*: expected"),
         (
             ("columns", "frame", "dtype"),
             [None, 1, "", "nonsense", "object", "U5", "M8[s]", "V4", "f4", ">f4", "f4,(", "(2,)f4", "{}"],
@@ -440,23 +387,23 @@ def test_another_format_is_refused(saved):
         (("shards",), [None, [], {}, [None], [3]], "manifest.json: "),
         (
             ("shards", 0, "file"),
-            [None, 7, "x", "../other/000001.shard-00000-of-00001.safetensors"],
+            [None, 7, "x", "../other/000001.shard-00000-of-00001.safetensors", "/etc/passwd"],
             "file of shard 0 is",
         ),
-        (("shards", 0, "file"), ["/etc/passwd", "000001.shard-00001-of-00001.safetensors"], "file of shard 0 is"),
         (("shards", 0, "bytes"), [None, -1, 1.5, "1"], "bytes of shard 0 is .*: expected"),
         (("shards", 0, "trajectories"), [None, -1, 1.5, 41, 10**30], "trajectories of shard 0 is .*: expected"),
         (("shards", 0, "trajectories"), [5], r"safetensors: the number of trajectories is int32 \[6\]: expected"),
         (("shards", 0, "inserted"), [None, -1, 5, 2**31], "inserted of shard 0 is .*: expected"),
         (("shards", 0, "faults"), [None, -1, 32], "faults of shard 0 is .*: expected"),
         (("shards", 0, "sha256"), [None, [], {}, {"weight": 3}], "sha256 of shard 0 is .*: expected"),
+        (("format",), [2], "manifest.json: format 2; this stellaris reads format 1"),
         (("length",), [2**31 - 1], r"safetensors: column 'done' is bool \[6, 4\]: expected bool \[6, 2147483647\]"),
     ],
 )
 def test_nonsense_in_a_manifest_is_named(saved, place, values, message):
     """Whoever has computed its hash: the field, its value, and what was expected. A save writes a new one."""
     folder, _ = saved
-    whole = json.loads((folder / "manifest.json").read_text())["manifest"]
+    whole = manifest_of(folder)
     for value in values:
         manifest = inner = json.loads(json.dumps(whole))
         for key in place[:-1]:
@@ -473,8 +420,7 @@ def test_nonsense_in_a_manifest_is_named(saved, place, values, message):
 def test_a_capacity_that_is_too_large(tmp_path):
     """No file tells how many rows there are, for only those that hold something are written."""
     save(init({"x": jax.ShapeDtypeStruct((2**10,), jnp.uint8)}, capacity=1, length=2**10), tmp_path)
-    manifest = json.loads((tmp_path / "manifest.json").read_text())["manifest"] | {"capacity": 2**30}
-    write_manifest(tmp_path, manifest)
+    write_manifest(tmp_path, manifest_of(tmp_path) | {"capacity": 2**30})
     with pytest.raises(ValueError, match=r"json: column 'x' of capacity=1073741824 and length=1024 is too large for"):
         load(tmp_path)
 
@@ -491,12 +437,11 @@ def test_a_capacity_that_is_too_large(tmp_path):
     ],
 )
 def test_nonsense_in_a_file_is_named(saved, name, value, message):
-    """Whoever has computed its hash: no table has such trajectories."""
     folder, shard = saved
     arrays = safetensors.numpy.load_file(shard)
     arrays[name][2] = value
     safetensors.numpy.save_file(arrays, shard)
-    manifest = json.loads((folder / "manifest.json").read_text())["manifest"]
+    manifest = manifest_of(folder)
     manifest["shards"][0]["sha256"][name] = files._digest(arrays[name])
     write_manifest(folder, manifest)
     with pytest.raises(ValueError, match=f"{shard.name}: {message}"):
@@ -512,7 +457,6 @@ def test_nonsense_in_a_file_is_named(saved, name, value, message):
     ],
 )
 def test_another_spec_than_expected_is_named(saved, change, message):
-    """Column, what it is, and what was expected."""
     with pytest.raises(ValueError, match=f"manifest.json: {message}"):
         load(saved[0], spec=SPEC | change)
     with pytest.raises(ValueError, match=r"manifest.json: column 'done' is bool \[\]: expected no such column"):
@@ -520,7 +464,6 @@ def test_another_spec_than_expected_is_named(saved, change, message):
 
 
 def test_a_column_of_a_dtype_that_is_not_enabled_is_named(tmp_path):
-    """It would be cut in half silently."""
     with jax.enable_x64(True):
         table = init({"x": jax.ShapeDtypeStruct((), jnp.float64)}, capacity=2, length=2)
         save(insert(table, {"x": np.full((1, 2), 1 / 3)}), tmp_path)
@@ -529,17 +472,16 @@ def test_a_column_of_a_dtype_that_is_not_enabled_is_named(tmp_path):
         load(tmp_path)
 
 
-def test_a_capacity_that_is_too_small(saved):
-    """Nothing is left out silently."""
-    with pytest.raises(ValueError, match=r"capacity=5: the table in .* holds 6 trajectories"):
-        load(saved[0], capacity=5)
+def test_errors_of_load(saved):
     check(load(saved[0], capacity=6))
-    with pytest.raises(ValueError, match="capacity=0 is below 1"):
-        load(saved[0], capacity=0)
-    with pytest.raises(TypeError, match=r"capacity=6.5 is not a whole number"):
-        load(saved[0], capacity=6.5)
-    with pytest.raises(ValueError, match="memory='disk': expected 'device' or 'pinned_host'"):
-        load(saved[0], memory="disk")
+    for options, message in (
+        ({"capacity": 5}, "capacity=5: the table in .* holds 6 trajectories"),
+        ({"capacity": 0}, "capacity=0 is below 1"),
+        ({"capacity": 6.5}, "capacity=6.5 is not a whole number"),
+        ({"memory": "disk"}, "memory='disk': expected 'device' or 'pinned_host'"),
+    ):
+        with pytest.raises((TypeError, ValueError), match=message):
+            load(saved[0], **options)
 
 
 def test_without_safetensors_the_error_names_the_extra(tmp_path, monkeypatch):

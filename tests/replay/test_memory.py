@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from stellaris import replay
-from stellaris.replay.memory import Memory
 
 SPEC = {"x": jax.ShapeDtypeStruct((3,), jnp.float32), "reward": jax.ShapeDtypeStruct((), jnp.float32)}
 WINDOWS = {
@@ -15,7 +14,7 @@ WINDOWS = {
 }
 
 
-def filled(memory: Memory) -> replay.Table:
+def filled(memory):
     """A table round which insertion has gone."""
     table = replay.init(SPEC, capacity=7, length=6, memory=memory)
     for i in range(4):
@@ -25,7 +24,8 @@ def filled(memory: Memory) -> replay.Table:
     return table
 
 
-def test_both_memories_give_the_same_batches() -> None:
+@pytest.mark.slow
+def test_both_memories_give_the_same_batches():
     """In the device's memory, within a program, while the columns stay with the host."""
     gather = jax.jit(lambda table, drawn: replay.gather(table, drawn, WINDOWS, step=2))
     batches = []
@@ -38,15 +38,9 @@ def test_both_memories_give_the_same_batches() -> None:
     assert 0 < batches[0].mask["x"].mean() < 1
 
 
-def test_a_program_holds_no_column_of_the_host() -> None:
+def test_a_program_holds_no_column_of_the_host():
     """What crosses is a batch: a step with its batch has less on the device than a column of the table."""
     table = replay.init(SPEC, capacity=1_000, length=100, memory="pinned_host")
     drawn = replay.select(table, jax.random.key(0), 16)
     program = jax.jit(lambda table, drawn: replay.gather(table, drawn, WINDOWS)).lower(table, drawn).compile()
     assert program.memory_analysis().temp_size_in_bytes < table.columns["x"].nbytes / 10
-
-
-def test_memories_that_there_are_not(unchecked: None) -> None:
-    """Named."""
-    with pytest.raises(ValueError, match="memory='disk': expected 'device' or 'pinned_host'"):
-        replay.init(SPEC, capacity=1, length=1, memory="disk")  # type: ignore[arg-type]

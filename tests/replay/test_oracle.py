@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from stellaris.replay import Window, gather, init, insert, random_steps, reweigh, select, update_weights
 from stellaris.replay.table import BAD_INDEX, BAD_LENGTH, BAD_WEIGHT, EMPTY, TOO_FEW
 from stellaris.replay.weight_tree import FANOUT
+from tests.replay.by_hand import window_of
 
 CAPACITY = 40  # so that the sums have two levels
 LENGTH = 4
@@ -35,8 +36,6 @@ def some(values, count):
 
 
 class Oracle:
-    """A table as a list of rows."""
-
     def __init__(self, spec):
         self.empty = {name: np.zeros((LENGTH, *shape), dtype) for name, (shape, dtype) in spec.items()}
         self.rows = [None] * CAPACITY
@@ -91,23 +90,6 @@ class Oracle:
 
     def weights(self):
         return [0.0 if row is None else row["weight"] for row in self.rows]
-
-    def window(self, row, step, window):
-        """The window's values and mask."""
-        taken = []
-        for at in range(step + window.offset, step + window.offset + window.length):
-            if 0 <= at < row["length"]:
-                column = row["columns"][window.column]
-                value = column[at]
-                if window.return_to_go is not None:
-                    value = sum(window.return_to_go**i * x for i, x in enumerate(column[at : row["length"]]))
-                taken.append(value)
-        missing = [np.full(self.empty[window.column].shape[1:], window.value)] * (window.length - len(taken))
-        there = [True] * len(taken)
-        absent = [False] * len(missing)
-        if window.pad == "head":
-            return missing + taken, absent + there
-        return taken + missing, there + absent
 
 
 class Machine(RuleBasedStateMachine):
@@ -214,14 +196,12 @@ class Machine(RuleBasedStateMachine):
                 row = self.oracle.rows[int(selection.row[i])]
             assert (int(batch.length[i]), int(batch.version[i])) == (row["length"], row["version"])
             for name, window in WINDOWS.items():
-                values, mask = self.oracle.window(row, step, window)
+                values, mask = window_of(row["columns"][window.column], row["length"], step, window)
                 np.testing.assert_array_equal(batch.values[name][i], values)  # whole numbers and halves are exact
                 assert batch.mask[name][i].tolist() == mask
 
 
 class Wide(Machine):
-    """With a column of 64 bits."""
-
     spec = {**SPEC, "state": ((3,), "float64")}  # noqa: RUF012
 
 
@@ -237,6 +217,5 @@ def test_tables_agree():
 @pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 def test_tables_agree_with_64_bits_enabled():
-    """And a column that has as many."""
     with jax.enable_x64(True):
         run_state_machine_as_test(Wide, settings=LIMITS)

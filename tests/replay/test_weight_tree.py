@@ -3,7 +3,6 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 import scipy.stats
 
 from stellaris.replay import weight_tree
@@ -27,33 +26,6 @@ def test_levels_by_hand():
     assert weights.tolist() == [*range(1, 41), *[0] * 8]
     assert sums.tolist() == [136, 392, 292, *[0] * 13]
     assert weight_tree.total((weights, sums)) == 820
-
-
-@pytest.mark.parametrize(
-    ("weights", "levels"), [(1, [16]), (16, [16]), (17, [32, 16]), (256, [256, 16]), (257, [272, 32, 16])]
-)
-def test_as_few_levels_as_suffice(weights, levels):
-    """The last has at most 16 sums, and all are padded to whole blocks."""
-    tree = jax.eval_shape(weight_tree.build, jax.ShapeDtypeStruct((weights,), jnp.float32))
-    assert [len(level) for level in tree] == levels
-
-
-def test_of_an_index_twice_the_last_counts():
-    """In every level, as if the tree were built of these weights."""
-    weights = np.arange(1.0, 41.0, dtype=np.float32)
-    index = [3, 35, 3, 35, 3, 0]
-    new = [10.0, 20.0, 30.0, 40.0, 50.0, 0.0]
-    changed = update(build(weights), jnp.array(index), jnp.array(new))
-    weights[[0, 3, 35]] = 0.0, 50.0, 40.0
-    jax.tree.map(np.testing.assert_array_equal, changed, build(weights))
-
-
-@pytest.mark.parametrize("weights", [40, 2000])
-def test_an_index_outside_changes_nothing(weights):
-    """Neither the weights nor a sum: there is room behind the last sum, to which such an index would belong."""
-    tree = build(jnp.ones(weights))
-    changed = update(tree, jnp.array([len(tree[0]), 10**6]), jnp.array([5.0, 7.0]))
-    jax.tree.map(np.testing.assert_array_equal, changed, tree)
 
 
 def test_sums_do_not_drift_over_many_updates():
@@ -100,32 +72,6 @@ def test_chances_are_the_weights():
     assert counts[0] == 0
     expected = weights[1:] / weights.sum() * 400_000
     assert scipy.stats.chisquare(counts[1:], expected).pvalue > 1e-3
-
-
-@pytest.fixture(scope="module")
-def million():
-    """A million weights: every third 0, one in a thousand 1e30, the others 1e-30; and the tree."""
-    number = np.arange(10**6)
-    weights = np.where(number % 1000 == 1, 1e30, 1e-30) * (number % 3 != 0)
-    return weights, build(jnp.asarray(weights, jnp.float32))
-
-
-def test_zero_of_a_million_is_never_drawn(million):
-    """Nor are those that weigh nothing beside the others; all of the others are drawn alike."""
-    weights, tree = million
-    rows = np.asarray(drawn(tree, jax.random.key(2), 100_000))
-    assert (weights[rows] == 1e30).all()
-    heavy = np.flatnonzero(weights == 1e30)
-    counts = np.bincount(np.searchsorted(heavy, rows), minlength=len(heavy))
-    assert scipy.stats.chisquare(counts).pvalue > 1e-3
-
-
-def test_zero_of_a_million_is_never_drawn_after_updates(million):
-    """Once all heavy weights have become 0, only the light ones are drawn, though they are 1e60 times smaller."""
-    weights, tree = million
-    heavy = jnp.asarray(np.flatnonzero(weights == 1e30))
-    rows = np.asarray(drawn(update(tree, heavy, jnp.zeros(len(heavy))), jax.random.key(3), 100_000))
-    assert (weights[rows] == 1e-30).all()
 
 
 def test_a_million_equal_weights_have_equal_chances():

@@ -21,7 +21,6 @@ def test_it_is_the_upper_word_of_a_product(bound):
 
 
 def test_bounds_of_their_own():
-    """One for each number."""
     bounds = jnp.arange(1, 301)
     found = drawn(KEY, bounds, (300,))
     assert found.dtype == jnp.int32

@@ -9,31 +9,15 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from stellaris.replay import Selection, Window, gather, init, insert, random_steps, return_to_go, select
+from stellaris.replay import Selection, Window, gather, init, insert, random_steps, return_to_go
 from stellaris.replay import windows as module
+from tests.replay.by_hand import window_of
 
 CAPACITY = 4
 LENGTH = 5
 LENGTHS = [1, 3, 5]  # of the trajectories; the fourth row holds nothing
 
 pytestmark = pytest.mark.usefixtures("unchecked")
-
-
-def by_hand(column, length, step, window):
-    """One window of one trajectory, step by step: its values and its mask."""
-    taken = []
-    for at in range(step + window.offset, step + window.offset + window.length):
-        if 0 <= at < length:
-            value = column[at]
-            if window.return_to_go is not None:
-                value = sum(window.return_to_go**i * x for i, x in enumerate(column[at:length].astype(np.float64)))
-            taken.append(np.asarray(value, column.dtype))
-    missing = [np.full(column.shape[1:], window.value, column.dtype)] * (window.length - len(taken))
-    mask = [True] * len(taken)
-    gap = [False] * len(missing)
-    if window.pad == "head":
-        return np.stack([*missing, *taken]), [*gap, *mask]
-    return np.stack([*taken, *missing]), [*mask, *gap]
 
 
 def table_of(dtype, shape=()):
@@ -52,7 +36,7 @@ def assert_by_hand(batch, columns, rows, steps, windows):
     """Every number and every flag of a batch; sums are close."""
     for name, window in windows.items():
         for i, (row, step) in enumerate(zip(rows, steps, strict=True)):
-            values, mask = by_hand(columns[row], LENGTHS[row], step, window)
+            values, mask = window_of(columns[row], LENGTHS[row], step, window)
             assert batch.mask[name][i].tolist() == mask
             got = np.asarray(batch.values[name][i])
             assert (got.dtype, got.shape) == (values.dtype, values.shape)
@@ -69,24 +53,18 @@ PATTERNS = {
 ROWS, STEPS = zip(*((row, step) for row, n in enumerate(LENGTHS) for step in range(n)), strict=True)
 
 
-def test_every_pattern():
-    """At every step of every trajectory."""
-    table, columns = table_of("float32")
-    batch = gather(table, chosen(ROWS), PATTERNS, step=jnp.array(STEPS))
-    assert_by_hand(batch, columns, ROWS, STEPS, PATTERNS)
-
-
 RETURN_TO_GO = {
     f"{discount} from {offset}, {pad}": Window("x", 3, offset=offset, pad=pad, value=-1.0, return_to_go=discount)
     for discount, offset, pad in itertools.product((0.0, 0.9, 1.0), (-2, 1), ("head", "tail"))
 }
 
 
-def test_every_pattern_of_returns_to_go():
-    """Discounted from each step to the trajectory's end, which may be far behind the window."""
+@pytest.mark.parametrize("windows", [PATTERNS, RETURN_TO_GO], ids=["steps", "returns to go"])
+def test_every_pattern(windows):
+    """Returns are discounted from each step to the trajectory's end, which may be far behind the window."""
     table, columns = table_of("float32")
-    batch = gather(table, chosen(ROWS), RETURN_TO_GO, step=jnp.array(STEPS))
-    assert_by_hand(batch, columns, ROWS, STEPS, RETURN_TO_GO)
+    batch = gather(table, chosen(ROWS), windows, step=jnp.array(STEPS))
+    assert_by_hand(batch, columns, ROWS, STEPS, windows)
 
 
 @pytest.mark.slow
@@ -95,7 +73,6 @@ def test_every_pattern_of_returns_to_go():
     [("float64", (2,), 0.1), ("uint8", (4, 3), 255), ("int32", (), -3), ("bool", (2,), True), ("float32", (1, 2), 0)],
 )
 def test_every_dtype(dtype, shape, value):
-    """Frames, vectors and numbers, padded at either end."""
     windows = {pad: Window("x", 3, offset=-1, pad=pad, value=value) for pad in ("head", "tail")}
     if dtype == "float64":
         windows["to go"] = Window("x", 4, value=value, return_to_go=0.9)
@@ -106,42 +83,10 @@ def test_every_dtype(dtype, shape, value):
 
 
 def test_one_step_for_all():
-    """As if it were given for each, as NumPy's number or Python's."""
     table, columns = table_of("float32")
     windows = {"x": Window("x", 3, offset=-1)}
     for step in (1, np.int64(1)):
         assert_by_hand(gather(table, chosen([2, 0, 1]), windows, step=step), columns, [2, 0, 1], [1] * 3, windows)
-
-
-@pytest.mark.slow
-def test_within_the_callers_own_scan():
-    """Insert, select, a random step, gather: as one program, of which each round is what calls give."""
-    windows = {"x": Window("x", 3, offset=-1, pad="head"), "to go": Window("x", 2, return_to_go=0.5)}
-
-    def one(table, key):
-        table = insert(table, {"x": jax.random.uniform(key, (1, LENGTH))})
-        selection = select(table, key, 4)
-        return table, gather(table, selection, windows, step=random_steps(table, selection, key))
-
-    table = init({"x": jax.ShapeDtypeStruct((), jnp.float32)}, capacity=CAPACITY, length=LENGTH)
-    keys = jax.random.split(jax.random.key(0), 6)
-    _, batches = jax.jit(lambda table: jax.lax.scan(one, table, keys))(table)
-    for i, key in enumerate(keys):
-        table, batch = one(table, key)
-        inside = jax.tree.map(lambda x, i=i: x[i], batches)
-        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), inside, batch)
-
-
-def test_nothing_is_compiled_twice_as_a_table_fills():
-    """One program, from the first trajectory on and round the rows, whatever their lengths and the steps."""
-    table = init({"x": jax.ShapeDtypeStruct((), jnp.float32)}, capacity=CAPACITY, length=LENGTH)
-    sizes = []
-    for i in range(7):
-        table = insert(table, {"x": jnp.ones((1, LENGTH))}, length=jnp.array([i % LENGTH + 1]))
-        selection = select(table, jax.random.key(i), 4)
-        gather(table, selection, {"x": Window("x", 3)}, step=random_steps(table, selection, jax.random.key(i)))
-        sizes.append(module._gather._cache_size())
-    assert sizes == [sizes[0]] * 7
 
 
 def test_nothing_large_is_copied():
@@ -162,15 +107,6 @@ def test_a_selection_with_a_fault_leaves_the_mask_empty(faults):
     assert not any(mask.any() for mask in batch.mask.values())
     assert all((values == -1).all() for values in batch.values.values())
     assert batch.length.tolist() == batch.version.tolist() == [0] * len(ROWS)
-
-
-@pytest.mark.parametrize(("by", "replace"), [("uniform", True), ("weight", True), ("weight", False), ("top", False)])
-def test_an_empty_table_leaves_the_mask_empty(by, replace):
-    """By every rule."""
-    table = init({"x": jax.ShapeDtypeStruct((), jnp.float32)}, capacity=CAPACITY, length=LENGTH)
-    batch = gather(table, select(table, jax.random.key(0), 3, by=by, replace=replace), {"x": Window("x", 3, value=9)})
-    assert not batch.mask["x"].any()
-    assert (batch.values["x"] == 9).all()
 
 
 def test_random_steps_are_alike():
@@ -196,12 +132,6 @@ def test_returns_to_go_by_hand():
     assert both[0, :3].tolist() == [[3, 6], [4, 8], [4, 8]]
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
-def test_returns_to_go_keep_their_dtype(dtype):
-    """Whatever it is."""
-    assert return_to_go(jnp.ones((2, 3), dtype), jnp.array([3, 3]), discount=0.5).dtype == dtype
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_returns_to_go_are_summed_in_full(dtype):
@@ -214,89 +144,52 @@ def test_returns_to_go_are_summed_in_full(dtype):
 
 
 def test_errors_of_returns_to_go():
-    """Named."""
     with pytest.raises(TypeError, match="values has dtype int32: expected floating point"):
         return_to_go(jnp.ones((1, 3), int), jnp.array([3]))
     with pytest.raises(ValueError, match=re.escape("discount=1.5 lies outside [0, 1]")):
         return_to_go(jnp.ones((1, 3)), jnp.array([3]), discount=1.5)
 
 
+def of(column, length=2, **more):
+    return {"column": column, "length": length, **more}
+
+
 @pytest.mark.parametrize(
-    ("window", "step", "error", "message"),
+    ("given", "message"),
     [
-        (None, 0, ValueError, "windows is empty"),
-        ({"column": "y", "length": 2}, 0, ValueError, "window 'a': column 'y' is unknown; there are done, frame, x"),
-        ({"column": "x", "length": 6}, 0, ValueError, "window 'a': length=6 is not between 1 and the table's 5"),
-        ({"column": "x", "length": 0}, 0, ValueError, "window 'a': length=0 is not between 1 and the table's 5"),
-        (
-            {"column": "x", "length": 2, "pad": "left"},
-            0,
-            ValueError,
-            "window 'a': pad='left', expected 'head' or 'tail'",
-        ),
-        (
-            {"column": "frame", "length": 2, "value": 256},
-            0,
-            ValueError,
-            "window 'a': value=256 does not fit into uint8",
-        ),
-        ({"column": "frame", "length": 2, "value": -1}, 0, ValueError, "window 'a': value=-1 does not fit into uint8"),
-        (
-            {"column": "frame", "length": 2, "value": 0.5},
-            0,
-            ValueError,
-            "window 'a': value=0.5 does not fit into uint8",
-        ),
-        (
-            {"column": "frame", "length": 2, "value": np.nan},
-            0,
-            ValueError,
-            "window 'a': value=nan does not fit into uint8",
-        ),
-        (
-            {"column": "frame", "length": 2, "value": np.inf},
-            0,
-            ValueError,
-            "window 'a': value=inf does not fit into uint8",
-        ),
-        ({"column": "done", "length": 2, "value": 2}, 0, ValueError, "window 'a': value=2 does not fit into bool"),
-        (
-            {"column": "frame", "length": 2, "return_to_go": 1.0},
-            0,
-            ValueError,
-            "return_to_go needs a floating-point column, and this one has dtype uint8",
-        ),
-        (
-            {"column": "x", "length": 2, "value": 1e39},
-            0,
-            ValueError,
-            "window 'a': value=1e+39 does not fit into float32",
-        ),
-        ({"column": "x", "length": 2.0}, 0, TypeError, "window 'a': length has dtype float32: expected integers"),
-        ({"column": "x", "length": 2, "offset": 0.5}, 0, TypeError, "window 'a': offset has dtype float32: expected"),
-        ({"column": "x", "length": 2, "offset": 2**31}, 0, ValueError, "window 'a': offset has 2147483648: expected a"),
-        (
-            {"column": "x", "length": 2},
-            np.full(3, 2**32),
-            ValueError,
-            "step has 4294967296: expected a number of int32",
-        ),
-        ({"column": "x", "length": 2}, 2**31, ValueError, "step has 2147483648: expected a number of int32"),
-        ({"column": "x", "length": 2, "return_to_go": 1.5}, 0, ValueError, "return_to_go=1.5 lies outside [0, 1]"),
-        ({"column": "x", "length": 2}, np.zeros(2, int), ValueError, "step has shape (2,): expected (3,)"),
-        ({"column": "x", "length": 2}, 1.5, TypeError, "step has dtype float32: expected integers"),
+        ({}, "windows is empty"),
+        (of("y"), "window 'a': column 'y' is unknown; there are done, frame, x"),
+        (of("x", 6), "window 'a': length=6 is not between 1 and the table's 5"),
+        (of("x", 0), "window 'a': length=0 is not between 1 and the table's 5"),
+        (of("x", 2.0), "window 'a': length has dtype float32: expected integers"),
+        (of("x", pad="left"), "window 'a': pad='left', expected 'head' or 'tail'"),
+        (of("x", offset=0.5), "window 'a': offset has dtype float32: expected"),
+        (of("x", offset=2**31), "window 'a': offset has 2147483648: expected a"),
+        (of("frame", value=256), "window 'a': value=256 does not fit into uint8"),
+        (of("frame", value=-1), "window 'a': value=-1 does not fit into uint8"),
+        (of("frame", value=0.5), "window 'a': value=0.5 does not fit into uint8"),
+        (of("frame", value=np.nan), "window 'a': value=nan does not fit into uint8"),
+        (of("frame", value=np.inf), "window 'a': value=inf does not fit into uint8"),
+        (of("done", value=2), "window 'a': value=2 does not fit into bool"),
+        (of("x", value=1e39), "window 'a': value=1e+39 does not fit into float32"),
+        (of("frame", return_to_go=1.0), "return_to_go needs a floating-point column, and this one has dtype uint8"),
+        (of("x", return_to_go=1.5), "return_to_go=1.5 lies outside [0, 1]"),
+        (np.full(3, 2**32), "step has 4294967296: expected a whole number that int32"),
+        (2**31, "step has 2147483648: expected a whole number that int32"),
+        (np.zeros(2, int), "step has shape (2,): expected (3,)"),
+        (1.5, "step has dtype float32: expected integers"),
     ],
 )
 @pytest.mark.parametrize("traced", [False, True])
-def test_errors(unchecked, window, step, error, message, traced):
-    """Named at once, with the window's name, in the caller's own jit as well."""
+def test_errors(unchecked, given, message, traced):
+    """A case is a window, or a step of a valid window."""
+    window, step = (given, 0) if isinstance(given, dict) else (of("x"), given)
+    windows = {"a": Window(**window)} if window else {}
     spec = {"done": ((), "bool"), "frame": ((2,), "uint8"), "x": ((), "float32")}
     table = init({k: jax.ShapeDtypeStruct(*v) for k, v in spec.items()}, capacity=CAPACITY, length=LENGTH)
-
-    windows = {} if window is None else {"a": Window(**window)}
 
     def collected(table):
         return gather(table, chosen([0, 1, 2]), windows, step=step)
 
-    with pytest.raises(error, match=re.escape(message)):
+    with pytest.raises((TypeError, ValueError), match=re.escape(message)):
         (jax.jit(collected) if traced else collected)(table)

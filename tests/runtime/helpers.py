@@ -1,11 +1,11 @@
 """What most tests of platforms begin with: one function, and ways to look at what happened to it."""
 
-import math
 from typing import Any
 
 from stellaris.runtime import FunctionSpec, Invocation, SimulatedPlatform
 from stellaris.runtime.delays import Constant
 
+PLATFORM = ("clock", "seed", "threads", "hang_after", "keep_versions", "store_capacity")
 DELAYS = ("compute", "cold_start", "queueing", "initialisation")
 
 
@@ -15,29 +15,11 @@ def spec(compute: Any = 1.0, **others: Any) -> FunctionSpec:
     return FunctionSpec(**{k: Constant(v) if k in DELAYS and isinstance(v, float) else v for k, v in given.items()})
 
 
-def deploy(
-    compute: Any = 1.0,
-    *,
-    clock: str = "virtual",
-    seed: int = 0,
-    threads: int | None = None,
-    hang_after: float = 600.0,
-    keep_versions: int = 2,
-    store_capacity: float = math.inf,
-    faults: Any = None,
-    **others: Any,
-) -> SimulatedPlatform:
-    """A platform with the one function `f`; `others` are arguments of its deployment."""
-    return SimulatedPlatform(
-        {"f": spec(compute, **others)},
-        clock=clock,
-        seed=seed,
-        threads=threads,
-        hang_after=hang_after,
-        keep_versions=keep_versions,
-        store_capacity=store_capacity,
-        faults=None if faults is None else {"f": faults},
-    )
+def deploy(compute: Any = 1.0, *, faults: Any = None, **others: Any) -> SimulatedPlatform:
+    """A platform with the one function `f`; the other arguments are the platform's or those of its deployment."""
+    options = {name: others.pop(name) for name in PLATFORM if name in others}
+    faults = None if faults is None else {"f": faults}
+    return SimulatedPlatform({"f": spec(compute, **others)}, faults=faults, **options)
 
 
 def drain(platform: SimulatedPlatform) -> list[Invocation]:

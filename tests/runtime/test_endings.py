@@ -8,7 +8,6 @@ from stellaris.runtime.endings import ENDINGS, ENDINGS_BY_NAME, RETRIABLE, WASTE
 
 
 def test_the_table() -> None:
-    """Bills, retries and containers by hand; the places of the names are in saved traces, and stay."""
     assert ENDINGS == ("completed", "failed", "timed_out", "crashed", "throttled", "lost", "hung", "cancelled")
     assert WASTED == ("failed", "timed_out", "crashed", "lost", "hung")
     assert RETRIABLE == ("timed_out", "crashed", "throttled", "lost")

@@ -7,7 +7,6 @@ from stellaris.runtime.files import atomic_write
 
 @pytest.mark.parametrize("old", [None, "old\n"])
 def test_an_interrupted_write_leaves_nothing(tmp_path, old):
-    """Neither half a file nor a draft; what was there before stays as it was."""
     path = tmp_path / "file.txt"
     if old is not None:
         path.write_text(old)
@@ -25,7 +24,6 @@ def test_an_interrupted_write_leaves_nothing(tmp_path, old):
 
 
 def test_a_whole_write(tmp_path):
-    """Appears under its name, in folders that are made, and replaces what was there."""
     path = tmp_path / "new" / "folder" / "file.txt"
     for text in ("one\n", "two\r\nand more\n"):
         with atomic_write(str(path)) as file:
@@ -35,7 +33,6 @@ def test_a_whole_write(tmp_path):
 
 
 def test_writers_at_once_do_not_meet(tmp_path):
-    """As of two threads: what either has written appears whole, the last one in the end."""
     path = tmp_path / "file.txt"
     with atomic_write(path) as slow:
         slow.write("slow, ")

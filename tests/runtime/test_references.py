@@ -4,17 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from stellaris.runtime import Store, Versioned
 from stellaris.runtime.references import size
-
-
-def test_references_among_values():
-    """Objects and versions take their places; everything else stays where it is."""
-    store = Store()
-    store.publish("p", "policy")
-    reference = store.put("object")
-    got = store.resolve((1, reference, store.latest("p"), "x"), invocation=0, function="f")
-    assert got == (1, "object", Versioned(0, "policy"), "x")
 
 
 class Parcel:

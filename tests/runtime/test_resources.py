@@ -22,6 +22,5 @@ from stellaris.runtime import Node, Resources
     ],
 )
 def test_machines_that_there_are_none_of(unchecked, make, message):
-    """Are refused."""
     with pytest.raises(ValueError, match=message):
         make()

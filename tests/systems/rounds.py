@@ -25,7 +25,6 @@ class Drawing:
     """As many as its key says."""
 
     def decide(self, states: Any, *, most: int, key: jax.Array) -> int:
-        """From 1 to `most`, all equally likely."""
         return int(jax.random.randint(key, (), 1, most + 1))
 
 
@@ -84,5 +83,4 @@ def completed(table: Any, row: int) -> float:
 
 
 def differences(result: Result, column: str) -> list[float]:
-    """Of a column that sums up, each round's."""
     return np.diff([0.0] + [row[column] for row in result.history]).tolist()

@@ -9,10 +9,10 @@ import pytest
 from stellaris import IMPACT, IMPALA, PPO, Trajectory
 from stellaris.acting.normalisation import Statistics
 from stellaris.acting.rollout import Fragment
-from stellaris.algorithms import Algorithm, update
+from stellaris.algorithms import Algorithm
 from stellaris.runtime.references import size
-from stellaris.systems import Session, System, batches
-from stellaris.systems.batches import GradientTask, LearnerBatch, batch_of, unlearned
+from stellaris.systems import Session, System
+from stellaris.systems.batches import GradientTask, LearnerBatch, batch_of
 from tests.systems import tiny
 
 T, ACTORS = 6, 3
@@ -22,8 +22,8 @@ class Captured(Exception):
     """Ends a run as soon as there is a session."""
 
 
-def session() -> Session:
-    """Of the tiny problem, before its first step."""
+@pytest.fixture(scope="module")
+def tiny_session() -> Session:
     seen: list[Session] = []
 
     class Catching(System):
@@ -38,14 +38,7 @@ def session() -> Session:
     return seen[0]
 
 
-@pytest.fixture(scope="module")
-def tiny_session() -> Session:
-    """One for all tests."""
-    return session()
-
-
 def fragment(seed: int) -> Fragment:
-    """Of CartPole; its third step only reset the environment."""
     rng = np.random.default_rng(seed)
     observation = rng.normal(size=(T + 1, 1, 4)).astype(np.float32)
     one = np.ones((T, 1), np.float32)
@@ -65,7 +58,6 @@ def fragment(seed: int) -> Fragment:
 def batch(
     algorithm: Algorithm, of: Session, key: int = 0, *, fragments: int = ACTORS, width: int | None = None
 ) -> LearnerBatch:
-    """Of three fragments, or of another number."""
     return batch_of(
         [fragment(seed) for seed in range(fragments)],
         width=width,
@@ -107,39 +99,6 @@ def test_minibatches_weigh_their_share(tiny_session: Session) -> None:
     assert sum(work.nbytes for work in data.minibatches) == data.nbytes
 
 
-def test_the_shuffles_follow_from_the_key(tiny_session: Session) -> None:
-    """The same for the same key."""
-    ppo = PPO(epochs=1, minibatch_size=6)
-    first, again, other = (batch(ppo, tiny_session, key).indices.tolist() for key in (0, 0, 1))
-    assert first == again != other
-
-
-def test_the_statistics_are_of_all_observations(tiny_session: Session) -> None:
-    """As if they had been of one actor."""
-    data = batch(PPO(), tiny_session)
-    observations = np.concatenate([fragment(seed).trajectory.observation[:-1, 0] for seed in range(ACTORS)])
-    assert float(data.statistics.count) == len(observations)
-    np.testing.assert_allclose(data.statistics.mean, observations.mean(axis=0), rtol=1e-6)
-
-
-def test_what_was_not_learned_from(tiny_session: Session) -> None:
-    """What is left of batches, each counted once."""
-    data = batch(PPO(epochs=1, minibatch_size=6), tiny_session)
-    learned = data.learn(data.indices[0])
-    assert unlearned([data, data]) == ACTORS * (T - 1) - learned
-
-
-def test_a_sample_of_the_observations(tiny_session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of a small batch; of a large one so many, evenly spaced over steps and actors."""
-    observations = np.stack([fragment(seed).trajectory.observation[:, 0] for seed in range(ACTORS)], axis=1)
-    flat = observations.reshape(-1, observations.shape[-1])
-    assert batch(PPO(), tiny_session).sample.tolist() == flat.tolist()
-    monkeypatch.setattr(batches, "SAMPLE", 3)
-    assert batch(PPO(), tiny_session).sample.tolist() == flat[[0, (len(flat) - 1) // 2, len(flat) - 1]].tolist()
-
-
-# ---- batches of a width ----------------------------------------------------------------------------------------------
-
 WIDE = 8
 ALGORITHMS = {
     "ppo": PPO(epochs=3, minibatch_size=7),
@@ -148,6 +107,7 @@ ALGORITHMS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALGORITHMS)
 @pytest.mark.parametrize("fragments", [1, 2, 3, 5, 7])
 def test_a_wider_batch_has_as_many_gradients_as_it_has_data(name: str, fragments: int, tiny_session: Session) -> None:
@@ -176,25 +136,6 @@ def test_the_epochs_of_a_wider_batch_follow_one_another(tiny_session: Session) -
     assert len({tuple(epoch.tolist()) for epoch in epochs}) == 3  # each in an order of its own
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_batches_of_one_width_have_one_shape(name: str, tiny_session: Session) -> None:
-    """So that one program learns from all of them, and one compares the policies that they lead to."""
-    shapes = set()
-    for fragments in (1, 2, 5, WIDE):
-        data = batch(ALGORITHMS[name], tiny_session, fragments=fragments, width=WIDE)
-        leaves = jax.tree.leaves((data.batch, data.sample))
-        shapes.add((data.rows, data.indices.shape[1], *(leaf.shape for leaf in leaves)))
-        assert len(data.indices) <= data.rows  # type: ignore[operator]
-    assert len(shapes) == 1
-
-
-def test_as_wide_as_it_is_it_is_the_same_batch(tiny_session: Session) -> None:
-    """With the same minibatches in the same order."""
-    plain, wide = (batch(ALGORITHMS["ppo"], tiny_session, width=width) for width in (None, ACTORS))
-    jax.tree.map(np.testing.assert_array_equal, (plain.batch, plain.indices), (wide.batch, wide.indices))
-    assert (plain.rows, wide.rows) == (None, len(plain.indices))
-
-
 @pytest.mark.parametrize("name", ["ppo", "impact"])
 def test_a_wider_batch_has_the_same_samples(name: str, tiny_session: Session) -> None:
     """With the same advantages, standardised over what is valid alone; its statistics are of the fragments alone."""
@@ -213,49 +154,3 @@ def test_a_wider_batch_has_the_same_samples(name: str, tiny_session: Session) ->
             valid(other, getattr(other, field)), valid(one, getattr(one, field)), rtol=1e-5, atol=1e-6
         )
     jax.tree.map(np.testing.assert_array_equal, plain.statistics, wide.statistics)
-
-
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_what_is_beyond_the_fragments_is_never_learned_from(
-    name: str, tiny_session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whatever is there: the parameters are the same to the last bit."""
-    algorithm: Any = ALGORITHMS[name]
-    widened = batches._widened
-    version = tiny_session.versioned(tiny_session.first_params)
-
-    def apply(params: Any, observation: Any) -> Any:
-        return tiny_session.policy.apply(version._replace(params=params), observation)
-
-    def learned(beyond: float) -> Any:
-        def filled(trajectory: Trajectory, width: int) -> Trajectory:
-            def fill(x: Any) -> Any:
-                if np.issubdtype(x.dtype, np.floating):
-                    x[:, ACTORS:] = beyond
-                return x
-
-            wide: Trajectory = jax.tree.map(fill, widened(trajectory, width))
-            return wide
-
-        monkeypatch.setattr(batches, "_widened", filled)
-        data = batch(algorithm, tiny_session, width=WIDE)
-        state = algorithm.optimizer().init(version.params)
-        return update(algorithm, apply, version.params, state, data.batch, data.indices)
-
-    plain, other = learned(0.0), learned(1e3)
-    jax.tree.map(np.testing.assert_array_equal, plain[0], other[0])
-    assert np.isfinite(plain[2]["loss"])
-
-
-@pytest.mark.parametrize(("fragments", "width", "expected"), [(1, 8, 8), (3, 8, 8), (8, 8, 8), (3, None, 3)])
-def test_a_sample_is_as_large_as_that_of_its_width(
-    fragments: int, width: int | None, expected: int, tiny_session: Session
-) -> None:
-    """Of real observations only, from the first to the last; of a batch that is not widened, each once."""
-    data = batch(ALGORITHMS["ppo"], tiny_session, fragments=fragments, width=width)
-    observations = np.stack([fragment(seed).trajectory.observation[:, 0] for seed in range(fragments)], axis=1)
-    flat = [tuple(row) for row in observations.reshape(-1, observations.shape[-1]).tolist()]
-    places = [flat.index(tuple(row)) for row in data.sample.tolist()]
-    assert len(places) == expected * (T + 1)
-    assert places == sorted(places)
-    assert set(places) == set(range(len(flat)))

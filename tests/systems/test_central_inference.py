@@ -7,19 +7,17 @@ import chex
 import numpy as np
 import pytest
 
+from stellaris.acting.rollout import Fragment
 from stellaris.runtime import Faults, FunctionSpec, SimulatedPlatform, Transfer
 from stellaris.runtime.delays import Constant, Delay, Exponential, LogNormal
 from stellaris.systems import Budget, CentralInference, Result, Synchronous, Workload, train
 from tests.systems import tiny
 
 SYSTEM = CentralInference(tiny.PPO_CONFIG)
-
-
 STEP, INFERENCE = Constant(0.01), Constant(0.002)
 
 
 def functions(actor: Delay = STEP, inference: Delay = INFERENCE, **more: Any) -> dict[str, FunctionSpec]:
-    """The three functions."""
     delays = {"actor": actor, "inference": inference, "learner": Constant(0.1)}
     return {name: FunctionSpec(delay, **more) for name, delay in delays.items()}
 
@@ -27,7 +25,6 @@ def functions(actor: Delay = STEP, inference: Delay = INFERENCE, **more: Any) ->
 def run(
     deployed: dict[str, FunctionSpec], *, steps: int = 32 * 4, workload: Workload = tiny.WORKLOAD, **more: Any
 ) -> Result:
-    """On the tiny problem."""
     return train(SYSTEM, workload, platform=SimulatedPlatform(deployed, **more), budget=Budget(steps=steps))
 
 
@@ -42,6 +39,17 @@ def test_it_samples_what_local_inference_does(name: str) -> None:
     for event in ("sampled", "episode", "episode_length", "reset"):
         np.testing.assert_allclose(central.trace.select(event).value, local.trace.select(event).value, rtol=1e-5)
     chex.assert_trees_all_close(central.policy, local.policy, rtol=1e-4, atol=1e-5)
+
+
+def test_fragments_continue_one_another() -> None:
+    """Each begins where the one before of the same environment ended, as replay tables require."""
+    fragments: list[Fragment] = []
+    budget = Budget(steps=32 * 4)
+    train(SYSTEM, tiny.WORKLOAD, platform=SimulatedPlatform(functions()), budget=budget, on_fragment=fragments.append)
+    for slot in {fragment.slot for fragment in fragments}:
+        own = [fragment for fragment in fragments if fragment.slot == slot]
+        assert [one.follows for one in own[:-1]] == [(two.slot, two.environment, two.first) for two in own[1:]]
+    assert len(fragments) > 2 * tiny.WORKLOAD.actors
 
 
 @pytest.mark.slow
@@ -79,8 +87,8 @@ def test_what_is_lost_is_sampled_anew() -> None:
     np.testing.assert_array_equal(trace.select("episode").value, trace.select("episode_length").value)
 
 
+@pytest.mark.slow
 def test_environments_that_never_live_long_enough() -> None:
-    """End the run, with the reason."""
     with pytest.raises(RuntimeError, match=r"actor \d has lost its environment 1000 times before fragment=16 steps"):
         run(functions(keep_alive=0.0))
 
@@ -94,6 +102,5 @@ def test_environments_that_never_live_long_enough() -> None:
     ],
 )
 def test_errors(changes: dict[str, Any], limit: int | None, message: str) -> None:
-    """Before anything is sampled."""
     with pytest.raises(ValueError, match=message):
         run(functions(max_concurrency=limit), workload=_workload(**changes))

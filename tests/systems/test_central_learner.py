@@ -1,6 +1,5 @@
 """One central learner: with actors that wait for it, and with actors that do not."""
 
-from dataclasses import replace
 from typing import Any
 
 import jax
@@ -15,36 +14,11 @@ from tests.systems import tiny
 JITTERY = tiny.deployment(LogNormal(0.01, 0.5), LogNormal(0.1, 0.5))
 
 
-def test_there_is_a_barrier() -> None:
-    """All actors start when a version is published, and the learner when the last of them has ended."""
-    trace = tiny.run(Synchronous(tiny.PPO_CONFIG), JITTERY).trace
-    submitted = trace.select("submitted", function="actor").time
-    starts = np.unique(submitted)
-    assert len(starts) == len(submitted) / tiny.WORKLOAD.actors
-    assert set(starts) <= set(trace.select("published").time)
-    ends = trace.select("completed", function="actor").time
-    learners = trace.select("submitted", function="learner").time
-    rounds = ends[: len(learners) * tiny.WORKLOAD.actors].reshape(-1, tiny.WORKLOAD.actors)
-    np.testing.assert_array_equal(learners, rounds.max(axis=1))
-
-
 def test_time_is_the_sum_of_its_parts() -> None:
     """16 steps of 10 ms at once, then 8 gradients of 100 ms, one after the other."""
     result = tiny.run(Synchronous(tiny.PPO_CONFIG), tiny.deployment(Constant(0.01), Constant(0.1)))
     published = result.trace.select("published").time
     assert np.diff(published) == pytest.approx(0.16 + tiny.GRADIENTS_A_ROUND * 0.1)
-
-
-def test_nothing_is_stale() -> None:
-    """Every gradient is computed on the version that it is applied to, and all data is of the version before it."""
-    result = tiny.run(Synchronous(tiny.PPO_CONFIG), JITTERY, budget=Budget(steps=32 * 6))
-    staleness = result.trace.select("staleness").value
-    assert len(staleness) >= 5 * tiny.GRADIENTS_A_ROUND
-    assert not staleness.any()
-    assert all(row.get("data_lag_max", 0.0) == 0.0 for row in result.history)
-
-
-# ---- asynchronous actors ---------------------------------------------------------------------------------------------
 
 
 def test_actors_do_not_wait_for_the_learner() -> None:
@@ -88,6 +62,7 @@ def test_a_slow_rollout_may_be_overtaken() -> None:
     assert discarded > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", [tiny.PPO_CONFIG, IMPALA(minibatch_size=2), IMPACT(epochs=2, minibatch_size=8)])
 def test_in_step_it_is_the_synchronous_system(algorithm: Any) -> None:
     """With pace 0, bit for bit, for any delays: it is the same loop."""
@@ -96,17 +71,3 @@ def test_in_step_it_is_the_synchronous_system(algorithm: Any) -> None:
     jax.tree.map(np.testing.assert_array_equal, one.policy, other.policy)
     assert one.history == other.history
     assert one.history[-1]["version"] >= 4
-
-
-@pytest.mark.slow
-def test_with_one_actor_and_no_delay_impala_is_on_policy() -> None:
-    """Every ratio is one, so V-trace truncates nothing."""
-    workload = replace(tiny.WORKLOAD, actors=1)
-    system = AsynchronousActors(IMPALA(minibatch_size=1), control=StalenessControl(pace=0))
-    functions = tiny.deployment(Constant(0), Constant(0))
-    rows = tiny.run(system, functions, workload=workload, budget=Budget(steps=16 * 6)).history
-    learned = [row for row in rows if "kl" in row]
-    assert len(learned) >= 4
-    for row in learned:
-        assert row["data_lag_max"] == 0
-        assert row["kl"] == pytest.approx(0.0, abs=1e-5)

@@ -6,19 +6,17 @@ import os
 import signal
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stellaris import IMPACT, softsync
-from stellaris.acting import ActorCritic, Policy
+from stellaris import IMPACT, fully_asynchronous, softsync
 from stellaris.runtime import (
     CheckpointError,
     Checkpoints,
@@ -77,7 +75,6 @@ def run(
     every: int = 2,
     **options: Any,
 ) -> Result:
-    """A run on a faulty platform, saved every other round."""
     made = {"functions": DEPLOYMENT, "threads": 1, "faults": dict.fromkeys(DEPLOYMENT, FAULTS)} | dict(platform)
     folder_of = None if folder is None else Checkpoints(folder, every=every)
     options = {"prices": tiny.PRICES} | options
@@ -85,7 +82,6 @@ def run(
 
 
 def assert_same(one: Result, other: Result) -> None:
-    """History, parameters, trace and bills, bit for bit."""
     assert repr(one.history) == repr(other.history)
     for a, b in zip(jax.tree.leaves(one.policy), jax.tree.leaves(other.policy), strict=True):
         assert np.asarray(a).tobytes() == np.asarray(b).tobytes()
@@ -117,6 +113,7 @@ def test_a_resumed_run_is_the_unbroken_one(name: str, tmp_path: Path) -> None:
         (DataParallel(tiny.PPO_CONFIG, learners=2), {}),
         (CentralInference(tiny.PPO_CONFIG), {}),
         (Stellaris(tiny.PPO_CONFIG, learners=3, control=StalenessControl(pace=3, discard=6)), {"refresh": 4}),
+        (Stellaris(tiny.PPO_CONFIG, learners=3, aggregator=fully_asynchronous(capacity=3, drop_from=1)), {}),
         (MinionsRL(tiny.PPO_CONFIG, Adapt(target=25.0), prewarm=True), {"actors": 4}),
         (MinionsRL(tiny.PPO_CONFIG, Drawing()), {"actors": 4, "refresh": 4}),
     ],
@@ -144,13 +141,14 @@ def test_a_damaged_checkpoint_costs_a_few_rounds(tmp_path: Path) -> None:
     run(SYSTEMS["stellaris"], tmp_path / "broken", budget=Budget(steps=32 * 6 + 16))
     state = tmp_path / "broken" / "3" / "state.json"
     state.write_bytes(state.read_bytes()[:-100])
-    with pytest.warns(UserWarning, match=r"broken/2 is the newest .* 3 is damaged: its hashes do not fit state\.json"):
+    with pytest.warns(
+        UserWarning, match=r"broken/2 is the newest .* 3 is damaged: its hashes do not match state\.json"
+    ):
         assert_same(run(SYSTEMS["stellaris"], tmp_path / "broken", resume=True), whole)
     assert Checkpoints(tmp_path / "broken").newest() == 5
 
 
 def test_a_folder_of_damaged_ones_is_not_begun_anew(tmp_path: Path) -> None:
-    """There is a run; somebody must decide what to do about it."""
     run(SYSTEMS["synchronous"], tmp_path, budget=Budget(steps=32 * 3))
     (tmp_path / "1" / "SHA256SUMS").write_bytes(b"")
     with pytest.raises(CheckpointError, match=r"holds no checkpoint that can be loaded: 1 is damaged"):
@@ -160,148 +158,79 @@ def test_a_folder_of_damaged_ones_is_not_begun_anew(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_cannot_be_written_to_is_found_before_the_run(tmp_path: Path) -> None:
-    """Not at the first checkpoint."""
     with pytest.raises(CheckpointError, match="cannot be written"):
         run(SYSTEMS["synchronous"], Path("/proc/nowhere"), on_progress=lambda row: pytest.fail("it has begun"))
 
 
 def test_environments_restart(tmp_path: Path) -> None:
-    """So a run with checkpoints is another one than without, from the first checkpoint on."""
-    plain, saved = run(SYSTEMS["stellaris"], None), run(SYSTEMS["stellaris"], tmp_path)
+    """A run with checkpoints differs from one without, from the first checkpoint on; `resume` may begin a run."""
+    plain, saved = run(SYSTEMS["stellaris"], None), run(SYSTEMS["stellaris"], tmp_path, resume=True)
     assert repr(plain.history[:2]) == repr(saved.history[:2])
     assert repr(plain.history) != repr(saved.history)
 
 
-def test_resume_without_a_checkpoint_begins(tmp_path: Path) -> None:
-    """One command serves to begin and to go on."""
-    assert_same(run(SYSTEMS["synchronous"], tmp_path / "a", resume=True), run(SYSTEMS["synchronous"], tmp_path / "b"))
-
-
-def test_a_folder_with_a_run_is_not_overwritten(tmp_path: Path) -> None:
-    """It takes a word to go on with it."""
-    run(SYSTEMS["synchronous"], tmp_path, budget=Budget(steps=32 * 3))
-    with pytest.raises(ValueError, match=r"holds a run already: pass resume=True"):
-        run(SYSTEMS["synchronous"], tmp_path)
-
-
-def test_another_run_is_refused(tmp_path: Path) -> None:
-    """Another workload or seed: the error names what differs."""
-    run(SYSTEMS["synchronous"], tmp_path, budget=Budget(steps=32 * 3))
-    with pytest.raises(CheckpointError, match=r"seed: this run has 1, but .* holds a run of 0"):
-        run(SYSTEMS["synchronous"], tmp_path, resume=True, seed=1)
-    with pytest.raises(CheckpointError, match=r"workload\.actors: this run has 3, but .* a run of 2"):
-        run(
-            SYSTEMS["synchronous"],
-            tmp_path,
-            resume=True,
-            workload=Workload("CartPole-v1", policy=ActorCritic(hidden=(8,)), actors=3, fragment=16),
-        )
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """By the system's name, the folder of a run that was broken off."""
+    folders = {name: tmp_path_factory.mktemp(name) for name in ("synchronous", "stellaris")}
+    for name, folder in folders.items():
+        run(SYSTEMS[name], folder, budget=Budget(steps=32 * 3))
+    return folders
 
 
 @pytest.mark.parametrize(
-    "other",
+    ("other", "message"),
     [
-        {"functions": tiny.deployment()},
-        {"faults": {}},
-        {"keep_versions": 5},
-        {"store_capacity": 1e9},
-        {"max_concurrency": 50},
-        {"store_faults": StoreFaults(slow_factor=2.0)},
-        {"nodes": (Node("one", memory=100.0, vcpus=100.0),)},
-        {"seed": 9},
+        ({"seed": 1}, r"seed: this run has 1, but .* holds a run of 0"),
+        ({"workload": replace(tiny.WORKLOAD, actors=3)}, r"workload\.actors: this run has 3, but .* a run of 2"),
+        *(
+            ({"prices": sheets}, r"prices\S*: this run has .*, but .* holds a run of ")
+            for sheets in ((), tiny.PRICES[:1], tiny.PRICES[::-1], (*tiny.PRICES, DEAR))
+        ),
+        *(
+            ({"platform": {name: value}}, rf"{name}[\w.\[\]]*: the platform has")
+            for name, value in {
+                "functions": tiny.deployment(),
+                "faults": {},
+                "keep_versions": 5,
+                "store_capacity": 1e9,
+                "max_concurrency": 50,
+                "store_faults": StoreFaults(slow_factor=2.0),
+                "nodes": (Node("one", memory=100.0, vcpus=100.0),),
+                "seed": 9,
+            }.items()
+        ),
     ],
     ids=str,
 )
-def test_another_deployment_is_refused(other: dict[str, Any], tmp_path: Path) -> None:
-    """What costs time or goes wrong is as it was, or the error names what differs."""
-    run(SYSTEMS["synchronous"], tmp_path, budget=Budget(steps=32 * 3))
-    with pytest.raises(CheckpointError, match=rf"{next(iter(other))}[\w.\[\]]*: the platform has"):
-        run(SYSTEMS["synchronous"], tmp_path, resume=True, platform=other)
+def test_another_run_is_refused(other: dict[str, Any], message: str, begun: dict[str, Path]) -> None:
+    """The error names the field that differs: seed, workload, prices, or what costs time or fails."""
+    with pytest.raises(CheckpointError, match=message):
+        run(SYSTEMS["synchronous"], begun["synchronous"], resume=True, **other)
+    with pytest.raises(ValueError, match=r"holds a run already: pass resume=True"):
+        run(SYSTEMS["synchronous"], begun["synchronous"])
 
 
 @pytest.mark.parametrize(
-    ("other", "name"),
+    ("change", "name"),
     [
-        (Stellaris(tiny.PPO_CONFIG, learners=3, rho=2.0), r"system\.rho: this run has 2\.0"),
-        (Stellaris(tiny.PPO_CONFIG, learners=2), r"system\.learners: this run has 2"),
+        ({"rho": 2.0}, r"system\.rho: this run has 2\.0"),
+        ({"learners": 2}, r"system\.learners: this run has 2"),
+        ({"control": StalenessControl(pace=0)}, r"system\.control\.pace: this run has 0"),
+        ({"aggregator": softsync(3)}, r"system\.aggregator[^:]*: this run has .*"),
+        ({"algorithm": replace(tiny.PPO_CONFIG, clip=0.3)}, r"system\.algorithm\.clip: this run has 0\.3"),
         (
-            Stellaris(tiny.PPO_CONFIG, learners=3, control=StalenessControl(pace=0)),
-            r"system\.control\.pace: this run has 0",
-        ),
-        (Stellaris(tiny.PPO_CONFIG, learners=3, aggregator=softsync(3)), r"system\.aggregator[^:]*: this run has .*"),
-        (Stellaris(replace(tiny.PPO_CONFIG, clip=0.3), learners=3), r"system\.algorithm\.clip: this run has 0\.3"),
-        (
-            Stellaris(replace(tiny.PPO_CONFIG, max_gradient_norm=None), learners=3),
+            {"algorithm": replace(tiny.PPO_CONFIG, max_gradient_norm=None)},
             r"algorithm\.max_gradient_norm: this run has None",
         ),
     ],
-    ids=lambda value: value if isinstance(value, str) else "",
+    ids=str,
 )
-def test_another_system_is_refused(other: System, name: str, tmp_path: Path) -> None:
-    """To the field: otherwise the run that goes on would be a mixture of both."""
-    run(SYSTEMS["stellaris"], tmp_path, budget=Budget(steps=32 * 3))
+def test_another_system_is_refused(change: dict[str, Any], name: str, begun: dict[str, Path]) -> None:
+    """The error names the setting: otherwise the run that goes on would be a mixture of both."""
+    system = Stellaris(**({"algorithm": tiny.PPO_CONFIG, "learners": 3} | change))
     with pytest.raises(CheckpointError, match=rf"{name}, but .* holds a run of"):
-        run(other, tmp_path, resume=True)
-
-
-@pytest.mark.parametrize("sheets", [(), tiny.PRICES[:1], tiny.PRICES[::-1], (*tiny.PRICES, DEAR)])
-def test_other_prices_are_refused(sheets: tuple[PriceSheet, ...], tmp_path: Path) -> None:
-    """Dropped, in another order, or added: the rows before the checkpoint are of the prices then."""
-    run(SYSTEMS["synchronous"], tmp_path, budget=Budget(steps=32 * 3))
-    with pytest.raises(CheckpointError, match=r"prices\S*: this run has .*, but .* holds a run of "):
-        run(SYSTEMS["synchronous"], tmp_path, resume=True, prices=sheets)
-
-
-# ---- networks of one's own -------------------------------------------------------------------------------------------
-
-
-@jax.tree_util.register_pytree_node_class
-class Layer:
-    """A layer as some libraries have it: a class of the library's, which holds code beside the arrays."""
-
-    def __init__(self, weight: Any, activation: Any) -> None:
-        self.weight = weight
-        self.activation = activation
-
-    def tree_flatten(self) -> Any:
-        """As JAX asks for it."""
-        return (self.weight,), self.activation
-
-    @classmethod
-    def tree_unflatten(cls, activation: Any, leaves: Any) -> Any:
-        """As JAX asks for it."""
-        return cls(*leaves, activation)
-
-
-@dataclass(frozen=True)
-class Linear:
-    """A network of such a library."""
-
-    actions: int
-
-    def init(self, key: jax.Array, observation: Any) -> Any:
-        """Two layers."""
-        sizes = (self.actions, 1)
-        return [Layer(0.1 * jax.random.normal(key, (observation.shape[-1], size)), jnp.tanh) for size in sizes]
-
-    def apply(self, params: Any, observation: Any) -> Any:
-        """Logits and value."""
-        logits, value = (layer.activation(observation @ layer.weight) for layer in params)
-        return logits, value[..., 0]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["stellaris", "synchronous"])
-def test_networks_of_a_librarys_classes_are_resumed(name: str, tmp_path: Path) -> None:
-    """Their structure is what `init` gives; parameters, moments and queued gradients are saved leaf by leaf."""
-    own = replace(tiny.WORKLOAD, policy=lambda spec: Policy(spec, Linear(spec.actions)))
-    whole = run(SYSTEMS[name], tmp_path / "whole", workload=own)
-    run(SYSTEMS[name], tmp_path / "broken", workload=own, budget=Budget(steps=32 * 5))
-    assert_same(run(SYSTEMS[name], tmp_path / "broken", workload=own, resume=True), whole)
-    assert type(whole.policy.params[0]) is Layer
-
-
-# ---- kill -9 --------------------------------------------------------------------------------------------------------
+        run(system, begun["stellaris"], resume=True)
 
 
 def go_on(folder: Path, reports: Connection) -> None:
@@ -345,13 +274,8 @@ def test_killed_at_random_moments(tmp_path: Path) -> None:
         assert (newest or 0) >= max(seen, default=0) - 1
         reached.append(newest or 0)
         if newest is not None:
-            assert_readable(folder)
+            rest = run(SYSTEMS["synchronous"], folder, budget=Budget(steps=1), every=100, resume=True)
+            assert len(rest.history) >= 1
     assert reached == sorted(reached)
     assert kills >= 10
     assert_same(run(SYSTEMS["synchronous"], folder, every=1, resume=True), whole)
-
-
-def assert_readable(folder: Path) -> None:
-    """The newest checkpoint can be loaded into a platform."""
-    result = run(SYSTEMS["synchronous"], folder, budget=Budget(steps=1), every=100, resume=True)
-    assert len(result.history) >= 1

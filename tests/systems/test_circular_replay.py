@@ -1,6 +1,5 @@
 """IMPACT: batches stand in a circular buffer, and get their turns around a target that is renewed now and then."""
 
-from dataclasses import replace
 from typing import Any
 
 import jax
@@ -16,6 +15,7 @@ ALGORITHM = IMPACT(learning_rate=1e-2, epochs=1, minibatch_size=16)
 IN_STEP = StalenessControl(pace=0)
 
 
+@pytest.mark.slow
 def test_once_around_itself_in_step_it_is_the_synchronous_system() -> None:
     """A buffer of one batch, one turn each, the newest policy for a target: bit for bit."""
     functions = tiny.deployment(LogNormal(0.01, 0.5), LogNormal(0.1, 0.5))
@@ -58,9 +58,9 @@ def test_the_target_is_renewed_every_so_many_turns(
     targets: list[Any] = []
     make = Fragments.batch
 
-    def spying(self: Fragments, algorithm: Any, fragments: Any, target: Any) -> Any:
+    def spying(self: Fragments, algorithm: Any, fragments: Any, target: Any, **options: Any) -> Any:
         targets.append(target)
-        return make(self, algorithm, fragments, target)
+        return make(self, algorithm, fragments, target, **options)
 
     monkeypatch.setattr(Fragments, "batch", spying)
     system = CircularReplay(ALGORITHM, buffer=2, passes=3, target_period=period)
@@ -70,7 +70,5 @@ def test_the_target_is_renewed_every_so_many_turns(
 
 @pytest.mark.parametrize("name", ["buffer", "passes", "target_period"])
 def test_errors(name: str) -> None:
-    """Named."""
     with pytest.raises(ValueError, match=f"{name}=0 is below 1"):
         CircularReplay(**{name: 0})
-    assert replace(CircularReplay(), buffer=3).buffer == 3

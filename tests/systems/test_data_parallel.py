@@ -1,13 +1,11 @@
 """LearnerBatch-parallel learners: together they are one learner, and the all-reduce takes its time."""
 
 import chex
-import numpy as np
 import pytest
 
 from stellaris import IMPALA, PPO
 from stellaris.runtime import FunctionSpec, SimulatedPlatform
 from stellaris.runtime.delays import Constant, Delay, LogNormal
-from stellaris.runtime.functions import FunctionError
 from stellaris.runtime.references import size
 from stellaris.systems import Budget, DataParallel, Result, Synchronous, train
 from tests.systems import tiny
@@ -16,7 +14,6 @@ LEARNER = Constant(0.1)
 
 
 def run(system: DataParallel, *, learner: Delay = LEARNER, per_byte: float = 0.0, steps: int = 32 * 4) -> Result:
-    """On the tiny problem."""
     functions = tiny.deployment(Constant(0.01), learner)
     del functions["parameter"]
     functions["all_reduce"] = FunctionSpec(Constant(per_byte))
@@ -64,22 +61,8 @@ def test_the_all_reduce_costs_time_by_bytes(learners: int, crossing: float) -> N
     assert len(durations) >= 2 * tiny.GRADIENTS_A_ROUND
 
 
-def test_nothing_is_stale() -> None:
-    """All learners hold the same parameters."""
-    result = run(DataParallel(tiny.PPO_CONFIG, 2))
-    assert not result.trace.select("staleness").value.any()
-    assert np.unique(result.trace.select("age:oldest").value).tolist() == [0.0]
-
-
 def test_a_minibatch_must_be_divisible() -> None:
-    """Named, with both numbers."""
     with pytest.raises(ValueError, match="learners=3 do not divide a minibatch of 8"):
         run(DataParallel(tiny.PPO_CONFIG, 3))
     with pytest.raises(ValueError, match="learners=0 is below 1"):
         DataParallel(learners=0)
-
-
-def test_a_gradient_that_is_not_finite_is_named() -> None:
-    """Where it was computed."""
-    with pytest.raises(FunctionError, match=r"function 'learner'.*non-finite gradient in invocation \d+ on version"):
-        run(DataParallel(PPO(learning_rate=1e38, minibatch_size=8, epochs=4, max_gradient_norm=None), 2))

@@ -25,14 +25,12 @@ def test_handled_is_a_set(seed: int) -> None:
 
 
 def platform(retry: Retry | None = None, **options: Any) -> SimulatedPlatform:
-    """One function of a second."""
     spec = FunctionSpec(Constant(1.0), retry=retry or Retry())
     return SimulatedPlatform({"f": spec}, threads=1, **options)
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_each_piece_of_work_comes_once(seed: int) -> None:
-    """Under every fault there is, and nothing stays behind."""
     faults = Faults(
         crash_before=0.1, crash_during=0.1, crash_after=0.1, lose=0.2, duplicate=0.2, notice_after=Exponential(3.0)
     )
@@ -49,7 +47,6 @@ def test_each_piece_of_work_comes_once(seed: int) -> None:
 
 
 def test_a_duplicate_is_dropped_and_noted() -> None:
-    """Its row in the trace has the invocation's number."""
     with platform(faults={"f": Faults(at={0: ("duplicate",)})}) as p:
         deliveries = Deliveries(p)
         first = p.invoke("f", lambda context: "once")
@@ -75,7 +72,6 @@ def test_work_that_arrives_after_it_was_given_up_on_is_not_done_twice() -> None:
 
 
 def test_attempts_are_used_up() -> None:
-    """It says so instead of going on for ever."""
     with platform(Retry(limit=2), faults={"f": Faults(crash_during=1.0)}) as p:
         deliveries = Deliveries(p)
         p.invoke("f", lambda context: None)
@@ -95,7 +91,6 @@ def test_a_body_that_raised_is_handed_out() -> None:
 
 
 def test_until() -> None:
-    """Nothing that ends later; and then it does."""
     with platform() as p:
         deliveries = Deliveries(p)
         p.invoke("f", lambda context: None)

@@ -7,14 +7,9 @@ import pytest
 
 from stellaris import Trace
 from stellaris.runtime import PriceSheet, Rate
-from stellaris.runtime.delays import Gamma, LogNormal
 from stellaris.systems import Budget, Stellaris, Synchronous, history
-from stellaris.systems.history import _MAXIMA, _MEANS, _SUMS, WINDOW, Reader
-from stellaris.systems.record import COLUMNS
 from tests.systems import tiny
 from tests.systems.test_record import lag_report, scalars
-
-JITTERY = tiny.deployment(LogNormal(0.01, 0.5), Gamma(0.1, 1.0), LogNormal(0.02, 0.5), cold_start=LogNormal(0.3, 0.5))
 
 
 @pytest.mark.parametrize(
@@ -22,14 +17,13 @@ JITTERY = tiny.deployment(LogNormal(0.01, 0.5), Gamma(0.1, 1.0), LogNormal(0.02,
 )
 def test_it_is_what_train_returns(system: Stellaris | Synchronous, tmp_path: Path) -> None:
     """From the trace in memory, and from one that was saved; costs to the last bit."""
-    result = tiny.run(system, JITTERY, budget=Budget(steps=32 * 12))
+    result = tiny.run(system, tiny.JITTERY, budget=Budget(steps=32 * 12))
     result.trace.save(tmp_path / "trace.parquet")
     for trace in (result.trace, Trace.load(tmp_path / "trace.parquet")):
-        assert repr(history(trace, prices=tiny.PRICES, functions=JITTERY)) == repr(list(result.history))
+        assert repr(history(trace, prices=tiny.PRICES, functions=tiny.JITTERY)) == repr(list(result.history))
 
 
 def test_a_row_by_hand() -> None:
-    """Two rounds: sums go on, means begin anew."""
     trace = Trace()
 
     def note(time: float, event: str, value: float, function: str = "") -> None:
@@ -83,15 +77,6 @@ def test_a_row_by_hand() -> None:
     }
 
 
-def test_every_column_is_known() -> None:
-    """So that no metric takes the place of one."""
-    trace = Trace()
-    for event in (*_MEANS, *_MAXIMA, *_SUMS, "episode", "round"):
-        trace.append(0.0, event, value=1.0)
-    row = history(trace, prices=[PriceSheet("p", {"actor": Rate(per_second=0.5)})])[0]
-    assert set(row) == {*COLUMNS, "cost_p"}
-
-
 def test_what_is_reported_by_lag() -> None:
     """Reports of a round add up: means are over samples, not over gradients."""
     trace = Trace()
@@ -112,50 +97,18 @@ def test_what_is_reported_by_lag() -> None:
     assert row["lag1_effective_sample_size"] == pytest.approx(64.0**2 / 128.0)
 
 
-def test_the_return_is_of_the_last_episodes() -> None:
-    """Fifty of them, and from then on the window is full."""
-    trace, reader = Trace(), Reader((), {})
-    for i in range(WINDOW + 10):
-        trace.append(float(i), "episode", value=float(i))
-        assert reader.full_window == (i >= WINDOW)
-        list(reader.read(trace.rows(reader.rows_read)))
-    trace.append(99.0, "round", value=1)
-    (row,) = reader.read(trace.rows(reader.rows_read))
-    assert row["episode_return"] == sum(range(10, WINDOW + 10)) / WINDOW
-    assert reader.rows_read == len(trace)
-
-
-def test_policy_lags_are_in_the_history_of_a_run() -> None:
-    """Of every learner, for whatever lags there were; the samples are those of the gradients."""
-    result = tiny.run(Stellaris(tiny.PPO_CONFIG, learners=3), JITTERY, budget=Budget(steps=32 * 8))
-    last = result.history[-1]
-    lags = [int(name[3]) for name in last if name.endswith("_samples")]
-    assert max(lags) >= 1
-    assert any(last[f"lag{lag}_kl"] > 0 for lag in lags)
-    counts = [value for _, event, _, _, _, value in result.trace.rows() if event.endswith(":count")]
-    pushed = len(result.trace.select("pushed").time)
-    assert pushed * 0.7 * 8 <= sum(counts) <= pushed * 8  # minibatches of 8, less the steps that only reset
-
-
 def test_a_round_that_a_scheduler_decided_about() -> None:
     """How many sampled, the waits as means, and the mean of the round's own episodes if there are any."""
     trace = Trace()
-
-    def note(event: str, *values: float) -> None:
-        for value in values:
-            trace.append(0.0, event, value=value)
-
-    note("scheduled", 2)
-    note("actor_took", 1.0, 2.0)
-    note("episode", 10.0, 30.0)
-    note("learner_took", 0.5)
-    note("round", 1)
-    note("scheduled", 1)
-    note("actor_took", 4.0)
-    note("learner_took", 0.25)
-    note("round", 2)
-    note("episode", 50.0)
-    note("round", 3)
+    rounds: list[dict[str, list[float]]] = [
+        {"scheduled": [2], "actor_took": [1.0, 2.0], "episode": [10.0, 30.0], "learner_took": [0.5]},
+        {"scheduled": [1], "actor_took": [4.0], "learner_took": [0.25]},
+        {"episode": [50.0]},
+    ]
+    for number, events in enumerate(rounds, start=1):
+        for event, values in (events | {"round": [number]}).items():
+            for value in values:
+                trace.append(0.0, event, value=value)
     first, second, unscheduled = history(trace)
     columns = ("actors", "actor_seconds", "learner_seconds", "round_return", "episode_return")
     assert [first[name] for name in columns] == [2.0, 1.5, 0.5, 20.0, 20.0]

@@ -2,8 +2,6 @@
 
 import itertools
 import logging
-import math
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -18,7 +16,7 @@ from stellaris.runtime import Faults, FunctionSpec, Retry, SimulatedPlatform, Tr
 from stellaris.runtime.delays import Constant, Exponential, LogNormal
 from stellaris.runtime.endings import ENDINGS
 from stellaris.scheduling import Adapt, Fixed, Maximum, Scheduler, State, Stepped
-from stellaris.systems import Budget, CentralInference, DataParallel, MinionsRL, Result, Session, Synchronous, train
+from stellaris.systems import Budget, CentralInference, DataParallel, MinionsRL, Result, Synchronous, train
 from tests.systems import tiny
 from tests.systems.rounds import ACTORS, BY_USE, DRAWN, JITTERY, WORKLOAD, Drawing, differences, rounds_of, run
 
@@ -45,57 +43,47 @@ SCHEDULERS: dict[str, Scheduler] = {
 }
 
 
-# ---- the paper's equations -------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", SCHEDULERS)
-def test_durations_and_costs_are_the_papers(name: str) -> None:
-    """Eq. 1, `P = P^l + max P^a`, and Eq. 2, `C = price * (P^l d^l + sum P^a d^a)`, round by round."""
-    result = run(SCHEDULERS[name])
-    rounds = rounds_of(result)
-    assert len(rounds) >= 5
-    seconds, costs = differences(result, "seconds"), differences(result, "cost_pay_per_use")
-    for one, row, duration, cost in zip(rounds, result.history, seconds, costs, strict=False):
-        assert duration == pytest.approx(one.learner_ran + max(one.ran), rel=1e-12)
-        assert cost == pytest.approx(0.2 * one.learner_ran + 0.1 * sum(one.ran), rel=1e-12)
-        assert row["learner_seconds"] == pytest.approx(one.learner_ran, rel=1e-12)
-        assert row["actor_seconds"] == pytest.approx(np.mean(one.ran), rel=1e-12)
-        assert row["actors"] == len(one.ran)
-
-
-@pytest.mark.parametrize("prewarm", [False, True])
-def test_with_all_that_takes_time_the_equations_are_of_waits(prewarm: bool) -> None:
-    """Queues, cold starts and transfers: a round lasts as long as it waits, and costs what functions run."""
-    result = run(Stepped(2, 2, every=2), SLOW, prewarm=prewarm)
-    rounds = rounds_of(result)
-    assert len(rounds) >= 5
-    seconds, costs = differences(result, "seconds"), differences(result, "cost_pay_per_use")
-    for one, row, duration, cost in zip(rounds, result.history, seconds, costs, strict=False):
-        assert min(np.subtract(one.waits, one.ran)) > 0.005
-        assert duration == pytest.approx(one.learner_wait + max(one.waits), rel=1e-12)
-        assert cost == pytest.approx(0.2 * one.learner_ran + 0.1 * sum(one.ran), rel=1e-12)
-        assert row["learner_seconds"] == pytest.approx(one.learner_wait, rel=1e-12)
-        assert row["actor_seconds"] == pytest.approx(np.mean(one.waits), rel=1e-12)
-
-
-@pytest.mark.parametrize("ending", FAULTS)
-def test_faults_are_waited_for(ending: str) -> None:
-    """What crashes or gets lost is tried again: the waits are longer, and Eq. 1 holds; all actors count once."""
-    functions = {name: replace(spec, retry=Retry(limit=99)) for name, spec in SLOW.items()}
-    platform = SimulatedPlatform(functions, seed=3, threads=1, faults=dict.fromkeys(functions, FAULTS[ending]))
-    system = MinionsRL(tiny.PPO_CONFIG, Stepped(8, -1, every=1))
-    result = train(system, WORKLOAD, platform=platform, budget=Budget(steps=16 * 44), prices=BY_USE)
-    table = result.trace.invocations()
-    assert np.sum(table.ending == ENDINGS.index(ending)) >= 4
+def assert_waited_for(result: Result, *, cost: bool) -> None:
+    """Eq. 1, `P = P^l + max P^a`, of waits, and Eq. 2, `C = price * (P^l d^l + sum P^a d^a)`, if no attempt failed."""
     rounds = rounds_of(result)
     assert len(rounds) >= 4
-    for one, row, duration in zip(rounds, result.history, differences(result, "seconds"), strict=False):
+    seconds, costs = differences(result, "seconds"), differences(result, "cost_pay_per_use")
+    for one, row, duration, spent in zip(rounds, result.history, seconds, costs, strict=False):
         assert duration == pytest.approx(one.learner_wait + max(one.waits), rel=1e-12)
+        assert not cost or spent == pytest.approx(0.2 * one.learner_ran + 0.1 * sum(one.ran), rel=1e-12)
         assert row["learner_seconds"] == pytest.approx(one.learner_wait, rel=1e-12)
         assert row["actor_seconds"] == pytest.approx(np.mean(one.waits), rel=1e-12)
         assert row["actors"] == len(one.waits)
 
 
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_durations_and_costs_are_the_papers(name: str) -> None:
+    """Actors and learners wait for nothing but their own functions."""
+    result = run(SCHEDULERS[name])
+    for one in rounds_of(result):
+        assert [*one.waits, one.learner_wait] == pytest.approx([*one.ran, one.learner_ran], rel=1e-12)
+    assert_waited_for(result, cost=True)
+
+
+@pytest.mark.parametrize("prewarm", [False, True])
+def test_queues_cold_starts_and_transfers_are_waited_for(prewarm: bool) -> None:
+    result = run(Stepped(2, 2, every=2), SLOW, prewarm=prewarm)
+    assert all(min(np.subtract(one.waits, one.ran)) > 0.005 for one in rounds_of(result))
+    assert_waited_for(result, cost=True)
+
+
+@pytest.mark.parametrize("ending", FAULTS)
+def test_faults_are_waited_for(ending: str) -> None:
+    """A function that crashes or gets lost is tried again: Eq. 1 holds for the longer waits."""
+    functions = {name: replace(spec, retry=Retry(limit=99)) for name, spec in SLOW.items()}
+    platform = SimulatedPlatform(functions, seed=3, threads=1, faults=dict.fromkeys(functions, FAULTS[ending]))
+    system = MinionsRL(tiny.PPO_CONFIG, Stepped(8, -1, every=1))
+    result = train(system, WORKLOAD, platform=platform, budget=Budget(steps=16 * 44), prices=BY_USE)
+    assert np.sum(result.trace.invocations().ending == ENDINGS.index(ending)) >= 4
+    assert_waited_for(result, cost=False)
+
+
+@pytest.mark.slow
 def test_a_fragment_in_pieces_is_waited_for_as_one() -> None:
     """An actor that refreshes its policy has several invocations, in a container of its own."""
     result = run(Fixed(3), SLOW, workload=replace(WORKLOAD, refresh=4))
@@ -114,52 +102,30 @@ def test_a_fragment_in_pieces_is_waited_for_as_one() -> None:
         began = row["seconds"]
 
 
-# ---- what a round is -------------------------------------------------------------------------------------------------
+@pytest.fixture
+def logged_compiles() -> Iterator[None]:
+    jax.config.update("jax_log_compiles", True)
+    yield
+    jax.config.update("jax_log_compiles", False)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SCHEDULERS)
-def test_a_round_has_as_many_actors_as_were_decided_for(name: str) -> None:
-    """Each samples a fragment; all transitions are learned from, in as many gradients as there are minibatches."""
-    result = run(SCHEDULERS[name])
-    whole = [row for row in result.history if "learner_seconds" in row]
-    assert len(whole) >= 5
-    resets, learned = (per_round(result, event) for event in ("reset", "learned"))
-    steps, gradients = differences(result, "steps"), differences(result, "gradients")
-    for i, (row, one) in enumerate(zip(whole, rounds_of(result), strict=False)):
-        actors = int(row["actors"])
-        assert len(one.ran) == actors
-        assert steps[i] == 16 * actors
-        transitions = 16 * actors - resets[i]
-        assert learned[i] == transitions
-        # Where there is no padding, steps that only reset are part of minibatches, as ever.
-        items = 16 * actors if actors in (2, 8) else transitions
-        assert gradients[i] == math.ceil(tiny.PPO_CONFIG.epochs * items / 8)
-
-
-def per_round(result: Result, event: str) -> list[float]:
-    """The sum of what an event carries, over each round."""
-    noted = result.trace.select(event)
-    ends = [row["seconds"] for row in result.history]
-    sums = np.zeros(len(ends))
-    # What is noted at the end of a round is part of it.
-    np.add.at(sums, np.searchsorted(ends, noted.time), noted.value)
-    return sums.tolist()
-
-
-@pytest.mark.slow
-def test_trajectories_as_items() -> None:
-    """An algorithm whose minibatches are whole trajectories: two epochs of as many as there are actors, two at once."""
-    system = MinionsRL(IMPALA(epochs=2, minibatch_size=2), Stepped(3, 1, every=1))
-    result = tiny.run(system, JITTERY, workload=WORKLOAD, budget=Budget(steps=16 * 26))
-    resets = per_round(result, "reset")
-    assert differences(result, "gradients")[:5] == [3, 4, 5, 6, 7]
-    assert per_round(result, "learned")[:5] == [16 * (k + 3) - resets[k] for k in range(5)]
+def test_the_number_of_actors_changes_without_compiling(
+    caplog: pytest.LogCaptureFixture, logged_compiles: None
+) -> None:
+    """A run with 1 to 8 actors compiles everything that a second one needs."""
+    counts = []
+    for scheduler in (Stepped(1, 1, every=1), Stepped(8, -3, every=1)):
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):  # no other test has fragments of 13 steps
+            run(scheduler, workload=replace(WORKLOAD, fragment=13), budget=Budget(steps=13 * 37))
+        counts.append(sum(record.getMessage().startswith("Compiling jit(") for record in caplog.records))
+    assert counts[0] > 0 == counts[1]
 
 
 @pytest.mark.parametrize("name", ["maximum", "drawing"])
 def test_nothing_runs_between_rounds(name: str) -> None:
-    """All actors begin when the last round is over, and the learner as soon as the last of them has ended."""
+    """All actors begin when the last round is over, the learner when the last of them has ended; no data is stale."""
     result = run(SCHEDULERS[name])
     rounds = rounds_of(result)
     table = result.trace.invocations()
@@ -168,15 +134,8 @@ def test_nothing_runs_between_rounds(name: str) -> None:
         assert set(one.submitted) == {one.began}
         assert one.learner_submitted == pytest.approx(one.began + max(one.waits), rel=1e-15)
         assert not np.any((table.started < one.over) & (table.ended > one.over))
-
-
-def test_the_lag_is_zero() -> None:
-    """What is learned from was sampled with the newest version."""
-    for row in run(Drawing()).history:
+    for row in result.history:
         assert (row.get("lag_oldest", 0), row["staleness_max"], row.get("data_lag_max", 0)) == (0, 0, 0)
-
-
-# ---- budgets ---------------------------------------------------------------------------------------------------------
 
 
 def test_cost_ends_a_run_after_the_round_that_uses_it_up() -> None:
@@ -209,21 +168,11 @@ def test_what_the_last_cent_buys() -> None:
         assert len(run(Fixed(3), functions, budget=Budget(cost=cost)).history) == rounds
 
 
-@pytest.mark.parametrize("system", [MinionsRL, Synchronous])
-def test_a_budget_below_the_first_rounds_cost_is_named(system: Any) -> None:
-    """Once that is known: the row of the round has been handed out."""
+def test_a_budget_below_the_first_rounds_cost_is_named() -> None:
     rows: list[Any] = []
     with pytest.raises(ValueError, match=r"budget\.cost=0\.05: the first round cost [\d.]+ under 'pay"):
-        tiny.run(
-            system(tiny.PPO_CONFIG, scheduler=Maximum()),
-            JITTERY,
-            workload=WORKLOAD,
-            budget=Budget(cost=0.05),
-            prices=BY_USE,
-            on_progress=rows.append,
-        )
-    assert len(rows) == 1
-    assert rows[0]["cost_pay_per_use"] > 0.05
+        run(Maximum(), budget=Budget(cost=0.05), on_progress=rows.append)
+    assert [row["cost_pay_per_use"] > 0.05 for row in rows] == [True]
 
 
 def test_the_target_is_the_mean_of_a_window() -> None:
@@ -235,9 +184,6 @@ def test_the_target_is_the_mean_of_a_window() -> None:
     full = [row["episodes"] >= 3 for row in result.history]
     assert all(mean < 30.0 for mean, enough in zip(means[:-1], full[:-1], strict=True) if enough)
     assert len(rounds_of(result)) == len(result.history) >= 2
-
-
-# ---- as the synchronous system ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -281,64 +227,6 @@ def test_other_systems_with_rounds_take_schedulers(system: Any) -> None:
         chex.assert_trees_all_close(one.policy, other.policy, rtol=2e-4, atol=2e-5)
 
 
-# ---- economy ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def logged_compiles() -> Iterator[None]:
-    """What is compiled is logged, on every thread."""
-    jax.config.update("jax_log_compiles", True)
-    yield
-    jax.config.update("jax_log_compiles", False)
-
-
-@pytest.mark.slow
-def test_the_number_of_actors_changes_without_compiling(
-    caplog: pytest.LogCaptureFixture, logged_compiles: None
-) -> None:
-    """A few shapes: those of 2 and 8 columns for learners, powers of two for actors; a second run compiles nothing."""
-    workload = replace(WORKLOAD, fragment=13)  # as no other test: so all is compiled here
-
-    def compiled(scheduler: Scheduler) -> Counter[str]:
-        caplog.clear()
-        with caplog.at_level(logging.WARNING):
-            run(scheduler, workload=workload, budget=Budget(steps=13 * 37))
-        messages = [record.getMessage() for record in caplog.records]
-        return Counter(message.split()[1] for message in messages if message.startswith("Compiling jit("))
-
-    counts = compiled(Stepped(1, 1, every=1))  # 1, 2, ..., 8
-    learners = ("_prepared", "_shuffled", "_transitions", "_learned", "_divergence")
-    assert {name: counts[f"jit({name})"] for name in learners} == dict.fromkeys(learners, 2)
-    actors = ("_act", "_value", "_noise")
-    assert {name: counts[f"jit({name})"] for name in actors} == dict.fromkeys(actors, 4)
-    assert compiled(Drawing()) == Counter()
-
-
-@dataclass(frozen=True)
-class Seen(MinionsRL):
-    """With the session of its last run."""
-
-    sessions: ClassVar[list[Session]] = []
-
-    def run(self, session: Session) -> None:
-        """Likewise."""
-        self.sessions[:] = [session]
-        super().run(session)
-
-
-@pytest.mark.parametrize(("actors", "blocks", "environments"), [(1, 1, 1), (3, 3, 4), (8, 4, 8)])
-def test_environments_that_nobody_uses_are_not_made(actors: int, blocks: int, environments: int) -> None:
-    """Of 32 there are as many as there are actors, or up to twice as many."""
-    workload = replace(WORKLOAD, actors=32)
-    tiny.run(Seen(tiny.PPO_CONFIG, Fixed(actors)), JITTERY, workload=workload, budget=Budget(steps=16 * actors * 2))
-    (session,) = Seen.sessions
-    assert len(session.env._blocks) == blocks
-    assert session.env._starts[blocks] == environments
-
-
-# ---- containers ------------------------------------------------------------------------------------------------------
-
-
 def cold_by_round(scheduler: Scheduler, *, prewarm: bool, **spec: Any) -> list[tuple[int, int]]:
     """How many actors of each round are cold, and whether its learner is."""
     functions = tiny.deployment(cold_start=Constant(0.3), **spec)
@@ -353,21 +241,19 @@ def cold_by_round(scheduler: Scheduler, *, prewarm: bool, **spec: Any) -> list[t
     ]
 
 
-def test_with_prewarming_only_the_first_rounds_actors_are_cold() -> None:
-    """Whatever the scheduler decides later; without it, whoever comes for the first time is."""
-    scheduler = Stepped(2, 3, every=1)  # 2, 5, 8
-    assert cold_by_round(scheduler, prewarm=True) == [(2, 0), (0, 0), (0, 0)]
-    assert cold_by_round(scheduler, prewarm=False) == [(2, 1), (3, 0), (3, 0)]
-
-
-def test_without_anything_kept_all_are_cold() -> None:
-    """Nothing is there, or paid for, between rounds."""
-    assert cold_by_round(Stepped(2, 3, every=1), prewarm=False, keep_alive=0.0) == [(2, 1), (5, 1), (8, 1)]
-
-
-def test_prewarming_all_actors_at_once() -> None:
-    """There is nothing left to be made ahead but the learner."""
-    assert cold_by_round(Maximum(), prewarm=True)[:2] == [(8, 0), (0, 0)]
+@pytest.mark.parametrize(
+    ("scheduler", "prewarm", "spec", "expected"),
+    [
+        (Stepped(2, 3, every=1), True, {}, [(2, 0), (0, 0), (0, 0)]),
+        (Stepped(2, 3, every=1), False, {}, [(2, 1), (3, 0), (3, 0)]),
+        (Stepped(2, 3, every=1), False, {"keep_alive": 0.0}, [(2, 1), (5, 1), (8, 1)]),
+        (Maximum(), True, {}, [(8, 0), (0, 0)]),
+    ],
+)
+def test_with_prewarming_only_the_first_rounds_actors_are_cold(
+    scheduler: Scheduler, prewarm: bool, spec: Any, expected: Any
+) -> None:
+    assert cold_by_round(scheduler, prewarm=prewarm, **spec)[: len(expected)] == expected
 
 
 def test_a_learner_that_takes_longer_to_make_than_to_sample() -> None:
@@ -375,28 +261,8 @@ def test_a_learner_that_takes_longer_to_make_than_to_sample() -> None:
     functions = tiny.deployment() | {"learner": FunctionSpec(Constant(0.1), cold_start=Constant(1.5))}
     first, second, *_ = run(Fixed(3), functions, prewarm=True).history
     assert first["actor_seconds"] == pytest.approx(0.16)
-    assert second["learner_seconds"] == pytest.approx(0.1 * differences_of(first, second, "gradients"))
+    assert second["learner_seconds"] == pytest.approx(0.1 * (second["gradients"] - first["gradients"]))
     assert first["learner_seconds"] == pytest.approx(1.5 + 0.1 * first["gradients"])
-
-
-def differences_of(one: Any, other: Any, column: str) -> float:
-    """From one row to another."""
-    return float(other[column] - one[column])
-
-
-# ---- schedulers ------------------------------------------------------------------------------------------------------
-
-
-def test_the_same_seed_makes_the_same_decisions() -> None:
-    """And another one others, where a scheduler draws."""
-
-    def decisions(scheduler: Scheduler, seed: int) -> list[float]:
-        return run(scheduler, seed=seed).trace.select("scheduled").value.tolist()
-
-    for scheduler in (Drawing(), Adapt(target=40.0)):
-        assert decisions(scheduler, 1) == decisions(scheduler, 1)
-        assert decisions(scheduler, 1) != decisions(scheduler, 2)
-    assert len(set(decisions(Drawing(), 1))) > 3
 
 
 @dataclass(frozen=True)
@@ -406,7 +272,6 @@ class Listening:
     told: ClassVar[list[Any]] = []
 
     def decide(self, states: Any, *, most: int, key: jax.Array) -> int:
-        """Likewise."""
         self.told.append((list(states), most, jax.random.key_data(key).tolist()))
         return 3
 
@@ -441,40 +306,10 @@ def test_what_schedulers_are_told(budget: Budget) -> None:
     assert known > 0
 
 
-@dataclass(frozen=True)
-class Failing:
-    """Decides well in the first round, and then for what it was made with."""
-
-    then: Any
-
-    def decide(self, states: Any, *, most: int, key: jax.Array) -> Any:
-        """Likewise."""
-        return 2 if len(states) == 1 else self.then
-
-
-@pytest.mark.parametrize("then", [0, math.nan, 2.5, ACTORS + 1, None])
-def test_an_impossible_decision_ends_the_run(then: Any, unchecked: None) -> None:
-    """The error names scheduler, decision and round; what was reached before has been handed out."""
-    rows: list[Any] = []
-    with pytest.raises(
-        ValueError,
-        match=rf"^Failing\(then={then}\) decided for {then} actors in round 2: expected a whole number from 1 to 8$",
-    ):
-        run(Failing(then), on_progress=rows.append)
-    assert [row["round"] for row in rows] == [1]
-
-
 @pytest.mark.parametrize("system", [MinionsRL, Synchronous, DataParallel, CentralInference])
 def test_what_is_no_scheduler_or_algorithm(system: Any, unchecked: None) -> None:
-    """It is named at once."""
     for scheduler in (3, Maximum, "maximum"):
         with pytest.raises(TypeError, match="is not a scheduler"):
             system(tiny.PPO_CONFIG, scheduler=scheduler)
     with pytest.raises(TypeError, match="algorithm"):
         system(3, scheduler=Maximum())
-
-
-def test_it_is_a_value() -> None:
-    """All actors by default."""
-    assert MinionsRL() == MinionsRL(scheduler=Maximum(), prewarm=False)
-    assert hash(MinionsRL(scheduler=Fixed(3))) == hash(MinionsRL(scheduler=Fixed(3)))

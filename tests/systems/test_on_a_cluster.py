@@ -54,7 +54,6 @@ def functions(system: System) -> dict[str, FunctionSpec]:
 
 
 def run(system: System, platform) -> Result:
-    """A few rounds."""
     actors = 1 if isinstance(system, CentralInference) else 2
     fragment = 4 if actors == 1 else FRAGMENT
     workload = replace(tiny.WORKLOAD, actors=actors, fragment=fragment)
@@ -82,7 +81,6 @@ def test_every_system_runs(ray_on_this_machine: None) -> None:
 
 
 def look_at(name: str, result: Result) -> None:
-    """What a run has come to."""
     system = SYSTEMS[name]
     drawn = {name: replace(spec, compute=Constant(0.01)) for name, spec in functions(system).items()}
     simulated = run(system, SimulatedPlatform(drawn))
@@ -118,7 +116,6 @@ def stale(result: Result) -> None:
 
 
 def consistent(result: Result) -> None:
-    """Each invocation ends once, versions and history grow."""
     events: dict[int, list[str]] = {}
     for _, event, _, invocation, _, _ in result.trace.rows():
         if event in ("submitted", *ENDINGS):

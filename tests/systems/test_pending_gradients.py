@@ -4,7 +4,6 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from stellaris import fully_asynchronous
 from stellaris.systems.pending_gradients import Computed, PendingGradients
@@ -16,6 +15,7 @@ AGGREGATOR = fully_asynchronous(capacity=4, drop_from=3)
 def test_what_is_popped_is_what_was_pushed() -> None:
     """Each gradient leaves with its own task, oldest first, whether it is applied or dropped."""
     pending = PendingGradients(AGGREGATOR.init(jnp.zeros(1)))
+    assert not pending
     popped, clock = [], 0
     rng = np.random.default_rng(0)
     for number in range(60):
@@ -34,14 +34,3 @@ def test_what_is_popped_is_what_was_pushed() -> None:
             clock += len(applied)
     assert popped == sorted(popped) == [*range(len(popped))]
     assert len(popped) > 40
-
-
-@pytest.mark.parametrize("count", [0, 1])
-def test_it_is_true_while_gradients_wait(count: int) -> None:
-    """As a collection is."""
-    pending = PendingGradients(AGGREGATOR.init(jnp.zeros(1)))
-    task: Any = None
-    for number in range(count):
-        pending.push(AGGREGATOR, Learned(jnp.zeros(1), 0, {}), Computed(number, task), 0)
-    assert bool(pending) == bool(count)
-    assert [one.invocation for one in pending] == [*range(count)]

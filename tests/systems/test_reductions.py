@@ -43,7 +43,6 @@ def learned(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, GradientTask, Po
 
 
 def assert_same(one: Any, other: Any, rtol: float = 0.0) -> None:
-    """Parameter for parameter."""
     chex.assert_trees_all_close(one, other, rtol=rtol, atol=rtol)
 
 
@@ -67,16 +66,6 @@ def test_one_learner_without_delays_is_plain_ppo(learned: list[Any]) -> None:
         params, opt_state, _ = update(PPO, apply, params, opt_state, data.batch, data.indices)
     if len(complete) == len(rounds):
         assert_same(result.policy.params, params, rtol=2e-5)
-
-
-def test_first_round_equals_the_synchronous_system() -> None:
-    """The two event loops make the same first update of the same first data."""
-    one_round = {"budget": tiny.Budget(steps=33, seconds=100.0)}  # ends in the second round: the first is learned
-    system = Stellaris(PPO, learners=1, aggregator=staleness_aware(1, **NO_THRESHOLD), control=StalenessControl(pace=0))
-    asynchronous = tiny.run(system, tiny.deployment(Constant(0.01), Constant(0), Constant(0)), **one_round)
-    synchronous = tiny.run(Synchronous(PPO), tiny.deployment(), **one_round)
-    assert asynchronous.history[-1]["gradients"] == synchronous.history[-1]["gradients"] == tiny.GRADIENTS_A_ROUND
-    assert_same(asynchronous.policy, synchronous.policy, rtol=2e-5)
 
 
 @pytest.mark.slow
@@ -126,13 +115,11 @@ def test_without_cap_weights_and_threshold_it_is_fully_asynchronous_ppo(learned:
 
 
 def programs_policy() -> Any:
-    """The tiny problem's policy."""
     return tiny.WORKLOAD.make_policy(envs.make(tiny.WORKLOAD.environment, slots=1).spec)
 
 
 @pytest.mark.slow
 def test_the_cap_and_the_weights_do_something() -> None:
-    """The reductions above are not met because the parts are inert."""
     delays = tiny.deployment(Constant(0.01), Uniform(0.1, 0.3), Constant(0))
 
     def params(**options: Any) -> np.ndarray:

@@ -1,13 +1,14 @@
 """Fragments between actors and learners, one transition at a time."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 
 from stellaris.acting.normalisation import Statistics
 from stellaris.acting.rollout import Episode, Fragment
-from stellaris.systems.rollouts import Lags, Lost, Rollouts, Waiting
+from stellaris.systems.rollouts import Lags, Lost, Rollouts
 from stellaris.systems.staleness_control import StalenessControl
 from stellaris.types import Trajectory
 
@@ -43,7 +44,6 @@ def fragment(
 
 
 def test_actors_start_in_turn_as_far_as_the_control_admits() -> None:
-    """And start again in the order in which they delivered."""
     rollouts, control = Rollouts(parked=[0, 1, 2], batch=2), StalenessControl(pace=0)
     assert [rollouts.take_actor(control) for _ in range(3)] == [0, 1, None]
     rollouts.add(1, fragment(), 4, 0)
@@ -91,32 +91,28 @@ def test_pieces_are_joined() -> None:
     assert taken[0].lags(9) == Lags(in_flight=2, in_queue=4, oldest=6, mean=5.0, span=2)
 
 
-def test_a_lost_environment() -> None:
-    """Its pieces lead nowhere, and its episode will not end; the fragment begins anew."""
+@pytest.mark.parametrize(
+    ("pieces", "losses", "delivered"),
+    [
+        # Pieces lead nowhere, and the episode will not end; the fragment begins anew.
+        (
+            [{"first": 8, "unfinished": 3, "resets": 1}, {"first": 0, "unfinished": 4}, {"first": 4, "unfinished": 8}],
+            [Lost(0, 0), Lost(steps=3, episode=3), Lost(0, 0)],
+            [0],
+        ),
+        # The step has the number that is due, as nobody heard of the first ones; but it is another environment's.
+        (
+            [{"first": 0}, {"first": 4, "environment": 6}, {"first": 8, "environment": 6}],
+            [Lost(0, 0), Lost(steps=4, episode=0), Lost(0, 0)],
+            [4],
+        ),
+    ],
+)
+def test_a_lost_environment(pieces: Any, losses: Any, delivered: Any) -> None:
     rollouts = Rollouts(parked=[0], batch=1)
     rollouts.take_actor(FREE)
-    rollouts.add(0, fragment(first=8, unfinished=3, resets=1), 8, 0)
-    assert rollouts.add(0, fragment(first=0, unfinished=4), 8, 0) == Lost(steps=3, episode=3)
-    assert rollouts.add(0, fragment(first=4, unfinished=8), 8, 0) == Lost(0, 0)
-    assert [waiting.fragment.first for waiting in rollouts.waiting] == [0]
-
-
-def test_another_environment_in_the_same_slot() -> None:
-    """Its step has the number that is due, as nobody heard of its first ones; but it is another environment's."""
-    rollouts = Rollouts(parked=[0], batch=1)
-    rollouts.take_actor(FREE)
-    rollouts.add(0, fragment(first=0), 8, 0)
-    assert rollouts.add(0, fragment(first=4, environment=6), 8, 0).steps == 4
-    rollouts.add(0, fragment(first=8, environment=6), 8, 0)
-    assert [waiting.fragment.first for waiting in rollouts.waiting] == [4]
-
-
-def test_an_episode_that_had_ended_is_not_lost() -> None:
-    """The new environment's is another one."""
-    rollouts = Rollouts(parked=[0], batch=1)
-    rollouts.take_actor(FREE)
-    rollouts.add(0, fragment(first=8, unfinished=0), 4, 0)
-    assert rollouts.add(0, fragment(first=0, unfinished=4), 4, 0) == Lost(0, 0)
+    assert [rollouts.add(0, fragment(**piece), 8, 0) for piece in pieces] == losses
+    assert [waiting.fragment.first for waiting in rollouts.waiting] == delivered
 
 
 def test_the_oldest_come_first() -> None:
@@ -131,7 +127,6 @@ def test_the_oldest_come_first() -> None:
 
 
 def test_what_is_thrown_away() -> None:
-    """Is no longer there to be learned from."""
     rollouts = Rollouts(parked=[], batch=1)
     for versions in [(5,), (3, 6), (7,)]:
         rollouts.add(0, fragment(versions=versions), 4, 7)
@@ -139,18 +134,3 @@ def test_what_is_thrown_away() -> None:
     assert [waiting.number for waiting in gone] == [1]
     assert [waiting.number for waiting in rollouts.waiting] == [0, 2]
     assert not rollouts.discard(StalenessControl(window=math.inf), 7)
-
-
-@pytest.mark.parametrize("n", [1, 3])
-def test_too_few_make_no_batch(n: int) -> None:
-    """They wait."""
-    rollouts = Rollouts(parked=[], batch=n + 1)
-    for _ in range(n):
-        rollouts.add(0, fragment(), 4, 0)
-    assert rollouts.take() is None
-    assert len(rollouts.waiting) == n
-
-
-def test_an_age_is_of_the_oldest_step() -> None:
-    """Wherever in the fragment it is."""
-    assert Waiting(fragment(versions=(6, 2)), delivered=6, number=3).age == (2, 3)

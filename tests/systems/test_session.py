@@ -14,9 +14,7 @@ import scipy.stats
 from stellaris.acting.policies import PolicyVersion
 from stellaris.runtime import Faults, Function, SimulatedPlatform
 from stellaris.runtime.delays import Constant, Exponential
-from stellaris.scheduling import Maximum
-from stellaris.systems import Budget, Result, Session, StalenessControl, Stellaris, Synchronous, System, train
-from stellaris.systems.rounds import Scheduled
+from stellaris.systems import Budget, Result, Session, StalenessControl, Stellaris, Synchronous, System, Workload, train
 from tests.systems import tiny
 
 FREE = StalenessControl()
@@ -32,7 +30,6 @@ class Sampling(System):
     versions: list[Any] = field(default_factory=list)
 
     def run(self, session: Session) -> None:
-        """The event loop."""
         fragments = session.fragments(FREE)
 
         def first() -> list[int]:
@@ -61,29 +58,19 @@ def sample(system: Any = None, **options: Any) -> Result:
     return tiny.run(system or Sampling(), tiny.deployment(), **options)
 
 
-def test_rounds_are_declared() -> None:
-    """Of any size, and of different ones: after 1, 3, 6 and 10 fragments."""
-    result = sample(Sampling(lambda delivered: delivered in (1, 3, 6, 10)))
-    assert [(row["round"], row["steps"]) for row in result.history] == [(1, 16), (2, 48), (3, 96), (4, 160)]
-
-
-def test_what_comes_after_the_last_round_is_a_row_of_its_own() -> None:
-    """With the number of the last round; and there is none if nothing comes."""
-    result = sample(Sampling(lambda delivered: delivered == 4))
-    assert [(row["round"], row["steps"]) for row in result.history] == [(1, 64), (1, 160)]
-    assert [row["round"] for row in sample().history] == [1, 2, 3, 4, 5]
-
-
-def test_a_run_without_rounds() -> None:
-    """Is one row."""
-    result = sample(Sampling(lambda delivered: False))
-    assert [(row["round"], row["steps"]) for row in result.history] == [(0, 160)]
-
-
-def test_versions_normalise_by_what_was_learned_from() -> None:
-    """Each by all observations up to then."""
-    system = Sampling()
-    sample(system)
+@pytest.mark.parametrize(
+    ("rounds", "rows"),
+    [
+        ((1, 3, 6, 10), [(1, 16), (2, 48), (3, 96), (4, 160)]),
+        ((4,), [(1, 64), (1, 160)]),  # the rest has the number of the last round
+        ((), [(0, 160)]),
+        ((2, 4, 6, 8, 10), [(1, 32), (2, 64), (3, 96), (4, 128), (5, 160)]),
+    ],
+)
+def test_rounds_are_declared(rounds: Any, rows: Any) -> None:
+    """After some of ten fragments; each version of the policy normalises by all observations up to then."""
+    system = Sampling(lambda delivered: delivered in rounds)
+    assert [(row["round"], row["steps"]) for row in sample(system).history] == rows
     means = [version.normaliser.mean for version in system.versions]
     assert len(means) == 10
     assert all(np.abs(one - other).max() > 0 for one, other in itertools.pairwise(means))
@@ -120,37 +107,36 @@ def test_how_far_successive_policies_are_apart() -> None:
     np.testing.assert_allclose([row["policy_kl"] for row in history], expected, rtol=1e-3, atol=1e-7)
 
 
-def test_a_system_that_waits_for_nothing() -> None:
-    """A deadlock is an error, not the end of the run."""
-
-    class Waiting(Sampling):
-        def run(self, session: Session) -> None:
-            session.next_completion(None)
-
-    with pytest.raises(RuntimeError, match="deadlock at 0 s: no invocation is pending, but the budget is not used up"):
-        sample(Waiting())
+class Waiting(Sampling):
+    def run(self, session: Session) -> None:
+        session.next_completion(None)
 
 
-def test_what_is_no_system(unchecked: None) -> None:
-    """It is named, before environments are made."""
-
-    class NoFunctions:
-        def run(self, session: Session) -> None:
-            pytest.fail("it ran")
-
-    with pytest.raises(TypeError, match=r"system=.*NoFunctions.* is not a System: pass an instance of a subclass"):
-        train(
-            NoFunctions(),  # type: ignore[arg-type]
-            tiny.WORKLOAD,
-            platform=SimulatedPlatform(tiny.deployment()),
-            budget=Budget(steps=1),
-        )
+def long(system: System, workload: Workload = ONE_ACTOR, **deployed: Any) -> Callable[[], Result]:
+    """A run with a large budget."""
+    return lambda: tiny.run(system, tiny.deployment(**deployed), workload=workload, budget=Budget(steps=32_000))
 
 
-def test_a_function_that_is_missing() -> None:
-    """Named at once, by whoever needs it."""
-    with pytest.raises(LookupError, match=r"function 'judge' is not deployed: the platform has \['actor', 'learner'"):
-        sample(Sampling(functions=("actor", "judge")))
+REFRESHING = replace(tiny.WORKLOAD, refresh=4)
+SYNCHRONOUS = Synchronous(tiny.PPO_CONFIG)
+
+
+@pytest.mark.parametrize(
+    ("start", "error", "message"),
+    [
+        (long(Waiting()), RuntimeError, "deadlock at 0 s: no invocation is pending, but the budget is not used up"),
+        (long(Sampling(functions=("judge",))), LookupError, "function 'judge' is not deployed: the platform has"),
+        (
+            long(SYNCHRONOUS, REFRESHING, keep_alive=0.0, queueing=Constant(0.01)),
+            RuntimeError,
+            r"actor \d has lost its environment 100 times before fragment=16 steps",
+        ),
+        (long(SYNCHRONOUS, REFRESHING, max_concurrency=1), ValueError, "max_concurrency=1 of 'actor' is below actors"),
+    ],
+)
+def test_runs_that_can_learn_nothing(start: Any, error: Any, message: str) -> None:
+    with pytest.raises(error, match=message):
+        start()
 
 
 def test_the_budget_ends_the_run_between_two_events() -> None:
@@ -160,16 +146,6 @@ def test_the_budget_ends_the_run_between_two_events() -> None:
     rows = sample(budget=Budget(cost=0.005, steps=1000), prices=tiny.PRICES).history
     assert rows[-1]["cost_demo"] >= 0.005 > rows[0]["cost_demo"]
     assert not math.isnan(rows[-1]["cost_pay_per_use"])
-
-
-def test_time_is_the_platforms() -> None:
-    """Rows have the instants at which the rounds were over."""
-    functions = {"actor": tiny.deployment(Constant(0.5))["actor"]}
-    result = train(Sampling(), ONE_ACTOR, platform=SimulatedPlatform(functions), budget=Budget(steps=64))
-    assert [row["seconds"] for row in result.history] == [16.0, 32.0]
-
-
-# ---- actors ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -189,7 +165,6 @@ def test_an_actor_refreshes_its_policy_inside_a_fragment() -> None:
 
 
 def mean(result: Result, column: str) -> float:
-    """Of a column, over the rounds that have it."""
     return float(np.mean([row[column] for row in result.history if column in row]))
 
 
@@ -213,7 +188,6 @@ def test_environments_restart_with_every_fragment() -> None:
 
 
 def test_episodes_are_lost_with_their_containers() -> None:
-    """And fragments that were not whole."""
     functions = tiny.deployment()
     faults = {"actor": Faults(lifetime=Exponential(0.4))}
     platform = SimulatedPlatform(functions, faults=faults)
@@ -226,46 +200,6 @@ def test_episodes_are_lost_with_their_containers() -> None:
     assert abs(trace.select("sampled").value.sum() - spent) == 0
 
 
-def test_containers_that_never_live_as_long_as_a_fragment() -> None:
-    """End the run, with the reason: it would use its budget up, and learn nothing."""
-    functions = tiny.deployment(keep_alive=0.0, queueing=Constant(0.01))
-    with pytest.raises(RuntimeError, match=r"actor \d has lost its environment 100 times before fragment=16 steps"):
-        tiny.run(
-            Synchronous(tiny.PPO_CONFIG),
-            functions,
-            workload=replace(tiny.WORKLOAD, refresh=4),
-            budget=Budget(steps=32 * 1000),
-        )
-
-
-def test_an_actor_that_keeps_a_container_needs_one() -> None:
-    """It is told at once if there are fewer."""
-    functions = tiny.deployment(max_concurrency=1)
-    with pytest.raises(ValueError, match="max_concurrency=1 of 'actor' is below actors=2"):
-        tiny.run(Synchronous(tiny.PPO_CONFIG), functions, workload=replace(tiny.WORKLOAD, refresh=8))
-
-
-# ---- rounds that a scheduler decides about ---------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("actors", "widths"),
-    [
-        (32, {1: 2, 2: 2, 3: 8, 8: 8, 9: 32, 32: 32}),
-        (8, {1: 2, 2: 2, 3: 8, 8: 8}),
-        (5, {1: 1, 2: 5, 5: 5}),
-        (1, {1: 1}),
-    ],
-)
-def test_a_few_widths(actors: int, widths: dict[int, int]) -> None:
-    """All actors, a quarter of them, a sixteenth, and so on: the smallest that is wide enough."""
-    rounds = Scheduled(Maximum())
-    assert {fragments: rounds.width(fragments, actors) for fragments in widths} == widths
-
-
-# ---- a system's own choices ------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Own(System):
     """Workers with a program of their own fill batches of three fragments; their function is not named `actor`."""
@@ -274,7 +208,6 @@ class Own(System):
     acts: ClassVar[str] = "worker"
 
     def run(self, session: Session) -> None:
-        """The event loop."""
         sampled = session.actor_program()
 
         def body(context: Any, version: Any, number: int) -> Any:
@@ -302,14 +235,3 @@ def test_a_program_a_batch_size_and_a_name() -> None:
     platform = SimulatedPlatform(functions)
     result = train(Own(), tiny.WORKLOAD, platform=platform, budget=Budget(steps=16 * 9))
     assert [row["steps"] for row in result.history] == [48, 96, 144]
-    with pytest.raises(ValueError, match=r"window=2 is below the 3 fragments of a batch"):
-        train(Window(), tiny.WORKLOAD, platform=SimulatedPlatform(functions), budget=Budget(steps=16))
-
-
-@dataclass(frozen=True)
-class Window(Own):
-    """Keeps fewer fragments than its batches have."""
-
-    def run(self, session: Session) -> None:
-        """Set-up alone."""
-        session.fragments(StalenessControl(window=2), batch=3)

@@ -1,20 +1,14 @@
 """Stellaris with aggregators of the library's and of the caller's, and what becomes of gradients that are dropped."""
 
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from stellaris import Trace, fully_asynchronous, staleness_aware, staleness_weight
+from stellaris import fully_asynchronous, staleness_aware, staleness_weight
 from stellaris.aggregation import gradient_queue
 from stellaris.runtime import Faults, SimulatedPlatform
 from stellaris.runtime.delays import Constant, LogNormal
-from stellaris.systems import Budget, Result, StalenessControl, Stellaris, history, train
-from stellaris.systems import pending_gradients as pending
-from stellaris.systems.history import Reader
-from tests.systems import test_checkpoints as checkpoints
+from stellaris.systems import Budget, Result, StalenessControl, Stellaris, train
 from tests.systems import tiny
 
 
@@ -45,17 +39,6 @@ def test_an_aggregator_of_the_callers() -> None:
     assert len(result.trace.select("staleness").value) in (2 * updates, 2 * updates + 1, 2 * updates + 2)
 
 
-def test_an_aggregator_without_a_hash() -> None:
-    """Refused at once: its functions are compiled once for each aggregator, which needs equality and a hash."""
-
-    @dataclass
-    class Changeable(Pairs):
-        capacity: int = 4
-
-    with pytest.raises(TypeError, match=r"Changeable\(capacity=4\) cannot be hashed .*: make it a frozen dataclass"):
-        Stellaris(learners=2, aggregator=Changeable())
-
-
 def test_the_default_aggregator() -> None:
     """As documented: `staleness_aware(learners, decay=0.9)`, to the bit."""
     default, given = (
@@ -63,19 +46,6 @@ def test_the_default_aggregator() -> None:
         for aggregator in (None, staleness_aware(3, decay=0.9))
     )
     assert default.history == given.history
-
-
-def test_equal_aggregators_share_their_programs() -> None:
-    """Made anew for every run, they compile nothing anew."""
-    compiled = []
-    for _ in range(2):
-        aggregator = staleness_aware(3, decay=0.75, max_staleness=2.0)
-        tiny.run(Stellaris(tiny.PPO_CONFIG, learners=3, aggregator=aggregator), tiny.deployment())
-        compiled.append([function._cache_size() for function in (pending._push, pending._ready, pending._pop)])
-    assert compiled[0] == compiled[1]
-
-
-# ---- gradients that are dropped -------------------------------------------------------------------------------------
 
 
 def fates(result: Result, drop_from: float) -> dict[str, list[int]]:
@@ -148,36 +118,6 @@ def test_gradients_are_dropped(drop_from: int, capacity: int, functions: Any, pa
         assert dropped - taken
 
 
-def test_a_bound_that_is_never_reached() -> None:
-    """It is fully asynchronous to the bit, and the history has no column of what was dropped."""
-    plain, bounded = (
-        tiny.run(
-            Stellaris(tiny.PPO_CONFIG, learners=3, aggregator=fully_asynchronous(capacity=6, drop_from=bound)),
-            QUICK_UPDATES,
-        )
-        for bound in (None, 10**6)
-    )
-    assert repr(plain.history) == repr(bounded.history)
-    assert list(plain.trace.rows()) == list(bounded.trace.rows())
-    assert not any("gradients_dropped" in row for row in plain.history)
-
-
-@pytest.mark.parametrize("drop_from", [1, 2])
-def test_a_run_that_drops_gradients_is_resumed(drop_from: int, tmp_path: Path) -> None:
-    """With crashes and lost messages: the run that was broken off is the unbroken one; with drops on both sides."""
-    system = Stellaris(
-        tiny.PPO_CONFIG, learners=3, aggregator=fully_asynchronous(capacity=3 * drop_from, drop_from=drop_from)
-    )
-    whole = checkpoints.run(system, tmp_path / "whole")
-    checkpoints.run(system, tmp_path / "broken", budget=Budget(steps=32 * 5))
-    checkpoints.assert_same(checkpoints.run(system, tmp_path / "broken", resume=True), whole)
-    saved, dropped = whole.trace.select("checkpoint").time, whole.trace.select("dropped_gradient").time
-    assert len(saved) == 4
-    assert dropped.min() < saved[1] < dropped.max()
-    assert_accounted_for(whole)
-    assert whole.history[-1]["gradients_dropped"] == len(dropped)
-
-
 class Nothing(Pairs):
     """Is ready, and then takes nothing out of the queue."""
 
@@ -188,32 +128,26 @@ class Nothing(Pairs):
         return gradient_queue.take(state, 0, clock, staleness_weight, "mean")
 
 
-def test_an_aggregator_that_never_takes_anything() -> None:
-    """Its queue is full in the end, no version comes of nothing, and the run says so instead of going round forever."""
-    for control in (StalenessControl(), StalenessControl(pace=1)):
-        system = Stellaris(tiny.PPO_CONFIG, learners=2, aggregator=Nothing(), control=control)
-        with pytest.raises(RuntimeError, match=r"deadlock at 0\.36 s: .*Nothing.* takes nothing out of its"):
-            tiny.run(system, tiny.deployment())
+class Nobody(Pairs):
+    """Admits no learner."""
+
+    def admit(self, state: Any, learner: Any, clock: Any) -> Any:
+        return False
 
 
-def test_the_column_of_what_was_dropped() -> None:
-    """Since the start, from the first on; it is news enough for a row."""
-    trace = Trace()
-    trace.append(0.0, "published", function="policy", value=0.0)
-    for time, events in ((1.0, 0), (2.0, 2), (3.0, 1)):
-        for number in range(events):
-            trace.append(time, "dropped_gradient", function="learner", invocation=number, value=1.0)
-        trace.append(time, "round", value=time)
-    reader = Reader((), {})
-    assert len(list(reader.read(trace.rows()))) == 3
-    assert not reader.anything_new
-    trace.append(4.0, "dropped_gradient", function="learner", invocation=9, value=1.0)
-    assert not list(reader.read(trace.rows(reader.rows_read)))
-    assert reader.anything_new
-    rows = history(trace)
-    assert [row.get("gradients_dropped") for row in rows] == [None, 2.0, 3.0]
-    assert [row["gradients"] for row in rows] == [0, 0, 0]
-    assert np.all([np.isnan(row["staleness_mean"]) for row in rows])
+@pytest.mark.parametrize("control", [StalenessControl(), StalenessControl(pace=1)])
+@pytest.mark.parametrize(
+    ("aggregator", "message"),
+    [
+        (Nothing(), r"deadlock at 0\.36 s: .*Nothing.* takes nothing out of its"),  # when its queue is full
+        (Nobody(), r"deadlock at 0\.16 s: .*Nobody.* admits none of learners=2"),
+    ],
+)
+def test_a_run_that_is_stuck(aggregator: Any, message: str, control: StalenessControl) -> None:
+    """It does not end as if it were done; nor do actors use its budget up, where nothing keeps them."""
+    system = Stellaris(tiny.PPO_CONFIG, learners=2, aggregator=aggregator, control=control)
+    with pytest.raises(RuntimeError, match=message):
+        tiny.run(system, tiny.deployment(), budget=Budget(steps=10_000))
 
 
 def test_what_came_twice_is_no_dropped_gradient() -> None:

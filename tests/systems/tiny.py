@@ -5,7 +5,7 @@ from typing import Any
 from stellaris import PPO
 from stellaris.acting import ActorCritic
 from stellaris.runtime import FunctionSpec, Machine, PriceSheet, Rate, SimulatedPlatform
-from stellaris.runtime.delays import Constant, Delay
+from stellaris.runtime.delays import Constant, Delay, Gamma, LogNormal
 from stellaris.systems import Budget, Result, System, Workload, train
 
 WORKLOAD = Workload("CartPole-v1", policy=ActorCritic(hidden=(8,)), actors=2, fragment=16)
@@ -27,6 +27,9 @@ def deployment(
     """The three functions with their compute times; other settings are shared."""
     delays = {"actor": actor, "learner": learner, "parameter": parameter}
     return {name: FunctionSpec(compute=delay, **shared) for name, delay in delays.items()}
+
+
+JITTERY = deployment(LogNormal(0.01, 0.5), Gamma(0.1, 1.0), LogNormal(0.02, 0.5), cold_start=LogNormal(0.3, 0.5))
 
 
 def run(

@@ -28,7 +28,6 @@ def short():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", THEOREMS)
 def test_holds_and_half_of_what_was_met_is_caught(name, short):
-    """With families that compile as one, without the adversary."""
     theorem = THEOREMS[name]
     first = next(iter(theorem.families.values()))
     alike = {name: f for name, f in theorem.families.items() if f.draw is first.draw or not theorem.compiled}
@@ -54,17 +53,9 @@ def test_the_adversary_breaks_what_random_instances_do_not():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name, module in command.CHECKS.items() if hasattr(module, "picture")])
 def test_pictures(name, tmp_path, monkeypatch):
-    """What takes long to measure is made up."""
     made_up = np.random.default_rng(0).uniform(0.1, 1.0, size=(9, 32))
     monkeypatch.setattr(command.CHECKS["rates"], "measured", lambda name, delay, seed: made_up)
     tightness = {"log rho": made_up[:4, :8], "1 - 1/rho": made_up[4:8, :8]}
     monkeypatch.setattr(command.CHECKS["improvement"], "tightness", lambda seed: tightness)
     command.CHECKS[name].picture(tmp_path / f"{name}.png", 0)
     assert (tmp_path / f"{name}.png").stat().st_size > 10_000
-
-
-def test_labels_can_be_taken_apart():
-    """At slashes, of which only claims have any."""
-    assert len(THEOREMS) == sum(len(module.THEOREMS) for module in command.CHECKS.values())
-    for theorem in THEOREMS.values():
-        assert not any("/" in name for name in (theorem.name, *theorem.families))

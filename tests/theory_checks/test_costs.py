@@ -13,6 +13,7 @@ FEW = 10
 BY_USE = {"Eq. 2", "Eq. 2, rounds", "Eq. 2, functions"}
 WITH_IDLE = BY_USE | {"idle containers billed"}
 PAID = {"pay-per-use", "pay-per-use, functions"}
+LIVES = {"container seconds"}
 CLOSE = {"rel": 1e-12, "abs": 1e-12}
 
 
@@ -94,7 +95,6 @@ BY_HAND = costs.Asynchronous(
 
 
 def test_an_asynchronous_run_by_hand():
-    """An actor of two batches, whose gradients queue."""
     gpu, cpu = (3.06 + 17.92 / 720) / 3600, (2.04 + 17.92 / 720) / 3600
     function = 0.0000166667  # AWS Lambda, 1 GB; the demo rounds it to 1.67e-5
     used = [3 * function, 4 * gpu, 0.3 * function]
@@ -128,38 +128,25 @@ def test_a_run_that_is_stopped_by_hand():
 
 @pytest.mark.parametrize("theorem", costs.THEOREMS, ids=lambda theorem: theorem.name)
 def test_identities_are_exact(theorem):
-    """But for the rounding of floats."""
     for outcome in check.verify(theorem, instances=FEW):
         assert outcome.claim.control == (outcome.slack < -1e-11), outcome
 
 
-def forgets_a_call(use, split):
-    """Of those that a function's bill is of."""
-    return split._replace(busy=split.busy * (1 - 1 / max(use.started, 1)))
-
-
-def forgets_starts(use, split):
-    """In the bill, not in the seconds."""
-    return split._replace(cold=0.0)
-
-
-def forgets_failures(use, split):
-    """As if what is wasted were free."""
-    return split._replace(wasted=0.0)
-
-
 @pytest.mark.parametrize(
-    ("bug", "of_rounds", "of_asynchronous"),
+    ("name", "bug", "of_rounds", "of_asynchronous"),
     [
-        (forgets_a_call, WITH_IDLE, PAID),
-        (forgets_starts, WITH_IDLE | {"starts for nothing"}, set()),  # that control is then true; Stellaris' are free
-        (forgets_failures, WITH_IDLE, PAID),
+        # The bill leaves out one of a function's calls.
+        ("billed", lambda use, s: s._replace(busy=s.busy * (1 - 1 / max(use.started, 1))), WITH_IDLE, PAID),
+        # Then the control "starts for nothing" holds; starts of Stellaris' containers are free.
+        ("billed", lambda use, s: s._replace(cold=0.0), WITH_IDLE | {"starts for nothing"}, set()),
+        ("billed", lambda use, s: s._replace(wasted=0.0), WITH_IDLE, PAID),
+        # Idle seconds come from lives; a bill of containers that live for no time has none.
+        ("lived", lambda use, s: 0.0, LIVES | {"idle containers billed", "idle as if busy"}, LIVES),
     ],
 )
-def test_a_bug_in_what_is_billed_is_caught(monkeypatch, bug, of_rounds, of_asynchronous):
-    """Planted in the platform's own billing."""
-    right = usage.Use.billed
-    monkeypatch.setattr(usage.Use, "billed", lambda self, *args: bug(self, right(self, *args)))
+def test_a_bug_in_the_platforms_billing_is_caught(monkeypatch, name, bug, of_rounds, of_asynchronous):
+    right = getattr(usage.Use, name)
+    monkeypatch.setattr(usage.Use, name, lambda self, *args: bug(self, right(self, *args)))
     assert wrong(ROUNDS) == of_rounds
     assert wrong(ASYNCHRONOUS) == of_asynchronous
 
@@ -170,10 +157,3 @@ def test_a_rate_that_ignores_memory_is_caught(monkeypatch):
         Rate, "usd_per_second", lambda self, r: self.per_vcpu_second * r.vcpus + self.per_gpu_slot_second * r.gpu_slots
     )
     assert wrong(ROUNDS) == WITH_IDLE
-
-
-def test_containers_that_nobody_ended_are_missed(monkeypatch):
-    """Idle seconds come from lives; a bill of containers that live for no time has none."""
-    monkeypatch.setattr(usage.Use, "lived", lambda *args: 0.0)
-    assert wrong(ROUNDS) == {"container seconds", "idle containers billed", "idle as if busy"}
-    assert wrong(ASYNCHRONOUS) == {"container seconds"}

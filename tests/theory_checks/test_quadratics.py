@@ -2,10 +2,8 @@
 
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from theory_checks import quadratics
-from theory_checks.check import Instance
 from theory_checks.quadratics import Problem, Run, mean_square
 
 
@@ -45,21 +43,3 @@ def test_the_slides_step_by_hand():
     run = quadratics.at_the_slides_step(4.0, quadratics.all_late(8, 0, 0), batch=2)
     assert (run.gap, run.step, run.constant) == (0.5, 0.5, 0.5)
     np.testing.assert_array_equal(run.noise, np.full(8, 0.5))
-
-
-def test_problems_are_shares():
-    """Curvatures within (0, 1); gap and variance are spread over the directions."""
-    logits = {"curvature": jnp.zeros(2), "gap": jnp.log(jnp.array([1.0, 3.0])), "variance": jnp.zeros(2)}
-    problem = quadratics.problem(Instance(logits))
-    np.testing.assert_allclose(problem, [[0.5, 0.5], [0.25, 0.75], [0.5, 0.5]])
-
-
-@pytest.mark.slow
-def test_several_runs_are_each_alone():
-    """The mean over the updates of each, with its constant."""
-    problem = Problem(jnp.array([0.3, 0.9]), jnp.array([0.4, 0.6]), jnp.array([0.7, 0.3]))
-    runs = {f"{lag} late": quadratics.at_the_slides_step(3.0, quadratics.all_late(6, 2, lag)) for lag in (0, 2)}
-    together = quadratics.mean_squares(problem, runs)
-    for name, run in runs.items():
-        np.testing.assert_allclose(together[name], (mean_square(problem, run).mean(), run.constant))
-    assert together["2 late"][0] > together["0 late"][0]

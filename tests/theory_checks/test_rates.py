@@ -7,6 +7,7 @@ import pytest
 
 import stellaris
 from theory_checks import mdp, rates, schedules
+from theory_checks.check import Instance
 
 
 def test_not_convex_by_hand():
@@ -27,6 +28,16 @@ def test_the_mean_is_over_versions_by_hand():
     recorded = schedules.Schedule(jnp.arange(6), jnp.array([0, 0, 1, 1, 2, 2]), jnp.array([0, 0, 1, 1, 2, 2]))
     seen = rates.mean_squares(exact, every_second, recorded, jax.random.key(0), step=0.5, batch=1, updates=2)
     np.testing.assert_allclose(seen, (1 + 0.25) / 2)
+
+
+def test_the_variance_for_which_there_are_enough_updates_by_hand(monkeypatch):
+    """T = 4, tau = 1, k s^2 = 1: 14 (tau + 1)^2 / 4 = 14, so the slides' constant is 2 sqrt(14 / 4)."""
+    monkeypatch.setattr(rates, "_ARRIVALS", 4)
+    exact = rates.Objective(jnp.ones(1), 0.5, 1.0, 1e-6, lambda x, key, batch: x, lambda x: x)
+    schedule = schedules.Schedule(jnp.arange(4), jnp.array([0, 0, 1, 2]), jnp.arange(4))
+    fixed = {"schedule": schedule, "batch": 1, "noise": jax.random.key_data(jax.random.key(0))}
+    sides = rates.sides(lambda free: exact, Instance((), fixed))
+    np.testing.assert_allclose(sides["T >= 14 k (tau+1)^2"].right, 2 * np.sqrt(14 / 4))
 
 
 @pytest.mark.slow

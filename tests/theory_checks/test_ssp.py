@@ -98,10 +98,3 @@ def test_admitted_views_hold_what_they_must_and_no_more():
     np.testing.assert_array_equal(seen[own], (ahead < 0)[own])
     assert not seen[ahead == -s].all()  # the bound is used, and so is
     assert seen[(ahead == s) & ~own].any()  # a finished update, which counts at once
-
-
-@pytest.mark.slow
-def test_nearly_all_runs_meet_the_premise():
-    theorem = ssp.THEOREMS[1]
-    looks = check.look(theorem, check.draws(next(iter(theorem.families.values())), 0, 300))
-    assert np.mean(looks.left[:, 0] != 0) > 0.97

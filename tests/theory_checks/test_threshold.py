@@ -58,32 +58,8 @@ def test_arrivals_are_those_of_a_queue_in_plain_python(setting, one_of_each):
     np.testing.assert_array_equal(seen.reported, reported)
 
 
-@pytest.mark.slow
-def test_fresh_gradients_fire_alone_however_small_the_threshold():
-    """Learner 0 moves the policy twice; learner 1's gradient is then 2 versions old, and waits for company."""
-    seen = threshold.arrive(jnp.array([0, 0, 1, 0]), 2, 2, FRESH_ONLY)
-    assert seen.applied.tolist() == [True, True, False, True]
-    assert seen.reported.tolist() == [[1, 0], [1, 0], [0, 0], [2, 2]]
-    assert seen.wait.tolist() == [0, 0, 0, 1]
-
-
-@pytest.mark.slow
-def test_one_of_each_waits_for_the_last():
-    """Learner 1's gradient is stale when it arrives; from then on nothing is applied until learner 2 delivers."""
-    seen = threshold.arrive(jnp.array([0, 1, 0, 0, 0, 0, 2]), 3, 7, FRESH_ONLY, one_of_each=True)
-    assert seen.applied.tolist() == [True, False, False, False, False, False, True]
-    assert int(seen.wait.max()) == 5
-
-
 def test_every_order_is_looked_at():
     family = threshold._every_order(3, 4, 2, MEASURED)
     draw = jax.vmap(lambda i: family.draw(jax.random.key(0), i).fixed["order"])
     orders = np.asarray(jax.jit(draw)(jnp.arange(family.count)))
     assert len(orders) == len(np.unique(orders, axis=0)) == 3**4
-
-
-def test_waits_in_the_picture():
-    applied = np.array([False, True, True, False, False, True])
-    assert threshold._waits(applied).tolist() == [1, 0, 0, 2, 1, 0]
-    # Taken up at 0, then at 1 and at 2; applied when the clock was 0, 1 and 2.
-    assert threshold._staleness(np.array([1, 0, 1, 0, 1, 0], bool), applied) == pytest.approx((0 + 1 + 0) / 3)

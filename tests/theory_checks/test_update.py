@@ -11,7 +11,6 @@ from theory_checks.check import Instance
 
 @pytest.mark.slow
 def test_an_update_on_fresh_data_is_the_policy_gradient():
-    """Without lags and with one policy held there is nothing to truncate."""
     case = check.draws(update.THEOREMS[0].families["asynchronous"], 0, 1)
     case = jax.tree.map(lambda x: x[0], case)
     fixed = case.fixed | {"actor": jnp.zeros(1, int), "held": jnp.zeros((1, 4), int)}

@@ -12,8 +12,6 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.parametrize(("error", "status"), [(None, 0), (KeyboardInterrupt, 130)])
 def test_the_command_prints_what_was_measured(monkeypatch, capsys, error, status):
-    """All of it, or what there is when it is interrupted."""
-
     def measure(say):
         say("at it ...")
         yield measuring.Comparison("one thing", "1 s", "2 s", 0.5, "<= 1")
@@ -29,20 +27,7 @@ def test_the_command_prints_what_was_measured(monkeypatch, capsys, error, status
     assert err.count("\n") == (status == 130)
 
 
-def test_a_benchmark_that_is_not_there(capsys):
-    """One line."""
-    assert front.main(["benchmarks", "nothing"]) == 2
-    assert "invalid choice: 'nothing'" in capsys.readouterr().err
-
-
-def test_no_benchmark(capsys):
-    """One line."""
-    assert front.main(["benchmarks"]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
-
-
 def test_help_names_every_benchmark(capsys):
-    """With what it measures."""
     with pytest.raises(SystemExit, match="0"):
         front.main(["benchmarks", "--help"])
     text = " ".join(capsys.readouterr().out.split())

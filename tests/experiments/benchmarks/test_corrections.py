@@ -9,7 +9,6 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
-    """A glance instead of a measurement."""
     monkeypatch.setattr(measuring, "SECONDS", 0.0)
     monkeypatch.setattr(measuring, "REPEATS", 1)
     monkeypatch.setattr(corrections, "SIZE", (24, 3))

@@ -9,7 +9,6 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
-    """A glance instead of a measurement."""
     monkeypatch.setattr(measuring, "SECONDS", 0.0)
     monkeypatch.setattr(measuring, "REPEATS", 1)
     monkeypatch.setattr(losses, "SIZES", ((6, 2), (12, 3)))
@@ -24,7 +23,6 @@ def test_losses_are_compared_with_their_peers():
 
 
 def test_peers_that_differ_are_not_timed(monkeypatch):
-    """A function that computes something else ends the benchmark."""
     monkeypatch.setattr(losses, "gae", lambda reward, discount, value, lambda_: reward)
     with pytest.raises(AssertionError, match="Not equal to tolerance"):
         list(losses.measure(lambda line: None))

@@ -13,7 +13,7 @@ from stellaris.systems import Budget, train
 WORKLOAD = tuned("CartPole-v1").workload
 
 
-def call(trace: Trace, name: str, number: int, times: tuple[float, float, float], computed: float) -> None:
+def call(trace, name, number, times, computed):
     """The rows of an invocation: submitted, started and completed at these times."""
     submitted, started, completed = times
     trace.append(submitted, "submitted", function=name, invocation=number)
@@ -22,7 +22,7 @@ def call(trace: Trace, name: str, number: int, times: tuple[float, float, float]
     trace.append(completed, "completed", function=name, invocation=number)
 
 
-def test_delays_of_a_trace_by_hand() -> None:
+def test_delays_of_a_trace_by_hand():
     """Compute per unit of work; transfer is what is left; a submission follows the completion that was handled last."""
     trace = Trace()
     call(trace, "actor", 0, (0.0, 0.0, 1.0), computed=9.0)  # before what counts
@@ -40,7 +40,7 @@ def test_delays_of_a_trace_by_hand() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["stellaris", "asynchronous actors"])
-def test_work_is_what_systems_ask_for(name: str) -> None:
+def test_work_is_what_systems_ask_for(name):
     """As a unit of work takes a second, an invocation of a simulated run takes its units in seconds."""
     (row,) = (row for row in contenders("CartPole-v1", actors=2, learners=2) if row.name == name)
     work = comparison._work(row, WORKLOAD)
@@ -56,6 +56,6 @@ def test_work_is_what_systems_ask_for(name: str) -> None:
             assert np.median((calls.ended - calls.started)[mine]) == pytest.approx(units)
 
 
-def test_distance_of_distributions() -> None:
+def test_distance_of_distributions():
     """The share that would have to move: of 0, 0, 1, 1 and 0, 1, 1, 2 a quarter."""
     assert comparison._distance(np.array([0, 0, 1, 1]), np.array([0, 1, 1, 2])) == pytest.approx(0.25)

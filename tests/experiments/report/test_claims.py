@@ -1,8 +1,7 @@
 """Claims beside what was measured: figures by hand, and no verdict where nothing can be said."""
 
-import csv
+import itertools
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -10,35 +9,25 @@ import pytest
 from experiments.report import claims
 from experiments.tasks import minionsrl
 from experiments.toolkit.statistics import estimate
+from tests.experiments.csv_rows import rows
 
 REWARD = "episodic reward against the baselines at equal wall-clock time"
 COST = "training cost reduction against the baselines"
 
 
-def run(
-    system: str, seed: int, end: float, final: float, cost: float, environment: str = "Hopper-v4", setting: str = ""
-) -> list[Any]:
+def run(system, seed, end, final, cost, environment="Hopper-v4", setting=""):
     """Two points of a curve that rises evenly from 0 over a million steps; the demo's bill is twice the other."""
     same = {"environment": environment, "system": system, "setting": setting, "seed": str(seed)}
-    points = ((0.0, 0.0, 0.0, 0.0), (end, 1e6, final, cost))
-    return [
-        {
-            **same,
-            "seconds": str(t),
-            "steps": str(n),
-            "episode_return": str(r),
-            "cost_pay_per_use": str(c),
-            "cost_demo": str(2 * c),
-        }
-        for t, n, r, c in points
-    ]
+    names = ("seconds", "steps", "episode_return", "cost_pay_per_use", "cost_demo")
+    points = ((0.0, 0.0, 0.0, 0.0, 0.0), (end, 1e6, final, cost, 2 * cost))
+    return [{**same, **dict(zip(names, map(str, point), strict=True))} for point in points]
 
 
-def test_ratios_at_equal_time() -> None:
+def test_ratios_at_equal_time():
     """After 50 s Stellaris, at its end, has 1,500, and the baseline, half-way, 1,000; it has cost a quarter of 4."""
-    rows = run("stellaris", 0, 50.0, 1500.0, 1.0) + run("synchronous", 0, 100.0, 2000.0, 4.0)
-    rows += run("synchronous", 0, 100.0, 1.0, 1.0, setting="shared rate")  # another variant, and no baseline
-    found = claims.findings({"stellaris-training": rows})
+    points = run("stellaris", 0, 50.0, 1500.0, 1.0) + run("synchronous", 0, 100.0, 2000.0, 4.0)
+    points += run("synchronous", 0, 100.0, 1.0, 1.0, setting="shared rate")  # another variant, and no baseline
+    found = claims.findings({"stellaris-training": points})
     (reward,) = found[REWARD]
     assert reward.ours.middle == pytest.approx(1.5)
     assert (reward.environment, reward.under, reward.seeds, reward.judged) == ("Hopper-v4", "tuned", 1, True)
@@ -47,30 +36,23 @@ def test_ratios_at_equal_time() -> None:
     assert (by_use.under, demo.under) == ("tuned, by use", "tuned, demo's bill")
 
 
-def test_each_environment_by_itself() -> None:
-    """As the baseline may have learned on one, and not on another."""
-    rows = [
-        point
-        for environment in ("Hopper-v4", "Walker2d-v4")
-        for system in ("stellaris", "synchronous")
-        for point in run(system, 0, 10.0, 2000.0, 1.0, environment)
-    ]
-    found = claims.findings({"stellaris-training": rows})
+def test_each_environment_by_itself():
+    both = itertools.product(("Hopper-v4", "Walker2d-v4"), ("stellaris", "synchronous"))
+    points = [point for environment, system in both for point in run(system, 0, 10.0, 2000.0, 1.0, environment)]
+    found = claims.findings({"stellaris-training": points})
     assert [(one.environment, one.judged) for one in found[REWARD]] == [("Hopper-v4", True), ("Walker2d-v4", False)]
 
 
-def test_par_rl() -> None:
-    """Against its own baseline."""
-    rows = run("stellaris", 0, 10.0, 300.0, 1.0) + run("PAR-RL", 0, 10.0, 100.0, 2.0)
-    found = claims.findings({"stellaris-hpc": rows})
+def test_par_rl():
+    points = run("stellaris", 0, 10.0, 300.0, 1.0) + run("PAR-RL", 0, 10.0, 100.0, 2.0)
+    found = claims.findings({"stellaris-hpc": points})
     assert found["episodic reward against PAR-RL"][0].ours.middle == pytest.approx(3.0)
     assert found["training cost reduction against PAR-RL"][0].ours.middle == pytest.approx(0.5)
 
 
-def test_seeds_are_paired() -> None:
-    """A seed that only one of them has run says nothing."""
-    rows = [point for seed in (0, 1) for point in run("stellaris", seed, 10.0, 100.0 * (seed + 1), 1.0)]
-    found = claims.findings({"stellaris-training": rows + run("synchronous", 1, 10.0, 50.0, 1.0)})
+def test_seeds_are_paired():
+    points = [point for seed in (0, 1) for point in run("stellaris", seed, 10.0, 100.0 * (seed + 1), 1.0)]
+    found = claims.findings({"stellaris-training": points + run("synchronous", 1, 10.0, 50.0, 1.0)})
     assert found[REWARD][0].ours.middle == pytest.approx(4.0)
     assert found[REWARD][0].seeds == 1
 
@@ -79,13 +61,13 @@ def test_seeds_are_paired() -> None:
     ("environment", "baseline", "judged"),
     [("Hopper-v4", 1200.0, True), ("Hopper-v4", 1100.0, False), ("Own-v0", 9e9, False)],
 )
-def test_a_baseline_that_has_not_learned(environment: str, baseline: float, judged: bool) -> None:
+def test_a_baseline_that_has_not_learned(environment, baseline, judged):
     """70 % of 1,652 is 1,156, after a million steps; where nobody has tuned it, it is not known."""
     assert claims.tuned("Hopper-v4", 1e6) == pytest.approx(1651.6, abs=2.0)
     assert 300 < claims.tuned("Hopper-v4", 3e5) < claims.tuned("Hopper-v4", 9e5)
     assert claims.tuned("Hopper-v4", 2e6) == np.inf
-    rows = run("stellaris", 0, 1.0, 1.0, 1.0, environment) + run("synchronous", 0, 1.0, baseline, 1.0, environment)
-    assert claims.findings({"stellaris-training": rows})[REWARD][0].judged == judged
+    points = run("stellaris", 0, 1.0, 1.0, 1.0, environment) + run("synchronous", 0, 1.0, baseline, 1.0, environment)
+    assert claims.findings({"stellaris-training": points})[REWARD][0].judged == judged
 
 
 @pytest.mark.parametrize(
@@ -98,7 +80,7 @@ def test_a_baseline_that_has_not_learned(environment: str, baseline: float, judg
         ([2.2, 2.2], True, ""),
     ],
 )
-def test_verdicts(ratios: list[float], judged: bool, verdict: str) -> None:
+def test_verdicts(ratios, judged, verdict):
     """By the interval; blank with few seeds, or where the baseline has not learned."""
     (claim,) = (claim for claim in claims.claims() if claim.claim == REWARD)
     assert claim.value == 2.2
@@ -109,8 +91,7 @@ def test_verdicts(ratios: list[float], judged: bool, verdict: str) -> None:
 @pytest.mark.parametrize(
     ("returns", "verdict"), [([0.5, 0.6, 0.7, 0.6, 0.8], "yes, at a lower return"), ([1.0], "yes")]
 )
-def test_a_cost_that_bought_less(returns: list[float], verdict: str) -> None:
-    """It is not saved as the paper says it."""
+def test_a_cost_that_bought_less(returns, verdict):
     (claim,) = (claim for claim in claims.claims() if claim.claim == COST)
     saved = estimate([0.4, 0.5, 0.6, 0.5, 0.5])
     finding = claims.Finding(saved, "Hopper-v4", "tuned", 5, True, estimate(returns), "")
@@ -120,17 +101,17 @@ def test_a_cost_that_bought_less(returns: list[float], verdict: str) -> None:
 @pytest.mark.parametrize(
     ("final", "cost", "censored", "verdict"), [(600.0, 0.05, 0, "yes"), (600.0, 0.07, 1, ""), (599.0, 0.05, 1, "")]
 )
-def test_a_target_that_was_not_reached(final: float, cost: float, censored: int, verdict: str) -> None:
+def test_a_target_that_was_not_reached(final, cost, censored, verdict):
     """What a run has spent by then, or once its money was gone, says nothing of what it takes: no verdict."""
     assert minionsrl.GOALS["Hopper-v4"] == (600.0, 0.06)
-    rows = [
+    points = [
         point
         for seed in range(5)
         for system, end, usd in ((minionsrl.LEARNED, 10.0, 0.001), (minionsrl.AZURE, 100.0, 0.05))
         for point in run(system, seed, end, 600.0, usd)
         if (system, seed) != (minionsrl.AZURE, 4)
     ]
-    found = claims.findings({"minionsrl-training": [*rows, *run(minionsrl.AZURE, 4, 100.0, final, cost)]})
+    found = claims.findings({"minionsrl-training": [*points, *run(minionsrl.AZURE, 4, 100.0, final, cost)]})
     by_name = {claim.claim: claim for claim in claims.claims()}
     for name in ("total training time reduction (up to)", "training cost reduction (up to)"):
         (finding,) = found[name]
@@ -138,29 +119,27 @@ def test_a_target_that_was_not_reached(final: float, cost: float, censored: int,
         assert claims.verdict(by_name[name], finding) == verdict
 
 
-def test_committed_measurements() -> None:
+def test_committed_measurements():
     """By hand, from the tables; the documentation says the same of the replay, and the notes of the sweeps."""
     root = Path(__file__).parents[3]
     results, docs = root / "experiments" / "results", (root / "docs" / "benchmarks.md").read_text()
     found = claims.committed()
     (tuned,) = found["scheduler training cost saved by fine-tuning"]
-    with (results / "small" / "minionsrl-finetuning" / "table.csv").open(newline="") as file:
-        spent = {row["scheduler"]: row["their USD"] for row in csv.DictReader(file)}
+    tuning = rows(results / "small" / "minionsrl-finetuning" / "table.csv")
+    spent = {row["scheduler"]: row["their USD"] for row in tuning}
     saved = 1 - float(spent["fine-tuned"]) / float(spent["from scratch"])
     assert tuned.ours.middle == pytest.approx(saved, abs=1e-3)
-    with (results / "replay" / "reverb.csv").open(newline="") as file:
-        for row in csv.DictReader(file):
-            (line,) = (line for line in docs.splitlines() if line.startswith(f"| {row['load']}: Reverb"))
-            assert f"{int(row['ours']):,}" in line
-            assert f"{int(row['theirs']):,}" in line
-    with (results / "small" / "stellaris-demo-sweeps" / "table.csv").open(newline="") as file:
-        grown = {row["testbed"]: float(row["return at equal time"].split()[0]) for row in csv.DictReader(file)}
+    for row in rows(results / "replay" / "reverb.csv"):
+        (line,) = (line for line in docs.splitlines() if line.startswith(f"| {row['load']}: Reverb"))
+        assert f"{int(row['ours']):,}" in line
+        assert f"{int(row['theirs']):,}" in line
+    sweep = rows(results / "small" / "stellaris-demo-sweeps" / "table.csv")
+    grown = {row["testbed"]: float(row["return at equal time"].split()[0]) for row in sweep}
     (claim,) = (claim for claim in claims.claims() if claim.claim == REWARD)
     assert f"the ratio is {grown['growth 0.5']:.2f}, in proportion {grown['growth 1']:.2f}" in claim.note
 
 
-def test_nothing_was_run() -> None:
-    """Or not of both systems."""
+def test_nothing_was_run():
     assert claims.findings({}) == {}
     assert claims.findings({"stellaris-training": run("stellaris", 0, 1.0, 1.0, 1.0)}) == {}
     assert {one.claim for one in claims.COMPARISONS} <= {claim.claim for claim in claims.claims()}

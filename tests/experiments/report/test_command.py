@@ -6,12 +6,11 @@ import os
 import re
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
+from unittest import mock
 
 import pytest
 
 from experiments import command
-from experiments.report import command as report_command
 from stellaris.runtime import Trace
 
 
@@ -20,15 +19,14 @@ class Page(HTMLParser):
 
     VOID = ("meta", "link", "img", "br")
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text):
         super().__init__()
-        self.open: list[str] = []
-        self.attributes: list[tuple[str, dict[str, Any]]] = []
-        self.rows: list[list[str]] = []
+        self.open = []
+        self.attributes = []
+        self.rows = []
         self.feed(text)
 
-    def handle_starttag(self, tag: str, attrs: Any) -> None:
-        """Opened, unless it has no end."""
+    def handle_starttag(self, tag, attrs):
         self.attributes.append((tag, dict(attrs)))
         if tag not in self.VOID:
             self.open.append(tag)
@@ -37,17 +35,15 @@ class Page(HTMLParser):
         if tag in ("td", "th"):
             self.rows[-1].append("")
 
-    def handle_endtag(self, tag: str) -> None:
-        """The last that was opened."""
+    def handle_endtag(self, tag):
         assert self.open.pop() == tag
 
-    def handle_data(self, data: str) -> None:
-        """Of a cell."""
+    def handle_data(self, data):
         if self.open and self.open[-1] in ("td", "th"):
             self.rows[-1][-1] += data
 
 
-def write(folder: Path) -> None:
+def write(folder):
     """A study's results, by hand, and a run of Stellaris with a cold start."""
     study = folder / "stellaris-training"
     study.mkdir(parents=True)
@@ -70,7 +66,7 @@ def write(folder: Path) -> None:
     trace.save(cell / "trace.parquet")
 
 
-def test_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_page(tmp_path, capsys):
     """Claims, pictures, tables, assumptions and the timeline; nothing is fetched; what is not HTML is escaped."""
     write(tmp_path)
     assert command.main(["report", "--out", str(tmp_path)]) == 0
@@ -93,11 +89,10 @@ def test_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert ["Hopper-v4", "IMPALA, <i>", "12 (10 to 14)"] in page.rows
     assert ["Stellaris", "yes", "yes", "yes", "yes", "Stellaris"] in page.rows
     found = re.search(r'id="invocations">(.*?)</script>', text)
-    assert found is not None
     assert json.loads(found[1]) == [["actor", 3, 0.1, 0.4, 1.0, 1]]
 
 
-def test_a_claim_that_was_looked_at(tmp_path: Path) -> None:
+def test_a_claim_that_was_looked_at(tmp_path):
     """A row for each environment, with the command that does it again; and why it differs."""
     write(tmp_path)
     curves = tmp_path / "stellaris-training" / "curves.csv"
@@ -118,23 +113,19 @@ STUDY = "stellaris-training"
     ("name", "content"),
     [
         (f"{STUDY}/table.csv", None),
-        (f"{STUDY}/table.csv", b""),
         (f"{STUDY}/table.csv", b"environment,system,return\nHopper-v4\n"),
         (f"{STUDY}/table.csv", b"\xff\xfe\x00"),
         (f"{STUDY}/runs.csv", b""),
         (f"{STUDY}/runs.csv", b"environment,system,setting,seed,final_return\nHopper-v4,stellaris,,0,many\n"),
-        (f"{STUDY}/wall_seconds.csv", None),
         (f"{STUDY}/wall_seconds.csv", b"wall_seconds\nlong\n"),
-        (f"{STUDY}/curves.csv", b""),
         (f"{STUDY}/curves.csv", b"environment,system,setting,seed\nH,stellaris,,0\nH,synchronous,,0\n"),
         (f"{STUDY}/curves.csv", b"environment,system,setting,seed,steps\nH,stellaris,,0,many\nH,synchronous,,0,1\n"),
         ("cells/0123/cell.json", b"\xff\xfe\x00"),
         ("cells/0123/trace.parquet", None),
-        ("cells/0123/trace.parquet", b""),
         ("cells/0123/trace.parquet", b"PAR1 cut off"),
     ],
 )
-def test_a_damaged_file(name: str, content: bytes | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_file(name, content, tmp_path, capsys):
     """Missing, empty, cut off or of other content: one line names it, and nothing is written."""
     write(tmp_path)
     if content is None:
@@ -148,16 +139,7 @@ def test_a_damaged_file(name: str, content: bytes | None, tmp_path: Path, capsys
     assert not (tmp_path / "report.html").exists()
 
 
-def test_a_trace_of_nothing(tmp_path: Path) -> None:
-    """Has no timeline."""
-    write(tmp_path)
-    Trace().save(tmp_path / "cells" / "0123" / "trace.parquet")
-    assert command.main(["report", "--out", str(tmp_path)]) == 0
-    assert 'id="invocations">[]</script>' in (tmp_path / "report.html").read_text()
-
-
-def test_links_are_not_followed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The page holds no picture from elsewhere, and no table."""
+def test_links_are_not_followed(tmp_path, capsys):
     out, secret = tmp_path / "results", tmp_path / "secret"
     write(out)
     secret.write_bytes(b"private")
@@ -171,7 +153,7 @@ def test_links_are_not_followed(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert f"{table} is a link, which is not followed" in capsys.readouterr().err
 
 
-def test_what_the_repository_has_measured(tmp_path: Path) -> None:
+def test_what_the_repository_has_measured(tmp_path):
     """Is said whatever was run: the fine-tuning of a scheduler, and the replay beside Reverb."""
     write(tmp_path)
     assert command.main(["report", "--out", str(tmp_path)]) == 0
@@ -182,20 +164,26 @@ def test_what_the_repository_has_measured(tmp_path: Path) -> None:
     assert reverb == {"5.3 (4.924 to 5.676) (steps; 2 runs)", "4.201 (3.95 to 4.451) (frames; 2 runs)"}
 
 
-def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """One line says so."""
-
-    def full(path: Path) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    write(tmp_path)
-    monkeypatch.setattr(report_command, "atomic_write", full)
-    assert command.main(["report", "--out", str(tmp_path)]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"error: --out {tmp_path} cannot be written into: No space left on device; ")
-
-
-def test_nothing_was_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What to run is said."""
+def test_nothing_was_run(tmp_path, capsys):
     assert command.main(["report", "--out", str(tmp_path)]) == 2
     assert "holds no study's results: run one, such as" in capsys.readouterr().err
+
+
+def test_an_empty_trace_has_no_timeline(tmp_path):
+    write(tmp_path)
+    Trace().save(tmp_path / "cells" / "0123" / "trace.parquet")
+    assert command.main(["report", "--out", str(tmp_path)]) == 0
+    assert 'id="invocations">[]</script>' in (tmp_path / "report.html").read_text()
+
+
+def test_a_full_disk_costs_no_earlier_page(tmp_path, monkeypatch, capsys):
+    write(tmp_path)
+    (tmp_path / "report.html").write_text("earlier")
+    names = set(os.listdir(tmp_path))
+    monkeypatch.setattr(Path, "replace", mock.Mock(side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))))
+    assert command.main(["report", "--out", str(tmp_path)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: --out {tmp_path} cannot be written into: No space left on device")
+    assert line.endswith("the studies' results are unchanged")
+    assert (tmp_path / "report.html").read_text() == "earlier"
+    assert set(os.listdir(tmp_path)) == names

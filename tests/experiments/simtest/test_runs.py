@@ -1,8 +1,6 @@
 """Simulation testing: 200 seeds hold, and each of a dozen defects, put in by hand, is found within as many."""
 
 import re
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,13 +17,12 @@ SEEDS, BLOCK = 200, 25
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, SEEDS, BLOCK))
-def test_invariants_hold(first: int) -> None:
-    """On random systems, delays and faults."""
+def test_invariants_hold(first):
     for seed in range(first, first + BLOCK):
         runs.run(seed)
 
 
-def test_the_same_seed_is_the_same_run() -> None:
+def test_the_same_seed_is_the_same_run():
     """Otherwise no failure could be replayed."""
     for seed in (3, 5):
         assert runs.run(seed) == runs.run(seed)
@@ -34,12 +31,11 @@ def test_the_same_seed_is_the_same_run() -> None:
 # ---- defects --------------------------------------------------------------------------------------------------------
 
 
-def a_retried_gradient_is_applied_twice(patch: pytest.MonkeyPatch) -> None:
+def without_learners_keys(right):
     """The keys of learners' invocations are forgotten, so that a second delivery passes for a first."""
-    run = session.Session.next_completion
 
-    def forgetting(self: Any, loop: Any) -> Any:
-        done = run(self, loop)
+    def next_completion(self, loop):
+        done = right(self, loop)
         if done is not None and done.function == "learner":
             handled = self._deliveries.handled
             handled.above.update(range(done.key + 1, handled.floor))
@@ -48,145 +44,115 @@ def a_retried_gradient_is_applied_twice(patch: pytest.MonkeyPatch) -> None:
             loop.running.setdefault(done.tag, next(iter(loop.running.values()), None))
         return done
 
-    patch.setattr(session.Session, "next_completion", forgetting)
+    return next_completion
 
 
-def a_container_is_reused_after_expiry(patch: pytest.MonkeyPatch) -> None:
-    """Nothing ends it."""
-    patch.setattr(fleet.Fleet, "_expire", lambda self, container, now: None)
+def dropping_learners(right):
+    """A learner's completion is dropped as if it had been seen."""
+
+    def next_completion(self, loop):
+        done = right(self, loop)
+        return right(self, loop) if done is not None and done.function == "learner" and done.number % 5 == 0 else done
+
+    return next_completion
 
 
-def a_lost_completion_is_never_retried(patch: pytest.MonkeyPatch) -> None:
-    """Its loss is never noticed."""
-    deliver = departures.Departures._deliver
+def unnoticed(right):
+    """The loss of an invocation is never noticed."""
 
-    def silent(self: Any, message: Any, now: float) -> Any:
-        done = deliver(self, message, now)
+    def deliver(self, message, now):
+        done = right(self, message, now)
         return None if message[1] == "noticed" else done
 
-    patch.setattr(departures.Departures, "_deliver", silent)
+    return deliver
 
 
-def a_gradient_is_lost(patch: pytest.MonkeyPatch) -> None:
-    """A learner's completion is dropped as if it had been seen."""
-    run = session.Session.next_completion
+def ending_again(right):
+    """A duplicated message ends an invocation once more."""
 
-    def dropping(self: Any, loop: Any) -> Any:
-        done = run(self, loop)
-        return run(self, loop) if done is not None and done.function == "learner" and done.number % 5 == 0 else done
+    def deliver(self, message, now):
+        invocation = right(self, message, now)
+        self._rows.append((now, "completed", invocation.function, invocation.number, -1, 0.0))
+        return invocation
 
-    patch.setattr(session.Session, "next_completion", dropping)
+    return deliver
 
 
-def a_learner_gets_an_old_version(patch: pytest.MonkeyPatch) -> None:
-    """The one before the newest, where there is one."""
-    newest = store.Store._version
+def one_before_the_newest(right):
+    """Reads return the version before the newest, if there is one."""
 
-    def older(self: Any, argument: Any) -> Any:
-        version = newest(self, argument)
+    def version_of(self, argument):
+        version = right(self, argument)
         if isinstance(argument, store.Latest) and version and version - 1 in self.versions(argument.name):
             return version - 1
         return version
 
-    patch.setattr(store.Store, "_version", older)
+    return version_of
 
 
-def the_version_clock_stands_still(patch: pytest.MonkeyPatch) -> None:
-    """A version is published under the last one's number."""
-    stored = transfers.Transfers._stored
-    patch.setattr(transfers.Transfers, "_stored", lambda self, n, version, size: stored(self, n, version // 2, size))
+def keeping(right):
+    """A busy container stays among the idle ones."""
 
-
-def the_threshold_is_ignored(patch: pytest.MonkeyPatch) -> None:
-    """A queue with anything in it is applied."""
-    patch.setattr(pending_gradients, "_ready", lambda aggregator, queue, clock, round: np.asarray(queue.count) > 0)
-
-
-def a_limit_is_ignored(patch: pytest.MonkeyPatch) -> None:
-    """More invocations run at once than are allowed."""
-    patch.setattr(fleet.Fleet, "may_have_room", lambda self, pool: True)
-
-
-def a_failed_attempt_is_not_billed(patch: pytest.MonkeyPatch) -> None:
-    """As if only what completes cost money."""
-    billed = usage.Use.billed
-    patch.setattr(usage.Use, "billed", lambda self, until: billed(self, until)._replace(wasted=0.0))
-
-
-def a_busy_container_is_given_away(patch: pytest.MonkeyPatch) -> None:
-    """It stays among the idle ones."""
-    acquire = fleet.Fleet.acquire
-
-    def keeping(self: Any, invocation: Any, now: float) -> Any:
-        found = acquire(self, invocation, now)
+    def acquire(self, invocation, now):
+        found = right(self, invocation, now)
         if found is not None and not invocation.cold:
             invocation.pool.give(found[0], now)
         return found
 
-    patch.setattr(fleet.Fleet, "acquire", keeping)
+    return acquire
 
 
-def a_crashed_container_lives_on(patch: pytest.MonkeyPatch) -> None:
-    """Its state is used again."""
-    release = fleet.Fleet.release
-    patch.setattr(
+def with_slots_cleared(right):
+    """Slots are counted, not kept."""
+
+    def make(self, pool, program, now):
+        pool.slots.clear()
+        return right(self, pool, program, now)
+
+    return make
+
+
+#: An attribute, and a function that makes a wrong one from the right one.
+DEFECTS = {
+    "a retried gradient is applied twice": (session.Session, "next_completion", without_learners_keys),
+    "a gradient is lost": (session.Session, "next_completion", dropping_learners),
+    "a lost completion is never retried": (departures.Departures, "_deliver", unnoticed),
+    "an invocation ends twice": (departures.Departures, "_deliver", ending_again),
+    "a learner gets an old version": (store.Store, "_version", one_before_the_newest),
+    "a busy container is given away": (fleet.Fleet, "acquire", keeping),
+    "two containers share a slot": (fleet.Fleet, "_make", with_slots_cleared),
+    "a container is reused after expiry": (fleet.Fleet, "_expire", lambda _: lambda self, container, now: None),
+    "a limit is ignored": (fleet.Fleet, "may_have_room", lambda _: lambda self, pool: True),
+    "a crashed container lives on": (
         fleet.Fleet,
         "release",
-        lambda self, container, now, *, started, dies: release(self, container, now, started=started, dies=False),
-    )
-
-
-def those_that_wait_are_forgotten(patch: pytest.MonkeyPatch) -> None:
-    """Nobody wakes them."""
-    patch.setattr(admission.Admission, "wake", lambda self, now: None)
-
-
-def an_invocation_ends_twice(patch: pytest.MonkeyPatch) -> None:
-    """A duplicated message ends it once more."""
-    deliver = departures.Departures._deliver
-
-    def ending(self: Any, message: Any, now: float) -> Any:
-        invocation = deliver(self, message, now)
-        self._rows.append((now, "completed", invocation.function, invocation.number, -1, 0.0))
-        return invocation
-
-    patch.setattr(departures.Departures, "_deliver", ending)
-
-
-def two_containers_share_a_slot(patch: pytest.MonkeyPatch) -> None:
-    """Slots are counted, not kept."""
-    make = fleet.Fleet._make
-
-    def shared(self: Any, pool: Any, program: Any, now: float) -> Any:
-        pool.slots.clear()
-        return make(self, pool, program, now)
-
-    patch.setattr(fleet.Fleet, "_make", shared)
-
-
-MUTANTS: tuple[Callable[[pytest.MonkeyPatch], None], ...] = (
-    a_retried_gradient_is_applied_twice,
-    a_container_is_reused_after_expiry,
-    a_lost_completion_is_never_retried,
-    a_gradient_is_lost,
-    a_learner_gets_an_old_version,
-    the_version_clock_stands_still,
-    the_threshold_is_ignored,
-    a_limit_is_ignored,
-    a_failed_attempt_is_not_billed,
-    a_busy_container_is_given_away,
-    a_crashed_container_lives_on,
-    those_that_wait_are_forgotten,
-    an_invocation_ends_twice,
-    two_containers_share_a_slot,
-)
+        lambda right: lambda self, container, now, **how: right(self, container, now, **{**how, "dies": False}),
+    ),
+    "those that wait are forgotten": (admission.Admission, "wake", lambda _: lambda self, now: None),
+    "the version clock stands still": (
+        transfers.Transfers,
+        "_stored",
+        lambda right: lambda self, n, version, size: right(self, n, version // 2, size),
+    ),
+    "the threshold is ignored": (
+        pending_gradients,
+        "_ready",
+        lambda _: lambda aggregator, queue, clock, round: np.asarray(queue.count) > 0,
+    ),
+    "a failed attempt is not billed": (
+        usage.Use,
+        "billed",
+        lambda right: lambda self, until: right(self, until)._replace(wasted=0.0),
+    ),
+}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
-def test_a_defect_is_found(mutant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
-    """By an invariant, or by what notices a standstill: not by a crash before anything is looked at."""
-    mutant(monkeypatch)
+@pytest.mark.parametrize("name", DEFECTS)
+def test_a_defect_is_found(name, monkeypatch):
+    """By an invariant, or by the engine, which notices a standstill: not by a crash before any invariant is checked."""
+    owner, attribute, wrong = DEFECTS[name]
+    monkeypatch.setattr(owner, attribute, wrong(getattr(owner, attribute)))
     for seed in range(SEEDS):
         try:
             runs.run(seed)
@@ -196,4 +162,4 @@ def test_a_defect_is_found(mutant: Callable[[pytest.MonkeyPatch], None], monkeyp
             if not re.search("wait for room that nothing will ever free|nothing goes on after", str(error)):
                 raise
             return
-    pytest.fail(f"{mutant.__name__} was not found within {SEEDS} seeds")
+    pytest.fail(f"{name}: not found within {SEEDS} seeds")

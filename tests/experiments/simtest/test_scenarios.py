@@ -1,11 +1,10 @@
 """Scenarios: the seed decides everything, and many seeds reach all that a scenario can be."""
 
 import math
-from typing import Any
 
 import pytest
 
-from experiments.simtest.scenarios import AGGREGATORS, NOTICED_WITHIN, RETRIED_WITHIN, scenario
+from experiments.simtest.scenarios import AGGREGATORS, scenario
 from stellaris._core.describe import describe
 from stellaris.systems import AsynchronousActors, CentralInference, CircularReplay, DataParallel, Stellaris, Synchronous
 
@@ -13,20 +12,18 @@ SEEDS = 200
 
 
 @pytest.fixture(scope="module")
-def plans() -> list[Any]:
-    """As many as the suite runs."""
+def plans():
     return [scenario(seed) for seed in range(SEEDS)]
 
 
-def test_the_seed_decides_everything(plans: list[Any]) -> None:
-    """The same again for the same seed, another one for another."""
+def test_the_seed_decides_everything(plans):
     again = [describe(scenario(seed)) for seed in range(20)]
     assert again == [describe(plan) for plan in plans[:20]]
     without_seeds = [{**plan, "seed": None} for plan in again]
     assert all(plan not in without_seeds[:i] for i, plan in enumerate(without_seeds))
 
 
-def test_systems(plans: list[Any]) -> None:
+def test_systems(plans):
     """Every architecture, every aggregator, either truncation, and every way of acting and of controlling staleness."""
     architectures = {Stellaris, Synchronous, AsynchronousActors, CircularReplay, DataParallel, CentralInference}
     assert {type(plan.system) for plan in plans} == architectures
@@ -43,8 +40,8 @@ def test_systems(plans: list[Any]) -> None:
     }
 
 
-def test_deployments(plans: list[Any]) -> None:
-    """Whatever a deployment can be asked for is asked for in some, and not in all."""
+def test_deployments(plans):
+    """Each option of a deployment is used in some scenarios, and not in all."""
     specs = [spec for plan in plans for spec in plan.functions.values()]
     assert {spec.reuse for spec in specs} == {"newest", "most_recent", "least_recent"}
     assert {spec.overflow for spec in specs} == {"queue", "reject"}
@@ -58,24 +55,11 @@ def test_deployments(plans: list[Any]) -> None:
         assert {bool(option[name]) for option in options} == {False, True}, name
 
 
-def test_faults(plans: list[Any]) -> None:
-    """Every chance of a fault is zero at times and positive at others."""
+def test_faults(plans):
+    """The chance of each fault is zero in some scenarios, and positive in others."""
     faults = [fault for plan in plans for fault in plan.options["faults"].values()]
     for name in ("throttle", "crash_before", "crash_during", "crash_after", "lose", "duplicate", "straggle"):
         assert {getattr(fault, name) > 0 for fault in faults} == {False, True}, name
     assert {fault.lifetime is None for fault in faults} == {False, True}
     assert {bool(fault.at) for fault in faults} == {False, True}
     assert {bool(fault.lose_containers_at) for fault in faults} == {False, True}
-
-
-def test_limits_are_kept(plans: list[Any]) -> None:
-    """What the invariants count on: how long a loss and a retry take at most, and room for one of each function."""
-    for plan in plans:
-        assert all(spec.retry.maximum <= RETRIED_WITHIN for spec in plan.functions.values())
-        assert all(fault.notice_after.high <= NOTICED_WITHIN for fault in plan.options["faults"].values())
-        if plan.options["nodes"]:
-            for resource in ("memory", "vcpus"):
-                used = sum(getattr(spec.resources, resource) for spec in plan.functions.values())
-                assert used <= sum(getattr(node, resource) for node in plan.options["nodes"])
-            assert all(spec.provisioned <= 1 for spec in plan.functions.values())
-        plan.platform().close()

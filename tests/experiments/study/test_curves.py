@@ -1,9 +1,7 @@
 """Runs compared seed by seed, by hand."""
 
 import math
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,14 +10,13 @@ from experiments.study.cells import Finished
 from tests.experiments.study.test_cells import tiny
 
 
-def run(seed: int, end: float, final: float, **columns: float) -> Finished:
+def run(seed, end, final, **columns):
     """A return that rises evenly from 0 until the end."""
     last = {"seconds": end, "episode_return": final, **columns}
     return Finished(tiny(seed), Path(), ({"seconds": 0.0, "episode_return": 0.0}, last), {})
 
 
-def test_a_column_after_a_time() -> None:
-    """Between two rows, and at the end; of the rows that have it."""
+def test_a_column_after_a_time():
     one = run(0, 10.0, 100.0, cost=3.0)
     assert curves.at(one, "episode_return", 4.0) == pytest.approx(40.0)
     assert curves.at(one, "episode_return") == 100.0
@@ -27,44 +24,41 @@ def test_a_column_after_a_time() -> None:
     assert curves.last([one, run(1, 1.0, 50.0, cost=5.0)], "cost").middle == 4.0
 
 
-def test_ratios_are_of_the_same_seed() -> None:
-    """A seed that only one of them has says nothing."""
+def test_ratios_are_of_the_same_seed():
     of = [run(0, 10.0, 100.0), run(1, 10.0, 300.0), run(7, 10.0, 1.0)]
     baseline = [run(1, 10.0, 100.0), run(0, 10.0, 200.0)]
     assert curves.ratios(of, baseline, "episode_return") == [0.5, 3.0]
     assert curves.ratios(of, baseline, "episode_return", 5.0) == [0.5, 3.0]
 
 
-def test_no_ratio_to_nothing() -> None:
+def test_no_ratio_to_nothing():
     """Where the baseline's return is not positive, the ratio is not a number, and no error."""
     (ratio,) = curves.ratios([run(0, 10.0, 100.0)], [run(0, 10.0, 0.0)], "episode_return")
     assert math.isnan(ratio)
     assert math.isnan(curves.at_equal_time([run(0, 1.0, 1.0)], [run(0, 1.0, -5.0)])[0])
 
 
-def test_returns_at_equal_time() -> None:
+def test_returns_at_equal_time():
     """At the end of the shorter one: 100 after 5 s, where the other, half-way, has 40."""
     assert curves.at_equal_time([run(0, 5.0, 100.0)], [run(0, 10.0, 80.0)]) == [2.5]
     assert curves.at_equal_time([run(0, 10.0, 80.0)], [run(0, 5.0, 100.0)]) == [0.4]
 
 
-def test_runs_by_what_is_varied() -> None:
+def test_runs_by_what_is_varied():
     """By the value in a variant's name; another system's and another thing's are not among them."""
     names = [("it", "actors", 4), ("it", "actors", 0.25), ("other", "actors", 4), ("it", "learners", 4)]
-    groups: dict[str, Sequence[Any]] = {curves.setting(*name): [name] for name in names}
+    groups = {curves.setting(*name): [name] for name in names}
     assert [*groups][:2] == ["it, actors 4", "it, actors 0.25"]
     assert curves.swept(groups, "it", "actors") == {4.0: [names[0]], 0.25: [names[1]]}
 
 
-def test_a_line() -> None:
-    """A figure of each run, by the value."""
+def test_a_line():
     line = curves.line({1.0: [run(0, 1.0, 5.0), run(1, 1.0, 7.0)]}, lambda one: curves.at(one, "episode_return"))
     assert line.points == {1.0: [5.0, 7.0]}
     assert line.contender.name == "synchronous"
 
 
-def test_what_an_interval_is() -> None:
-    """It claims nothing with few seeds."""
+def test_what_an_interval_is():
     assert curves.interval(curves.last([run(0, 1.0, 5.0)], "episode_return")) == "median, range"
     several = [run(seed, 1.0, 5.0 + seed) for seed in range(5)]
     assert curves.interval(curves.last(several, "episode_return")) == "IQM, 95 %"

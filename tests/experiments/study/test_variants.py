@@ -2,8 +2,6 @@
 
 import itertools
 import re
-from collections.abc import Mapping
-from typing import Any
 
 import pytest
 
@@ -19,13 +17,12 @@ from experiments.figures.stellaris import (
     why,
 )
 from experiments.tasks import presets, testbed
-from experiments.tasks.presets import Contender
 from stellaris._core.describe import describe, differences
 from stellaris.runtime.costs import prices
 from stellaris.runtime.delays import LogNormal
 
 
-def fields(one: Contender, other: Contender) -> set[str]:
+def fields(one, other):
     """What of the system and around it differs, to the first field."""
     places = differences(describe(one), describe(other))
     names = [re.sub(r"\[.*", "", name).split(".") for name, _, _ in places]
@@ -34,9 +31,9 @@ def fields(one: Contender, other: Contender) -> set[str]:
 
 @pytest.mark.parametrize("module", [ablation, aggregators, sensitivity])
 @pytest.mark.parametrize("environment", ["Hopper-v4", "Qbert-v5"])
-def test_variants_differ_in_a_field_of_the_system(module: Any, environment: str) -> None:
+def test_variants_differ_in_a_field_of_the_system(module, environment):
     """The first is `tuned`'s Stellaris; the testbed and its prices are the same for all."""
-    rows: Mapping[str, Contender] = {row.setting: row.contender for row in module.STUDY.variants(environment)}
+    rows = {row.setting: row.contender for row in module.STUDY.variants(environment)}
     first, *others = rows.values()
     assert first.system == presets.tuned(environment).contenders[0].system
     for name, row in zip(list(rows)[1:], others, strict=True):
@@ -46,12 +43,11 @@ def test_variants_differ_in_a_field_of_the_system(module: Any, environment: str)
             continue
         assert changed <= {"system.learners", "system.rho", "system.aggregator"}
         assert len(changed) == (2 if name == "neither" else 1)
-    assert len({repr(describe(row.system)) for row in rows.values()}) == len(
-        [name for name in rows if "replayed" not in name]
-    )
+    systems = {repr(describe(row.system)) for row in rows.values()}
+    assert len(systems) == sum("replayed" not in name for name in rows)
 
 
-def test_the_way_from_the_baseline_to_the_demo() -> None:
+def test_the_way_from_the_baseline_to_the_demo():
     """One change at a time: it begins and ends with the preset `paper`."""
     rows = {row.setting: row.contender for row in why.STUDY.variants("Hopper-v4")}
     stellaris, baseline = presets.paper("Hopper-v4").contenders
@@ -61,26 +57,24 @@ def test_the_way_from_the_baseline_to_the_demo() -> None:
     assert changes[2] == {"functions", "prices"}
     assert {"system", "functions"} <= changes[3]  # Stellaris, on functions for its learners
     assert changes[4:] == [{"system.rho"}, {"system.aggregator"}, {"system.aggregator"}]
-    algorithms = [row.system.algorithm for row in rows.values()]  # type: ignore[attr-defined]
+    algorithms = [row.system.algorithm for row in rows.values()]
     assert len({*algorithms[2:]}) == 1
     gradients = [algorithm.epochs * 4096 // algorithm.minibatch_size for algorithm in algorithms]
     assert gradients == [10, *[40] * 7]
-    grouped: Any = rows["groups"].system
-    weighted: Any = rows["weights"].system
-    changed = [name for name, _, _ in differences(describe(grouped.aggregator), describe(weighted.aggregator))]
-    assert changed == ["smoothness"]
+    grouped, weighted = (describe(rows[name].system.aggregator) for name in ("groups", "weights"))
+    assert [name for name, _, _ in differences(grouped, weighted)] == ["smoothness"]
 
 
-def test_one_learner_has_a_gpu_to_itself() -> None:
+def test_one_learner_has_a_gpu_to_itself():
     """It is not slowed by others that there are not, nor does it pay a part of a GPU."""
     rows = {row.setting: row.contender for row in ablation.STUDY.variants("Hopper-v4")}
     alone = rows["one learner"]
-    assert alone.functions["learner"].compute.mean == testbed.GRADIENT  # type: ignore[attr-defined]
+    assert alone.functions["learner"].compute.mean == testbed.GRADIENT
     assert alone.prices[1].functions["learner"].per_second == testbed.SERVER_LEARNER
-    assert rows["Stellaris"].functions["learner"].compute.mean > testbed.GRADIENT  # type: ignore[attr-defined]
+    assert rows["Stellaris"].functions["learner"].compute.mean > testbed.GRADIENT
 
 
-def test_testbeds_differ_in_what_is_swept() -> None:
+def test_testbeds_differ_in_what_is_swept():
     """The system, its algorithm and the prices stay; the centre of each sweep is what is assumed elsewhere."""
     rows = {row.setting: row.contender for row in sweeps.STUDY.variants("Hopper-v4")}
     tuned = {row.name: row for row in presets.tuned("Hopper-v4").contenders}
@@ -93,30 +87,30 @@ def test_testbeds_differ_in_what_is_swept() -> None:
     assert still.compute == LogNormal(testbed.ENVIRONMENT_STEP, 0.0)
     slow = rows["stellaris, gradient 4"].functions["learner"].compute
     fast = rows["stellaris, gradient 1"].functions["learner"].compute
-    assert slow == LogNormal(4 * fast.mean, fast.cv)  # type: ignore[attr-defined]
+    assert slow == LogNormal(4 * fast.mean, fast.cv)
     shared = [rows[f"stellaris, sharing {slow_down}"].functions["learner"].compute for slow_down in (1, 2, 4)]
-    assert [delay.mean for delay in shared] == [0.01, 0.02, 0.04]  # type: ignore[attr-defined]
+    assert [delay.mean for delay in shared] == [0.01, 0.02, 0.04]
 
 
-def test_what_grows_with_the_samples() -> None:
+def test_what_grows_with_the_samples():
     """The demo's baseline has four times Stellaris' samples; PAR-RL's learners a sixteenth each."""
     for sweep, other, factor in ((demo_sweeps, "synchronous", 4), (hpc_sweeps, "PAR-RL", 1 / 16)):
         rows = {row.setting: row.contender for row in sweep.STUDY.variants("Hopper-v4")}
-        time = {name: row.functions["learner"].compute.mean for name, row in rows.items()}  # type: ignore[attr-defined]
+        time = {name: row.functions["learner"].compute.mean for name, row in rows.items()}
         sharing = time["stellaris, growth 0"] / time[f"{other}, growth 0"]
         grown = time["stellaris, growth 1"] / time[f"{other}, growth 1"]
         assert grown * factor == pytest.approx(sharing)
         assert {name.split(", ")[1].split()[0] for name in rows} >= {"variation", "gradient", "growth"}
 
 
-def test_samples_of_a_gradient() -> None:
+def test_samples_of_a_gradient():
     """A minibatch; of IMPALA's the steps of its fragments; of data-parallel learners a shard."""
     rows = {row.name: row for row in presets.architectures("Hopper-v4").contenders}
     samples = {name: presets._samples(row.system) for name, row in rows.items()}
     assert (samples["synchronous"], samples["data-parallel"], samples["asynchronous actors"]) == (512, 128, 1024)
 
 
-def test_scaling_keeps_the_batch() -> None:
+def test_scaling_keeps_the_batch():
     """Of 1 to 1,024 actors; and all systems of a sweep have the same workload."""
     rows = scaling.STUDY.variants("Hopper-v4")
     assert {row.workload.actors * row.workload.fragment for row in rows} == {4096}
@@ -124,23 +118,20 @@ def test_scaling_keeps_the_batch() -> None:
     for row in rows:
         assert row.contender.functions["actor"].max_concurrency == row.workload.actors
         if "learners" in row.setting:
-            assert row.setting.endswith(f" {row.contender.system.learners}")  # type: ignore[attr-defined]
+            assert row.setting.endswith(f" {row.contender.system.learners}")
 
 
-def test_the_hpc_testbed() -> None:
+def test_the_hpc_testbed():
     """Both systems learn from the same data by one algorithm, with a learner a GPU and an actor a core."""
     stellaris, par_rl = hpc.STUDY.variants("Hopper-v4")
     assert stellaris.workload == par_rl.workload
     assert (stellaris.workload.actors, stellaris.workload.fragment) == (960, 16)
-    one: Any = stellaris.contender.system
-    other: Any = par_rl.contender.system
+    one, other = stellaris.contender.system, par_rl.contender.system
     assert one.algorithm == other.algorithm
     assert one.learners == other.learners == 16
     alone = stellaris.contender.functions["learner"].compute
     assert alone == par_rl.contender.functions["learner"].compute
-    machines = par_rl.contender.prices[0].machines
-    assert stellaris.contender.prices[0].machines == machines
-    by_use = stellaris.contender.prices[1]
-    assert by_use.functions["learner"].per_second == pytest.approx(
-        2 * prices.machine("aws_ec2", "p3.16xlarge").per_second / 16
-    )
+    by_clock, by_use = stellaris.contender.prices
+    assert by_clock.machines == par_rl.contender.prices[0].machines
+    a_sixteenth = 2 * prices.machine("aws_ec2", "p3.16xlarge").per_second / 16
+    assert by_use.functions["learner"].per_second == pytest.approx(a_sixteenth)

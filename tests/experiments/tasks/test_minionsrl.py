@@ -1,8 +1,6 @@
 """MinionsRL's testbed, prices and tasks, by hand and by the paper."""
 
 import math
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,7 +18,7 @@ ACTOR_SECOND = 4 * GB + CORE
 LEARNER_SECOND = 16 * GB + CORE + V100
 
 
-def test_a_second_of_each_function() -> None:
+def test_a_second_of_each_function():
     """Eq. 2: unit prices times resources; 54 times as much for the learner. Both bills have the same prices."""
     for sheet in minionsrl.serverless_prices():
         assert sheet.functions["actor"].usd_per_second(ACTOR) == pytest.approx(ACTOR_SECOND, rel=1e-4)
@@ -30,13 +28,12 @@ def test_a_second_of_each_function() -> None:
     assert pytest.approx(54.4, abs=0.1) == LEARNER_SECOND / ACTOR_SECOND
 
 
-def still(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The testbed's durations do not vary."""
+def still(monkeypatch):
     monkeypatch.setattr(testbed, "VARIATION", 0.0)
     monkeypatch.setattr(testbed, "ASSUMED", testbed.Assumed(variation=0.0))
 
 
-def test_what_is_billed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_billed(monkeypatch):
     """By Eq. 2 the time that functions run; Azure bills a container's whole life, however many calls are in it."""
     still(monkeypatch)
     functions = minionsrl.functions()
@@ -59,7 +56,7 @@ def test_what_is_billed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert rented.parts == pytest.approx({"actor": 10 * ACTOR_SECOND, "learner": 10 * LEARNER_SECOND}, rel=1e-4)
 
 
-def test_containers_start_as_the_paper_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_containers_start_as_the_paper_says(monkeypatch):
     """In 300 and 1500 ms; those that are not pre-warmed end with their invocation."""
     warm, cold = minionsrl.functions(), minionsrl.functions(prewarmed=False)
     for functions, kept in ((warm, 600.0), (cold, 0.0)):
@@ -68,13 +65,12 @@ def test_containers_start_as_the_paper_says(monkeypatch: pytest.MonkeyPatch) -> 
         assert {name: spec.keep_alive for name, spec in functions.items()} == {"actor": kept, "learner": kept}
         assert {name: spec.max_concurrency for name, spec in functions.items()} == {"actor": 32, "learner": 1}
     transfer = warm["actor"].transfer
-    assert transfer is not None
     # The paper's measure: 6,144 stacks of three frames in 0.8 s; and MuJoCo's 65,536 steps in less than 0.1 s.
     assert 6144 * 3 * 84 * 84 / transfer.bandwidth == pytest.approx(0.8)
     assert 65_536 * 4 * 11 / transfer.bandwidth < 0.1
 
 
-def test_the_papers_settings() -> None:
+def test_the_papers_settings():
     """Table 1; and the steps of its communication's breakdown."""
     for environment, steps in (("Hopper-v4", 65_536), ("Qbert-v5", 6_144)):
         task = minionsrl.paper(environment)
@@ -86,7 +82,7 @@ def test_the_papers_settings() -> None:
         assert (task.target, task.budget) == minionsrl.GOALS[environment]
 
 
-def test_tasks() -> None:
+def test_tasks():
     """Rounds of 4,096 steps, as elsewhere; a run ends by Eq. 3 and 4, which is what the scheduler is rewarded for."""
     for environment, (target, budget) in minionsrl.GOALS.items():
         task = minionsrl.task(environment)
@@ -98,7 +94,7 @@ def test_tasks() -> None:
         assert (objective.minimise, task.objective("cost").minimise) == ("time", "cost")
 
 
-def test_contenders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_contenders(tmp_path, monkeypatch):
     """The paper's; the learned scheduler where it has been learned. All of MinionsRL's learn by the same PPO."""
     monkeypatch.setattr(minionsrl, "SCHEDULERS", tmp_path)
     task = minionsrl.task("CartPole-v1")
@@ -108,7 +104,7 @@ def test_contenders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = {row.name: row for row in minionsrl.contenders("CartPole-v1", task)}
     assert [*rows] == ["MinionsRL", *(row.name for row in known)]
     assert len({(row.colour, row.line) for row in rows.values()}) == 5
-    systems: Any = {name: row.system for name, row in rows.items()}
+    systems = {name: row.system for name, row in rows.items()}
     schedulers = [systems[name].scheduler for name in [*rows][:3]]
     assert isinstance(schedulers[0], Learned)
     assert schedulers[1:] == [Maximum(), Adapt(target=450.0)]
@@ -119,7 +115,7 @@ def test_contenders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(systems["IMPACT"], CircularReplay)
 
 
-def test_baselines_are_on_reserved_machines() -> None:
+def test_baselines_are_on_reserved_machines():
     """One with a V100 and four of eight cores, by the clock under both bills: 7.092 USD an hour, busy or idle."""
     machines = testbeds.minionsrl_azure().machines
     rows = {row.name: row for row in minionsrl.contenders("CartPole-v1", minionsrl.task("CartPole-v1"))}

@@ -56,10 +56,3 @@ def test_central_inference_takes_the_network_out_of_the_actors_step():
     central, local = (testbed.reserved(actors=16, central_inference=yes) for yes in (True, False))
     assert central["actor"].compute.mean == pytest.approx(0.832 * local["actor"].compute.mean)
     assert central.keys() - local.keys() == {"inference"}
-
-
-def test_every_number_says_what_it_is() -> None:
-    """And where it is from, or that it is an assumption."""
-    said = testbed.sources()
-    for name in testbed.facts():
-        assert name in said, name

@@ -3,8 +3,6 @@
 import pytest
 
 from experiments.tasks.testbeds import LEARNERS_PER_GPU, minionsrl_azure, stellaris_gpu, stellaris_hpc
-from stellaris.runtime import PriceSheet, Split, Trace
-from stellaris.runtime.costs.billing import bill
 
 
 @pytest.mark.parametrize(
@@ -29,19 +27,3 @@ def test_testbeds(testbed, nodes, cores, gpus, an_hour):
         assert {node.slots_per_gpu for node in alike} == {LEARNERS_PER_GPU}
         gpus_there, cores_there = sum(node.gpus for node in alike), sum(node.vcpus for node in alike)
         assert (vm.runs, vm.places) == ((("learner",), gpus_there * 4) if gpus_there else (("actor",), cores_there))
-
-
-@pytest.mark.parametrize("testbed", [stellaris_gpu, stellaris_hpc, minionsrl_azure])
-def test_machines_of_a_full_testbed_are_busy_and_no_more(testbed):
-    """Every place is used for a second: no machine is busier than it can be, and none is idle."""
-    bed = testbed()
-    learners = sum(node.gpus for node in bed.nodes) * LEARNERS_PER_GPU
-    actors = int(sum(node.vcpus for node in bed.nodes if not node.gpus))
-    trace = Trace()
-    for number in range(learners + actors):
-        function = "learner" if number < learners else "actor"
-        trace.append(0.0, "started", function=function, invocation=number)
-        trace.append(1.0, "completed", function=function, invocation=number)
-    got = bill(trace, PriceSheet("p", machines=bed.machines), until=1.0)
-    for split, vm in zip(got.split.values(), bed.machines.values(), strict=True):
-        assert split == pytest.approx(Split(vm.per_second, 0.0, 0.0, 0.0), abs=1e-12)

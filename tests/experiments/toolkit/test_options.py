@@ -13,7 +13,7 @@ from experiments.toolkit.shell import STATUSES, UsageError
 
 
 @given(st.integers(), st.integers(0, 5))
-def test_whole_numbers(number: int, least: int) -> None:
+def test_whole_numbers(number, least):
     """From the least to what fits into 32 bits with a sign."""
     if least <= number < 2**31:
         assert options.whole(least)(str(number)) == number
@@ -23,15 +23,13 @@ def test_whole_numbers(number: int, least: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "nan", "inf", "1.5", "x", "²", "9" * 5000])
-def test_what_is_no_whole_number(text: str) -> None:
-    """However it is written."""
+def test_what_is_no_whole_number(text):
     with pytest.raises(argparse.ArgumentTypeError, match="is not a whole number from 0 to 2,147,483,647"):
         options.whole(0)(text)
 
 
 @given(st.floats())
-def test_seconds(number: float) -> None:
-    """Positive and finite."""
+def test_seconds(number):
     if 0 < number < math.inf:
         assert options.seconds(repr(number)) == number
     else:
@@ -39,7 +37,7 @@ def test_seconds(number: float) -> None:
             options.seconds(repr(number))
 
 
-def test_folders() -> None:
+def test_folders():
     """An empty name, such as that of a variable that is not set, is not the working directory."""
     assert options.folder("a/b") == Path("a/b")
     assert options.folder(".") == Path()
@@ -47,15 +45,14 @@ def test_folders() -> None:
         options.folder("")
 
 
-def test_the_last_of_several_seeds_is_one() -> None:
+def test_the_last_of_several_seeds_is_one():
     """Seeds are below 2**31."""
     assert options.seeds("--seed", 2**31 - 2, 2) == range(2**31 - 2, 2**31)
     with pytest.raises(UsageError, match="--seed: 2147483646 and the 3 seeds"):
         options.seeds("--seed", 2**31 - 2, 3)
 
 
-def test_errors_name_the_option() -> None:
-    """Also those that argparse finds."""
+def test_errors_name_the_option():
     parser = options.Parser(prog="it")
     parser.add_argument("--number", type=options.whole(1))
     for words, said in (
@@ -68,8 +65,7 @@ def test_errors_name_the_option() -> None:
         assert str(error.value).startswith(said)
 
 
-def test_help_explains_the_exit_status() -> None:
-    """Of commands, and of theirs."""
+def test_help_explains_the_exit_status():
     parser = options.Parser(prog="it", epilog="First.")
     sub = parser.add_subparsers().add_parser("sub")
     for text in (parser.format_help(), sub.format_help()):

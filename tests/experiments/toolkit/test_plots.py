@@ -1,10 +1,8 @@
 """Pictures: their curves, by the numbers that are drawn; and files that are whole or not there."""
 
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -14,7 +12,7 @@ from experiments.toolkit import plots
 from stellaris.runtime import Trace
 
 
-def history(seconds: list[float], returns: list[float]) -> list[dict[str, float]]:
+def history(seconds, returns):
     """Rows whose costs are the seconds, and ten times the seconds."""
     return [
         {"seconds": t, "episode_return": r, "cost_demo": t, "cost_pay_per_use": 10 * t, "staleness_mean": t / 2}
@@ -22,13 +20,12 @@ def history(seconds: list[float], returns: list[float]) -> list[dict[str, float]
     ]
 
 
-def runs(*histories: Any, name: str = "it") -> plots.Curves:
-    """The runs of a system."""
-    contender: Any = SimpleNamespace(name=name, colour="#0072B2", line="--")
+def runs(*histories, name="it"):
+    contender = SimpleNamespace(name=name, colour="#0072B2", line="--")
     return plots.Curves(contender, histories)
 
 
-def applied(*staleness: float) -> Trace:
+def applied(*staleness):
     """Of a run that applied gradients so stale."""
     trace = Trace()
     for value in staleness:
@@ -40,12 +37,12 @@ TWO = runs(history([1.0, 2.0, 4.0], [10.0, 20.0, 40.0]), history([1.0, 3.0], [30
 
 
 @pytest.fixture
-def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+def drawn(monkeypatch):
     """The figures, kept open to be looked at."""
-    canvases: list[Any] = []
+    canvases = []
 
     @contextmanager
-    def figure(path: Path, title: str, *, columns: int, **options: Any) -> Iterator[Any]:
+    def figure(path, title, *, columns, **options):
         canvas, axes = plt.subplots(1, columns, squeeze=False, layout="constrained")
         axes[0][0].set_title(title, loc="left")
         canvases.append(canvas)
@@ -57,7 +54,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         plt.close(canvas)
 
 
-def test_a_curve_is_the_mean_as_far_as_every_run_went(drawn: list[Any]) -> None:
+def test_a_curve_is_the_mean_as_far_as_every_run_went(drawn):
     """By hand: at 2 s one run has 20 and the other, half-way from 30 to 50, 40; the shorter one ends at 3 s."""
     plots.reward_vs_time([TWO], Path("x"), title="Hopper", target=35.0)
     (axes,) = drawn[0].axes
@@ -70,10 +67,15 @@ def test_a_curve_is_the_mean_as_far_as_every_run_went(drawn: list[Any]) -> None:
     assert (target.get_label(), set(target.get_ydata())) == ("target 35", {35.0})
     assert len(axes.collections) == 1  # the range
     assert axes.get_title(loc="left") == "Hopper (mean and range of 2 seeds)"
-    assert [text.get_text() for text in drawn[0].legends[0].get_texts()] == ["it", "target 35"]
+    assert labels(drawn[0]) == ["it", "target 35"]
 
 
-def test_one_run_has_no_range(drawn: list[Any]) -> None:
+def labels(figure):
+    """The texts of a figure's legend."""
+    return [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+def test_one_run_has_no_range(drawn):
     """Nor does the title speak of seeds; without a target there is no line of one."""
     one = runs(history([1.0, 2.0], [1.0, 2.0]))
     plots.reward_vs_time([one, one._replace()], Path("x"), title="Hopper", target=None)
@@ -82,16 +84,7 @@ def test_one_run_has_no_range(drawn: list[Any]) -> None:
     assert axes.get_title(loc="left") == "Hopper"
 
 
-def test_costs_are_shown_under_both_bills(drawn: list[Any]) -> None:
-    """Each panel against its own column."""
-    plots.reward_vs_cost([TWO], Path("x"), title="Hopper", target=None)
-    demo, pay_per_use = drawn[0].axes
-    assert demo.lines[0].get_xdata()[-1] == 3.0
-    assert pay_per_use.lines[0].get_xdata()[-1] == 30.0
-    assert demo.get_xlabel() != pay_per_use.get_xlabel()
-
-
-def test_staleness_by_hand(drawn: list[Any]) -> None:
+def test_staleness_by_hand(drawn):
     """Of four gradients in either run two are fresh, none is 1 behind, one 2 and one 4."""
     plots.staleness(TWO, [applied(0, 0, 2, 4)] * 2, Path("x"), title="Hopper")
     distribution, over_time = drawn[0].axes
@@ -100,13 +93,7 @@ def test_staleness_by_hand(drawn: list[Any]) -> None:
     assert [list(line.get_ydata()) for line in over_time.lines] == [[0.5, 1.0, 2.0], [0.5, 1.5]]
 
 
-def test_no_gradient_was_applied(drawn: list[Any]) -> None:
-    """No bar, and no error."""
-    plots.staleness(runs(history([1.0], [1.0])), [applied()], Path("x"), title="Hopper")
-    assert len(drawn[0].axes[0].patches) == 0
-
-
-def test_changes_lead_from_one_to_the_next(drawn: list[Any]) -> None:
+def test_changes_lead_from_one_to_the_next(drawn):
     """By hand: up from 1 to 3, down to 2, and 2 together; the medians of two runs."""
     changes = {"it": (1.0, 1.0), "up": (2.0, 4.0), "down": (2.0, 2.0)}
     plots.waterfall({"ratio": changes, "other": changes}, Path("x"), colours=["#000000"] * 3, title="Hopper")
@@ -116,19 +103,10 @@ def test_changes_lead_from_one_to_the_next(drawn: list[Any]) -> None:
     assert (first.get_ylabel(), other.get_ylabel()) == ("ratio", "other")
 
 
-def test_variants_of_a_system(drawn: list[Any]) -> None:
-    """The first in its colour, others in grey, the label once."""
-    runs_of = {"as it is": [([0, 1], [2, 3])] * 2, "changed": [([0, 1], [4, 5])]}
-    plots.lines(runs_of, Path("x"), colour="#0072B2", title="Hopper", xlabel="x", ylabel="y")
-    (axes,) = drawn[0].axes
-    assert [line.get_color() for line in axes.lines] == ["#0072B2", "#0072B2", "0.25"]
-    assert [text.get_text() for text in drawn[0].legends[0].get_texts()] == ["as it is", "changed"]
-
-
-def test_over_what_is_varied(drawn: list[Any]) -> None:
+def test_over_what_is_varied(drawn):
     """A line through the middles, a point a run, an interval from five runs on, and what to compare with."""
-    one: Any = SimpleNamespace(name="one", colour="#0072B2", line="-")
-    other: Any = SimpleNamespace(name="other", colour="#D55E00", line="--")
+    one = SimpleNamespace(name="one", colour="#0072B2", line="-")
+    other = SimpleNamespace(name="other", colour="#D55E00", line="--")
     five = [1.0, 2.0, 3.0, 4.0, 5.0]
     panel = plots.Panel(
         "x", "y", [plots.Line(one, {1: [1.0, 3.0], 4: five}), plots.Line(other, {1: [7.0]})], log=True, level=1.0
@@ -140,11 +118,11 @@ def test_over_what_is_varied(drawn: list[Any]) -> None:
     assert (list(through.get_xdata()), list(through.get_ydata())) == ([1, 4], [2.0, 3.0])
     assert [list(line.get_ydata()) for line in first.lines if line.get_marker() == "o"] == [[1.0, 3.0], five, [7.0]]
     assert len(first.containers) == 1  # the interval
-    assert [text.get_text() for text in drawn[0].legends[0].get_texts()] == ["one", "other"]
+    assert labels(drawn[0]) == ["one", "other"]
     assert len(second.lines) < len(first.lines)
 
 
-def test_boxes(drawn: list[Any]) -> None:
+def test_boxes(drawn):
     """The median and the quartiles, whiskers from the 5th to the 95th percentile, and what is assumed."""
     plots.spread({"it": np.arange(1.0, 102.0)}, Path("x"), level=50.0, title="actor")
     (axes,) = drawn[0].axes
@@ -153,13 +131,7 @@ def test_boxes(drawn: list[Any]) -> None:
     assert [label.get_text() for label in axes.get_xticklabels()] == ["it"]
 
 
-def test_a_caption() -> None:
-    """The budget of each run, and how many there are."""
-    assert plots.caption("Hopper-v4", 3e5, seeds=5) == "Hopper-v4: 300,000 steps a run, 5 seeds"
-    assert plots.caption("Hopper-v4", 3e5, seeds=1) == "Hopper-v4: 300,000 steps a run, 1 seed"
-
-
-def test_a_picture_appears_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_a_picture_appears_whole_or_not_at_all(tmp_path):
     """An error while it is drawn leaves what was there, nothing half written, no figure open and no setting changed."""
     path, before, font = tmp_path / "a.png", plt.get_fignums(), plt.rcParams["font.size"]
     with plots.figure(path, "title", columns=2) as axes:
@@ -173,9 +145,3 @@ def test_a_picture_appears_whole_or_not_at_all(tmp_path: Path) -> None:
     assert path.read_bytes() == content
     assert [*tmp_path.iterdir()] == [path]
     assert (plt.get_fignums(), plt.rcParams["font.size"]) == (before, font)
-
-
-def test_lines_stay_apart() -> None:
-    """In colour, and in grey."""
-    for key in ("color", "linestyle"):
-        assert len({line[key] for line in plots.LINES}) == len(plots.LINES)

@@ -9,9 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -58,67 +56,59 @@ shell.start(main)
 
 
 class Running:
-    """A command in a process of its own."""
-
-    def __init__(self, code: str, **streams: Any) -> None:
+    def __init__(self, code, **streams):
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | streams
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", f"{HEARING}\n{code}"], cwd=ROOT, text=True, bufsize=1, **pipes
-        )
+        command = [sys.executable, "-c", f"{HEARING}\n{code}"]
+        self.process = subprocess.Popen(command, cwd=ROOT, text=True, bufsize=1, **pipes)
 
-    def wait_for(self, where: str) -> None:
-        assert self.process.stdout is not None
-        assert self.process.stdout.readline() == where + "\n"
+    def wait_for(self, *stages):
+        """Waits for the last of these stages; it goes on after each of the others."""
+        for number, where in enumerate(stages):
+            if number:
+                self.go_on()
+            assert self.process.stdout.readline() == where + "\n"
 
-    def go_on(self) -> None:
-        assert self.process.stdin is not None
+    def go_on(self):
         self.process.stdin.write("\n")
 
-    def signal(self, number: int) -> None:
+    def signal(self, number):
         self.process.send_signal(number)
 
-    def hear(self, number: int) -> None:
+    def hear(self, number):
         """Sends a signal, and waits until it has been heard."""
         self.signal(number)
-        assert self.process.stderr is not None
         assert "interrupted" in self.process.stderr.readline()
 
-    def end(self) -> tuple[int, str, str]:
+    def end(self):
         """Exit status, and what was printed from here on."""
         out, err = self.process.communicate("\n\n\n", timeout=20)
         return self.process.returncode, out, err
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Iterator[Callable[..., Running]]:
+def run(tmp_path):
     """Starts the command, which writes `tmp_path`/out."""
-    started: list[Running] = []
+    started = []
 
-    def start(work: str = "stop('working')", *, stop_to_write: bool = True, **streams: Any) -> Running:
+    def start(work="stop('working')", *, stop_to_write=True, **streams):
         code = COMMAND.format(work=work, out=str(tmp_path / "out"), stop_to_write=stop_to_write)
         started.append(Running(code, **streams))
         return started[-1]
 
     yield start
     for running in started:
-        running.process.kill()
-        running.process.wait()
-        for pipe in (running.process.stdin, running.process.stdout, running.process.stderr):
-            with contextlib.suppress(OSError):
-                if pipe is not None:
-                    pipe.close()
+        with contextlib.suppress(OSError), running.process:
+            running.process.kill()
 
 
-def test_without_a_signal_it_ends_with_its_own_status(run: Callable[..., Running], tmp_path: Path) -> None:
-    """And everything is written."""
+def test_without_a_signal_it_ends_with_its_own_status(run, tmp_path):
     running = run()
     assert running.end() == (0, "importing\nworking\nwriting\nwritten\n", "")
     assert (tmp_path / "out").read_text() == "[1, 2]"
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_while_it_imports(run: Callable[..., Running], number: int, tmp_path: Path) -> None:
-    """It ends at once: there is nothing to be written."""
+def test_while_it_imports(run, number, tmp_path):
     running = run()
     running.wait_for("importing")
     running.signal(number)
@@ -129,12 +119,10 @@ def test_while_it_imports(run: Callable[..., Running], number: int, tmp_path: Pa
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_while_it_works(run: Callable[..., Running], number: int, tmp_path: Path) -> None:
+def test_while_it_works(run, number, tmp_path):
     """What was computed is written; further signals, while that is being done, change nothing."""
     running = run()
-    running.wait_for("importing")
-    running.go_on()
-    running.wait_for("working")
+    running.wait_for("importing", "working")
     running.hear(number)
     running.wait_for("writing")
     for again in (number, signal.SIGINT, signal.SIGTERM):
@@ -144,13 +132,9 @@ def test_while_it_works(run: Callable[..., Running], number: int, tmp_path: Path
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_while_it_writes(run: Callable[..., Running], number: int, tmp_path: Path) -> None:
-    """It goes on writing, and ends as if it had been interrupted before."""
+def test_while_it_writes(run, number, tmp_path):
     running = run()
-    for where in ("importing", "working"):
-        running.wait_for(where)
-        running.go_on()
-    running.wait_for("writing")
+    running.wait_for("importing", "working", "writing")
     running.hear(number)
     running.signal(number)
     assert running.end() == (128 + number, "written\n", "")
@@ -173,32 +157,19 @@ LOOKING = """
 """
 
 
-def test_work_that_looks_is_interrupted_where_it_looks(run: Callable[..., Running], tmp_path: Path) -> None:
-    """Not in the midst of things."""
+@pytest.mark.parametrize(("looks", "computed"), [(True, "[1, 'whole']"), (False, "[1, 'torn']")])
+def test_work_is_interrupted_where_it_looks_or_after_a_while(run, tmp_path, looks, computed):
     running = run(LOOKING.format(path=str(tmp_path / "go")))
-    running.wait_for("importing")
-    running.go_on()
-    running.wait_for("working")
+    running.wait_for("importing", "working")
     running.hear(signal.SIGINT)
-    running.go_on()
-    (tmp_path / "go").touch()
+    if looks:
+        running.go_on()
+        (tmp_path / "go").touch()
     assert running.end()[0] == 130
-    assert (tmp_path / "out").read_text() == "[1, 'whole']"
+    assert (tmp_path / "out").read_text() == computed
 
 
-def test_work_that_does_not_look_for_long_is_interrupted_anyway(run: Callable[..., Running], tmp_path: Path) -> None:
-    """It may hang."""
-    running = run(LOOKING.format(path=str(tmp_path / "never")))
-    running.wait_for("importing")
-    running.go_on()
-    running.wait_for("working")
-    running.hear(signal.SIGINT)
-    assert running.end()[0] == 130
-    assert (tmp_path / "out").read_text() == "[1, 'torn']"
-
-
-def test_an_interruption_that_is_lost_comes_again(run: Callable[..., Running], tmp_path: Path) -> None:
-    """In a finalizer Python drops what is raised, and would print a traceback."""
+def test_an_interruption_that_is_lost_comes_again(run, tmp_path):
     work = """
         class Swallowing:
             def __del__(self):
@@ -208,15 +179,13 @@ def test_an_interruption_that_is_lost_comes_again(run: Callable[..., Running], t
         time.sleep(60)
 """
     running = run(work)
-    running.wait_for("importing")
-    running.go_on()
-    running.wait_for("working")
+    running.wait_for("importing", "working")
     running.hear(signal.SIGINT)
     assert running.end() == (130, "writing\nwritten\n", "")
     assert (tmp_path / "out").read_text() == "[1]"
 
 
-def test_at_any_moment(run: Callable[..., Running], tmp_path: Path) -> None:
+def test_at_any_moment(run, tmp_path):
     """One or two signals, at random, while it computes and writes: the status tells, and the file is whole."""
     rng = random.Random(0)
     statuses = []
@@ -239,7 +208,7 @@ def test_at_any_moment(run: Callable[..., Running], tmp_path: Path) -> None:
     assert 130 in statuses
 
 
-def test_while_jax_compiles(run: Callable[..., Running], tmp_path: Path) -> None:
+def test_while_jax_compiles(run, tmp_path):
     """On a thread that nobody waits for: where such a process ends as usual, it crashes (SIGABRT or SIGSEGV)."""
     work = """
         import jax, jax.numpy as jnp, threading
@@ -253,9 +222,7 @@ def test_while_jax_compiles(run: Callable[..., Running], tmp_path: Path) -> None
         time.sleep(60)
 """
     running = run(work, stop_to_write=False)
-    running.wait_for("importing")
-    running.go_on()
-    running.wait_for("compiling")
+    running.wait_for("importing", "compiling")
     running.signal(signal.SIGINT)
     status, out, err = running.end()
     assert (status, out) == (130, "written\n")
@@ -263,8 +230,7 @@ def test_while_jax_compiles(run: Callable[..., Running], tmp_path: Path) -> None
     assert (tmp_path / "out").read_text() == "[1]"
 
 
-def test_a_signal_that_the_parent_ignores_is_ignored(tmp_path: Path) -> None:
-    """As for a job in the background, or under nohup."""
+def test_a_signal_that_the_parent_ignores_is_ignored(tmp_path):
     code = COMMAND.format(work="stop('working')", out=str(tmp_path / "out"), stop_to_write=False)
     running = Running(f"signal.signal(signal.SIGHUP, signal.SIG_IGN)\n{code}")
     running.wait_for("importing")
@@ -275,19 +241,17 @@ def test_a_signal_that_the_parent_ignores_is_ignored(tmp_path: Path) -> None:
 # ---- output that fails ----------------------------------------------------------------------------------------------
 
 
-def test_a_reader_that_goes_away_ends_nothing(run: Callable[..., Running], tmp_path: Path) -> None:
+def test_a_reader_that_goes_away_ends_nothing(run, tmp_path):
     """`| head -1`: everything is computed and written, without a word."""
     running = run()
     running.wait_for("importing")
-    assert running.process.stdout is not None
     running.process.stdout.close()
     running.process.stdout = None
     assert running.end() == (0, None, "")
     assert (tmp_path / "out").read_text() == "[1, 2]"
 
 
-def test_a_full_device_ends_nothing(run: Callable[..., Running], tmp_path: Path) -> None:
-    """But the exit status says that not all was printed."""
+def test_a_full_device_ends_nothing(run, tmp_path):
     with open("/dev/full", "wb") as full:
         running = run(stdout=full.fileno())
         status, _, err = running.end()
@@ -296,8 +260,7 @@ def test_a_full_device_ends_nothing(run: Callable[..., Running], tmp_path: Path)
     assert (tmp_path / "out").read_text() == "[1, 2]"
 
 
-def test_closed_streams_end_nothing(tmp_path: Path) -> None:
-    """Nor does a file of results take their place."""
+def test_closed_streams_end_nothing(tmp_path):
     code = "os.write(2, b'noise'); stop('working')"
     script = COMMAND.format(work=code, out=str(tmp_path / "out"), stop_to_write=False)
     status = subprocess.run(
@@ -312,11 +275,11 @@ def test_closed_streams_end_nothing(tmp_path: Path) -> None:
 class Failing(io.StringIO):
     """A stream that fails after the first line."""
 
-    def __init__(self, error: Exception) -> None:
+    def __init__(self, error):
         super().__init__()
         self._error = error
 
-    def write(self, text: str) -> int:
+    def write(self, text):
         if "\n" in self.getvalue():
             raise self._error
         return super().write(text)
@@ -330,16 +293,14 @@ class Failing(io.StringIO):
         (ValueError("I/O operation on closed file"), 1),
     ],
 )
-def test_printing_that_fails(
-    error: Exception, status: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_printing_that_fails(error, status, monkeypatch, capsys):
     """By Python's own means, and by rich's, which ends the process at a closed pipe."""
     from rich.console import Console
 
     stream, done = Failing(error), []
 
     @shell.command
-    def main() -> int:
+    def main():
         console = Console()
         for i in range(3):
             print("print", i)
@@ -355,12 +316,11 @@ def test_printing_that_fails(
     assert capsys.readouterr().err.count("\n") == status
 
 
-def test_what_the_terminal_cannot_show_is_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rest of the line, and what follows, is printed."""
+def test_what_the_terminal_cannot_show_is_escaped(monkeypatch):
     raw = io.BytesIO()
 
     @shell.command
-    def main() -> int:
+    def main():
         print("x\N{SUPERSCRIPT TWO}")
         print("more")
         return 0
@@ -373,25 +333,23 @@ def test_what_the_terminal_cannot_show_is_escaped(monkeypatch: pytest.MonkeyPatc
 # ---- in this process ------------------------------------------------------------------------------------------------
 
 
-def test_errors_of_use_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_of_use_are_one_line(capsys):
     """And status 2."""
 
     @shell.command
-    def main() -> int:
+    def main():
         raise shell.UsageError("--what: not\nlike this")
 
     assert main() == 2
     assert capsys.readouterr().err == "error: --what: not like this\n"
 
 
-def test_interrupted_in_this_process(capsys: pytest.CaptureFixture[str]) -> None:
-    """Where somebody else looks after signals, such as a notebook."""
-
-    def work() -> None:
+def test_interrupted_in_this_process(capsys):
+    def work():
         raise KeyboardInterrupt
 
     @shell.command
-    def main() -> int:
+    def main():
         assert shell.interruptible(lambda: None) is False
         assert shell.interruptible(work) is True
         raise KeyboardInterrupt
@@ -400,30 +358,11 @@ def test_interrupted_in_this_process(capsys: pytest.CaptureFixture[str]) -> None
     assert capsys.readouterr().err.count("interrupted") == 2
 
 
-def test_defects_are_not_hidden() -> None:
-    """An error that nobody expected is raised."""
-
-    @shell.command
-    def main() -> int:
-        raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        main()
-
-
-def test_a_defect_ends_the_process_with_a_traceback() -> None:
-    """And status 1; `--help` with 0."""
-    for code, status, said in (("1 / 0", 1, "ZeroDivisionError"), ("raise SystemExit(0)", 0, "")):
-        ended = subprocess.run(
-            [
-                sys.executable,
-                "-c",
-                f"from experiments.toolkit import shell\ndef main():\n    {code}\nshell.start(main)",
-            ],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=20,
-        )
-        assert ended.returncode == status
-        assert said in ended.stderr
+@pytest.mark.parametrize(
+    ("code", "status", "said"), [("1 / 0", 1, "ZeroDivisionError"), ("raise SystemExit(0)", 0, "")]
+)
+def test_a_defect_ends_the_process_with_a_traceback(code, status, said):
+    script = f"from experiments.toolkit import shell\ndef main():\n    {code}\nshell.start(main)"
+    ended = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=20)
+    assert ended.returncode == status
+    assert said in ended.stderr

@@ -6,21 +6,19 @@ import pytest
 from experiments.toolkit.statistics import FEWEST, estimate, interquartile_mean
 
 
-def test_the_middle_half() -> None:
-    """A quarter is cut off at each end, whatever it is."""
+def test_the_middle_half():
     assert interquartile_mean([0.0, 2.0, 4.0, 1e9]) == 3.0
     assert interquartile_mean([5.0, -1e9, 7.0, 1e9, 6.0, 8.0, 1e9, -1e9]) == 6.5
 
 
-def test_few_seeds_support_no_claim() -> None:
-    """Their median and range, and not more; nor do many, where one is infinite."""
+def test_few_seeds_support_no_claim():
     assert estimate([4.0, 1.0, 2.0, 8.0]) == (3.0, 1.0, 8.0, False)
     assert not estimate([1.0] * 9 + [np.inf]).claim
     assert not estimate(range(9), [1.0]).claim
 
 
 @pytest.mark.slow
-def test_intervals_against_resampling_by_hand() -> None:
+def test_intervals_against_resampling_by_hand():
     """Each task keeps its number of runs; the bounds agree to the noise of resampling."""
     rng = np.random.default_rng(1)
     tasks = [rng.normal(0, 1, FEWEST), rng.normal(10, 3, 8)]
@@ -36,15 +34,7 @@ def test_intervals_against_resampling_by_hand() -> None:
     assert estimate(*tasks) == got
 
 
-def test_intervals_cover() -> None:
-    """Of a normal's mean, by seeds of a usual study: nearly always."""
-    rng = np.random.default_rng(2)
-    estimates = [estimate(rng.normal(7, 2, 20)) for _ in range(60)]
-    assert sum(e.low <= 7 <= e.high for e in estimates) >= 50
-
-
 @pytest.mark.parametrize("tasks", [(), ([1.0], [])])
-def test_no_runs(tasks: tuple[list[float], ...]) -> None:
-    """There is nothing to be said."""
+def test_no_runs(tasks):
     with pytest.raises(ValueError, match="every task needs at least one run"):
         estimate(*tasks)

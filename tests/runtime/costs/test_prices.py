@@ -11,7 +11,6 @@ from tests.runtime.helpers import nothing
 
 
 def test_every_price_has_a_source_and_a_date():
-    """And a region; dates are dates."""
     assert set(catalogue()) == {"aws_lambda", "aws_lambda_provisioned", "azure_aci", "aws_ec2", "azure_vm"}
     for entry in catalogue().values():
         assert len(entry["source"]) > 10
@@ -36,7 +35,6 @@ def test_rates_of_services():
 
 
 def test_machines_by_the_hour():
-    """Become machines by the second, with what they run."""
     vm = machine("azure_vm", "Standard_E16-8s_v5", runs=("actor",), places=8)
     assert (vm.per_second, vm.runs, vm.places) == (1.008 / 3600, ("actor",), 8)
     for provider in ("aws_ec2", "azure_vm"):
@@ -63,6 +61,5 @@ def test_machines_by_the_hour():
     ],
 )
 def test_prices_that_nobody_looked_up(call, message):
-    """Say what there is."""
     with pytest.raises(LookupError, match=message):
         call()

@@ -4,28 +4,12 @@ from stellaris.runtime import Faults, PriceSheet, Rate, SimulatedPlatform
 from tests.runtime.helpers import deploy, drain, happened, nothing, spec
 
 
-def test_waiting_in_order_of_submission():
-    """It is the time of submission that counts, not the order in which a schedule was written down."""
-    with deploy(3.0, max_concurrency=1) as platform:
-        for tag, at in [("first", 0.0), ("third", 2.0), ("second", 1.0)]:
-            platform.invoke("f", nothing, at=at, tag=tag)
-        assert [i.tag for i in drain(platform)] == ["first", "second", "third"]
-
-
 def test_who_waits_is_not_overtaken_by_who_arrives_when_room_appears():
     """Order of submission: what waits since 0.5 comes before what is submitted at 1, though it was scheduled later."""
     with deploy(1.0, max_concurrency=1) as platform:
         for tag, at in [("first", 0.0), ("third", 1.0), ("second", 0.5)]:
             platform.invoke("f", nothing, at=at, tag=tag)
         assert [(i.tag, i.started) for i in drain(platform)] == [("first", 0.0), ("second", 1.0), ("third", 2.0)]
-
-
-def test_who_waits_for_the_platforms_limit_goes_on_in_order_of_submission():
-    """Also across functions, and whatever the order in which a schedule was written down."""
-    with SimulatedPlatform({"a": spec(), "b": spec()}, max_concurrency=1) as platform:
-        for name, at, tag in [("a", 0.0, "first"), ("b", 0.75, "third"), ("a", 0.25, "second")]:
-            platform.invoke(name, nothing, at=at, tag=tag)
-        assert [i.tag for i in drain(platform)] == ["first", "second", "third"]
 
 
 def test_overflow_reject():
@@ -52,7 +36,6 @@ def test_overflow_reject():
 
 
 def test_overflow_reject_at_the_platforms_limit():
-    """One function's calls are rejected, the other's wait."""
     specs = {"a": spec(overflow="reject"), "b": spec()}
     with SimulatedPlatform(specs, max_concurrency=1) as platform:
         for name in "bab":
@@ -65,7 +48,6 @@ def test_overflow_reject_at_the_platforms_limit():
 
 
 def test_a_lost_container_leaves_room():
-    """Who waits is woken when the container of a running call is lost, and gets one of its own."""
     faults = {"f": Faults(lose_containers_at=(0.5,))}
     with SimulatedPlatform({"f": spec(max_concurrency=1)}, faults=faults) as platform:
         platform.invoke("f", nothing)
@@ -77,7 +59,6 @@ def test_a_lost_container_leaves_room():
 
 
 def test_who_waits_gets_the_prewarmed_container():
-    """At the limit, a call waits for the one that is being made."""
     with deploy(1.0, cold_start=2.0, max_concurrency=1) as platform:
         platform.prewarm("f")
         platform.invoke("f", nothing, at=0.5)

@@ -4,11 +4,10 @@ import pytest
 
 from stellaris.runtime import FunctionSpec, SimulatedPlatform
 from stellaris.runtime.delays import Constant
-from tests.runtime.helpers import deploy, drain, nothing, rows
+from tests.runtime.helpers import deploy, drain, happened, nothing, rows
 
 
 def test_a_completion_comes_before_an_acquisition():
-    """A container freed at an instant can be acquired at that instant, also by what the completion causes."""
     with deploy(1.0, keep_alive=0.0) as platform:
         platform.invoke("f", nothing, at=1.0)
         platform.invoke("f", nothing)
@@ -18,7 +17,6 @@ def test_a_completion_comes_before_an_acquisition():
 
 
 def test_a_completion_comes_before_a_start():
-    """What is published because of a completion is seen by every start of the same instant."""
     specs = {"f": FunctionSpec(Constant(1.0)), "slow": FunctionSpec(Constant(1.0), cold_start=Constant(1.0))}
     with SimulatedPlatform(specs) as platform:
         platform.store.publish("p", "old")
@@ -32,7 +30,6 @@ def test_a_completion_comes_before_a_start():
 
 
 def test_an_acquisition_comes_before_a_start():
-    """Even where the invocation that starts has the lower number."""
     with deploy(1.0, cold_start=1.0) as platform:
         platform.invoke("f", nothing)
         platform.invoke("f", nothing, at=1.0)
@@ -42,7 +39,6 @@ def test_an_acquisition_comes_before_a_start():
 
 
 def test_what_costs_no_time_is_handed_out_before_the_next_start():
-    """Each of four starts of one instant sees what the completion before it published."""
     with deploy(0.0) as platform:
         platform.store.publish("p", 0)
         for _ in range(4):
@@ -57,10 +53,16 @@ def test_what_costs_no_time_is_handed_out_before_the_next_start():
 
 @pytest.mark.parametrize("order", [(0.0, 1.0, 2.0), (2.0, 0.0, 1.0), (1.0, 2.0, 0.0)])
 def test_ties_go_by_number(order):
-    """Completions of one instant are handed out in order of invocation number, whenever they started."""
     with deploy(1.0) as platform:
         for at in order:
             platform.invoke("f", nothing, at=at, work=4.0 - at)
         done = drain(platform)
         assert [i.number for i in done] == [0, 1, 2]
         assert {i.finished for i in done} == {4.0}
+
+
+def test_events_of_one_kind_may_coincide():
+    with deploy(1.0, cold_start=0.5) as platform:
+        platform.prewarm("f", 2)
+        assert platform.next_completion(until=1.0) is None
+        assert happened(platform, "container_ready") == [0.5, 0.5]

@@ -8,8 +8,6 @@ from tests.runtime.helpers import drain
 
 
 def test_context():
-    """A body knows its number, attempt and start, and has a key of its own that the seed decides."""
-
     def body(context):
         return context.number, context.attempt, context.now, jax.random.key_data(context.key).tolist()
 

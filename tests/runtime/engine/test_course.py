@@ -7,7 +7,6 @@ from stellaris.runtime.delays import Exponential
 
 
 def test_beyond_the_recording():
-    """What has no counterpart draws its delays from the deployment."""
     deployment = {"f": FunctionSpec(Exponential(1.0))}
 
     def finished(calls, seed, replay=None):
@@ -26,7 +25,6 @@ def test_beyond_the_recording():
 
 
 def test_what_had_not_ended_is_not_replayed():
-    """A recording that was cut off says nothing of what was under way."""
     with SimulatedPlatform({"f": FunctionSpec(Exponential(1.0))}) as platform:
         platform.invoke("f", lambda context: None)
         platform.invoke("f", lambda context: None, work=1e6)
@@ -38,7 +36,6 @@ def test_what_had_not_ended_is_not_replayed():
 
 
 def test_what_was_cancelled_goes_on():
-    """At least for as long as it had been under way; then for as long as it draws."""
     deployment = {"f": FunctionSpec(Exponential(1.0), cold_start=Exponential(1.0), max_concurrency=1)}
 
     def run(seed, replay=None, until=math.inf):

@@ -1,19 +1,27 @@
 """How calls end: by themselves, by a time-out, or cancelled; and what they leave behind."""
 
 import gc
-import traceback
+import threading
 import weakref
 
 import numpy as np
 import pytest
 
-from stellaris.runtime import Function, FunctionError, PriceSheet, Rate, Transfer
+from stellaris.runtime import (
+    Faults,
+    Function,
+    FunctionError,
+    FunctionSpec,
+    PriceSheet,
+    Rate,
+    SimulatedPlatform,
+    Transfer,
+)
 from stellaris.runtime.delays import Constant
 from tests.runtime.helpers import deploy, drain, handed_out, nothing, times
 
 
 def test_a_killed_invocation_gives_up_its_place():
-    """Its container ends, and who waits gets a new one."""
     with deploy(1.0, max_concurrency=1, timeout=2.0, cold_start=0.5) as platform:
         for work in (9.0, 1.0):
             platform.invoke("f", nothing, work=work)
@@ -40,42 +48,13 @@ def test_timeout():
 
 
 def test_timeout_includes_the_transfer():
-    """Fetching the arguments is part of the invocation."""
     with deploy(1.0, timeout=1.5, transfer=Transfer(Constant(1.0), 1.0)) as platform:
         platform.invoke("f", Function(nothing, upload=0))
         assert (platform.next_completion().status, platform.now) == ("timed_out", 1.5)
 
 
-def test_a_body_that_raises():
-    """The invocation fails when it would have ended; the cause and its traceback come with the error."""
-
-    def deep_inside():
-        raise KeyError("the reason")
-
-    def faulty(context):
-        deep_inside()
-
-    with deploy(1.0) as platform:
-        platform.invoke("f", nothing)
-        failed = platform.invoke("f", faulty)
-        drain(platform)
-        assert (failed.status, failed.finished) == ("failed", 1.0)
-        with pytest.raises(
-            FunctionError, match=r"'f', invocation 1 \(attempt 1\) failed at 1 s: KeyError: 'the re"
-        ) as e:
-            failed.result()
-        assert e.value.invocation is failed
-        assert e.value.__cause__ is failed.error
-        assert isinstance(failed.error, KeyError)
-        frames = [frame.name for frame in traceback.extract_tb(failed.error.__traceback__)]
-        assert frames[-2:] == ["faulty", "deep_inside"]
-        platform.invoke("f", nothing)
-        assert not platform.next_completion().cold  # the container lives on
-
-
 @pytest.mark.slow
 def test_arguments_are_let_go_of():
-    """What a completed or failed invocation was given can be freed while the invocation is kept."""
     with deploy() as platform:
         for body in (nothing, lambda context, x: 1 / 0):
             value = np.zeros(3)
@@ -109,10 +88,55 @@ def test_cancel():
 
 
 def test_who_waited_is_cancelled():
-    """The next in line gets the place."""
     with deploy(2.0, max_concurrency=1) as platform:
         _, gone, last = (platform.invoke("f", lambda context: None) for _ in range(3))
         platform.next_completion(until=1.0)
         platform.cancel(gone)
         assert handed_out(platform) == [(0, "completed", 2.0), (2, "completed", 4.0)]
         assert last.cold is False
+
+
+def test_a_killed_body_keeps_its_slot_on_the_wall_clock_until_it_ends():
+    gate, ended = threading.Event(), threading.Event()
+
+    def waits(context):
+        gate.wait(60.0)
+        ended.set()
+        return context.slot
+
+    with deploy(0.0, clock="wall", timeout=0.3, max_concurrency=1, keep_alive=0.0) as platform:
+        platform.invoke("f", waits)
+        killed = platform.next_completion()
+        assert (killed.status, killed.container.slot) == ("timed_out", 0)
+        platform.invoke("f", lambda context: context.slot)
+        assert platform.next_completion().result() == 1
+        gate.set()
+        assert ended.wait(60.0)
+        while killed.container.occupied:  # the message of its end is on the way
+            platform.next_completion(until=platform.now + 0.01)
+        platform.invoke("f", lambda context: context.slot)  # in a new container
+        assert platform.next_completion().result() == 0
+
+
+def test_a_killed_body_has_ended_in_virtual_time_before_its_slot_is_given_away():
+    log, begun, gate = [], threading.Event(), threading.Event()
+
+    def first(context):
+        log.append(("begins", context.slot))
+        begun.set()
+        gate.wait(0.2)  # long enough for the second to begin, if it may
+        log.append(("ends", context.slot))
+
+    def second(context):
+        log.append(("next", context.slot))
+
+    faults = {"f": Faults(lose_containers_at=(1.0,))}
+    spec = FunctionSpec(Constant(5.0), max_concurrency=1, timeout=100.0)
+    with SimulatedPlatform({"f": spec}, faults=faults, threads=2) as platform:
+        platform.invoke("f", first)
+        platform.invoke("f", second)
+        lost = platform.next_completion()
+        assert (lost.status, lost.finished) == ("crashed", 1.0)
+        assert platform.next_completion().status == "completed"
+    assert begun.is_set()
+    assert log == [("begins", 0), ("ends", 0), ("next", 0)]

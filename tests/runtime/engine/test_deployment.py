@@ -10,13 +10,6 @@ from stellaris.runtime import Faults, FunctionSpec, Node, SimulatedPlatform, Sto
 from stellaris.runtime.delays import Constant
 from stellaris.runtime.engine.deployment import Deployment
 
-
-def test_faults_of_a_function_that_is_not_deployed():
-    """A misspelt name would go unnoticed."""
-    with pytest.raises(LookupError, match=r"faults=\['g'\]: no such function is deployed"):
-        SimulatedPlatform({"f": FunctionSpec(Constant(1.0))}, faults={"g": Faults()})
-
-
 FUNCTIONS = {"f": FunctionSpec(Constant(1.0))}
 
 
@@ -32,14 +25,8 @@ OTHERS: dict[str, Any] = {
 }
 
 
-def test_every_argument_is_one_that_is_looked_at() -> None:
-    """So that none is forgotten below."""
-    assert [field.name for field in dataclasses.fields(Deployment)] == list(OTHERS)
-
-
 @pytest.mark.parametrize("name", OTHERS)
 def test_what_differs_is_named(name: str) -> None:
-    """Of two that are alike in all else; a platform shows its own."""
     one = Deployment(FUNCTIONS)
     assert one == Deployment(dict(FUNCTIONS))
     assert one.differences(dataclasses.replace(one, **{name: OTHERS[name]})) == [name]
@@ -62,6 +49,5 @@ def test_what_differs_is_named(name: str) -> None:
     ],
 )
 def test_what_is_refused(unchecked: None, arguments: dict[str, Any], error: type[Exception], message: str) -> None:
-    """By name, with its value."""
     with pytest.raises(error, match=message):
         Deployment(**({"functions": FUNCTIONS} | arguments))

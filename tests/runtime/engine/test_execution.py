@@ -5,8 +5,7 @@ import traceback
 import jax
 import pytest
 
-from stellaris.runtime import Function, FunctionError, FunctionSpec, SimulatedPlatform
-from stellaris.runtime.delays import Constant
+from stellaris.runtime import Function, FunctionError
 from tests.runtime.helpers import deploy, drain, nothing
 
 
@@ -40,7 +39,6 @@ def test_container_state():
 
 
 def test_a_new_container_starts_anew():
-    """State ends with its container: after it expired, and after it was killed."""
     function = Function(lambda context: context.state.append(context.number) or list(context.state), init=lambda *_: [])
     with deploy(1.0, keep_alive=1.0, timeout=2.0) as platform:
         for at, work in [(0.0, 1.0), (1.5, 1.0), (9.0, 1.0), (10.0, 5.0), (20.0, 1.0)]:
@@ -51,7 +49,6 @@ def test_a_new_container_starts_anew():
 
 
 def test_an_init_that_raises():
-    """The invocation fails with its error, and the container's next one tries again."""
     attempts = []
 
     def init(slot, key):
@@ -70,26 +67,6 @@ def test_an_init_that_raises():
     assert attempts == [0, 0]
 
 
-def test_batched_state():
-    """Containers of a batch are initialised once and keep their own state."""
-
-    def body(context, x):
-        context.state += x
-        return context.state, context.slot, context.attempt, context.now
-
-    def batched(contexts, arguments):
-        return [body(context, *args) for context, args in zip(contexts, arguments, strict=True)]
-
-    function = Function(body, init=lambda slot, key: 100 * (slot + 1), batched=batched)
-    with deploy(1.0) as platform:
-        for x in (1, 2):
-            platform.invoke("f", function, x, at=x / 4)
-        drain(platform)
-        for x in (10, 20):
-            platform.invoke("f", function, x)
-        assert [i.result() for i in drain(platform)] == [(212, 1, 1, 1.5), (121, 0, 1, 1.5)]
-
-
 @pytest.mark.parametrize(
     ("batched", "message"),
     [
@@ -98,7 +75,6 @@ def test_batched_state():
     ],
 )
 def test_a_batch_that_fails(batched, message):
-    """All of its invocations fail with its error: of every program that it runs."""
     with deploy(1.0) as platform:
         for _ in range(2):
             platform.invoke("f", Function(nothing, batched=batched))
@@ -113,8 +89,6 @@ def test_a_batch_that_fails(batched, message):
 
 
 def test_results_that_are_exceptions_fail_alone():
-    """Each with its own; the others of the batch complete, and the containers live on."""
-
     def batched(contexts, arguments):
         return [ValueError(f"bad {x}") if x % 2 else 10 * x for (x,) in arguments]
 
@@ -133,7 +107,6 @@ def test_results_that_are_exceptions_fail_alone():
 
 
 def test_an_init_that_raises_in_a_batch_fails_its_own_invocation():
-    """The others are handed to the batch, in order, with their own arguments; the container tries again later."""
     tried, calls = [], []
 
     def init(slot, key):
@@ -160,26 +133,9 @@ def test_an_init_that_raises_in_a_batch_fails_its_own_invocation():
         assert sorted(tried) == [0, 1, 1, 2]
 
 
-def test_a_batch_of_which_no_container_could_be_made():
-    """Is not called at all."""
-    calls = []
-
-    def init(slot, key):
-        raise OSError(f"slot {slot}")
-
-    function = Function(lambda context: None, init=init, batched=lambda *arguments: calls.append(arguments))
-    with deploy(1.0) as platform:
-        for _ in range(2):
-            platform.invoke("f", function)
-        assert [str(i.error) for i in drain(platform)] == ["slot 0", "slot 1"]
-    assert calls == []
-
-
 @pytest.mark.parametrize("runs", [1, 40])
 @pytest.mark.parametrize("clock", ["virtual", "wall"])
 def test_exceptions_keep_their_traceback(runs, clock):
-    """On a thread of the platform's, and on the calling one."""
-
     def deep_inside():
         raise KeyError("the reason")
 
@@ -199,23 +155,8 @@ def test_exceptions_keep_their_traceback(runs, clock):
         assert error.value.__cause__ is failed.error
 
 
-def test_an_exception_of_a_batch_keeps_its_traceback():
-    """It fails all of the batch."""
-
-    def batched(contexts, arguments):
-        raise KeyError("the reason")
-
-    with deploy(1.0) as platform:
-        for _ in range(2):
-            platform.invoke("f", Function(lambda context: None, batched=batched))
-        for failed in drain(platform):
-            assert [frame.name for frame in traceback.extract_tb(failed.error.__traceback__)][-1] == "batched"
-
-
 @pytest.mark.parametrize("batch", [False, True])
 def test_init_has_a_key_of_its_own(batch):
-    """No container's is that of an invocation, or of another container; they depend on the seed, and on it alone."""
-
     def init(slot, key):
         return tuple(jax.random.key_data(key).tolist())
 
@@ -236,21 +177,3 @@ def test_init_has_a_key_of_its_own(batch):
     assert len({key for pair in drawn for key in pair}) == 8
     assert keys(0) == drawn
     assert not {key for pair in keys(1) for key in pair} & {key for pair in drawn for key in pair}
-
-
-def test_a_containers_key_does_not_depend_on_its_first_invocation():
-    """The state of container 0 is the same whichever call comes first to it."""
-
-    def init(slot, key):
-        return jax.random.key_data(key).tolist()
-
-    function = Function(lambda context: context.state, init=init)
-    states = []
-    for before in (0, 1):
-        with SimulatedPlatform({"f": FunctionSpec(Constant(1.0)), "g": FunctionSpec(Constant(1.0))}) as platform:
-            for _ in range(before):
-                platform.invoke("g", lambda context: None, at=5.0)
-            states.append(platform.invoke("f", function))
-            drain(platform)
-    assert states[0].number != states[1].number
-    assert states[0].result() == states[1].result()

@@ -1,18 +1,18 @@
 """The fleet: limits on containers, those that are prewarmed or provisioned, and those that make room."""
 
+import contextlib
 from collections import Counter
 
 import numpy as np
 import pytest
 
-from stellaris.runtime import Faults, Function, FunctionSpec, SimulatedPlatform
+from stellaris.runtime import Faults, Function, FunctionSpec, Node, Resources, SimulatedPlatform
 from stellaris.runtime.delays import Constant, Exponential, Uniform
 from stellaris.runtime.endings import ENDINGS
 from tests.runtime.helpers import deploy, drain, happened, nothing, spec
 
 
 def test_max_concurrency():
-    """What exceeds it waits, and gets the places that become free in order of submission."""
     with deploy(1.0, max_concurrency=2) as platform:
         for tag, work in enumerate([2.0, 1.0, 3.0, 1.0, 1.0]):
             platform.invoke("f", nothing, work=work, tag=tag)
@@ -22,7 +22,6 @@ def test_max_concurrency():
 
 
 def test_an_idle_container_of_another_program_makes_room():
-    """Of two idle ones, the place is that of the one unused for longest; the other keeps its state."""
     a, b, c = (Function(lambda context: context.state, init=lambda slot, key, name=name: name) for name in "abc")
     with deploy(1.0, max_concurrency=2, cold_start=0.5) as platform:
         platform.invoke("f", a, work=2.0)  # container 0, idle since 2.5
@@ -43,7 +42,6 @@ def test_an_idle_container_of_another_program_makes_room():
 
 
 def test_the_platforms_limit_is_shared():
-    """Two at once of both functions together; who waits goes on in order of submission, whichever its function."""
     with SimulatedPlatform({"a": spec(), "b": spec()}, max_concurrency=2) as platform:
         for name in "aabaabb":
             platform.invoke(name, nothing)
@@ -52,7 +50,6 @@ def test_the_platforms_limit_is_shared():
 
 
 def test_the_platforms_limit_counts_cold_starts_but_not_idle_containers():
-    """A place is taken from the acquisition to the end."""
     with SimulatedPlatform({"a": spec(cold_start=1.0), "b": spec()}, max_concurrency=1) as platform:
         platform.invoke("a", nothing)  # made 0 - 1, runs 1 - 2
         platform.invoke("b", nothing, at=0.5)
@@ -72,7 +69,6 @@ def test_reserved_concurrency():
 
 
 def test_reserved_concurrency_without_a_limit():
-    """Is a limit of the function's own, and a warm container is waited for."""
     with SimulatedPlatform({"a": spec(reserved_concurrency=1, cold_start=0.5), "b": spec()}) as platform:
         for name in "aabb":
             platform.invoke(name, nothing)
@@ -80,29 +76,15 @@ def test_reserved_concurrency_without_a_limit():
         assert started == {0: (0.5, True), 1: (1.5, False), 2: (0.0, True), 3: (0.0, True)}
 
 
-@pytest.mark.parametrize(
-    ("specs", "limit", "refused"),
-    [
-        ({"a": spec(reserved_concurrency=1), "b": spec(reserved_concurrency=1)}, 2, False),
-        ({"a": spec(reserved_concurrency=2), "b": spec(reserved_concurrency=1)}, 2, True),
-        ({"a": spec(reserved_concurrency=2), "b": spec()}, 2, True),  # b could never run
-        ({"a": spec(reserved_concurrency=1), "b": spec()}, 2, False),
-    ],
-)
-def test_reservations_that_exceed_the_limit(specs, limit, refused):
-    """Are refused, also where they leave nothing for the others."""
-    if refused:
-        with pytest.raises(ValueError, match=f"max_concurrency={limit} is too small"):
-            SimulatedPlatform(specs, max_concurrency=limit)
-    else:
-        with SimulatedPlatform(specs, max_concurrency=limit) as platform:
-            platform.invoke("a", nothing)
-            platform.invoke("b", nothing)
-            assert [i.started for i in drain(platform)] == [0.0, 0.0]
+@pytest.mark.parametrize(("a", "b", "refused"), [(1, 1, False), (2, 1, True), (2, None, True), (1, None, False)])
+def test_reservations_that_exceed_the_limit(a, b, refused):
+    """Nothing may be left for a function that reserves nothing."""
+    specs = {"a": spec(reserved_concurrency=a), "b": spec(reserved_concurrency=b)}
+    with pytest.raises(ValueError, match="max_concurrency=2 is too small") if refused else contextlib.nullcontext():
+        SimulatedPlatform(specs, max_concurrency=2).close()
 
 
 def test_prewarm():
-    """It takes a cold start; who comes too early makes one of its own, who comes later finds it warm."""
     with deploy(1.0, cold_start=2.0) as platform:
         platform.prewarm("f", 2)
         for at in (1.0, 2.0, 2.5):
@@ -114,26 +96,20 @@ def test_prewarm():
 
 
 def test_prewarm_at_an_instant():
-    """Not before."""
-    with deploy(1.0, cold_start=2.0) as platform:
+    """Expiry counts from when they are ready."""
+    with deploy(1.0, cold_start=2.0, keep_alive=3.0) as platform:
         platform.prewarm("f", at=5.0)
+        platform.prewarm("f", at=20.0)
         platform.invoke("f", nothing, at=8.0)
         done = platform.next_completion()
         assert (done.started, done.cold) == (8.0, False)
-        assert (happened(platform, "container_created"), happened(platform, "container_ready")) == ([5.0], [7.0])
-
-
-def test_prewarmed_containers_expire():
-    """Counted from when they are ready."""
-    with deploy(1.0, cold_start=2.0, keep_alive=3.0) as platform:
-        platform.prewarm("f")
-        platform.invoke("f", nothing, at=5.5)
-        assert platform.next_completion().cold
-        assert happened(platform, "container_ended") == [5.0]
+        platform.next_completion(until=30.0)
+        assert happened(platform, "container_created") == [5.0, 20.0]
+        assert happened(platform, "container_ready") == [7.0, 22.0]
+        assert happened(platform, "container_ended") == [12.0, 25.0]
 
 
 def test_slots():
-    """As many as run at once, and as are kept warm or were made ahead; a limit bounds them."""
     deployment = {
         "free": spec(),
         "warm": spec(provisioned=3),
@@ -152,7 +128,6 @@ def test_slots():
 
 @pytest.mark.parametrize("seed", range(20))
 def test_no_container_has_a_slot_beyond_those_that_were_told(seed):
-    """However many were made ahead, fail or expire."""
     rng = np.random.default_rng(seed)
     deployment = {
         "f": spec(Exponential(1.0), keep_alive=float(rng.choice([0.5, 5.0])), provisioned=int(rng.integers(3)))
@@ -173,21 +148,14 @@ def test_no_container_has_a_slot_beyond_those_that_were_told(seed):
 
 
 def test_prewarming_beyond_the_limit_does_nothing():
-    """Neither more than the limit, nor while the one that there may be runs."""
     with deploy(1.0, cold_start=0.5, max_concurrency=2) as platform:
         platform.prewarm("f", 5)
         platform.invoke("f", nothing, at=1.0)
         drain(platform)
         assert happened(platform, "container_created") == [0.0, 0.0]
-    with deploy(4.0, max_concurrency=1) as platform:
-        platform.prewarm("f", at=1.0)
-        platform.invoke("f", nothing)
-        assert platform.next_completion().finished == 4.0
-        assert happened(platform, "container_created") == [0.0]
 
 
 def test_prewarming_at_the_limit_does_not_end_a_warm_container():
-    """One that is warm already is as good as the new one, and there at once."""
     with deploy(1.0, cold_start=5.0, max_concurrency=1) as platform:
         platform.invoke("f", nothing)
         platform.next_completion()
@@ -211,7 +179,6 @@ def test_provisioned_containers_are_there_from_the_start_and_stay():
 
 
 def test_a_provisioned_container_that_was_killed_is_replaced():
-    """At once; the new one takes its cold start, and who waits gets it warm, as does who comes much later."""
     with deploy(1.0, cold_start=0.5, keep_alive=1.0, provisioned=1, max_concurrency=1, timeout=2.0) as platform:
         for at, work in [(0.0, 9.0), (1.0, 1.0), (50.0, 1.0)]:
             platform.invoke("f", nothing, at=at, work=work)
@@ -228,13 +195,25 @@ def test_a_provisioned_container_that_was_killed_is_replaced():
 
 
 def test_a_provisioned_container_of_another_program_passes_its_place_on():
-    """At the limit its place is needed: the new one is provisioned, and does not expire either."""
     a, b = (Function(lambda context: context.state, init=lambda slot, key, name=name: name) for name in "ab")
     with deploy(1.0, provisioned=1, max_concurrency=1, keep_alive=1.0) as platform:
         for program, at in [(a, 0.0), (b, 5.0), (b, 50.0)]:
             platform.invoke("f", program, at=at)
         assert [(i.result(), i.cold) for i in drain(platform)] == [("a", False), ("b", True), ("b", False)]
         assert happened(platform, "container_ended") == [5.0]
+
+
+def test_idle_containers_make_room_those_unused_for_longest_first():
+    """f's containers 0 and 1 are idle since 2 and 1: g's first ends 1 alone, its second 0 as well."""
+    half = Resources(memory=2.0)
+    specs = {"f": spec(resources=half), "g": spec(2.0, resources=half, cold_start=0.5)}
+    with SimulatedPlatform(specs, nodes=[Node("n", memory=4.0)]) as platform:
+        for work in (2.0, 1.0):
+            platform.invoke("f", nothing, work=work)
+        for at in (5.0, 6.0):
+            platform.invoke("g", nothing, at=at)
+        assert [i.started for i in drain(platform)][2:] == [5.5, 6.5]
+        assert platform.trace.containers("container_ended", "f") == {1: 5.0, 0: 6.0}
 
 
 SPECS = {
@@ -310,17 +289,3 @@ def test_limits_hold_and_nobody_waits_for_nothing(seed):
             not waiting["limited"] or full or (len(state["limited"]) == 2 and "idle" not in state["limited"].values())
         )
     assert waiting.total() == busy.total() == 0
-
-
-def test_the_random_runs_are_varied():
-    """They wait, are rejected, killed and crash, and prewarmed containers are used."""
-    endings, waited, events = Counter(), 0, Counter()
-    for seed in range(30):
-        platform, submitted = random_run(seed)
-        endings.update(i.status for i in submitted)
-        table = platform.trace.invocations()
-        waited += int((table.acquired > table.submitted).sum())
-        events.update(platform.trace.to_dataframe()["event"])
-    assert min(endings[status] for status in ("completed", "throttled", "timed_out", "crashed")) > 50
-    assert waited > 300
-    assert events["container_lost"] > 30

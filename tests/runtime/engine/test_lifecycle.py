@@ -7,7 +7,6 @@ from tests.runtime.helpers import deploy, drain, nothing, rows, times
 
 
 def test_queueing_delay():
-    """Between submission and the search for a container; a warm one is looked for after it."""
     with deploy(1.0, queueing=0.5, cold_start=2.0) as platform:
         platform.invoke("f", nothing)
         platform.invoke("f", nothing, at=3.25)  # looks at 3.75, when the first one's container is free since 3.5
@@ -19,7 +18,6 @@ def test_queueing_delay():
 
 @pytest.mark.parametrize("seed", range(30))
 def test_calls_arrive_in_the_order_of_their_instants(seed):
-    """Whatever the order in which they are submitted, and whoever is cancelled before; ties go by number."""
     rng = np.random.default_rng(seed)
     instants = rng.integers(0, 12, size=40).astype(float)
     if seed % 2:
@@ -36,24 +34,3 @@ def test_calls_arrive_in_the_order_of_their_instants(seed):
         arrived = [row[3] for row in rows(platform) if row[1] == "submitted"]
         expected = sorted((call.submitted, call.number) for call in [*calls, *late] if call.number not in cancelled)
     assert arrived == [number for _, number in expected]
-
-
-def test_calls_in_order_leave_the_agenda_short():
-    """Only the first of them has an event; one that arrives before the last has one of its own."""
-    with deploy(1.0) as platform:
-        for i in range(1000):
-            platform.invoke("f", nothing, at=float(i))
-        agenda = platform._life.agenda
-        assert len(agenda) == 1
-        platform.invoke("f", nothing, at=0.5)
-        assert len(agenda) == 2
-        assert [call.number for call in drain(platform)][:3] == [0, 1000, 1]
-
-
-def test_closing_forgets_who_was_to_arrive():
-    """Those that wait in line are cancelled as well."""
-    with deploy(1.0) as platform:
-        calls = [platform.invoke("f", nothing, at=float(i)) for i in range(3)]
-    assert [call.status for call in calls] == ["cancelled"] * 3
-    assert platform.next_completion() is None
-    assert not platform._life._expected

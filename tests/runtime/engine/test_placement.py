@@ -1,16 +1,13 @@
 """Nodes: where containers are placed, GPUs that are shared, and idle containers that make room."""
 
-import importlib.util
 import math
-import sys
 
 import numpy as np
 import pytest
 
-from stellaris.runtime import Faults, Function, FunctionSpec, Node, Resources, SimulatedPlatform, Transfer
+from stellaris.runtime import Faults, FunctionSpec, Node, Resources, SimulatedPlatform, Transfer
 from stellaris.runtime.delays import Constant
-from stellaris.runtime.engine import placement
-from stellaris.runtime.engine.placement import NOWHERE, Nodes, Place
+from stellaris.runtime.engine.placement import Nodes, Place
 from tests.runtime.helpers import drain, nothing
 
 
@@ -31,7 +28,6 @@ TWO = (Node("a", memory=4.0, vcpus=2.0), Node("b", memory=8.0, vcpus=8.0))
 
 
 def test_pack_fills_the_first_node_first():
-    """Four on the first, which has no processor left, and the others on the second."""
     cluster, need = Nodes(TWO), Resources(memory=0.5, vcpus=0.5)
     assert [cluster.place(need).node for _ in range(6)] == [0, 0, 0, 0, 1, 1]
 
@@ -44,26 +40,12 @@ def test_spread_takes_the_emptiest():
 
 
 def test_spread_takes_the_emptiest_by_gpu_slots():
-    """Functions that share a GPU slow each other down: the second goes to the other node."""
     nodes = [Node(name, gpus=1, slots_per_gpu=2) for name in "ab"]
     cluster, need = Nodes(nodes, "spread"), Resources(gpu_slots=1)
     assert [cluster.place(need).node for _ in range(4)] == [0, 1, 0, 1]
 
 
-def test_what_fits_nowhere_has_no_place():
-    """Each of memory and processors counts, and room on two nodes is none."""
-    cluster = Nodes(TWO)
-    assert cluster.place(Resources(memory=3.0)) == Place(0, -1)
-    assert cluster.place(Resources(memory=1.0, vcpus=9.0)) is None
-    assert cluster.place(Resources(memory=8.5)) is None
-    assert cluster.place(Resources(memory=8.0)) == Place(1, -1)
-    assert cluster.place(Resources(memory=1.5)) is None
-    cluster.free(Place(0, -1), Resources(memory=3.0))
-    assert cluster.place(Resources(memory=1.5)) == Place(0, -1)
-
-
 def test_gpu_slots():
-    """The GPU with the most free slots, the first of equals; a container's slots are all on one GPU."""
     cluster, one, two = Nodes([Node("n", gpus=2, slots_per_gpu=2)]), Resources(gpu_slots=1), Resources(gpu_slots=2)
     assert cluster.place(one) == Place(0, 0)
     assert cluster.place(two) == Place(0, 1)
@@ -78,14 +60,6 @@ def test_gpu_slots():
     assert cluster.place(two) is None  # one slot is free on each
 
 
-def test_nodes_without_gpus_are_passed_over():
-    """Also where they are emptier."""
-    for rule in ("pack", "spread"):
-        cluster = Nodes([Node("cpu"), Node("gpu", memory=8.0, gpus=1)], rule)
-        assert cluster.place(Resources(memory=4.0, gpu_slots=1)) == Place(1, 0)
-        assert cluster.place(Resources(memory=1.0)) == Place(0, -1)
-
-
 @pytest.mark.parametrize("what", ["memory", "vcpus"])
 def test_fractions_add_up(what):
     """Three tenths fit into 0.3, though 0.3 - 0.1 - 0.1 is less than 0.1: rounding lets no fourth in, either."""
@@ -95,29 +69,6 @@ def test_fractions_add_up(what):
         assert places == [Place(0, -1)] * 3 + [None]
         for place in places[:3]:
             cluster.free(place, tenth)
-
-
-def test_no_nodes_have_room_for_everything():
-    """And nothing is slowed down there."""
-    cluster = Nodes([])
-    assert cluster.could_ever_hold(Resources(1e9, 1e9, 99))
-    assert [cluster.place(Resources(1e9, 1e9, 99)) for _ in range(3)] == [NOWHERE] * 3
-    assert [cluster.begin(NOWHERE), cluster.begin(NOWHERE)] == [1.0, 1.0]
-
-
-def test_what_could_ever_be_held():
-    """All of it on one node, and all GPU slots on one GPU."""
-    cluster = Nodes([Node("a", memory=4.0, vcpus=2.0, gpus=4, slots_per_gpu=2), Node("b", memory=8.0, vcpus=1.0)])
-    for need, could in [
-        (Resources(4.0, 2.0, 2), True),
-        (Resources(8.0, 1.0), True),
-        (Resources(8.0, 2.0), False),
-        (Resources(8.0, 0.0, 1), False),
-        (Resources(gpu_slots=3), False),
-    ]:
-        assert cluster.could_ever_hold(need) is could
-        assert (cluster.place(need) is not None) is could
-        cluster = Nodes(cluster.nodes)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -177,7 +128,6 @@ def test_invocations_on_one_gpu_slow_each_other_down(sharing, factors):
 
 
 def test_each_gpu_is_shared_by_itself():
-    """Two GPUs take turns; what needs none is not slowed down. A call that was killed slows nobody down any more."""
     nodes = [Node("n", gpus=2, slots_per_gpu=2, gpu_sharing=1.0)]
     specs = {"gpu": spec(1.0, gpu_slots=1, timeout=2.5), "cpu": spec(1.0)}
     with SimulatedPlatform(specs, nodes=nodes) as platform:
@@ -195,57 +145,21 @@ def test_each_gpu_is_shared_by_itself():
         }
 
 
+def test_an_unknown_placement(unchecked):
+    with pytest.raises(ValueError, match="placement='best' is neither 'pack' nor 'spread'"):
+        Nodes([], "best")
+
+
 def test_a_function_that_no_node_could_hold():
-    """Is refused at once, by its name."""
     nodes = [Node("a", memory=4.0), Node("b", vcpus=2.0, memory=2.0)]
     with pytest.raises(ValueError, match=r"function 'large': no node could ever hold its Resources\(memory=8.0"):
         SimulatedPlatform({"small": spec(memory=4.0), "large": spec(memory=8.0)}, nodes=nodes)
-    with pytest.raises(ValueError, match="function 'g': no node could ever hold its"):
-        SimulatedPlatform({"g": spec(gpu_slots=1)}, nodes=nodes)
-
-
-def test_provisioned_containers_that_do_not_fit():
-    """Are refused at once, too: two of 2 GB, and there are 3."""
-    with pytest.raises(ValueError, match="function 'f': no room for provisioned=2"):
-        SimulatedPlatform({"f": spec(memory=2.0, provisioned=2)}, nodes=[Node("n", memory=3.0)])
-
-
-def test_an_unknown_placement(monkeypatch):
-    """Is refused, where no type checker of the tests does so before."""
-    source = importlib.util.spec_from_file_location("unchecked_placement", placement.__file__)
-    unchecked = importlib.util.module_from_spec(source)
-    monkeypatch.setitem(sys.modules, "unchecked_placement", unchecked)
-    source.loader.exec_module(unchecked)
-    with pytest.raises(ValueError, match="placement='best' is neither 'pack' nor 'spread'"):
-        unchecked.Nodes([], "best")
-
-
-def test_a_node_that_is_full_is_waited_for():
-    """Room for two: the third starts when a call has ended, in its container."""
-    with SimulatedPlatform({"f": spec(memory=2.0)}, nodes=[Node("n", memory=5.0)]) as platform:
-        for work in (3.0, 2.0, 1.0):
-            platform.invoke("f", nothing, work=work)
-        assert [(i.number, i.started, i.cold) for i in drain(platform)] == [
-            (1, 0.0, True),
-            (0, 0.0, True),
-            (2, 2.0, False),
-        ]
-
-
-def test_a_node_that_is_full_rejects_what_does_not_queue():
-    """As other limits do."""
-    specs = {"f": spec(memory=2.0), "g": spec(memory=2.0, overflow="reject")}
-    with SimulatedPlatform(specs, nodes=[Node("n", memory=3.0)]) as platform:
-        platform.invoke("f", nothing)
-        platform.invoke("g", nothing)
-        assert [(i.function, i.status, i.finished) for i in drain(platform)] == [
-            ("g", "throttled", 0.0),
-            ("f", "completed", 1.0),
-        ]
+    SimulatedPlatform({"fits": spec(memory=2.0, vcpus=2.0)}, nodes=nodes[1:]).close()
+    with pytest.raises(ValueError, match="function 'f': no room for provisioned=4"):
+        SimulatedPlatform({"f": spec(memory=2.0, provisioned=4)}, nodes=nodes)
 
 
 def test_who_waits_for_a_node_is_woken_by_another_functions_end():
-    """Whether the container is then idle, and makes room, or was killed; g takes its cold start from there."""
     for timeout, end in [(None, 3.0), (2.0, 2.0)]:
         specs = {"f": spec(memory=3.0, timeout=timeout), "g": spec(memory=2.0, cold_start=0.5)}
         with SimulatedPlatform(specs, nodes=[Node("n", memory=4.0)]) as platform:
@@ -257,7 +171,6 @@ def test_who_waits_for_a_node_is_woken_by_another_functions_end():
 
 
 def test_the_room_that_one_end_leaves_may_do_for_two():
-    """Both that wait start at once."""
     specs = {"large": spec(memory=4.0), "small": spec(memory=2.0)}
     with SimulatedPlatform(specs, nodes=[Node("n", memory=4.0)]) as platform:
         platform.invoke("large", nothing)
@@ -280,18 +193,6 @@ def test_who_waits_for_a_node_is_woken_when_a_container_is_lost_from_it():
         assert [row[:2] for row in ended(platform)] == [(2.0, "f")]
         # Its replacement is made before anybody else gets its room.
         assert platform.trace.select("container_created").time.tolist() == [0.0, 2.0]
-
-
-def test_idle_containers_make_room_those_unused_for_longest_first():
-    """f's containers 0 and 1 are idle since 2 and 1: g's first ends 1 alone, its second 0 as well."""
-    specs = {"f": spec(memory=2.0), "g": spec(2.0, memory=2.0, cold_start=0.5)}
-    with SimulatedPlatform(specs, nodes=[Node("n", memory=4.0)]) as platform:
-        for work in (2.0, 1.0):
-            platform.invoke("f", nothing, work=work)
-        platform.invoke("g", nothing, at=5.0)
-        platform.invoke("g", nothing, at=6.0)
-        assert [i.started for i in drain(platform)][2:] == [5.5, 6.5]
-        assert ended(platform) == [(5.0, "f", 1), (6.0, "f", 0)]
 
 
 def test_no_more_idle_containers_end_than_need_be():
@@ -322,36 +223,6 @@ def test_busy_and_provisioned_containers_make_no_room():
         done = {i.number: i.status for i in drain(platform) if i.function == "g"}
         assert done == {2: "throttled", 4: "completed", 5: "throttled", 6: "completed"}
         assert ended(platform) == [(5.0, "f", 1)]
-
-
-def test_an_idle_container_of_another_program_makes_room_on_a_node():
-    """Of the same function: its state is of no use."""
-    a, b = (Function(lambda context: context.state, init=lambda slot, key, name=name: name) for name in "ab")
-    with SimulatedPlatform({"f": spec(memory=2.0)}, nodes=[Node("n", memory=3.0)]) as platform:
-        platform.invoke("f", a)
-        platform.invoke("f", b, at=2.0)
-        assert [(i.result(), i.started) for i in drain(platform)] == [("a", 0.0), ("b", 2.0)]
-        assert ended(platform) == [(2.0, "f", 0)]
-
-
-def test_prewarming_a_full_node_does_nothing():
-    """There is no room while the call runs."""
-    with SimulatedPlatform({"f": spec(2.0, memory=2.0)}, nodes=[Node("n", memory=3.0)]) as platform:
-        platform.invoke("f", nothing)
-        platform.prewarm("f", at=1.0)
-        drain(platform)
-        assert platform.trace.select("container_created").time.tolist() == [0.0]
-
-
-@pytest.mark.parametrize("placement", ["pack", "spread"])
-def test_placement_on_a_platform(placement):
-    """The platform hands its nodes and the rule on."""
-    nodes = [Node("a", memory=4.0), Node("b", memory=4.0)]
-    with SimulatedPlatform({"f": spec(memory=1.0)}, nodes=nodes, placement=placement) as platform:
-        for _ in range(4):
-            platform.invoke("f", nothing)
-        expected = [0, 0, 0, 0] if placement == "pack" else [0, 1, 0, 1]
-        assert [i.container.place.node for i in drain(platform)] == expected
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -57,13 +57,14 @@ def test_the_same_system_is_the_same_run(recorded):
     assert schedule(run(Stellaris(tiny.PPO_CONFIG, learners=3), seed=5).trace) != schedule(recorded.trace)
 
 
+@pytest.mark.slow
 def test_another_loss_meets_the_same_schedule(recorded):
-    """Without the cap the gradients are others; starts, completions and versions are not."""
     other = run(Stellaris(tiny.PPO_CONFIG, learners=3, rho=math.inf), replay=Recording(recorded.trace))
     assert schedule(other.trace) == schedule(recorded.trace)
     assert other.history[-1]["kl"] != recorded.history[-1]["kl"]
 
 
+@pytest.mark.slow
 def test_another_aggregator_meets_the_same_delays(recorded):
     """The n-th invocation of a function waits and computes as long as the n-th did, whenever it is submitted."""
     other = run(Stellaris(tiny.PPO_CONFIG, learners=3, aggregator=softsync(2)), replay=Recording(recorded.trace))
@@ -83,7 +84,7 @@ def test_another_aggregator_meets_the_same_delays(recorded):
     assert compared > 60
 
 
+@pytest.mark.slow
 def test_a_replay_has_no_faults_of_its_own(recorded):
-    """What goes wrong is what did."""
     with pytest.raises(ValueError, match="replay and faults"):
         SimulatedPlatform(DEPLOYMENT, replay=Recording(recorded.trace), faults={"actor": FAULTS})

@@ -13,7 +13,6 @@ from tests.runtime.helpers import deploy, drain
 
 
 def test_threads_that_hang_are_replaced(blocked):
-    """With one thread, and three bodies that never come back, the fourth still runs."""
     with deploy(1.0, hang_after=0.1, threads=1) as platform:
         for _ in range(3):
             platform.invoke("f", blocked)
@@ -23,7 +22,6 @@ def test_threads_that_hang_are_replaced(blocked):
 
 
 def test_bodies_that_run_at_once_on_the_wall_clock_do_not_wait_for_threads():
-    """Four that wait for each other, on a platform that is told of one thread."""
     together = threading.Barrier(4)
     with deploy(0.0, clock="wall", timeout=30.0, threads=1) as platform:
         for _ in range(4):
@@ -32,7 +30,6 @@ def test_bodies_that_run_at_once_on_the_wall_clock_do_not_wait_for_threads():
 
 
 def test_threads_end_with_a_platform_that_nobody_closes():
-    """Once it is collected."""
     before = set(threading.enumerate())
     platforms = [deploy(0.01, threads=2) for _ in range(5)]
     for platform in platforms:
@@ -50,7 +47,6 @@ def test_threads_end_with_a_platform_that_nobody_closes():
 
 @pytest.mark.parametrize("clock", ["virtual", "wall"])
 def test_an_exception_does_not_wait_for_bodies_that_run(blocked, clock, monkeypatch):
-    """A `with` block that is interrupted is left after some seconds: here a tenth of one."""
     monkeypatch.setattr(events_module, "_PATIENCE", 0.1)
     begun = threading.Event()
 
@@ -75,7 +71,6 @@ def test_an_exception_does_not_wait_for_bodies_that_run(blocked, clock, monkeypa
 @pytest.mark.parametrize("clock", ["virtual", "wall"])
 @pytest.mark.parametrize("closed", [True, False])
 def test_a_process_ends_in_spite_of_bodies_that_hang(clock, closed):
-    """Promptly, whether the platform is closed or not."""
     program = f"""
 import threading, time
 from stellaris.runtime import FunctionSpec, SimulatedPlatform

@@ -3,7 +3,16 @@
 import numpy as np
 import pytest
 
-from stellaris.runtime import Function, FunctionError, FunctionSpec, SimulatedPlatform, Transfer, Versioned
+from stellaris.runtime import (
+    Function,
+    FunctionError,
+    FunctionSpec,
+    Outages,
+    SimulatedPlatform,
+    StoreFaults,
+    Transfer,
+    Versioned,
+)
 from stellaris.runtime.delays import Constant
 from tests.runtime.helpers import deploy, drain, nothing
 from tests.runtime.store.stores import bytes_of
@@ -54,7 +63,6 @@ def test_the_versions_that_others_hold_are_transferred():
 
 @pytest.mark.parametrize(("upload", "seconds"), [(0, 1.0), (50, 1.5), (lambda x, y: x.nbytes * y, 4.0)])
 def test_the_result_is_transferred_too(upload, seconds):
-    """It has the size that the program declares: a number, or a function of the resolved arguments."""
     with deploy(0.0, transfer=Transfer(Constant(0.0), bandwidth=100.0)) as platform:
         platform.invoke("f", Function(nothing, upload=upload), platform.store.put(np.zeros(92, np.uint8)), 3)
         expected = seconds if not callable(upload) else 1.0 + 92 * 3 / 100
@@ -63,7 +71,6 @@ def test_the_result_is_transferred_too(upload, seconds):
 
 @pytest.mark.parametrize("upload", [-5, float("nan"), float("inf")])
 def test_a_result_of_no_size_is_refused(unchecked, upload):
-    """Time would go back, or stand still."""
     with deploy(1.0, transfer=Transfer(Constant(0.0), bandwidth=100.0)) as platform:
         platform.invoke("f", Function(nothing, upload=lambda: upload))
         with pytest.raises(ValueError, match=rf"upload\(\)={upload} is negative or not finite"):
@@ -71,8 +78,18 @@ def test_a_result_of_no_size_is_refused(unchecked, upload):
         assert platform.now == 0.0
 
 
+def test_a_store_that_is_slow():
+    """Transfers that start from 1 s until 4 s take ten times as long; computing does not."""
+    store = StoreFaults(slow=Outages(at=((1.0, 4.0),)), slow_factor=10.0)
+    spec = FunctionSpec(Constant(2.0), transfer=Transfer(Constant(0.1), bandwidth=800.0))
+    with SimulatedPlatform({"f": spec}, store_faults=store) as platform:
+        for at in (0.0, 1.0, 3.99, 4.0):
+            platform.invoke("f", Function(nothing, upload=0), np.zeros(10), at=at)
+        done = sorted(drain(platform), key=lambda d: d.number)
+        assert [d.finished - d.started for d in done] == pytest.approx([2.2, 4.0, 4.0, 2.2])
+
+
 def test_an_infinite_bandwidth_leaves_the_latency():
-    """As its error message says."""
     with deploy(1.0, transfer=Transfer(Constant(0.25), bandwidth=float("inf"))) as platform:
         platform.invoke("f", nothing, np.zeros(10**6))
         assert platform.next_completion().finished == 1.25
@@ -107,30 +124,7 @@ def test_references_are_resolved_when_the_body_starts(wait):
         assert platform.next_completion().result() == (Versioned(2, 1.5), Versioned(1, 0.5))
 
 
-def test_references_are_resolved_after_waiting_for_a_place():
-    """The second of two waits a second for the only container, and sees what was published meanwhile."""
-    with held_platform(max_concurrency=1) as platform:
-        platform.store.publish("p", 0.0)
-        for _ in range(2):
-            platform.invoke("f", given, platform.store.latest("p"))
-        publish_at(platform, [0.5])
-        assert [platform.next_completion().result()[0].version for _ in range(2)] == [0, 1]
-
-
-def test_fixed_versions_are_kept_for_a_pending_invocation():
-    """A version that an invocation names is there when it starts, however much is published before."""
-    with held_platform(queueing=Constant(2.0)) as platform:
-        platform.store.publish("p", 0.0)
-        pending = platform.invoke("f", given, platform.store.at("p", 0))
-        publish_at(platform, [0.5, 1.0, 1.5, 2.5])
-        assert platform.store.versions("p") == (0, 4)
-        assert platform.next_completion() is pending
-        assert pending.result() == (Versioned(0, 0.0),)
-        assert platform.store.versions("p") == (4,)
-
-
 def test_an_invocation_that_fails_at_its_start_holds_nothing():
-    """What was kept for it goes with it."""
     with held_platform() as platform:
         platform.store.publish("p", 0.0)
         platform.invoke("f", given, platform.store.at("p", 0), platform.store.latest("nothing"), at=1.0)
@@ -141,7 +135,6 @@ def test_an_invocation_that_fails_at_its_start_holds_nothing():
 
 
 def test_running_invocations_hold_what_they_were_given():
-    """From the start to the end; however they end."""
     for body, timeout in ((given, None), (lambda context, version: 1 / 0, None), (given, 0.75)):
         with held_platform(timeout=timeout) as platform:
             platform.store.publish("p", 0.0)
@@ -158,7 +151,6 @@ def test_running_invocations_hold_what_they_were_given():
 
 
 def test_a_version_that_is_gone_is_an_error_when_it_is_asked_for():
-    """An old reference is refused at submission."""
     with held_platform() as platform:
         platform.store.publish("p", 0)
         old = platform.store.at("p", 0)
@@ -169,7 +161,6 @@ def test_a_version_that_is_gone_is_an_error_when_it_is_asked_for():
 
 
 def test_a_name_that_is_not_published_when_the_body_starts():
-    """The invocation fails at its start, costs no compute time, and frees its container."""
     with held_platform(cold_start=Constant(0.5)) as platform:
         platform.invoke("f", given, platform.store.latest("nothing"))
         done = platform.next_completion()
@@ -181,25 +172,6 @@ def test_a_name_that_is_not_published_when_the_body_starts():
         assert not platform.next_completion().cold
 
 
-def test_held_on_the_platform():
-    """At its start each learner sees what the learners that run hold; actors, and learners that ended, do not count."""
-    specs = {"learner": FunctionSpec(Constant(2.0)), "actor": FunctionSpec(Constant(9.0))}
-    with SimulatedPlatform(specs, keep_versions=1) as platform:
-        latest, held = platform.store.latest("p"), platform.store.held("p", slots=3)
-        seen = []
-        for second in range(5):
-            platform.store.publish("p", second)
-            if second == 1:
-                platform.invoke("actor", given, latest)
-            else:
-                platform.invoke("learner", given, latest, held)
-            while (done := platform.next_completion(until=second + 1.0)) is not None:
-                seen.append([peer.version for peer in done.result()[1]])
-        # Learners start at 0, 2, 3 and 4; the first ends at 2, before the second starts, that one before the last.
-        assert seen == [[0, 0, 0], [2, 2, 2], [3, 2, 3]]
-        assert [peer.version for peer in platform.next_completion().result()[1]] == [4, 3, 4]
-
-
 def rows(platform: SimulatedPlatform, event: str) -> list[tuple]:
     """`(time, function, invocation, value)` of an event."""
     log = platform.trace.to_dataframe()
@@ -208,7 +180,6 @@ def rows(platform: SimulatedPlatform, event: str) -> list[tuple]:
 
 
 def test_objects_on_a_platform():
-    """Dropped at once, it is there for the call that waits and the one that runs, and gone with the last."""
     with deploy(2.0, max_concurrency=1) as platform:
         reference = platform.store.put({"x": bytes_of(40)})
         for _ in range(2):
@@ -223,42 +194,7 @@ def test_objects_on_a_platform():
         assert platform.next_completion() is None
 
 
-@pytest.mark.parametrize(
-    ("spec", "body", "status"),
-    [
-        ({"timeout": 0.5}, lambda context, value: None, "timed_out"),
-        ({}, lambda context, value: 1 / 0, "failed"),
-    ],
-)
-def test_an_object_is_let_go_of_however_its_invocation_ends(spec, body, status):
-    """And a retry finds it only while it is kept."""
-    with deploy(1.0, **spec) as platform:
-        kept, dropped = platform.store.put(bytes_of(10)), platform.store.put(bytes_of(5))
-        platform.invoke("f", body, kept)
-        platform.invoke("f", body, dropped)
-        platform.store.drop(dropped)
-        first, second = platform.next_completion(), platform.next_completion()
-        assert [first.status, second.status, platform.store.nbytes] == [status, status, 10]
-        if status == "timed_out":
-            platform.retry(first)
-            with pytest.raises(LookupError):
-                platform.retry(second)
-
-
-def test_closing_lets_go_of_objects():
-    """Of what was pending and running."""
-    with deploy(2.0, max_concurrency=1) as platform:
-        reference = platform.store.put(bytes_of(10))
-        for _ in range(2):
-            platform.invoke("f", lambda context, value: None, reference)
-        platform.store.drop(reference)
-        platform.next_completion(until=1.0)
-        assert platform.store.nbytes == 10
-    assert platform.store.nbytes == 0
-
-
 def test_what_was_stored_and_fetched_is_in_the_trace():
-    """Bytes of versions and objects when they are stored, and of all references of a call when it starts."""
     with deploy(1.0, cold_start=Constant(0.5)) as platform:
         store = platform.store
         store.publish("p", bytes_of(100))
@@ -275,15 +211,3 @@ def test_what_was_stored_and_fetched_is_in_the_trace():
         assert rows(platform, "stored") == [(0.0, "p", -1, 100.0), (0.0, "", -1, 30.0), (0.25, "p", -1, 200.0)]
         assert rows(platform, "published") == [(0.0, "p", -1, 0.0), (0.25, "p", -1, 1.0)]  # objects are not published
         assert rows(platform, "fetched") == [(0.5, "f", 0, 230.0)]
-
-
-def test_what_held_stands_for_is_fetched_too():
-    """Each version once: what fills the other slots is no second copy."""
-    with deploy(2.0) as platform:
-        store = platform.store
-        for n in (10, 1000):
-            store.publish("p", bytes_of(n))
-            platform.invoke("f", lambda context, *values: None, store.latest("p"), store.held("p", slots=3))
-            platform.next_completion(until=platform.now + 0.5)
-        # The first fetches its own version, the second its own and the first's.
-        assert [row[3] for row in rows(platform, "fetched")] == [10.0, 1010.0]

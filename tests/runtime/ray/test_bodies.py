@@ -100,7 +100,6 @@ def test_a_container_is_a_process_that_ends_with_it() -> None:
 
 
 def test_what_cannot_be_sent_or_raises_fails_the_call_by_name() -> None:
-    """The container works on: one is enough for all of this."""
     lock = threading.Lock()
 
     def body(context, what):
@@ -197,26 +196,7 @@ def called() -> tuple[RayBodies, Call]:
     return RayBodies((), seed=0, clock=WallClock(), session=Session()), call
 
 
-def _lost(reference) -> None:
-    """As `ray.get` on another node than the one that was lost."""
-    raise ray.exceptions.OwnerDiedError(reference.hex(), b"", "")
-
-
-def test_a_result_that_is_lost_with_its_process_is_a_crash(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A large one stays with the process that has computed it, until the call is over."""
-    packed = Packer().pack(jnp.zeros(LARGE), "it")
-    monkeypatch.setattr(ray, "get", _lost)
-    bodies, call = called()
-    call.task = Future()
-    call.task.set_result(Returned(packed, None, 0.0, 0.0))
-    value, error = bodies.finish(call)
-    assert value is None
-    assert isinstance(error, ContainerLostError)
-    assert "the container of function 'f' was lost" in str(error)
-
-
 def test_containers_take_turns_where_there_is_room_for_one() -> None:
-    """That of another function, idle, makes room; what no machine could hold is refused at once."""
     big = FunctionSpec(Measured(), resources=Resources(vcpus=3.0))
     with RayPlatform({"a": big, "b": big}) as platform:
         first = result(platform, "a", pid)
@@ -228,27 +208,33 @@ def test_containers_take_turns_where_there_is_room_for_one() -> None:
         RayPlatform({"a": FunctionSpec(Measured(), resources=Resources(vcpus=5.0))})
 
 
-def test_arguments_for_which_rays_store_has_no_room_are_a_crash(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a store that refuses: to try again may help."""
+def test_values_that_ray_has_lost_or_cannot_store_are_a_crash(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trying again may help if a result was lost with its process, or if Ray's store has no room for an argument."""
 
-    def full(value) -> None:
-        raise ray.exceptions.ObjectStoreFullError("it is full")
+    def raising(error: Exception):
+        def call(*arguments):
+            raise error
 
-    bodies, call = called()
-    call.resolved = (jnp.zeros(LARGE),)
-    call.container = Container(0, "f", 0, None)
-    monkeypatch.setattr(ray, "put", full)
-    done = []
-    bodies.start(call, trusted=True, on_done=done.append)
-    assert done == [call]
-    value, error = bodies.finish(call)
-    assert value is None
-    assert isinstance(error, ContainerLostError)
-    assert "lacks room for its arguments: it is full" in str(error).replace("\n", " ")
+        return call
+
+    packed = Packer().pack(jnp.zeros(LARGE), "it")
+    monkeypatch.setattr(ray, "get", raising(ray.exceptions.OwnerDiedError(packed.references[0].hex(), b"", "")))
+    monkeypatch.setattr(ray, "put", raising(ray.exceptions.ObjectStoreFullError("it is full")))
+    bodies, lost = called()
+    lost.task = Future()
+    lost.task.set_result(Returned(packed, None, 0.0, 0.0))
+    _, full = called()
+    full.resolved = (jnp.zeros(LARGE),)
+    full.container = Container(0, "f", 0, None)
+    bodies.start(full, trusted=True, on_done=lambda call: None)
+    for call, message in ((lost, "the container of function 'f' was lost"), (full, "lacks room for its arguments")):
+        value, error = bodies.finish(call)
+        assert value is None
+        assert isinstance(error, ContainerLostError)
+        assert message in str(error)
 
 
 def test_what_takes_too_long_is_given_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A container that is not made in time is lost, and its call crashes before it has started; no process stays."""
     made = []
     make = RayBodies.make
 
@@ -269,7 +255,6 @@ def test_what_takes_too_long_is_given_up_on(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_body_that_does_not_return_hangs() -> None:
-    """Without a time-out it is given up on, and its process killed."""
     with RayPlatform({"f": FunctionSpec(Measured(), max_concurrency=1)}, hang_after=20.0) as platform:
         process = result(platform, "f", pid)
         platform._life._hang_after = 0.2  # the container has been made: from here on nothing else takes long

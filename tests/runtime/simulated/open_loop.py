@@ -14,7 +14,7 @@ from simfaas.ServerlessSimulator import ServerlessSimulator
 from simfaas.SimProcess import SimProcess
 
 from stellaris.runtime import FunctionSpec, SimulatedPlatform
-from stellaris.runtime.delays import Constant, Delay, Exponential, Gamma, Uniform
+from stellaris.runtime.delays import Constant, Delay, Exponential
 
 #: Arrivals of a run beside a formula, and beside SimFaaS.
 ARRIVALS, COMPARED = 40_000, 5_000
@@ -23,14 +23,10 @@ ARRIVALS, COMPARED = 40_000, 5_000
 class Observed(NamedTuple):
     """What a platform under Poisson arrivals does in the long run."""
 
-    cold: float  #: probability of a cold start.
     running: float  #: invocations on average.
-    containers: float  #: on average.
-    rejected: float  #: probability.
-    service: float  #: mean seconds.
-    rate: float  #: arrivals a second.
-    waits: float = 0.0  #: probability.
-    waiting: float = 0.0  #: mean seconds.
+    rejected: float  #: probability of a rejection.
+    waits: float  #: probability of waiting.
+    waiting: float  #: mean seconds of waiting.
 
 
 def nothing(context: Any) -> None:
@@ -45,19 +41,11 @@ def open_loop(rate: float, service: Delay, *, seed: int = 0, arrivals: int = ARR
             simulated.invoke("f", nothing, at=instant)
         while simulated.next_completion():
             pass
-        end = simulated.now
     table = simulated.trace.invocations()
-    created = simulated.trace.select("container_created").time
-    gone = simulated.trace.select("container_ended").time
-    busy = table.ended - table.started
     waits = table.started - table.submitted
     return Observed(
-        cold=float(table.cold.sum() / arrivals),
-        running=float(np.nansum(busy) / end),
-        containers=float((np.minimum(gone, end).sum() - created.sum()) / end),
+        running=float(np.nansum(table.ended - table.started) / simulated.now),
         rejected=float(np.isnan(table.started).mean()),
-        service=float(np.nanmean(busy)),
-        rate=arrivals / end,
         waits=float(np.mean(waits > 0)),
         waiting=float(np.nanmean(waits)),
     )
@@ -127,7 +115,6 @@ def beside_simfaas(rate: float, service: float, expiry: float, *, seed: int) -> 
 
 
 SIMFAAS = [(0.9, 1.991, 600.0), (0.9, 1.991, 10.0), (5.0, 2.0, 5.0)]
-SERVICES: dict[str, Delay] = {"constant": Constant(2.0), "gamma": Gamma(2.0, 2.0), "uniform": Uniform(0.0, 4.0)}
 ERLANG = [(1, 0.5), (4, 3.0), (10, 8.0), (10, 15.0)]
 
 
@@ -141,14 +128,6 @@ RUNS: dict[str, Callable[[], Any]] = {
     **{
         f"simfaas {c}": lambda c=c: [beside_simfaas(*c, seed=seed) for seed in range(3)]  # type: ignore[misc]
         for c in SIMFAAS
-    },
-    **{
-        rule: lambda rule=rule: open_loop(5.0, Exponential(2.0), keep_alive=5.0, reuse=rule)  # type: ignore[misc]
-        for rule in ("newest", "most_recent", "least_recent")
-    },
-    **{
-        f"little {name}": lambda s=s: open_loop(3.0, s, keep_alive=5.0, cold_start=Exponential(1.0), arrivals=ARRIVALS)  # type: ignore[misc]
-        for name, s in SERVICES.items()
     },
     **{
         f"erlang {servers} {load} {limit} {service.__name__}": lambda n=servers, a=load, limit=limit, service=service: (  # type: ignore[misc]

@@ -1,11 +1,10 @@
 """Bodies: where they run, in which batches, how long they take, and that they may hang."""
 
-import threading
 import time
 
 import pytest
 
-from stellaris.runtime import Faults, Function, FunctionError, FunctionSpec, SimulatedPlatform, Transfer
+from stellaris.runtime import Function, FunctionError, FunctionSpec, SimulatedPlatform, Transfer
 from stellaris.runtime.delays import Constant, Measured
 from tests.runtime.helpers import deploy, drain
 
@@ -33,7 +32,6 @@ def recording(groups: list, **options) -> Function:
     ],
 )
 def test_batches_close_when_the_first_is_due_or_when_they_are_full(calls, max_batch, expected):
-    """Never by time; results go to those that they belong to."""
     groups = []
     function = recording(groups, max_batch=max_batch)
     with deploy(1.0) as platform:
@@ -53,7 +51,6 @@ def test_batches_close_when_the_first_is_due_or_when_they_are_full(calls, max_ba
     ],
 )
 def test_on_the_wall_clock_bodies_that_start_at_one_instant_share_a_call(options, max_batch, expected):
-    """The last is submitted once the others have ended."""
     groups = []
     function = recording(groups, max_batch=max_batch)
     with deploy(0.0, clock="wall", **options) as platform:
@@ -66,7 +63,6 @@ def test_on_the_wall_clock_bodies_that_start_at_one_instant_share_a_call(options
 
 
 def test_on_the_wall_clock_a_body_whose_time_counts_runs_alone():
-    """Its duration is its own, and not that of others in its batch."""
     groups = []
     with SimulatedPlatform({"f": FunctionSpec(compute=Measured())}, clock="wall") as platform:
         for x in range(2):
@@ -75,28 +71,7 @@ def test_on_the_wall_clock_a_body_whose_time_counts_runs_alone():
     assert groups == []
 
 
-def test_every_invocation_gets_its_own_result():
-    """In a batch whose members end in another order than they started."""
-    with deploy(1.0) as platform:
-        function = recording([])
-        for x, work in [(1, 3.0), (2, 1.0), (3, 2.0)]:
-            platform.invoke("f", function, x, work=work)
-        assert [i.result() for i in drain(platform)] == [4, 6, 2]
-
-
-def test_different_programs_do_not_share_a_batch():
-    """Alike bodies are those of one Function."""
-    groups = []
-    programs = recording(groups), recording(groups)
-    with deploy(1.0) as platform:
-        for i in range(4):
-            platform.invoke("f", programs[i % 2], i)
-        assert [i.result() for i in drain(platform)] == [0, 2, 4, 6]
-    assert groups == [[0, 2], [1, 3]]
-
-
 def test_batched_bodies_are_not_run_for_nothing():
-    """Killed and cancelled invocations are in no batch."""
     groups = []
     function = recording(groups)
     with deploy(1.0, timeout=2.0) as platform:
@@ -130,7 +105,6 @@ def test_measured(batched):
 
 
 def test_measured_bodies_can_be_killed():
-    """A factor that makes any body slower than its timeout."""
     with deploy(Measured(1e12), timeout=2.0) as platform:
         platform.invoke("f", lambda context: sum(range(1000)))
         assert (platform.next_completion().status, platform.now) == ("timed_out", 2.0)
@@ -168,15 +142,7 @@ def test_a_body_that_hangs_without_a_timeout(blocked):
         assert platform.next_completion().result() == "fine"
 
 
-def test_a_slow_body_does_not_hang():
-    """Returning within the patience is soon enough."""
-    with deploy(1.0, hang_after=30.0) as platform:
-        platform.invoke("f", lambda context: time.sleep(0.2) or "late")
-        assert platform.next_completion().result() == "late"
-
-
 def test_a_batch_that_hangs(blocked):
-    """All of it does, and is waited for once."""
     function = Function(lambda context: None, batched=lambda contexts, arguments: blocked(None))
     with deploy(1.0, hang_after=0.3) as platform:
         for _ in range(4):
@@ -188,7 +154,6 @@ def test_a_batch_that_hangs(blocked):
 
 @pytest.mark.parametrize(("timeout", "ending"), [(None, ("hung", 0.0)), (2.0, ("timed_out", 2.0))])
 def test_a_measured_body_that_hangs(blocked, timeout, ending):
-    """Ends the same ways."""
     with deploy(Measured(), hang_after=0.2, timeout=timeout) as platform:
         platform.invoke("f", blocked)
         done = platform.next_completion()
@@ -197,7 +162,6 @@ def test_a_measured_body_that_hangs(blocked, timeout, ending):
 
 @pytest.mark.parametrize(("timeout", "status"), [(None, "hung"), (0.3, "timed_out")])
 def test_a_body_that_hangs_on_the_wall_clock(blocked, timeout, status):
-    """Is given up on after its time-out, or else after `hang_after`; its container ends."""
     limit = timeout or 0.4
     with deploy(0.01, clock="wall", hang_after=0.4, timeout=timeout, threads=2) as platform:
         platform.invoke("f", blocked)
@@ -211,106 +175,9 @@ def test_a_body_that_hangs_on_the_wall_clock(blocked, timeout, status):
 
 @pytest.mark.parametrize("timeout", [None, 0.3])
 def test_a_body_that_hangs_on_the_wall_clock_delays_no_other(blocked, timeout):
-    """Waiting for a thread does not count as running: the second is quick, and completes first."""
     with deploy(0.01, clock="wall", hang_after=0.3, timeout=timeout, threads=1) as platform:
         platform.invoke("f", blocked)
         platform.invoke("f", lambda context: "fine")
         first, second = drain(platform)
         assert (first.number, first.result()) == (1, "fine")
         assert (second.number, second.status) == (0, "timed_out" if timeout else "hung")
-
-
-def test_a_killed_body_keeps_its_slot_on_the_wall_clock_until_it_ends():
-    """The next container has another one, the one after the end of the first body has the first slot again."""
-    gate, ended = threading.Event(), threading.Event()
-
-    def waits(context):
-        gate.wait(60.0)
-        ended.set()
-        return context.slot
-
-    with deploy(0.0, clock="wall", timeout=0.3, max_concurrency=1, keep_alive=0.0) as platform:
-        platform.invoke("f", waits)
-        killed = platform.next_completion()
-        assert (killed.status, killed.container.slot) == ("timed_out", 0)
-        platform.invoke("f", lambda context: context.slot)
-        assert platform.next_completion().result() == 1
-        gate.set()
-        assert ended.wait(60.0)
-        while killed.container.occupied:  # the message of its end is on the way
-            platform.next_completion(until=platform.now + 0.01)
-        platform.invoke("f", lambda context: context.slot)  # in a new container
-        assert platform.next_completion().result() == 0
-
-
-def test_a_killed_body_has_ended_in_virtual_time_before_its_slot_is_given_away():
-    """Its container is lost while it runs on its thread; another one starts in its slot at the same instant."""
-    log, begun, gate = [], threading.Event(), threading.Event()
-
-    def first(context):
-        log.append(("begins", context.slot))
-        begun.set()
-        gate.wait(0.2)  # long enough for the second to begin, if it may
-        log.append(("ends", context.slot))
-
-    def second(context):
-        log.append(("next", context.slot))
-
-    faults = {"f": Faults(lose_containers_at=(1.0,))}
-    spec = FunctionSpec(Constant(5.0), max_concurrency=1, timeout=100.0)
-    with SimulatedPlatform({"f": spec}, faults=faults, threads=2) as platform:
-        platform.invoke("f", first)
-        platform.invoke("f", second)
-        lost = platform.next_completion()
-        assert (lost.status, lost.finished) == ("crashed", 1.0)
-        assert platform.next_completion().status == "completed"
-    assert begun.is_set()
-    assert log == [("begins", 0), ("ends", 0), ("next", 0)]
-
-
-def test_the_pace_of_a_lambda_in_a_loop_is_known():
-    """It is new at every call, and as quick as before: it need not be handed over to a thread."""
-    with deploy(1.0, threads=1) as platform:
-        threads_of = []
-        for _ in range(20):
-            platform.invoke("f", lambda context: threading.get_ident())
-            threads_of.append(platform.next_completion().result())
-    assert threads_of[0] != threading.get_ident()
-    assert threads_of[-1] == threading.get_ident()
-
-
-@pytest.mark.parametrize(("timeout", "at_home"), [(None, True), (5.0, False)])
-def test_quick_bodies_run_on_the_calling_thread(timeout, at_home):
-    """Once they have shown to be quick; not where a time-out says that they may hang. What they return is the same."""
-    with deploy(1.0, timeout=timeout) as platform:
-        threads = []
-        for x in range(60):
-            platform.invoke("f", quick, x)
-            thread, value = platform.next_completion().result()
-            threads.append(thread)
-            assert value == x
-        home = threading.get_ident()
-        assert home not in threads[:8]
-        # An interruption may have made a run look slow: at least one of the later ones is trusted.
-        assert (home in threads[8:]) is at_home
-        platform.invoke("f", lambda context: threading.get_ident())  # another program is not
-        assert platform.next_completion().result() != home
-
-
-def quick(context, x):
-    """A body that takes a microsecond."""
-    return threading.get_ident(), x
-
-
-def test_slow_bodies_run_on_a_thread():
-    """However often they have run."""
-    with deploy(1.0) as platform:
-        for _ in range(12):
-            platform.invoke("f", slow)
-            assert platform.next_completion().result() != threading.get_ident()
-
-
-def slow(context):
-    """A body that takes longer than to hand it over."""
-    time.sleep(0.002)
-    return threading.get_ident()

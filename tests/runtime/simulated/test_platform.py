@@ -2,7 +2,6 @@
 
 import functools
 import threading
-from collections import defaultdict
 from typing import NamedTuple
 
 import numpy as np
@@ -13,9 +12,6 @@ from stellaris.runtime import (
     Function,
     FunctionError,
     FunctionSpec,
-    Machine,
-    PriceSheet,
-    Rate,
     Retry,
     SimulatedPlatform,
     Transfer,
@@ -26,8 +22,6 @@ from tests.runtime.helpers import deploy, nothing, rows
 
 
 def test_retry():
-    """The same work, tag and arguments under a new number, as one attempt more, up to the limit."""
-
     def body(context, x, version):
         return context.attempt, x, version.value
 
@@ -42,8 +36,9 @@ def test_retry():
             assert (killed.tag, killed.work, killed.submitted) == ("mine", 0.75, attempt - 1.0)
             if attempt < 3:
                 killed = platform.retry(killed, limit=3)
-        with pytest.raises(FunctionError, match=r"invocation 2 \(attempt 3\) timed out"):
-            platform.retry(killed, limit=3)
+        for limit in (3, 0):
+            with pytest.raises(FunctionError, match=r"invocation 2 \(attempt 3\) timed out"):
+                platform.retry(killed, limit=limit)
         assert platform.next_completion() is None
         killed.work = 0.5
         again = platform.retry(killed)  # five attempts unless said otherwise
@@ -51,29 +46,11 @@ def test_retry():
         assert again.result() == (4, 7, "value")
         with pytest.raises(ValueError, match="invocation 3 is completed: only what failed is retried"):
             platform.retry(again)
-
-
-def test_no_attempt_is_left_at_a_limit_of_zero():
-    """Zero is a limit, and not the default."""
-    with deploy(2.0, timeout=1.0) as platform:
-        platform.invoke("f", nothing)
-        killed = platform.next_completion()
-        with pytest.raises(FunctionError, match=r"invocation 0 \(attempt 1\) timed out"):
-            platform.retry(killed, limit=0)
-        assert platform.next_completion() is None
-
-
-def test_a_body_that_raised_is_not_retried():
-    """Trying again does not mend it: its own exception is shown."""
-    with deploy() as platform:
-        platform.invoke("f", lambda context: 1 / 0)
-        with pytest.raises(FunctionError, match="ZeroDivisionError") as error:
-            platform.retry(platform.next_completion())
-        assert isinstance(error.value.__cause__, ZeroDivisionError)
+    with pytest.raises(RuntimeError, match=r"after close\(\)"):
+        platform.retry(killed)
 
 
 def test_close():
-    """What is pending is cancelled, containers end, once; nothing is handed out or accepted afterwards."""
     platform = deploy(1.0, cold_start=0.5, max_concurrency=2)
     invocations = [platform.invoke("f", nothing, at=at) for at in (0.0, 0.0, 1.75, 9.0)]
     waiting = platform.invoke("f", nothing, at=1.8)
@@ -97,7 +74,6 @@ def test_close():
 
 
 def test_leaving_the_context_closes():
-    """Also by an exception; and the threads end."""
     platform = deploy(1.0)
     invocation = platform.invoke("f", nothing)
     with pytest.raises(ZeroDivisionError), platform:
@@ -106,29 +82,13 @@ def test_leaving_the_context_closes():
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("stellaris")]
 
 
-def test_retrying_after_close():
-    """A closed platform takes nothing, however it is asked."""
-    with deploy(2.0, timeout=1.0) as platform:
-        platform.invoke("f", nothing)
-        killed = platform.next_completion()
-    with pytest.raises(RuntimeError, match=r"after close\(\)"):
-        platform.retry(killed)
-
-
 class Run(NamedTuple):
     """What a random program left behind."""
 
     specs: dict
     rows: list  #: of the trace.
     outcomes: list  #: what the system was handed, in order.
-    bills: list  #: `(now, parts, rows so far)`, one during the run and one after it.
-
-
-PRICES = PriceSheet(
-    "random",
-    functions={"actor": Rate(per_second=2.0), "learner": Rate(per_second=3.0), "parameter": Rate(per_second=5.0)},
-    machines={"vm": Machine(0.25)},
-)
+    end: float  #: when the platform was closed.
 
 
 def random_specs(rng) -> dict:
@@ -187,7 +147,7 @@ def random_run(seed: int, *, threads: int = 2, batched: bool = True) -> Run:
     rng = np.random.default_rng(seed)
     specs = random_specs(rng)
     programs = random_functions(rng, batched)
-    outcomes, bills = [], []
+    outcomes = []
     with SimulatedPlatform(specs, seed=seed, threads=threads, keep_versions=int(rng.integers(1, 4))) as platform:
         store = platform.store
         store.publish("policy", np.zeros(3))
@@ -214,8 +174,6 @@ def random_run(seed: int, *, threads: int = 2, batched: bool = True) -> Run:
                 outcomes.append(("none", platform.now))
                 continue
             handed += 1
-            if handed == 10:
-                bills.append((platform.now, dict(platform.bill(PRICES).parts), len(platform.trace)))
             value = done.result() if done.status == "completed" else str(done.error)
             outcomes.append((done.number, done.function, done.status, done.attempt, platform.now, repr(value)))
             if done.status == "completed" and done.function == "parameter":
@@ -230,8 +188,7 @@ def random_run(seed: int, *, threads: int = 2, batched: bool = True) -> Run:
             for _ in range(reaction % 3 if submitted < 45 else 0):
                 invoke()
                 submitted += 1
-    bills.append((platform.now, dict(platform.bill(PRICES).parts), len(platform.trace)))
-    return Run(specs, rows(platform), outcomes, bills)
+    return Run(specs, rows(platform), outcomes, platform.now)
 
 
 SEEDS = range(150)
@@ -248,38 +205,11 @@ def test_runs_repeat(seed):
     for other in (*again, random_run(seed, threads=1), random_run(seed, threads=3, batched=False)):
         assert other.rows == first.rows
         assert other.outcomes == first.outcomes
-        assert other.bills == first.bills
-
-
-def test_random_runs_differ_and_are_varied():
-    """The seeds are worth running: no two alike; all endings, warm and cold starts, retries and ties occur."""
-    runs = [first_run(seed) for seed in SEEDS]
-    assert len({str(run.rows) for run in runs}) == len(SEEDS)
-    counts = defaultdict(int)
-    for run in runs:
-        for row in run.rows:
-            counts[row[1] if row[1] != "acquired" else f"acquired {row[5]:.0f}"] += 1
-        for outcome in run.outcomes:
-            counts["retried"] += len(outcome) > 3 and outcome[3] > 1
-        ends = [row[0] for row in run.rows if row[1] in ENDINGS[:3]]
-        counts["ties"] += len(ends) - len(set(ends))
-    for event in (
-        *("completed", "failed", "timed_out", "cancelled"),
-        "acquired 0",
-        "acquired 1",
-        "container_ended",
-        "published",
-        "retried",
-        "ties",
-    ):
-        assert counts[event] >= 100, (event, counts[event])
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_invariants(seed):
-    """What every trace obeys, read from the trace alone."""
     run = first_run(seed)
-    closing = run.bills[-1][0]
     submitted, acquired, started, ended = {}, {}, {}, {}
     live = {name: {} for name in run.specs}  # container: slot
     idle = {name: {} for name in run.specs}  # container: since when
@@ -317,7 +247,7 @@ def test_invariants(seed):
             assert number not in ended
             ended[number] = event
             if event == "cancelled":
-                assert now == closing
+                assert now == run.end
                 busy.pop(container, None)
                 continue
             assert now >= max(started[number], last_end)  # time never goes back
@@ -331,7 +261,7 @@ def test_invariants(seed):
         elif event == "container_ended":
             assert container not in busy
             since = idle[function].pop(container, None)
-            assert since is None or now in (since + run.specs[function].keep_alive, closing)
+            assert since is None or now in (since + run.specs[function].keep_alive, run.end)
             assert live[function].pop(container) == value
         elif event == "published":
             assert value == version + 1
@@ -342,29 +272,7 @@ def test_invariants(seed):
     assert not any(live.values())
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_bills(seed):
-    """The sum of its parts, and the integral over time of what ran: a walk through the events, in plain Python."""
-    run = first_run(seed)
-    for now, parts, length in run.bills:
-        expected = dict.fromkeys(PRICES.functions, 0.0) | {"vm": 0.25 * now}
-        running, before = dict.fromkeys(PRICES.functions, 0), 0.0
-        began = set()
-        changes = [row for row in run.rows[:length] if row[1] == "started" or row[1] in ENDINGS]
-        for at, event, function, number, *_ in [*sorted(changes, key=lambda row: row[0]), (now, "", "", -1)]:
-            for name in running:
-                expected[name] += PRICES.functions[name].per_second * running[name] * (at - before)
-            before = at
-            if event == "started":
-                began.add(number)
-                running[function] += 1
-            elif number in began:
-                running[function] -= 1
-        assert parts == pytest.approx(expected, rel=1e-9, abs=1e-9)
-
-
 def test_retries_back_off():
-    """The waits double up to a maximum; the key stays; the limit ends it."""
     retry = Retry(limit=5, first=1.0, factor=2.0, maximum=3.0)
     with deploy(2.0, faults=Faults(crash_before=1.0), retry=retry) as platform:
         done = platform.invoke("f", lambda context: None)
@@ -381,8 +289,6 @@ def test_retries_back_off():
 
 
 def test_jitter():
-    """The share of the wait that is random, and from the seed."""
-
     def waits(jitter, seed=0):
         retry = Retry(limit=99, first=2.0, factor=1.0, jitter=jitter)
         with deploy(2.0, faults=Faults(crash_before=1.0), retry=retry, seed=seed) as platform:

@@ -2,7 +2,6 @@
 
 import json
 import os
-from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,22 +32,16 @@ from stellaris.runtime import (
 )
 from stellaris.runtime.delays import Exponential, Gamma
 from stellaris.runtime.endings import RETRIABLE
-from stellaris.runtime.state.registry import PARTS, parts_within
 
 SHEET = PriceSheet("demo", {"f": Rate(per_second=0.1, cold=True), "g": Rate(per_request=0.2)})
-
-
-# ---- folders --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("folder", "message"),
     [
         ("gs://bucket/run", r"folder='gs://bucket/run' is a URL: checkpoints are saved in a local folder"),
-        ("s3://b", r"folder='s3://b' is a URL"),
         (Path("gs://bucket/run"), r"folder='gs:/bucket/run' is a URL"),
         ("", r"folder='' is empty: name a folder"),
-        ("{tmp}/file", r"folder='.*file': .*/file is a file"),
         ("{tmp}/file/below/it", r"folder='.*below/it': .*/file is a file"),
     ],
 )
@@ -62,22 +55,16 @@ def test_invalid_folders(folder, message: str, tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
-    """`prepare` makes the folder, leaves nothing in it, and raises if it cannot."""
     Checkpoints(tmp_path / "a" / "b").prepare()
     assert os.listdir(tmp_path / "a" / "b") == []
     with pytest.raises(CheckpointError, match=r"/proc/nowhere cannot be written to: "):
         Checkpoints("/proc/nowhere").prepare()
 
 
-@pytest.mark.parametrize("number", [0, -1])
 @pytest.mark.parametrize("name", ["every", "keep"])
-def test_numbers_below_one(name: str, number: int, tmp_path: Path) -> None:
-    """They are refused."""
-    with pytest.raises(ValueError, match=f"{name}={number} is below 1"):
-        Checkpoints(tmp_path, **{name: number})
-
-
-# ---- saving and loading a platform ----------------------------------------------------------------------------------
+def test_numbers_below_one(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=f"{name}=0 is below 1"):
+        Checkpoints(tmp_path, **{name: 0})
 
 
 def cold(**options: Any) -> SimulatedPlatform:
@@ -91,7 +78,6 @@ def finish(of: SimulatedPlatform) -> list[Any]:
 
 
 def test_steps_go_up(tmp_path: Path) -> None:
-    """Otherwise a checkpoint would not be the newest. The `keep` newest ones stay."""
     folder = Checkpoints(tmp_path / "run")
     with cold() as p:
         for step in (2, 3, 4):
@@ -236,40 +222,6 @@ def test_a_platform_with_everything_goes_on(until: float, replayed: bool, tmp_pa
         Checkpoints(tmp_path).load(other, externals=FULL)
 
 
-def fingerprint(value: Any) -> Any:
-    """A text that changes with the data; None for objects, which are parts or belong to the process."""
-    if isinstance(value, bool | int | float | str | list | dict | set | deque | tuple):
-        return repr(value)
-    return repr(value.bit_generator.state) if isinstance(value, np.random.Generator) else None
-
-
-def test_rebuilt_attributes_never_change() -> None:
-    """Attributes declared as rebuilt stay as the constructor made them, after every event."""
-    changed: dict[str, Any] = {}
-    state = set()
-
-    def rebuilt(p: SimulatedPlatform) -> dict[str, Any]:
-        declared = {name: (value, PARTS[type(value)]) for name, value in parts_within({"platform": p}).items()}
-        state.update(f"{type(value).__name__}.{name}" for value, of in declared.values() for name in of.state)
-        return {
-            f"{name}.{attribute}": fingerprint(getattr(value, attribute))
-            for name, (value, of) in declared.items()
-            for attribute in of.rebuilt
-            if attribute not in ("_rows", "_pools", "pools")  # the trace's newest rows; and parts, by name
-        }
-
-    def look(p: SimulatedPlatform) -> None:
-        changed.update({name: now for name, now in rebuilt(p).items() if now != first[name]})
-
-    with SimulatedPlatform(**EVERYTHING, **GOES_WRONG, on_event=look) as p:
-        first = rebuilt(p)
-        submit(p)
-        look(p)
-        go_on(p, {"seen": [], "retries": {}}, until=30.0)
-    assert changed == {}
-    assert len(state) >= 40
-
-
 def test_programs_are_given_again(tmp_path: Path) -> None:
     """Whole or as the functions they are made of, by name; a missing one is named before anything is written."""
 
@@ -321,8 +273,6 @@ def test_objects_of_a_users_class(tmp_path: Path) -> None:
     given = {"remember": remember}
     for place, own in (
         (r"state\.mine", lambda p: {"mine": Mine()}),
-        (r"state", lambda p: p.invoke("f", remember, 1, tag=Mine()).tag),
-        (r"platform\.life\.departures\.pending\[1\]\.tag", lambda p: p.invoke("f", remember, 1, tag=Mine()) and None),
         (r"platform\.life\.departures\.pending\[1\]\.args\[0\]", lambda p: p.invoke("f", remember, Mine()) and None),
         (r"platform\.life\.pools\.f\.live\[1\]\.state", lambda p: [p.invoke("f", remember, Mine()), finish(p)][2:]),
     ):
@@ -350,15 +300,9 @@ def test_saving_and_loading_that_fail(tmp_path: Path) -> None:
         with pytest.raises(CheckpointError, match="holds no checkpoint"):
             folder.load(p)
         folder.save(0, p, "good")
-        with (
-            open(__file__) as file,
-            pytest.raises(CheckpointError, match=r"state: a _io\.TextIOWrapper cannot be saved"),
-        ):
+        with open(__file__) as file, pytest.raises(CheckpointError, match=r"state: a _io\.TextIOW.* cannot be saved"):
             folder.save(1, p, file)
-        with (
-            cold(seed=1) as other,
-            pytest.raises(CheckpointError, match=r"seed: the platform has 1, the .* 0"),
-        ):
+        with cold(seed=1) as other, pytest.raises(CheckpointError, match=r"seed: the platform has 1, the .* 0"):
             folder.load(other)
         assert folder.load(p) == "good"
     with cold(clock="wall") as real:
@@ -369,19 +313,17 @@ def test_saving_and_loading_that_fail(tmp_path: Path) -> None:
 
 
 def test_a_body_that_failed_is_saved_as_failed(tmp_path: Path) -> None:
-    """The error is raised when the invocation would have ended."""
-    for body, why in ((int, "ValueError: invalid literal"), (json.loads, "SavedError: JSONDecodeError: Expecting")):
-        folder = Checkpoints(tmp_path / body.__name__)
-        program = Function(lambda context, text, body=body: body(text))  # type: ignore[misc]
-        with cold() as p:
-            call = p.invoke("f", program, "no number")
-            p.next_completion(until=1.0)
-            assert call.status == "running"
-            folder.save(0, p, None, externals={"body": program})
-        with cold() as q:
-            folder.load(q, externals={"body": program})
-            done = q.next_completion()
-            assert done is not None
-            assert done.status == "failed"
-            with pytest.raises(FunctionError, match=why):
-                done.result()
+    folder = Checkpoints(tmp_path)
+    program = Function(lambda context, text: json.loads(text))
+    with cold() as p:
+        call = p.invoke("f", program, "no number")
+        p.next_completion(until=1.0)
+        assert call.status == "running"
+        folder.save(0, p, None, externals={"body": program})
+    with cold() as q:
+        folder.load(q, externals={"body": program})
+        done = q.next_completion()
+        assert done is not None
+        assert done.status == "failed"
+        with pytest.raises(FunctionError, match="SavedError: JSONDecodeError: Expecting"):
+            done.result()

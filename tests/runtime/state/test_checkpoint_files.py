@@ -18,8 +18,6 @@ import pytest
 
 from stellaris.runtime import CheckpointError, Checkpoints, FunctionSpec, SimulatedPlatform
 from stellaris.runtime.delays import Constant
-from stellaris.runtime.state import checkpoint_files
-from stellaris.runtime.state.codec import Codec
 
 GIVEN = {"program": bool}
 FILES = ["SHA256SUMS", "about.json", "arrays.bin", "state.json"]
@@ -40,20 +38,6 @@ def saved(tmp_path: Path) -> Iterator[Checkpoints]:
         for step in (3, 4):
             folder.save(step, p, {"step": step, "array": np.arange(1000)}, externals=GIVEN)
         yield folder
-
-
-@pytest.fixture
-def restored(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Every snapshot that is restored during a test."""
-    seen: list[Any] = []
-    restore = Codec.restore
-
-    def watched(codec: Codec, snapshot: Any) -> Any:
-        seen.append(snapshot)
-        return restore(codec, snapshot)
-
-    monkeypatch.setattr(Codec, "restore", watched)
-    return seen
 
 
 def newest(of: Checkpoints) -> Path:
@@ -85,7 +69,6 @@ def rewrite(path: Path, change: Any) -> None:
 
 
 def test_the_files_of_a_checkpoint(saved: Checkpoints) -> None:
-    """Plain data, bytes, and hashes that other tools can check."""
     folder = newest(saved)
     assert sorted(path.name for path in folder.iterdir()) == FILES
     about = json.loads((folder / "about.json").read_bytes())
@@ -94,32 +77,13 @@ def test_the_files_of_a_checkpoint(saved: Checkpoints) -> None:
     subprocess.run(["sha256sum", "--check", "--strict", "--quiet", "SHA256SUMS"], cwd=folder, check=True)
 
 
-# ---- damaged --------------------------------------------------------------------------------------------------------
-
 DAMAGES = {
     "emptied": lambda path: path.write_bytes(b""),
-    "cut in half": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
     "a byte short": lambda path: path.write_bytes(path.read_bytes()[:-1]),
-    "a byte long": lambda path: path.write_bytes(path.read_bytes() + b"\0"),
     "deleted": lambda path: path.unlink(),
-    "a folder": lambda path: (path.unlink(), path.mkdir()),
     "a dead link": lambda path: (path.unlink(), path.symlink_to("nowhere")),
     "a pickle": lambda path: path.write_bytes(pickle.dumps({"step": 4})),
 }
-
-
-@pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
-def test_a_damaged_file(damage: Any, name: str, saved: Checkpoints, restored: list[Any]) -> None:
-    """The checkpoint before is loaded, a warning says what was skipped and why, and the next one is newer."""
-    damage(newest(saved) / name)
-    with pytest.warns(UserWarning, match=r"run/3 is the newest checkpoint that can be loaded: 4 is damaged") as w:
-        assert load(saved) == 3
-    assert len(w) == len(restored) == 1
-    assert saved.newest() == 4
-    with platform() as p:
-        saved.save(5, p, {"step": 5}, externals=GIVEN)
-    assert load(saved) == 5
 
 
 FOLDERS = {
@@ -128,33 +92,38 @@ FOLDERS = {
     "a file": lambda folder: [shutil.rmtree(folder), folder.write_bytes(b"x")],
     "a link": lambda folder: [shutil.rmtree(folder), folder.symlink_to("nowhere")],
     "an older format's": lambda folder: [folder.with_suffix(".checkpoint").write_bytes(b"x"), shutil.rmtree(folder)],
+    **{
+        f"{name} {how}": lambda folder, name=name, damage=damage: damage(folder / name)
+        for name in FILES
+        for how, damage in DAMAGES.items()
+    },
 }
 
 
 @pytest.mark.parametrize("damage", FOLDERS.values(), ids=FOLDERS)
-def test_a_damaged_folder(damage: Any, saved: Checkpoints, restored: list[Any]) -> None:
-    """The checkpoint before is loaded."""
+def test_damage(damage: Any, saved: Checkpoints) -> None:
+    """The checkpoint before is loaded, a warning says what was skipped and why, and the next one is newer."""
     damage(newest(saved))
     with pytest.warns(UserWarning, match=r"run/3 is the newest checkpoint that can be loaded: 4(\.checkpoint)? is dam"):
         assert load(saved) == 3
-    assert (len(restored), saved.newest()) == (1, 4)
+    assert saved.newest() == 4
+    with platform() as p:
+        saved.save(5, p, {"step": 5}, externals=GIVEN)
+    assert load(saved) == 5
 
 
-def test_no_complete_checkpoint_is_an_error(saved: Checkpoints, restored: list[Any]) -> None:
-    """It names the folder, and the damage of each checkpoint."""
+def test_no_complete_checkpoint_is_an_error(saved: Checkpoints) -> None:
     (newest(saved) / "state.json").write_bytes(b"")
     (Path(saved.folder) / "3" / "SHA256SUMS").unlink()
     with pytest.raises(CheckpointError) as error:
         load(saved)
     assert str(error.value) == (
         f"folder={os.fspath(saved.folder)!r} holds no checkpoint that can be loaded: 4 is damaged: its hashes do not "
-        f"fit state.json; 3 is damaged or not a checkpoint (No such file or directory: {saved.folder}/3/SHA256SUMS)"
+        f"match state.json; 3 is damaged or not a checkpoint (No such file or directory: {saved.folder}/3/SHA256SUMS)"
     )
-    assert not restored
 
 
-def test_flipped_bits(saved: Checkpoints, restored: list[Any]) -> None:
-    """A hundred of each file are found."""
+def test_flipped_bits(saved: Checkpoints) -> None:
     shutil.rmtree(Path(saved.folder) / "3")
     rng = np.random.default_rng(0)
     with platform() as p:
@@ -168,81 +137,38 @@ def test_flipped_bits(saved: Checkpoints, restored: list[Any]) -> None:
                 with pytest.raises(CheckpointError, match=r"4 is damaged"):
                     saved.load(p, externals=GIVEN)
             path.write_bytes(content)
-    assert not restored
     assert load(saved) == 4
-
-
-# ---- foreign, and a stranger's --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["format", "stellaris", "sources"])
 def test_another_stellaris_is_refused(name: str, saved: Checkpoints) -> None:
-    """Its inner state may mean something else, even if the checkpoint is complete."""
     rewrite(newest(saved) / "about.json", lambda about: about["origin"].update({name: "other"}))
     with pytest.warns(UserWarning, match=rf"4 was saved by another stellaris \(.*'{name}': 'other'.*this is"):
         assert load(saved) == 3
 
 
-def test_other_sources_are_another_stellaris(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A module that is changed, added or removed."""
-    copy = Path(shutil.copytree(Path(checkpoint_files.__file__).parents[2], tmp_path / "stellaris"))
-    monkeypatch.setattr(checkpoint_files, "__file__", str(copy / "runtime" / "state" / "checkpoint_files.py"))
-    sources = checkpoint_files.origin.__wrapped__  # not the cached one
-    seen = [sources()]
-    for content in ("", "x = 1\n"):
-        (copy / "more.py").write_text(content)
-        seen.append(sources())
-    assert len({each["sources"] for each in seen}) == 3
-    (copy / "more.py").unlink()
-    assert sources() == seen[0]
-
-
-@pytest.mark.parametrize(
-    ("node", "message"),
-    [
-        (["value", ["os.system", "command"], ["touch sentinel"]], r"'os\.system' is not a class"),
-        (["step", ["platform", "close"], []], r"unknown node 'step' with \['platform', 'close'\]"),
-        (["step", ["platform.life", "end_all"], []], r"unknown node 'step'"),
-        (["external", "os", []], r"externals lacks 'os'"),
-        (["array", ["float64", [10**12], 0], []], r"cannot reshape"),
-    ],
-)
-def test_a_stranger_names_code(node: Any, message: str, saved: Checkpoints, tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_stranger_names_code(saved: Checkpoints, tmp_path: Path, monkeypatch: Any) -> None:
     """It is refused by name although the hashes fit, and nothing is run."""
     monkeypatch.chdir(tmp_path)
+    node = ["value", ["os.system", "command"], ["touch sentinel"]]
     rewrite(newest(saved) / "state.json", lambda state: state[2][1][2].__setitem__(1, node))
-    with pytest.raises(CheckpointError, match=rf"run/4 cannot be loaded: .*{message}"):
+    with pytest.raises(CheckpointError, match=r"run/4 cannot be loaded: .*'os\.system' is not a class"):
         load(saved)
     assert not (tmp_path / "sentinel").exists()
-
-
-RAN: list[str] = []
-
-
-class Payload:
-    """Runs code when it is unpickled."""
-
-    def __reduce__(self) -> Any:
-        return RAN.append, ("unpickled",)
 
 
 @pytest.mark.parametrize("name", FILES[1:])
 @pytest.mark.parametrize(
     "content",
-    [b"", b"[]", b"3", b"{}", b"[" * 100_000, b"\xff", b"NaN", b'{"configurations": 1}', pickle.dumps(Payload())],
+    [b"", b"[]", b"3", b"{}", b"[" * 100_000, b"\xff", b"NaN", b'{"configurations": 1}', pickle.dumps(3)],
     ids=lambda content: repr(content[:20]),
 )
 def test_a_stranger_writes_nonsense(content: bytes, name: str, saved: Checkpoints) -> None:
-    """It is a CheckpointError or skipped, and nothing is unpickled."""
     shutil.rmtree(Path(saved.folder) / "3")
     (newest(saved) / name).write_bytes(content)
     sign(newest(saved))
     with pytest.raises(CheckpointError, match=r"4 is not a checkpoint|run/4 cannot be loaded"):
         load(saved)
-    assert RAN == []
-
-
-# ---- writing --------------------------------------------------------------------------------------------------------
 
 
 def test_a_full_disk(saved: Checkpoints) -> None:
@@ -299,7 +225,6 @@ def test_killed_at_every_step_of_a_save(saved: Checkpoints, tmp_path: Path) -> N
 
 
 def test_other_folders_stay(saved: Checkpoints) -> None:
-    """Only checkpoints are removed, even if another folder has a name like one."""
     (Path(saved.folder) / "1").mkdir()
     (Path(saved.folder) / "1" / "thesis.tex").write_text("years")
     (Path(saved.folder) / "2.checkpoint").write_text("older")

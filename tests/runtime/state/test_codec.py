@@ -1,6 +1,5 @@
 """Snapshots: objects come back as they were, others are refused by name, and a stranger's tree runs no code."""
 
-import base64
 import contextlib
 import copy
 import dataclasses
@@ -9,7 +8,7 @@ import json
 import math
 import pickle
 import threading
-from collections import Counter, OrderedDict, deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -29,7 +28,7 @@ from stellaris.runtime.state.registry import register_part, register_value
 from stellaris.types import Versioned
 
 HERE = __name__
-RAN: list[str] = []  # code of `Watched`, `WatchedError`, `Machine` and `Payload` that was run
+RAN: list[str] = []  # code of `Watched`, `WatchedError` and `Machine` that was run
 
 
 @register_value
@@ -52,14 +51,6 @@ class Pair(NamedTuple):
 
     x: Any
     y: Any
-
-
-@register_value
-@dataclasses.dataclass(slots=True)
-class Unset:
-    """A class with a field that nobody sets."""
-
-    x: int = dataclasses.field(init=False)
 
 
 @register_value
@@ -97,19 +88,6 @@ class Unknown:
     """A class that nobody registered."""
 
 
-class Payload:
-    """Runs code when it is unpickled, or converted."""
-
-    def __reduce__(self) -> Any:
-        return RAN.append, ("unpickled",)
-
-    def __array__(self, *args: Any, **kwargs: Any) -> Any:
-        RAN.append("__array__")
-        return np.zeros(2)
-
-    __getitem__ = append = extend = update = __call__ = __array__
-
-
 @jax.tree_util.register_pytree_node_class
 @dataclasses.dataclass
 class Layer:
@@ -136,7 +114,7 @@ class Machine:
         self.events: list[Any] = []
         self.rng = np.random.default_rng(seed)
         self.counter = Tally()
-        self.owned = {"log": Log()}
+        self.owned = {"more": Tally()}
         self.made_of = lambda: seed
 
     def later(self) -> str:
@@ -156,22 +134,6 @@ class Tally:
 
     def __init__(self) -> None:
         self.count = 0
-
-
-@register_part()
-class Log:
-    """A part that decides itself what is saved."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def save_state(self) -> Any:
-        """Its lines as one text."""
-        return "|".join(self.lines)
-
-    def restore_state(self, text: str) -> None:
-        """In place."""
-        self.lines[:] = text.split("|")
 
 
 def through_json(snapshot: Snapshot) -> Snapshot:
@@ -206,10 +168,7 @@ def same(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-# ---- round trips ----
-
-NUMBERS = [dtype for dtype in DTYPES.values() if dtype.isbuiltin == 1]  # the others are tested below
-arrays = st.sampled_from(NUMBERS).flatmap(lambda d: hnp.arrays(d, hnp.array_shapes(min_dims=0, min_side=0, max_side=4)))
+arrays = hnp.arrays(np.float32, hnp.array_shapes(min_dims=0, min_side=0, max_side=4))
 keys = st.none() | st.booleans() | st.integers() | st.text() | st.floats(allow_nan=False) | st.binary()
 leaves = keys | st.floats() | arrays | st.sampled_from([np.float32(1.1), np.int8(-3), np.bool_(True), np.complex64(1j)])
 values = st.recursive(
@@ -228,9 +187,9 @@ values = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(values)
-@example(-math.nan)
-@example([math.nan, -math.inf, -0.0])
+@example([-math.nan, math.nan, -math.inf, -0.0])
 @settings(max_examples=200, deadline=None)
 def test_any_value_comes_back(value: Any) -> None:
     """Any nesting of plain values; and an object that occurs several times is one object again."""
@@ -253,33 +212,26 @@ def test_arrays_of_every_dtype(dtype: Any) -> None:
     assert again([dtype]) == [dtype]
 
 
-def test_arrays_with_any_layout_in_memory() -> None:
-    """Slices, transposed and read-only ones become contiguous, and can be written to."""
+def test_arrays_with_any_layout_and_weak_types() -> None:
     base = np.arange(12.0).reshape(3, 4)
     for array in (base[:, 1], base.T, base[::-2], np.broadcast_to(base[0], (3, 4)), np.asarray(jnp.arange(3))):
         loaded = again(array)
         assert same(loaded, np.array(array))
         loaded[0] = 7
-
-
-def test_weak_types_come_back() -> None:
-    """They decide the dtype of results."""
     weak = jnp.asarray(2.0)
     assert weak.weak_type
     assert same(again(weak), weak)
 
 
 def test_float64_needs_x64() -> None:
-    """Otherwise JAX would round it without a word."""
     with jax.enable_x64(True):
         snapshot = Codec().take(jnp.asarray(1.5, jnp.float64))
-    with pytest.raises(CheckpointError, match=r"an array is float64, which JAX holds only with jax_enable_x64"):
+    with pytest.raises(CheckpointError, match=r"an array has dtype float64: enable jax_enable_x64"):
         Codec().restore(snapshot)
 
 
 @pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])
 def test_random_keys_go_on(impl: str) -> None:
-    """One key and many."""
     keys = jax.random.split(jax.random.key(3, impl=impl), 5)
     assert same(again(keys), keys)
     np.testing.assert_array_equal(jax.random.normal(again(keys[1])), jax.random.normal(keys[1]))
@@ -289,7 +241,6 @@ def test_random_keys_go_on(impl: str) -> None:
     "bits", [np.random.PCG64, np.random.PCG64DXSM, np.random.MT19937, np.random.Philox, np.random.SFC64]
 )
 def test_random_generators_go_on(bits: Any) -> None:
-    """With exactly the number that would have come next."""
     rng = np.random.Generator(bits(5))
     rng.standard_normal(7), rng.integers(9, dtype=np.uint32)
     loaded = again({"rng": rng})["rng"]
@@ -298,7 +249,6 @@ def test_random_generators_go_on(bits: Any) -> None:
 
 
 def test_cycles() -> None:
-    """Through registered classes, lists, dictionaries and deques; cached properties are not saved."""
     first, second = Node("a"), Node("bc")
     first.next, second.next = second, [first, {"me": first}, deque()]
     second.next[2].append(second.next[2])
@@ -321,7 +271,6 @@ def test_equal_sets_have_equal_trees() -> None:
 
 
 def test_networks_optimizers_and_queues() -> None:
-    """Parameters of flax, states of optax, the queue of an aggregator: their structure and every leaf."""
     params = nn.Dense(3).init(jax.random.key(0), jnp.ones(2))
     schedule = optax.linear_schedule(1e-3, 0.0, 9)
     optimizer = optax.chain(
@@ -353,18 +302,6 @@ def test_exceptions_keep_their_text() -> None:
         assert (type(loaded), str(loaded)) == (SavedError, text)
 
 
-# ---- objects that are given again ----
-
-
-def test_externals_are_given_again() -> None:
-    """`restore` returns the very objects that it was given, and names one that is missing."""
-    lock, other = threading.Lock(), threading.Lock()
-    snapshot = Codec(externals={"the lock": lock, "print": print}).take({"lock": lock, "both": [lock, print]})
-    assert Codec(externals={"the lock": other, "print": len}).restore(snapshot) == {"lock": other, "both": [other, len]}
-    with pytest.raises(CheckpointError, match=r"externals lacks 'the lock', which was one"):
-        Codec(externals={"print": print}).restore(snapshot)
-
-
 def test_trees_of_a_librarys_classes() -> None:
     """Their leaves are saved, in parameters and in states made from them; everything else they hold is given again."""
     like = {"network": {"layers": [Layer(jnp.zeros(2), jnp.tanh), Layer(jnp.zeros(3), jnp.sin)]}}
@@ -378,28 +315,23 @@ def test_trees_of_a_librarys_classes() -> None:
 
 
 def test_parts_are_restored_in_place() -> None:
-    """Their state is put back and their settings stay; references to them refer to the existing ones."""
     machine = Machine(0)
     machine.events += [(1.0, machine.later, machine.counter), machine]
     machine.counter.count = 7
-    machine.owned["log"].lines += ["a", "b"]
+    machine.owned["more"].count = 9
     machine.rng.random(3)
     snapshot = through_json(Codec({"machine": machine}).take({"m": machine, "c": machine.counter}))
     expected = machine.rng.random()
 
     fresh = Machine(1)
-    counter, lines, made_of = fresh.counter, fresh.owned["log"].lines, fresh.made_of
+    counter, more, made_of = fresh.counter, fresh.owned["more"], fresh.made_of
     assert Codec({"machine": fresh}).restore(snapshot) == {"m": fresh, "c": counter}
     assert fresh.counter is counter
-    assert (counter.count, lines, fresh.made_of, fresh.rng.random()) == (7, ["a", "b"], made_of, expected)
+    assert (counter.count, more.count, fresh.made_of, fresh.rng.random()) == (7, 9, made_of, expected)
     assert fresh.events == [(1.0, fresh.later, counter), fresh]
 
 
-# ---- objects that cannot be saved ----
-
-
 def test_an_undeclared_attribute_is_an_error() -> None:
-    """So that none is forgotten, and none is saved by accident."""
     machine, node = Machine(0), Node("a")
     machine.more = node.more = 3  # type: ignore[attr-defined]
     with pytest.raises(CheckpointError, match=r"^machine: a \S+\.Machine has an undeclared attribute 'more': declare"):
@@ -408,9 +340,9 @@ def test_an_undeclared_attribute_is_an_error() -> None:
         Codec().take([node])
 
 
-def _within_itself(*, named: bool) -> Any:
+def _within_itself() -> Any:
     inner: list[Any] = []
-    inner.append(Pair(inner, 0) if named else (inner,))
+    inner.append((inner,))
     return inner[0]
 
 
@@ -418,40 +350,23 @@ def _within_itself(*, named: bool) -> Any:
     ("value", "message"),
     [
         (lambda: 0, r"tests\.\S+\.<lambda> is code, which is not saved: give it again by name, in `externals`"),
-        (print, r"builtins\.print is code"),
-        (dict, r"builtins\.dict is code"),
-        ([].append, r"is code"),
         (Machine(0).later, r"Machine\.later is code"),
         (functools.partial(print, 1), r"a functools\.partial cannot be saved"),
-        (math, r"a builtins\.module cannot be saved"),
-        (
-            threading.Lock(),
-            r"a _thread\.lock cannot be saved: if it is data, decorate its class with stellaris\.runtime",
-        ),
+        (threading.Lock(), r"a _thread\.lock cannot be saved: if it is data, decorate its class with stellaris"),
         (Unknown(), r"a \S+\.Unknown cannot be saved"),
         (Tally(), r"a \S+\.Tally cannot be saved"),  # a part that does not exist before it is restored
-        (Unset(), r"a \S+\.Unset lacks its attribute 'x'"),
-        (OrderedDict(a=1), r"a collections\.OrderedDict cannot be saved"),
         (1j, r"a builtins\.complex cannot be saved"),
-        (np.array(["text"]), r"an array of dtype\('<U4'\) cannot be saved: only numeric ones can"),
         (np.array([print]), r"an array of dtype\('O'\) cannot be saved"),
         (np.array([(1, 2.0)], "i4,f8"), r"an array of dtype\(\[.* cannot be saved"),
         (np.arange(3.0).astype(">f8"), r"an array of dtype\('>f8'\) cannot be saved"),
-        (np.datetime64("2026-01-01"), r"an array of dtype\('<M8\[D\]'\) cannot be saved"),
         (np.ma.masked_array([1], [True]), r"a numpy\.ma\S*\.MaskedArray cannot be saved"),
-        (np.dtype("O"), r"an array of dtype\('O'\) cannot be saved"),
-        (_within_itself(named=False), r"a builtins\.tuple is within itself: put a list or a dictionary in between"),
-        (_within_itself(named=True), r"a \S+\.Pair is within itself"),
+        (_within_itself(), r"a builtins\.tuple contains itself: put a list or a dictionary in between"),
     ],
     ids=lambda x: type(x).__name__,
 )
 def test_what_cannot_be_saved_is_refused(value: Any, message: str) -> None:
-    """The error names its place and its class, and the remedy."""
     with pytest.raises(CheckpointError, match=r"^state\.a\[1\].*" + message):
         Codec().take({"a": [3, value]})
-
-
-# ---- a stranger's snapshots ----
 
 
 @pytest.fixture(autouse=True)
@@ -463,17 +378,13 @@ def nothing_ran() -> Iterator[None]:
 
 
 def test_restoring_runs_no_code() -> None:
-    """No constructor, no hook of pickle's, no `__setattr__`."""
     snapshot = Codec().take([Watched(x=[1], y=2), WatchedError("text")])
     RAN.clear()
     loaded, error = Codec().restore(snapshot)
-    assert RAN == []
-    assert (loaded.x, loaded.y, error.args) == ([1], 2, ("text",))
+    assert (RAN, loaded.x, loaded.y, error.args) == ([], [1], 2, ("text",))
 
 
 W = f"{HERE}.Watched"
-A = ["array", ["float32", [2], 0], []]  # the snapshots below hold the bytes of one such array
-P = ["external", "payload", []]
 
 
 @pytest.mark.parametrize(
@@ -481,73 +392,42 @@ P = ["external", "payload", []]
     [
         # Classes and functions.
         (["value", ["os.system"], []], r"'os\.system' is not a class that is registered with stellaris\.runtime"),
-        (["value", ["builtins.eval", "x"], ["1"]], r"'builtins\.eval' is not a class"),
-        (["value", ["subprocess.Popen", "args"], ["ls"]], r"'subprocess\.Popen' is not a class"),
-        (["value", ["antigravity.Anything"], []], r"is not a class"),  # a module that is not imported
         (["value", [f"{HERE}.Unknown"], []], r"is not a class"),
-        (["value", [f"{W}.__class__"], []], r"is not a class"),
         (["value", [f"{HERE}.Machine", "events"], [1]], r"is not a class"),
-        (["value", [f"{HERE}.WatchedError", "args"], [1]], r"is not a class"),
         (["value", [f"{HERE}.Pair", "x", "y"], [1, 2]], r"is not a class"),
         (["value", [["list"]], []], r"unhashable"),
-        (["named tuple", [W, "x", "y"], [1, 2]], r"is not a class"),
         (["error", "builtins.SystemExit", [1]], r"'builtins\.SystemExit' is not a registered exception"),
-        (["error", "os.system", ["ls"]], r"is not a registered exception"),
-        (["error", W, []], r"is not a registered exception"),
         # Fields.
         (["value", [W, "x"], [1]], r"Watched has the fields \('x', 'y'\), but \('x',\) were saved"),
         (["value", [W, "x", "y", "__class__"], [1, 2, 3]], r"has the fields"),
         (["value", [W, "x", "y"], [1]], r"zip"),
         (["named tuple", [f"{HERE}.Pair", "y", "x"], [1, 2]], r"has the fields"),
-        (["named tuple", [f"{HERE}.Pair", "x", "y"], [1]], r"zip"),
         # Methods, parts and externals.
         (["step", ["machine", "danger"], []], r"unknown node 'step' with \['machine', 'danger'\]"),
-        (["step", ["machine", "__init__"], []], r"unknown node"),
-        (["step", ["other", "later"], []], r"KeyError: 'other'"),
         (["part", "machine.events", []], r"KeyError"),
         (["external", "os", []], r"externals lacks 'os'"),
-        (["external", ["os"], []], r"unknown node"),
         (["like", "nobody", []], r"KeyError: 'nobody'"),
         (["like", "tree", [1]], r"Too few leaves"),
         # Kinds of nodes.
         ([], r"\[\] is not a node"),
-        ({"list": []}, r"is not a node"),
-        (["list", None, {}], r"is not a node"),
-        (["pickle", base64.b64encode(pickle.dumps(Payload())).decode(), []], r"unknown node 'pickle'"),
-        (["__class__", None, []], r"unknown node"),
-        (["dict", None, [1]], r"zip"),
+        (["pickle", pickle.dumps(3, 0).decode(), []], r"unknown node 'pickle'"),
         (["dict", None, [["list", None, []], 1]], r"unhashable type: 'list'"),
-        (["set", None, [["dict", None, []]]], r"unhashable"),
         (["deque", -1, []], r"maxlen must be non-negative"),
-        (["float", "1e400", []], r"unknown node"),
         (["bytes", "not base 64", []], r"base64"),
         (["again", 99, []], r"IndexError"),
-        (["again", "0", []], r"TypeError"),
-        (["tuple", None, [["again", 2, []]]], r"node 2 is within itself"),
+        (["tuple", None, [["again", 2, []]]], r"node 2 contains itself"),
         # Arrays and numbers.
         (["array", ["object", [2], 0], []], r"KeyError: 'object'"),
-        (["array", ["O", [1], 0], []], r"KeyError: 'O'"),
-        (["array", ["float32", [3], 0], []], r"cannot reshape"),
         (["array", ["float32", [10**12], 0], []], r"cannot reshape"),
         (["array", ["float32", [2], 4], []], r"cannot reshape"),
-        (["array", ["float32", [2], -1000], []], r"cannot reshape|buffer"),
-        (["array", ["float32", "2", 0], []], r"unknown node"),
-        (["scalar", None, [A]], r"unknown node"),  # it has two numbers
-        (["scalar", None, [P]], r"unknown node"),
-        (["device", False, [P]], r"unknown node"),
-        (["key", "threefry2x32", [P]], r"unknown node"),
-        (["key", "os", [A]], r"os"),
-        (["dtype", "O", []], r"KeyError: 'O'"),
         (["generator", "eval", [["dict", None, []]]], r"KeyError: 'eval'"),
         (["generator", "PCG64", [["dict", None, ["bit_generator", "MT19937"]]]], r"PCG64"),
-        (["generator", "PCG64", [3]], r"unknown node"),
     ],
     ids=lambda x: x if isinstance(x, str) else json.dumps(x)[:40],
 )
 def test_nonsense_is_refused(node: Any, message: str) -> None:
-    """Nothing is run, and the parts stay as they were."""
     machine = Machine(0)
-    codec = Codec({"machine": machine}, {"payload": Payload()}, {"tree": [1, 2]})
+    codec = Codec({"machine": machine}, like={"tree": [1, 2]})
     snapshot = through_json(codec.take(None))
     machine.events = [5]
     snapshot.tree[2][1] = ["dict", None, ["a", node]]
@@ -562,18 +442,11 @@ def test_nonsense_is_refused(node: Any, message: str) -> None:
     [
         ("machine.counter", None, r"the state of the parts should have .*'machine\.counter'"),
         ("more", 1, r"the state of the parts should have"),
-        (
-            "machine.counter",
-            ["dict", None, []],
-            r"the state of machine\.counter should have \['count'\], but {} was sav",
-        ),
-        ("machine.counter", ["dict", None, ["count", 1, "__class__", 2]], r"should have \['count'\]"),
+        ("machine.counter", ["dict", None, []], r"machine\.counter should have \['count'\], but {} was sav"),
         ("machine.counter", ["list", None, ["count"]], r"should have \['count'\]"),
-        ("machine.counter", ["dict", None, ["count", {}]], r"\{\} is not a node"),
     ],
 )
 def test_states_that_do_not_fit_are_refused(name: str, node: Any, message: str) -> None:
-    """All states are checked before the first part is changed."""
     machine = Machine(0)
     codec = Codec({"machine": machine})
     snapshot = through_json(codec.take(None))
@@ -589,7 +462,6 @@ def test_states_that_do_not_fit_are_refused(name: str, node: Any, message: str) 
 
 
 def test_deep_nesting_is_refused() -> None:
-    """When it is saved and when it is read, before it overflows the stack."""
     nested: list[Any] = []
     node: Any = ["tuple", None, []]
     for _ in range(100_000):

@@ -7,13 +7,11 @@ import numpy as np
 import pytest
 
 from stellaris.runtime import Store, StoreFullError
-from tests.runtime.helpers import deploy
 from tests.runtime.store.stores import bytes_of, gone
 
 
 @pytest.mark.parametrize("keep", [1, 2, 5])
 def test_the_newest_few_stay(keep):
-    """Of ten versions, the last `keep`; the values that are let go of are freed."""
     store, gone = Store(keep=keep), []
     for version in range(10):
         value = np.full(3, version)
@@ -25,26 +23,7 @@ def test_the_newest_few_stay(keep):
     assert [reference() is not None for reference in gone] == [False] * (10 - keep) + [True] * keep
 
 
-def test_bytes():
-    """Those of what is there now: arrays, 4 for the text, 8 for the number."""
-    store = Store(keep=2)
-    sizes = []
-    for n in (1, 10, 100, 1000):
-        store.publish("p", {"a": bytes_of(n), "b": [np.zeros(n, np.float32), "text", 3]})
-        sizes.append(store.nbytes)
-    assert sizes == [17, 79, 574, 5524]
-    store.lagged("p", 2)
-    store.publish("p", bytes_of(7))
-    assert store.nbytes == 5531  # three stay from now on
-    store.resolve((store.lagged("p", 2),), invocation=0, function="f")
-    store.publish("p", bytes_of(8))
-    assert (store.nbytes, store.versions("p")) == (5539, (2, 3, 4, 5))
-    store.release(0)
-    assert (store.nbytes, store.versions("p")) == (5027, (3, 4, 5))
-
-
 def test_capacity_counts_what_goes():
-    """The version that a new one replaces makes room; one that is held does not."""
     store = Store(keep=1, capacity=100)
     assert [store.publish("p", bytes_of(n)) for n in (60, 100, 40)] == [0, 1, 2]
     assert store.publish("q", bytes_of(60)) == 0  # just fits
@@ -58,7 +37,6 @@ def test_capacity_counts_what_goes():
 
 @pytest.mark.parametrize("what", ["publish", "publish new", "put"])
 def test_a_full_store_stays_as_it_was(what):
-    """The next version has the number that the refused one would have had; nothing is evicted, nothing reported."""
     stored = []
     store = Store(keep=1, capacity=100, on_stored=lambda *row: stored.append(row))
     reference = store.put(bytes_of(30))
@@ -83,28 +61,6 @@ def test_a_full_store_stays_as_it_was(what):
     assert stored[-1] == {"publish": ("p", 1, 20), "publish new": ("new", 0, 20), "put": ("", 1, 20)}[what]
     assert got == {"publish": 1, "publish new": 0}.get(what, got)
     assert store.nbytes == {"publish": 50}.get(what, 100)
-
-
-def test_a_dropped_object_makes_room():
-    """At once if nobody holds it, else when the last one ends."""
-    with deploy(1.0, store_capacity=100) as platform:
-        a, b = platform.store.put(bytes_of(50)), platform.store.put(bytes_of(50))
-        platform.invoke("f", lambda context, value: None, b)
-        for reference, fits in [(a, True), (b, False)]:
-            platform.store.drop(reference)
-            if fits:
-                platform.store.put(bytes_of(50))
-        with pytest.raises(StoreFullError):
-            platform.store.put(bytes_of(1))
-        platform.next_completion()
-        platform.store.put(bytes_of(50))
-
-
-@pytest.mark.parametrize("capacity", [0, -1.0, float("nan")])
-def test_a_capacity_that_is_none(capacity):
-    """Is refused."""
-    with pytest.raises(ValueError, match=f"capacity={capacity} is not positive"):
-        Store(capacity=capacity)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -172,7 +128,6 @@ def test_bytes_are_those_of_what_is_there(seed):
 
 @pytest.mark.parametrize("store_it", [lambda store, x: store.publish("p", x), lambda store, x: store.put(x)])
 def test_what_is_of_unknown_size_is_not_stored(store_it):
-    """And the store stays as it was."""
     store = Store()
     with pytest.raises(TypeError, match="a object is of unknown size"):
         store_it(store, {"w": np.zeros(3), "what": object()})

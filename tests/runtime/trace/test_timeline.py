@@ -7,40 +7,11 @@ import pytest
 
 from stellaris.runtime import Trace
 from stellaris.runtime.trace import timeline
-from tests.runtime.trace.traces import recorded_run, small_run
-
-
-def test_to_chrome(tmp_path):
-    """Valid JSON; a slice for every call that ran and every cold start, in microseconds, on its container's track."""
-    trace = small_run().trace
-    trace.append(7.0, "staleness", value=3.0)
-    trace.to_chrome(tmp_path / "deep" / "trace.json")
-    events = json.loads((tmp_path / "deep" / "trace.json").read_text())["traceEvents"]
-    processes = {e["pid"]: e["args"]["name"] for e in events if e["ph"] == "M"}
-    slices = [
-        (processes[e["pid"]], e["name"], e["tid"], e["args"]["invocation"], e["ts"], e["dur"])
-        for e in events
-        if e["ph"] == "X"
-    ]
-    assert sorted(slices, key=lambda entry: (entry[3], entry[4])) == [
-        ("a", "cold start", 0, 0, 0.0, 0.5e6),
-        ("a", "a", 0, 0, 0.5e6, 1e6),
-        ("a", "a (failed)", 0, 1, 1.5e6, 1e6),
-        ("a", "a (timed_out)", 0, 2, 2.5e6, 2e6),
-        ("a", "cold start", 2, 3, 4.5e6, 0.5e6),
-        ("a", "a", 2, 3, 5e6, 1e6),
-        ("b", "b", 1, 4, 2e6, 4e6),
-        ("b", "b (cancelled)", 3, 5, 5e6, 2e6),
-    ]
-    counters = [(e["name"], e["ts"], e["args"]) for e in events if e["ph"] == "C"]
-    instants = [0.0, 1.5, 2.5, 4.5, 6.0, 6.0]
-    assert counters[:-1] == [("version", 1e6 * t, {"version": v}) for v, t in enumerate(instants)]
-    assert counters[-1] == ("staleness", 7e6, {"staleness": 3.0})
+from tests.runtime.trace.traces import recorded_run
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf])
 def test_what_json_cannot_say_is_left_out(tmp_path, number):
-    """One number would keep the whole file from opening."""
     trace = Trace()
     for event, time in (("submitted", 0.0), ("started", 0.0), ("completed", number)):
         trace.append(time, event, function="f", invocation=0)
@@ -54,26 +25,9 @@ def test_what_json_cannot_say_is_left_out(tmp_path, number):
     assert [(e["ts"], e["dur"]) for e in events if e["ph"] == "X"] == [(1e6, 2e6)]
 
 
-def test_an_interrupted_export_keeps_the_old_one(tmp_path, monkeypatch):
-    """A timeline is written whole or not at all."""
-    path = tmp_path / "trace.json"
-    small_run().trace.to_chrome(path)
-    before = path.read_bytes()
-
-    def broken(*arguments):
-        yield "half"
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(timeline, "events", broken)
-    with pytest.raises(KeyboardInterrupt):
-        Trace().to_chrome(path)
-    assert path.read_bytes() == before
-    assert [p.name for p in tmp_path.iterdir()] == ["trace.json"]
-
-
-def test_cold_starts_in_a_timeline(tmp_path):
-    """A slice of its own before the call's, on the container's track; none where there was none to wait for."""
-    path = tmp_path / "trace.json"
+def test_to_chrome(tmp_path):
+    """A slice for each call and each cold start, in microseconds, on the container's track; counters for versions."""
+    path = tmp_path / "deep" / "trace.json"
     trace = recorded_run()
     trace.append(7.5, "published", function="p", value=3.0)
     trace.to_chrome(path)
@@ -93,3 +47,19 @@ def test_cold_starts_in_a_timeline(tmp_path):
     ]
     assert [e["args"]["invocation"] for e in events if e["ph"] == "X"] == [0, 0, 1, 3, 3, 4, 4, 5]
     assert [(e["ts"], e["args"]) for e in events if e["ph"] == "C"] == [(7.5e6, {"version": 3.0})]
+
+
+def test_an_interrupted_export_keeps_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "trace.json"
+    recorded_run().to_chrome(path)
+    before = path.read_bytes()
+
+    def broken(*arguments):
+        yield "half"
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(timeline, "events", broken)
+    with pytest.raises(KeyboardInterrupt):
+        Trace().to_chrome(path)
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]

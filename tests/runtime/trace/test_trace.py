@@ -2,21 +2,16 @@
 
 import gzip
 import math
-import struct
 
-import numpy as np
 import pandas as pd
 import pytest
 
-from stellaris.runtime import Faults, FunctionSpec, SimulatedPlatform, Trace
-from stellaris.runtime.delays import Constant, Exponential
-from stellaris.runtime.endings import ENDINGS
-from tests.runtime.helpers import nothing
-from tests.runtime.trace.traces import by_hand, recorded_run, small_run
+from stellaris.runtime import FunctionSpec, SimulatedPlatform, Trace
+from stellaris.runtime.delays import Constant
+from tests.runtime.trace.traces import by_hand, recorded_run
 
 
 def test_select():
-    """Rows of an event, in order; of one function; from a row on; none of what never happened."""
     trace = by_hand()
     assert len(trace) == 6
     got = trace.select("started")
@@ -30,7 +25,6 @@ def test_select():
 
 
 def test_what_was_selected_does_not_change():
-    """A view is a copy: the log goes on behind it."""
     trace = by_hand()
     before = trace.select("started")
     frame = trace.to_dataframe()
@@ -40,29 +34,11 @@ def test_what_was_selected_does_not_change():
 
 
 def test_functions_are_those_that_were_invoked():
-    """In order of first appearance; what was published is no function."""
     assert by_hand().functions() == ("b", "a")
     assert Trace().functions() == ()
-    assert small_run().trace.functions() == ("a", "b")
-
-
-def test_to_dataframe():
-    """A row an event, every column as it was written."""
-    frame = by_hand().to_dataframe()
-    assert list(frame.columns) == ["time", "event", "function", "invocation", "container", "value"]
-    assert list(frame.itertuples(index=False, name=None)) == [
-        (0.0, "submitted", "b", 0, -1, 0.0),
-        (0.5, "started", "b", 0, 3, 0.0),
-        (1.0, "started", "a", 1, 4, 0.0),
-        (1.5, "episode", "", -1, -1, -2.5),
-        (2.5, "completed", "b", 0, 3, 0.0),
-        (3.0, "started", "b", 2, 3, 0.0),
-    ]
-    assert len(Trace().to_dataframe()) == 0
 
 
 def test_the_log_of_a_small_run():
-    """Every row of two calls in one container, by hand."""
     with SimulatedPlatform({"f": FunctionSpec(Constant(1.0), cold_start=Constant(0.5), keep_alive=4.0)}) as platform:
         platform.store.publish("p", None)
         platform.invoke("f", lambda context: None)
@@ -91,22 +67,6 @@ def test_the_log_of_a_small_run():
     ]
 
 
-def test_endings():
-    """The small run's; the call that was to be submitted after its end is in no log."""
-    trace = small_run().trace
-    counts = {ending: len(trace.select(ending).time) for ending in ENDINGS}
-    assert counts == dict.fromkeys(ENDINGS, 0) | {"completed": 3, "failed": 1, "timed_out": 1, "cancelled": 1}
-
-
-def test_many_rows_keep_their_order():
-    """As many as a real run has."""
-    trace, times = Trace(), np.random.default_rng(0).random(5000)
-    for i, time in enumerate(times):
-        trace.append(time, "even" if i % 2 == 0 else "odd", invocation=i)
-    np.testing.assert_array_equal(trace.select("odd").time, times[1::2])
-    np.testing.assert_array_equal(trace.select("even", start=1001).invocation, np.arange(1002, 5000, 2))
-
-
 SUFFIXES = [".csv", ".csv.gz", ".parquet"]
 
 
@@ -130,7 +90,6 @@ def columns(trace: Trace) -> list:
 
 
 def test_a_trace_is_read_again_bit_for_bit(path):
-    """Numbers of all kinds, no number, rows of no function, of no invocation and of no container."""
     trace = Trace()
     numbers = [
         0.1,
@@ -161,7 +120,6 @@ def test_a_trace_is_read_again_bit_for_bit(path):
 )
 @pytest.mark.parametrize("beside", [None, "f"])
 def test_every_name_is_read_again(path, name, beside):
-    """Also one that looks like a missing value or a number, and where no other row has a name."""
     trace = Trace()
     trace.append(0.0, "started", function=name, invocation=0)
     if beside is not None:
@@ -171,7 +129,6 @@ def test_every_name_is_read_again(path, name, beside):
 
 
 def test_an_empty_trace_is_read_again(path):
-    """It has no rows, and goes on from there."""
     Trace().save(path)
     trace = Trace.load(path)
     assert len(trace) == 0
@@ -179,31 +136,7 @@ def test_an_empty_trace_is_read_again(path):
     assert trace.select("started").time.tolist() == [1.0]
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_a_runs_trace_is_read_again(path, seed):
-    """All views of it are the same."""
-    specs = {name: FunctionSpec(Exponential(1.0), Exponential(0.5), keep_alive=1.0, timeout=2.0) for name in "ab"}
-    faults = {"a": Faults(crash_during=0.2, lose=0.2, duplicate=0.2)}
-    with SimulatedPlatform(specs, seed=seed, faults=faults) as platform:
-        for i in range(40):
-            platform.invoke("ab"[i % 2], nothing, at=i / 8)
-            platform.store.publish("p", np.zeros(i))
-        for _ in range(30):
-            platform.next_completion()
-    trace = platform.trace
-    trace.save(path)
-    again = Trace.load(str(path))
-    assert columns(again) == columns(trace)
-    assert again.functions() == trace.functions()
-    for ours, theirs in zip(trace.invocations(), again.invocations(), strict=True):
-        np.testing.assert_array_equal(ours, theirs)
-    trace.append(9.0, "published", function="new", value=1.0)
-    again.append(9.0, "published", function="new", value=1.0)
-    assert columns(again) == columns(trace)
-
-
 def test_a_csv_file_has_a_row_an_event(tmp_path):
-    """Under the names of the columns; the compressed one is the same."""
     trace = Trace()
     trace.append(0.5, "started", function="f", invocation=3, container=2)
     trace.append(1.5, "episode", value=-2.25)
@@ -215,9 +148,28 @@ def test_a_csv_file_has_a_row_an_event(tmp_path):
     assert gzip.decompress((tmp_path / "t.csv.gz").read_bytes()) == (tmp_path / "t.csv").read_bytes()
 
 
+@pytest.mark.parametrize("old", [False, True])
+def test_an_interrupted_save_keeps_the_old_file(tmp_path, monkeypatch, old):
+    """Neither half a file nor a draft stays."""
+    path = tmp_path / "folder" / "trace.csv"
+    if old:
+        recorded_run().save(path)
+        before = path.read_bytes()
+
+    def broken(self, target, **arguments):
+        target.write_text("half")
+        assert target.parent == path.parent  # because a file can be renamed only within a file system
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pd.DataFrame, "to_csv", broken)
+    with pytest.raises(KeyboardInterrupt):
+        Trace().save(path)
+    assert list(path.parent.iterdir()) == ([path] if old else [])
+    assert not old or path.read_bytes() == before
+
+
 @pytest.mark.parametrize("name", ["trace.json", "trace", "csv", "trace.csv.zip", "trace.parquet.gz"])
 def test_other_suffixes_are_refused(tmp_path, name):
-    """When saving, before anything is written, and when loading."""
     for call in (Trace().save, Trace.load):
         with pytest.raises(ValueError, match=f"{name}': a trace is a .parquet, .csv or .csv.gz file"):
             call(tmp_path / name)
@@ -225,7 +177,6 @@ def test_other_suffixes_are_refused(tmp_path, name):
 
 
 def test_a_file_that_is_no_trace(tmp_path):
-    """Is named, with what it lacks."""
     path = tmp_path / "other.csv"
     path.write_text("time,event,function,value\n1,a,b,2\n")
     with pytest.raises(ValueError, match=r"other.csv is not a trace: columns are missing: invocation, container$"):
@@ -238,7 +189,6 @@ def test_a_file_that_is_no_trace(tmp_path):
     "content", [b"", b"\n\n", b'time,event\n1,"open', b"time,event\n1,\xff", b"\x1f\x8b\x08\x00", b"PAR1\n"]
 )
 def test_a_file_that_cannot_be_read_is_named(path, content):
-    """Whatever library reads it, and whatever its error."""
     path.write_bytes(content)
     with pytest.raises(ValueError, match=rf"{path.name} is not a trace"):
         Trace.load(path)
@@ -246,7 +196,6 @@ def test_a_file_that_cannot_be_read_is_named(path, content):
 
 @pytest.mark.parametrize("share", [0.2, 0.5, 0.95])
 def test_a_file_of_which_a_part_is_missing_is_named(path, share):
-    """Also a compressed one, which ends too early."""
     recorded_run().save(path)
     content = path.read_bytes()
     path.write_bytes(content[: int(share * len(content))])
@@ -266,7 +215,6 @@ def test_a_file_of_which_a_part_is_missing_is_named(path, share):
     ],
 )
 def test_a_column_of_other_values_is_named(tmp_path, column, wrong):
-    """None is taken for another: a number that its column cannot hold, or a name that is missing."""
     pytest.importorskip("pyarrow")
     frame = by_hand().to_dataframe().astype({"event": object, "function": object})
     frame[column] = [*frame[column][:-1], wrong]
@@ -276,7 +224,6 @@ def test_a_column_of_other_values_is_named(tmp_path, column, wrong):
 
 
 def test_more_names_than_16_bits_count(path):
-    """Of events and functions: every view and every file has them all."""
     trace, n = Trace(), 40_000
     for i in range(n):
         trace.append(float(i), "started", function=f"f{i}", invocation=i)
@@ -292,38 +239,7 @@ def test_more_names_than_16_bits_count(path):
     assert columns(again) == columns(trace)
 
 
-@pytest.mark.parametrize("old", [False, True])
-def test_a_crashed_write_leaves_nothing(tmp_path, monkeypatch, old):
-    """Neither half a file nor a draft; what was there stays."""
-    path = tmp_path / "folder" / "trace.csv"
-    trace = recorded_run()
-    if old:
-        trace.save(path)
-        before = path.read_bytes()
-
-    def broken(self, target, **arguments):
-        target.write_text("half")
-        assert target.parent == path.parent  # on the same disk, where replacing is one step
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(pd.DataFrame, "to_csv", broken)
-    with pytest.raises(KeyboardInterrupt):
-        Trace().save(path)
-    assert [p.name for p in path.parent.iterdir()] == (["trace.csv"] if old else [])
-    assert not old or path.read_bytes() == before
-
-
-def test_saving_replaces_and_makes_folders(tmp_path):
-    """The new trace is there instead of the old one."""
-    path = tmp_path / "new" / "folder" / "trace.csv"
-    recorded_run().save(path)
-    Trace().save(path)
-    assert len(Trace.load(path)) == 0
-    assert [p.name for p in path.parent.iterdir()] == ["trace.csv"]
-
-
 def test_a_file_that_was_cut_off(tmp_path):
-    """Whatever the place within the last row, even if a number is left of it; the file is named."""
     path = tmp_path / "run.csv"
     recorded_run().save(path)
     text = path.read_text()
@@ -331,17 +247,3 @@ def test_a_file_that_was_cut_off(tmp_path):
         path.write_text(text[:cut])
         with pytest.raises(ValueError, match=r"run.csv is damaged or cut off"):
             Trace.load(path)
-
-
-def test_a_row_that_is_none_leaves_the_columns_as_they_were():
-    """All of them, or no two would fit each other."""
-    trace = Trace()
-    trace.append(1.0, "good", value=2.0)
-    assert len(list(trace.rows())) == 1
-    trace.newest.append((2.0, "bad", "", -1, -1, "no number"))
-    for _ in range(2):
-        with pytest.raises(struct.error):
-            trace.settle()
-    trace.newest.clear()
-    assert list(trace.rows()) == [(1.0, "good", "", -1, -1, 2.0)]
-    assert len({len(column) for column in trace._columns}) == 1

@@ -10,7 +10,6 @@ from tests.runtime.trace.traces import recorded_run
 
 
 def test_invocations():
-    """Each once, with when what happened to it; what was never submitted is not there."""
     table = recorded_run().invocations()
     assert table.names == ("b", "a")
     assert table.number.tolist() == [0, 1, 2, 3, 4, 5, 6]
@@ -29,7 +28,6 @@ def test_invocations():
 
 
 def test_invocations_that_have_not_ended():
-    """Pending, acquired and running ones; what is there of them."""
     trace = Trace()
     trace.append(0.0, "submitted", function="f", invocation=0, value=0)
     trace.append(0.5, "submitted", function="f", invocation=2, value=0)
@@ -48,12 +46,3 @@ def test_invocations_that_have_not_ended():
     np.testing.assert_array_equal(table.acquired, [math.nan, 1.0, 1.0])
     np.testing.assert_array_equal(table.started, [math.nan, math.nan, 1.0])
     assert np.isnan(table.ended).all()
-
-
-def test_no_invocations():
-    """Columns of no length, of the same types."""
-    for trace in (Trace(), recorded_run()):
-        table = trace.invocations()
-        types = [column.dtype for column in table[:-1]]
-        assert types == [np.int64, np.int32, np.int64, *[float] * 2, bool, *[float] * 2, np.int8, np.int64]
-    assert [len(column) for column in Trace().invocations()] == [0] * 11

@@ -17,28 +17,6 @@ def by_hand() -> Trace:
     return trace
 
 
-def small_run() -> SimulatedPlatform:
-    """A run with cold and warm starts, a failure, a time-out, publications, and calls that its end cancels."""
-    platform = SimulatedPlatform(
-        {
-            "a": FunctionSpec(Constant(1.0), cold_start=Constant(0.5), timeout=2.0, max_concurrency=1),
-            "b": FunctionSpec(Constant(4.0)),
-        }
-    )
-    with platform:
-        platform.invoke("a", lambda context: None)  # cold, runs 0.5 - 1.5
-        platform.invoke("a", lambda context: 1 / 0)  # warm, runs 1.5 - 2.5
-        platform.invoke("a", lambda context: None, work=3.0)  # warm, runs 2.5 - 4.5, killed
-        platform.invoke("a", lambda context: None)  # cold again, runs 5 - 6
-        platform.invoke("b", lambda context: None, at=2.0)  # runs 2 - 6
-        platform.invoke("b", lambda context: None, at=5.0)  # runs 5 - 7, cancelled
-        platform.invoke("a", lambda context: None, at=9.0)  # never starts
-        platform.store.publish("policy", 0)
-        while platform.next_completion(until=7.0):
-            platform.store.publish("policy", 0)
-    return platform
-
-
 def recorded_run() -> Trace:
     """Cold and warm starts, a retry, a crash, a rejection, and what the end cancels."""
     specs = {

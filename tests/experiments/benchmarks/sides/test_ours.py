@@ -10,7 +10,6 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.parametrize("algorithm", ["ppo", "impala"])
 def test_it_reports_batches_that_were_learned_from(capsys, algorithm):
-    """Whole ones, more with every round, until its time is over."""
     task = Task(algorithm, "Pendulum-v1", actors=2, fragment=8, hidden=4, minibatch=8, epochs=1, warm_up=2, seconds=0.1)
     ours.main(task, threads=1)
     rounds = protocol.rounds_in(capsys.readouterr().out)

@@ -14,14 +14,12 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def now(monkeypatch):
-    """The clock's seconds, to be set."""
     seconds = [100.0]
     monkeypatch.setattr(protocol, "time", SimpleNamespace(perf_counter=lambda: seconds[0]))
     return seconds
 
 
 def test_a_task_travels_by_the_command_line(monkeypatch):
-    """All of it; and what is not said is the default."""
     task = Task(algorithm="impala", seed=3, target=500.0)
     monkeypatch.setattr(sys, "argv", ["side", task.encoded()])
     assert protocol.task_given() == task
@@ -31,7 +29,6 @@ def test_a_task_travels_by_the_command_line(monkeypatch):
 
 
 def test_rounds_are_read_among_other_lines(now, capsys):
-    """In order, with seconds since the reporter was made."""
     reporter = Reporter(Task())
     print("a library's remark")
     now[0] = 101.5
@@ -51,19 +48,6 @@ def test_time_is_counted_from_the_end_of_the_warm_up(now):
     assert going_on == [True, True, True, False]
 
 
-def test_a_report_of_no_new_steps_is_no_round(now, capsys):
-    """It is not printed, and does not count as warm-up; but time passes."""
-    reporter = Reporter(Task(warm_up=1, seconds=1.0))
-    now[0] = 150.0
-    assert reporter.report(0, None)
-    now[0] = 160.0
-    assert reporter.report(16, None)
-    now[0] = 161.0
-    assert not reporter.report(16, None)
-    assert len(protocol.rounds_in(capsys.readouterr().out)) == 1
-
-
 @pytest.mark.parametrize(("episode_return", "going_on"), [(None, True), (499.0, True), (500.0, False)])
 def test_the_target_ends_it(now, episode_return, going_on):
-    """Once it is reached, and not while there are too few episodes to say."""
     assert Reporter(Task(target=500.0)).report(16, episode_return) == going_on

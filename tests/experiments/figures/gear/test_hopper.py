@@ -1,12 +1,12 @@
 """The Decision Transformer and behaviour cloning: what they see, what they are asked for, and the command."""
 
-import csv
 import errno
 import functools
 import json
 import os
 from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +22,7 @@ from stellaris.acting import ActorCritic
 from stellaris.acting.normalisation import Normaliser
 from stellaris.replay import init, insert
 from stellaris.systems import Workload
+from tests.experiments.csv_rows import rows
 
 STEPS, LONGEST = 6, 20
 MODELS = {
@@ -31,7 +32,7 @@ MODELS = {
 both = pytest.mark.parametrize("model", MODELS.values(), ids=list(MODELS))
 
 
-def context(steps: int = STEPS, seed: int = 0) -> Context:
+def context(steps=STEPS, seed=0):
     """Two episodes, from their fourth step on."""
     random = np.random.default_rng(seed)
     return Context(
@@ -44,23 +45,19 @@ def context(steps: int = STEPS, seed: int = 0) -> Context:
 
 
 def initialised(model):
-    """Parameters."""
     return jax.jit(model.init)(jax.random.key(0), context())
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _applied(model, params, seen):
+def applied(model, params, seen):
+    """Means and logarithms of standard deviations."""
     distribution = model.apply(params, seen)
     return jnp.concatenate([distribution.mean, distribution.log_std], axis=-1)
 
 
-def applied(model, params, seen):
-    """Means and logarithms of standard deviations, on the host."""
-    return np.asarray(_applied(model, params, seen))
-
-
+@pytest.mark.slow
 @both
-def test_no_later_token_is_looked_at(model) -> None:
+def test_no_later_token_is_looked_at(model):
     """An action depends on its step's return to go and observation, and on nothing that comes after these."""
     seen, params = context(), initialised(model)
     expected = applied(model, params, seen)
@@ -77,23 +74,15 @@ def test_no_later_token_is_looked_at(model) -> None:
             assert t == STEPS - 1 or (later.max() > 1e-6) == transformer
 
 
+@pytest.mark.slow
 @both
-def test_padding_changes_nothing(model) -> None:
-    """However long it is and whatever it holds, before the steps that there are."""
+def test_padding_changes_nothing(model):
     whole, params = context(), initialised(model)
     known = Context(*(column[:, 2:] for column in whole))
     padded = whole._replace(mask=np.tile(np.arange(STEPS) >= 2, (2, 1)))
     found = applied(model, params, padded)
     np.testing.assert_allclose(found[:, 2:], applied(model, params, known), atol=1e-6)
     assert np.isfinite(found).all()
-
-
-def test_the_transformer_sees_the_step_of_the_episode() -> None:
-    """The same steps later in an episode lead to other actions."""
-    model, seen = MODELS["transformer"], context()
-    params = initialised(model)
-    later = applied(model, params, seen._replace(step=seen.step + 1))
-    assert np.abs(later - applied(model, params, seen)).max() > 1e-4
 
 
 def table(rewards=((100.0, 200.0, 400.0),), actions=None):
@@ -114,7 +103,8 @@ def table(rewards=((100.0, 200.0, 400.0),), actions=None):
     return insert(empty, made, length=length, weight=length.astype(np.float32))
 
 
-def test_what_a_batch_holds() -> None:
+@pytest.mark.slow
+def test_what_a_batch_holds():
     """The steps up to a drawn one: returns to go over a thousand, padding before the first."""
     drawn, faults = draw(table(), jax.random.key(0), Learning(updates=1, batch=32, context=2))
     assert int(faults) == 0
@@ -136,15 +126,15 @@ def test_what_a_batch_holds() -> None:
     assert seen == {0, 1, 2}
 
 
-def test_all_steps_have_the_same_chance() -> None:
-    """Of a long trajectory and a short one."""
+@pytest.mark.slow
+def test_all_steps_have_the_same_chance():
     drawn, _ = draw(table([[1.0] * 15, [1.0] * 5]), jax.random.key(1), Learning(updates=1, batch=20_000, context=1))
     counts = np.bincount(np.asarray(drawn.observation[:, 0, 0]).astype(int), minlength=21)[1:]
     assert len(counts) == 20
     np.testing.assert_allclose(counts, 1000, atol=5 * np.sqrt(1000))
 
 
-def test_observations_are_normalised_over_the_steps_that_there_are() -> None:
+def test_observations_are_normalised_over_the_steps_that_there_are():
     """1, 2, 3 and 4, in trajectories of three steps and of one: mean 2.5, variance 1.25."""
     found = normaliser(table([[1.0] * 3, [1.0]]))
     np.testing.assert_allclose(found.mean, 2.5)
@@ -152,7 +142,7 @@ def test_observations_are_normalised_over_the_steps_that_there_are() -> None:
 
 
 @pytest.mark.slow
-def test_both_learn_what_is_done() -> None:
+def test_both_learn_what_is_done():
     """Always the same action: its density becomes ten times what it was, for each."""
     learning = Learning(updates=100, batch=16, context=3, learning_rate=1e-2)
     data = table([[1.0] * 10] * 3, actions=(0.8, -0.3))
@@ -167,19 +157,18 @@ def test_both_learn_what_is_done() -> None:
         assert losses[-1][name] < losses[0][name] - np.log(10)
 
 
-def test_an_empty_table_is_no_data() -> None:
-    """It is said, and nothing is learned from padding."""
+@pytest.mark.slow
+def test_an_empty_table_is_no_data():
     data, learning = table(), Learning(updates=1, batch=4, context=2)
-    empty = init(
-        {name: jax.ShapeDtypeStruct(c.shape[2:], c.dtype) for name, c in data.columns.items()}, capacity=2, length=4
-    )
+    spec = {name: jax.ShapeDtypeStruct(c.shape[2:], c.dtype) for name, c in data.columns.items()}
+    empty = init(spec, capacity=2, length=4)
     key = jax.random.key(0)
     learners = begin(MODELS, draw(data, key, learning)[0], key, learning)
     with pytest.raises(ValueError, match="a table that is empty"):
         learn(MODELS, learners, empty, normaliser(data), key, learning, first=0, updates=1)
 
 
-def test_what_is_asked_for_falls_by_what_was_earned() -> None:
+def test_what_is_asked_for_falls_by_what_was_earned():
     """Of two episodes that are asked for 1,000 and 500; a context of two steps rolls."""
     memory = Memory(np.array([1000.0, 500.0]), context=2, observation=1, actions=1)
     seen = memory.observe(np.array([[1.0], [2.0]]))
@@ -198,13 +187,14 @@ def test_what_is_asked_for_falls_by_what_was_earned() -> None:
     assert seen.mask.all()
 
 
-def test_episodes_are_played_to_their_ends(monkeypatch) -> None:
+@pytest.mark.slow
+def test_episodes_are_played_to_their_ends(monkeypatch):
     """On an environment of which slot `i` ends after `i + 1` steps of a reward of `i + 1`, told by its action."""
 
     class Steps:
         spec = type("Spec", (), {"actions": 2})
 
-        def __init__(self) -> None:
+        def __init__(self):
             self.now, self.stepped = np.zeros(4, int), []
 
         def reset(self, slots):
@@ -218,36 +208,22 @@ def test_episodes_are_played_to_their_ends(monkeypatch) -> None:
             observation = np.zeros((len(slots), 3), np.float32)
             return playing.envs.Step(observation, slots + 1.0, ended & (slots % 2 == 0), ended & (slots % 2 == 1))
 
-        def close(self) -> None:
+        def close(self):
             self.closed = True
 
     env = Steps()
     monkeypatch.setattr(playing.envs, "make", lambda name, **options: env)
     model = MODELS["transformer"]
-    returns = play(
-        model,
-        initialised(model),
-        Normaliser(np.zeros(3, np.float32), np.ones(3, np.float32)),
-        "steps",
-        [1.0, 2.0, 3.0, 4.0],
-        context=2,
-        longest=3,
-        seed=0,
-        threads=1,
-    )
+    how = {"context": 2, "longest": 3, "seed": 0, "threads": 1}
+    unchanged = Normaliser(np.zeros(3, np.float32), np.ones(3, np.float32))
+    returns = play(model, initialised(model), unchanged, "steps", [1.0, 2.0, 3.0, 4.0], **how)
     assert returns.tolist() == [1.0, 4.0, 9.0, 12.0]  # the last was taken as it was after three steps
     assert env.stepped == [[0, 1, 2, 3], [1, 2, 3], [2, 3]]
     assert env.closed
 
 
-def rows(path: Path) -> list[dict[str, str]]:
-    """Of a CSV file."""
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
-
-
 @pytest.fixture
-def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+def tiny(monkeypatch):
     """A few hundred steps, a few updates, and episodes of 30 steps at most."""
     workload = Workload("Hopper-v4", policy=ActorCritic(hidden=(8,)), actors=4, fragment=64)
     learning = Learning(updates=4, batch=8, context=3)
@@ -257,28 +233,19 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_the_command(tiny: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Two seeds, from the first step to the picture."""
-    assert (
-        command.main(["gear-hopper", "--preset", "smoke", "--seeds", "2", "--seed", "3", "--out", str(tmp_path)]) == 0
-    )
-    said = capsys.readouterr().out
-    assert "transformer, asked for 100% of the best" in said
-    assert {path.name for path in tmp_path.iterdir()} == {
-        "played.csv",
-        "losses.csv",
-        "data.csv",
-        "summary.json",
-        "gear_hopper.png",
-    }
+def test_the_command(tiny, tmp_path, capsys):
+    options = ("--preset", "smoke", "--seeds", "2", "--seed", "3", "--out", str(tmp_path))
+    assert command.main(["gear-hopper", *options]) == 0
+    assert "transformer, asked for 100% of the best" in capsys.readouterr().out
+    names = {"played.csv", "losses.csv", "data.csv", "summary.json", "gear_hopper.png"}
+    assert {path.name for path in tmp_path.iterdir()} == names
     played = rows(tmp_path / "played.csv")
     assert len(played) == 2 * (5 + 1 + 1 + 1)
     assert {row["seed"] for row in played} == {"3", "4"}
     assert [row["asked"] for row in played if row["model"] == "cloning"] == [""] * 4
     best = max(float(row["best_return"]) for row in rows(tmp_path / "data.csv") if row["seed"] == "3")
-    asked = [
-        float(row["asked"]) for row in played if row["seed"] == "3" and row["asked"] and row["actions"] == "sampled"
-    ]
+    sampled = [row["asked"] for row in played if (row["seed"], row["actions"]) == ("3", "sampled")]
+    asked = [float(number) for number in sampled if number]
     np.testing.assert_allclose(asked, [part * best for part in (0.2, 0.4, 0.6, 0.8, 1.0)], atol=0.1)
     losses = rows(tmp_path / "losses.csv")
     assert [row["update"] for row in losses if row["seed"] == "4"] == ["1", "2", "3", "4"]
@@ -286,37 +253,12 @@ def test_the_command(tiny: None, tmp_path: Path, capsys: pytest.CaptureFixture[s
     record = json.loads((tmp_path / "summary.json").read_text())
     assert record["seeds"] == [3, 4]
     assert record["preset"]["learning"]["updates"] == 4
-    assert set(record["seconds"][0]) == {"collecting", "learning", "playing"}
 
 
-def test_the_smallest_preset_learns() -> None:
-    """Whoever collects, too: between two rounds."""
-    smoke = hopper.PRESETS["smoke"]
-    assert smoke.steps >= 2 * smoke.workload.actors * smoke.workload.fragment
-    assert smoke.learning.updates >= 1
-
-
-def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """One line says so, after the table of what was computed."""
-
-    def full(*arguments: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    outcome = hopper.Outcome(0, [1.0], [], [], {})
-    monkeypatch.setattr(hopper, "_one", lambda *arguments: outcome)
-    monkeypatch.setattr(hopper, "_table", lambda *arguments: "the table")
-    monkeypatch.setattr(hopper.output, "write_rows", full)
-    assert command.main(["gear-hopper", "--preset", "smoke", "--out", str(tmp_path)]) == 2
-    said = capsys.readouterr()
-    assert "the table" in said.out
-    (line,) = said.err.splitlines()
-    assert line.startswith(f"error: --out {tmp_path} cannot be written into: No space left on device; ")
-
-
-def test_whether_it_rises() -> None:
+def test_whether_it_rises():
     """The rank correlation of what was asked for and what was achieved: 1 if each is higher, -1 if each is lower."""
 
-    def outcome(*achieved: float) -> hopper.Outcome:
+    def outcome(*achieved):
         played = [hopper.Played("transformer", 10.0 * i, [value]) for i, value in enumerate(achieved)]
         return hopper.Outcome(0, [1.0], [], played, {})
 
@@ -324,8 +266,24 @@ def test_whether_it_rises() -> None:
     assert outcome(6.0, 5.0, 1.0).rises == pytest.approx(-1.0)
 
 
-def test_the_interval() -> None:
+def test_the_interval():
     """Returns 1, 2 and 3: a standard deviation of 1, so 1.96 over the root of 3."""
     played = hopper.Played("cloning", float("nan"), [1.0, 2.0, 3.0])
     assert played.mean == 2.0
     assert played.margin == pytest.approx(1.1316, abs=1e-4)
+
+
+def test_a_full_disk_costs_no_earlier_result(tmp_path, monkeypatch, capsys):
+    """The error is one line, after the table of the new results."""
+    asked = {hopper.TRANSFORMER: (20.0, 40.0, 60.0, 80.0, 100.0), hopper.CLONING: (float("nan"),)}
+    played = [hopper.Played(name, target, [1.0, 2.0]) for name, targets in asked.items() for target in targets]
+    played += [hopper.Played(name, targets[-1], [3.0, 4.0], sampled=False) for name, targets in asked.items()]
+    monkeypatch.setattr(hopper, "_one", lambda *arguments: hopper.Outcome(0, [1.0], [], played, {}))
+    monkeypatch.setattr(Path, "replace", mock.Mock(side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))))
+    (tmp_path / "played.csv").write_text("earlier")
+    assert command.main(["gear-hopper", "--preset", "smoke", "--out", str(tmp_path)]) == 2
+    said = capsys.readouterr()
+    assert "behaviour cloning" in said.out
+    (line,) = said.err.splitlines()
+    assert line.startswith(f"error: --out {tmp_path} cannot be written into: No space left on device")
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"played.csv": "earlier"}

@@ -1,7 +1,6 @@
 """The training of MinionsRL's scheduler: the command from its options to its file, on a tiny workload."""
 
 import contextlib
-import csv
 import errno
 import os
 from collections.abc import Sequence
@@ -18,6 +17,7 @@ from stellaris._core.describe import digest
 from stellaris.acting import ActorCritic
 from stellaris.scheduling import Learned
 from stellaris.systems import Workload
+from tests.experiments.csv_rows import rows
 from tests.experiments.test_figures import Here
 
 HOME = "minionsrl-scheduler-CartPole-v1"
@@ -26,23 +26,17 @@ THREE = ("--episodes", "3", "--together", "2", "--jobs", "1")
 
 
 class Counted(Here):
-    """Runs that were done, by their seeds."""
-
     seeds: Sequence[int] = ()
 
-    def begin(self, cell: Cell) -> None:
-        """Runs it."""
+    def begin(self, cell):
         Counted.seeds = (*Counted.seeds, cell.seed)
         super().begin(cell)
 
 
-def shrink(patches: pytest.MonkeyPatch) -> None:
+def shrink(patches):
     """Four actors, a small network, a budget of a few rounds."""
-
-    def workload(environment: str) -> Workload:
-        return Workload(environment, policy=ActorCritic(hidden=(8,)))
-
-    patches.setattr(presets, "workload", workload)
+    small = ActorCritic(hidden=(8,))
+    patches.setattr(presets, "workload", lambda environment: Workload(environment, policy=small))
     patches.setattr(minionsrl, "ACTORS", 4)
     patches.setattr(minionsrl, "FRAGMENT", 32)
     patches.setattr(minionsrl, "GOALS", {"CartPole-v1": (450.0, 0.0003)})
@@ -51,25 +45,16 @@ def shrink(patches: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
-def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For each test."""
+def tiny(monkeypatch):
     shrink(monkeypatch)
 
 
-def learn(out: Path, *options: str) -> int:
-    """The command's status."""
+def learn(out, *options):
     return command.main(["minionsrl-scheduler", *THREE, "--out", str(out), *options])
 
 
-def episodes(home: Path) -> list[dict[str, str]]:
-    """Of a training."""
-    with (home / scheduler.EPISODES).open(newline="") as file:
-        return list(csv.DictReader(file))
-
-
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a training."""
+def trained(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patches:
         shrink(patches)
         out = tmp_path_factory.mktemp("results")
@@ -78,16 +63,16 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_what_it_leaves(trained: Path) -> None:
+def test_what_it_leaves(trained):
     """A scheduler that has learned, and a row an episode, whose runs are a study's."""
-    scheduler = Learned.load(trained / HOME / "scheduler.npz")
-    rows = episodes(trained / HOME)
-    assert [row["seed"] for row in rows] == ["1000", "1001", "1002"]
-    assert [row["episode"] for row in rows] == ["1", "2", "3"]
-    assert scheduler.most == 4
-    assert scheduler.statistics.count == sum(float(row["rounds"]) for row in rows)
-    assert digest(scheduler) != digest(Learned.untrained(most=4, seed=0))
-    for row in rows:
+    learned = Learned.load(trained / HOME / "scheduler.npz")
+    played = rows(trained / HOME / scheduler.EPISODES)
+    assert [row["seed"] for row in played] == ["1000", "1001", "1002"]
+    assert [row["episode"] for row in played] == ["1", "2", "3"]
+    assert learned.most == 4
+    assert learned.statistics.count == sum(float(row["rounds"]) for row in played)
+    assert digest(learned) != digest(Learned.untrained(most=4, seed=0))
+    for row in played:
         assert 0.0003 <= float(row["cost"]) < 0.0006  # of Eq. 2: it ended by that
         assert row["reached"] == "False"
         # Half of its seconds, and what its best return lacks of 450.
@@ -96,15 +81,14 @@ def test_what_it_leaves(trained: Path) -> None:
     assert len([*(trained / "cells").iterdir()]) == 3
 
 
-def test_it_is_resumed(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.slow
+def test_it_is_resumed(trained, capsys):
     """Nothing is played anew, and the same scheduler is learned, bit for bit; unasked that is not done."""
     home = trained / HOME
     before = {name: (home / name).read_bytes() for name in ("scheduler.npz", "episodes.csv")}
     assert learn(trained) == 2
-    assert (
-        capsys.readouterr().err
-        == f"error: --out {trained} holds {HOME}: continue it with --resume, or name another folder\n"
-    )
+    said = f"error: --out {trained} holds {HOME}: continue it with --resume, or name another folder\n"
+    assert capsys.readouterr().err == said
     assert learn(trained, "--resume") == 0
     assert Counted.seeds == ()
     assert {name: (home / name).read_bytes() for name in before} == before
@@ -114,14 +98,14 @@ def test_it_is_resumed(trained: Path, capsys: pytest.CaptureFixture[str]) -> Non
 
 
 @pytest.mark.slow
-def test_going_on_and_cost(trained: Path, tmp_path: Path) -> None:
+def test_going_on_and_cost(trained, tmp_path):
     """A fine-tuned scheduler, and one that minimises cost, have folders of their own, and a file where it is asked."""
     start, saved = trained / HOME / "scheduler.npz", tmp_path / "tuned.npz"
     options = ("--episodes", "1", "--start", str(start), "--minimise", "cost", "--save", str(saved), "--seed", "7")
     assert learn(trained, *options) == 0
     assert Counted.seeds == (7,)
     home = trained / "minionsrl-scheduler-cost-tuned-CartPole-v1"
-    (row,) = episodes(home)
+    (row,) = rows(home / scheduler.EPISODES)
     first, tuned = Learned.load(start), Learned.load(saved)
     assert digest(tuned) == digest(Learned.load(home / "scheduler.npz")) != digest(first)
     assert tuned.statistics.count == first.statistics.count + float(row["rounds"])
@@ -130,7 +114,7 @@ def test_going_on_and_cost(trained: Path, tmp_path: Path) -> None:
     assert -450 - lost < float(row["reward"]) < -350 - lost
 
 
-def test_options_that_cannot_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_that_cannot_be(tmp_path, capsys):
     """One line of error each, before anything is played; the folder stays as it was."""
     out = tmp_path / "out"
     foreign, wide = tmp_path / "foreign.npz", tmp_path / "wide.npz"
@@ -154,13 +138,9 @@ def test_options_that_cannot_be(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert not out.exists()
 
 
-def test_an_episode_that_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """It is named, with where to look, and nothing is learned from the others."""
-
+def test_an_episode_that_fails(tmp_path, monkeypatch, capsys):
     class Failing(Counted):
-        def begin(self, cell: Cell) -> None:
+        def begin(self, cell):
             folder = self._out / "cells" / cell.key
             folder.mkdir(parents=True)
             (folder / cells._LOG).write_text("Traceback\nValueError: a machine broke\n")
@@ -174,11 +154,9 @@ def test_an_episode_that_fails(
     assert not (tmp_path / HOME).exists()
 
 
-def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Ends the training, in one line."""
-
+def test_a_full_disk(tmp_path, monkeypatch, capsys):
     class Full(Counted):
-        def begin(self, cell: Cell) -> None:
+        def begin(self, cell):
             self._far_end.send(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
 
     monkeypatch.setattr(study, "Worker", Full)
@@ -187,13 +165,13 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     assert line.startswith(f"error: --out {tmp_path} cannot be written into: No space left on device; ")
 
 
-def test_eq_2_in_the_episodes(trained: Path) -> None:
+@pytest.mark.slow
+def test_eq_2_in_the_episodes(trained):
     """What an episode costs is the sum over its invocations: seconds that they ran, times resources, times prices."""
     scheduler = Learned.untrained(most=4, seed=0)
     task = minionsrl.task("CartPole-v1")
     cell = Cell(minionsrl.minions(minionsrl.LEARNED, scheduler, task.ppo), task.workload, task.limits, 1000)
     one = cells.finished(cell, trained)
-    assert one is not None
     calls = one.trace.invocations()
     second = {"actor": 4 * 0.00445 / 3600 + 0.0405 / 3600, "learner": (16 * 0.00445 + 0.0405) / 3600 + 0.00085}
     cost = sum(

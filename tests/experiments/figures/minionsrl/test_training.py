@@ -1,10 +1,8 @@
 """MinionsRL's comparison: what its report makes of runs, which are made up here."""
 
-import csv
 import io
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.console import Console
@@ -13,18 +11,17 @@ from experiments.figures.minionsrl import training
 from experiments.study.cells import Cell, Finished
 from experiments.tasks import minionsrl
 from experiments.toolkit import plots
+from tests.experiments.csv_rows import rows
 
 ENVIRONMENTS = ("CartPole-v1", "Hopper-v4")
 
 
 @pytest.fixture(autouse=True)
-def unlearned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """There are no learned schedulers."""
+def unlearned(tmp_path, monkeypatch):
     monkeypatch.setattr(minionsrl, "SCHEDULERS", tmp_path)
 
 
-def finished(environment: str, system: str, seed: int = 0, **last: float) -> Finished:
-    """A run of two rounds."""
+def finished(environment, system, seed=0, **last):
     task = minionsrl.task(environment)
     (contender,) = (row for row in minionsrl.contenders(environment, task) if row.name == system)
     end = {"round": 2, "seconds": 9.0, "episodes": 40, "episode_return": 100.0, **last}
@@ -35,14 +32,12 @@ def finished(environment: str, system: str, seed: int = 0, **last: float) -> Fin
     return Finished(Cell(contender, task.workload, task.limits, seed), Path(), rows, {})
 
 
-def report(results: list[Finished], out: Path) -> list[dict[str, str]]:
-    """The table."""
+def report(results, out):
     training._report(results, out, Console(file=io.StringIO()))
-    with (out / "table.csv").open(newline="") as file:
-        return list(csv.DictReader(file))
+    return rows(out / "table.csv")
 
 
-def test_what_has_reached_its_target() -> None:
+def test_what_has_reached_its_target():
     """With as many episodes as the mean is of, and within the budget; as the scheduler's objective has it."""
     task = minionsrl.task("CartPole-v1")
     for last, reached in (
@@ -58,63 +53,40 @@ def test_what_has_reached_its_target() -> None:
         assert task.objective().reached(ended) is reached
 
 
-def test_several_environments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_environments(tmp_path, monkeypatch):
     """Each has its own target and budget; the paper's figures stand where there are any."""
-    titles: list[str] = []
+    titles = []
     for picture in ("learning", "per_run"):
         monkeypatch.setattr(plots, picture, lambda *of, title, **settings: titles.append(title))
     runs = [
         finished(name, system, seed) for name in ENVIRONMENTS for system in (minionsrl.MAX, "IMPACT") for seed in (0, 1)
     ]
     runs[0] = replace(runs[0], history=[*runs[0].history, {**runs[0].history[-1], "episode_return": 460.0}])
-    rows = report(runs, tmp_path)
+    table = report(runs, tmp_path)
     goals = [(name, *minionsrl.GOALS[name]) for name in ("CartPole-v1", "Hopper-v4")]
     assert goals[0][1:] != goals[1][1:]
     assert titles == [
         title for name, target, usd in goals for title in [f"{name}: to {target:g}, {usd:g} USD at most, 2 seeds"] * 3
     ]
-    names = [(row["environment"], row["system"], row["reached"]) for row in rows]
+    names = [(row["environment"], row["system"], row["reached"]) for row in table]
     assert names == [
         ("CartPole-v1", "MinionsRL-Max", "1 of 2"),
         ("CartPole-v1", "IMPACT", "0 of 2"),
         ("Hopper-v4", "MinionsRL-Max", "0 of 2"),
         ("Hopper-v4", "IMPACT", "0 of 2"),
     ]
-    papers = [(row["paper's s"], row["paper's USD"]) for row in rows]
+    papers = [(row["paper's s"], row["paper's USD"]) for row in table]
     assert papers == [("", ""), ("", ""), ("232 ± 19", "1.7 ± 0.3"), ("291 ± 26", "4.6 ± 0.8")]
-    assert [row["actors"] != "" for row in rows] == [True, False, True, False]
+    assert [row["actors"] != "" for row in table] == [True, False, True, False]
 
 
-def test_baselines_alone(tmp_path: Path) -> None:
-    """There is nothing to be shown of MinionsRL's own then; nor is that an error."""
-    report([finished("CartPole-v1", "Azure ML")], tmp_path)
-    assert {path.name for path in tmp_path.glob("*.png")} == {"training_CartPole-v1.png"}
-
-
-def test_the_papers_table() -> None:
-    """By the names that its systems have here: all 22 of its rows."""
-    table: Any = training.papers_table()
-    assert len(table) == 22
-    assert {system for _, system in table} == {
-        minionsrl.LEARNED,
-        minionsrl.MAX,
-        minionsrl.ADAPT,
-        minionsrl.AZURE,
-        minionsrl.IMPACT,
-    }
-    paper = training.SIZES["paper"].environments
-    without_a_target = {"Gravitar", "SpaceInvaders"}
-    assert {environment for environment, _ in table} - without_a_target == {name.split("-")[0] for name in paper}
-
-
-def test_the_preset_paper_has_the_papers_settings() -> None:
+def test_the_preset_paper_has_the_papers_settings():
     """Of Table 1; the same systems, targets and budgets."""
     own, papers = (training.STUDY.sizes[preset].variants for preset in ("small", "paper"))
     assert own is None
-    assert papers is not None
     for row, tuned in zip(papers("Hopper-v4"), training.STUDY.variants("Hopper-v4"), strict=True):
-        system: Any = row.contender.system
-        assert (row.name, row.limits.target_return) == (tuned.name, tuned.limits.target_return)  # type: ignore[union-attr]
+        system = row.contender.system
+        assert (row.name, row.limits.target_return) == (tuned.name, tuned.limits.target_return)
         assert (row.workload.actors, row.workload.fragment) == (32, 2048)
         if row.name != "IMPACT":
             assert (system.algorithm.learning_rate, system.algorithm.minibatch_size) == (5e-5, 256)

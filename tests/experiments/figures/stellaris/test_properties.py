@@ -1,25 +1,23 @@
 """The paper's table of properties, each entry shown in a trace."""
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 
-from experiments.figures.stellaris.properties import PROPERTIES, Properties
+from experiments.figures.stellaris.properties import PROPERTIES
 from stellaris import IMPALA
 from stellaris.runtime import FunctionSpec, SimulatedPlatform
 from stellaris.runtime.delays import LogNormal
-from stellaris.systems import Budget, DataParallel, Result, train
+from stellaris.systems import Budget, DataParallel, train
 from tests.systems import tiny
 
-_RESULTS: dict[Any, Result] = {}
+_RESULTS = {}
 
 
-def result(entry: Properties, algorithm: Any = tiny.PPO_CONFIG) -> Result:
+def result(entry, algorithm=tiny.PPO_CONFIG):
     """A run of the system; what is reserved is provisioned, and what is serverless starts on demand."""
-    system: Any = entry.system(algorithm)
+    system = entry.system(algorithm)
     if isinstance(system, DataParallel):
         system = replace(system, learners=2)  # a batch has two trajectories
     if system not in _RESULTS:
@@ -30,8 +28,7 @@ def result(entry: Properties, algorithm: Any = tiny.PPO_CONFIG) -> Result:
     return _RESULTS[system]
 
 
-def deployment(system: Any) -> Mapping[str, FunctionSpec]:
-    """Of the functions that it needs."""
+def deployment(system):
     means = {"actor": 0.001, "learner": 0.02, "parameter": 0.005, "inference": 0.001, "all_reduce": 1e-6}
     places = {"actor": tiny.WORKLOAD.actors, "learner": system.learners}
     return {
@@ -46,7 +43,7 @@ def deployment(system: Any) -> Mapping[str, FunctionSpec]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("framework", PROPERTIES)
-def test_asynchronous_learners(framework: str) -> None:
+def test_asynchronous_learners(framework):
     """Learners that compute at the same time on different versions leave stale gradients behind; others never do."""
     trace = result(PROPERTIES[framework]).trace
     table = trace.invocations()
@@ -59,7 +56,7 @@ def test_asynchronous_learners(framework: str) -> None:
 
 
 @pytest.mark.parametrize("framework", PROPERTIES)
-def test_scalable_actors(framework: str) -> None:
+def test_scalable_actors(framework):
     """The number of actors' containers changes while it learns, or stays what it is from the start to the end."""
     trace = result(PROPERTIES[framework]).trace
     made = trace.select("container_created", function="actor").time
@@ -70,33 +67,27 @@ def test_scalable_actors(framework: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("framework", PROPERTIES)
-def test_on_and_off_policy(framework: str) -> None:
-    """Which data it learns from: of the version before, or of older ones.
+def test_on_and_off_policy(framework):
+    """Every system takes both kinds of algorithm; which data it has tells where the paper counts one kind only.
 
-    The paper counts SRL as one that does not train both. Here every system takes every algorithm; but where actors are
-    asynchronous and there is one learner, no data is ever on-policy.
+    A framework of both has data of the newest version. Of the other two SRL, whose actors are asynchronous, has only
+    older data once there are two versions, and MinionsRL never any.
     """
     entry = PROPERTIES[framework]
     for algorithm in (tiny.PPO_CONFIG, IMPALA(minibatch_size=2)):
         rows = [row for row in result(entry, algorithm).history if "lag_oldest" in row]
-        late = [row["lag_oldest"] for row in rows[2:]]  # at the start there is one version only
-        if framework == "SRL":
-            assert min(late) >= 1
+        stale = {row["lag_oldest"] > 0 for row in rows[2:]}  # at the start there is one version only
+        assert False in stale if entry.on_and_off_policy else len(stale) == 1
         assert rows[-1]["gradients"] > 0
 
 
 @pytest.mark.parametrize("framework", PROPERTIES)
-def test_serverless(framework: str) -> None:
+def test_serverless(framework):
     """What is reserved is there from the start to the end; what is serverless starts cold, and is there when used."""
     entry = PROPERTIES[framework]
     trace = result(entry).trace
     table = trace.invocations()
     cold = {name for name in table.names if np.any(table.cold[table.function == table.names.index(name)])}
-    system: Any = entry.system
+    system = entry.system
     assert (cold == set(system.functions)) == entry.serverless
     assert bool(cold) == entry.serverless
-
-
-def test_every_framework_of_the_paper_is_there() -> None:
-    """Six rows, each with its system."""
-    assert list(PROPERTIES) == ["RLlib", "MSRL", "SEED RL", "SRL", "MinionsRL", "Stellaris"]
