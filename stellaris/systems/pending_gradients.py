@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
 from stellaris.aggregation.gradient_queue import AggregatorState, Update
 from stellaris.aggregation.protocol import Aggregator
@@ -65,13 +67,13 @@ class PendingGradients:
 
     def pop(self, aggregator: Aggregator, clock: int, round: int) -> Popped:
         """Takes out the gradients that the aggregator applies now, and drops the stale ones before them."""
-        update, self.queue = _pop(aggregator, self.queue, clock, round)
-        # One transfer for all three: each would wait for the device by itself.
-        dropped, count, staleness = jax.device_get((update.dropped, update.count, update.staleness))
+        update, self.queue, numbers = _pop(aggregator, self.queue, clock, round)
+        # One array for all three: each would wait for the device by itself.
+        dropped, count, *staleness = np.asarray(numbers).tolist()
         return Popped(
             update,
-            [self.computed.popleft() for _ in range(int(dropped))],
-            [(self.computed.popleft(), versions) for versions in staleness[: int(count)].tolist()],
+            [self.computed.popleft() for _ in range(dropped)],
+            [(self.computed.popleft(), versions) for versions in staleness[:count]],
         )
 
 
@@ -90,5 +92,9 @@ def _ready(aggregator: Aggregator, queue: AggregatorState, clock: Any, round: An
 
 
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=1)
-def _pop(aggregator: Aggregator, queue: AggregatorState, clock: Any, round: Any) -> tuple[Update, AggregatorState]:
-    return aggregator.pop(queue, clock, round)
+def _pop(
+    aggregator: Aggregator, queue: AggregatorState, clock: Any, round: Any
+) -> tuple[Update, AggregatorState, jax.Array]:
+    update, queue = aggregator.pop(queue, clock, round)
+    numbers = [jnp.ravel(jnp.asarray(x, jnp.int32)) for x in (update.dropped, update.count, update.staleness)]
+    return update, queue, jnp.concatenate(numbers)

@@ -44,9 +44,9 @@ class Group:
     nbytes: int  #: that the function fetches: one gradient's bytes each, even if they were combined on the device.
 
     @staticmethod
-    def of(update: Update, params: Tree) -> "Group":
-        """Returns the group of an update."""
-        return Group(update, int(update.count) * size(params))
+    def of(update: Update, count: int, params: Tree) -> "Group":
+        """Returns the group of an update of so many gradients."""
+        return Group(update, count * size(params))
 
 
 def actor(policy: Policy, env: VectorEnv, length: int, key: jax.Array, *, restart: bool = False) -> Function:

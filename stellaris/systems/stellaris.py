@@ -123,7 +123,7 @@ class Stellaris(System):
                     session.record.applied(invocation, staleness=versions, steps=task.data.learn(task.indices))
                     _finish(session, loop, task.data)
                 if popped.applied:
-                    group = programs.Group.of(popped.update, loop.params)
+                    group = programs.Group.of(popped.update, len(popped.applied), loop.params)
                     platform.invoke("parameter", update_policy, group, loop.params, loop.opt_state)
                     loop.updating = True
                 elif popped.dropped:
