@@ -37,7 +37,7 @@ from stellaris.types import Array, Scalar, alike, at_least_float32
 WIDE = 64
 #: The loop of the gradient is unrolled by two if all rows together have at least this many elements.
 LARGE = 8192
-#: Reads `x[t]`, or `x[t + 1]` as `row(x, 1)`: one row in a loop, all rows in a scan.
+#: A row reader: `row(x)` is `x[t]`, and `row(x, 1)` is `x[t + 1]`, for one t in a loop and for every t in a scan.
 _Row: TypeAlias = Callable[..., jax.Array]
 
 

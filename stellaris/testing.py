@@ -25,7 +25,7 @@ FUNCTIONS: Mapping[str, FunctionSpec] = {
 class PlatformContract:
     """The tests that every platform passes; subclass it in a test module, and pytest runs them.
 
-    Write `make`; the class's name must begin with `Test`. The tests ask nothing that a real cluster could not answer,
+    Write `make`; the class's name must begin with `Test`. The tests demand nothing that a real cluster could not do,
     and take a few seconds of the platform's time. For detailed assertion messages call
     `pytest.register_assert_rewrite("stellaris.testing")` in your `conftest.py`.
 
@@ -41,7 +41,7 @@ class PlatformContract:
         Args:
           functions: the specification of each function to deploy, by name.
         """
-        raise NotImplementedError(f"{type(self).__name__}.make: return a platform with these functions")
+        raise NotImplementedError(f"{type(self).__name__} has no method make: write it, and return a new platform")
 
     @pytest.fixture
     def platform(self) -> Iterator[Platform]:

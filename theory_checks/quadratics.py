@@ -11,7 +11,7 @@ from theory_checks.check import Instance
 
 
 class Problem(NamedTuple):
-    """A quadratic with L = 1: curvatures, and the distribution of the gap C1 and the variance s^2 = 1 over them."""
+    """A quadratic with L = 1: each direction's curvature, and its shares of the gap C1 and of the variance s^2 = 1."""
 
     curvature: Float[jax.Array, " d"]
     gap: Float[jax.Array, " d"]  #: shares of C1.
@@ -23,7 +23,7 @@ class Run(NamedTuple):
 
     gap: Any  #: C1.
     step: Any  #: a.
-    lags: Float[Any, "T H"]  #: `[t, k]`: weight at update t of the gradient k versions behind; before x_1, of x_1.
+    lags: Float[Any, "T H"]  #: `[t, k]`: weight at update t of the gradient k versions behind (x_1 if there is none).
     noise: Float[Any, " T"]  #: variance of `xi_t`, summed over directions.
     constant: Any
 

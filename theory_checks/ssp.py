@@ -63,14 +63,14 @@ from jaxtyping import Bool, Float, Int
 from stellaris import stale_synchronous
 from theory_checks.check import Claim, Family, Instance, Sides, Theorem
 
-#: Updates of all workers: a multiple of 2, 3 and 4 of them.
+#: Number of updates, over all workers; 2, 3 and 4 workers divide it.
 _UPDATES = 24
-#: Updates in the control, which needs time to diverge.
+#: Number of updates in the control, whose iterates need time to diverge.
 _MANY = 100
 _DIMENSIONS = 2
 #: Radius of a ball that no iterate leaves.
 _EVERYWHERE = 1e9
-#: Values of F to try, in units of the least that the start allows.
+#: Factors by which F is tried, in multiples of the smallest F that the starting point allows.
 _DOUBLINGS = 2.0 ** np.arange(4)
 
 

@@ -63,12 +63,13 @@ class Side:
     requirements: tuple[str, ...] = ()  #: packages to install; empty for our sides.
 
     def python(self, say: Callable[[str], None]) -> Path:
-        """The Python that runs it."""
+        """The Python interpreter that runs the side."""
         return python_of(self.requirements, say) if self.requirements else Path(sys.executable)
 
 
 _OURS = (Way("2 threads", ("2",), 2),)
-#: One process steps the environments in turn. JAX has further threads, which this number does not limit.
+#: One process steps the environments in turn. `threads` limits its linear algebra; JAX starts further threads, which it
+#: does not limit.
 _SB3_WAYS = (
     Way("1 thread", ("stable_baselines3",), 1),
     Way("2 threads", ("stable_baselines3",), 2),

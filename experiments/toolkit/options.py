@@ -60,13 +60,13 @@ def seeds(name: str, first: int, count: int) -> range:
     """Returns the seeds `first`, ..., `first + count - 1`.
 
     Args:
-      name: the option of the first seed, for the error.
+      name: the name of the option that gives the first seed, which the error shows.
       first: at least 0.
       count: at least 1.
 
     Raises:
-      UsageError: if the last is too large.
+      UsageError: if the last seed is too large.
     """
     if first + count > SEEDS:
-        raise UsageError(f"{name}: {first} and the {count} seeds from it are not all below {SEEDS:,}")
+        raise UsageError(f"{name}: {first} and the {count} seeds from it exceed {SEEDS - 1:,}; choose a smaller {name}")
     return range(first, first + count)

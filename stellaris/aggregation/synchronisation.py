@@ -143,7 +143,7 @@ def stale_synchronous(max_lead: Int[Array, ""] | int, learners: int, *, capacity
       An `Aggregator` that pops the oldest gradient, with weight 1.
 
     Raises:
-      IndexError: by `push` and `admit`, if the learner's number is known and too large or negative.
+      IndexError: by `push` and `admit`, if the learner's number is out of range; a traced number is not checked.
       TypeError: if `max_lead` is not a number.
       ValueError: if `max_lead` is negative or not whole, or `learners` or `capacity` is below 1.
 
@@ -156,7 +156,7 @@ def stale_synchronous(max_lead: Int[Array, ""] | int, learners: int, *, capacity
       >>> state = aggregator.init(jnp.zeros(1))
       >>> for _ in range(2):
       ...     state = aggregator.push(state, jnp.ones(1), version=0, learner=0)
-      >>> [bool(aggregator.admit(state, learner, 0)) for learner in (0, 1)]  # two ahead, and the slowest
+      >>> [bool(aggregator.admit(state, learner, 0)) for learner in (0, 1)]  # learner 0 leads by 2
       [False, True]
     """
     checks.not_negative(max_lead=max_lead)
@@ -273,7 +273,7 @@ def synchronous(group_size: int) -> Aggregator:
       An `Aggregator`.
 
     Raises:
-      IndexError: by `push` and `admit`, if the learner's number is known and too large or negative.
+      IndexError: by `push` and `admit`, if the learner's number is out of range; a traced number is not checked.
       ValueError: if `group_size` is below 1.
 
     Source:

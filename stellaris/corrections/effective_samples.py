@@ -53,7 +53,7 @@ def effective_sample_fraction(
     wide = jnp.minimum(wide, largest(wide.dtype))
     log_weight = jax.lax.stop_gradient(jnp.where(there, wide, -jnp.inf))
     samples = jnp.sum(there).astype(wide.dtype)
-    # Relative to the largest weight, so that neither a weight nor its square overflows.
+    # Weights are taken relative to the largest, so that neither a weight nor its square overflows.
     top = jnp.max(log_weight, initial=-jnp.inf)
     weight = jnp.exp(log_weight - jnp.where(jnp.isfinite(top), top, 0.0))
     squares = samples * jnp.sum(jnp.square(weight))

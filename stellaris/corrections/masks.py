@@ -1,7 +1,8 @@
 """Masks that drop the samples on which the policy has moved too far.
 
 Apply a mask to any loss by `jnp.where(kept, loss, 0.0)`: a dropped sample then has exactly zero gradient, if its
-log-ratio is not NaN. No gradient flows through the masks. Their sources divide by all samples, kept or not.
+log-ratio is not NaN. No gradient flows through the masks. The papers divide the loss by the number of all samples,
+dropped or not.
 """
 
 from typing import Any
@@ -95,8 +96,8 @@ def probability_mask(
 
     Args:
       log_prob: `[...]` log-probability under the policy that learns.
-      behaviour_log_prob: `[...]` the same under the policy that chose the actions, and not under one recomputed at the
-        start of the batch, with which the paper's runs collapse.
+      behaviour_log_prob: `[...]` log-probability under the policy that chose the actions. Do not recompute it at the
+        start of the batch: with recomputed ones the paper's runs collapse.
       advantage: `[...]`.
       max_distance: the largest distance kept, positive. By default 0.15 for `"tv"` and 0.05 for `"kl"`, as in
         the paper's stability tests; its large runs take 0.2 for `"tv"`.
@@ -171,8 +172,9 @@ def off_policy_sequence_mask(
 
 
 def _bernoulli_kl(log_q: jax.Array, log_p: jax.Array) -> jax.Array:
-    """`KL(q || p)` between two Bernoulli distributions, an action or any other, from the action's log-probabilities."""
-    # Keeps probabilities off 0 and 1, by less than the distance can resolve, so that logarithms stay finite.
+    """`KL(q || p)` of Bernoulli distributions of one action against all others, from its log-probabilities."""
+    # Clips both probabilities away from 0 and 1, so that the logarithms are finite. The clipping moves a probability by
+    # at most the spacing of floats just below 1.
     log_q, log_p = jnp.maximum(log_q, -80.0), jnp.maximum(log_p, -80.0)
     least = jnp.finfo(log_q.dtype).epsneg  # type: ignore[no-untyped-call]
     other_q, other_p = (jnp.maximum(1.0 - jnp.exp(x), least) for x in (log_q, log_p))

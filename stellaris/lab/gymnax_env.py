@@ -68,7 +68,7 @@ class Gymnax:
         """Starts an episode."""
         env, params = _made(self.name, self.parameters)
         observation, state = env.reset_env(key, params)
-        # As arrays: some states begin with Python's numbers, whose types would change after a step.
+        # The state is made of arrays: some states begin with Python's numbers, whose types would change after a step.
         return jax.tree.map(jnp.asarray, state), _flat(observation)
 
     def step(self, state: Tree, action: jax.Array, key: jax.Array) -> Transition:

@@ -36,7 +36,7 @@ from stellaris.types import NDArray, Tree
 if TYPE_CHECKING:
     import xarray as xr
 
-#: The columns of a plan that must be the same in all runs of a block: loops whose length differs are slow.
+#: The columns of a plan that must be equal in all runs of a block: vectorised loops of different lengths are slow.
 _STRUCTURE = ("waves_until", "batches_until", "gradients_until", "merges_until")
 #: A setting of a run: a field of the algorithm or of the aggregator, or `rho`.
 _SETTINGS = ("algorithm.", "aggregator.")
@@ -72,10 +72,10 @@ class _Run(NamedTuple):
     static: _Static
     numbers: Mapping[str, float]  #: settings that are traced.
     schedule: Schedule
-    structure: str  #: equal for runs that can be vectorised: they do as much of everything before every version.
+    structure: str  #: hash of the `_STRUCTURE` columns; runs can be vectorised only if it is equal.
 
 
-#: The schedule of every run, or a function that makes it of the axes that are no settings.
+#: The schedule of every run, or a function that makes it from the axes that are not settings.
 Schedules: TypeAlias = Schedule | Callable[..., Schedule]
 
 
@@ -95,20 +95,21 @@ def sweep(
     """Runs every combination of the axes with every seed, many runs at a time in one compiled program.
 
     Runs of a block differ in numbers only: settings that are floats, seeds, and versions of their schedules. They are
-    vectorised, and shared out among all devices. What changes shapes, such as `algorithm.epochs`, begins a new block.
+    vectorised, and distributed over all devices. A setting that changes shapes, such as `algorithm.epochs`, begins a
+    new block for each of its values.
 
     Args:
       workload: an environment of JAX functions, such as `lab.CartPole()`, the policy, and how it is sampled.
-      algorithm: learns; or several by name, which become an axis `algorithm`.
-      schedule: of all runs; or a function of those axes that are no settings, such as `lambda lag: imposed(...)`.
+      algorithm: the algorithm that learns, or several by name, which become an axis `algorithm`.
+      schedule: the schedule of all runs, or a function of the other axes, such as `lambda lag: imposed(...)`.
       axes: values by name: `"algorithm.learning_rate"` and other fields of the algorithm, `"aggregator.decay"` and
         other fields of the aggregator, `"rho"`, and arguments of `schedule`.
       seeds: their number, or the seeds themselves. A run's parameters, actions, shuffles and environments follow from
         its seed as in `train`.
-      aggregator: for schedules that apply queued gradients.
+      aggregator: applies the gradients, if the schedule queues them; None if it learns from whole batches.
       rho: truncation level of the global cap over the policies that other learners hold; `math.inf` for no cap.
       block: runs at a time, at most.
-      directory: keeps the results of every block, so that a sweep that was interrupted goes on where it was.
+      directory: keeps the results of every block, so that an interrupted sweep continues where it stopped.
       on_progress: called before every block and at the end.
 
     Returns:
@@ -138,7 +139,7 @@ def sweep(
       [0.0, 1.0, 1.0]
     """
     with needs("lab.sweep"):
-        import xarray  # noqa: F401 - missed before anything is run, and not after
+        import xarray  # noqa: F401 - if it is missing, this raises before the runs and not after
     axes = dict(axes or {})
     runs, dimensions = _runs(workload, algorithm, schedule, axes, seeds, aggregator, rho)
     checks.whole(at_least=1, block=block)
@@ -167,8 +168,8 @@ def sweep(
                     np.savez(out, allow_pickle=False, **columns)
         if np.any(columns.pop("overflow", 0)):
             raise ValueError(
-                f"aggregator={aggregator!r}: its queue was full and lost gradients, which it keeps longer than the "
-                "schedule does; raise its capacity"
+                f"aggregator={aggregator!r}: its queue was full and lost gradients, because it keeps them longer than "
+                "the schedule does; raise its capacity"
             )
         for i, run in enumerate(members):
             outcomes[run.place] = {name: column[i] for name, column in columns.items()}
@@ -191,7 +192,7 @@ def mean_return(result: "xr.Dataset", last: int) -> "xr.DataArray":
     return mean
 
 
-# ---- which runs there are --------------------------------------------------------------------------------------------
+# ---- the runs of a sweep ---------------------------------------------------------------------------------------------
 
 
 def _runs(
@@ -249,7 +250,8 @@ def _runs(
             )
             first = (list(algorithms).index(label),) if isinstance(algorithm, Mapping) else ()
             runs += [_Run((*first, *place, i), seed, static, numeric, own, structure) for i, seed in enumerate(numbers)]
-    # Lags differ in how many versions they look back: with as many places all of them share a program.
+    # Runs with different lags look back over different numbers of versions. All store the largest of these numbers, so
+    # that they share a program.
     versions = max(run.static.sizes.versions for run in runs)
     shared = [run.static._replace(sizes=run.static.sizes._replace(versions=versions)) for run in runs]
     return [run._replace(static=static) for run, static in zip(runs, shared, strict=True)], dimensions
@@ -262,7 +264,7 @@ def _is_setting(name: str) -> bool:
 def _schedule(schedule: Schedules, arguments: Mapping[str, Any]) -> Schedule:
     if isinstance(schedule, Schedule):
         if arguments:
-            raise ValueError(f"axes {sorted(arguments)} are no settings: pass schedule as a function of them")
+            raise ValueError(f"axes {sorted(arguments)} are not settings: pass schedule as a function of them")
         return schedule
     made = schedule(**arguments)
     if not isinstance(made, Schedule):
@@ -277,17 +279,20 @@ def _check_schedule(
     whole = bool((schedule.update_batch != NONE).all())
     if whole != (aggregator is None):
         raise ValueError(
-            f"aggregator={aggregator!r}: the schedule learns from whole batches, without one; leave it out"
+            f"aggregator={aggregator!r}: the schedule has no queued gradients; leave the aggregator out"
             if whole
             else "aggregator=None: the schedule applies queued gradients; pass the aggregator that applies them"
         )
     if np.isnan(schedule.seconds).any() and schedule.slots != workload.actors:
-        raise ValueError(f"actors={workload.actors} of the workload: the schedule was made for {schedule.slots}")
+        raise ValueError(
+            f"actors={workload.actors} of the workload: the schedule was made for {schedule.slots} actors; make a "
+            f"schedule for {workload.actors}"
+        )
     _, fragments, pieces = schedule.batch_pieces.shape
     if pieces != workload.fragment // workload.steps_at_once:
         raise ValueError(
             f"refresh={workload.refresh} makes {workload.fragment // workload.steps_at_once} pieces of a fragment: the "
-            f"schedule has {pieces}"
+            f"schedule has {pieces}; make another schedule"
         )
     gradients = len(shapes_of(algorithm, policy, workload.fragment, fragments).indices)
     if schedule.gradient_row.max(initial=0) >= gradients:
@@ -308,7 +313,7 @@ def _settings(
             continue
         owner, _, field = name.partition(".")
         if field and not hasattr(fixed[owner], field):
-            raise ValueError(f"{name} is no setting: {fixed[owner]!r} has no field {field!r}")
+            raise ValueError(f"{name} is not a setting: {fixed[owner]!r} has no field {field!r}")
         if all(isinstance(x, float) for x in axes[name]):
             numeric[name] = value
             if field:  # so that a value out of range is refused here, by the object's own checks
@@ -321,7 +326,7 @@ def _settings(
 
 
 def _blocks(runs: Sequence[_Run], most: int) -> list[list[_Run]]:
-    """Groups runs that can be vectorised together, at most so many at a time."""
+    """Groups runs that can be vectorised together into blocks of at most `most` runs."""
     groups: dict[Any, list[_Run]] = {}
     for run in runs:
         groups.setdefault((run.static, tuple(run.numbers), run.structure), []).append(run)
@@ -329,7 +334,7 @@ def _blocks(runs: Sequence[_Run], most: int) -> list[list[_Run]]:
 
 
 def _name(workload: Workload, members: Sequence[_Run], rho: float) -> str:
-    """A name for the results of a block: runs with other settings have another."""
+    """A name for the results of a block, which differs if the settings of its runs differ."""
     runs = [(run.seed, dict(run.numbers), run.schedule.digest) for run in members]
     static = members[0].static
     return digest([workload, static.algorithm, static.aggregator, rho, runs, _version()])
@@ -404,7 +409,8 @@ class _Programs:
         return _Call(self._compiled[key], (shared, stacked), len(members))
 
     def _first(self, run: _Run) -> Tree:
-        """The first parameters of a run. One at a time: orthogonal matrices of many runs at once hang on a CPU."""
+        """The first parameters of a run."""
+        # One run at a time, because making the orthogonal matrices of many runs at once hangs on a CPU.
         key = run.static.policy, run.seed
         if key not in self._params:
             params = jax.jit(Policy.init, static_argnums=0)(run.static.policy, SessionKeys.of(run.seed).params)
@@ -457,7 +463,7 @@ def _with(settings: Any, prefix: str, numbers: Mapping[str, Any]) -> Any:
     return dataclasses.replace(settings, **own) if own else settings
 
 
-# ---- what comes of it ------------------------------------------------------------------------------------------------
+# ---- results ---------------------------------------------------------------------------------------------------------
 
 
 def _dataset(

@@ -64,7 +64,7 @@ def read(path: str | os.PathLike[str]) -> Dataset:
     """Reads a whole dataset into memory.
 
     Args:
-      path: of an HDF5 file of Minari or D4RL.
+      path: the path of an HDF5 file of Minari or D4RL.
 
     Returns:
       The trajectories, in the file's order and dtypes.
@@ -100,9 +100,9 @@ def insert(table: Table, path: str | os.PathLike[str], *, weight: float = 1.0, v
     Args:
       table: has some or all of the dataset's columns. Floats are rounded to the table's dtype; whole numbers are
         converted if the table's dtype holds them exactly, such as int64 actions in an int32 or int8 column.
-      path: of an HDF5 file of Minari or D4RL.
-      weight: of each trajectory.
-      version: of the policy that sampled them.
+      path: the path of an HDF5 file of Minari or D4RL.
+      weight: the weight of each trajectory.
+      version: the version of the policy that sampled the trajectories.
 
     Returns:
       The table. If its capacity is below the dataset's size, it holds the last trajectories.
@@ -158,7 +158,7 @@ class _Part(NamedTuple):
 
 
 def _episodes(path: Path, file: Any) -> list[dict[str, _Part]]:
-    """The parts of each trajectory by column; checks that all trajectories have equal columns before any is read."""
+    """Finds each trajectory's parts by column. Raises, before it reads data, if the trajectories' columns differ."""
     numbers = {name: int(match[1]) for name in file if (match := _EPISODE.fullmatch(name))}
     if numbers:
         episodes = [_episode_of_minari(path, file, name) for name in sorted(numbers, key=lambda name: numbers[name])]
@@ -274,8 +274,9 @@ def _check_size(path: Path, datasets: list[Any]) -> None:
     if sum(claimed) > _MOST_PACKED * size:
         most = datasets[claimed.index(max(claimed))]
         raise ValueError(
-            f"{path}: has {size:,} bytes, too few for {sum(claimed):,} bytes of data, such as dataset {most.name!r} of "
-            f"shape {list(most.shape)}: expected at most {_MOST_PACKED:,} bytes of data per byte of file"
+            f"{path}: the file has {size:,} bytes, but its datasets claim {sum(claimed):,} bytes of data; the largest "
+            f"dataset is {most.name!r} of shape {list(most.shape)}: expected at most {_MOST_PACKED:,} bytes of data "
+            "per byte of file"
         )
 
 

@@ -39,7 +39,7 @@ def columns_of(policy: "Policy") -> Spec:
     episode's last action is left out.
 
     Args:
-      policy: that acts, as `Workload.make_policy` returns it.
+      policy: the policy that acts, as `Workload.make_policy` returns it.
 
     Returns:
       The columns `observation`, `action`, `reward`, `terminated` and `log_prob`.
@@ -62,9 +62,9 @@ class Episodes:
     """Joins the fragments of a run into whole episodes, for each environment separately.
 
     A whole episode runs from the first step after a reset to its termination or truncation. Incomplete episodes are
-    dropped: their environment or one of their fragments was lost, they were running when the run ended, or the fragment
-    ended first where every fragment restarts its environment. Episodes of more than `length` steps are dropped and
-    counted in `too_long`, because the return to go of a part would be wrong.
+    dropped. An episode is incomplete if its environment or one of its fragments was lost, if it was under way when the
+    run ended, or if its fragment ended and the next fragment restarted the environment. Episodes of more than `length`
+    steps are dropped and counted in `too_long`, because the return to go of a part would be wrong.
 
     Args:
       length: the most steps of an episode, usually the table's.
@@ -111,7 +111,7 @@ class Episodes:
         """Adds a fragment. Those of one environment must come in order; different environments may interleave.
 
         Args:
-          fragment: a whole one or a piece, as `train` passes it to `on_fragment`.
+          fragment: a whole fragment or a piece of one, as `train` passes it to `on_fragment`.
         """
         valid = np.asarray(fragment.trajectory.valid)[:, 0]
         pieces = self._pieces_before(fragment)
@@ -124,8 +124,8 @@ class Episodes:
                 if sum(len(piece.version) for piece in pieces) > self._length:
                     self.too_long += 1
                     pieces = None
-            # An invalid step marks the end of the episode before it; at a fragment's end `unfinished` tells instead,
-            # because the step that resets belongs to the next fragment.
+            # An invalid step marks the end of the episode before it. An episode that ends with its fragment has no such
+            # step there, because the step that resets belongs to the next fragment: it is recognised by `unfinished`.
             if end < len(valid) or fragment.unfinished == 0:
                 if pieces:
                     self._whole.append(_joined(pieces))

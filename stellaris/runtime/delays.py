@@ -138,11 +138,11 @@ class Mixture:
 
     def sample(self, rng: np.random.Generator, n: int) -> NDArray:
         """`n` durations in seconds."""
-        # "right", so that a delay of probability 0 is never chosen, even by a draw of exactly 0.
+        # With `side="right"` a delay of probability 0 is never chosen, even by a draw of exactly 0.
         index = np.searchsorted(np.cumsum(self.probabilities), rng.random(n), side="right")
         # All delays are drawn `n` times, so that the draws of one do not depend on the choices.
         drawn = np.stack([delay.sample(rng, n) for delay in self.delays])
-        # The sum of the probabilities may be rounded below 1, and the index then be one too large.
+        # Rounding may make the sum of the probabilities less than 1, and then the index one too large.
         return np.asarray(drawn[np.minimum(index, len(self.delays) - 1), np.arange(n)])
 
 
@@ -179,7 +179,7 @@ class Empirical:
             the file has columns; the error names the file and the line.
         """
         name = os.fspath(path)
-        # "utf-8-sig", because spreadsheets write a byte-order mark, which would be part of the first column's name.
+        # "utf-8-sig" skips the byte-order mark that spreadsheets write, which would be part of the first column's name.
         with open(path, newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file)
             try:
@@ -189,18 +189,18 @@ class Empirical:
             except (csv.Error, UnicodeDecodeError) as error:
                 raise ValueError(f"{name} cannot be read as CSV: {error}") from error
         if not samples:
-            raise ValueError(f"{name}: Empirical(samples) is empty")
+            raise ValueError(f"{name}: column {column!r} has no durations: expected at least one row")
         return cls(tuple(samples))
 
     def __post_init__(self) -> None:
         if len(self.samples) == 0:
-            raise ValueError("Empirical(samples) is empty")
+            raise ValueError("Empirical(samples) is empty: give at least one duration")
         checks.whole(at_least=1, block=self.block)
         _check_non_negative(self, **{f"samples[{i}]": s for i, s in enumerate(self.samples)})
 
     def sample(self, rng: np.random.Generator, n: int) -> NDArray:
         """`n` durations in seconds."""
-        # Enough blocks for `n` durations, rounded up; the last block is cut off.
+        # Draws enough blocks for `n` durations, and cuts off the last one.
         firsts = rng.integers(len(self.samples), size=-(-n // self.block))
         places = (firsts[:, None] + np.arange(self.block)).ravel()[:n]
         durations: NDArray = np.asarray(self.samples, float)[places % len(self.samples)]
@@ -227,7 +227,7 @@ class Measured:
 
 @register_part("_rng", "_ahead", rebuilt=("_delay", "_name"))
 class Stream:
-    """The random stream of one purpose. Its draws do not depend on how many another purpose has taken.
+    """The random stream of one purpose. Its draws do not depend on the draws for other purposes.
 
     Args:
       delay: the distribution.
@@ -240,7 +240,7 @@ class Stream:
     def __init__(self, delay: Delay, seed: int, name: str) -> None:
         self._delay = delay
         self._name = name
-        # A checksum, because Python's `hash` of a text differs from process to process.
+        # The name is hashed by a checksum, because Python's `hash` of a text differs from process to process.
         self._rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
         self._ahead: list[float] = []
 
@@ -267,7 +267,7 @@ def _duration(row: dict[str | None, Any], column: str, where: str) -> float:
     if None in row:  # a decimal comma, for example, makes two columns of one number
         columns = [name for name in row if name is not None]
         found = len(columns) + len(row[None])
-        raise ValueError(f"{where}: the row has {found} values, but the columns are {columns}")
+        raise ValueError(f"{where}: the row has {found} values: expected one for each of {columns}")
     try:
         seconds = float(row[column])
     except (TypeError, ValueError):

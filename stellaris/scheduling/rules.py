@@ -15,7 +15,7 @@ class Fixed:
     """The same number of actors in every round.
 
     Args:
-      actors: the number.
+      actors: the number of actors.
 
     Raises:
       ValueError: if `actors` is below 1.
@@ -53,7 +53,7 @@ class Stepped:
     Args:
       first: actors in the first rounds.
       change: actors added at each step; negative for fewer.
-      every: rounds per step.
+      every: rounds from one step to the next.
 
     Raises:
       ValueError: if `first` or `every` is below 1.
@@ -76,7 +76,7 @@ class Stepped:
         checks.whole(at_least=-(2**31), change=self.change)
 
     def decide(self, states: Sequence[State], *, most: int, key: jax.Array) -> int:
-        """Returns the number for the round; nothing else is used."""
+        """Returns the number of actors, which depends only on the number of the round."""
         del key
         steps = (int(states[-1].round) - 1) // self.every
         return int(np.clip(self.first + self.change * steps, 1, most))
@@ -84,20 +84,20 @@ class Stepped:
 
 @dataclass(frozen=True)
 class Adapt:
-    """Actors in proportion to return: `clip(1, J_k / J * I_max, I_max)`, where `J_k` is the last rounds' mean.
+    """Actors in proportion to return: `clip(1, J_k / J * I_max, I_max)`, with the mean recent return `J_k`.
 
     The number is rounded down. The first round has one actor, because no return is known yet.
 
     Args:
       target: the return `J` to be reached, above 0.
-      window: rounds that `J_k` is the mean of.
+      window: the number of last rounds whose returns `J_k` averages.
 
     Raises:
       ValueError: if `target` is not positive, or `window` below 1.
 
     Source:
-      MinionsRL (AAAI 2024), the variant MinionsRL-Adapt, with a window of five rounds. Its formula is a sum, its text a
-      mean; this is the mean.
+      MinionsRL (AAAI 2024), the variant MinionsRL-Adapt, with a window of five rounds. The paper's formula has a
+      sum, and its text a mean; this class uses the mean.
 
     Example:
       >>> states = [State(k, 0.0, 10.0 * k, *[0.0] * 5) for k in range(1, 5)]
@@ -113,7 +113,7 @@ class Adapt:
         checks.whole(at_least=1, window=self.window)
 
     def decide(self, states: Sequence[State], *, most: int, key: jax.Array) -> int:
-        """Returns the number for the mean return of the last rounds."""
+        """Returns the number of actors, in proportion to the mean return of the last rounds."""
         del key
         returns = [state.episode_return for state in states[1:]][-self.window :]
         share = float(np.mean(returns)) / self.target if returns else 0.0

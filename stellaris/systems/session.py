@@ -27,7 +27,7 @@ from stellaris.types import Tree
 
 T = TypeVar("T")
 
-#: Folded into the run's key, for the noise and the schedule. No batch has a number as high.
+#: Numbers that are folded into the run's key for the noise and the schedule. They exceed the number of every batch.
 _NOISE, _SCHEDULE = 2**32 - 1, 2**32 - 2
 
 
@@ -51,7 +51,7 @@ class Session:
 
     A loop starts with `begin`, and takes completions with `next_completion` until it returns None. In between it has
     actors sample `fragments`, learns from their batches, publishes versions, and declares the ends of rounds. It notes
-    in `record` what it does; the history is read off the platform's trace.
+    its steps in `record`; the history is computed from the platform's trace.
 
     Attributes:
       workload: the environment, the policy and how it is sampled.
@@ -137,7 +137,7 @@ class Session:
         if saved is None:
             return first()
         self.state.restore(saved)
-        # Made anew, because `restore` has put other objects into the state.
+        # `Deliveries` is made again, because `restore` has replaced the objects in the state.
         self._deliveries = Deliveries(self.platform, self.state.handled, self.state.retries)
         self.progress.read()  # the restored trace has the rows so far
         loop: T = self.state.loop
@@ -146,7 +146,7 @@ class Session:
     def next_completion(self, loop: Any) -> Invocation | None:
         """Returns the next invocation that completes within the budget; None when the run is over.
 
-        Each piece of work is handed out once, however often it was retried or delivered.
+        Each piece of work is returned once, even if it was retried or delivered several times.
 
         Args:
           loop: the state of the event loop, to be saved if a checkpoint is due.
@@ -190,7 +190,7 @@ class Session:
                 self.progress.rounds,
                 budget=self.progress.budget.cost,
                 most=self.workload.actors,
-                # By the round's number, so that a resumed run decides as the uninterrupted one would.
+                # The key depends on the round's number, so that a resumed run decides as the uninterrupted one would.
                 key=jax.random.fold_in(self.keys.schedule, self.round),
                 record=self.record,
             )
@@ -205,7 +205,8 @@ class Session:
         """Reports a round that is over and saves the run if that is due; returns whether there is budget left."""
         before, now = self.progress.reported, self.round
         if now > before:
-            # Not in `round_over`: only now has the system handled its last event completely.
+            # The round is reported here and not in `round_over`, because only now has the system handled its last
+            # event.
             self.progress.report(now)
             if self._checkpointing.due(before, now):
                 self.state.loop = loop
@@ -214,7 +215,8 @@ class Session:
 
     def versioned(self, params: Tree) -> PolicyVersion:
         """Returns parameters with the normalisation of the newest version."""
-        # Not by the statistics: these may include batches whose gradients were all dropped, which made no version.
+        # The current statistics are not used: they may include batches whose gradients were all dropped, which made no
+        # version.
         return PolicyVersion(params, self.state.normaliser)
 
     def publish(self, params: Tree) -> int:
@@ -223,11 +225,11 @@ class Session:
         version = PolicyVersion(params, state.statistics.normaliser())
         state.normaliser = version.normaliser
         state.version = self.platform.store.publish(POLICY, version)
-        # The first version has no other before it to be compared with.
+        # The first version has no earlier version to be compared with.
         if state.compared is None:
             state.compared = version
         elif state.sample is not None:
-            # Only versions that complete a batch are compared: Stellaris publishes others in between.
+            # A version is compared only if it completes a batch: Stellaris publishes others in between.
             self.record.diverged(float(_divergence(self.policy, version, state.compared, state.sample)))
             state.compared, state.sample = version, None
         return state.version

@@ -76,7 +76,8 @@ class Stellaris(System):
         fragments = session.fragments(self.control)
         learn = session.program("learn", programs.learner(self.algorithm, session.policy, self.rho))
         update_policy = session.program("update_policy", programs.parameter(self.algorithm))
-        # Resolved when a learner starts and not when it is invoked: it pulls the policy that is newest then.
+        # The reference is resolved when a learner starts and not when it is invoked: the learner pulls the policy that
+        # is newest then.
         newest = store.latest(POLICY)
         # Without a cap the learner does not read the other learners' policies, so it need not fetch them.
         held = () if math.isinf(self.rho) else store.held(POLICY, slots=self.learners)
@@ -94,10 +95,11 @@ class Stellaris(System):
 
         loop = session.begin(first)
         while True:
-            # At every event: a delivered fragment frees its actor, and when a batch is learned from, the control admits
-            # more rollouts.
+            # Actors are invoked after every event, because a delivered fragment frees its actor, and a batch that was
+            # learned from lets the control admit more rollouts.
             fragments.sample()
-            # One batch at a time: the next is prepared by parameters that have learned from most of this one.
+            # Only one batch is prepared at a time: the parameters that prepare the next have learned from most of this
+            # one.
             if not loop.tasks and (data := fragments.next_batch(self.algorithm, loop.params)):
                 loop.tasks.extend(data.minibatches)
                 session.round_over()
@@ -106,14 +108,15 @@ class Stellaris(System):
             startable = []
             if loop.tasks:
                 startable = [i for i in loop.free if aggregator.admit(pending.queue, i, loop.clock)]
-            # More gradients cannot arrive: all learners are idle, and none can start, or the queue is full.
-            # The aggregator must then take what there is, even if it would wait for more.
+            # No more gradients can arrive if all learners are idle and either none can start or the queue is full. The
+            # aggregator must then take the gradients in the queue, even if it would wait for more.
             stalled = not loop.running and (not startable or len(pending) == pending.capacity)
-            # Before learners start: popping makes room in the queue for their gradients.
+            # The update comes before learners start, because popping makes room in the queue for their gradients.
             may_update = pending and not loop.updating
             if may_update and (stalled or pending.ready(aggregator, loop.clock, session.round)):
-                # Popped when the function is invoked and not when it starts, with one update at a time: no version is
-                # published in between, so the staleness is exact, and no update starts from outdated parameters.
+                # Gradients are popped when the function is invoked and not when it starts, and only one update runs at
+                # a time. No version is published in between, so the staleness is exact, and no update starts from
+                # outdated parameters.
                 popped = pending.pop(aggregator, loop.clock, session.round)
                 for invocation, task in popped.dropped:
                     session.record.dropped(invocation)
@@ -127,9 +130,9 @@ class Stellaris(System):
                     platform.invoke("parameter", update_policy, group, loop.params, loop.opt_state)
                     loop.updating = True
                 elif popped.dropped:
-                    # Learned from, so that the control admits more rollouts; without an applied gradient no version
-                    # follows. From the top, because with nothing else pending only a new rollout or learner can
-                    # continue the run.
+                    # Batches whose gradients were all dropped count as learned from, so that the control admits more
+                    # rollouts; no version follows them. The loop starts again, because with nothing else pending only a
+                    # new rollout or learner can continue the run.
                     _learned(session, loop)
                     continue
 
@@ -159,7 +162,7 @@ class Stellaris(System):
                     session.record.metrics(done, learned.metrics)
                 case "parameter":
                     loop.params, loop.opt_state = done.result()
-                    # Before publishing: the new version normalises by the batches that led to it.
+                    # This comes before publishing: the new version normalises by the batches that led to it.
                     _learned(session, loop)
                     loop.clock = session.publish(loop.params)
                     loop.updating = False
@@ -205,11 +208,12 @@ def _check_aggregator(aggregator: Aggregator, learners: int) -> None:
     if not isinstance(aggregator, Aggregator):
         raise TypeError(f"aggregator={aggregator!r} is not an Aggregator: use softsync(2), for example")
     try:
-        # It is a static argument of compiled functions, which JAX finds again by its hash.
+        # The aggregator is a static argument of compiled functions, which JAX looks up by its hash.
         hash(aggregator)
     except TypeError as error:
         raise TypeError(f"aggregator={aggregator!r} cannot be hashed ({error}): make it a frozen dataclass") from None
-    # Shapes alone, for a gradient of one number: the capacity is the same for any gradient, and nothing is allocated.
+    # Only shapes are computed, and for a gradient of one number: the capacity is the same for any gradient, and nothing
+    # is allocated.
     empty = jax.eval_shape(aggregator.init, np.float32(0))
     if empty.capacity < learners:
         raise ValueError(
@@ -217,7 +221,8 @@ def _check_aggregator(aggregator: Aggregator, learners: int) -> None:
             "could run at the same time; raise its capacity"
         )
     jax.eval_shape(lambda state: aggregator.admit(state, learners - 1, 0), empty)  # checks the learner's number
-    # Only aggregators that know their learners one by one have this attribute; the others serve any number.
+    # Only aggregators that count each learner's pushes have the attribute `learners`; others serve any number of
+    # learners.
     waits_for = getattr(aggregator, "learners", 0)
     if waits_for > learners:
         raise ValueError(

@@ -118,14 +118,14 @@ def test_an_interrupted_sweep_goes_on(tmp_path):
     [
         ({"workload": Workload("CartPole-v1")}, "environment='CartPole-v1' is not of JAX functions"),
         ({"workload": Workload(CartPole(), restart=True)}, "restart=True is not supported"),
-        ({"axes": {"algorithm.speed": [1.0]}}, r"algorithm.speed is no setting: PPO\(.* has no field 'speed'"),
+        ({"axes": {"algorithm.speed": [1.0]}}, r"algorithm.speed is not a setting: PPO\(.* has no field 'speed'"),
         ({"axes": {"algorithm.clip": [0.1, -1.0]}}, "clip=-1.0"),
         ({"axes": {"lag": []}}, "lag has no values"),
         (
             {"axes": {"lag": [1]}, "schedule": schedule(0)},
-            r"axes \['lag'\] are no settings: pass schedule as a function",
+            r"axes \['lag'\] are not settings: pass schedule as a function",
         ),
-        ({"aggregator": softsync(1)}, "the schedule learns from whole batches, without one"),
+        ({"aggregator": softsync(1)}, "the schedule has no queued gradients; leave the aggregator out"),
         ({"schedule": imposed(2, actors=2, gradients=Constant(0))}, "aggregator=None: the schedule applies queued"),
         ({"schedule": imposed(2, actors=3)}, "actors=2 of the workload: the schedule was made for 3"),
         ({"workload": Workload(CartPole(), actors=2, fragment=16, refresh=4)}, "refresh=4 makes 4 pieces"),

@@ -14,7 +14,7 @@ from experiments.benchmarks.sides.lab_task import LabTask, report
 
 
 def main() -> None:
-    """Trains; it evaluates every ten updates, in the fewest episodes that it allows."""
+    """Trains with rejax's PPO, which evaluates every ten updates, with as few episodes as rejax allows."""
     jax.config.update("jax_num_cpu_devices", os.cpu_count() or 1)  # type: ignore[no-untyped-call]
     from rejax import PPO
     from rejax.evaluate import evaluate

@@ -31,7 +31,7 @@ SIZES = {
         ("Hopper-v4", "Humanoid-v4", "Walker2d-v4", "Gravitar-v5", "SpaceInvaders-v5", "Qbert-v5"), 196_608, 1
     ),
 }
-#: The work of each function's body.
+#: The work that one call of each function does.
 BODIES = {
     "actor": f"a fragment of {FRAGMENT} steps",
     "learner": "a gradient",

@@ -16,7 +16,7 @@ class Split(NamedTuple):
     """An amount (USD or seconds), split by activity."""
 
     busy: float  #: running, from start to end.
-    idle: float  #: warm without an invocation; for a machine, the rest.
+    idle: float  #: warm without an invocation; for a machine, the rest of its time.
     cold: float  #: being made and initialised.
     wasted: float  #: running in vain: the invocation failed, crashed or was killed, or its result was lost.
 
@@ -38,7 +38,7 @@ class Use:
         self._busy = Spans(granularity)
         self._wasted = Spans(granularity)
         self._cold = Spans(granularity)
-        # Not rounded: only idle time follows from it, and that is billed as it is.
+        # This sum is not rounded: it serves only to compute idle time, which is billed without rounding.
         self._alive = Spans(0.0)
         self._running: dict[int, float] = {}  # start of each running invocation
         self._waiting: dict[int, float] = {}  # time at which each invocation got its container, until it starts
@@ -112,7 +112,9 @@ class Use:
 
 
 class Spans:
-    """Exact running sums of time spans and of the spans rounded up, independent of their number and order.
+    """Sums time spans exactly, both as they are and rounded up to the billing unit.
+
+    The sums have no rounding error, so the order and the number of the spans do not affect them.
 
     Args:
       granularity: billing unit in seconds; each span is rounded up to a multiple of it. 0 for no rounding.

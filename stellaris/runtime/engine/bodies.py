@@ -10,10 +10,11 @@ from stellaris.runtime.functions import FunctionSpec
 
 
 class ContainerLostError(RuntimeError):
-    """A container ended before it was ready, or while a body ran in it, which may or may not have had its effects."""
+    """A container ended before it was ready, or while it ran a body; the body's side effects may have happened."""
 
 
-# Abstract, so that a subclass without one of the four methods fails when the platform is made, and not in a run.
+# The class is abstract, so that a subclass without one of the four methods fails when the platform is made, and not
+# during a run.
 class BodyRunner(ABC):
     """Runs bodies and, where a container is more than a slot in this process, makes and ends containers.
 
@@ -61,11 +62,16 @@ class BodyRunner(ABC):
 
     def measure(self, call: Call) -> float:
         """Runs a body at once and by itself; returns its real seconds. Needed for `Measured` delays in virtual time."""
-        raise NotImplementedError(f"{type(self).__name__}.measure: bodies take real time here, nothing is simulated")
+        raise NotImplementedError(
+            f"{type(self).__name__} has no method measure, which a Measured delay needs in virtual time: write it, or "
+            "use another delay"
+        )
 
     def settle(self, call: Call) -> None:
         """Runs a body to its end and keeps the outcome for `finish`. Needed for checkpoints."""
-        raise NotImplementedError(f"{type(self).__name__}.settle: a run on this platform cannot be saved")
+        raise NotImplementedError(
+            f"{type(self).__name__} has no method settle, which checkpoints need: write it, or run without checkpoints"
+        )
 
     def make(  # noqa: B027, a container may be nothing but a slot
         self, container: Container, spec: FunctionSpec, on_made: Callable[[Container], Any]

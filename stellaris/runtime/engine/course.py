@@ -1,8 +1,8 @@
 """The course of a call, drawn from its function's faults or taken from a recorded run.
 
-Most calls do without: on a platform without faults and without a recorded run, the deployment's delays decide
-everything. A call with a course asks it at each step, and passes the time that was drawn. The course returns that time
-or another one.
+Most calls have no course: on a platform without faults and without a recorded run, the deployment's delays decide
+everything. For a call with a course the engine asks the course at each step, and passes it the time drawn from the
+delays. The course returns that time or another one.
 """
 
 import math
@@ -89,7 +89,7 @@ class Drawn:
         return drawn
 
     def ends_before_start(self) -> None:
-        """None, because a drawn crash before the body happens once the call has started: `crashes_at_start`."""
+        """Returns None: if a fault crashes the call before its body, the call has started; see `crashes_at_start`."""
 
     def crashes_at_start(self) -> bool:
         """Whether a fault crashes the call's container before the body runs."""
@@ -97,7 +97,8 @@ class Drawn:
 
     def ends(self, started: float, seconds: Callable[[float], float], timeout: float | None) -> End:
         """The end of the call: later if it straggles, sooner if it crashes on the way."""
-        # The straggler's factor first: a crash on the way comes after a fraction of the longer duration.
+        # The straggler's factor is applied first, because a crash on the way comes after a fraction of the longer
+        # duration.
         duration = seconds(self._draws.straggler_factor() if "straggle" in self._faults else 1.0)
         if "crash_during" in self._faults:
             return end_of(started, duration * self._draws.moment(), "crashed", timeout)
@@ -108,7 +109,7 @@ class Drawn:
         return "crash_after" in self._faults
 
     def messages(self, ended: float) -> tuple[float | None, float | None]:
-        """The same times, both drawn in seconds after the end; None for a fault that the call does not meet."""
+        """The two times, each drawn as a delay after the end; None for a fault that the call does not meet."""
         # Both may happen: the first message is lost, and the second still arrives.
         again = ended + self._draws.duplicate_after() if "duplicate" in self._faults else None
         noticed = ended + self._draws.notice_after() if "lose" in self._faults else None
@@ -137,14 +138,14 @@ class Repeated:
         return self._recorded.ending == "throttled"
 
     def looks_at(self, submitted: float, drawn: float) -> float:
-        """The time after the recorded delay since the submission."""
+        """Returns the time of the submission plus the recorded delay."""
         # A refused call never got a container, so only the time of its end is known.
         if self.throttled:
             return self._recorded.later("ended", after="submitted", at=submitted)
         return self._recorded.later("acquired", after="submitted", at=submitted, otherwise=drawn)
 
     def starts_at(self, acquired: float, drawn: float) -> float:
-        """The time after the recorded delay since the call got its container."""
+        """Returns the time at which the call got its container, plus the recorded delay."""
         if self.ends_before_start() is not None:
             return self._recorded.later("ended", after="acquired", at=acquired)
         return self._recorded.later("started", after="acquired", at=acquired, otherwise=drawn)
@@ -155,11 +156,11 @@ class Repeated:
         return recorded.ending if math.isnan(recorded.started) and recorded.ending != "cancelled" else None
 
     def crashes_at_start(self) -> bool:
-        """False, because a recorded crash has a time, and is the end that `ends` returns."""
+        """Returns False: `ends` ends the call at the time of the recorded crash."""
         return False
 
     def ends(self, started: float, seconds: Callable[[float], float], timeout: float | None) -> End:
-        """The recorded ending, after the recorded duration."""
+        """Returns the recorded ending, at the start plus the recorded duration."""
         recorded = self._recorded
         if recorded.ending == "cancelled":
             # A time-out is not moved past the recorded cancellation, because the limit holds in this run as well.
@@ -173,11 +174,11 @@ class Repeated:
         return End(recorded.later("ended", after="started", at=started), "completed" if ran else recorded.ending)
 
     def crashes_at_end(self) -> bool:
-        """False, because a recorded crash has a time, and is the end that `ends` returns."""
+        """Returns False: `ends` ends the call at the time of the recorded crash."""
         return False
 
     def messages(self, ended: float) -> tuple[float | None, float | None]:
-        """The times after the recorded delays since the end; None for an event that the recording lacks."""
+        """Returns the time of the end plus each recorded delay; None for an event that the recording lacks."""
         noticed = self._recorded.later("noticed", after="ended", at=ended)
         again = self._recorded.later("redelivered", after="ended", at=ended)
         return _unless_nan(noticed), _unless_nan(again)
@@ -201,7 +202,7 @@ class Courses:
         self._draws = {name: FaultDraws(name, fault, seed) for name, fault in faults.items()}
         self._replay = replay
         self._submitted = Counter[str]()
-        #: Whether any call can have a course. Known beforehand, so that most platforms save the look-up.
+        #: Whether any call can have a course. It is computed once, so that most platforms skip the look-up per call.
         self.any = bool(faults) or replay is not None
 
     def next(self, function: str) -> Course | None:

@@ -1,6 +1,6 @@
 """The second half of a call's life: it completes, fails or is killed, and is handed out, perhaps late or twice.
 
-`lifecycle` has the first half.
+A call is handed out when `next_completion` returns it. `lifecycle` has the first half.
 """
 
 import copy
@@ -54,7 +54,8 @@ class Departures:
             return None  # it was killed before
         outcome = self._bodies.finish(call)
         if outcome is None:
-            # A body that hangs is ended by the function's time-out, as on a real platform; `hung` is for those without.
+            # The function's time-out ends a body that hangs, as on a real platform. Without a time-out the call ends as
+            # `hung`.
             limit = call.pool.spec.timeout
             if limit is None or call.started is None:
                 return self._end_if_pending((call, "hung"), now)
@@ -62,7 +63,8 @@ class Departures:
             return None
         call.value, call.error = outcome
         if isinstance(call.error, ContainerLostError):
-            # Through the fleet, which also records the container's loss and closes the nodes that failed with it.
+            # The fleet ends the call, because it also records the container's loss and closes the nodes that failed
+            # with it.
             assert call.container is not None
             return self._fleet.lose(call.container, now)
         if call.error is not None:
@@ -74,7 +76,7 @@ class Departures:
             return self._end_if_pending((call, "crashed"), now)
         noticed, again = call.course.messages(now)
         if again is not None:
-            # Copied before the call ends: `_mark_ended` drops the value of a call whose message is lost.
+            # The duplicate is made before the call ends: `_mark_ended` drops the value of a call whose message is lost.
             self._deliver_at(again, _twin(call, now), "redelivered")
         if noticed is None:
             return self._end_if_pending((call, "completed"), now)
@@ -89,14 +91,15 @@ class Departures:
         self._agenda.add(time, END, call.number, self._end_if_pending, (call, status))
 
     def end(self, call: Call, status: str, now: float) -> None:
-        """Ends a call, and frees its container or ends that as well."""
+        """Ends a call, and frees its container; after an ending such as a crash, ends the container instead."""
         container = call.container
         dies = ENDINGS_BY_NAME[status].ends_container
         # The task is None if the body never ran: the call crashed at its start, or its end was known beforehand.
         if dies and container is not None and call.status == "running" and call.task is not None:
-            # First, because `release` gives the slot away, and no killed body may still run in it.
+            # `drop` comes before `release`: while a killed body still runs in a slot, no other call may get the slot.
             container.occupied = not self._bodies.drop(call)
-        # Before the container: in the trace a call ends before its container does, or before another call gets it.
+        # The call ends before its container is released: in the trace a call ends before its container ends or another
+        # call gets it.
         self._mark_ended(call, status, now)
         if container is not None:
             self._fleet.release(container, now, started=call.started is not None, dies=dies)
@@ -107,7 +110,7 @@ class Departures:
             self._mark_ended(call, "cancelled", now)
 
     def _end_if_pending(self, ending: tuple[Call, str], now: float) -> Call | None:
-        """Ends a call and hands it out, unless it was killed before or completed before its time-out."""
+        """Ends a call and returns it; returns None if it has ended already, such as before its time-out."""
         call, status = ending
         if call.number not in self.pending:
             return None
@@ -119,7 +122,7 @@ class Departures:
         del self.pending[call.number]
         call.status = status
         call.finished = now
-        # A system may keep an invocation for its result, which must not keep arguments and versions in memory.
+        # A system may keep the invocation for its result. Its arguments and versions must not stay in memory with it.
         call.resolved = ()
         call.task = None
         if status != "completed":
@@ -153,7 +156,7 @@ class Departures:
 def _twin(call: Call, now: float) -> Call:
     """A copy of a completing call, for the duplicate of its message. It has the same number and key.
 
-    An object apart, because the call itself may end as `lost`, while its duplicate says `completed`.
+    The copy is a separate object, because the call may end as `lost` while its duplicate ends as `completed`.
     """
     twin = copy.copy(call)
     twin.status = "completed"

@@ -34,8 +34,8 @@ from stellaris.runtime.trace.trace import Trace
     "_expected",
     "_invoked",
     rebuilt=(
-        # First, because a snapshot names an object by the first path that leads to it: a call is then named by its
-        # number among the pending ones.
+        # `departures` comes first, because a snapshot names an object by the first path that leads to it: the name of a
+        # call is then its number among the pending calls.
         "departures",
         "clock",
         "agenda",
@@ -127,13 +127,13 @@ class Lifecycle:
         number = self._invoked
         now = self.clock.now
         if args:
-            self.transfers.pin(args, number)  # first, because it may raise, and nothing may have changed then
+            self.transfers.pin(args, number)  # before any state changes, because it may raise
         self._invoked += 1
         key = number if key is None else key
         submitted = now if at is None else at
         course = self._courses.next(pool.name) if self._courses.any else None
         call = Call(number, pool.name, tag, attempt, key, submitted, program, args, work, nbytes, pool, course)
-        # Pending before its instant as well: it can be cancelled, and the drivers wait for it.
+        # A call is pending even before its instant, so that it can be cancelled and the drivers wait for it.
         self.departures.pending[number] = call
         if at is None:
             self.agenda.add(self._arrived(call, now), ACQUIRE, number, self._acquire, call)
@@ -143,8 +143,8 @@ class Lifecycle:
 
     def _expect(self, call: Call) -> None:
         """Has a call arrive at a later instant."""
-        # A workload is often submitted all at once, in the order of its arrivals. Such calls stand in line, and only
-        # the first has an event, so that the agenda stays short. A call out of order gets its event at once.
+        # A workload is often submitted all at once, in the order of its arrivals. Its calls wait in `_expected`, and
+        # only the first has an event, so that the agenda stays short. A call out of order gets its event at once.
         line = self._expected
         if not line or call.submitted >= line[-1].submitted:
             line.append(call)
@@ -157,7 +157,8 @@ class Lifecycle:
         line = self._expected
         if line and line[0] is call:
             line.popleft()
-            # Before anything else, and even if this call was cancelled: the next may arrive at this very instant.
+            # The next call gets its event before anything else, and even if this call was cancelled, because the next
+            # call may arrive at this very instant.
             if line:
                 following = line[0]
                 self.agenda.add(following.submitted, ACQUIRE, following.number, self._arrive, following)
@@ -165,7 +166,7 @@ class Lifecycle:
             return None  # it was cancelled before
         looks = self._arrived(call, now)
         if looks == now:
-            # At once: an event with the same time, phase and number would be the next in any case.
+            # No event is needed: one with the same time, phase and number would be the next in any case.
             return self._acquire(call, now)
         self.agenda.add(looks, ACQUIRE, call.number, self._acquire, call)
         return None
@@ -222,7 +223,7 @@ class Lifecycle:
         course = call.course
         call.status = "running"
         call.started = now
-        # Before anything can fail: a call is billed from its start, whatever its ending.
+        # The start is recorded before anything can fail: a call is billed from its start, whatever its ending.
         self._rows.append((now, "started", call.function, call.number, container.number, 0.0))
         slow_down = 1.0 if container.place is NOWHERE else self.fleet.begin(container)
         if course is not None and course.crashes_at_start():
@@ -238,7 +239,7 @@ class Lifecycle:
             self.departures.end_at(now, call, "failed" if isinstance(error, LookupError) else "crashed")
             return
         if course is None:
-            # `course.end_of`, written out: on most platforms every call passes here, and a call costs time.
+            # This is `course.end_of`, inlined for speed: on most platforms every call passes here.
             seconds = self._seconds(call, spec, transfer, slow_down)
             due = now + seconds
             ending = "completed"
@@ -267,11 +268,12 @@ class Lifecycle:
         return transfer  # on the wall clock `take_note` adds the body's time when it has returned
 
     def _run(self, call: Call, spec: FunctionSpec, due: float, now: float) -> None:
-        """Has the body run of a call that is due to complete."""
+        """Runs the body of a call that is due to complete, unless the body was measured and has run already."""
         call.finished = due  # on the wall clock later, if the body takes longer
         if self.clock.virtual:
             if call.task is None:  # a measured body has run already
-                # Started now and awaited when it is due, so that bodies whose virtual times overlap run side by side.
+                # The body starts now and is awaited when it is due, so that bodies whose virtual times overlap run in
+                # parallel.
                 self._bodies.start(call, trusted=spec.timeout is None)
             self.agenda.add(due, END, call.number, self.departures.complete, call)
         else:
@@ -280,13 +282,13 @@ class Lifecycle:
             self._bodies.start(call, trusted=trusted, on_done=self.returned.put)
             # The call completes when its body has returned. This event ends the call if the body never does.
             if spec.timeout is None:
-                # Not before it is due: a long drawn duration is no sign that the body hangs.
+                # The event is not before `due`: a long drawn duration is no sign that the body hangs.
                 self.departures.end_at(max(now + self._hang_after, due), call, "hung")
             else:
                 self.departures.end_at(max(now + spec.timeout, due), call, "timed_out")
 
     def start_batches(self) -> None:
-        """Starts the bodies that wait to share a call: on the wall clock, when nothing else starts at this instant."""
+        """Starts the bodies that wait to run as one batch; called on the wall clock once nothing else starts now."""
         self._bodies.start_batches()
 
     def take_note(self, note: Call | Container) -> None:
@@ -307,7 +309,7 @@ class Lifecycle:
             return
         assert call.finished is not None
         due = call.finished + self._bodies.returned(call)
-        # Not before now: an event in the past would be carried out ahead of events that were due before it was known.
+        # The event is not in the past: it would then be carried out ahead of events that were due before it was known.
         self.agenda.add(max(self.clock.now, due), END, call.number, self.departures.complete, call)
 
     # ---- checkpoints, and the end ---------------------------------------------------------------------------------
@@ -321,7 +323,7 @@ class Lifecycle:
     def end_all(self) -> None:
         """Cancels the pending calls and ends the containers."""
         now = self.clock.now
-        # In this order: in the trace a call ends before its container does.
+        # Calls end before containers: in the trace a call ends before its container does.
         self.departures.cancel_all(now)
         self.fleet.end_all(now)
         self.agenda.clear()  # it refers to bodies and arguments, which are to be freed

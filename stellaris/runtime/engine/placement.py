@@ -7,12 +7,13 @@ from typing import Literal, NamedTuple, TypeAlias
 from stellaris.runtime.resources import Node, Resources
 from stellaris.runtime.state.registry import register_part
 
-#: The node that gets a container: `"pack"` is the first with room, so that others stay free; `"spread"` the emptiest.
+#: The rule that chooses the node of a container: `"pack"` takes the first node with room, so that others stay free;
+#: `"spread"` takes the emptiest node.
 Placement: TypeAlias = Literal["pack", "spread"]
 
 
 class Place(NamedTuple):
-    """The place of a container: the indices of its node and of its GPU; -1 without a node, or without GPU slots."""
+    """The indices of a container's node and GPU: `node` is -1 if there are no nodes, `gpu` is -1 without GPU slots."""
 
     node: int
     gpu: int
@@ -56,8 +57,8 @@ class Nodes:
 
     def could_ever_hold(self, need: Resources) -> bool:
         """Whether any node has room for `need` when it is empty."""
-        # All GPU slots of a container are on one GPU, so a node's number of GPUs does not help.
-        # Without `_ROUNDING`, because nothing was subtracted from an empty node.
+        # All GPU slots of a container are on one GPU, so a node's number of GPUs does not help. `_ROUNDING` is not
+        # needed, because nothing was subtracted from an empty node.
         return not self.nodes or any(
             node.memory >= need.memory
             and node.vcpus >= need.vcpus
@@ -70,11 +71,11 @@ class Nodes:
 
         Args:
           need: the resources of a container.
-          freed: places and resources that would be freed before.
+          freed: places and resources that would be freed before the container is placed.
         """
         if not self.nodes:
             return NOWHERE
-        # Copies, because evictions are tried out here before any container ends.
+        # These are copies, because evictions are tried out here before any container ends.
         memory = list(self._memory)
         vcpus = list(self._vcpus)
         slots = [list(gpus) for gpus in self._slots]
@@ -89,7 +90,7 @@ class Nodes:
                 continue
             gpu = -1
             if need.gpu_slots:
-                # The least used GPU even for "pack", because invocations on one GPU slow each other down.
+                # Even `"pack"` takes the least used GPU, because invocations on one GPU slow each other down.
                 gpu = max(range(node.gpus), key=lambda g: (slots[i][g], -g), default=-1)
                 if gpu < 0 or slots[i][gpu] < need.gpu_slots:
                     continue

@@ -25,8 +25,8 @@ class Checkpoints:
 
     A checkpoint holds plain data, arrays, hashes of its files, and the version of stellaris that saved it, with a hash
     of the sources. The module `stellaris.runtime.state.codec` says which objects can be saved. Hashes and version are
-    checked before anything is loaded. Loading runs no code that the checkpoint names: a stranger's may hold nonsense,
-    which is refused, or fails where the platform first uses it.
+    checked before anything is loaded. Loading runs no code that the checkpoint names. A checkpoint from an untrusted
+    source may hold nonsense: it is refused, or fails where the platform first uses it.
 
     Args:
       folder: a local folder, made if it is missing.
@@ -67,7 +67,7 @@ class Checkpoints:
         # Refused here, because the first checkpoint may be hours away.
         for path in (Path(folder), *Path(folder).parents):
             if path.exists() and not path.is_dir():
-                raise ValueError(f"folder={folder!r}: {path} is a file: name a folder")
+                raise ValueError(f"folder={folder!r}: {path} is a file, not a folder; choose another path")
 
     def newest(self) -> int | None:
         """Returns the number of the newest checkpoint, or None. It may be damaged: `load` checks that."""
@@ -99,30 +99,30 @@ class Checkpoints:
 
         Args:
           step: the number of the checkpoint, larger than the earlier ones.
-          platform: in virtual time.
+          platform: a platform in virtual time.
           state: any tree of plain values, arrays, and objects of classes registered with
             `stellaris.runtime.register_value`.
           externals: objects that are not saved, but given again to `load` under the same names: programs, or the
             functions that they are made of.
-          like: trees such as a network's parameters, if their classes are a library's. Of trees that have the structure
-            of one, or of a subtree of one, only the leaves are saved.
-          configuration: the run's, as returned by `stellaris._core.describe.describe`.
+          like: example trees of a library's own classes, such as a network's parameters, by name. A tree that has the
+            structure of an example, or of a subtree of one, is saved as its leaves only.
+          configuration: the run's configuration, as returned by `stellaris._core.describe.describe`.
 
         Raises:
           CheckpointError: if something cannot be saved, such as a program that is not an external, or the files cannot
-            be written; names it. Earlier checkpoints stay.
+            be written; the error names it. Earlier checkpoints stay.
           ValueError: if `step` is not larger than the newest checkpoint's.
         """
         checks.whole(at_least=0, step=step)
         newest = self.newest()
         if newest is not None and step <= newest:
             raise ValueError(f"step={step} is not larger than {newest}, the newest in {os.fspath(self.folder)!r}")
-        # Before anything is written: a body on a thread changes its container until it ends.
+        # Bodies are settled before anything is written: a body on a thread changes its container until it ends.
         platform.settle()
         snapshot = _codec(platform, externals, like).take(state)
         configurations = {"platform": platform.configuration, "run": configuration}
         checkpoint_files.write(Path(self.folder), str(step), snapshot, configurations)
-        # Only now: until the new checkpoint is complete, a run can resume from the earlier ones alone.
+        # Old checkpoints are removed last: until the new one is complete, a run can resume from the earlier ones alone.
         kept = [path for _, path in self._saved() if checkpoint_files.is_checkpoint(path)]
         for old in kept[: -self.keep]:
             checkpoint_files.remove(old)
@@ -140,7 +140,7 @@ class Checkpoints:
         A warning names the checkpoints that were skipped, and why.
 
         Args:
-          platform: of the same configuration.
+          platform: a platform of the same configuration.
           externals: as in `save`.
           like: as in `save`.
           configuration: as in `save`; it must not have changed.
@@ -150,7 +150,7 @@ class Checkpoints:
 
         Raises:
           CheckpointError: if no checkpoint can be loaded, an external is missing, or the platform or the configuration
-            differs; names the setting that does.
+            differs; the error names the setting.
         """
         skipped: list[str] = []
         for _, path in reversed(self._saved()):
@@ -164,7 +164,7 @@ class Checkpoints:
             raise CheckpointError(f"folder={os.fspath(self.folder)!r} holds no checkpoint{why}")
         if skipped:
             warnings.warn(f"{path} is the newest checkpoint that can be loaded: {'; '.join(skipped)}", stacklevel=2)
-        # Before anything is restored: the state has another meaning under another configuration.
+        # Configurations are compared first: the state has another meaning under another configuration.
         for name, own, other in differences(configuration, configurations["run"]):
             raise CheckpointError(f"{name}: this run has {own}, but {self} holds a run of {other}")
         for name, own, other in differences(platform.configuration, configurations["platform"]):
@@ -178,7 +178,7 @@ class Checkpoints:
         """Returns the folder's checkpoints and their numbers, including damaged ones and older formats."""
         folder = Path(self.folder)
         there = folder.iterdir() if folder.is_dir() else ()
-        # Older formats as well: a new checkpoint is numbered after them, and `load` says why it skips them.
+        # Older formats are included: a new checkpoint is numbered after them, and `load` says why it skips them.
         numbered = (path for path in there if path.stem.isdecimal() and path.suffix in ("", _OLD_SUFFIX))
         return sorted((int(path.stem), path) for path in numbered)
 

@@ -45,12 +45,12 @@ DTYPES: Mapping[str, np.dtype[Any]] = {
 
 #: Classes whose instances stand for themselves. Not `float`, because JSON has neither NaN nor infinity.
 _PLAIN = frozenset((type(None), bool, int, str))
-#: NumPy's own alone: a snapshot names one of them, and no other class is ever instantiated for it.
+#: The generators that a snapshot may name: NumPy's own. No other class is instantiated for a generator.
 _BIT_GENERATORS = {
     cls.__name__: cls
     for cls in (np.random.PCG64, np.random.PCG64DXSM, np.random.MT19937, np.random.Philox, np.random.SFC64)
 }
-#: Kinds of objects that exist before their items do, so that an object may be within itself.
+#: Kinds of containers that are made empty and filled afterwards, so that a container may contain itself.
 _EMPTY: Mapping[str, Callable[[Any], Any]] = {
     "list": lambda _: [],
     "dict": lambda _: {},
@@ -88,7 +88,8 @@ class Codec:
     Args:
       parts: objects whose state is saved and put back, with that of the parts within them; by name.
       externals: objects that are not saved, but referred to by name.
-      like: trees by name. Of any tree that has the structure of one, or of a subtree of one, only the leaves are saved.
+      like: example trees by name. A tree that has the structure of an example, or of a subtree of one, is saved as its
+        leaves only.
 
     Example:
       >>> snapshot = Codec().take({"rounds": (1, 2)})
@@ -135,7 +136,7 @@ class Codec:
 
 
 def path(way: Iterable[Any]) -> str:
-    """Returns the name of a place, from the keys, indices and fields that lead there; None leads nowhere.
+    """Returns the path to an object as text, from the keys, indices and fields that lead to it; None adds nothing.
 
     Example:
       >>> path(["platform.pools.actor", "live", 3, "state", None])
@@ -164,7 +165,7 @@ def subtrees(like: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Writer:
-    """Writes one snapshot. Whatever cannot be saved is a ValueError, at the place that `way` leads to."""
+    """Writes one snapshot. Raises a ValueError for an object that cannot be saved; `way` is then the path to it."""
 
     def __init__(self, codec: Codec) -> None:
         self.way: list[Any] = []
@@ -201,7 +202,7 @@ class _Writer:
             if number in self._unfinished:
                 raise ValueError(f"a {full_name(type(value))} contains itself: put a list or a dictionary in between")
             return ["again", number, []]
-        # Numbered before its items, as the reader does, so that they can refer to it.
+        # The object is numbered before its items, as in the reader, so that they can refer to it.
         number = len(self._numbers)
         self._numbers[id(value)] = number, value
         kind, head, items = self._split(value)
@@ -216,7 +217,7 @@ class _Writer:
         if id(value) in self._given:
             return *self._given[id(value)], ()
         cls = type(value)
-        # Of exactly this class: an instance of a subclass may hold more than its items.
+        # Subclasses are excluded, because an instance of one may hold more than its items.
         if cls in _SPLIT:
             return _SPLIT[cls](value)
         if isinstance(value, BaseException):
@@ -293,7 +294,8 @@ _SPLIT: Mapping[type[Any], Callable[[Any], _Node]] = {
     frozenset: lambda value: ("frozenset", None, enumerate(sorted(value, key=repr))),
     deque: lambda value: ("deque", value.maxlen, enumerate(value)),
     bytes: lambda value: ("bytes", base64.b64encode(value).decode(), ()),
-    # Infinite or NaN, whose sign `str` forgets and `float` reads.
+    # Only infinite and NaN floats get here. `str` omits the sign of NaN, so the sign is written separately; `float`
+    # reads it.
     float: lambda value: ("float", ("-" if math.copysign(1, value) < 0 else "") + str(abs(value)), ()),
     np.random.Generator: _split_generator,
     jax.tree_util.PyTreeDef: _split_structure,
@@ -366,7 +368,7 @@ class _Reader:
                 error = registry.error_class(name)
                 if error is None:
                     raise ValueError(f"{name!r} is not a registered exception")
-                # `__new__` of the nearest class that is Python's own, so that no other code is run.
+                # Calls `__new__` of the nearest built-in base class, so that no other code is run.
                 own: Any = next(base for base in error.__mro__ if base.__module__ == "builtins")
                 return own.__new__(error, *items)
             case "bytes", str(text), []:
@@ -375,8 +377,8 @@ class _Reader:
                 return float(head)
             case "array", [str(dtype), list(shape), int(offset)], []:
                 content = self._arrays[offset : offset + math.prod(shape) * DTYPES[dtype].itemsize]
-                # The bytes must suffice: nothing is allocated for a shape that they do not fill. The copy can be
-                # written to, and does not keep the bytes of all other arrays in memory.
+                # `reshape` raises if the bytes do not fill the shape, so a false shape allocates nothing. The copy can
+                # be written to, and does not keep the bytes of all other arrays in memory.
                 return np.frombuffer(content, DTYPES[dtype]).reshape(shape).copy()
             case "scalar", None, [np.ndarray(shape=()) as array]:
                 return array[()]
@@ -409,11 +411,11 @@ def _fill(value: Any, head: Any, items: list[Any]) -> None:
     elif isinstance(value, set):
         value.update(items)
     elif isinstance(value, dict):
-        # A counter's own `update` adds to its counts.
+        # `Counter.update` would add to the counts.
         dict.update(value, zip(items[::2], items[1::2], strict=True))
     else:
         for name, item in zip(head[1:], items, strict=True):
-            # A frozen dataclass refuses to be set, and another class's own `__setattr__` would be code that runs.
+            # `setattr` raises on a frozen dataclass, and on other classes may run their own `__setattr__`.
             object.__setattr__(value, name, item)
 
 

@@ -22,7 +22,7 @@ def events(table: Invocations, counted: Mapping[str, Events]) -> Iterator[str]:
     """
     # Names are encoded once per function, and the rest is formatted by hand: `json.dumps` per row is much slower.
     titles: list[Mapping[str, str]] = []
-    # From 1, because the counters are process 0.
+    # Functions are numbered from 1, because the counters are process 0.
     for pid, name in enumerate(table.names, start=1):
         yield json.dumps({"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": name}})
         titles.append(
@@ -30,7 +30,7 @@ def events(table: Invocations, counted: Mapping[str, Events]) -> Iterator[str]:
         )
     # JSON has neither NaN nor infinity: a single one would make the whole file unreadable.
     shown = np.flatnonzero(np.isfinite(table.started) & np.isfinite(table.ended) & (table.ending >= 0))
-    # As lists, because Python's numbers are formatted faster than NumPy's, and without their type.
+    # Lists of Python's numbers are formatted faster than NumPy's, whose text would also contain their type.
     rows = zip(
         table.number[shown].tolist(),
         table.function[shown].tolist(),

@@ -239,7 +239,7 @@ class Trace:
                 if kind == "parquet":
                     frame = pd.read_parquet(file)
                 else:
-                    # As text, because a function's name may look like a number, and pandas may round numbers.
+                    # Columns are read as text: a function's name may look like a number, and pandas may round numbers.
                     compression: Literal["gzip"] | None = "gzip" if kind == "csv.gz" else None
                     frame = pd.read_csv(file, dtype=str, keep_default_na=False, compression=compression)
             except MemoryError:
