@@ -45,8 +45,9 @@ def held_cap(
 ) -> jax.Array | None:
     """The global cap over the policy that learns and its peers; None without peers or if `rho` is infinite.
 
-    A learner is truncated only if a peer's ratio is lower than the learner's by more than rounding: the policy that
-    learns may be among the peers, compiled separately, with slightly different log-probabilities.
+    A sample is truncated only if its ratio exceeds the cap by more than rounding. The policy that learns may be among
+    the peers, compiled separately, with slightly different log-probabilities; and on fresh data every ratio is 1 but
+    for its last bits, which would otherwise decide which samples learn under `rho = 1`.
 
     Args:
       apply_fn: `(params, observation) -> (distribution parameters, value)`.
@@ -64,9 +65,10 @@ def held_cap(
         return None
     held = [as_distribution(apply_fn(peer, observation)[0]).log_prob(batch.action) for peer in peers]
     log_probs = jax.lax.stop_gradient(jnp.stack([own, *held]))
-    cap = global_ratio_cap(log_probs - jnp.asarray(batch.log_prob)[None], rho=rho)
+    log_ratios = log_probs - jnp.asarray(batch.log_prob)[None]
+    cap = global_ratio_cap(log_ratios, rho=rho)
     rounding = 100 * jnp.finfo(own.dtype).eps * (1.0 + jnp.abs(log_probs[0]))  # type: ignore[no-untyped-call]
-    return jnp.where(jnp.any(log_probs[1:] < log_probs[:1] - rounding[None], axis=0), cap, jnp.inf)
+    return jnp.where(importance_ratio(log_ratios[0]) > cap * (1.0 + rounding), cap, jnp.inf)
 
 
 def loss(

@@ -161,3 +161,14 @@ def test_the_cap_forgives_rounding():
     for step, truncates in ((1e-6, False), (1e-3, True)):
         cap = actor_critic.held_cap(logits, (params - jnp.array([step, 0.0]),), observation, batch, own, 1.0)
         assert bool(jnp.isfinite(cap[0])) is truncates
+
+
+def test_the_last_bits_of_a_ratio_on_fresh_data_truncate_nothing():
+    """Under `rho = 1` the cap of such a sample is 1, and its ratio is 1 but for rounding; a ratio of 1.001 is truncated."""
+    observation, action = jnp.zeros((1, 1)), jnp.array([0])
+    params = jnp.array([1.0, 0.5])
+    own = jax.nn.log_softmax(params)[:1]
+    for apart, truncates in ((3e-7, False), (-3e-7, False), (1e-3, True)):
+        batch = SimpleNamespace(action=action, log_prob=own - apart, valid=jnp.ones(1, bool))
+        cap = actor_critic.held_cap(logits, (jnp.array([0.0, 2.0]),), observation, batch, own, 1.0)
+        assert cap.tolist() == [1.0 if truncates else math.inf]

@@ -131,8 +131,7 @@ def draw(seed: int) -> Configuration:
         stale_synchronous(int(rng.integers(0, 3)), learners),
         synchronous(learners),
     )
-    # Not 1: on fresh data every ratio is 1 up to its last bit, and that bit would decide which samples are truncated.
-    rho = one_of(1.05, 1.5, math.inf)
+    rho = one_of(1.0, 1.05, 1.5, math.inf)
     system = one_of(
         Synchronous(loss),
         DataParallel(ppo, learners=2),
