@@ -6,7 +6,7 @@ from experiments.toolkit import shell
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command. It is imported here and not above: that takes seconds, and signals must be handled by then."""
+    """Runs the command, and imports it only here: the import takes seconds, and signals must be handled before it."""
     from experiments import command
 
     return command.main(argv)

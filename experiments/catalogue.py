@@ -16,18 +16,19 @@ class Entry:
     """An experiment; its module has `DESCRIPTION`, `add_arguments(parser)` and `main(arguments) -> exit status`."""
 
     module: str  #: dotted path within `experiments`, imported on `load`.
-    of: str = ""  #: the paper, and which part of it.
-    minutes: Mapping[str, str] = field(default_factory=dict)  #: by preset, on two cores; key "" without presets.
-    #: `reproduce` runs studies, on one folder of cells, and figures, each in its own folder; it skips commands.
+    of: str = ""  #: the paper, and the part of it that the experiment reproduces.
+    minutes: Mapping[str, str] = field(default_factory=dict)  #: by preset, on two cores; the key is "" without presets.
+    #: `reproduce` runs studies, which share one folder of cells, and figures, each in its own folder; it skips
+    #: commands.
     kind: Literal["study", "figure", "command"] = "command"
 
     def load(self) -> ModuleType:
         """Imports the module.
 
         Raises:
-          ModuleNotFoundError: if a package that the module needs is missing; names the extra that installs it.
+          ModuleNotFoundError: if a package that the module needs is missing; the message names the extra to install.
         """
-        from stellaris._core.extras import needs  # imported here: it takes seconds, which listing names need not wait
+        from stellaris._core.extras import needs  # imported here: the import takes seconds, and a list needs none
 
         with needs(f"experiments.{self.module}"):
             return importlib.import_module(f"experiments.{self.module}")

@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--target", type=float, help="mean return of 100 training episodes that ends a run (default: the preset's)"
     )
-    parser.add_argument("--seed", type=options.whole(0), default=0, help="of parameters, environments and delays")
+    parser.add_argument("--seed", type=options.whole(0), default=0, help="seed of parameters, environments and delays")
     parser.add_argument("--seconds", type=options.seconds, help="most virtual seconds of a run (default: the preset's)")
     parser.add_argument(
         "--threads", type=options.whole(1), default=2, help="threads of bodies and environments; no effect on results"

@@ -23,10 +23,10 @@ from stellaris.systems import (
 
 DESCRIPTION = "run every system with the same number of settings, and rank the settings by return"
 
-#: Results use seeds from 0: settings chosen on this seed were not selected on the results.
+#: The seed of tuning. Results use seeds from 0, so settings chosen on this seed were not selected on the results.
 SEED = 100
 
-#: The settings to vary: PPO's are those chosen earlier for Stellaris alone, IMPALA's and IMPACT's learn CartPole.
+#: The settings to vary: PPO's were chosen earlier for Stellaris alone; IMPALA's and IMPACT's learn CartPole.
 _PPO = PPO(learning_rate=3e-4, epochs=10, minibatch_size=512)
 START: Mapping[str, System] = {
     "synchronous": Synchronous(_PPO),
@@ -35,9 +35,9 @@ START: Mapping[str, System] = {
     "IMPACT": CircularReplay(IMPACT(learning_rate=1e-3, epochs=1, minibatch_size=512)),
 }
 IN_ROUNDS = {"control": StalenessControl(pace=0)}
-#: Applies the gradients of a group one after the other instead of their mean.
+#: The aggregator that applies the gradients of a group one after the other instead of their mean.
 A_STEP_EACH = {"aggregator": staleness_aware(LEARNERS, decay=1.0, combine="sequential")}
-#: Fields to change: of a system's algorithm, and of the system.
+#: The fields to change in a system's algorithm, and in the system.
 Changes = tuple[Mapping[str, Any], Mapping[str, Any]]
 SETTINGS: Mapping[str, Mapping[str, Changes]] = {
     "synchronous": {

@@ -1,1 +1,1 @@
-"""Checks the papers' bounds: that they hold, and that controls break: `python -m theory_checks`."""
+"""Checks that the papers' bounds hold and that controls break: `python -m theory_checks`."""

@@ -28,7 +28,7 @@ ROUNDING = 1e-9
 _CLEAR = 1e3
 #: Instances evaluated in one call.
 _CHUNK = 2_000
-#: The adversary starts from this many of a family's worst instances, and from as many of its first ones.
+#: The adversary starts from this many of a family's worst instances, and from as many of its first instances.
 _STARTS = 8
 #: The length of the adversary's first step.
 _STEP = 0.1
@@ -54,10 +54,10 @@ class Claim:
     """A statement about every instance.
 
     Args:
-      name: for the table.
+      name: the claim's name in the table.
       statement: the inequality or equality.
-      control: whether it is false and must break.
-      equality: whether it states that the sides are equal.
+      control: whether the claim is false and must break.
+      equality: whether the claim states that the sides are equal.
     """
 
     name: str
@@ -71,8 +71,8 @@ class Family:
     """Instances of one kind.
 
     Args:
-      draw: `(key, index, **settings) -> instance`, all of the same shapes.
-      count: number of instances if all of them are checked: `draw` then enumerates them by `index`.
+      draw: the function `(key, index, **settings) -> instance`, whose instances all have the same shapes.
+      count: the number of instances if all of them are checked: `draw` then enumerates them by `index`.
       settings: numbers or arrays that distinguish families of the same `draw`, which is compiled once; or a function
         that returns them when they are needed.
     """
@@ -92,13 +92,13 @@ class Theorem:
     """Claims that share their instances.
 
     Args:
-      name: for tables and replays.
+      name: the theorem's name in tables and replays.
       claims: the statements.
-      families: instances by kind.
-      sides: returns both sides of the claims for one instance, by the claim's name.
-      at_most: limit on the instances, if one costs more than a few microseconds.
+      families: the instances by kind.
+      sides: the function that returns both sides of the claims for one instance, by the claim's name.
+      at_most: the limit on the instances, if one instance costs more than a few microseconds.
       compiled: whether JAX can trace `draw` and `sides`; otherwise instances run one at a time, without an adversary.
-      steps: of the adversary; 0 turns it off.
+      steps: the number of the adversary's steps; 0 turns it off.
     """
 
     name: str
@@ -118,7 +118,7 @@ class Witness:
     family: str
     index: int
     claim: str
-    searched: bool  #: whether the adversary reached it, starting from that instance.
+    searched: bool  #: whether the adversary reached the violation, starting from the instance.
     left: float
     right: float
 
@@ -164,11 +164,11 @@ def verify(
     """Checks a theorem's claims on random instances and on the adversary's.
 
     Args:
-      theorem: to check.
-      seed: of the instances.
-      instances: number of drawn instances, over all families.
-      multiplier: of the right sides, by claim or for all. It tests the check: with a right side that is made too small,
-        the claim must break.
+      theorem: the theorem to check.
+      seed: the seed of the instances.
+      instances: the number of drawn instances, over all families.
+      multiplier: the factor on the right sides, by claim or for all claims. It tests the check: with a right side that
+        is made too small, the claim must break.
 
     Returns:
       One outcome per claim.
@@ -217,11 +217,11 @@ def replay(
     """Recomputes one instance, or the instance that the adversary reached from it for a claim.
 
     Args:
-      theorem: of the instance.
-      family: of the instance.
-      index: of the instance in its family.
-      claim: of the adversary, or None for the instance as drawn.
-      seed: of the draw.
+      theorem: the theorem of the instance.
+      family: the name of the instance's family.
+      index: the index of the instance in its family.
+      claim: the claim that the adversary attacked, or None for the instance as drawn.
+      seed: the seed of the draw.
 
     Returns:
       The instance and both sides of every claim.
@@ -244,7 +244,7 @@ def replay(
     else:
         instance = jax.tree.map(lambda x: x[0], theorem.families[family](key, np.array([index])))
     if claim is not None:
-        # As many copies as there were starts: the same program on the same shapes gives the same bits.
+        # `lanes` has as many copies as there were starts, as the same program on the same shapes gives the same bits.
         lanes = (2 * _STARTS, len(names))
         starts = jax.tree.map(lambda x: jnp.broadcast_to(x, lanes + x.shape), instance)
         instance = jax.tree.map(lambda x: x[0, names.index(claim)], _climb(theorem, starts))
@@ -257,7 +257,7 @@ def draws(family: Family, seed: int, count: int) -> Instance:
 
 
 def look(theorem: Theorem, instances: Instance) -> Looks:
-    """Evaluates every claim on instances `[n, ...]`: `[n, claims]`."""
+    """Evaluates every claim on instances `[n, ...]`, and returns the looks `[n, claims]`."""
     looks: Looks = jax.tree.map(np.asarray, _looker(theorem)(instances, np.ones(len(theorem.claims))))
     return looks
 

@@ -24,7 +24,7 @@ from experiments.toolkit.output import usable
 from theory_checks import convergence, costs, improvement, rates, ssp, threshold, truncation, update, vtrace
 from theory_checks.check import Outcome, Theorem, replay, verify
 
-#: Checks by name. A module has `THEOREMS`, and may have `findings(seed)`, further measurements, and
+#: Checks by name. A module has `THEOREMS`, and may have `findings(seed)`, which returns further measurements, and
 #: `picture(path, seed)`.
 CHECKS: Mapping[str, ModuleType] = {
     "improvement": improvement,
@@ -69,12 +69,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     named = f"one of {', '.join(CHECKS)}; default all"
     parser.add_argument("checks", nargs="*", type=_known, metavar="CHECK", help=named)
-    parser.add_argument("--seed", type=options.whole(0), default=0, help="of the random instances; default 0")
+    parser.add_argument("--seed", type=options.whole(0), default=0, help="seed of the random instances; default 0")
     parser.add_argument(
         "--instances",
         type=options.whole(1),
         default=10_000,
-        help="of each theorem; default 10,000, and fewer for costly ones",
+        help="instances of each theorem; default 10,000, and fewer for costly theorems",
     )
     parser.add_argument("--plot", action="store_true", help="draw one picture per check")
     parser.add_argument("--json", action="store_true", help="print the results as JSON instead of a table")
@@ -148,7 +148,7 @@ def _complaint(row: Row, seed: int) -> str:
 
 
 def _ratio(left: float, right: float) -> float:
-    """Returns left over right, or infinity if that is undefined, so that it sorts as the worst."""
+    """Returns left / right, or infinity if the ratio is undefined, so that the instance sorts as the worst."""
     return left / right if right and not math.isnan(left / right) else math.inf
 
 
@@ -220,7 +220,7 @@ def _told(value: Any) -> str:
 
 
 def _both(drawn: int, searched: int) -> str:
-    """Formats the number of drawn instances, and that of the adversary's."""
+    """Formats the number of drawn instances, and the number of the adversary's instances."""
     return f"{drawn:,} + {searched}" if searched else f"{drawn:,}"
 
 

@@ -26,12 +26,13 @@ J(x_1) - J*, C2 = L s^2, k = 2 C1 b L / s^2. The bounds are on the mean of E|gra
   `is_sufficient` does the arithmetic, and its test covers every tau. With 13 instead of 14 the argument fails for
   large tau. On quadratics with constant delay the constant begins to hold at T/k = 3.7, 16, 71 for tau = 1, 3, 7
   (`thresholds`), about 1.1 (tau+1)^2: between 1.1 and 14 the question is open for other functions and delays.
-* **Weighted by staleness at that same step, it is wrong in general.** Weights w < 1 make the step smaller. On
-  quadratics, once the start is forgotten, the ratio to the slides' constant tends to (1 + E[w^2]) / (4 E[w]): for a
-  constant staleness it is at most 1 if and only if staleness^(1/v) <= 2 + sqrt(3): up to 3 versions for v = 1, 13 for
-  v = 2, 51 for v = 3. Divided by E[w], the step has its full mean again, and the ratio tends to (1 + E[w^2]/E[w]^2) /
-  4: **the repaired step**. That is at most 1 if E[w^2] <= 3 E[w]^2, which any weights in [0.102, 1] satisfy. (For
-  unequal weights this is observed here, in the limit and at T >= 14 k (tau+1)^2, but not derived.)
+* **With weights by staleness at the same step, the slides' constant is wrong in general.** Weights w < 1 make the step
+  smaller. On quadratics, once the start is forgotten, the ratio to the slides' constant tends to (1 + E[w^2]) /
+  (4 E[w]): for a constant staleness this limit is at most 1 if and only if staleness^(1/v) <= 2 + sqrt(3): up to 3
+  versions for v = 1, 13 for v = 2, 51 for v = 3. Divided by E[w], the step has its full mean again, and the ratio tends
+  to (1 + E[w^2]/E[w]^2) / 4: **the repaired step**. This limit is at most 1 if E[w^2] <= 3 E[w]^2, which any weights in
+  [0.102, 1] satisfy. (For unequal weights this is observed here, in the limit and at T >= 14 k (tau+1)^2, but not
+  derived.)
 
 All objectives here are quadratics, sum_i h_i x_i^2 / 2 with h_i <= L = 1, whose expectations are exact (`quadratics`):
 nothing is sampled. `rates` has other objectives.
@@ -154,7 +155,7 @@ def recorded() -> Mixture:
         whole = schedules.mixture(aggregator, run, oldest=max(_LATEST, int(run.lag.max())))
         lags, noise = whole.lags[:_UPDATES], whole.noise[:_UPDATES]
         if lags[:, _LATEST + 1 :].any():
-            raise ValueError(f"_LATEST={_LATEST} is below the staleness with delay {delay}: raise it")
+            raise ValueError(f"_LATEST={_LATEST} is below the staleness with delay {delay}: increase _LATEST")
         total = lags.sum(1).mean()
         runs.append((lags[:, : _LATEST + 1] / total, noise / total**2))
     return Mixture(*(np.stack(column) for column in zip(*runs, strict=True)))
@@ -256,7 +257,7 @@ def last_staleness(smoothness: float) -> int:
 
 
 def is_sufficient(parts: float, tau: int, *, f: float = 0.58, m: float = 0.5) -> bool:
-    """Whether the derivation shows the slides' constant for T >= `parts` k (tau+1)^2 at this staleness.
+    """Returns whether the derivation shows the slides' constant for T >= `parts` k (tau+1)^2 at this staleness.
 
     Example:
       >>> is_sufficient(14.0, 7), is_sufficient(10.0, 7)

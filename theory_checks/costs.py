@@ -1,7 +1,7 @@
 """Time and cost of runs: the papers' formulas against the platform's clock and bills.
 
 Small random runs are played on `SimulatedPlatform`, in virtual time. The formulas use only the drawn durations, never
-the trace. Failed calls take time and are billed like others.
+the trace. Failed calls take time and are billed like other calls.
 
 **Rounds.** MinionsRL (AAAI 2024), Eq. 1 and 2: in round k, I_k actor functions run in parallel for P^a_ki seconds,
 and then a learner function for P^l_k; with d the resources of each function, and c their unit price,
@@ -9,10 +9,10 @@ and then a learner function for P^l_k; with d the resources of each function, an
     P_k = P^l_k + max_i P^a_ki
     C_k = c (P^l_k d^l + sum_i P^a_ki d^a)
 
-There, P is an execution time. With new containers, which take S seconds to start, Eq. 1 uses S + P, and the slowest
-actor need not be the one that runs longest. Eq. 2 is the provider's bill, with c and d as vectors (memory, processors,
-GPU slots), b = 1 if starts are billed, n calls at a price q each, and [x] rounded up to a multiple of the granularity,
-separately for the start and the run:
+In the paper, P is an execution time. With new containers, which take S seconds to start, Eq. 1 uses S + P, and the
+slowest actor need not be the one that runs longest. Eq. 2 is the provider's bill, with c and d as vectors (memory,
+processors, GPU slots), b = 1 if starts are billed, n calls at a price q each, and [x] rounded up to a multiple of the
+granularity, separately for the start and the run:
 
     P_k = S^l new_k + P^l_k + max_i (S^a new_ki + P^a_ki)
     C_k = sum over both functions of  c.d sum ([P] + b new [S]) + n q
@@ -28,8 +28,8 @@ the parameter function. Queues are served in order of arrival. After T seconds,
     demo        = T (L slot + actor machine),  slot = learner machine / L
     pay-per-use = sum over functions of  price x (seconds run by T);  starts are not billed
 
-The demo's code bills its serverless run by the first, which is the serverful baseline's price per second for every L:
-under it, a run is cheaper only because it is shorter. The cost by use differs.
+The demo's code bills its serverless run by the first formula, which is the serverful baseline's price per second for
+every L: under this bill, a run is cheaper only because it is shorter. The cost by use differs.
 
 A bill splits into the time that a function or machine was busy, idle, cold (starting) or wasted (failing); the parts
 of a machine sum to its price x T.
@@ -63,14 +63,14 @@ _NEARLY = 1e-9
 class Rounds(NamedTuple):
     """A run of K rounds, and its prices; pairs are for the actor and the learner function."""
 
-    actor: NDArray  #: [K, I] seconds that each runs; 0 if it is not called.
-    learner: NDArray  #: [K, 1]
+    actor: NDArray  #: [K, I] seconds that each actor runs; 0 if the actor is not called.
+    learner: NDArray  #: [K, 1] seconds that the learner runs.
     fails: NDArray  #: [K, I] whether an actor's body raises.
     start: NDArray  #: [2] seconds that a new container takes.
     kept: bool  #: whether idle containers stay for ever.
     resources: NDArray  #: [2, 3] d: GB, processors, GPU slots.
     prices: NDArray  #: [3] c: price of a second of each resource.
-    per_request: NDArray  #: [2] q
+    per_request: NDArray  #: [2] q: price of a call.
     granularity: float  #: seconds, or 0.
     cold: bool  #: b: whether starts are billed.
 
@@ -96,7 +96,7 @@ def rounds(instance: Instance) -> Mapping[str, Sides]:
 
 
 def _calls_by_round(drawn: Rounds) -> list[tuple[NDArray, NDArray]]:
-    """Returns the seconds that calls run, and which of them get a new container: `[K, n]` for each function."""
+    """Returns the seconds that calls run, and whether they get a new container: `[K, n]` for each function."""
     both = []
     for run in (drawn.actor, drawn.learner):
         called = run > 0
@@ -212,7 +212,7 @@ def _draw_rounds(*, started: bool, cold: bool, kept: bool = True, extras: bool =
         launched = np.arange(_MOST_ACTORS) < count[:, None]
         slots = np.array([0, rng.integers(1, 4)])
         resources = np.stack([rng.uniform(0.5, 8.0, 2), rng.uniform(0.25, 4.0, 2), slots], 1)
-        prices = rng.uniform(0.1, 2.0, 3) * (rng.permutation(3) < rng.integers(1, 4))  # in the paper, of one resource
+        prices = rng.uniform(0.1, 2.0, 3) * (rng.permutation(3) < rng.integers(1, 4))  # the paper prices one
         return Instance(
             (),
             Rounds(
@@ -243,10 +243,10 @@ class Asynchronous(NamedTuple):
     parameter: NDArray  #: [A n] seconds of parameter calls, in order.
     fails: NDArray  #: [A n] whether a learner's body raises, and so returns no gradient.
     start: NDArray  #: [3] seconds that a new container takes.
-    learners: int  #: L
-    batches: int  #: per gradient.
-    gradients: int  #: per call of the parameter function.
-    share: float  #: fraction of the run at which it is checked; 1 for its end.
+    learners: int  #: L, the most learner functions.
+    batches: int  #: batches per gradient.
+    gradients: int  #: gradients per call of the parameter function.
+    share: float  #: fraction of the run at which the bills are checked; 1 for the end of the run.
 
 
 _FUNCTIONS = ("actor", "learner", "parameter")

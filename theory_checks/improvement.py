@@ -9,7 +9,8 @@ the normalised discounted state distribution of mu, `A` its advantage, `g` the d
     J(pi) - J(mu) >= S - 2 g e E_d[TV(pi, mu)] / (1 - g)^2                  Corollary 1
                   >= S - g e sqrt(2 E_d[KL(pi, mu)]) / (1 - g)^2            Corollary 3, by Pinsker and Jensen
 
-Negating the rewards negates `J` and `S` but not `e`, so both bound |J(pi) - J(mu) - S|; the check uses this form.
+Negating the rewards negates `J` and `S` but not `e`, so both corollaries bound |J(pi) - J(mu) - S|; the check uses
+this form.
 
 If pi <= rho mu everywhere, then KL(pi, mu) = E_pi[log(pi / mu)] <= log rho, and TV(pi, mu) <= 1 - 1 / rho: the mass
 of pi above mu is sum (pi - mu)^+ <= sum_{pi > mu} pi (1 - 1 / rho). Hence
@@ -146,7 +147,8 @@ def tightness(seed: int) -> Mapping[str, NDArray]:
     claims = tuple(claim for claim in theorem.claims if claim.name in names)
     forms_of_rho = dataclasses.replace(theorem, claims=claims, steps=1_000)
     cells = jnp.array(list(itertools.product(_DISCOUNTS, _LEVELS)))
-    # Starts from nearly deterministic processes: with large discounts, the worst ones hardly leave a state.
+    # The search starts from nearly deterministic processes: with large discounts, the worst processes hardly leave a
+    # state.
     sharper = {"transition": 4.0, "start": 4.0, "policy": 3.0, "reward": 1.0}
     free = {name: sharper[name] * x for name, x in draws(theorem.families["tiny"], seed, _EACH).free.items()}
     starts = jax.tree.map(lambda x: jnp.tile(x, (len(cells),) + (1,) * (x.ndim - 1)), free)

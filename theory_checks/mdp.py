@@ -79,13 +79,13 @@ def draw(
     """Draws a random process with policies, as unconstrained numbers that an adversary can change.
 
     Args:
-      key: of the draw.
-      states: number of states.
-      actions: number of actions.
-      policies: number of policies.
+      key: the key of the draw.
+      states: the number of states.
+      actions: the number of actions.
+      policies: the number of policies.
       sharpness: the spread of the logits: 1 is dense, 8 nearly deterministic.
-      discounts: range of the discount; `1 / (1 - discount)` is log-uniform.
-      ratios: range of the truncation level, which is log-uniform.
+      discounts: the range of the discount; `1 / (1 - discount)` is log-uniform.
+      ratios: the range of the truncation level, which is log-uniform.
 
     Returns:
       The instance; `discount` and `rho` are fixed.
@@ -97,7 +97,7 @@ def draw(
         "start": (states,),
         "policy": (policies, states, actions),
     }
-    # One call for all numbers: the generator is slow to compile.
+    # One call draws all numbers, because the generator is slow to compile.
     ends = np.cumsum([math.prod(shape) for shape in shapes.values()])
     numbers = jnp.split(jax.random.normal(for_logits, (ends[-1],)), ends[:-1])
     free = {name: x.reshape(shape) for (name, shape), x in zip(shapes.items(), numbers, strict=True)}

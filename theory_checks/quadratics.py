@@ -39,9 +39,9 @@ def at_the_slides_step(parts: Any, lags: Float[Any, "T H"], noise: Any = 1.0, ba
 
     Args:
       parts: T / k; with L = s = 1, k = 2 C1 b.
-      lags: `[T, H]` as in `Run`.
+      lags: the lags `[T, H]`, as in `Run`.
       noise: the variance of an update, times b; `[T]` or a scalar.
-      batch: b.
+      batch: b, the number of samples per update.
     """
     updates = len(lags)
     gap = updates / (2 * batch * parts)

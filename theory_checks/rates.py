@@ -1,4 +1,4 @@
-"""The rate of `convergence` for objectives without exact expectations: a non-convex function, and policy gradients.
+"""Tests the rate of `convergence` without exact expectations, on a non-convex function and on policy gradients.
 
 Descent runs through the library's aggregators, along recorded schedules of the platform, with sampled noise:
 
@@ -12,7 +12,7 @@ For policy gradients the claim is loose by a factor of fifty, because L and s^2 
 of consistency, which would not notice a wrong constant. The slopes of `findings` are for one problem of each kind, at T
 far below 14 k (tau+1)^2: they observe the rate where the theorem does not promise it.
 
-The claim is the slides' constant for T >= 14 k (tau+1)^2. (Any larger s^2 also bounds the variance: if the true one is
+The claim is the slides' constant for T >= 14 k (tau+1)^2. (Any larger s^2 also bounds the variance: if the true s^2 is
 too small for T, the check uses the least s^2 that T allows.) The left side is the mean over runs minus four standard
 errors.
 """
@@ -43,11 +43,11 @@ class Objective(NamedTuple):
     gap: jax.Array  #: C1 = J(start) - J*
     smoothness: Any  #: L
     variance: Any  #: s^2
-    gradient: Callable[[jax.Array, jax.Array, Any], jax.Array]  #: `(x, key, batch)`: an estimate.
-    expected: Callable[[jax.Array], jax.Array]  #: the gradient, exactly.
+    gradient: Callable[[jax.Array, jax.Array, Any], jax.Array]  #: an estimate of the gradient from `(x, key, batch)`.
+    expected: Callable[[jax.Array], jax.Array]  #: the exact gradient.
 
 
-#: Most samples in a batch, and the variance of the Gaussian noise.
+#: The most samples in a batch, and the variance of the Gaussian noise.
 _BATCH, _VARIANCE = 16, 8.0
 
 
@@ -67,7 +67,7 @@ _STATES, _ACTIONS, _DISCOUNT = 3, 2, 0.5
 
 
 def policy_gradient(numbers: jax.Array) -> Objective:
-    """Returns minus the return of a tabular softmax policy, from the uniform one, in a process from numbers `[27]`."""
+    """Returns minus the return of a tabular softmax policy, starting uniform, in a process from numbers `[27]`."""
     transition, reward, start = jnp.split(numbers[:27], (18, 24))
     process = mdp.MDP(
         jax.nn.softmax(2 * transition.reshape(_STATES, _ACTIONS, _STATES)),
@@ -123,9 +123,9 @@ def mean_squares(
     return jnp.sum(squares / updates)
 
 
-#: Gradients of a recorded run, the largest staleness that it may have, and runs that estimate an expectation.
+#: Gradients of a recorded run, the largest staleness that the run may have, and runs per expectation.
 _ARRIVALS, _OLDEST, _RUNS = 512, 64, 16
-#: Applies each gradient on arrival: as many updates as gradients, of b samples each.
+#: The aggregator that applies each gradient on arrival, so there are as many updates as gradients, of b samples each.
 _AGGREGATOR = stellaris.fully_asynchronous(capacity=2)
 
 
@@ -135,7 +135,9 @@ def recorded() -> Mapping[str, Schedule]:
     runs = {name: schedules.record(_AGGREGATOR, _ARRIVALS, delay=delay) for name, delay in schedules.DELAYS.items()}
     for name, run in runs.items():
         if run.lag.max() > _OLDEST:
-            raise ValueError(f"_OLDEST={_OLDEST} is below {run.lag.max()}, the staleness with delay {name}: raise it")
+            raise ValueError(
+                f"_OLDEST={_OLDEST} is below {run.lag.max()}, the staleness with delay {name}: increase _OLDEST"
+            )
     return runs
 
 
@@ -183,7 +185,7 @@ class Slope(NamedTuple):
     high: float
 
 
-#: The T and the b over which slopes are fitted, and the runs of each.
+#: The T and the b over which slopes are fitted, and the number of runs of each setting.
 _UPDATES, _BATCHES, _FITTED = (64, 128, 256, 512), (1, 2, 4, 8, 16), 32
 
 

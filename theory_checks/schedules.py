@@ -37,7 +37,7 @@ Gradient = Callable[[Tree, Any], Tree]
 class Schedule(NamedTuple):
     """The gradients in order of arrival `[n]`."""
 
-    number: Int[Array, " n"]  #: of the invocation, in order of submission.
+    number: Int[Array, " n"]  #: number of the invocation, in order of submission.
     version: Int[Array, " n"]  #: the version that the gradient was computed on.
     clock: Int[Array, " n"]  #: the newest version just before the arrival.
 
@@ -52,7 +52,7 @@ class Descent(NamedTuple):
 
     params: Tree  #: the last version.
     clock: Int[jax.Array, " n"]  #: the newest version just before every arrival.
-    measured: Tree  #: of the params before every arrival `[n, ...]`.
+    measured: Tree  #: the measure of the params before every arrival `[n, ...]`.
 
 
 def descend(
@@ -69,14 +69,14 @@ def descend(
     """Descends asynchronously on the platform.
 
     Args:
-      aggregator: decides when to apply which gradients.
-      gradient: of given params, for an invocation's number.
+      aggregator: the aggregator, which decides when to apply which gradients.
+      gradient: the function that returns the gradient at given params, for an invocation's number.
       params: the first version.
       step: the learning rate.
-      arrivals: number of gradients after which the run ends.
-      delay: seconds of a gradient.
-      learners: number of concurrent functions.
-      seed: of the delays.
+      arrivals: the number of gradients after which the run ends.
+      delay: the seconds of a gradient.
+      learners: the number of concurrent functions.
+      seed: the seed of the delays.
 
     Returns:
       The last params, and the trace.
@@ -86,7 +86,7 @@ def descend(
 
     def learn(context: Any, params: Versioned, number: int) -> tuple[Tree, int]:
         del context
-        with jax.enable_x64(wide):  # a setting per thread, and bodies run in others
+        with jax.enable_x64(wide):  # the setting is per thread, and bodies run in other threads
             return gradient(params.value, number), params.version
 
     with SimulatedPlatform({"learner": FunctionSpec(delay)}, seed=seed, threads=1) as platform:
@@ -129,7 +129,7 @@ _take_jitted = jax.jit(_take, static_argnums=0)
 
 
 def schedule(trace: Trace, arrivals: int) -> Schedule:
-    """Reads the schedule of a trace; a gradient's version is the newest one published when its function started."""
+    """Reads the schedule of a trace; a gradient's version is the newest when its function started."""
     newest, started, rows = -1, {}, []
     for _, event, _, invocation, _, value in trace.rows():
         if event == "published":
@@ -163,13 +163,13 @@ def replay(
     """Repeats a descent along a recorded schedule, in a scan.
 
     Args:
-      aggregator: the recorded run's, or one that applies gradients at the same arrivals.
-      gradient: as in `descend`, and traceable by JAX.
+      aggregator: the recorded run's aggregator, or another that applies gradients at the same arrivals.
+      gradient: the function as in `descend`, and traceable by JAX.
       params: the first version.
       step: the learning rate.
       recorded: the schedule.
       oldest: at least the largest lag in the schedule; the scan keeps one version more.
-      measure: a function of the params before every arrival.
+      measure: the function that measures the params before every arrival.
 
     Returns:
       The descent. `clock` equals the schedule's if the aggregator applied gradients at the same arrivals.
@@ -183,7 +183,7 @@ def replay(
         old = jax.tree.map(lambda x: x[version % keep], versions)
         state = aggregator.push(state, gradient(old, number), version)
         now = clock
-        # Computes both ways: `vmap` would turn a branch into a select anyway.
+        # The step computes both outcomes, because `vmap` would turn a branch into a select anyway.
         go = aggregator.ready(state, clock, 0)
         taken = _take(aggregator, state, clock, params, step)
         params, state = jax.tree.map(lambda new, old: jnp.where(go, new, old), taken, (params, state))

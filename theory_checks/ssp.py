@@ -16,9 +16,9 @@ x*>, which is <g_t, x_t - x*> + <g_t, v_t - x_t>.
 
 1. eta_t <g_t, x_t - x*> = D_t - D_{t+1} + eta_t^2 |g_t|^2 / 2. Divided by eta_t and summed, the D_t give at most
    F^2 / eta_T = F^2 sqrt(T) / sigma, since 1 / eta_t only grows, and the rest L^2 sum_t eta_t / 2 <= L^2 sigma sqrt(T).
-2. v_t differs from x_t by updates that it misses and by extra ones with later numbers: <g_t, v_t - x_t> is at most the
-   sum of L^2 eta_i over these. If each update is missing from or extra in at most M views, the total is at most
-   M L^2 sum_i eta_i <= 2 M L^2 sigma sqrt(T).
+2. v_t differs from x_t by updates that v_t misses and by extra updates with later numbers: <g_t, v_t - x_t> is at most
+   the sum of L^2 eta_i over these updates. If each update is missing from or extra in at most M views, the total is at
+   most M L^2 sum_i eta_i <= 2 M L^2 sigma sqrt(T).
 
 With this sigma, c = 1 + (1 + 2 M) / (2 (s+1) P). It remains to bound M. Take an update of clock k, and another worker:
 
@@ -26,7 +26,7 @@ With this sigma, c = 1 + (1 + 2 M) / (2 (s+1) P). It remains to bound M. Take an
   clock k it does one of both, by the order of the two workers. M <= (2s+1) (P-1), and c <= 3 - 2/P + 1 / (2 (s+1) P).
 * Views that forget nothing: a worker that held the update early keeps it and so never lacks it, and a worker that
   lacks it has not held it before. M <= (s+1) (P-1), and **c = 2 - 1/P + 1 / (2 (s+1) P)**, below 2.
-* Updates made in the reference order: views hold no update early. The same M.
+* Updates made in the reference order: views hold no update early. M is the same.
 
 (Updates with numbers beyond T would also count if views held them: here all workers stop after a whole number of
 clocks.)
@@ -70,7 +70,7 @@ _MANY = 100
 _DIMENSIONS = 2
 #: Radius of a ball that no iterate leaves.
 _EVERYWHERE = 1e9
-#: Factors by which F is tried, in multiples of the smallest F that the starting point allows.
+#: The values of F that are tried, in multiples of the smallest F that the starting point allows.
 _DOUBLINGS = 2.0 ** np.arange(4)
 
 
@@ -79,7 +79,7 @@ class Losses(NamedTuple):
 
     direction: Float[jax.Array, "T d"]  #: a_t
     offset: Float[jax.Array, " T"]  #: b_t
-    kind: Any  #: of phi: 0 linear, 1 absolute, 2 hinge, 3 Huber
+    kind: Any  #: the kind of phi: 0 linear, 1 absolute, 2 hinge, 3 Huber
     width: Any  #: half-width of the parabola in Huber's phi
 
     def value(self, x: Float[jax.Array, "T d"]) -> Float[jax.Array, " T"]:
@@ -93,7 +93,7 @@ class Losses(NamedTuple):
 class Schedule(NamedTuple):
     """The content of views: rows and columns are updates in order of their start."""
 
-    number: Int[jax.Array, " T"]  #: in the reference order, from 1.
+    number: Int[jax.Array, " T"]  #: the update's number in the reference order, from 1.
     seen: Float[jax.Array, "T T"]  #: `[t, i]`: how much of update i the view of update t contains.
 
     @property
@@ -106,7 +106,7 @@ class Run(NamedTuple):
     """The views and iterates of a run."""
 
     views: Float[jax.Array, "T d"]
-    iterates: Float[jax.Array, "T d"]  #: the reference's, before each update.
+    iterates: Float[jax.Array, "T d"]  #: the reference iterates before each update.
 
 
 def descend(losses: Losses, schedule: Schedule, sigma: Any, radius: Any) -> Run:
@@ -166,7 +166,7 @@ def asynchronous(instance: Instance) -> Mapping[str, Sides]:
 
 
 def picture(path: Path, seed: int) -> None:
-    """Draws regret over T, in a ball and without, for losses that pull away from x* up to a turn and then towards it.
+    """Draws regret over T, with and without a ball, for losses that pull away from x* up to a turn and then towards it.
 
     There are two workers, views lack as much as they may, and the worst turn is taken for every T. Nothing is random.
     """

@@ -3,7 +3,7 @@
 Stellaris (SC 2024) queues gradients and, at each arrival, applies the whole queue if its mean staleness is at most
 beta_k in round k, or if it holds N gradients. The paper does not bound the wait. The rule alone implies:
 
-* **A group's mean staleness exceeds beta_k only if the group is full.** It would not have been applied otherwise.
+* **A group's mean staleness exceeds beta_k only if the group is full.** Otherwise the group would not be applied.
 * **A queue never holds more than N gradients, and a gradient is applied at most N - 1 arrivals after its own.** Until
   then the queue, which is only emptied as a whole, holds it and all later gradients: the N-th of them fills it.
 
@@ -13,9 +13,9 @@ check keeps its own account of the queue, its staleness and beta_k, in integers:
 the least of their versions, and the first arrival.
 
 **The meaning of N.** The rule "apply once one gradient of *each* learner is there", which is sometimes read into the
-design, implies no such bound: the queue waits for the slowest learner, and for ever for a dead one. With any N
-gradients it does not, because a fast learner's second gradient counts. If learners wait for an update before they
-continue, each has at most one gradient in the queue, and N must not exceed the number of live learners.
+design, implies no such bound: the queue waits for the slowest learner, and for ever for a dead learner. With any N
+gradients the queue does not wait, because a fast learner's second gradient counts. If learners wait for an update
+before they continue, each has at most one gradient in the queue, and N must not exceed the number of live learners.
 
 **beta -> 0 does not make the system synchronous.** A gradient that is computed on the newest version and finds the
 queue empty has a mean staleness of 0 <= beta, and is applied alone. With beta below 1/N a group that is not full
@@ -42,7 +42,7 @@ from theory_checks.check import Claim, Family, Instance, Sides, Theorem
 class Setting(NamedTuple):
     """The settings of the threshold."""
 
-    max_staleness: float | None  #: None to measure it.
+    max_staleness: float | None  #: None to measure the staleness.
     decay: float
     period: int  #: arrivals in a round.
 
@@ -58,13 +58,13 @@ class Queue(NamedTuple):
 
 
 class Arrivals(NamedTuple):
-    """The state of the queue at each arrival, which it includes, and whether the queue was applied then."""
+    """The state of the queue just after each arrival, and whether the queue was then applied."""
 
     applied: Bool[jax.Array, " T"]
     length: Int[jax.Array, " T"]
     total: Int[jax.Array, " T"]  #: the sum of the stalenesses.
     stalest: Int[jax.Array, " T"]
-    wait: Int[jax.Array, " T"]  #: arrivals since the first one in the queue.
+    wait: Int[jax.Array, " T"]  #: arrivals since the first gradient in the queue.
     threshold: Float[jax.Array, " T"]
     reported: Int[jax.Array, "T 2"]  #: length and total staleness of the group that the library applied, or 0.
 
@@ -76,9 +76,9 @@ def arrive(
 
     Args:
       order: the learner of each arrival.
-      learners: number of learners.
+      learners: the number of learners.
       full: N, the number of gradients that are applied at any staleness.
-      setting: of the threshold.
+      setting: the settings of the threshold.
       one_of_each: whether to apply also a queue that has a gradient of every learner.
     """
     aggregator = staleness_aware(
@@ -119,7 +119,7 @@ def arrive(
 
 
 def _threshold(setting: Setting, measured: tuple[Any, Any], round: Any) -> jax.Array:
-    """Returns beta_k; a measured one is infinite until the end of the round that measures it."""
+    """Returns beta_k; a measured beta_k is infinite until the end of the round that measures it."""
     when, stalest = measured
     if setting.max_staleness is not None:
         return jnp.asarray(setting.max_staleness * setting.decay**round)
@@ -220,7 +220,7 @@ def _applied(orders: NDArray, learners: int, full: int, setting: Setting, one_of
 
 
 def _waits(applied: NDArray) -> NDArray:
-    """Returns the arrivals until each gradient is applied `[..., T]`, or until the end if it never is."""
+    """Returns the arrivals until each gradient is applied `[..., T]`, or until the end if it is never applied."""
     time = np.arange(applied.shape[-1])
     when = np.where(applied, time, time[-1])[..., ::-1]
     return np.minimum.accumulate(when, axis=-1)[..., ::-1] - time
@@ -261,7 +261,7 @@ def _instance(order: jax.Array, learners: int, full: int, setting: Setting, rule
 
 
 _FRESH_ONLY = Setting(0.0, 1.0, 1)
-#: Below 1/N for up to 16 learners.
+#: A threshold below 1/N for up to 16 learners.
 _STRICT = Setting(0.06, 1.0, 1)
 
 _CLAIMS = (

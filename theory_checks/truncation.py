@@ -16,8 +16,8 @@ rho:
     E_mu[min(w, max(m, rho))^2 f^2] <= M^2 (rho + E_mu[m^2 1{m > rho}])
     |E_pi f - E_mu[min(w, max(m, rho)) f]| <= M E_mu[(w - max(m, rho))^+]
 
-The first is derived here: where m <= rho the square is at most rho w, whose mean is at most rho; where m > rho the
-ratio is truncated at m. The second term vanishes if one of the held policies is near mu; it is the cost of policies
+The first bound is derived here: where m <= rho the square is at most rho w, whose mean is at most rho; where m > rho
+the ratio is truncated at m. The second term vanishes if one of the held policies is near mu; it is the cost of policies
 that moved away *together*. The cap bounds the disagreement between learners, not their common distance from mu.
 """
 
@@ -50,7 +50,7 @@ def sides(instance: Instance) -> Mapping[str, Sides]:
     cap = stellaris.global_ratio_cap(log_ratios, rho=level)
     capped, least = stellaris.truncate_ratio(ratio, cap), ratios.min(0)
     alone = stellaris.truncate_ratio(ratio, stellaris.global_ratio_cap(log_ratios[:1], rho=level))
-    # A behaviour policy that never takes pi's most likely action.
+    # `blind` is a behaviour policy that never takes pi's most likely action.
     blind = jnp.where(jnp.arange(_OUTCOMES) == jnp.argmax(ratio * mu), 0.0, mu)
     blind /= blind.sum()
     seen = jnp.where(blind > 0, ratio * mu / jnp.where(blind > 0, blind, 1.0), 0.0)

@@ -1,7 +1,8 @@
 """The effect of the truncated update on a policy: exact gradient steps with the global cap, in asynchronous runs.
 
-Every update k of a run applies one learner's gradient. The data are from the behaviour policy mu, the actor's, some
-versions old; the learner holds another old version, and three more learners hold others. The gradient is that of
+Every update k of a run applies one learner's gradient. The data are from the actor's behaviour policy mu, which is some
+versions old; the learner holds another old version, and three more learners hold other versions. The gradient is that
+of
 
     E_{s~d_mu, a~mu}[min(pi / mu, cap) A_mu(s, a)],    cap = max(min_j pi_j / mu, rho)
 

@@ -1,4 +1,4 @@
-"""V-trace: the modulus and the fixed point of its operator.
+"""V-trace: the modulus and the fixed point of V-trace's operator.
 
 Espeholt et al. 2018 (IMPALA), Theorem 1. With rho_t = min(rho, pi/mu), c_t = min(c, pi/mu), for a value function V
 
@@ -155,7 +155,7 @@ def trajectory_sides(instance: Instance) -> Mapping[str, Sides]:
     # The infinite sum minus its terms after n steps: this tests the operator's own resolvent.
     broken_off = whole(value) - jnp.linalg.matrix_power(through_c, _STEPS) @ whole.resolvent @ error
     left = jnp.stack([expected(start) for start in range(_SMALL)])
-    # Shifted by more than the largest value, so that both sides are positive.
+    # Both sides are shifted by more than the largest value, so that they are positive.
     return {"the library's n steps": Sides(left + 100.0, broken_off + 100.0, 1e-11)}
 
 

@@ -1,4 +1,4 @@
-"""The Ray platform against plain calls of Ray's actors, against RLlib, and over the number of workers."""
+"""Compares the Ray platform with plain calls of Ray's actors and with RLlib, and measures scaling over workers."""
 
 import argparse
 import statistics
@@ -23,7 +23,7 @@ DESCRIPTION = "the Ray platform: calls, broadcasts, training against RLlib, and 
 AT_ONCE, CALLS = 4, 2000
 #: Bytes of the policy that is broadcast, receiving containers, and broadcasts per turn.
 POLICY, READERS, BROADCASTS = 10_000_000, 16, 5
-#: Seconds per step of a slow environment, and numbers of workers with one such environment each.
+#: Seconds per step of a slow environment, and the numbers of workers, each with one slow environment.
 STEP, WORKERS = 0.01, (1, 2, 4, 8)
 TURNS = 3
 
@@ -173,7 +173,7 @@ def _read(context: Any, version: Any) -> int:
 
 
 class Slow(gymnasium.Env):  # type: ignore[misc]
-    """An environment whose steps wait without using a processor, like a remote one."""
+    """An environment whose steps wait without using a processor, like a remote environment."""
 
     observation_space = gymnasium.spaces.Box(-1.0, 1.0, (4,), np.float32)
     action_space = gymnasium.spaces.Discrete(2)
@@ -184,14 +184,14 @@ class Slow(gymnasium.Env):  # type: ignore[misc]
         return np.zeros(4, np.float32), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Waits."""
+        """Waits for `STEP` seconds, and returns a reward of 1."""
         time.sleep(STEP)
         self._left -= 1
         return np.zeros(4, np.float32), 1.0, False, self._left == 0, {}
 
 
 def _scaling(say: Callable[[str], None]) -> Iterator[Comparison]:
-    """Compares steps per second with N workers to N times those with one."""
+    """Compares the steps per second of N workers with N times the steps per second of one worker."""
     speeds: dict[int, float] = {}
     for workers in WORKERS:
         say(f"an environment that waits, {workers} workers ...")
@@ -226,7 +226,7 @@ def _slow_steps(workers: int) -> float:
 
 
 def _against_rllib(say: Callable[[str], None], turns: int) -> Iterator[Comparison]:
-    """Compares asynchronous PPO and IMPALA on Hopper-v4 with RLlib's, with the same number of workers."""
+    """Compares our asynchronous PPO and IMPALA with RLlib's APPO and IMPALA, on Hopper-v4 with the same workers."""
     for ours, peer in peers.ON_RAY:
         for side in (ours, peer):
             side.python(say)

@@ -1,4 +1,4 @@
-"""The corrections for stale data against the same formulas, written by hand for one case each.
+"""Compares the corrections for stale data with the same formulas, each written by hand for one case.
 
 Both sides are compiled: the mean loss of [2048, 64] samples with its gradient. Values and gradients of both sides are
 compared before they are timed.
@@ -43,7 +43,8 @@ PACKED = 256
 #: Numbers of steps at which memory is compared.
 LENGTHS = (512, 1024, 2048, 4096)
 
-#: Log-probability with its gradient, behaviour log-probability, proximal log-ratio, advantage, mask, segment.
+#: A batch by name: the log-probability, which is differentiated, the behaviour log-probability, the proximal
+#: log-ratio, the advantage, the mask of valid steps, and the segment.
 Batch = Mapping[str, jax.Array]
 Loss = Callable[[Batch], Array]
 
@@ -94,7 +95,7 @@ def _compiled(loss: Loss) -> Callable[[Batch], Any]:
 
 
 def _memory(name: str, loss: Loss) -> Comparison:
-    """Compares the peak bytes per sample over lengths: memory that grows faster than the length shows."""
+    """Compares the peak bytes per sample over lengths, which shows memory that grows faster than the length."""
     per_sample = []
     for length in LENGTHS:
         shapes = jax.eval_shape(lambda length=length: _batch((length, SIZE[1])))
@@ -141,7 +142,7 @@ def _gspo_by_hand(b: Batch) -> Array:
 
 
 def _packed_by_hand(b: Batch) -> Array:
-    """Uses the number of segments, which the library does not get."""
+    """Returns GSPO's packed loss from the number of segments, which the library's function does not get."""
     steps, columns = b["valid"].shape
     segments = -(-steps // PACKED)
     number = (b["segment"] + segments * jnp.arange(columns)).ravel()
@@ -270,7 +271,7 @@ def _p3o_by_hand(b: Batch) -> Array:
 
 
 def _weighted_by_hand(b: Batch, low: Any, high: Any) -> Array:
-    """Weights the policy gradient by the bounded ratio as a constant."""
+    """Returns the policy-gradient loss, weighted by the bounded ratio as a constant."""
     return -jnp.clip(jnp.exp(_constant(_log_ratio(b))), low, high) * b["advantage"] * b["log_prob"]
 
 

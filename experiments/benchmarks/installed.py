@@ -14,11 +14,12 @@ def python_of(requirements: Sequence[str], say: Callable[[str], None]) -> Path:
     """Returns the Python of a peer's environment, and installs the peer there if needed.
 
     Args:
-      requirements: pinned, in pip's syntax, the peer first; each list of requirements has its own environment.
-      say: called with a line before an installation, which takes minutes.
+      requirements: the pinned packages in pip's syntax, the peer first; each list of requirements has its own
+        environment.
+      say: the function that gets a line of text before an installation, which takes minutes.
 
     Raises:
-      RuntimeError: if pip fails; ends with pip's output.
+      RuntimeError: if pip fails; the message ends with pip's output.
     """
     name = re.split(r"\W*[=<>\[]", requirements[0])[0]
     digest = hashlib.sha256("\n".join(requirements).encode()).hexdigest()[:8]

@@ -1,4 +1,4 @@
-"""The lab's speed: against as many runs of the event loop, and against a public PPO in JAX."""
+"""Compares the lab's speed with the same number of runs of the event loop, and with rejax, a public PPO in JAX."""
 
 import argparse
 import json
@@ -14,7 +14,7 @@ from experiments.toolkit import options
 
 DESCRIPTION = "256 runs of CartPole in the lab, against the event loop's and against rejax's PPO (minutes)"
 
-#: The versions with which rejax was measured.
+#: The packages of rejax's side, in the versions that were measured.
 REJAX = ("rejax==0.1.3", "gymnax==0.0.9")
 
 _ROOT = Path(__file__).parent.parent.parent
@@ -29,12 +29,12 @@ class _Side(NamedTuple):
 
     @property
     def speed(self) -> float:
-        """Environment steps per second, without compiling."""
+        """Environment steps per second, without the time of compiling."""
         return self.steps / self.running
 
     @property
     def last(self) -> float:
-        """The mean return of the last tenth of the runs."""
+        """The mean return over the last tenth of training."""
         tail = self.curve[-max(1, len(self.curve) // 10) :]
         return sum(tail) / len(tail)
 
@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def measure(say: Callable[[str], None], *, runs: int, loops: int) -> Iterator[Comparison]:
-    """Measures the sides one after the other, each in a process of its own."""
+    """Measures the sides one after the other, each in a separate process."""
     ours = _run(sys.executable, "-m", "experiments.benchmarks.sides.lab_ours", str(runs))
     say(f"lab: {ours.speed:,.0f} steps/s, compiled in {ours.compiling:.0f} s, return {ours.last:.0f}")
     loop = _run(sys.executable, "-m", "experiments.benchmarks.sides.lab_loop", str(loops))

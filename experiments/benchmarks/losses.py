@@ -1,6 +1,7 @@
-"""The pure functions against rlax, and against the least work that their arguments need.
+"""Compares the pure functions with rlax, and with the least work on their arguments, such as one pass over them.
 
-Everything is compiled, and arguments are on the device. Gradients are of a sum of squares, computed with the value.
+All functions are compiled, and their arguments are on the device. A gradient is that of a sum of squares, and is
+computed together with the value.
 """
 
 import functools
@@ -32,7 +33,7 @@ DESCRIPTION = "gae, vtrace, the cap and the aggregator, against rlax and against
 
 #: Steps and environments of a batch.
 SIZES = ((128, 16), (128, 256), (1024, 64), (16384, 4))
-#: Number of held policies for the cap, and of gradients in a group for the aggregator.
+#: The number of held policies for the ratio cap, and the number of gradients in a group for the aggregator.
 HELD, GROUP = 4, 16
 
 
@@ -65,7 +66,7 @@ def _returns(say: Callable[[str], None]) -> Iterator[Comparison]:
 
 
 def _pairs() -> Iterator[tuple[str, Callable[..., Any], Callable[..., Any]]]:
-    """Yields name, our function and rlax's, mapped over the batch axis."""
+    """Yields each function's name, our version, and rlax's version, mapped over the batch axis."""
     import rlax  # imported here: it takes seconds
 
     along = functools.partial(jax.vmap, in_axes=1, out_axes=1)
@@ -112,7 +113,8 @@ def _cap() -> Iterator[Comparison]:
         return jnp.mean(ppo_loss(log_ratio, advantage, ratio_cap=global_ratio_cap(held)))
 
     compiled = {name: jax.jit(jax.value_and_grad(loss)) for name, loss in (("plain", plain), ("capped", capped))}
-    # Adds policy by policy: `jnp.sum(held, axis=0)` is forty times slower on a CPU, which would flatter our side.
+    # The pass adds policy by policy, because `jnp.sum(held, axis=0)` is forty times slower on a CPU and would flatter
+    # our side.
     one_pass = jax.jit(lambda held: functools.reduce(jnp.add, list(held)))
     for size in SIZES:
         keys = jax.random.split(jax.random.key(0), 2)
@@ -207,8 +209,8 @@ def peak_bytes(function: Callable[..., Any], *arguments: Any) -> int:
     """Returns the peak bytes of the compiled function by XLA's analysis: arguments, results and temporaries.
 
     Args:
-      function: to compile.
-      *arguments: shapes and dtypes of its arguments.
+      function: the function that is compiled.
+      *arguments: the shapes and dtypes of the function's arguments.
     """
     analysis: Any = jax.jit(function).lower(*arguments).compile().memory_analysis()
     parts = (analysis.argument_size_in_bytes, analysis.output_size_in_bytes, analysis.temp_size_in_bytes)
@@ -230,7 +232,7 @@ def _memory_row(name: str, per_sample: list[float]) -> Comparison:
 
 
 def _trajectory(size: tuple[int, int]) -> tuple[jax.Array, ...]:
-    """Returns reward, discount, value and log-ratio: episodes of a hundred steps, a policy a few updates old."""
+    """Returns reward, discount, value and log-ratio of episodes of a hundred steps; the policy is a few updates old."""
     steps, envs = size
     keys = jax.random.split(jax.random.key(0), 4)
     discount = 0.99 * (jax.random.uniform(keys[1], size) > 0.01)
@@ -251,5 +253,5 @@ def _row(what: str, ours: float, theirs: float, wanted: str) -> Comparison:
 
 
 def _agree(got: Any, want: Any) -> None:
-    """Raises an AssertionError if the sides' results differ: a ratio of their times would mean nothing."""
+    """Raises an AssertionError if the sides' results differ, because the ratio of their times would mean nothing."""
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-3), got, want)

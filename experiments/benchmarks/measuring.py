@@ -1,4 +1,4 @@
-"""Measurements of benchmarks: both sides of a ratio in turn, in one process, compared by medians."""
+"""Measures both sides of a ratio in turn, in one process, and compares their medians."""
 
 import statistics
 import time
@@ -12,7 +12,7 @@ SECONDS, REPEATS = 0.01, 25
 
 
 class Comparison(NamedTuple):
-    """A row of the table."""
+    """A row of a benchmark's table: a measurement, its reference, their ratio, and the ratio that is wanted."""
 
     what: str
     measured: str

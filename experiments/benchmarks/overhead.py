@@ -1,8 +1,8 @@
 """The overhead of each system over its environments, its inference and its gradients.
 
-A system runs, and every call of the three is recorded with its arguments. Then a plain loop makes the same calls in the
+A system runs, and every such call is recorded with its arguments. Then a plain loop makes the same calls in the
 same order, with the same shapes, on the same threads. The difference is the system's overhead: platform, event loop,
-trace, batches, aggregators, copies. Bodies run one at a time, so that no overhead runs in parallel with them.
+trace, batches, aggregators, copies. Function bodies run one at a time, so that no overhead runs in parallel with them.
 """
 
 import contextlib
@@ -27,10 +27,10 @@ from stellaris.systems import Budget, batches, central_inference, data_parallel,
 DESCRIPTION = "overhead of each system over its environments, its inference and its gradients"
 
 ENVIRONMENT, THREADS = "Hopper-v4", 2
-#: Timed rounds, rounds before them, and repetitions.
+#: Timed rounds, warm-up rounds before them, and repetitions.
 ROUNDS, WARM_UP, REPEATS = 8, 3, 3
 
-#: The calls that are the work: kind, owner and name of the function.
+#: The calls that count as work: the kind, the owner and the name of each function.
 WORK = (
     ("environment", EnvPoolEnv, "step"),
     ("inference", rollout, "_act"),
@@ -78,7 +78,7 @@ class Cost(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """The time of the run over that of the plain loop."""
+        """The time of the run divided by the time of the plain loop."""
         return self.run / self.plain
 
 

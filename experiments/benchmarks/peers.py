@@ -1,9 +1,9 @@
-"""Our systems against Stable-Baselines3, SBX and Ray RLlib: steps per second, and seconds to a return.
+"""Compares our systems with Stable-Baselines3, SBX and Ray RLlib: steps per second, and seconds to a return.
 
 The sides train one after the other in separate processes, in several turns, on the same machine, with the same workload
-and hyperparameters (`sides.protocol.Task`). Peers step Gymnasium's Hopper-v4, we EnvPool's, so the comparison includes
-the environments. In the first turn each peer runs in every way that may suit the machine, such as with one thread or
-two; after that it runs in the fastest way.
+and hyperparameters (`sides.protocol.Task`). Peers step Gymnasium's Hopper-v4 and our systems step EnvPool's, so the
+comparison includes the environments. In the first turn each peer runs in every way that may suit the machine, such as
+with one thread or two; in later turns it runs in the fastest way.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from experiments.benchmarks.measuring import Comparison
 from experiments.benchmarks.sides.protocol import Round, Task, rounds_in
 from experiments.toolkit import options
 
-DESCRIPTION = "training against Stable-Baselines3, SBX and Ray RLlib, which it installs"
+DESCRIPTION = "training against Stable-Baselines3, SBX and Ray RLlib, which the benchmark installs"
 
 TURNS = 3
 #: The timed part of a turn begins after `warm_up` rounds, in which programs compile, and lasts `seconds`.
@@ -33,7 +33,7 @@ PPO = Task(warm_up=2, seconds=10.0)
 IMPALA = replace(PPO, algorithm="impala", epochs=1, seconds=20.0)
 #: The target return, and the seconds after which a run gives up on it.
 TARGET, PATIENCE = 500.0, 240.0
-#: Most seconds of a process outside the training time: imports, Ray's start, the warm-up.
+#: The most seconds that a process may spend outside training: on imports, Ray's start and the warm-up.
 STARTUP = 90.0
 #: The repository's root, the working directory of the sides.
 _ROOT = Path(__file__).resolve().parents[2]
@@ -49,7 +49,7 @@ class Way(NamedTuple):
 
     name: str
     arguments: tuple[str, ...]
-    threads: int  #: of linear algebra, per process.
+    threads: int  #: threads of linear algebra per process.
 
 
 @dataclass(frozen=True)
@@ -63,13 +63,13 @@ class Side:
     requirements: tuple[str, ...] = ()  #: packages to install; empty for our sides.
 
     def python(self, say: Callable[[str], None]) -> Path:
-        """The Python interpreter that runs the side."""
+        """Returns the Python interpreter that runs the side, and installs the side's packages if needed."""
         return python_of(self.requirements, say) if self.requirements else Path(sys.executable)
 
 
 _OURS = (Way("2 threads", ("2",), 2),)
-#: One process steps the environments in turn. `threads` limits its linear algebra; JAX starts further threads, which it
-#: does not limit.
+#: One process steps the environments in turn. `threads` limits its linear algebra; JAX starts further threads, which
+#: `threads` does not limit.
 _SB3_WAYS = (
     Way("1 thread", ("stable_baselines3",), 1),
     Way("2 threads", ("stable_baselines3",), 2),
@@ -166,7 +166,7 @@ def _run(side: Side, way: Way) -> list[Round]:
         try:
             status = process.wait(side.task.seconds + STARTUP)
         except subprocess.TimeoutExpired:
-            status = 0  # not an error: the rounds that it has printed so far are its result
+            status = 0  # a timeout is not an error: the rounds printed so far are the result
         finally:
             _end(process)
         output.seek(0)
@@ -197,7 +197,7 @@ def speed(rounds: Sequence[Round], warm_up: int) -> float:
 
 
 def seconds_to(target: float, rounds: Sequence[Round]) -> float:
-    """Returns the seconds until a return was reached; infinite if it was not."""
+    """Returns the seconds until the target return was reached, or infinity if it was not reached."""
     reached = (one.seconds for one in rounds if one.episode_return is not None and one.episode_return >= target)
     return next(reached, math.inf)
 

@@ -1,4 +1,4 @@
-"""Overhead of the simulated platform: invocations per second, real gradients and rollouts, long traces, wall time."""
+"""Measures the simulated platform's overhead: invocations per second, gradients, rollouts, long traces, wall time."""
 
 import gc
 import itertools
@@ -27,7 +27,8 @@ from stellaris.types import Tree
 
 DESCRIPTION = "overhead of the simulated platform over the work itself"
 
-#: Arrivals per second, mean service time and keep-alive in seconds. Tests compare our results on these with SimFaaS's.
+#: Workloads: arrivals per second, mean service time and keep-alive in seconds. Tests compare our results on these
+#: workloads with SimFaaS's.
 WORKLOADS = ((0.9, 1.991, 600.0), (0.9, 1.991, 10.0), (5.0, 2.0, 5.0))
 REQUESTS, REPEATS, SUBMITTED_AT_ONCE = 50_000, 5, 100
 LEARNERS, SAMPLES, TOGETHER = 1000, 64, 20
@@ -194,7 +195,7 @@ def _learners() -> Comparison:
     def together() -> None:
         jax.block_until_ready([many(params, group) for group in np.split(indices, LEARNERS // TOGETHER)])  # type: ignore[no-untyped-call]
 
-    # Unstacked within the computation: slicing the gradients afterwards would cost one dispatch each.
+    # The computation unstacks the gradients, because slicing them afterwards would cost one dispatch each.
     apart = jax.jit(lambda params, rows: _unstacked(many(params, rows)))
 
     def body(context: Any, row: Any) -> Tree:
@@ -208,7 +209,7 @@ def _learners() -> Comparison:
     learn = Function(body, batched=batched, max_batch=TOGETHER)
 
     def platform() -> None:
-        # Durations are so long that none ends before the last has started: all run at once.
+        # Durations are so long that the last learner starts before the first one ends: all run at once.
         deployment = FunctionSpec(compute=LogNormal(10.0, 0.1), cold_start=LogNormal(1.5, 0.1), keep_alive=600.0)
         with SimulatedPlatform({"learner": deployment}) as simulated:
             for row in indices:
@@ -358,7 +359,7 @@ def _wall_clock() -> Iterator[Comparison]:
     apart = [
         (a, b)
         for (a, t), (b, u) in itertools.pairwise(virtual)
-        if u - t > 0.05  # ends within 50 ms of each other may swap
+        if u - t > 0.05  # invocations that end within 50 ms of each other may swap
     ]
     places = {number: place for place, (number, _) in enumerate(wall)}
     kept = sum(places[a] < places[b] for a, b in apart)

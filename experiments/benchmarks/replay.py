@@ -1,4 +1,4 @@
-"""Replay against Reverb's server, flashbax's buffers, and a plain copy of the same number of bytes.
+"""Compares replay with Reverb's server, flashbax's buffers, and a plain copy of the same number of bytes.
 
 The sides run one after the other in separate processes, with the same tables: 10,000 trajectories of 1,000 steps of 15
 numbers, and 2,000 of 64 frames. Reverb's items are the windows themselves, and its dataset client runs with one worker
@@ -22,11 +22,12 @@ DESCRIPTION = "replay: batches of windows against Reverb, flashbax and a copy, a
 
 _REVERB = ("dm-reverb[tensorflow]==0.14.0",)
 _FLASHBAX = ("flashbax==0.1.3", "jax==0.10.2")
-#: Reverb's workers, and the samples in flight of each.
+#: The numbers of Reverb's workers, each with the samples that one worker has in flight.
 _WAYS = (("1", "16"), ("2", "64"), ("4", "64"))
-#: Large pages for large arrays, on every side: one costs a 500th of the time of the small pages that it replaces.
+#: Every side allocates large arrays in large pages: a large page costs a 500th of the time of the small pages that it
+#: replaces.
 _ENVIRONMENT = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
-#: Most seconds of a side; filling the table takes most of them.
+#: The most seconds that a side may take; filling the table takes most of them.
 _PATIENCE = 600.0
 _ROOT = Path(__file__).resolve().parents[2]
 

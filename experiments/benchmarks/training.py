@@ -1,4 +1,4 @@
-"""Overhead of the systems and the platform over the necessary work.
+"""Measures the overhead of the systems and the platform over the necessary work.
 
 Both sides of every ratio are measured in turn, in this process, and compared by medians.
 """
@@ -35,7 +35,7 @@ DESCRIPTION = "overhead of the systems, the platform and the import over the wor
 ENVIRONMENT, ACTORS, FRAGMENT, LEARNERS, THREADS = "Hopper-v4", 16, 256, 4, 2
 STEPS = ACTORS * FRAGMENT
 ALGORITHM = PPO(epochs=10, minibatch_size=512)
-#: Rounds of each system in one measurement, rounds before them that do not count, and measurements.
+#: Timed rounds of a system in one measurement, warm-up rounds before them, and the number of measurements.
 ROUNDS, WARM_UP, REPEATS = 20, 5, 3
 
 
@@ -62,7 +62,7 @@ def _synchronous() -> Comparison:
 
 
 def _stellaris() -> Iterator[Comparison]:
-    # Free-running actors on the default testbed, and small groups: the platform's highest load.
+    # Free-running actors on the default testbed and small groups of gradients put the highest load on the platform.
     aggregator = staleness_aware(LEARNERS, decay=0.9)
     system = Stellaris(ALGORITHM, learners=LEARNERS, aggregator=aggregator)
     deployment = testbed.serverless(actors=ACTORS, learners=LEARNERS)
@@ -98,7 +98,7 @@ def _imports() -> Comparison:
             began = time.perf_counter()
             subprocess.run(
                 [sys.executable, "-c", code], check=True, start_new_session=True
-            )  # not interrupted by Ctrl-C
+            )  # a session that Ctrl-C does not interrupt
             if i:  # the first import reads the disk
                 times.append(time.perf_counter() - began)
     own, other = statistics.median(ours), statistics.median(base)
@@ -112,7 +112,7 @@ def _imports() -> Comparison:
 
 
 def _round_times(system: System, deployment: Any) -> tuple[list[float], Result, list[int]]:
-    """Returns wall seconds of every round after the warm-up, the run, and the resident memory after every round."""
+    """Returns the wall seconds of the rounds after the warm-up, the run's result, and the memory after each."""
     gc.collect()
     stamps, memory = [], []
     process = psutil.Process()
@@ -146,7 +146,7 @@ class _Work:
         self.actors = Actors(self.policy, self.env, FRAGMENT)
         self.states = [start(self.env, slot) for slot in range(ACTORS)]
         self.keys = jax.random.split(jax.random.key(1), ACTORS)
-        self.batches = 0  # made so far
+        self.batches = 0  # batches made so far
 
     def rollout(self) -> Any:
         versions = [Versioned(0, self.version)] * ACTORS
@@ -161,7 +161,7 @@ class _Work:
 
 
 class _SerialLimit(_Work):
-    """The sum of environment steps with given actions, the inference calls, and the updates as one scan."""
+    """The serial limit of a round: environment steps with given actions, then the inference calls, then the updates."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -204,7 +204,7 @@ class _SerialLimit(_Work):
 
 
 class _PlainLoop(_Work):
-    """The steps, gradients under the cap and updates of a run of Stellaris, one after the other."""
+    """A plain loop of the steps, the gradients under the cap and the updates of a run of Stellaris."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -230,7 +230,7 @@ class _PlainLoop(_Work):
         self.measure(1, 8, 8)
 
     def measure(self, rounds: int, gradients: int, updates: int) -> float:
-        """Returns the seconds of this number of rounds, gradients and updates."""
+        """Returns the seconds of the given numbers of rounds, gradients and updates."""
         began = time.perf_counter()
         params, opt_state, done, applied = self.version.params, self.opt_state, 0, 0
         peers = (jax.tree.map(jnp.copy, params),) * (LEARNERS - 1)

@@ -42,15 +42,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--target", type=float, help="mean return of the last 100 episodes that ends a run")
     parser.add_argument("--seconds", type=options.seconds, default=300.0, help="most real seconds of each run")
-    parser.add_argument("--seed", type=options.whole(0), default=0, help="of parameters and environments")
+    parser.add_argument("--seed", type=options.whole(0), default=0, help="seed of parameters and environments")
     parser.add_argument(
-        "--address", help="of a running cluster, such as auto; by default two nodes are started on this machine"
+        "--address", help="address of a running cluster, such as auto; by default two nodes are started on this machine"
     )
     parser.add_argument("--out", type=options.folder, default=Path("results/cluster"), help="results folder")
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Runs the systems in turn; returns exit status 1 if one misses the target."""
+    """Runs the systems in turn; returns exit status 1 if a system misses the target."""
     preset = tuned(arguments.env)
     workload = replace(preset.workload, actors=arguments.actors)
     runs.check(workload)
@@ -106,7 +106,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 @contextlib.contextmanager
 def _cluster(address: str | None, console: Console) -> Iterator[None]:
-    """Connects to the cluster at an address, or starts one of two nodes on this machine."""
+    """Connects to the cluster at an address, or starts a cluster of two nodes on this machine."""
     from stellaris.runtime.ray.platform import connect
 
     if address is not None:

@@ -34,11 +34,11 @@ SYSTEMS: dict[str, System] = {
     "synchronous": Synchronous(ALGORITHM),
     "stellaris": Stellaris(ALGORITHM, learners=1),
 }
-#: One run in `_NODES` loses a node, the others a container.
+#: One run in `_NODES` loses a node; the other runs lose a container.
 _NODES = 3
 #: Seconds after which a run counts as hanging.
 LIMIT = 300.0
-#: Estimated seconds of the first run; later ones are expected to take as long as the one before.
+#: The estimated seconds of a system's first run; each later run is expected to take as long as the run before it.
 _GUESSED = 5.0
 #: The event that a system writes when it uses the outcome of an invocation, by function.
 _TAKEN = {"actor": "sampled", "learner": "staleness"}
@@ -51,7 +51,7 @@ class Outcome:
     system: str
     victim: str  #: "container" or "node"
     after: float  #: planned instant of the kill, in seconds from the start of the run.
-    killed: bool = False  #: False if the run ended before, or had no container.
+    killed: bool = False  #: false if the run ended before the kill, or had no container.
     ended: str = ""  #: "completed", "hangs", or the error.
     seconds: float = 0.0  #: duration of the run.
     events: Counter[str] = field(default_factory=Counter)
@@ -65,7 +65,7 @@ class Outcome:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options."""
     parser.add_argument("--runs", type=options.whole(1), default=100, help="number of runs, with one kill each")
-    parser.add_argument("--seed", type=options.whole(0), default=0, help="of the victims and the instants")
+    parser.add_argument("--seed", type=options.whole(0), default=0, help="seed of the victims and the instants")
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -90,7 +90,7 @@ def main(arguments: argparse.Namespace) -> int:
                 for violation in outcome.violations:
                     console.print(f"     [bold]violated[/bold]: {escape(violation)}")
                 if outcome.ended == HANGS:
-                    break  # its threads still run: they would disturb the next run
+                    break  # the threads of a hanging run would disturb the next run
                 machines.mend()
                 shell.check()
 
@@ -122,14 +122,14 @@ HANGS = "hangs"
 
 
 def run(name: str, *, after: float, seed: int, node: int | None = None, rounds: int = 100) -> Outcome:
-    """Runs a system, kills a process meanwhile, and checks the trace, the history and the processes left.
+    """Runs a system, kills a process during the run, and checks the trace, the history and the remaining processes.
 
     Args:
-      name: of the system, a key of `SYSTEMS`.
-      after: instant of the kill, in seconds from the start of the run.
-      seed: of the run, and of the choice of the container.
-      node: process of the node to kill, or None to kill a container.
-      rounds: length of the run.
+      name: the name of the system, a key of `SYSTEMS`.
+      after: the instant of the kill, in seconds from the start of the run.
+      seed: the seed of the run, and of the choice of the container.
+      node: the process of the node to kill, or None to kill a container.
+      rounds: the number of rounds of the run.
     """
     system: Any = SYSTEMS[name]
     outcome = Outcome(name, "container" if node is None else "node", after)
@@ -186,8 +186,8 @@ def violations(trace: Trace, result: Result | None) -> Iterator[str]:
     """Yields the violated invariants in the trace and the history of a finished run.
 
     Args:
-      trace: of the run's platform.
-      result: of the run; None if it ended with an error.
+      trace: the trace of the run's platform.
+      result: the result of the run, or None if the run ended with an error.
     """
     lives: dict[int, list[str]] = defaultdict(list)
     keys: dict[int, int] = {}
@@ -195,7 +195,7 @@ def violations(trace: Trace, result: Result | None) -> Iterator[str]:
     taken: dict[tuple[str, int], set[int]] = defaultdict(
         set
     )  # by function and key: invocations whose outcomes were used
-    applied: Counter[int] = Counter()  # gradients of an invocation
+    applied: Counter[int] = Counter()  # by invocation: its applied gradients
     versions: list[float] = []
     sums: Counter[str] = Counter()
     for _, event, function, number, _, value in trace.rows():

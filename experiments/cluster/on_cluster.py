@@ -1,4 +1,4 @@
-"""Runs the other experiments' systems on a Ray cluster: their deployments, and two nodes on this machine."""
+"""Deploys the other experiments' systems on a Ray cluster, and starts a cluster of two nodes on this machine."""
 
 import contextlib
 import csv
@@ -25,7 +25,8 @@ def two_nodes(processors: int = 8) -> Iterator[str]:
     """Starts a cluster of two nodes on this machine with Ray's utilities, on the loopback interface only.
 
     Args:
-      processors: announced by each node, possibly more than the machine has: containers share the real ones.
+      processors: the number of processors that each node announces; it may exceed the machine's processors, which
+        containers share.
 
     Yields:
       The cluster's address; this process is connected to it.
@@ -53,15 +54,15 @@ class Recorder:
     """Writes each row of a run's history at once, as Ray may end this process without notice.
 
     Args:
-      watcher: gets the same calls.
-      out: folder of the histories.
+      watcher: the watcher that gets the same calls.
+      out: the folder of the histories.
     """
 
     def __init__(self, watcher: Watcher, out: Path) -> None:
         self._watcher = watcher
         self._out = out
         self._earlier = True  # whether the folder may hold the record of earlier runs
-        self._columns: list[str] = []  # of the current file
+        self._columns: list[str] = []  # columns of the current file
 
     def begin(self, run: Outcome) -> None:
         """Starts a new history."""
@@ -73,7 +74,7 @@ class Recorder:
         if self._earlier:
             record_file(self._out).unlink(
                 missing_ok=True
-            )  # it describes the earlier runs, not the files written from here on
+            )  # the record describes the earlier runs, not the files written from here on
             self._earlier = False
         path = history_file(self._out, run)
         new = [name for name in run.history[-1] if name not in self._columns]
@@ -104,9 +105,9 @@ def contenders(environment: str, *, actors: int, learners: int) -> Sequence[Cont
     """Returns every architecture with `presets.architectures`' settings and its deployment on a cluster.
 
     Args:
-      environment: its name.
-      actors: number of actors of each system.
-      learners: number of learners of Stellaris and of the data-parallel system.
+      environment: the environment's name.
+      actors: the number of actors of each system.
+      learners: the number of learners of Stellaris and of the data-parallel system.
     """
     rows = []
     for row in architectures(environment).contenders:
@@ -122,7 +123,7 @@ def contenders(environment: str, *, actors: int, learners: int) -> Sequence[Cont
 
 
 def deployment(system: System, *, actors: int) -> dict[str, FunctionSpec]:
-    """Returns a system's functions with measured times: serverless ones start on demand, others are provisioned."""
+    """Returns a system's functions with measured times; serverless ones start on demand, others are provisioned."""
     places = {"actor": actors, "learner": system.learners}
     return {
         name: FunctionSpec(

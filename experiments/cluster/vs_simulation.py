@@ -23,7 +23,7 @@ from stellaris.runtime.files import atomic_write
 from stellaris.systems import Budget, Row, Stellaris, Workload, train
 
 DESCRIPTION = "compare staleness, speed and cost on Ray with a simulation that uses the delays measured there"
-#: The fraction of a run left out of the comparison, in which containers start and programs compile.
+#: The fraction at the start of a run that the comparison leaves out: containers start and programs compile then.
 _WARM = 0.3
 #: Largest relative error of a prediction that passes.
 _MARGIN = 0.1
@@ -66,18 +66,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seconds", type=options.seconds, default=60.0, help="real seconds of each run on Ray")
     parser.add_argument("--seeds", type=options.whole(1), default=3, help="runs on Ray, each with one simulation")
-    parser.add_argument("--out", type=options.folder, default=Path("results/cluster-vs-simulation"), help="folder")
+    parser.add_argument(
+        "--out", type=options.folder, default=Path("results/cluster-vs-simulation"), help="results folder"
+    )
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Runs each system on Ray and simulated; returns exit status 1 if a prediction is off by more than the margin."""
+    """Runs each system on Ray and in simulation; returns exit status 1 if a prediction's error exceeds the margin."""
     workload = replace(tuned(arguments.env).workload, actors=arguments.actors)
     runs.check(workload)
     every = on_cluster.contenders(arguments.env, actors=arguments.actors, learners=arguments.learners)
     names = arguments.system or ["stellaris", "asynchronous actors"]
     chosen = [row for row in every if row.name in names]
     if len(chosen) < len(names):
-        raise shell.UsageError(f"--system {names}: choose from {', '.join(row.name for row in every)}")
+        raise shell.UsageError(f"--system {', '.join(names)}: choose from {', '.join(row.name for row in every)}")
     console = Console(highlight=False, soft_wrap=True)
     console.width = max(console.width, 110)
     pairs: list[Pair] = []
@@ -137,9 +139,9 @@ def _pair(row: Contender, workload: Workload, seed: int, seconds: float, display
 class _Delays:
     """The durations of a function's invocations, in seconds."""
 
-    compute: list[float]  #: of the body, per unit of work.
-    transfer: list[float]  #: from start to end, without the body.
-    before: list[float]  #: from the last ending that the system handled to the submission.
+    compute: list[float]  #: the body's time per unit of work.
+    transfer: list[float]  #: the time from start to end, without the body's time.
+    before: list[float]  #: the time from the last ending that the system handled to the submission.
 
 
 def deployment(trace: Trace, row: Contender, workload: Workload, *, since: float) -> dict[str, FunctionSpec]:
@@ -148,14 +150,14 @@ def deployment(trace: Trace, row: Contender, workload: Workload, *, since: float
     Delays are drawn in blocks of successive measurements, because processes that share processors are slow together
     and for a while.
 
-    On the simulated platform the system decides in no time, but a real one computes between a completion and its next
-    submission. That time becomes the queueing time of the submitted invocation.
+    On the simulated platform the system decides in no time, but on Ray it computes between a completion and the next
+    submission. This computing time becomes the queueing time of the submitted invocation.
 
     Args:
-      trace: of the run.
+      trace: the trace of the run.
       row: the system and its deployment.
-      workload: of the run.
-      since: seconds after which invocations count.
+      workload: the workload of the run.
+      since: the instant in seconds from which invocations count.
     """
     return {
         name: replace(
@@ -207,7 +209,7 @@ def _delays(trace: Trace, work: Mapping[str, float], since: float) -> dict[str, 
 
 
 def _measured(trace: Trace, history: Sequence[Row], since: float) -> Measured:
-    """Computes the results of a run from `since` on."""
+    """Returns the results of a run from `since` on."""
     first = next(row for row in history if row["seconds"] >= since)
     last = history[-1]
     seconds = last["seconds"] - first["seconds"]
@@ -245,7 +247,7 @@ def _table(pairs: Sequence[Pair]) -> tuple[Table, float]:
 
 
 def _ratio(simulated: float, real: float) -> float:
-    """Returns the prediction over the real value; 1 if the latter is 0, as is staleness with one learner."""
+    """Returns the prediction divided by the real value, or 1 if the real value is 0, like one learner's staleness."""
     return simulated / real if real else 1.0
 
 

@@ -15,7 +15,7 @@ from experiments.toolkit.statistics import Estimate, estimate, ratio
 #: A claim is judged only if the baseline reaches this fraction of the tuned baseline's return after as many steps.
 ENOUGH = 0.7
 _RESULTS = Path(__file__).parents[1] / "results"
-#: Runs of the tuned synchronous system over a million steps, which give that return.
+#: Runs of the tuned synchronous system over a million steps, which give the tuned baseline's return.
 _LONG = _RESULTS / "hopper" / "curves.csv"
 #: Trajectories per second of `benchmarks replay`, ours and Reverb's, by load: one row per run.
 _REVERB = _RESULTS / "replay" / "reverb.csv"
@@ -72,8 +72,8 @@ def claims() -> list[Claim]:
 def verdict(claim: Claim, finding: Finding) -> str:
     """Returns whether a claim was reproduced, or "" if that cannot be judged.
 
-    It cannot be judged with too few seeds for an interval, with a baseline that has not learned, or with runs that
-    missed the target: their cost is less than the cost of reaching it. Otherwise a claim is reproduced if the interval
+    A claim cannot be judged with too few seeds for an interval, with a baseline that has not learned, or with runs that
+    missed the target: their cost is less than the cost of reaching it. Otherwise it is reproduced if the interval
     reaches the paper's value and excludes the value of no effect. The verdict says so if a cost was saved at a lower
     return.
     """
@@ -104,7 +104,7 @@ def findings(points: Mapping[str, Points]) -> dict[str, list[Finding]]:
       points: the curves of each finished study, by its name.
 
     Raises:
-      ValueError: if a study's curves lack a column or a number; names the file.
+      ValueError: if a study's curves lack a column or a number; the message names the file.
     """
     found: dict[str, list[Finding]] = {}
     for comparison in COMPARISONS:
@@ -203,7 +203,7 @@ def _return_ratio(own: Run, other: Run) -> float:
 
 
 def _saved(bill: str) -> Callable[[Run, Run], float]:
-    """Returns a comparison: the saved fraction of the baseline's cost, under a bill."""
+    """Returns the function that computes the saved fraction of the baseline's cost under a bill."""
     return lambda own, other: float(1 - own[bill][-1] / other[bill][-1])
 
 

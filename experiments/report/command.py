@@ -22,7 +22,7 @@ DESCRIPTION = "write one offline page with the figures of all finished studies a
 
 #: Columns of every table of runs.
 _NAMES = ("environment", "system", "setting", "seed")
-#: Most invocations of the timeline, and its most seconds.
+#: The most invocations and the most seconds of the timeline.
 _INVOCATIONS, _SECONDS = 4000, 30.0
 
 
@@ -100,7 +100,7 @@ def _claims(found: Mapping[str, Sequence[Finding]]) -> list[Sequence[str]]:
 
 
 def _ours(claim: Claim, finding: Finding) -> str:
-    """Formats the measurement with its environment and settings, and says if budgets that ended runs bar a verdict."""
+    """Formats the measurement with its environment and settings, and says if used-up budgets prevent a verdict."""
     spent = "" if claim.unit == "ratio" or finding.returns is None else f" for {finding.returns} times the return"
     seeds = f"{finding.censored} of {finding.seeds} seeds"
     why = f"; no verdict: with {seeds} a run's budget was used up before the target" if finding.censored else ""

@@ -16,9 +16,9 @@ class Study(NamedTuple):
     description: str
     command: str
     pictures: Sequence[Path]
-    table: Sequence[Sequence[str]]  #: its `table.csv`, the headings first.
+    table: Sequence[Sequence[str]]  #: rows of the study's `table.csv`, the headings first.
     rows: Sequence[Sequence[str]]  #: one row per variant.
-    taken: str  #: total time of its runs, in words.
+    taken: str  #: total time of the study's runs, in words.
 
 
 _CLAIMS = ("claim", "paper", "paper's value", "ours", "seeds", "reproduced?", "command")
@@ -40,7 +40,7 @@ def document(
     Args:
       claims: rows of the table of claims.
       notes: pairs of a claim and the reason why our measurement differs.
-      studies: in the order of their sections.
+      studies: the studies in the order of their sections.
       frameworks: rows of the paper's comparison, the headings first.
       settings: rows of environment, system, source of the settings, and settings.
       assumptions: names, values and sources of the testbed's numbers.
@@ -78,7 +78,7 @@ def _section(study: Study) -> str:
 
 
 def _picture(path: Path) -> str:
-    """Returns a figure with its width as a style property, by which the text of all pictures gets the same size."""
+    """Returns a figure whose width is a style property, so that the text of all pictures gets the same size."""
     data = path.read_bytes()
     pixels = int.from_bytes(data[16:20])  # the width in a PNG's header
     name = html.escape(path.stem.replace("_", " "))

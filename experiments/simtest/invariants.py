@@ -56,7 +56,7 @@ class Checker:
     """Follows a run event by event, and raises a `ViolationError` that names the broken invariant and the instant.
 
     Args:
-      scenario: of the run.
+      scenario: the scenario of the run.
     """
 
     def __init__(self, scenario: Scenario) -> None:
@@ -76,7 +76,7 @@ class Checker:
         self.came_again: set[int] = set()  # keys of work that was delivered twice
         self.taken = 0  # fragments taken into batches
         self.rounds = 0
-        self._seen = 0  # rows of the trace
+        self._seen = 0  # rows of the trace that were checked
 
     def __call__(self, platform: SimulatedPlatform) -> None:
         """Checks the events since the last call, and the state after them."""
@@ -206,7 +206,7 @@ class Checker:
         """Checks that the group was fresh enough, or full, or that no running learner could add to it."""
         aggregator: Any = getattr(self.scenario.system, "aggregator", None)
         staleness = [value for _, value in self.group]
-        if hasattr(aggregator, "max_staleness"):  # only `staleness_aware` has one
+        if hasattr(aggregator, "max_staleness"):  # only `staleness_aware` has this threshold
             beta = aggregator.max_staleness * aggregator.decay**self.rounds
             fresh = sum(staleness) / len(staleness) <= beta + 1e-6
             allowed = fresh or len(staleness) >= aggregator.group_size or self.open_learners == 0
@@ -262,9 +262,9 @@ class Checker:
         queued_or_applied = {*self.applied, *self.pushed.values()}
         for number, call in self.calls.items():
             if not self._queues:
-                queued_or_applied = {call.key}  # the check passes: an invocation has several gradients
+                queued_or_applied = {call.key}  # skips the check, as an invocation has several gradients
             if isinstance(self.scenario.system, CentralInference):
-                self.delivered.add(call.key)  # the check passes: an invocation is a step and not a fragment
+                self.delivered.add(call.key)  # skips the check, as an invocation is a step and not a fragment
             there = {"actor": self.delivered, "learner": queued_or_applied}.get(call.function)
             if call.ending == "completed" and there is not None:
                 self._require(call.key in there, f"the result of {call.function} {number} was lost")
@@ -287,7 +287,7 @@ class Checker:
             self._require(waits or key in self.came_again, f"{last.function} {key} was given up on")
 
     def _bill(self, bill: Bill, prices: PriceSheet) -> None:
-        """Checks that the bill is the sum of its parts, and equals that of a walk over invocations and containers."""
+        """Checks that a bill is the sum of its parts and equals the bill of a walk over invocations and containers."""
         self._require(math.isclose(bill.total, math.fsum(bill.parts.values()), rel_tol=1e-9), "bill and parts differ")
         for name, rate in prices.functions.items():
             spec = self.scenario.functions[name]

@@ -12,7 +12,7 @@ def run(seed: int) -> Counter[str]:
     """Runs a seed's scenario and checks the invariants after every event.
 
     Args:
-      seed: decides everything: the scenario, its delays and faults, and the training.
+      seed: the seed, which decides everything: the scenario, its delays and faults, and the training.
 
     Returns:
       The number of times that each event of the platform happened.

@@ -65,7 +65,7 @@ PRICES = (
     ),
 )
 
-#: Most seconds until a lost message is noticed, and until a retry: work not retried by then has been given up.
+#: The most seconds until a lost message is noticed, and until a retry: work not retried by then has been given up.
 NOTICED_WITHIN, RETRIED_WITHIN = 2.0, 1.0
 
 
@@ -77,7 +77,7 @@ class Scenario:
     system: System
     workload: Workload
     functions: dict[str, FunctionSpec]
-    options: dict[str, Any]  #: of the platform.
+    options: dict[str, Any]  #: options of the platform.
     budget: Budget
 
     def platform(self, **more: Any) -> SimulatedPlatform:
@@ -86,7 +86,7 @@ class Scenario:
 
 
 def _aggregators(learners: int) -> list[Aggregator]:
-    """Returns the aggregators to choose from; they are few because each queue is compiled once."""
+    """Returns the aggregators to choose from; they are few because each kind of queue must be compiled."""
     aggregators: list[Aggregator] = [
         staleness_aware(learners, decay=0.5, max_staleness=1.0),
         staleness_aware(learners, decay=0.9, max_staleness=0.0),
@@ -111,7 +111,7 @@ def scenario(seed: int) -> Scenario:
     crash, straggle and lose messages; and the store may be slow or refuse requests.
 
     Args:
-      seed: at least 0.
+      seed: the seed, at least 0.
     """
     rng = np.random.default_rng([seed, 4])
     learners = int(rng.choice([1, 2, 3]))
@@ -121,7 +121,7 @@ def scenario(seed: int) -> Scenario:
     own_containers = central or workload.refresh is not None
     nodes = _nodes(rng, learners) if rng.random() < 0.4 and not own_containers else ()
     functions = _functions(rng, system, learners, own_containers=own_containers)
-    if nodes:  # they have room for one container of each function
+    if nodes:  # nodes have room for one container of each function
         functions = {name: replace(spec, provisioned=min(spec.provisioned, 1)) for name, spec in functions.items()}
     reserved = sum(spec.reserved_concurrency or 0 for spec in functions.values())
     shares = any(spec.reserved_concurrency is None for spec in functions.values())
@@ -134,14 +134,14 @@ def scenario(seed: int) -> Scenario:
         "keep_versions": int(rng.integers(1, 4)),
     }
     seconds = float(rng.uniform(5.0, 90.0))
-    # With central inference, lost fragments may add no steps for ever: a limit of time ends such a run.
+    # With central inference a run may lose every fragment and never add a step: a time limit ends it.
     budget = Budget(steps=int(rng.integers(1, 160)), seconds=seconds if central or rng.random() < 0.5 else math.inf)
     return Scenario(seed, system, workload, functions, options, budget)
 
 
 def _system(rng: np.random.Generator, learners: int) -> System:
     """Returns any of the architectures, most often Stellaris, which has the most parts."""
-    queues = 3 if learners == 2 else learners  # two sizes only, as each queue is compiled once
+    queues = 3 if learners == 2 else learners  # only two sizes, as each size of queue must be compiled
     aggregators = AGGREGATORS[queues]
     aggregator = aggregators[rng.integers(len(aggregators))]
     rho = float(rng.choice([1.0, math.inf]))
@@ -164,21 +164,21 @@ def _functions(
     gradients = 1 if one_gradient else _GRADIENTS_A_ROUND
     steps = 1 if isinstance(system, CentralInference) else WORKLOAD.fragment
     small = Resources(memory=1.0, vcpus=0.5)
-    # Seconds of an invocation, its units of work, most concurrent invocations, resources.
+    # By function: seconds of an invocation, its units of work, the most concurrent invocations, and the resources.
     kinds = {
         "actor": (steps / WORKLOAD.fragment, steps, WORKLOAD.actors, Resources(memory=1.0, vcpus=1.0)),
         "learner": (0.3 * gradients, gradients, learners, Resources(memory=2.0, vcpus=1.0, gpu_slots=1)),
         "parameter": (0.2, 1, 1, small),
         "inference": (0.02, 1, 1, small),
-        "all_reduce": (0.05, 1000, 1, small),  # its work is in bytes
+        "all_reduce": (0.05, 1000, 1, small),  # the work of an all-reduce is in bytes
     }
-    # PRICES have rates for the first three, so every deployment has them.
+    # PRICES has rates for the first three functions, so every deployment has these functions.
     names = dict.fromkeys(("actor", "learner", "parameter", *system.functions))
     functions = {name: _function(rng, *kinds[name]) for name in names}
     if own_containers:
         functions["actor"] = replace(functions["actor"], max_concurrency=None, reserved_concurrency=None)
     if isinstance(system, CentralInference):
-        # Otherwise a container's environments would always be lost before a fragment is complete.
+        # Actors' containers never expire: otherwise their environments would be lost before a fragment is complete.
         functions["actor"] = replace(functions["actor"], keep_alive=math.inf, timeout=None)
     return functions
 
@@ -225,7 +225,7 @@ def _function(rng: np.random.Generator, mean: float, work: int, limit: int, reso
         queueing=_delay(rng, mean / 10),
         transfer=Transfer(_delay(rng, mean / 20), 1e5) if rng.random() < 0.5 else None,
         resources=resources,
-        # A busy function rejects as often as it is retried, so a small limit would give up on it.
+        # A busy function may reject one retry after the other, so a small limit would give up on the work.
         retry=Retry(limit=1000, first=0.05, factor=2.0, maximum=RETRIED_WITHIN, jitter=float(rng.choice([0.0, 1.0]))),
     )
 

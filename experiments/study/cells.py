@@ -33,7 +33,7 @@ from stellaris.systems import Budget, Evaluation, Row, Workload
 
 #: Programs that compile for at least these seconds are cached for other runs.
 _WORTH_KEEPING = 0.1
-#: Files of a finished cell; a failed one has only the log.
+#: Files of a finished cell; a failed cell has only the log.
 _HISTORY, _TRACE, _RECORD, _LOG = "history.csv", "trace.parquet", "cell.json", "failure.txt"
 #: The files whose digests the record holds.
 _SEALED = (_HISTORY, _TRACE)
@@ -47,9 +47,9 @@ class Cell:
     workload: Workload
     budget: Budget
     seed: int
-    setting: str = ""  #: distinguishes it from the study's other runs of that system, in words.
+    setting: str = ""  #: words that distinguish the cell from the study's other runs of the system.
     evaluation: Evaluation | None = None
-    replay: "Cell | None" = None  #: the cell whose recorded delays it repeats, invocation by invocation.
+    replay: "Cell | None" = None  #: the cell whose recorded delays this cell repeats, invocation by invocation.
 
     @property
     def label(self) -> str:
@@ -137,7 +137,7 @@ def _bare(tree: ast.Module) -> ast.Module:
 
 
 def is_done(cell: Cell, out: Path) -> bool:
-    """Whether a cell was run to its end: a killed one leaves no record."""
+    """Returns whether a cell was run to its end: a killed cell leaves no record."""
     return (_folder(cell, out) / _RECORD).exists()
 
 
@@ -201,7 +201,7 @@ class Worker:
     """A process that runs cells in turn, so that it compiles shared programs once.
 
     After `begin`, `wire` delivers every row of the cell's history, and finally whether the cell succeeded, or an
-    OSError if its folder could not be written. It closes if the process is killed.
+    OSError if its folder could not be written. The wire closes if the process is killed.
 
     Args:
       out: the study's folder.
@@ -227,8 +227,8 @@ class Worker:
 
 
 def _work(out: Path, wire: Connection) -> None:
-    """Runs in the worker's process, until the study's process ends for any reason."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the study's process handles it
+    """Runs cells in the worker's process, until the study's process ends for any reason."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the study's process handles interruptions
     _keep_compiled(out / "compiled")
     while True:
         try:
@@ -265,7 +265,7 @@ def _do(cell: Cell, out: Path, wire: Connection) -> bool:
             raise
         (draft / _LOG).write_text(traceback.format_exc())
         well = False
-    for path in (*draft.iterdir(), draft):  # before the rename, or a crash may leave the name without the content
+    for path in (*draft.iterdir(), draft):  # before the rename: otherwise a crash may leave an empty cell
         sync(path)
     draft.rename(folder)
     sync(folder.parent)
@@ -274,7 +274,7 @@ def _do(cell: Cell, out: Path, wire: Connection) -> bool:
 
 def _keep_compiled(folder: Path) -> None:
     """Sets up the compilation cache that all runs share, unless the user has set one."""
-    # A failure to read or write it costs only time, but on a full disk every program would warn.
+    # A failure to read or write the cache costs only time, but on a full disk every program would warn.
     warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache entry")
     config: Any = jax.config
     if config.jax_compilation_cache_dir is None:
@@ -286,9 +286,9 @@ def run(cell: Cell, folder: Path, watcher: runs.Watcher, *, out: Path) -> None:
     """Runs a cell in this process, and writes its results into a folder.
 
     Args:
-      cell: to run.
+      cell: the cell to run.
       folder: an existing, empty folder.
-      watcher: receives the progress.
+      watcher: the watcher that receives the progress.
       out: the results folder, which holds the cell to replay, if any.
     """
     outcome = cell.outcome()
@@ -322,7 +322,7 @@ class _Wire:
 
     def row(self, run: runs.Outcome) -> None:
         """Sends the last row."""
-        self._rows.send(run.history[-1])  # raises if the study's process was killed, which ends this one
+        self._rows.send(run.history[-1])  # raises if the study's process was killed, which ends this process
 
     def end(self, run: runs.Outcome) -> None:
         """Sends nothing: the results are in the cell's files."""

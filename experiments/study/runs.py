@@ -45,11 +45,11 @@ def check(workload: Workload) -> None:
     """Makes the environment and the policy once, before any run.
 
     Raises:
-      UsageError: if that fails, with any error, as environments and policies may raise their own.
+      UsageError: if one of them cannot be made, for any error, because environments and policies may raise their own.
     """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the run repeats them
+            warnings.simplefilter("ignore")  # the run repeats the warnings
             workload.make_policy(envs.make(workload.environment, slots=1).spec)
     except Exception as error:
         raise shell.UsageError(f"--env {workload.environment}: {error}") from error
@@ -66,17 +66,17 @@ def run(
     platform: Platform | None = None,
     on_fragment: Callable[[Fragment], None] | None = None,
 ) -> None:
-    """Runs a system, by default on a simulated platform, and fills `outcome` as it goes: interruptions lose nothing.
+    """Runs a system, by default on a simulated platform; fills `outcome` during the run, so interruptions lose nothing.
 
     Args:
-      workload: to learn.
-      outcome: names the contender, the budget and the seed, and receives history, trace and status.
-      threads: of bodies and environments.
-      watcher: receives the progress.
-      evaluation: of the policy during the run.
-      replay: recording whose delays the simulated platform repeats.
-      platform: in place of a simulated one.
-      on_fragment: called with each fragment.
+      workload: the workload to learn.
+      outcome: the outcome, which names the contender, the budget and the seed, and receives history, trace and status.
+      threads: the number of threads of bodies and environments.
+      watcher: the watcher that receives the progress.
+      evaluation: the evaluation of the policy during the run.
+      replay: the recording whose delays the simulated platform repeats.
+      platform: the platform to use in place of a simulated platform.
+      on_fragment: the function that gets each fragment.
     """
     contender = outcome.contender
     platform = platform or SimulatedPlatform(
@@ -84,7 +84,7 @@ def run(
         seed=outcome.seed,
         threads=threads,
         replay=replay,
-        on_event=lambda platform: shell.check(),  # the trace is consistent between two events
+        on_event=lambda platform: shell.check(),  # between two events, the trace is consistent
     )
     outcome.trace = platform.trace
     outcome.begin()
@@ -142,7 +142,7 @@ def summarise(outcome: Outcome, target: float | None) -> dict[str, Any]:
 
 
 def _cold_starts(trace: Trace) -> int:
-    """Counts the invocations that waited for a new container; a reserved machine's first one does not wait."""
+    """Counts the invocations that waited for a new container; the first one on a reserved machine does not wait."""
     acquired, started = trace.select("acquired"), trace.select("started")
     begun = dict(zip(started.invocation.tolist(), started.time.tolist(), strict=True))
     rows = zip(*(column.tolist() for column in acquired), strict=True)

@@ -21,7 +21,7 @@ from stellaris.systems import Budget, Evaluation, Workload
 
 #: Default number of concurrent runs.
 PROCESSORS = os.cpu_count() or 1
-#: Most seconds of real time between two checks for an interruption.
+#: The most seconds of real time between two checks for an interruption.
 _PATIENCE = 0.5
 
 
@@ -39,14 +39,14 @@ class Variant(NamedTuple):
 
     contender: Contender
     workload: Workload
-    setting: str = ""  #: distinguishes it from the study's other variants of that system, in words.
+    setting: str = ""  #: words that distinguish the variant from the study's other variants of the system.
     evaluation: Evaluation | None = None
-    replays: str = ""  #: an earlier variant whose schedule it repeats, seed by seed.
-    limits: Budget | None = None  #: of its runs, in addition to the study's number of steps.
+    replays: str = ""  #: an earlier variant whose schedule this variant repeats, seed by seed.
+    limits: Budget | None = None  #: limits of the variant's runs, in addition to the study's number of steps.
 
     @property
     def name(self) -> str:
-        """The name for `--variant`: its setting, or its system's name."""
+        """The variant's name for `--variant`: the setting, or the system's name."""
         return self.setting or self.contender.name
 
 
@@ -56,7 +56,7 @@ class Study:
 
     name: str
     sizes: Mapping[str, Size]  #: by preset, among them "small".
-    variants: Callable[[str], Sequence[Variant]]  #: by environment.
+    variants: Callable[[str], Sequence[Variant]]  #: returns the variants for an environment.
     report: Callable[[Sequence[Finished], Path, Console], None]  #: makes tables and pictures of the finished runs.
     pictures: Sequence[str] = ()  #: stems of the pictures' names, which the name of an environment may follow.
     seed: int = 0  #: the first seed.
@@ -111,7 +111,7 @@ class Study:
         return cells
 
     def main(self, arguments: argparse.Namespace) -> int:
-        """Runs the cells that are missing, and reports on the finished ones, also when interrupted."""
+        """Runs the cells that are missing, and reports on the finished cells, also when interrupted."""
         console = Console(highlight=False, soft_wrap=True)
         console.width = max(console.width, 150)
         out: Path = arguments.out
@@ -185,10 +185,15 @@ def _only(cells: Sequence[Cell], key: str, out: Path, console: Console) -> int:
     replayed = [cell.replay for cell in cells if cell.replay is not None]
     chosen = [cell for cell in (*cells, *replayed) if cell.key == key]
     if not chosen:
-        raise shell.UsageError(f"--only {key}: unknown run of this study; keys change with the other options")
+        raise shell.UsageError(
+            f"--only {key}: unknown run of this study; keys change with the other options, so repeat those of the run"
+        )
     replay = chosen[0].replay
     if replay is not None and finished(replay, out) is None:
-        raise shell.UsageError(f"--only {key} repeats the schedule of {replay.label}, which --out {out} does not hold")
+        raise shell.UsageError(
+            f"--only {key} repeats the schedule of {replay.label}, which --out {out} does not hold: "
+            "run the study without --only first"
+        )
     with progress.Display(console) as display:
         run(chosen[0], out / f"only-{key}", display, out=out)
     return 0
@@ -208,15 +213,15 @@ def run_all(
     A cell whose files were changed is named and run again.
 
     Args:
-      cells: to run.
+      cells: the cells to run.
       out: the results folder.
-      jobs: number of concurrent processes.
-      console: to print on.
-      failures: receives the cells that fail.
-      idle: idle workers to use; at the end it holds all idle workers.
+      jobs: the number of concurrent processes.
+      console: the console for progress.
+      failures: the list that receives the cells that fail.
+      idle: the idle workers to use; at the end the list holds all idle workers.
 
     Raises:
-      OSError: if the folder cannot be written into.
+      OSError: if the results folder cannot be written.
     """
     needed = [cell.replay for cell in cells if cell.replay is not None]
     asked = {cell.key: cell for cell in (*needed, *cells)}.values()
@@ -266,7 +271,7 @@ def run_all(
 
 @contextlib.contextmanager
 def workers() -> Iterator[list[Worker]]:
-    """Yields a list of idle workers for `run_all`, and ends them at the end."""
+    """Yields a list of idle workers for `run_all`, and ends these workers afterwards."""
     idle: list[Worker] = []
     try:
         yield idle
@@ -284,7 +289,7 @@ class _Running(NamedTuple):
 
 
 def _said(worker: Worker) -> Any:
-    """Receives a row of a worker's cell, or at the end whether the cell succeeded; False if the worker was killed.
+    """Returns a row of a worker's cell, or at the end whether the cell succeeded; False if the worker was killed.
 
     Returns an OSError if the cell's folder cannot be written.
     """
@@ -302,7 +307,7 @@ class _Clock:
         self._began = time.perf_counter()
 
     def ended(self, jobs: int, left: int) -> str:
-        """Counts a finished run, and returns a line about the remaining ones."""
+        """Counts a finished run, and returns a line about the remaining runs."""
         self._done += 1
         each = (time.perf_counter() - self._began) / self._done
         return f"[dim]{left} runs to go, about {each * left / 60:.0f} min with {jobs} at once[/dim]" if left else ""

@@ -1,4 +1,4 @@
-"""Sweeps over the testbed's assumptions, one at a time: how the ratios of two systems depend on them."""
+"""Sweeps over the testbed's assumptions, one at a time, to show how the ratios of two systems depend on them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -63,11 +63,11 @@ def over(name: str, sizes: Mapping[str, Size], pair: Pair, swept: Sequence[str],
     """Returns a study of two systems over some of `SWEPT`; the other assumptions have their defaults.
 
     Args:
-      name: of the study.
-      sizes: by preset.
-      pair: returns both systems under given assumptions.
-      swept: keys of `SWEPT`.
-      systems: names of both systems, the baseline second.
+      name: the name of the study.
+      sizes: the sizes by preset.
+      pair: the function that returns both systems under given assumptions.
+      swept: the keys of `SWEPT` to sweep over.
+      systems: the names of both systems, the baseline second.
     """
 
     def variants(environment: str) -> Sequence[Variant]:

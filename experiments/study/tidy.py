@@ -11,7 +11,7 @@ from rich.table import Table
 from experiments.study.cells import Finished
 from experiments.toolkit import output
 
-#: Most rows of a run's curve.
+#: The most rows of a run's curve.
 _POINTS = 50
 #: The table of the runs.
 _RUNS = "runs.csv"
@@ -22,7 +22,7 @@ def clear(home: Path, pictures: Sequence[str]) -> None:
 
     Args:
       home: the study's folder.
-      pictures: stems of the names, with or without the name of an environment behind them.
+      pictures: stems of the pictures' names, which the name of an environment may follow.
     """
     environments = _environments(home / _RUNS)
     for name in (*pictures, *(f"{picture}_{environment}" for picture in pictures for environment in environments)):
@@ -32,7 +32,7 @@ def clear(home: Path, pictures: Sequence[str]) -> None:
 
 
 def _environments(runs: Path) -> set[str]:
-    """Returns the environments in a table of runs; the empty set if it cannot be read."""
+    """Returns the environments in a table of runs, or the empty set if the table cannot be read."""
     try:
         with runs.open(newline="") as file:
             return {row["environment"] for row in csv.DictReader(file)}

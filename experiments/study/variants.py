@@ -16,7 +16,7 @@ from experiments.toolkit import plots
 from experiments.toolkit.statistics import estimate
 from stellaris.systems import Stellaris
 
-#: "smoke" has three rounds: within two, a learner that starts on demand computes no gradient.
+#: "smoke" has three rounds: within two rounds, a learner that starts on demand computes no gradient.
 SIZES = {
     "smoke": Size(("CartPole-v1",), 12_288, 1),
     "small": Size(("Hopper-v4",), 300_000, 5),
@@ -30,11 +30,11 @@ def of_preset(preset: Preset, systems: Sequence[str]) -> list[Variant]:
 
 
 def of_stellaris(environment: str, changes: Mapping[str, Mapping[str, Any]]) -> list[Variant]:
-    """Returns `tuned`'s Stellaris with fields changed, and functions for its number of learners.
+    """Returns variants of the tuned Stellaris, each with functions for its number of learners.
 
     Args:
-      environment: its name.
-      changes: fields of `Stellaris` by name of the variant.
+      environment: the environment's name.
+      changes: the changed fields of `Stellaris`, by name of the variant.
     """
     (row,) = (row for row in presets.tuned(environment).contenders if isinstance(row.system, Stellaris))
     workload = presets.workload(environment)

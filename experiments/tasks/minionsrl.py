@@ -18,7 +18,7 @@ from stellaris.systems import Budget, CircularReplay, MinionsRL, Synchronous, Sy
 #: Most actor functions per round. Source: MinionsRL (AAAI 2024), "Testbeds".
 ACTORS = 32
 #: Bandwidth between functions, in bytes per second. Source: ibid., "Communication overheads": 6,144 stacks of three
-#: Atari frames of 84 x 84 bytes in less than 0.8 s. MuJoCo's 65,536 steps in less than 0.1 s are a third of that.
+#: Atari frames of 84 x 84 bytes in less than 0.8 s. MuJoCo's 65,536 steps in less than 0.1 s need a third of it.
 BANDWIDTH = 6_144 * 3 * 84 * 84 / 0.8
 #: Resources of the containers. Source: ibid., "Testbeds": one core per actor, a V100 for the learner. Assumption:
 #: memory, and the learner's processors, a sixth of the reserved machine's.
@@ -35,7 +35,7 @@ class Task:
     ppo: PPO
     target: float  #: J, a return.
     budget: float  #: B, in USD.
-    steps: int  #: most steps of a run.
+    steps: int  #: the most steps of a run.
 
     @property
     def limits(self) -> Budget:
@@ -49,8 +49,8 @@ class Task:
 
 #: Targets, and budgets in USD. Targets: `presets.TARGETS`; HalfCheetah's and Qbert's are assumptions, as MinionsRL does
 #: not print its own. Budgets: assumption, about twice the cost of MinionsRL-Max up to the target, whose median over
-#: seeds 100 to 102 was 0.0051, 0.031 and 0.032 for CartPole, Hopper and HalfCheetah. It is not yet known for Humanoid
-#: and Qbert.
+#: seeds 100 to 102 was 0.0051, 0.031 and 0.032 for CartPole, Hopper and HalfCheetah. This cost is not yet known for
+#: Humanoid and Qbert.
 GOALS: Mapping[str, tuple[float, float]] = {
     "CartPole-v1": (presets.TARGETS["CartPole-v1"], 0.012),
     "Hopper-v4": (presets.TARGETS["Hopper-v4"], 0.06),
@@ -128,7 +128,7 @@ def functions(*, prewarmed: bool = True) -> dict[str, FunctionSpec]:
 
 def serverless_prices() -> tuple[PriceSheet, PriceSheet]:
     """Returns two bills: Eq. 2's, for the time that functions run, and Azure's, for the life of container instances."""
-    # Azure rounds a container's life up to a second, but a sheet's granularity would round each invocation in it.
+    # Azure rounds a container's life up to a second, but a sheet's granularity would round each invocation.
     azure = replace(prices.rate("azure_aci"), granularity=0.0)
     running = Rate(
         per_gb_second=azure.per_gb_second,

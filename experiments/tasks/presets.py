@@ -102,7 +102,7 @@ def contender(
 
 
 def _samples(system: Any) -> int:
-    """Returns the samples per gradient: a minibatch, in whole fragments for IMPALA, or a data-parallel shard of one."""
+    """Returns the samples per gradient: a minibatch, in whole fragments for IMPALA, or a data-parallel shard."""
     minibatch: int = system.algorithm.minibatch_size
     if isinstance(system.algorithm, IMPALA):
         minibatch *= FRAGMENT
@@ -132,7 +132,7 @@ def demo_ppo(minibatch_size: int, *, epochs: int = 10) -> PPO:
 
 
 def paper(environment: str, assumed: testbed.Assumed = testbed.ASSUMED) -> Preset:
-    """Returns the demo's settings: 20 rounds of 16 x 256 steps; a gradient is on a batch, or on a quarter per learner.
+    """Returns the demo's settings: 20 rounds of 16 x 256 steps; gradients are on a batch, Stellaris' on a quarter.
 
     Source: the authors' public demo of Stellaris (SC 2024). The learning rate, which the demo leaves to RLlib, and the
     value coefficient are RLlib's defaults.
@@ -234,7 +234,7 @@ def _chosen(environment: str) -> _Chosen:
     return _FOR_ATARI if environment in ATARI else _FOR_MUJOCO
 
 
-#: Chosen by hand on seed 0.
+#: Settings for CartPole, chosen by hand on seed 0.
 _FOR_CARTPOLE = _Chosen(
     "chosen on CartPole-v1",
     Synchronous(PPO(learning_rate=5e-4, epochs=5, minibatch_size=512)),
@@ -248,8 +248,8 @@ _FOR_CARTPOLE = _Chosen(
     CircularReplay(IMPACT(learning_rate=1e-3, epochs=1, minibatch_size=512)),
 )
 
-#: Chosen by `python -m experiments tuning` from twelve settings per system: the fastest in virtual time among the
-#: settings within 15 % of the best return.
+#: Settings for MuJoCo, chosen by `python -m experiments tuning` from twelve settings per system: the fastest in virtual
+#: time among the settings within 15 % of the best return.
 _FOR_MUJOCO = _Chosen(
     "tuned on Hopper-v4",
     Synchronous(PPO(learning_rate=6e-4, epochs=10, minibatch_size=512)),
@@ -264,8 +264,9 @@ _FOR_MUJOCO = _Chosen(
     CircularReplay(IMPACT(learning_rate=3e-4, epochs=1, minibatch_size=512), passes=10, buffer=1),
 )
 
-#: Not tuned. PPO: Schulman et al. 2017, Table 5, but without its decay of learning rate and clip. IMPALA: Espeholt et
-#: al. 2018, Table G.1. The application of gradients, and IMPACT's replay, are those for MuJoCo.
+#: Settings for Atari, which are not tuned. PPO: Schulman et al. 2017, Table 5, but without its decay of learning rate
+#: and clip. IMPALA: Espeholt et al. 2018, Table G.1. The application of gradients, and IMPACT's replay, are those for
+#: MuJoCo.
 _ATARI_PPO = PPO(
     learning_rate=2.5e-4, clip=0.1, epochs=3, minibatch_size=256, entropy_coefficient=0.01, value_coefficient=1.0
 )

@@ -1,6 +1,6 @@
 """The simulated testbed: every latency, speed and price of the experiments, with its source.
 
-Entries without a source are marked *assumption*. None of them was chosen by its effect on results.
+Entries without a source are marked *assumption*. No assumption was chosen by its effect on results.
 """
 
 import math
@@ -54,7 +54,7 @@ GPU_SHARING = testbeds.GPU_SHARING
 POLICY_UPDATE = 0.005
 #: Bandwidth between the machines of data-parallel learners, in bytes per second. Source: as the store's.
 LINK_BANDWIDTH = STORE_BANDWIDTH
-#: One message between them. Assumption: within a data centre.
+#: One message between these machines. Assumption: within a data centre.
 LINK_LATENCY = 0.00005
 #: Coefficient of variation of every duration above but keep-alive. Assumption.
 VARIATION = 0.1
@@ -69,9 +69,9 @@ ADDRESS_AND_DISK = 17.92 / 30 / 24 / 3600
 SERVER_LEARNER = prices.machine("aws_ec2", "p3.2xlarge").per_second + ADDRESS_AND_DISK
 #: A CPU VM for the actors.
 SERVER_ACTORS = prices.machine("aws_ec2", "c5.12xlarge").per_second + ADDRESS_AND_DISK
-#: Number of actors that fit on it. Source: AWS, c5.12xlarge, 48 virtual processors.
+#: Number of actors that fit on that VM. Source: AWS, c5.12xlarge, 48 virtual processors.
 SERVER_ACTORS_PLACES = 48
-#: An actor function of 1 GB. The demo rounds it to 1.67e-5.
+#: An actor function of 1 GB. The demo rounds this price to 1.67e-5.
 ACTOR_FUNCTION = prices.rate("aws_lambda").per_gb_second
 
 #: The price of the parameter function. Assumption: the demo does not bill it; a CPU function, like an actor.
@@ -116,10 +116,10 @@ def serverless(
     """Returns Stellaris' functions: all start cold, and up to four learners share a GPU.
 
     Args:
-      actors: most concurrent actor functions.
-      learners: most concurrent learner functions.
-      samples: per gradient.
-      assumed: durations and their variation.
+      actors: the most concurrent actor functions.
+      learners: the most concurrent learner functions.
+      samples: the number of samples per gradient.
+      assumed: the durations and their variation.
     """
     varying = assumed.varying
     return {
@@ -160,15 +160,15 @@ def reserved(
 ) -> dict[str, FunctionSpec]:
     """Returns functions on reserved machines: always warm, called directly, each learner alone on its GPU.
 
-    Several learners have an `all_reduce`, a ring: its work is in bytes per link, and each of its `2 (N - 1)` steps
-    takes one message. With central inference there is an `inference` function on the learner's machine.
+    Several learners have a function `all_reduce`, a ring: its work is in bytes per link, and each of its `2 (N - 1)`
+    steps takes one message. With central inference there is an `inference` function on the learner's machine.
 
     Args:
-      actors: most concurrent actors.
-      learners: number of learners.
-      samples: per gradient.
+      actors: the most concurrent actors.
+      learners: the number of learners.
+      samples: the number of samples per gradient.
       central_inference: whether the learner's machine chooses the actions.
-      assumed: durations and their variation.
+      assumed: the durations and their variation.
     """
     varying = assumed.varying
     step = ENVIRONMENT_ALONE if central_inference else ENVIRONMENT_STEP

@@ -8,12 +8,12 @@ from typing import Any, NoReturn
 
 from experiments.toolkit.shell import STATUSES, UsageError
 
-#: Seeds are below this: EnvPool's are signed 32-bit integers.
+#: Seeds are below this number, because EnvPool's seeds are signed 32-bit integers.
 SEEDS = 2**31
 
 
 class Parser(argparse.ArgumentParser):
-    """Raises a UsageError of one line, and explains the exit status in its help."""
+    """A parser that raises a UsageError of one line, and explains the exit status in its help."""
 
     def __init__(self, *, epilog: str = "", **options: Any) -> None:
         super().__init__(epilog=f"{epilog} {STATUSES}".strip(), **options)
@@ -61,8 +61,8 @@ def seeds(name: str, first: int, count: int) -> range:
 
     Args:
       name: the name of the option that gives the first seed, which the error shows.
-      first: at least 0.
-      count: at least 1.
+      first: the first seed, at least 0.
+      count: the number of seeds, at least 1.
 
     Raises:
       UsageError: if the last seed is too large.

@@ -51,7 +51,7 @@ def kept(folder: Path, what: Callable[[], str]) -> Iterator[None]:
 
     Args:
       folder: the results folder.
-      what: returns the end of the message, which names the results that are kept.
+      what: the function that returns the end of the message, which names the results that are kept.
 
     Raises:
       UsageError: if the block raises an OSError.
@@ -64,7 +64,7 @@ def kept(folder: Path, what: Callable[[], str]) -> Iterator[None]:
 
 
 def is_full(error: BaseException) -> bool:
-    """Whether an error means that the disk, or the user's quota on it, is full."""
+    """Returns whether an error means that the disk, or the user's quota on it, is full."""
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -79,9 +79,9 @@ def one_run(
 
     Args:
       folder: the results folder.
-      record: the name of the file that describes the run, a JSON object. A run without it is dropped.
-      files: returns the names of the files of a run, given its record.
-      kinds: glob patterns that match all such names.
+      record: the name of the file that describes the run, a JSON object. A run without this file is dropped.
+      files: the function that returns the names of the files of a run, given its record.
+      kinds: the glob patterns that match the names of all files of a run.
 
     Raises:
       UsageError: if the folder is not writable, if another run is writing into it, or if it holds files that match
@@ -171,10 +171,10 @@ def _keep(folder: Path, earlier: Collection[str]) -> None:
 
 
 def _replace(folder: Path, earlier: Collection[str], draft: Path, record: str) -> None:
-    """Replaces the earlier files by the draft's.
+    """Replaces the earlier files by the draft's files.
 
-    The old record is removed first and the new one is moved last: files without a record are not taken for a run, so a
-    mixture of both runs never is.
+    The old record is removed first and the new record is moved last. Files without a record do not count as a run, so a
+    mixture of both runs is never mistaken for a run.
     """
     for name in sorted(earlier, key=lambda name: name != record):
         (folder / name).unlink(missing_ok=True)

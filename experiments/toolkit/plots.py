@@ -38,12 +38,12 @@ _SETTINGS = {
 }
 
 
-#: Most bars whose names fit below them without rotation.
+#: The most bars whose names fit below them without rotation.
 _LEVEL = 3
 
 
 class Contender(Protocol):
-    """A system as a line of a picture; `experiments.tasks.presets.Contender` is one."""
+    """A system as a line of a picture; `experiments.tasks.presets.Contender` has this protocol."""
 
     @property
     def name(self) -> str:
@@ -103,12 +103,12 @@ def learning(
     a thin line per run.
 
     Args:
-      systems: one curve each.
-      path: without suffix.
-      title: of the picture; with `steps`, the environment.
-      steps: of every run, for the title, if all runs have the same number.
-      over: labels of the x-axes, by column.
-      window: number of training episodes whose mean is the return, for the y-axis.
+      systems: the systems, each drawn as one curve.
+      path: the path of the pictures, without suffix.
+      title: the title of the picture; with `steps`, the environment.
+      steps: the steps of every run, for the title, if all runs have the same number.
+      over: the labels of the x-axes, by column.
+      window: the number of training episodes whose mean is the return, for the y-axis.
     """
     seeds = max(len(curves.histories) for curves in systems)
     whole = title if steps is None else caption(title, steps, seeds=seeds)
@@ -270,15 +270,15 @@ def _has_zero(panel: Panel) -> bool:
 def waterfall(
     panels: Mapping[str, Mapping[str, Sequence[float]]], path: Path, *, colours: Sequence[str], title: str
 ) -> None:
-    """Draws the cumulative effect of changes: each bar begins at the level that the change before it reached.
+    """Draws the cumulative effect of changes: each bar begins at the level that the previous change reached.
 
     The first bar begins at 0. A last bar, from 0, shows all changes together.
 
     Args:
-      panels: results of the runs after each change, by the label of the panel and the name of the change.
-      path: without suffix.
-      colours: one per change.
-      title: of the picture.
+      panels: the results of the runs after each change, by the label of the panel and the name of the change.
+      path: the path of the pictures, without suffix.
+      colours: the colours, one per change.
+      title: the title of the picture.
     """
     with figure(path, title, columns=len(panels), height=3.8, suffixes=(".png", ".pdf")) as axes:
         for panel, (label, changes) in zip(axes, panels.items(), strict=True):

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from stellaris.systems import Budget, Row
 
-#: Least seconds of real time between two lines, if the output is not a terminal.
+#: The least seconds of real time between two lines, if the output is not a terminal.
 _EVERY = 2.0
 #: Width of a curve in characters, and the characters from 0 to the top.
 _WIDTH, _BARS = 30, "▁▂▃▄▅▆▇█"
@@ -62,7 +62,7 @@ class Display:
     """Shows the progress of runs.
 
     Args:
-      console: to print on.
+      console: the console to print on.
     """
 
     def __init__(self, console: Console) -> None:

@@ -1,4 +1,4 @@
-"""A command's signals, exit statuses, and output that may fail.
+"""Handles a command's signals, its exit status, and output that may fail.
 
 The module imports only modules that load within milliseconds, so that the signal handlers are installed before the
 imports that take seconds.
@@ -30,11 +30,11 @@ _INTERRUPTED = "interrupted: ending with the results computed so far (Ctrl-\\ qu
 
 
 class UsageError(Exception):
-    """The request cannot be carried out; names the option and the reason in one line."""
+    """Raised if a request cannot be carried out; the message names the option and the reason in one line."""
 
 
 class _Signals:
-    """Handles signals: before the work the first one ends the process, during the work it interrupts it, once.
+    """Handles signals: the first signal ends the process before the work, and interrupts the work while it runs.
 
     After the work has ended or been interrupted, results are being written: a signal is only recorded. Signals after
     the first are ignored.
@@ -81,7 +81,7 @@ def start(main: Callable[[], int]) -> NoReturn:
     """Runs a command, and ends the process with its exit status.
 
     Args:
-      main: returns the exit status. It makes the imports that take seconds.
+      main: the function that runs the command and returns the exit status. It makes the imports that take seconds.
     """
     _signals.install()
     _keep_standard_streams_apart()
@@ -136,11 +136,11 @@ def interruptible(work: Callable[[], None]) -> bool:
     """Runs `work` until it ends or is interrupted, and ignores later interruptions.
 
     Args:
-      work: gets a KeyboardInterrupt anywhere; once it has called `check`, in the next `check`, or after `PATIENCE`
-        anywhere. It stores its results outside of itself.
+      work: the function to run. An interruption raises a KeyboardInterrupt anywhere in it; once it has called `check`,
+        in the next `check`, or anywhere after `PATIENCE`. It stores its results outside of itself.
 
     Returns:
-      Whether it was interrupted.
+      Whether the work was interrupted.
     """
     interrupted = False
     _signals.polled = False
@@ -221,7 +221,7 @@ def _write_error(line: str) -> None:
 def _keep_standard_streams_apart() -> None:
     """Opens /dev/null for each standard stream that the shell closed.
 
-    Otherwise the first file of results would get its descriptor, and everything printed there.
+    Otherwise the first file of results would get the closed stream's descriptor, and everything that is printed.
     """
     for descriptor in range(3):
         try:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
-#: Least number of seeds for an interval: fewer support no claim, and get a median and a range.
+#: The least number of seeds for an interval: fewer seeds support no claim, and get a median and a range.
 FEWEST = 5
 #: Coverage of the interval, number of bootstrap resamples, and their seed.
 _COVERAGE, _RESAMPLES, _SEED = 0.95, 2000, 0
@@ -50,13 +50,13 @@ def estimate(*tasks: Sequence[float]) -> Estimate:
     """Estimates the result of the runs of one task, or of several tasks pooled.
 
     With at least `FEWEST` runs per task: the interquartile mean, and a percentile bootstrap interval whose resamples
-    keep the number of runs of each task (stratified). With fewer: median, least and greatest.
+    keep the number of runs of each task (stratified). With fewer: the median, the least and the greatest value.
 
     Args:
       tasks: the results of the runs of each task.
 
     Raises:
-      ValueError: without tasks, or if a task lacks runs.
+      ValueError: if there is not a single task, or if a task lacks runs.
 
     Source:
       Agarwal et al. 2021, Deep Reinforcement Learning at the Edge of the Statistical Precipice.

@@ -1,4 +1,4 @@
-"""The sides of `benchmarks peers`: programs that train in their library's Python environment and print their rounds.
+"""The sides of benchmarks: programs that run in their library's Python environment and print their measurements.
 
-The peers' sides import only `protocol` from this repository, which needs only the standard library.
+A peer's side imports from this repository only `protocol`, `lab_task` or `replaying`, which need at most NumPy.
 """

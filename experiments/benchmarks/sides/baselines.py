@@ -1,4 +1,4 @@
-"""PPO of Stable-Baselines3 (`stable_baselines3`) or of SBX (`sbx`), named by the second argument.
+"""Trains with PPO of Stable-Baselines3 (`stable_baselines3`) or of SBX (`sbx`), named by the second argument.
 
 One process steps the environments in turn. Settings outside the task are the libraries' defaults: Adam with epsilon
 1e-5, orthogonal initial weights (SB3) or flax's (SBX), and advantages standardised by minibatch. Observations are
@@ -37,7 +37,7 @@ def main(task: Task, library: str) -> None:
     )
 
     class Report(BaseCallback):  # type: ignore[misc]
-        """Reports at the start of each rollout, when the library has learned from the one before."""
+        """Reports at the start of each rollout, when the library has learned from the previous rollout."""
 
         def _on_training_start(self) -> None:
             self.reporter = Reporter(task)

@@ -13,7 +13,7 @@ from stellaris.systems import Budget, Synchronous
 
 
 def main() -> None:
-    """Trains on EnvPool's CartPole; compiling is the time of the first round, which is run once more."""
+    """Trains on EnvPool's CartPole, after a short run whose time counts as compiling."""
     task = LabTask()
     runs = int(sys.argv[1])
     policy = ActorCritic(hidden=(task.hidden, task.hidden))

@@ -1,4 +1,4 @@
-"""Our synchronous system with PPO, in virtual time; or our asynchronous actors, on the wall clock or on Ray."""
+"""Trains our synchronous system with PPO in virtual time, or our asynchronous actors on the wall clock or on Ray."""
 
 import contextlib
 import sys
@@ -13,7 +13,7 @@ from stellaris.systems import AsynchronousActors, Budget, Synchronous, System, W
 
 
 class _Over(Exception):
-    """Ends training."""
+    """Raised by the progress callback to end training."""
 
 
 def main(task: Task, threads: int, *, on_ray: bool = False) -> None:
@@ -50,14 +50,14 @@ def _ppo(task: Task, threads: int) -> tuple[System, Platform]:
 
 
 def _impala(task: Task) -> tuple[System, Platform]:
-    """Runs every body on its own thread, without delays."""
+    """Returns asynchronous actors, and a platform that runs every body on its own thread, without delays."""
     at_once = FunctionSpec(compute=Constant(0.0))
     functions = {"actor": FunctionSpec(Constant(0.0), max_concurrency=task.actors), "learner": at_once}
     return AsynchronousActors(_impala_of(task)), SimulatedPlatform(functions, clock="wall")
 
 
 def _on_ray(task: Task) -> tuple[System, Platform]:
-    """Runs every actor and the learner in separate processes."""
+    """Returns asynchronous actors, and a platform that runs every actor and the learner in separate processes."""
     from stellaris.runtime import RayPlatform
 
     functions = {

@@ -1,4 +1,4 @@
-"""The protocol of the sides: the task on the command line, and one line of JSON after every round."""
+"""The protocol between a benchmark and its sides: a task on the command line, and a line of JSON after every round."""
 
 import json
 import sys
@@ -6,15 +6,15 @@ import time
 from dataclasses import asdict, dataclass, replace
 from typing import NamedTuple
 
-#: Prefix of the protocol's lines: libraries print other lines.
+#: The prefix of the protocol's lines, because libraries print other lines.
 MARK = "round: "
 
 
 @dataclass(frozen=True)
 class Task:
-    """Workload, hyperparameters and end of a training, the same for every side."""
+    """The workload, the hyperparameters and the end of training, which are the same for every side."""
 
-    algorithm: str = "ppo"  #: or `"impala"`, or `"appo"`, PPO with asynchronous actors.
+    algorithm: str = "ppo"  #: `"ppo"`, `"impala"`, or `"appo"`, which is PPO with asynchronous actors.
     environment: str = "Hopper-v4"
     actors: int = 16
     fragment: int = 256
@@ -26,11 +26,11 @@ class Task:
     value_coefficient: float = 0.5
     max_gradient_norm: float = 0.5
     epochs: int = 10
-    minibatch: int = 512  #: of PPO; IMPALA computes one gradient from each batch.
+    minibatch: int = 512  #: samples of PPO's minibatch; IMPALA computes one gradient from each batch.
     seed: int = 0
     warm_up: int = 0  #: rounds before the clock of `seconds` starts.
-    seconds: float = 20.0  #: most seconds of training after the warm-up.
-    target: float | None = None  #: mean return of the last 100 training episodes that ends it.
+    seconds: float = 20.0  #: the most seconds of training after the warm-up.
+    target: float | None = None  #: the mean return of the last 100 training episodes that ends training.
 
     @property
     def batch(self) -> int:
@@ -45,8 +45,8 @@ class Task:
 class Round(NamedTuple):
     """The state of training after a round."""
 
-    seconds: float  #: since the first step, with compilation but without imports.
-    steps: int  #: environment steps learned from.
+    seconds: float  #: seconds since the first step, including compilation but not imports.
+    steps: int  #: environment steps from which the side has learned.
     episode_return: float | None  #: mean of the last 100 training episodes; None before 100 episodes.
 
 
@@ -54,7 +54,7 @@ class Reporter:
     """Prints a side's rounds. Create it just before the first step of training.
 
     Args:
-      task: decides when to end.
+      task: the task, which decides when training ends.
     """
 
     def __init__(self, task: Task) -> None:

@@ -1,4 +1,4 @@
-"""Times batches from flashbax's trajectory buffer, or from its prioritised one."""
+"""Times batches from flashbax's trajectory buffer, or from its prioritised buffer."""
 
 import itertools
 import sys
@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from experiments.benchmarks.sides.replaying import LOADS, Load, say, timed, trajectories
 
-#: Rows of the prioritised buffer, which divide its items into rows of equal length.
+#: The number of rows of equal length into which the prioritised buffer's items are divided.
 _ROWS = 1_000
 
 
@@ -17,7 +17,7 @@ def main(name: str) -> None:
     """Times the buffer's compiled `sample`."""
     load = LOADS[name]
     buffer, state = prioritised(load) if name == "weighted" else uniform(load)
-    # Like ours, it reuses the memory of the batch before.
+    # Like our side, this side reuses the memory of the previous batch.
     sample = jax.jit(lambda state, key, before: buffer.sample(state, key), donate_argnums=2, keep_unused=True)
     key = jax.random.key(0)
     numbers = itertools.count()
@@ -46,7 +46,7 @@ def uniform(load: Load):  # type: ignore[no-untyped-def]
 
 
 def prioritised(load: Load):  # type: ignore[no-untyped-def]
-    """Returns a full prioritised buffer with sequences of one step, as many items as the load has trajectories."""
+    """Returns a full prioritised buffer with sequences of one step, one for each trajectory of the load."""
     steps = load.trajectories // _ROWS
     buffer = flashbax.make_prioritised_trajectory_buffer(
         add_batch_size=_ROWS,

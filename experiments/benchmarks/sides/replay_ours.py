@@ -36,8 +36,8 @@ def main(name: str) -> None:
     windows = {"x": replay.Window("x", load.window)}
     by: By = "weight" if name == "weighted" else "uniform"
 
-    # Donates the batch before for its memory: the system would clear new memory page by page, which takes longer than
-    # to fill it.
+    # The call donates the previous batch's memory: the operating system would clear new memory page by page, which
+    # takes longer than filling it.
     @functools.partial(jax.jit, donate_argnums=2, keep_unused=True)
     def batch(table: replay.Table, number: jax.Array, before: replay.Gathered) -> replay.Gathered:
         del before
@@ -79,7 +79,7 @@ def gathered(load: Load):  # type: ignore[no-untyped-def]
 
 
 def changes(table: replay.Table) -> dict[str, list[float]]:
-    """Times new weights for a thousand trajectories, and for all."""
+    """Times new weights for a thousand trajectories, and for all trajectories."""
     holder = [table]
     rows = jnp.asarray(np.random.default_rng(1).integers(0, table.capacity, 1_000), jnp.int32)
     some = jnp.ones(1_000)

@@ -12,8 +12,8 @@ from experiments.benchmarks.sides.replaying import LOADS, Load, say, timed, traj
 def main(name: str, workers: str, in_flight: str) -> None:
     """Times batches of a trajectory dataset.
 
-    An item is a window, and the windows of a trajectory do not overlap: a sample is a window, not a whole trajectory
-    whose larger part would be thrown away.
+    An item is a window, and the windows of a trajectory do not overlap. Reverb therefore sends only windows, not whole
+    trajectories whose larger part would be discarded.
     """
     load = LOADS[name]
     dtype = tf.as_dtype(load.dtype)

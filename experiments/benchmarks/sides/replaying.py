@@ -1,6 +1,6 @@
 """The common parts of the replay benchmark's sides: the data, the timing and the output.
 
-It imports only NumPy, because the sides run in separate environments.
+This module imports only NumPy, because the sides run in separate Python environments.
 """
 
 import json
@@ -17,8 +17,8 @@ class Load(NamedTuple):
 
     name: str
     trajectories: int
-    steps: int  #: of each trajectory.
-    shape: tuple[int, ...]  #: of a step.
+    steps: int  #: steps of each trajectory.
+    shape: tuple[int, ...]  #: shape of a step.
     dtype: str
     window: int  #: steps of each row of a batch.
     batch: int = 256
@@ -51,7 +51,7 @@ def timed(batch: Callable[[], Any]) -> list[float]:
     """Returns the seconds per batch of each turn.
 
     Args:
-      batch: samples a batch, and returns when it is complete.
+      batch: the function that samples a batch, and returns when the batch is complete.
     """
     for _ in range(3):
         batch()

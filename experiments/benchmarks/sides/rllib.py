@@ -1,4 +1,4 @@
-"""PPO, APPO or IMPALA of Ray RLlib; further arguments are the numbers of runner and of learner processes.
+"""Trains with PPO, APPO or IMPALA of Ray RLlib; arguments 2 and 3 are the numbers of runner and learner processes.
 
 Without learner processes the driver learns. PPO's value clipping and divergence penalty are off, and the standard
 deviation is a parameter, as on the other sides. IMPALA's optimizer is RLlib's default, Adam.
@@ -27,7 +27,7 @@ def main(task: Task, runners: int, learners: int) -> None:
     from ray.rllib.connectors.env_to_module import MeanStdFilter
     from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 
-    # The number only limits how many processes Ray starts, so it may exceed the machine's processors.
+    # `num_cpus` only limits how many processes Ray starts, so it may exceed the machine's processors.
     ray.init(num_cpus=runners + learners + 1, include_dashboard=False, log_to_driver=False, configure_logging=False)
     network = DefaultModelConfig(
         fcnet_hiddens=[task.hidden] * 2, fcnet_activation="tanh", vf_share_layers=False, free_log_std=True
@@ -82,7 +82,7 @@ def main(task: Task, runners: int, learners: int) -> None:
 
 
 def _learned_from(task: Task, results: dict[str, Any]) -> int:
-    if task.algorithm == "ppo":  # its learners count a step once per epoch
+    if task.algorithm == "ppo":  # PPO's learners count a step once per epoch
         return int(results["env_runners"]["num_env_steps_sampled_lifetime"])
     steps = results.get("learners", {}).get("__all_modules__", {}).get("num_module_steps_trained_lifetime", 0)
     return 0 if math.isnan(steps) else int(steps)

@@ -1,4 +1,4 @@
-"""A Decision Transformer against behaviour cloning, on one table of trajectories that a run on the platform has filled.
+"""Compares a Decision Transformer with behaviour cloning on one table of trajectories, filled by a run on the platform.
 
 GEAR's own model, a multi-agent transformer, is out of scope.
 """
@@ -53,10 +53,10 @@ class Preset:
     learning: Learning
     episodes: int  #: episodes that each model plays for each target return.
     seeds: int
-    capacity: int = 4096  #: of the table, which keeps the newest trajectories.
-    longest: int = 1000  #: steps of an episode: the environment's limit.
-    width: int = 64  #: of both models.
-    layers: int = 3  #: of both models.
+    capacity: int = 4096  #: trajectories that the table holds; it keeps the newest.
+    longest: int = 1000  #: the most steps of an episode, the environment's limit.
+    width: int = 64  #: width of both models.
+    layers: int = 3  #: layers of both models.
     #: The transformer's target returns, as fractions of the best return in the data; the last is compared with cloning.
     asked: Sequence[float] = (0.2, 0.4, 0.6, 0.8, 1.0)
     environment: str = "Hopper-v4"
@@ -72,7 +72,7 @@ class Preset:
 
 PRESETS: Mapping[str, Preset] = {
     "smoke": Preset(
-        steps=2 * 16 * 256,  # PPO updates its policy between two rounds
+        steps=2 * 16 * 256,  # two rounds, so that PPO updates its policy between them
         learning=Learning(updates=20, batch=16, context=5),
         episodes=2,
         seeds=1,
@@ -94,7 +94,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Collects, learns and plays for every seed, and writes the results, even after an interruption."""
+    """Collects data, trains and evaluates the models for every seed, and writes the results, even if interrupted."""
     preset = PRESETS[arguments.preset]
     seeds = options.seeds("--seed", arguments.seed, arguments.seeds or preset.seeds)
     runs.check(preset.workload)
@@ -116,7 +116,7 @@ def main(arguments: argparse.Namespace) -> int:
             status = shell.FAILED
         if done:
             console.print(_table(done, preset))
-            with output.kept(arguments.out, lambda: "of what is not there the table above tells"):
+            with output.kept(arguments.out, lambda: "the table above shows the results that are missing there"):
                 _write(done, preset, arguments.out)
             console.print(f"results: {arguments.out}/", markup=False)
     return status
@@ -126,7 +126,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 class Played(NamedTuple):
-    """Episodes of a model for one target return."""
+    """The episodes that a model played for one target return."""
 
     model: str
     asked: float  #: the target return; NaN for cloning, which takes none.
@@ -150,12 +150,12 @@ class Outcome:
 
     seed: int
     data: Sequence[float]  #: returns of the trajectories in the table, oldest first.
-    losses: Sequence[Mapping[str, float]]  #: of each model, by update.
+    losses: Sequence[Mapping[str, float]]  #: one row per part of learning: its last update, and each model's mean loss.
     played: Sequence[Played]
-    seconds: Mapping[str, float]  #: of real time, by part.
+    seconds: Mapping[str, float]  #: seconds of real time, by part of the work.
 
     def of(self, model: str, *, sampled: bool = True) -> list[Played]:
-        """The episodes of a model, by target return."""
+        """Returns a model's episodes, by target return."""
         return [played for played in self.played if played.model == model and played.sampled == sampled]
 
     @property
@@ -261,7 +261,7 @@ class Store:
     """A table that a run fills while it is training.
 
     Args:
-      table: to insert into.
+      table: the table to fill.
     """
 
     def __init__(self, table: Table) -> None:
@@ -293,7 +293,7 @@ class Store:
 
 
 def _evaluation_seed(seed: int) -> int:
-    """The seed of the evaluation's environments, derived so that training did not use it."""
+    """Returns the seed of the evaluation's environments, which differs from training's seed."""
     return int(np.random.SeedSequence([seed, 1]).generate_state(1)[0] >> 1)
 
 

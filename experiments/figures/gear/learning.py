@@ -1,4 +1,4 @@
-"""Training of several models on the same batches of one table: selection and updates in one compiled loop."""
+"""Trains several models on the same batches of one table, with selection and updates in one compiled loop."""
 
 import functools
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from stellaris.acting.normalisation import Normaliser
 from stellaris.replay import Table, Window, check, gather, random_steps, select
 from stellaris.types import Tree
 
-#: Returns are divided by this, as in Decision Transformer (Chen et al. 2021) for Hopper.
+#: The divisor of returns, as in Decision Transformer (Chen et al. 2021) for Hopper.
 RETURN_SCALE = 1000.0
 
 
@@ -24,9 +24,9 @@ class Learning:
     """Settings of learning, equal for all models."""
 
     updates: int
-    batch: int = 64  #: windows.
+    batch: int = 64  #: windows per batch.
     context: int = 10  #: steps per window: half of Decision Transformer's, to run on two cores.
-    learning_rate: float = 1e-3  #: the peak, after a twentieth of the updates; it decays to 0 (cosine).
+    learning_rate: float = 1e-3  #: the peak, reached after a twentieth of the updates; then a cosine decays it to 0.
     weight_decay: float = 1e-4
     max_gradient_norm: float = 1.0
 
@@ -46,7 +46,7 @@ class Learner(NamedTuple):
 
 
 def normaliser(table: Table) -> Normaliser:
-    """Makes the normaliser to zero mean and unit variance over all steps of the table."""
+    """Returns the normaliser that gives all steps of the table zero mean and unit variance."""
     observation, length = np.asarray(table.columns["observation"]), np.asarray(table.length)
     steps = observation[np.arange(observation.shape[1]) < length[:, None]]
     mean, deviation = steps.mean(0, dtype=np.float64), steps.std(0, dtype=np.float64)
@@ -57,9 +57,9 @@ def draw(table: Table, key: jax.Array, learning: Learning) -> tuple[Context, jax
     """Draws a batch of steps, each with the steps before it.
 
     Args:
-      table: with the trajectories' lengths as weights, so that every step has the same probability.
-      key: of the draws.
-      learning: has the sizes.
+      table: the table, whose weights are the trajectories' lengths, so that every step has the same probability.
+      key: the key of the draws.
+      learning: the settings, which give the batch's sizes.
 
     Returns:
       The context with raw observations, and the fault bits of the selection.
@@ -111,13 +111,13 @@ def learn(
     """Updates each model on the same batches.
 
     Args:
-      models: by name.
-      learners: their states, by name.
-      table: to draw from.
-      normalise: for observations.
-      key: of all batches.
+      models: the models by name.
+      learners: the states of the models, by name.
+      table: the table from which batches are drawn.
+      normalise: the normaliser of observations.
+      key: the key of all batches.
       learning: the settings.
-      first: number of the first update.
+      first: the number of the first update.
       updates: the number of updates.
 
     Returns:
@@ -166,7 +166,7 @@ def _learn(
 
 
 def _loss(params: Tree, model: Model, context: Context) -> jax.Array:
-    """Mean negative log-likelihood of the actions, over the steps in the mask."""
+    """Returns the mean negative log-likelihood of the actions, over the steps in the mask."""
     predicted: Any = model.apply(params, context)
     missed = -predicted.log_prob(context.action)
     return jnp.sum(missed * context.mask) / jnp.maximum(jnp.sum(context.mask), 1)

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from stellaris.distributions import DiagonalGaussian
 from stellaris.types import Array
 
-#: Added to masked attention scores: finite, so that a row with every score masked is not NaN.
+#: The value added to masked attention scores: finite, so that a row with every score masked is not NaN.
 _NOWHERE = -1e9
 #: The smallest and the largest log standard deviation.
 _LOG_STD = (-5.0, 2.0)
@@ -25,7 +25,7 @@ class Context(NamedTuple):
 
     return_to_go: Array  #: `[k, n]` the return to go from each step, scaled to about 1.
     observation: Array  #: `[k, n, obs]` normalised.
-    action: Array  #: `[k, n, actions]` as sampled; the newest action is unused when one is predicted.
+    action: Array  #: `[k, n, actions]` as sampled; the prediction of the newest action does not use it.
     step: Array  #: `[k, n]` the step's number in its episode, from 0.
     mask: Array  #: `[k, n]` true for steps that exist, false for padding.
 
@@ -44,15 +44,15 @@ class DecisionTransformer(nn.Module):
     token is the action's distribution. Blocks use pre-normalisation, as in GPT-2.
 
     Args:
-      actions: dimensions of an action.
+      actions: the number of dimensions of an action.
       longest: the most steps of an episode.
-      width: of embeddings.
+      width: the width of embeddings.
       layers: the number of blocks.
       heads: the number of attention heads.
 
     Source:
-      Decision Transformer (Chen et al. 2021), without its dropout. A distribution in place of one action, as in Online
-      Decision Transformer (Zheng et al. 2022).
+      Decision Transformer (Chen et al. 2021), without its dropout. The model predicts a distribution in place of one
+      action, as in Online Decision Transformer (Zheng et al. 2022).
     """
 
     actions: int
@@ -63,13 +63,13 @@ class DecisionTransformer(nn.Module):
 
     @nn.compact
     def __call__(self, context: Context) -> DiagonalGaussian:
-        """The distribution of actions `[k, n, actions]`."""
+        """Returns the distribution of actions `[k, n, actions]`."""
         k, n = context.mask.shape
         time = nn.Embed(self.longest, self.width)(context.step)
         tokens = [
             nn.Dense(self.width)(jnp.asarray(context.return_to_go)[..., None]),
             nn.Dense(self.width)(context.observation),
-            nn.Dense(self.width)(jnp.clip(context.action, -1.0, 1.0)),  # as the environment clipped them
+            nn.Dense(self.width)(jnp.clip(context.action, -1.0, 1.0)),  # the environment clipped them too
         ]
         x = jnp.stack([token + time for token in tokens], axis=2).reshape(k, n * _TOKENS, self.width)
         x = nn.LayerNorm()(x)
@@ -83,7 +83,7 @@ class DecisionTransformer(nn.Module):
         return _distribution(nn.Dense(2 * self.actions)(of_observations))
 
     def _attention(self, x: jax.Array, attends: jax.Array) -> jax.Array:
-        """Self-attention; `attends` `[k, tokens, tokens]` is true where a token (row) attends to another (column)."""
+        """Returns self-attention; `attends` `[k, tokens, tokens]` is true where a row's token attends to a column's."""
         k, tokens, _ = x.shape
         size = self.width // self.heads
         query, key, value = jnp.moveaxis(nn.Dense(3 * self.width)(x).reshape(k, tokens, 3, self.heads, size), 2, 0)
@@ -97,8 +97,8 @@ class BehaviourCloning(nn.Module):
     """Predicts the action of every step from its observation alone; actions are Gaussian.
 
     Args:
-      actions: dimensions of an action.
-      width: of hidden layers.
+      actions: the number of dimensions of an action.
+      width: the width of hidden layers.
       layers: the number of hidden layers.
     """
 
@@ -108,7 +108,7 @@ class BehaviourCloning(nn.Module):
 
     @nn.compact
     def __call__(self, context: Context) -> DiagonalGaussian:
-        """The distribution of actions `[k, n, actions]`."""
+        """Returns the distribution of actions `[k, n, actions]`."""
         x = jnp.asarray(context.observation)
         for _ in range(self.layers):
             x = nn.relu(nn.Dense(self.width)(x))

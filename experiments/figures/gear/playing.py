@@ -1,4 +1,4 @@
-"""Evaluation of a model: many episodes at once, each with a target return."""
+"""Evaluates a model in many episodes at once, each with a target return."""
 
 import functools
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ class Memory:
       asked: `[n]` the target return of each episode.
       context: the number of steps to keep.
       observation: the size of an observation.
-      actions: the dimensions of an action.
+      actions: the number of dimensions of an action.
     """
 
     def __init__(self, asked: NDArray, *, context: int, observation: int, actions: int) -> None:
@@ -70,15 +70,15 @@ def play(
     """Plays whole episodes.
 
     Args:
-      model: to evaluate.
-      params: of the model.
-      normalise: for observations.
-      environment: its name.
+      model: the model to evaluate.
+      params: the parameters of the model.
+      normalise: the normaliser of observations.
+      environment: the environment's name.
       asked: `[n]` the target return of each episode.
       context: the number of steps that the model sees.
-      longest: steps after which an episode is cut off.
-      seed: of environments and actions.
-      threads: that step the environments.
+      longest: the number of steps after which an episode is cut off.
+      seed: the seed of environments and actions.
+      threads: the number of threads that step the environments.
       sampled: whether actions are sampled, as in the data and in `acting.evaluate`; otherwise they are means.
 
     Returns:
@@ -114,7 +114,7 @@ def play(
 
 @functools.partial(jax.jit, static_argnums=0)
 def _act(model: Model, params: Tree, context: Context, noise: NDArray) -> jax.Array:
-    """The newest step's actions `[k, actions]`."""
+    """Returns the newest step's actions `[k, actions]`."""
     distribution: Any = model.apply(params, context)
     newest = jax.tree.map(lambda column: column[:, -1], distribution)
     sampled: jax.Array = newest.sample(noise)

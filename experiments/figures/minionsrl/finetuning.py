@@ -1,4 +1,4 @@
-"""Compares a scheduler fine-tuned from another task with one trained from scratch."""
+"""Compares a scheduler fine-tuned from another task with a scheduler trained from scratch."""
 
 import csv
 from collections.abc import Mapping, Sequence
@@ -38,10 +38,13 @@ def files(environment: str) -> dict[str, Path]:
 
 
 def _variants(environment: str) -> Sequence[Variant]:
-    """Returns the same task under each scheduler."""
+    """Returns one variant per scheduler, all with the same task."""
     minionsrl.check_goal(environment)
     if not files(environment):
-        raise shell.UsageError(f"--env {environment}: found no scheduler for it in {minionsrl.SCHEDULERS}")
+        raise shell.UsageError(
+            f"--env {environment}: found no scheduler for it in {minionsrl.SCHEDULERS}: "
+            "train a scheduler with minionsrl-scheduler"
+        )
     task = minionsrl.task(environment)
     return [
         Variant(
@@ -79,7 +82,7 @@ class Episodes(NamedTuple):
 
     number: Any  #: from 1.
     seconds: Any
-    cost: Any  #: USD by Eq. 2.
+    cost: Any  #: USD by the paper's Eq. 2.
 
 
 def episodes(environment: str) -> dict[str, Episodes]:

@@ -1,4 +1,4 @@
-"""Latency breakdown of MinionsRL's functions: starting, communicating, computing; with and without pre-warming."""
+"""Breaks down the latency of MinionsRL's functions into starting, communicating and computing, pre-warmed and not."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -29,7 +29,8 @@ SIZES = {
 def _variants(environment: str) -> Sequence[Variant]:
     """Returns variants with all actors in every round: on demand, pre-warmed, and without communication.
 
-    The last has the same draws of computing times as the second, so their difference is the time of communication.
+    The variant without communication draws the same computing times as the pre-warmed variant, so the difference of the
+    two is the time of communication.
     """
     task = minionsrl.task(environment)
     cold, warm = (
@@ -47,7 +48,7 @@ def _without_communication(row: Contender) -> Contender:
 def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
     """Draws and tabulates means over the invocations after the first round, in milliseconds.
 
-    Communicating is the running time less that without communication.
+    The communicating time is the running time minus the running time without communication.
     """
     rows = []
     for environment, groups in study.by_environment(results).items():

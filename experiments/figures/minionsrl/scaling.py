@@ -1,4 +1,4 @@
-"""Time of a round of MinionsRL over the number of actors."""
+"""Measures the time of a round of MinionsRL over the number of actors."""
 
 import itertools
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ _COLUMNS = {"learner_seconds": "learner (s)", "actor_seconds": "mean of the acto
 
 
 def _variants(environment: str) -> Sequence[Variant]:
-    """Returns one variant per number of actors, of `_ROUNDS` rounds."""
+    """Returns one variant per number of actors, each with `_ROUNDS` rounds."""
     task = minionsrl.task(environment)
     return [
         Variant(
@@ -68,7 +68,7 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
 
 
 def _round_seconds(one: Finished) -> float:
-    """Returns the mean seconds of a round, without the first unless it is the only one."""
+    """Returns the mean seconds of a round, without the first round unless it is the only one."""
     ends = [row["seconds"] for row in one.history]
     return fmean(later - earlier for earlier, later in itertools.pairwise(ends if len(ends) > 1 else [0.0, *ends]))
 

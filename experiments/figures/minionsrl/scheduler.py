@@ -1,4 +1,4 @@
-"""Trains MinionsRL's scheduler on runs of a workload, in parallel processes; the runs are cached as studies' are."""
+"""Trains MinionsRL's scheduler on runs of a workload, in parallel processes; runs are cached, as in studies."""
 
 import argparse
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--together", type=options.whole(1), default=4, help="runs under one version of the scheduler")
     add("--minimise", choices=("time", "cost"), default="time", help="objective, within the budget")
     add("--start", type=Path, help="a trained scheduler to fine-tune")
-    add("--seed", type=options.whole(0), default=1000, help="of the first run; each next run has the next seed")
+    add("--seed", type=options.whole(0), default=1000, help="seed of the first run; each next run has the next seed")
     add("--jobs", type=options.whole(1), default=PROCESSORS, help="concurrent processes")
     add("--resume", action="store_true", help="reuse the finished runs in the results folder")
     add("--out", type=options.folder, default=Path("results"), help="results folder, which studies may share")
@@ -49,7 +49,8 @@ def main(arguments: argparse.Namespace) -> int:
         raise shell.UsageError(f"--start {arguments.start}: {error}") from error
     if start.most != task.workload.actors:
         raise shell.UsageError(
-            f"--start {arguments.start} decides for up to {start.most} actors, not {minionsrl.ACTORS}"
+            f"--start {arguments.start} decides for up to {start.most} actors: "
+            f"choose a scheduler for up to {minionsrl.ACTORS}"
         )
     home = out / name(arguments.env, minimise=arguments.minimise, fine_tuned=arguments.start is not None)
     kept = "the finished episodes are kept, and --resume continues with them"
@@ -82,9 +83,9 @@ class Training:
     Args:
       task: the workload.
       out: the results folder that holds the cells.
-      jobs: number of concurrent processes.
-      console: to print on.
-      idle: processes to reuse from one version of the scheduler to the next.
+      jobs: the number of concurrent processes.
+      console: the console for progress.
+      idle: the processes to reuse from one version of the scheduler to the next.
     """
 
     def __init__(self, task: minionsrl.Task, out: Path, jobs: int, console: Console, idle: list[Worker]) -> None:
@@ -129,7 +130,7 @@ class Training:
         """Runs the workload under a scheduler, once per seed, and returns the histories.
 
         Raises:
-          EpisodeFailed: if a run failed; names the reason and the log.
+          EpisodeFailed: if a run failed; the message names the reason and the log.
         """
         contender = minionsrl.minions(minionsrl.LEARNED, scheduler, self.task.ppo)
         cells = [Cell(contender, self.task.workload, self.task.limits, seed) for seed in seeds]

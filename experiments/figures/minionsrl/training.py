@@ -1,4 +1,4 @@
-"""MinionsRL against its variants and baselines: returns, decisions, and time and cost up to the target."""
+"""Compares MinionsRL with its variants and baselines: returns, decisions, and time and cost up to the target."""
 
 import csv
 from collections.abc import Mapping, Sequence
@@ -69,7 +69,7 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
 def spent(of: Sequence[Finished]) -> Sequence[str]:
     """Returns the cells of a row: how many runs reached the target, then estimates over all runs.
 
-    These are the virtual seconds, both costs and the mean number of actors, each at the end of a run.
+    The estimates are the virtual seconds, both costs and the mean number of actors, each at the end of a run.
     """
     reached = sum(_reached(one) for one in of)
     columns = ("seconds", "cost_pay_per_use", "cost_azure")
@@ -87,7 +87,7 @@ def _reached(one: Finished) -> bool:
 
 
 def _papers(environment: str, system: str) -> Sequence[str]:
-    """Returns time and cost in the paper's Table 2, mean and deviation of five runs, or "" if it lacks them."""
+    """Returns the time and the cost in the paper's Table 2, mean ± deviation of five runs, or "" if missing."""
     row = papers_table().get((environment.split("-")[0], system))
     if row is None:
         return ("", "")

@@ -1,4 +1,4 @@
-"""Ablation of Stellaris: without asynchronous learners, the cap, the aggregation, and the last two."""
+"""Ablates Stellaris: without asynchronous learners, without the cap, without the aggregation, without the last two."""
 
 import math
 from collections.abc import Sequence

@@ -46,7 +46,7 @@ ASSUMED = {
 
 
 def _variants(environment: str) -> Sequence[Variant]:
-    """Returns `tuned`'s Stellaris on functions whose virtual time is the measured time of their bodies."""
+    """Returns the tuned Stellaris on functions whose virtual time is the measured time of their bodies."""
     (row,) = variants.of_stellaris(environment, {"measured": {}})
     functions = {
         # The platform multiplies the time of an actor's body by its steps, which the factor undoes.

@@ -1,4 +1,4 @@
-"""The paper's challenges: stale gradients, diverging policies, and a varying number of learners in use."""
+"""Shows the paper's challenges: stale gradients, diverging policies, and a varying number of learners in use."""
 
 import itertools
 import math
@@ -19,7 +19,7 @@ DESCRIPTION = "staleness over rounds, divergence of the policies with and withou
 
 
 def _variants(environment: str) -> Sequence[Variant]:
-    """Returns the tuned Stellaris, and one without the cap on ratios."""
+    """Returns the tuned Stellaris with and without the cap on ratios."""
     return variants.of_stellaris(environment, {"cap": {}, "no cap": {"rho": math.inf}})
 
 

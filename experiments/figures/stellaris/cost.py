@@ -1,4 +1,4 @@
-"""Costs of the training runs under both bills, in all and up to the paper's target returns."""
+"""Reports the costs of the training runs under both bills, in total and up to the paper's target returns."""
 
 import math
 from collections.abc import Sequence
@@ -37,6 +37,6 @@ def _cost_of(result: Finished, target: float) -> float | None:
     return next(reached, None)
 
 
-# With the variants of `stellaris-training`, so that the two studies share their runs.
+# The study has the variants of `stellaris-training`, so that the two studies share their runs.
 STUDY = Study("stellaris-cost", training.SIZES, training.tuned, _report, ("cost",))
 add_arguments, main = STUDY.add_arguments, STUDY.main

@@ -1,4 +1,4 @@
-"""Sweeps over assumptions: when the ratios of Stellaris to its baseline hold, with the demo's own settings."""
+"""Sweeps over assumptions, with the demo's own settings: when do the ratios of Stellaris to its baseline hold?"""
 
 from experiments.figures.stellaris.motivation import SIZES
 from experiments.study import sweeps

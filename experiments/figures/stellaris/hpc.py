@@ -1,4 +1,4 @@
-"""Stellaris against PAR-RL on the paper's HPC testbed: 960 cores and 16 GPUs.
+"""Compares Stellaris with PAR-RL on the paper's HPC testbed: 960 cores and 16 GPUs.
 
 The paper does not give its settings there. Assumptions: one actor per core; fragments of 16 steps, so that a run has
 enough rounds; one learner per GPU in both systems; one PPO for both, with the settings tuned on Hopper-v4 and
@@ -78,7 +78,7 @@ def _reserved_prices() -> tuple[PriceSheet, PriceSheet]:
 
 
 def _serverless_prices() -> tuple[PriceSheet, PriceSheet]:
-    """Returns two bills: the demo's, for all machines all the time, and one by use, where a learner costs a GPU."""
+    """Returns two bills: the demo's, for all machines all the time, and one by use, in which a learner costs a GPU."""
     machines = testbeds.stellaris_hpc().machines
     gpu = sum(machine.per_second for machine in machines.values() if "learner" in machine.runs) / GPUS
     demo = PriceSheet("demo", machines=machines, source="the authors' demo bills its run by duration")

@@ -1,4 +1,4 @@
-"""Sweeps over assumptions: when the ratios of Stellaris to PAR-RL hold."""
+"""Sweeps over assumptions: when do the ratios of Stellaris to PAR-RL hold?"""
 
 from experiments.figures.stellaris import hpc
 from experiments.study import sweeps

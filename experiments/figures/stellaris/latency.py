@@ -1,4 +1,4 @@
-"""Latency breakdown of invocations by function: waiting, starting, running."""
+"""Breaks down the latency of invocations into waiting, starting and running, by function."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -14,14 +14,14 @@ from stellaris.systems import Evaluation
 
 DESCRIPTION = "reward and cost of PPO, serverful against asynchronous serverless, with the demo's own settings"
 
-#: The demo: 20 rounds of 16 x 256 steps.
+#: The environment steps of the demo: 20 rounds of 16 x 256 steps.
 _STEPS = 20 * 16 * 256
 SIZES = {
     "smoke": Size(("CartPole-v1",), 8_192, 1),
     "small": Size(("Hopper-v4",), _STEPS, 10),
     "paper": Size(("Hopper-v4", "Humanoid-v4", "Walker2d-v4"), _STEPS, 10),
 }
-#: The demo reports evaluations by ten workers.
+#: Evaluations have ten episodes, because the demo reports evaluations by ten workers.
 EVALUATION = Evaluation(every=1, episodes=10)
 
 

@@ -1,4 +1,4 @@
-"""Sensitivity to the decay d of the threshold, the truncation level rho and the smoothness v."""
+"""Measures the sensitivity to the decay d of the threshold, the truncation level rho and the smoothness v."""
 
 import math
 from collections.abc import Sequence

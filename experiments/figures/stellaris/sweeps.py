@@ -1,4 +1,4 @@
-"""Sweeps over assumptions: when the ratios of Stellaris to its baseline hold, with tuned settings."""
+"""Sweeps over assumptions, with tuned settings: when do the ratios of Stellaris to its baseline hold?"""
 
 from experiments.study import sweeps, variants
 from experiments.study.study import Variant
@@ -11,7 +11,7 @@ _SYSTEMS = ("stellaris", "synchronous")
 
 
 def _pair(environment: str, assumed: Assumed) -> tuple[Variant, Variant]:
-    """Returns both systems of `tuned`. Their minibatches have one size, so `growth` is not among the parameters."""
+    """Returns both systems of `tuned`. Their minibatches have the same size, so the sweep leaves out `growth`."""
     own, other = presets.tuned(environment, assumed).contenders
     workload = presets.workload(environment)
     return Variant(own, workload), Variant(other, workload)

@@ -24,7 +24,7 @@ DESCRIPTION = "train Stellaris and the systems it is compared with on every envi
 
 #: The systems that the paper compares, by their names in `presets`.
 SYSTEMS = ("synchronous", "asynchronous actors", "IMPACT", "stellaris", "MinionsRL-Max")
-#: Stands after a system's name in the names of variants with the learning rate of the synchronous system.
+#: The word in the names of variants that have the learning rate of the synchronous system.
 SHARED = "shared"
 
 #: Rounds that the untrained policy plays.
@@ -49,7 +49,7 @@ def tuned(environment: str) -> Sequence[Variant]:
 def _variants(environment: str) -> Sequence[Variant]:
     """Returns each system with its tuned settings, and with the synchronous system's learning rate if that differs.
 
-    The shared rate was chosen for the synchronous system, so it is biased against the others.
+    The shared rate was chosen for the synchronous system, so it is biased against the other systems.
     """
     rows = tuned(environment)
     rates = {row.name: row.contender.system.algorithm.learning_rate for row in rows}  # type: ignore[attr-defined]

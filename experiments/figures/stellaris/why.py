@@ -23,16 +23,16 @@ DESCRIPTION = (
     "from the demo's baseline to its Stellaris, one change at a time: gradients, minibatches, functions, asynchrony"
 )
 
-#: All changes together: the demo's Stellaris.
+#: The last variant, which has all changes: the demo's Stellaris.
 _LAST = "weights"
 
 Groups: TypeAlias = Mapping[str, Sequence[Finished]]
 
 
 def _variants(environment: str) -> Sequence[Variant]:
-    """Returns variants that each change one thing of the one before.
+    """Returns variants that each change one setting of the previous variant.
 
-    The exception is the third, which has the passes of the first, over smaller minibatches.
+    The exception is the third variant, which makes as many passes as the first, over smaller minibatches.
     """
     preset = paper(environment)
     stellaris, baseline = preset.contenders
@@ -63,7 +63,7 @@ def _variants(environment: str) -> Sequence[Variant]:
 
 
 def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
-    """Draws and shows ratios to the baseline, paired by seed; the table also has returns over the change before."""
+    """Draws and shows ratios to the baseline, paired by seed; the table also has ratios to the previous variant."""
     rows: list[Sequence[str]] = []
     for environment, groups in study.by_environment(results).items():
         if "baseline" not in groups:
@@ -96,9 +96,9 @@ def _ratios(groups: Groups, column: str, until: float, last: tuple[str, str] | N
 
     Args:
       groups: finished runs by variant.
-      column: of the history.
+      column: a column of the history.
       until: the instant, in virtual seconds, at which the column is read.
-      last: label and column of one more entry, for the last variant.
+      last: the label and the column of one more entry, for the last variant.
     """
     baseline = groups["baseline"]
     ratios = {name: curves.ratios(of, baseline, column, until) for name, of in groups.items()}
