@@ -23,6 +23,7 @@ from stellaris.lab.recorded import recorded
 from stellaris.lab.schedule import Schedule
 from stellaris.lab.shapes import shapes_of
 from stellaris.runtime.contract import Platform
+from stellaris.runtime.costs.price_sheets import PriceSheet
 from stellaris.runtime.delays import Measured
 from stellaris.runtime.functions import Context, Function
 from stellaris.systems.batches import LearnerBatch
@@ -46,7 +47,15 @@ from stellaris.types import NDArray, Trajectory, Tree
 _SYSTEMS = (Synchronous, DataParallel, AsynchronousActors, CircularReplay, Stellaris)
 
 
-def dry_run(system: System, workload: Workload, *, platform: Platform, budget: Budget, seed: int = 0) -> Schedule:
+def dry_run(
+    system: System,
+    workload: Workload,
+    *,
+    platform: Platform,
+    budget: Budget,
+    prices: Sequence[PriceSheet] = (),
+    seed: int = 0,
+) -> Schedule:
     """Finds out what a system does on a deployment, without learning anything.
 
     The system's own event loop runs on the platform, whose delays, cold starts, faults and retries are as in `train`;
@@ -58,6 +67,7 @@ def dry_run(system: System, workload: Workload, *, platform: Platform, budget: B
       workload: whose environment is one of JAX functions.
       platform: a fresh platform; it is closed at the end.
       budget: when to stop: steps or seconds.
+      prices: sheets under which the run is billed up to each version.
       seed: of the run.
 
     Returns:
@@ -84,7 +94,7 @@ def dry_run(system: System, workload: Workload, *, platform: Platform, budget: B
     held = 0
     if isinstance(system, Stellaris) and not math.isinf(system.rho):
         held = system.learners - 1
-    return recorded(platform.trace, acts=system.acts, held=held)
+    return recorded(platform.trace, acts=system.acts, held=held, prices=prices, functions=platform.functions)
 
 
 def run_dry(system: System, workload: Workload, *, platform: Platform, budget: Budget, seed: int) -> None:

@@ -1,12 +1,16 @@
 """Schedules that were recorded: what a simulated run, or a run on a Ray cluster, has done."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from stellaris.lab.schedule import NONE, Schedule
+from stellaris.runtime.costs.billing import Meter
+from stellaris.runtime.costs.price_sheets import PriceSheet
 from stellaris.runtime.endings import ENDINGS
+from stellaris.runtime.functions import FunctionSpec
 from stellaris.runtime.trace.trace import Trace
 from stellaris.systems.record import POLICY
 from stellaris.types import NDArray
@@ -47,8 +51,10 @@ class _Reader:
     """Everything that a trace says about learning, gathered row by row."""
 
     acts: str
+    meters: Mapping[str, Meter]  #: by price sheet.
     version: int = -1  #: the newest.
     seconds: list[float] = field(default_factory=list)  #: by version.
+    costs: dict[str, list[float]] = field(default_factory=dict)  #: USD by price sheet and version.
     attempts: dict[int, int] = field(default_factory=dict)  #: the first attempt of every invocation.
     noise: dict[int, int] = field(default_factory=dict)  #: by the first attempt of an actor's invocation.
     slots: dict[int, int] = field(default_factory=dict)  #: by container of actors.
@@ -69,6 +75,8 @@ class _Reader:
     def read(self, row: tuple[float, str, str, int, int, float]) -> None:
         """Takes one row."""
         time, event, function, invocation, container, value = row
+        for meter in self.meters.values():
+            meter.read((row,))
         match event:
             case "published" if function == POLICY:
                 self._published(time, int(value))
@@ -134,9 +142,18 @@ class _Reader:
             self.update_batch.append(batch)
         self.version = version
         self.seconds.append(time)
+        for sheet, meter in self.meters.items():
+            self.costs.setdefault(sheet, []).append(meter.bill(until=time).total)
 
 
-def recorded(trace: Trace, *, acts: str = "actor", held: int = 0) -> Schedule:
+def recorded(
+    trace: Trace,
+    *,
+    acts: str = "actor",
+    held: int = 0,
+    prices: Sequence[PriceSheet] = (),
+    functions: Mapping[str, FunctionSpec] | None = None,
+) -> Schedule:
     """Reads the schedule of a run off its trace: what its actors sampled and what its learners learned from.
 
     It ends with the last version that was published. Samples of containers that were lost before they delivered
@@ -147,6 +164,8 @@ def recorded(trace: Trace, *, acts: str = "actor", held: int = 0) -> Schedule:
         or on a cluster, from `Result.trace`, `Trace.load` or the platform.
       acts: the function whose containers hold the environments.
       held: policies of other learners that a gradient is capped by: `learners - 1` for a finite `rho`.
+      prices: sheets under which the run is billed up to each version.
+      functions: the deployed functions, for their resources and provisioned containers; None to bill without these.
 
     Returns:
       The schedule. Its seconds are those of the platform's clock.
@@ -154,7 +173,7 @@ def recorded(trace: Trace, *, acts: str = "actor", held: int = 0) -> Schedule:
     Raises:
       ValueError: if the trace does not say what was learned from, or a scheduler decided the number of actors.
     """
-    reader = _Reader(acts)
+    reader = _Reader(acts, {sheet.name: Meter(sheet, functions=functions) for sheet in prices})
     for row in trace.rows():
         if row[1] == "scheduled":
             raise ValueError("the run had a scheduler, whose batches differ in size: a schedule has one size")
@@ -191,6 +210,7 @@ def _schedule(reader: _Reader, held: int) -> Schedule:
         update_batch=_int32(reader.update_batch),
         update_round=_int32(reader.update_round[:updates]),
         seconds=np.array(reader.seconds),
+        costs={sheet: np.array(column) for sheet, column in reader.costs.items()},
     )
 
 

@@ -4,7 +4,8 @@ import dataclasses
 import hashlib
 import os
 import zipfile
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ from stellaris.types import NDArray
 
 #: In a column of `Schedule`: there is none.
 NONE = -1
+#: Begins the names of the columns of costs; the sheet's name follows.
+_COST = "cost_"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -48,6 +51,7 @@ class Schedule:
       update_batch: `[U]`: the batch that is learned from as a whole, or `NONE` to apply queued gradients.
       update_round: `[U]`: the round, by which aggregators decay their thresholds.
       seconds: `[U + 1]` float64: when each version is published; NaN if the schedule has no clock.
+      costs: by price sheet, `[U + 1]` float64: USD spent until each version is published.
     """
 
     slots: int
@@ -69,10 +73,11 @@ class Schedule:
     update_batch: NDArray
     update_round: NDArray
     seconds: NDArray
+    costs: Mapping[str, NDArray] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name, column in self.columns.items():
-            kind = np.float64 if name == "seconds" else np.int32
+            kind = np.float64 if name == "seconds" or name.startswith(_COST) else np.int32
             if not isinstance(column, np.ndarray) or column.dtype != kind:
                 raise TypeError(f"{name} has dtype {getattr(column, 'dtype', type(column))}: expected {kind.__name__}")
         self._check_sizes()
@@ -80,8 +85,9 @@ class Schedule:
 
     @property
     def columns(self) -> dict[str, NDArray]:
-        """All columns by name."""
-        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "slots"}
+        """All columns by name; that of a price sheet is called `cost_NAME`."""
+        costs = {f"{_COST}{sheet}": cost for sheet, cost in self.costs.items()}
+        return {name: getattr(self, name) for name in _columns()} | costs
 
     @property
     def updates(self) -> int:
@@ -117,20 +123,22 @@ class Schedule:
         until = {
             f"{table}_": int(np.searchsorted(self.columns[f"{table}_before"], updates))
             for table in ("piece", "batch", "gradient")
-        } | {"update_": updates, "seconds": updates + 1}
+        } | {"update_": updates, "seconds": updates + 1, _COST: updates + 1}
         columns = {
             name: column[: next(end for prefix, end in until.items() if name.startswith(prefix))]
             for name, column in self.columns.items()
         }
         columns["batch_merged"] = np.where(columns["batch_merged"] < updates, columns["batch_merged"], NONE)
-        return Schedule(self.slots, **columns)
+        return Schedule(self.slots, **_with_costs(columns))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Schedule):
             return NotImplemented
         mine, theirs = self.columns, other.columns
-        return self.slots == other.slots and all(
-            np.array_equal(mine[name], theirs[name], equal_nan=name == "seconds") for name in mine
+        return (
+            self.slots == other.slots
+            and mine.keys() == theirs.keys()
+            and all(np.array_equal(mine[name], theirs[name], equal_nan=name == "seconds") for name in mine)
         )
 
     def __hash__(self) -> int:
@@ -163,23 +171,25 @@ class Schedule:
         Raises:
           ValueError: if it is not a schedule's file.
         """
-        names = [field.name for field in dataclasses.fields(Schedule)]
+        names = ("slots", *_columns())
         try:
             with np.load(path, allow_pickle=False) as file:
-                content: dict[str, Any] = {name: file[name] for name in names}
+                costs = [name for name in file.files if name.startswith(_COST)]
+                content: dict[str, Any] = {name: file[name] for name in (*names, *costs)}
         except FileNotFoundError:
             raise
         except (EOFError, KeyError, OSError, ValueError, zipfile.BadZipFile) as error:
             raise ValueError(f"{os.fspath(path)} is not a schedule: {error}") from error
-        return Schedule(**content | {"slots": int(content["slots"])})
+        return Schedule(**_with_costs(content | {"slots": int(content["slots"])}))
 
     def _check_sizes(self) -> None:
         for table in ("piece", "batch", "gradient", "update"):
             lengths = {name: len(column) for name, column in self.columns.items() if name.startswith(f"{table}_")}
             if len(set(lengths.values())) > 1:
                 raise ValueError(f"columns of one table differ in length: {lengths}")
-        if len(self.seconds) != self.updates + 1:
-            raise ValueError(f"seconds has {len(self.seconds)} rows: expected {self.updates + 1}, one per version")
+        for name, column in self.columns.items():
+            if (name == "seconds" or name.startswith(_COST)) and len(column) != self.updates + 1:
+                raise ValueError(f"{name} has {len(column)} rows: expected {self.updates + 1}, one per version")
         if self.batch_pieces.ndim != 3 or self.gradient_held.ndim != 2:
             raise ValueError(
                 f"batch_pieces and gradient_held have {self.batch_pieces.ndim} and {self.gradient_held.ndim} axes: "
@@ -209,3 +219,14 @@ class Schedule:
         ):
             if (used > before).any() or (used < 0).any():
                 raise ValueError(f"{name} refers to a row or a version that does not exist yet")
+
+
+def _columns() -> list[str]:
+    """The names of the fields that are columns."""
+    return [one.name for one in dataclasses.fields(Schedule) if one.name not in ("slots", "costs")]
+
+
+def _with_costs(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Gathers the columns of costs into the field `costs`."""
+    costs = {name.removeprefix(_COST): column for name, column in content.items() if name.startswith(_COST)}
+    return {name: column for name, column in content.items() if not name.startswith(_COST)} | {"costs": costs}

@@ -115,7 +115,8 @@ def sweep(
     Returns:
       An `xarray.Dataset` with the dimensions of the axes, `seed` and `update`. Its variables are `episode_return`
       (mean of the episodes that ended since the last version), `episodes`, `steps`, and the loss's metrics. The
-      coordinate `seconds` says when each version was published, if the schedule has a clock.
+      coordinate `seconds` says when each version was published, if the schedule has a clock, and `cost_NAME` the USD
+      spent until then, if the schedule was billed under a price sheet of that name.
 
     Raises:
       ModuleNotFoundError: without xarray; names the extra.
@@ -477,17 +478,20 @@ def _dataset(
     updates = max(run.schedule.updates for run in runs)
     shape = (*(len(values) for values in dimensions.values()), updates)
     variables: dict[str, NDArray] = {}
-    seconds = np.full(shape, np.nan)
+    seconds, costs = np.full(shape, np.nan), dict[str, NDArray]()
     for run in runs:
         for name, column in outcomes[run.place].items():
             kind = np.float32 if column.dtype.kind == "f" else column.dtype
             blank = np.nan if column.dtype.kind == "f" else 0
             variables.setdefault(name, np.full(shape, blank, kind))[run.place][: len(column)] = column
         seconds[run.place][: run.schedule.updates] = run.schedule.seconds[1:]
+        for sheet, cost in run.schedule.costs.items():
+            costs.setdefault(f"cost_{sheet}", np.full(shape, np.nan))[run.place][: run.schedule.updates] = cost[1:]
     names = (*dimensions, "update")
     coordinates: dict[str, Any] = {name: list(values) for name, values in dimensions.items()}
     coordinates["update"] = np.arange(1, updates + 1)
     if np.isfinite(seconds).any():
         coordinates["seconds"] = (names, seconds)
+    coordinates |= {name: (names, cost) for name, cost in costs.items()}
     columns = {name: (names, column) for name, column in variables.items()}
     return xr.Dataset(columns, coordinates, dict(attributes))

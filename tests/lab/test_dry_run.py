@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from stellaris.lab import dry_run, throughput
-from stellaris.runtime import Faults, FunctionSpec, PriceSheet, Rate, SimulatedPlatform
+from stellaris.lab import dry_run, sweep, throughput
+from stellaris.runtime import Faults, FunctionSpec, Machine, PriceSheet, Rate, SimulatedPlatform
 from stellaris.runtime.delays import Constant, Measured
 from stellaris.scheduling import Maximum
 from stellaris.systems import Budget, CentralInference, Stellaris, Synchronous, train
@@ -44,6 +44,19 @@ def test_a_schedule_has_the_platforms_clock():
     np.testing.assert_allclose(schedule.seconds, np.arange(len(schedule.seconds)) * (0.16 + 0.1 * gradients))
     assert schedule.updates == 3
     assert (schedule.data_lag == 0).all()
+
+
+def test_a_schedule_is_billed_up_to_each_version():
+    """A second of an actor costs 1 USD, of a learner 10, and a server costs 100 per second of the clock."""
+    functions = {"actor": FunctionSpec(Constant(0.01)), "learner": FunctionSpec(Constant(0.1))}
+    sheet = PriceSheet("use", {"actor": Rate(1.0), "learner": Rate(10.0)}, {"server": Machine(100.0)})
+    platform = SimulatedPlatform(functions)
+    schedule = dry_run(OWN.system, OWN.workload, platform=platform, budget=Budget(seconds=4.0), prices=[sheet])
+    gradients = OWN.system.algorithm.epochs
+    one = 3 * 0.16 * 1.0 + 0.1 * gradients * 10.0 + (0.16 + 0.1 * gradients) * 100.0
+    np.testing.assert_allclose(schedule.costs["use"], one * np.arange(4))
+    result = sweep(OWN.workload, OWN.system.algorithm, schedule, seeds=2)
+    np.testing.assert_allclose(result.cost_use.isel(seed=1), schedule.costs["use"][1:])
 
 
 @pytest.mark.slow

@@ -18,6 +18,19 @@ def test_it_comes_back_from_a_file(tmp_path):
     assert hash(again) == hash(SCHEDULE)
 
 
+def test_costs_are_saved_compared_and_cut(tmp_path):
+    costs = np.arange(11) * 0.5
+    billed = dataclasses.replace(SCHEDULE, costs={"use": costs})
+    billed.save(tmp_path / "schedule.npz")
+    again = Schedule.load(tmp_path / "schedule.npz")
+    assert again == billed
+    assert billed != SCHEDULE
+    assert billed.digest != SCHEDULE.digest
+    assert again.first(4).costs["use"].tolist() == [0.0, 0.5, 1.0, 1.5, 2.0]
+    with pytest.raises(ValueError, match="cost_use has 10 rows: expected 11, one per version"):
+        dataclasses.replace(SCHEDULE, costs={"use": costs[:10]})
+
+
 def test_another_is_not_equal():
     other = dataclasses.replace(SCHEDULE, piece_version=np.zeros_like(SCHEDULE.piece_version))
     assert other != SCHEDULE
