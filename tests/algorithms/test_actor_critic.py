@@ -164,7 +164,7 @@ def test_the_cap_forgives_rounding():
 
 
 def test_the_last_bits_of_a_ratio_on_fresh_data_truncate_nothing():
-    """Under `rho = 1` the cap of such a sample is 1, and its ratio is 1 but for rounding; a ratio of 1.001 is truncated."""
+    """Under `rho = 1` the cap of such a sample is 1, and its ratio is 1 but for rounding; 1.001 is truncated."""
     observation, action = jnp.zeros((1, 1)), jnp.array([0])
     params = jnp.array([1.0, 0.5])
     own = jax.nn.log_softmax(params)[:1]
