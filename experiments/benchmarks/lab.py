@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -16,6 +17,9 @@ DESCRIPTION = "256 runs of CartPole in the lab, against the event loop's and aga
 
 #: The packages of rejax's side, in the versions that were measured.
 REJAX = ("rejax==0.1.3", "gymnax==0.0.9")
+
+#: Runs at a time that fit the cache, as in the lab's default.
+_BLOCK = 16
 
 _ROOT = Path(__file__).parent.parent.parent
 
@@ -59,8 +63,16 @@ def measure(say: Callable[[str], None], *, runs: int, loops: int) -> Iterator[Co
         (ours.compiling + ours.running) / as_many,
         "<= 0.1",
     )
-    peer = _run(str(python_of(REJAX, say)), "-m", "experiments.benchmarks.sides.lab_rejax", str(runs))
-    say(f"rejax: {peer.speed:,.0f} steps/s, compiled in {peer.compiling:.0f} s, return {peer.last:.0f}")
+    peers = []
+    for block in sorted({math.gcd(_BLOCK, runs), runs}):  # rejax counts with the better of the two
+        peers.append(
+            _run(str(python_of(REJAX, say)), "-m", "experiments.benchmarks.sides.lab_rejax", str(runs), str(block))
+        )
+        say(
+            f"rejax, {block} at a time: {peers[-1].speed:,.0f} steps/s, compiled in {peers[-1].compiling:.0f} s, "
+            f"return {peers[-1].last:.0f}"
+        )
+    peer = max(peers, key=lambda peer: peer.speed)
     yield Comparison(
         f"steps/s of {runs} runs without lag, against rejax's",
         f"{ours.speed:,.0f}",

@@ -5,8 +5,10 @@ import contextlib
 import dataclasses
 import itertools
 import json
+import math
 import os
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,6 +35,9 @@ _PATTERNS: Mapping[str, Callable[[int], Lag]] = {"constant": Constant, "sawtooth
 #: Axes that are no setting of the algorithm: arguments of the schedule.
 _LAGS = ("lag", "gradient_lag")
 
+#: Seconds between two lines of progress.
+_PROGRESS_EVERY = 5.0
+
 #: The last part of a run over which the return of an algorithm is averaged.
 _TAIL = 0.2
 
@@ -58,13 +63,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--hidden", type=options.whole(1), nargs="+", default=[64, 64], help="widths of the layers")
     parser.add_argument("--seed", type=options.whole(0), default=0, help="the first seed")
     parser.add_argument("--seeds", type=options.whole(1), default=8, help="number of seeds")
-    parser.add_argument("--block", type=options.whole(1), default=256, help="runs at a time, at most")
+    parser.add_argument("--block", type=options.whole(1), help="runs at a time, at most (8 on each CPU by default)")
     parser.add_argument("--out", type=options.folder, default=Path("results/lab"), help="folder of the results")
 
 
 def main(arguments: argparse.Namespace) -> int:
     """Runs the sweep; writes a tidy table and a picture."""
-    _use_all_cores()
+    use_all_cores()
     axes = _axes(arguments.set)
     algorithm, varied = _split(_ALGORITHMS[arguments.algorithm](), axes)
     lagged = "gradient_lag" in varied
@@ -86,7 +91,7 @@ def main(arguments: argparse.Namespace) -> int:
             aggregator=fully_asynchronous(capacity=1) if lagged else None,
             block=arguments.block,
             directory=arguments.out / "blocks",
-            on_progress=_show,
+            on_progress=shown(),
         )
     except (TypeError, ValueError) as error:
         raise shell.UsageError(error) from error
@@ -165,16 +170,26 @@ def _schedules(
     return schedule
 
 
-def _use_all_cores() -> None:
+def use_all_cores() -> None:
     """Has JAX treat every core as a device, unless it has started: a block's runs are shared out among devices."""
     with contextlib.suppress(RuntimeError):
         jax.config.update("jax_num_cpu_devices", os.cpu_count() or 1)  # type: ignore[no-untyped-call]
 
 
-def _show(progress: Progress) -> None:
-    left = "" if np.isnan(progress.seconds_left) else f", {progress.seconds_left:.0f} s left"
-    following = f"; a block of {progress.block} runs takes {progress.nbytes / 2**20:,.0f} MiB" if progress.block else ""
-    print(f"{progress.done:,} of {progress.total:,} runs{left}{following}", flush=True)
+def shown() -> Callable[[Progress], None]:
+    """Returns a function that prints how far a sweep is, every few seconds."""
+    said = -math.inf
+
+    def show(progress: Progress) -> None:
+        nonlocal said
+        if progress.block and time.monotonic() - said < _PROGRESS_EVERY:
+            return
+        said = time.monotonic()
+        left = "" if np.isnan(progress.seconds_left) else f", {progress.seconds_left:.0f} s left"
+        size = f"; a block of {progress.block} runs takes {progress.nbytes / 2**20:,.0f} MiB" if progress.block else ""
+        print(f"{progress.done:,} of {progress.total:,} runs{left}{size}", flush=True)
+
+    return show
 
 
 def _table(result: "xr.Dataset", axes: Sequence[str], last: int) -> list[dict[str, Any]]:

@@ -88,7 +88,7 @@ def sweep(
     seeds: int | Sequence[int] = 1,
     aggregator: Aggregator | None = None,
     rho: float = 1.0,
-    block: int = 256,
+    block: int | None = None,
     directory: str | os.PathLike[str] | None = None,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> "xr.Dataset":
@@ -108,7 +108,8 @@ def sweep(
         its seed as in `train`.
       aggregator: applies the gradients, if the schedule queues them; None if it learns from whole batches.
       rho: truncation level of the global cap over the policies that other learners hold; `math.inf` for no cap.
-      block: runs at a time, at most.
+      block: runs at a time, at most; by default 8 on each CPU device, because the data of more exceeds the cache, and
+        256 on each device of another kind.
       directory: keeps the results of every block, so that an interrupted sweep continues where it stopped.
       on_progress: called before every block and at the end.
 
@@ -143,16 +144,16 @@ def sweep(
         import xarray  # noqa: F401 - if it is missing, this raises before the runs and not after
     axes = dict(axes or {})
     runs, dimensions = _runs(workload, algorithm, schedule, axes, seeds, aggregator, rho)
+    block = _default_block() if block is None else block
     checks.whole(at_least=1, block=block)
     folder = None if directory is None else Path(directory)
     outcomes: dict[tuple[int, ...], dict[str, NDArray]] = {}
     programs = _Programs()
     began, computed = time.monotonic(), 0
-    blocks = _blocks(runs, block)
-    for members in blocks:
+    for members, size in _blocks(runs, block):
         kept = None if folder is None else folder / f"block-{_name(workload, members, rho)}.npz"
         there = kept is not None and kept.exists()
-        call = None if there else programs.prepare(members, rho)
+        call = None if there else programs.prepare(members, rho, size)
         left = (time.monotonic() - began) / computed * (len(runs) - len(outcomes)) if computed else float("nan")
         if on_progress is not None:
             on_progress(Progress(len(outcomes), len(runs), left, len(members), 0 if call is None else call.nbytes))
@@ -326,12 +327,22 @@ def _settings(
     return fixed, numeric
 
 
-def _blocks(runs: Sequence[_Run], most: int) -> list[list[_Run]]:
-    """Groups runs that can be vectorised together into blocks of at most `most` runs."""
+def _default_block() -> int:
+    devices = jax.devices()
+    return len(devices) * (8 if devices[0].platform == "cpu" else 256)
+
+
+def _blocks(runs: Sequence[_Run], most: int) -> list[tuple[list[_Run], int]]:
+    """Groups runs that can be vectorised together into blocks of at most `most` runs; returns their sizes as well.
+
+    The last block of a group has fewer runs, but the size of the others, so that it shares their program.
+    """
     groups: dict[Any, list[_Run]] = {}
     for run in runs:
         groups.setdefault((run.static, tuple(run.numbers), run.structure), []).append(run)
-    return [group[i : i + most] for group in groups.values() for i in range(0, len(group), most)]
+    return [
+        (group[i : i + most], min(most, len(group))) for group in groups.values() for i in range(0, len(group), most)
+    ]
 
 
 def _name(workload: Workload, members: Sequence[_Run], rho: float) -> str:
@@ -378,11 +389,11 @@ class _Programs:
         self._params: dict[tuple[Policy, int], Tree] = {}
         self._plans: dict[str, Plan] = {}
 
-    def prepare(self, members: Sequence[_Run], rho: float) -> _Call:
-        """Compiles the program of a block, unless it was compiled before."""
+    def prepare(self, members: Sequence[_Run], rho: float, size: int) -> _Call:
+        """Compiles the program of a block of `size` runs or a few more, unless it was compiled before."""
         devices = jax.devices()
-        missing = -len(members) % len(devices)
-        padded = [*members, *[members[-1]] * missing]  # so that every device has as many runs
+        size += -size % len(devices)  # so that every device has as many runs
+        padded = [*members, *[members[-1]] * (size - len(members))]
         shared, own = self._plan(padded)
         keys = [SessionKeys.of(run.seed) for run in padded]
         stacked = {

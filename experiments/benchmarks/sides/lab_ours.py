@@ -30,7 +30,6 @@ def main() -> None:
         ppo,
         imposed(task.updates, actors=task.actors),
         seeds=task.runs,
-        block=task.runs,
         on_progress=lambda progress: compiled.append(time.perf_counter()),
     )
     ended = time.perf_counter()

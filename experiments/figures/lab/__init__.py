@@ -1,0 +1,1 @@
+"""Studies in the lab: staleness that is imposed, with hundreds of runs in one program."""

@@ -1,0 +1,138 @@
+"""Corrections for stale data, as algorithms that differ in one term: everything else is PPO's."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from stellaris import IMPACT, IMPALA, PPO
+from stellaris.algorithms import Algorithm, Batch, actor_critic
+from stellaris.algorithms.actor_critic import Evaluated, Metrics
+from stellaris.algorithms.batch import before_the_last, cleaned, flatten, take
+from stellaris.corrections.ratios import importance_ratio
+from stellaris.losses import decoupled_ppo_loss, impala_loss, ppo_loss, value_loss
+from stellaris.types import ApplyFn, Array, Trajectory, Tree
+
+#: Ratios this close to a cap count as equal to it: they differ by rounding.
+_ROUNDING = 1e-5
+
+
+class ProximalBatch(NamedTuple):
+    """A batch of PPO, and the log-ratios of a more recent policy to the behaviour policy."""
+
+    samples: Batch
+    proximal_log_ratio: Array  #: `[N]`, of the newest version when the batch was prepared.
+
+    @property
+    def valid(self) -> Array:
+        """False for a sample that is not a transition."""
+        return self.samples.valid
+
+
+@dataclass(frozen=True)
+class Corrected(PPO):
+    """PPO with another policy loss, which may also use the newest policy when the batch was prepared.
+
+    Advantages, value loss, optimizer, minibatches and epochs are PPO's. So methods differ in the correction alone.
+    """
+
+    def prepare(self, trajectory: Trajectory, apply_fn: ApplyFn | None = None, target: Tree = None) -> Any:
+        """Returns PPO's batch, with the log-ratios of the newest policy, `target`."""
+        assert apply_fn is not None
+        observation = before_the_last(trajectory.observation)
+        newest = actor_critic.evaluate(apply_fn, target, observation, cleaned(trajectory, "action"))
+        log_ratio = flatten(newest.log_ratio, newest.log_ratio.ndim)
+        return ProximalBatch(super().prepare(trajectory), jax.lax.stop_gradient(log_ratio))
+
+    def select(self, batch: Any, indices: Any) -> Any:
+        """The samples at `indices`."""
+        return take(batch, indices)
+
+    def policy_loss(self, policy: Evaluated, proximal_log_ratio: Array, advantage: Array) -> Array:
+        """The policy loss of each sample; here it has no correction and no trust region: `-A log pi`."""
+        return impala_loss(policy.log_prob, advantage)
+
+    def loss(
+        self, apply_fn: ApplyFn, params: Tree, batch: Any, peers: tuple[Tree, ...] = (), **options: Any
+    ) -> tuple[Any, Metrics]:
+        """Returns the mean over valid samples of policy loss + value loss - entropy bonus, and PPO's metrics."""
+        samples: Batch = cleaned(batch.samples, "action", "log_prob", "value", "advantage", "target")
+        policy = actor_critic.evaluate(apply_fn, params, samples.observation, samples)
+        policy = policy._replace(log_prob=jnp.where(samples.valid, policy.log_prob, 0.0))
+        return actor_critic.loss(
+            self,
+            samples,
+            policy,
+            None,
+            policy_loss=self.policy_loss(policy, batch.proximal_log_ratio, samples.advantage),
+            value_loss=value_loss(policy.value, samples.target),
+            clipped=actor_critic.outside(policy.log_ratio, self.clip),
+            version=options.get("version"),
+            lags=options.get("lags", 8),
+        )
+
+
+@dataclass(frozen=True)
+class Decoupled(Corrected):
+    """Decoupled PPO (Hilton et al. 2021): the trust region is around the newest policy when the batch was prepared."""
+
+    def policy_loss(self, policy: Evaluated, proximal_log_ratio: Array, advantage: Array) -> Array:
+        """Returns `decoupled_ppo_loss`."""
+        return decoupled_ppo_loss(policy.log_ratio, proximal_log_ratio, advantage, clip=self.clip)
+
+
+@dataclass(frozen=True)
+class Capped(Corrected):
+    """PPO whose ratios are truncated by Stellaris' cap over two held policies.
+
+    They are the policy that learns, and the newest one when the batch was prepared, as another learner would hold it
+    that starts with this batch. With one held policy the demo's form would do nothing.
+    """
+
+    rho: float = 1.0
+    bounded: bool = False  #: False for the demo's cap, `max(min r, rho)`; True for the theorem's, `min(min r, rho)`.
+
+    def policy_loss(self, policy: Evaluated, proximal_log_ratio: Array, advantage: Array) -> Array:
+        """Returns `ppo_loss` with the cap."""
+        own = jax.lax.stop_gradient(importance_ratio(policy.log_ratio))
+        least = jnp.minimum(own, importance_ratio(proximal_log_ratio))
+        cap = jnp.minimum(least, self.rho) if self.bounded else jnp.maximum(least, self.rho)
+        cap = jnp.where(own > cap * (1.0 + _ROUNDING), cap, jnp.inf)
+        return ppo_loss(policy.log_ratio, advantage, clip=self.clip, ratio_cap=cap)
+
+
+@dataclass(frozen=True)
+class VTrace(IMPALA):
+    """IMPALA's loss with PPO's optimizer, and settings as of the other methods where both have them."""
+
+    lambda_: float = 0.95
+    value_coefficient: float = 0.5
+    entropy_coefficient: float = 0.0
+    max_gradient_norm: float | None = 0.5
+
+    def optimizer(self) -> optax.GradientTransformation:
+        """PPO's: Adam behind a bound on the gradient's global norm."""
+        return PPO(learning_rate=self.learning_rate, max_gradient_norm=self.max_gradient_norm).optimizer()
+
+
+def methods(*, epochs: int, minibatch_size: int, fragment: int) -> Mapping[str, Algorithm]:
+    """Returns the methods by name, with equally many gradients of equally many samples.
+
+    Args:
+      epochs: passes over a batch.
+      minibatch_size: samples of a gradient.
+      fragment: steps of a trajectory; V-trace's minibatches have whole ones.
+    """
+    same: dict[str, Any] = {"epochs": epochs, "minibatch_size": minibatch_size}
+    return {
+        "no correction": Corrected(**same),
+        "PPO": PPO(**same),
+        "decoupled PPO": Decoupled(**same),
+        "V-trace": VTrace(epochs=epochs, minibatch_size=minibatch_size // fragment),
+        "IMPACT": IMPACT(**same),
+        "cap, demo": Capped(**same),
+        "cap, theorem": Capped(**same, bounded=True),
+    }
