@@ -135,6 +135,12 @@ EXPERIMENTS: Mapping[str, Entry] = {
         "figures.gear.hopper", f"{GEAR}, learning from trajectories", {"smoke": "1", "small": "15"}, kind="figure"
     ),
     "lab": Entry("lab.command", "return against an imposed lag, for any setting of an algorithm", {"": "1"}),
+    "lab-lag": Entry(
+        "figures.lab.lag",
+        "return against the lag of the data, for seven corrections",
+        {"smoke": "1", "small": "70"},
+        kind="figure",
+    ),
     "cluster-faults": Entry("cluster.faults", "runs on a Ray cluster whose processes are killed", {"": "30"}),
     "simtest": Entry("simtest.command", "", {"": "1"}),
     "benchmarks": Entry("benchmarks.command", "", {"": "5"}),

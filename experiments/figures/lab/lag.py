@@ -1,0 +1,301 @@
+"""Return against an imposed lag of the data, for seven corrections, five learning rates and three environments.
+
+The questions, the settings and what counts as an answer were written down in docs/lab-lag.md before the first run.
+"""
+
+import argparse
+import json
+import math
+import platform as machine
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import numpy as np
+
+from experiments.figures.lab.methods import methods
+from experiments.lab.command import shown, use_all_cores
+from experiments.toolkit import options, output, plots, shell
+from stellaris import ActorCritic, Workload
+from stellaris._core.describe import describe
+from stellaris.acting.jax_env import JaxEnvironment
+from stellaris.lab import CartPole, Constant, Gymnax, Schedule, imposed, mean_return, sweep
+from stellaris.runtime.files import atomic_write
+from stellaris.types import NDArray
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+DESCRIPTION = "return against the lag of the data, for seven corrections at five learning rates, in the lab"
+
+#: The last part of a run, whose mean return is the outcome.
+TAIL = 0.2
+#: Bootstrap resamples of the seeds, and their seed.
+_RESAMPLES, _SEED = 2000, 0
+#: The learning rate of a policy that learns nothing; its return is the floor from which returns are counted.
+_UNTRAINED = 1e-12
+
+#: Colours that the colour-blind tell apart (Okabe & Ito 2008), and dashes for print in grey.
+_STYLES: Sequence[dict[str, Any]] = (
+    {"color": "#000000", "linestyle": ":"},
+    {"color": "#0072B2", "linestyle": "-"},
+    {"color": "#D55E00", "linestyle": "--"},
+    {"color": "#009E73", "linestyle": "-."},
+    {"color": "#CC79A7", "linestyle": (0, (5, 1, 1, 1, 1, 1))},
+    {"color": "#E69F00", "linestyle": (0, (3, 1))},
+    {"color": "#56B4E9", "linestyle": (0, (1, 1))},
+)
+
+
+class Task(NamedTuple):
+    """An environment, and the lags under which it is learned."""
+
+    environment: JaxEnvironment | str  #: or the name of one of gymnax.
+    lags: Sequence[int]
+
+    def make(self) -> JaxEnvironment:
+        """Makes the environment."""
+        return Gymnax(self.environment) if isinstance(self.environment, str) else self.environment
+
+
+@dataclass(frozen=True)
+class Preset:
+    """The size of the study."""
+
+    tasks: Mapping[str, Task]
+    updates: int = 512
+    seeds: int = 32
+    rates: tuple[float, ...] = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
+    actors: int = 16
+    fragment: int = 16
+    epochs: int = 2
+    minibatch_size: int = 128
+    hidden: tuple[int, ...] = (32, 32)
+
+
+_LAGS = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+PRESETS: Mapping[str, Preset] = {
+    "smoke": Preset({"CartPole": Task(CartPole(), (0, 2))}, updates=8, seeds=2, rates=(1e-3, 3e-3), hidden=(8,)),
+    "small": Preset(
+        {
+            "CartPole": Task(CartPole(), _LAGS),
+            "Acrobot-v1": Task("Acrobot-v1", _LAGS),
+            "Breakout-MinAtar": Task("Breakout-MinAtar", _LAGS[::2]),
+        }
+    ),
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options."""
+    add = parser.add_argument
+    add("--preset", choices=PRESETS, default="small", help="the size of the study")
+    add("--tasks", nargs="+", help="environments (default: the preset's)")
+    add("--out", type=options.folder, default=Path("results/lab-lag"), help="folder of the results")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Runs the sweep of every environment, and writes tables and pictures after each."""
+    use_all_cores()
+    preset = PRESETS[arguments.preset]
+    tasks = _chosen(preset, arguments.tasks)
+    with output.usable(arguments.out):
+        arguments.out.mkdir(parents=True, exist_ok=True)
+    tables: dict[str, Cells] = {}
+    seconds: dict[str, float] = {}
+    for name, task in tasks.items():
+        print(f"{name}:")
+        began = time.monotonic()
+        tables[name] = run(preset, task, arguments.out / "blocks")
+        seconds[name] = time.monotonic() - began
+        write(tables, arguments.out)
+        with atomic_write(arguments.out / "settings.json") as file:
+            json.dump({"preset": describe(preset), "seconds": seconds, **_provenance()}, file, indent=1)
+        for row in halves(name, tables[name]):
+            print(f"  {row['method']}, {row['rate']} rate: half is lost at lag {row['half']} ({row['interval']})")
+    return 0
+
+
+def _chosen(preset: Preset, names: Sequence[str] | None) -> Mapping[str, Task]:
+    unknown = sorted({*(names or ())} - {*preset.tasks})
+    if unknown:
+        raise shell.UsageError(f"--tasks {' '.join(unknown)}: the preset has {', '.join(preset.tasks)}")
+    return {name: task for name, task in preset.tasks.items() if not names or name in names}
+
+
+def _provenance() -> dict[str, str]:
+    here = Path(__file__).parent
+    git = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False, cwd=here)
+    return {
+        "commit": git.stdout.strip() or "unknown",
+        "jax": version("jax"),
+        "processor": machine.processor() or machine.machine(),
+        "devices": str(jax.devices()),
+    }
+
+
+# ---- runs ------------------------------------------------------------------------------------------------------------
+
+
+class Cells(NamedTuple):
+    """The outcomes of the runs of one environment."""
+
+    methods: Sequence[str]
+    lags: Sequence[int]
+    rates: Sequence[float]
+    final: NDArray  #: `[method, lag, rate, seed]`: mean return of the episodes that ended in the last updates.
+    mean: NDArray  #: the same over the whole run.
+    floor: float  #: the mean return of untrained policies.
+
+
+def run(preset: Preset, task: Task, blocks: Path) -> Cells:
+    """Runs every method under every lag, at every learning rate, with every seed."""
+    workload = Workload(task.make(), ActorCritic(hidden=preset.hidden), actors=preset.actors, fragment=preset.fragment)
+    several = methods(epochs=preset.epochs, minibatch_size=preset.minibatch_size, fragment=preset.fragment)
+
+    def schedule(lag: int) -> Schedule:
+        return imposed(preset.updates, actors=preset.actors, data=Constant(lag))
+
+    def returns(result: "xr.Dataset", part: float) -> NDArray:
+        outcome = mean_return(result, max(1, round(part * preset.updates)))
+        return outcome.values.astype(float)
+
+    axes: dict[str, list[Any]] = {"lag": list(task.lags), "algorithm.learning_rate": list(preset.rates)}
+    result = sweep(workload, several, schedule, axes, seeds=preset.seeds, directory=blocks, on_progress=shown())
+    untrained = sweep(
+        workload, several["PPO"], schedule(0), {"algorithm.learning_rate": [_UNTRAINED]}, seeds=preset.seeds
+    )
+    floor = float(np.nanmean(returns(untrained, 1.0)))
+    return Cells([*several], task.lags, preset.rates, returns(result, TAIL), returns(result, 1.0), floor)
+
+
+# ---- outcomes --------------------------------------------------------------------------------------------------------
+
+
+def scores(cells: Cells) -> NDArray:
+    """Returns the outcomes above the floor, `[method, lag, rate, seed]`; a run in which no episode ended scores 0."""
+    return np.nan_to_num(cells.final - cells.floor, nan=0.0)
+
+
+def at_best(score: NDArray) -> NDArray:
+    """Returns `[method, lag, seed]`: each method at its best learning rate for each lag.
+
+    The rate is chosen by the mean over one half of the seeds, and the other half is reported: choosing and reporting on
+    the same seeds would flatter methods whose returns vary most.
+    """
+    chosen = np.empty(score.shape[:2] + score.shape[3:])
+    halves = np.arange(score.shape[3]) % 2 == 0
+    for half in (halves, ~halves):
+        rate = score[..., half].mean(axis=-1).argmax(axis=-1)
+        chosen[..., ~half] = np.take_along_axis(score[..., ~half], rate[..., None, None], axis=2)[:, :, 0]
+    return chosen
+
+
+def shared_rate(score: NDArray, names: Sequence[str]) -> int:
+    """Returns the index of the learning rate at which PPO without lag has the highest mean score."""
+    return int(score[[*names].index("PPO"), 0].mean(axis=-1).argmax())
+
+
+def half_lag(lags: Sequence[int], score: NDArray) -> float:
+    """Returns the lag at which the mean score `[lag]` first falls to half of that without lag; infinity if never.
+
+    Interpolated between neighbouring lags in `log2(lag + 1)`.
+
+    Example:
+      >>> half_lag((0, 1, 3), np.array([10.0, 8.0, 2.0])), half_lag((0, 1), np.array([10.0, 9.0]))
+      (2.0, inf)
+    """
+    if score[0] <= 0:
+        return math.nan
+    share, place = score / score[0], np.log2(np.asarray(lags, float) + 1)
+    for i in range(1, len(lags)):
+        if share[i] <= 0.5:
+            part = (share[i - 1] - 0.5) / (share[i - 1] - share[i])
+            return float(round(2 ** (place[i - 1] + part * (place[i] - place[i - 1])) - 1, 3))
+    return math.inf
+
+
+def _resampled(seeds: int) -> NDArray:
+    return np.random.default_rng(_SEED).integers(0, seeds, size=(_RESAMPLES, seeds))
+
+
+def halves(task: str, cells: Cells) -> Iterator[dict[str, Any]]:
+    """Yields the lag at which each method has lost half of its score, at its best and at the shared learning rate."""
+    score = scores(cells)
+    shared = shared_rate(score, cells.methods)
+    for rate, chosen in (("best", at_best(score)), ("shared", score[:, :, shared])):
+        for method, values in zip(cells.methods, chosen, strict=True):
+            drawn = [half_lag(cells.lags, values[:, seeds].mean(axis=-1)) for seeds in _resampled(values.shape[-1])]
+            low, high = np.quantile(np.nan_to_num(drawn, nan=0.0, posinf=1e9), [0.025, 0.975])
+            yield {
+                "task": task,
+                "method": method,
+                "rate": rate,
+                "learning_rate": "" if rate == "best" else cells.rates[shared],
+                "score_without_lag": _short(float(values[0].mean())),
+                "half": _lag(half_lag(cells.lags, values.mean(axis=-1)), cells.lags),
+                "interval": f"{_lag(low, cells.lags)} to {_lag(high, cells.lags)}",
+            }
+
+
+def _lag(lag: float, lags: Sequence[int]) -> str:
+    return f"> {lags[-1]}" if lag > lags[-1] else f"{lag:.3g}"
+
+
+def _short(x: float) -> float:
+    return float(f"{x:.5g}")
+
+
+# ---- tables and pictures ---------------------------------------------------------------------------------------------
+
+
+def write(tables: Mapping[str, Cells], folder: Path) -> None:
+    """Writes the runs, the lags at which half is lost, and both pictures."""
+    output.write_rows(folder / "runs.csv", [row for name, cells in tables.items() for row in _rows(name, cells)])
+    output.write_rows(folder / "half.csv", [row for name, cells in tables.items() for row in halves(name, cells)])
+    _draw(tables, folder / "best", lambda cells: at_best(scores(cells)), "each method at its best learning rate")
+    _draw(
+        tables,
+        folder / "shared",
+        lambda cells: scores(cells)[:, :, shared_rate(scores(cells), cells.methods)],
+        "all at the rate that is best for PPO without lag",
+    )
+
+
+def _rows(task: str, cells: Cells) -> Iterator[dict[str, Any]]:
+    for place in np.ndindex(cells.final.shape):
+        method, lag, rate, seed = place
+        yield {
+            "task": task,
+            "method": cells.methods[method],
+            "lag": cells.lags[lag],
+            "learning_rate": cells.rates[rate],
+            "seed": seed,
+            "final_return": _short(float(cells.final[place])),
+            "mean_return": _short(float(cells.mean[place])),
+        }
+
+
+def _draw(tables: Mapping[str, Cells], path: Path, chosen: Callable[[Cells], NDArray], title: str) -> None:
+    """Draws the mean return of the last updates against the lag, one panel per environment, with 95 % intervals."""
+    with plots.figure(path, title, columns=len(tables), suffixes=(".png", ".pdf")) as several:
+        for axes, (name, cells) in zip(several, tables.items(), strict=True):
+            returns = chosen(cells) + cells.floor
+            for method, values, style in zip(cells.methods, returns, _STYLES, strict=True):
+                drawn = values[:, _resampled(values.shape[-1])].mean(axis=-1)
+                low, high = np.quantile(drawn, [0.025, 0.975], axis=-1)
+                axes.plot(cells.lags, values.mean(axis=-1), label=method, linewidth=1.5, **style)
+                axes.fill_between(cells.lags, low, high, color=style["color"], alpha=0.15, linewidth=0)
+            axes.axhline(cells.floor, color="0.5", linewidth=0.8, linestyle=":")
+            axes.set_xscale("symlog", base=2, linthresh=1)
+            axes.xaxis.set_major_formatter("{x:g}")
+            axes.set(xlabel="age of the data (batches)")
+            axes.set_title(name, loc="right", fontsize=9)
+        several[0].set_ylabel(f"mean return of the\nlast {TAIL:.0%} of the updates")
+        plots.legend(several[0])
