@@ -13,3 +13,4 @@ from stellaris.lab.sweep import mean_return as mean_return
 from stellaris.lab.sweep import sweep as sweep
 from stellaris.lab.throughput import Throughput as Throughput
 from stellaris.lab.throughput import throughput as throughput
+from stellaris.lab.throughput import throughputs as throughputs

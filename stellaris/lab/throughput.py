@@ -1,16 +1,22 @@
 """Timing alone: what a system does per second on a deployment, from a dry run."""
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+import multiprocessing
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
+from stellaris._core import checks
 from stellaris.lab.dry_run import run_dry
 from stellaris.runtime.contract import Platform
 from stellaris.runtime.costs.price_sheets import PriceSheet
 from stellaris.systems.record import AGE, POLICY
 from stellaris.systems.system import System
 from stellaris.systems.workload import Budget, Workload
+
+T = TypeVar("T")
 
 
 class Throughput(NamedTuple):
@@ -71,3 +77,43 @@ def throughput(
         cost={sheet.name: platform.bill(sheet).total / seconds for sheet in prices},
         seconds=seconds,
     )
+
+
+def throughputs(
+    measure: Callable[[T], Throughput], cases: Iterable[T], *, processes: int | None = None
+) -> list[Throughput]:
+    """Measures many deployments in parallel processes.
+
+    Args:
+      measure: calls `throughput` for one case; a function of a module, since processes import it by its name.
+      cases: the arguments of the calls, such as durations or numbers of learners.
+      processes: at most so many at a time; as many as there are processors by default. With one, all calls are made in
+        this process.
+
+    Returns:
+      The results, in the order of the cases.
+
+    Raises:
+      ValueError: if `processes` is below 1. An exception of `measure` is raised as well.
+
+    Example:
+      >>> def measure(seconds):
+      ...     from stellaris import ActorCritic, FunctionSpec, SimulatedPlatform, Workload
+      ...     from stellaris.lab import CartPole
+      ...     from stellaris.runtime.delays import Constant
+      ...     from stellaris.systems import Budget, Synchronous
+      ...     functions = {"actor": FunctionSpec(Constant(0.01)), "learner": FunctionSpec(Constant(seconds))}
+      ...     workload = Workload(CartPole(), ActorCritic(hidden=(8,)), actors=2, fragment=50)
+      ...     platform = SimulatedPlatform(functions)
+      ...     return throughput(Synchronous(), workload, platform=platform, budget=Budget(seconds=10.0))
+      >>> [round(one.steps) for one in throughputs(measure, [0.05, 0.15], processes=1)]
+      [100, 50]
+    """
+    cases = list(cases)
+    checks.whole(at_least=1, **checks.given(processes=processes))
+    processes = min(processes or os.cpu_count() or 1, len(cases))
+    if processes <= 1:
+        return [measure(case) for case in cases]
+    # Spawned, because a forked process would inherit JAX's threads in the middle of their work.
+    with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return list(pool.map(measure, cases, chunksize=max(1, len(cases) // (4 * processes))))

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from stellaris.lab import dry_run, sweep, throughput
+from stellaris.lab import dry_run, sweep, throughput, throughputs
 from stellaris.runtime import Faults, FunctionSpec, Machine, PriceSheet, Rate, SimulatedPlatform
 from stellaris.runtime.delays import Constant, Measured
 from stellaris.scheduling import Maximum
@@ -76,3 +76,23 @@ def test_a_throughput_is_that_of_a_run():
     assert dry.staleness == pytest.approx(run.trace.select("staleness").value.mean())
     assert dry.data_lag == pytest.approx(run.trace.select("age:mean").value.mean())
     assert dry.cost["use"] * 8 == pytest.approx(run.bill["use"].total)
+
+
+def at(seconds):
+    """The throughput with gradients of so many seconds."""
+    functions = {"actor": FunctionSpec(Constant(0.01)), "learner": FunctionSpec(Constant(seconds))}
+    return throughput(
+        OWN.system, OWN.workload, platform=SimulatedPlatform(functions), budget=Budget(seconds=9.0), seed=1
+    )
+
+
+@pytest.mark.slow
+def test_many_deployments_are_measured_in_processes():
+    """In the order of the cases, with the numbers that one process gets."""
+    cases = [0.1, 0.05, 0.2]
+    measured = throughputs(at, cases, processes=2)
+    # NumPy's representation, because the staleness is NaN: no gradient is queued.
+    assert repr(measured) == repr([at(case) for case in cases])
+    assert measured[1].updates > measured[0].updates > measured[2].updates
+    with pytest.raises(ValueError, match="processes=0"):
+        throughputs(at, cases, processes=0)

@@ -1,0 +1,89 @@
+"""Return against lag: its outcomes by hand, and the study from start to end at its smallest."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments import command
+from experiments.figures.lab import lag
+from experiments.figures.lab.lag import Cells, at_best, half_lag, halves, shared_rate
+from experiments.figures.lab.methods import Capped, methods
+from stellaris.algorithms.actor_critic import Evaluated
+from tests.experiments.csv_rows import rows
+
+
+def test_the_lag_at_which_half_is_lost_by_hand():
+    lags = (0, 1, 3, 7)
+    assert half_lag(lags, np.array([10.0, 9.0, 4.0, 0.0])) == pytest.approx(2**1.8 - 1, abs=1e-3)
+    assert half_lag(lags, np.array([10.0, 5.0, 9.0, 9.0])) == 1.0
+    assert half_lag(lags, np.array([10.0, 9.0, 8.0, 5.1])) == math.inf
+    assert math.isnan(half_lag(lags, np.array([-1.0, 0.0, 0.0, 0.0])))
+
+
+def test_the_best_rate_is_chosen_on_the_seeds_that_are_not_reported():
+    """Seeds 0 and 2 favour rate 0, seeds 1 and 3 rate 1: each half reports what the other half has chosen."""
+    score = np.array([[[[9.0, 1.0, 9.0, 1.0], [2.0, 8.0, 2.0, 8.0]]]])
+    assert at_best(score).tolist() == [[[2.0, 1.0, 2.0, 1.0]]]
+    same = np.array([[[[1.0, 2.0], [3.0, 4.0]]]])
+    assert at_best(same).tolist() == [[[3.0, 4.0]]]
+
+
+def test_the_shared_rate_is_the_best_of_ppo_without_lag():
+    score = np.zeros((2, 2, 3, 4))
+    score[0, 0, 0] = score[1, 1, 1] = 9.0
+    score[1, 0, 2] = 1.0
+    assert shared_rate(score, ["V-trace", "PPO"]) == 2
+
+
+def test_an_interval_beyond_the_last_lag_says_so():
+    final = np.broadcast_to(np.array([100.0, 90.0, 80.0])[None, :, None, None], (1, 3, 1, 4)).copy()
+    cells = Cells(["PPO"], (0, 1, 2), (1e-3,), final, final, floor=0.0)
+    best, shared = halves("task", cells)
+    assert (best["half"], best["interval"], shared["learning_rate"]) == ("> 2", "> 2 to > 2", 1e-3)
+
+
+def ratios(own, newest):
+    """A policy with these ratios to the behaviour policy, and the newest one's log-ratios."""
+    own = jnp.log(jnp.asarray(own))
+    return Evaluated(own, own, jnp.zeros_like(own), jnp.zeros_like(own)), jnp.log(jnp.asarray(newest))
+
+
+@pytest.mark.parametrize(
+    ("bounded", "truncated"),
+    [
+        # Ratios 1.15 and 1.1: the demo's cap is 1.1, the theorem's 1. Ratios 1.15 and 0.9: caps of 1 and 0.9.
+        (False, [1.1, 1.0, 0.95, 1.0]),
+        (True, [1.0, 0.9, 0.95, 1.0]),
+    ],
+)
+def test_both_caps_by_hand(bounded, truncated):
+    method = Capped(bounded=bounded)
+    policy, newest = ratios([1.15, 1.15, 0.95, 1.0], [1.1, 0.9, 1.1, 1.0 + 1e-7])
+    np.testing.assert_allclose(method.policy_loss(policy, newest, jnp.ones(4)), -np.array(truncated), rtol=1e-5)
+    slope = jax.grad(lambda x: method.policy_loss(policy._replace(log_ratio=x), newest, jnp.ones(4)).sum())
+    # Truncated samples have no gradient; the last one is at the cap but for rounding, and has all of it.
+    np.testing.assert_allclose(slope(policy.log_ratio), [0, 0, -0.95, -1.0], rtol=1e-5)
+
+
+def test_all_methods_have_as_many_gradients_of_as_many_samples():
+    several = methods(epochs=2, minibatch_size=128, fragment=16)
+    assert len(several) == 7
+    for name, method in several.items():
+        per_item = 16 if name == "V-trace" else 1
+        assert (method.epochs, method.minibatch_size * per_item) == (2, 128), name
+
+
+@pytest.mark.slow
+def test_the_study_from_start_to_end(tmp_path, capsys):
+    assert command.main(["lab-lag", "--preset", "smoke", "--out", str(tmp_path)]) == 0
+    table = rows(tmp_path / "runs.csv")
+    preset = lag.PRESETS["smoke"]
+    assert len(table) == 7 * 2 * len(preset.rates) * preset.seeds
+    assert len({row["final_return"] for row in table}) > 20
+    assert {row["rate"] for row in rows(tmp_path / "half.csv")} == {"best", "shared"}
+    assert all((tmp_path / f"{name}.png").stat().st_size > 10_000 for name in ("best", "shared"))
+    assert "CartPole:" in capsys.readouterr().out
+    assert command.main(["lab-lag", "--tasks", "Maze"]) == 2
