@@ -115,7 +115,7 @@ def add_delay_compensation(strength: Scalar, *, decay: Scalar | None = None) -> 
     def update(updates: Tree, state: Any, params: Tree = None, *, params_then: Tree, **extra: Any) -> tuple[Tree, Any]:
         del extra
         if params is None:
-            raise ValueError("params is None: pass the newest parameters, which delay compensation needs")
+            raise ValueError("params is None: delay compensation needs the newest parameters, so pass them")
         if decay is None:
             return delay_compensate(updates, params, params_then, strength), state
         square = jax.tree.map(lambda s, g: _averaged(s, g, decay), state.mean_square, updates)

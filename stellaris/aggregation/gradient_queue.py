@@ -126,7 +126,7 @@ def capacity_for(group_size: int, capacity: int | None) -> int:
     checks.counts(capacity=capacity)
     if capacity < group_size:
         raise ValueError(
-            f"capacity={capacity} is below group_size={group_size}: a group could never fill; raise the capacity"
+            f"capacity={capacity} is below group_size={group_size}: the queue could never fill; raise the capacity"
         )
     return capacity
 

@@ -28,7 +28,7 @@ class Selection(NamedTuple):
     """The selected trajectories of a batch."""
 
     row: Int[jax.Array, " k"]  #: rows of the table; in a sharded table, counted through all shards.
-    probability: Float[jax.Array, " k"]  #: of each row at every draw; without replacement, at the first draw.
+    probability: Float[jax.Array, " k"]  #: probability of each row at every draw; without replacement, at the first.
     faults: Int[jax.Array, ""]  #: bits of `FAULTS`, see `check`. If it is not 0, `gather` returns masks that are false.
 
 
