@@ -19,7 +19,7 @@ from stellaris.types import Array, JaxArray, Tree, at_least_float32
 
 
 class LagReport(NamedTuple):
-    """Sums over a batch's samples by policy lag: index `k` holds lag `k`, and the last index all larger lags as well.
+    """Sums over a batch's samples, grouped by policy lag: index `k` holds lag `k`, the last index also all larger lags.
 
     Add the reports of several batches or devices by `jax.tree.map(jnp.add, first, second)`.
 
@@ -30,14 +30,14 @@ class LagReport(NamedTuple):
       [2. 1.] [1.6 1. ]
     """
 
-    count: Float[Array, "lags"]  # type: ignore[assignment]  #: valid samples.
+    count: Float[Array, "lags"]  # type: ignore[assignment]  #: number of valid samples.
     kl_sum: Float[Array, "lags"]  #: sum of `approximate_kl` to the behaviour policy.
     clipped: Float[Array, "lags"]  #: samples whose ratio is outside the trust region.
     truncated: Float[Array, "lags"]  #: samples whose ratio is above its cap.
     weight_sum: Float[Array, "lags"]  #: sum of the importance ratios.
-    weight_square_sum: Float[Array, "lags"]
+    weight_square_sum: Float[Array, "lags"]  #: sum of the squared importance ratios.
 
-    # Only methods that NumPy's arrays share, so that a report on the host is not copied back to the device.
+    # The properties call only methods that NumPy arrays also have, so a report on the host stays on the host.
 
     @property
     def kl(self) -> Float[Array, "lags"]:
@@ -46,12 +46,12 @@ class LagReport(NamedTuple):
 
     @property
     def clip_fraction(self) -> Float[Array, "lags"]:
-        """Fraction of the samples outside the trust region."""
+        """Fraction of the samples whose ratio is outside the trust region."""
         return self.clipped / self.count.clip(min=1)
 
     @property
     def truncation_fraction(self) -> Float[Array, "lags"]:
-        """Fraction of the samples above their cap."""
+        """Fraction of the samples whose ratio is above its cap."""
         return self.truncated / self.count.clip(min=1)
 
     @property
@@ -104,9 +104,9 @@ def lag_report(
     if lags < 1:
         raise ValueError(f"lags={lags} is below 1")
     bucket = jnp.clip(lag, 0, lags - 1).ravel()
-    # In float32 at least: in narrower types counts saturate and squares of ratios overflow.
+    # Sums are in float32 at least, because in narrower types counts saturate and squares of ratios overflow.
     wide = jnp.asarray(log_ratio, at_least_float32(jnp.result_type(log_ratio)))
-    # No gradient flows where a ratio saturates in the given dtype: there the gradient of the wide ratio may be too
+    # No gradient flows where a ratio saturates in the given dtype, because the gradient of the wide ratio may be too
     # large for float16.
     log_ratio = jnp.where(saturated(jnp.asarray(log_ratio)) < log_ratio, jax.lax.stop_gradient(wide), wide)
     log_ratio = jnp.where(valid, log_ratio, 0.0)
@@ -135,7 +135,7 @@ class RatioReport(NamedTuple):
 
     log_quantiles: Float[Array, "quantiles"]  #: quantiles of the log-ratios.
     effective_sample_fraction: Float[Array, ""]
-    count: Int[Array, ""]  # type: ignore[assignment]  #: valid samples.
+    count: Int[Array, ""]  # type: ignore[assignment]  #: number of valid samples.
 
     @property
     def quantiles(self) -> Float[Array, "quantiles"]:
@@ -154,8 +154,8 @@ def ratio_report(
     Pass raw ratios: after clamping or masking, a diverging run looks healthy.
 
     Args:
-      log_ratio: `[...]` log-probability under the policy that learns minus that under the behaviour policy: of steps,
-        or of sequences, one number each (from `sequence_log_ratio`).
+      log_ratio: `[...]` log-probability under the policy that learns minus that under the behaviour policy: one number
+        for each step or, from `sequence_log_ratio`, for each sequence.
       valid: `[...]`, False for samples to ignore; all count by default.
       quantiles: numbers in [0, 1]; 0 gives the smallest ratio and 1 the largest.
 
@@ -206,7 +206,7 @@ def version_span(version: Int[Array, "T *batch"], *, valid: Shaped[Array, "T *ba
     """The mean and the oldest of the versions that chose each trajectory's actions.
 
     Args:
-      version: `[T, ...]` of the behaviour policy at every step.
+      version: `[T, ...]`, the behaviour policy's version at every step.
       valid: `[T, ...]`, False for steps that are not transitions.
 
     Returns:
@@ -260,16 +260,16 @@ def gradient_cosine(first: Tree, second: Tree) -> Float[JaxArray, ""]:
         name = jax.tree_util.keystr(path)
         checks.floats(**{f"first{name}": a, f"second{name}": b})
         checks.same_shape(a, f"first{name}", **{f"second{name}": b})
-    # Scaled to their largest elements, so that squares neither underflow nor overflow.
+    # Both gradients are divided by their largest magnitudes, so that squares neither underflow nor overflow.
     (a, _), (b, _) = scale_to_largest(first), scale_to_largest(second)
     norms = jnp.sqrt(tree_dot(a, a) * tree_dot(b, b))
     return tree_dot(a, b) / jnp.where(norms > 0, norms, 1.0)
 
 
 def scale_to_largest(tree: Tree) -> tuple[Tree, jax.Array]:
-    """Divides a tree by its largest magnitude, in float32 at least, and returns both; a tree of zeros by 1.
+    """Divides a tree by its largest magnitude, in float32 at least, so that squares neither underflow nor overflow.
 
-    Squares of the scaled tree neither underflow nor overflow.
+    Returns the scaled tree and the magnitude, which is 1 for a tree of zeros.
     """
     wide = jax.tree.map(lambda x: jnp.asarray(x, at_least_float32(jnp.result_type(x))), tree)
     maxima = [jnp.max(jnp.abs(x), initial=0.0) for x in jax.tree.leaves(wide)]

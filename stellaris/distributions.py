@@ -32,7 +32,7 @@ class DiagonalGaussian(NamedTuple):
     log_std: Float[Array, "*#batch action"]
 
     def log_prob(self, value: Float[Array, "*batch action"]) -> Float[Array, "*batch"]:
-        """`sum_i -((a_i - mean_i) / std_i)^2 / 2 - log std_i - log sqrt(2 pi)`.
+        """The log-density of actions `a`: `sum_i -((a_i - mean_i) / std_i)^2 / 2 - log std_i - log sqrt(2 pi)`.
 
         Raises:
           TypeError: if the actions are integers, as for a categorical distribution.
@@ -44,14 +44,14 @@ class DiagonalGaussian(NamedTuple):
         return jnp.sum(-0.5 * jnp.square(standard) - self._of_each(self.log_std) - _LOG_SQRT_2PI, axis=-1)
 
     def entropy(self) -> Float[Array, "*batch"]:
-        """`sum_i log std_i + log sqrt(2 pi e)`."""
+        """The entropy in nats: `sum_i log std_i + log sqrt(2 pi e)`."""
         return jnp.sum(self._of_each(self.log_std) + _LOG_SQRT_2PI + 0.5, axis=-1)
 
     def kl_divergence(self, other: "DiagonalGaussian") -> Float[Array, "*batch"]:
         """`KL(self || other) = sum_i log(s_i / std_i) + (std_i^2 + (mean_i - m_i)^2) / (2 s_i^2) - 1/2`.
 
         Args:
-          other: with means `m` and standard deviations `s`.
+          other: a distribution with means `m` and standard deviations `s`.
 
         Returns:
           The divergences `[...]` in nats.
@@ -81,13 +81,13 @@ class DiagonalGaussian(NamedTuple):
         fits = zip(reversed(log_std), reversed(mean), strict=False)
         if not mean or len(log_std) > len(mean) or any(x not in (1, y) for x, y in fits):
             raise ValueError(
-                f"log_std has shape {log_std}: expected one that broadcasts to mean's {mean}, [..., action]"
+                f"log_std has shape {log_std}: expected a shape that broadcasts to mean's {mean}, [..., action]"
             )
         return jnp.broadcast_to(shared, mean)
 
     @staticmethod
     def noise(key: jax.Array, shape: Sequence[int]) -> jax.Array:
-        """Draws standard normal noise of `shape`, whose last axis is the dimensions of an action."""
+        """Draws standard normal noise of `shape`, whose last axis holds the dimensions of an action."""
         return jax.random.normal(key, tuple(shape))
 
 
@@ -104,7 +104,7 @@ class Categorical(NamedTuple):
     logits: Float[Array, "*batch n"]
 
     def log_prob(self, value: Int[Array, "*batch"]) -> Float[Array, "*batch"]:
-        """`log softmax(logits)[a]`.
+        """The log-probability of actions `a`: `log softmax(logits)[a]`.
 
         Raises:
           TypeError: if the actions are not integers.
@@ -118,7 +118,7 @@ class Categorical(NamedTuple):
         return jnp.take_along_axis(log_probs, jnp.asarray(value)[..., None], axis=-1)[..., 0]
 
     def entropy(self) -> Float[Array, "*batch"]:
-        """`-sum_i p_i log p_i`, where an action of probability zero adds nothing."""
+        """The entropy in nats: `-sum_i p_i log p_i`, where an action of probability zero adds nothing."""
         log_probs = jax.nn.log_softmax(self.logits)
         probs = jnp.exp(log_probs)
         return -jnp.sum(jnp.where(probs > 0, probs * jnp.where(probs > 0, log_probs, 0.0), 0.0), axis=-1)
@@ -127,7 +127,7 @@ class Categorical(NamedTuple):
         """`KL(self || other) = sum_a p_a log(p_a / q_a)`; actions with `p_a = 0` add nothing.
 
         Args:
-          other: with probabilities `q`. The divergence is infinite if `q_a = 0` where `p_a > 0`.
+          other: a distribution with probabilities `q`. The divergence is infinite if `q_a = 0` where `p_a > 0`.
 
         Returns:
           The divergences `[...]` in nats.
@@ -146,13 +146,13 @@ class Categorical(NamedTuple):
         return jnp.sum(probs * difference, axis=-1)
 
     def sample(self, noise: Float[Array, "*batch n"]) -> Int[Array, "*batch"]:
-        """`argmax(logits + noise)` for standard Gumbel noise of the logits' shape."""
+        """The action `argmax(logits + noise)` for standard Gumbel noise of the logits' shape."""
         checks.same_shape(self.logits, "logits", noise=noise)
         return jnp.argmax(self.logits + noise, axis=-1)
 
     @staticmethod
     def noise(key: jax.Array, shape: Sequence[int]) -> jax.Array:
-        """Draws standard Gumbel noise of `shape`, whose last axis is the number of actions."""
+        """Draws standard Gumbel noise of `shape`, whose last axis has one entry for each action."""
         return jax.random.gumbel(key, tuple(shape))
 
 

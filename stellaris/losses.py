@@ -35,7 +35,7 @@ def ppo_loss(
 
     Args:
       log_ratio: `[...]` log-probability under the policy that learns minus that under the behaviour policy. For
-        GSPO, that of whole sequences, from `sequence_log_ratio`.
+        GSPO, pass the log-ratio of whole sequences, from `sequence_log_ratio`.
       advantage: `[...]`.
       clip: half-width of the trust region, positive: a number or, from `adaptive_clip`, `[...]`. `math.inf` turns
         clipping off.
@@ -43,9 +43,9 @@ def ppo_loss(
       ratio_cap: `[...]` from `global_ratio_cap`, or a constant; without it this is plain PPO.
 
     Returns:
-      The loss `[...]`. Its gradient is zero where the ratio is above its cap, also for negative advantages, where
-      plain PPO pulls the ratio back: under a cap of 1 no ratio above 1 is pulled back. A constant cap of at least
-      `1 + clip_high` acts on negative advantages only, which is dual-clip PPO; 3 is usual.
+      The loss `[...]`. Its gradient is zero where the ratio is above its cap, even for negative advantages, for
+      which plain PPO lowers the ratio: under a cap of 1 no ratio above 1 is lowered. A constant cap of at least
+      `1 + clip_high` acts on negative advantages only. This is dual-clip PPO, usually with a cap of 3.
 
     Raises:
       TypeError: if an array holds integers, or a setting is not a number.
@@ -84,7 +84,8 @@ def ppo_penalty_loss(
     Args:
       log_ratio: `[...]` log-probability under the policy that learns minus that under the behaviour policy.
       advantage: `[...]`.
-      kl: `[...]` divergence `KL(mu || pi)` at each sample's state, with its gradient: exact, or `approximate_kl`.
+      kl: `[...]` divergence `KL(mu || pi)` from the behaviour policy `mu` to the learning policy `pi` at each sample's
+        state, with its gradient: exact, or from `approximate_kl`.
       coefficient: beta, from `adapt_kl_coefficient`.
       clip: half-width of an additional trust region; none by default. RLlib and the workloads of MinionsRL use both.
       ratio_cap: `[...]` from `global_ratio_cap`, or a constant; it bounds the ratio, not the penalty.
@@ -121,7 +122,7 @@ def adapt_kl_coefficient(
     increase: Scalar = 2.0,
     decrease: Scalar = 0.5,
 ) -> Float[JaxArray, ""]:
-    """Adapts the penalty's coefficient for the next batch: raises it after too large a step, lowers it after too small.
+    """Raises the penalty's coefficient for the next batch after too large a step, and lowers it after too small a step.
 
     `coefficient * increase` if `kl > target * tolerance`, `coefficient * decrease` if `kl < target / tolerance`.
 
@@ -129,10 +130,11 @@ def adapt_kl_coefficient(
       coefficient: beta, a scalar.
       kl: mean divergence from the behaviour policy after learning from the batch.
       target: the desired divergence, in nats.
-      tolerance: factor around the target within which nothing changes, at least 1. The defaults are the paper's. RLlib,
-        and with it MinionsRL's workloads, takes `tolerance=2.0, increase=1.5, decrease=0.5`.
-      increase: factor, at least 1.
-      decrease: factor in (0, 1].
+      tolerance: factor, at least 1: the coefficient stays the same for a divergence between `target / tolerance` and
+        `target * tolerance`. The defaults are the paper's. RLlib and the workloads of MinionsRL use
+        `tolerance=2.0, increase=1.5, decrease=0.5`.
+      increase: factor that raises the coefficient, at least 1.
+      decrease: factor that lowers the coefficient, in (0, 1].
 
     Returns:
       The new coefficient, a scalar.
@@ -151,7 +153,8 @@ def adapt_kl_coefficient(
     known = dict(checks.known(tolerance=tolerance, increase=increase, decrease=decrease))
     if not (known.get("tolerance", 1) >= 1 and known.get("increase", 1) >= 1 and 0 < known.get("decrease", 1) <= 1):
         raise ValueError(
-            f"tolerance={tolerance}, increase={increase}, decrease={decrease}: expected >= 1, >= 1 and in (0, 1]"
+            f"tolerance={tolerance}, increase={increase}, decrease={decrease}: expected tolerance >= 1, "
+            "increase >= 1 and decrease in (0, 1]"
         )
     coefficient, kl = _as_float(coefficient), _as_float(kl)
     factor = jnp.where(kl > target * tolerance, increase, jnp.where(kl < target / tolerance, decrease, 1.0))
@@ -162,9 +165,9 @@ def approximate_kl(log_ratio: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
     """An estimate of `KL(mu || pi)` from actions of `mu`: `r - 1 - log r`, unbiased and never negative.
 
     Args:
-      log_ratio: `[...]` for actions that the behaviour policy `mu` chose. With the same actions,
-        `importance_ratio(log_ratio) * approximate_kl(-log_ratio)` estimates the other divergence, `KL(pi || mu)`, also
-        unbiased in value and gradient.
+      log_ratio: `[...]` log-ratios of actions that the behaviour policy `mu` chose. With the same actions,
+        `importance_ratio(log_ratio) * approximate_kl(-log_ratio)` estimates the other divergence, `KL(pi || mu)`. That
+        estimate is also unbiased in value and gradient.
 
     Returns:
       The estimates `[...]`; their gradient is unbiased as well. `r` saturates as in `importance_ratio`. For an action
@@ -191,8 +194,8 @@ def approximate_kl(log_ratio: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
 def impala_loss(log_prob: Float[Array, "*batch"], advantage: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
     """The policy gradient as a loss: `-log_prob * A`, with the advantages of `vtrace`.
 
-    Pass the cap to `vtrace`: it bounds the ratio within the advantage. It is inert under `vtrace`'s default clips of 1;
-    Stellaris' IMPALA uses it instead of `rho_clip` and `pg_rho_clip`.
+    Pass a global cap to `vtrace`, where it bounds the ratio within the advantage. The cap is inert under `vtrace`'s
+    default clips of 1; Stellaris' IMPALA uses the cap instead of `rho_clip` and `pg_rho_clip`.
 
     Args:
       log_prob: `[...]` log-probability under the policy that learns.
@@ -230,22 +233,23 @@ def truncated_policy_gradient_loss(
 ) -> Float[Array, "*batch"]:
     """The importance-weighted policy gradient with truncated weights: `-max(min(r, cap), floor) * log_prob * A`.
 
-    The weight is a constant: a truncated sample has the gradient `cap * A * grad log pi`, and zero in `ppo_loss`.
+    The weight is a constant, so a truncated sample has the gradient `cap * A * grad log pi`; in `ppo_loss` it has none.
     Between the bounds both losses have the same gradient, `r A grad log pi`.
 
     This is CISPO, whose bounds are `1 + eps_high` and `1 - eps_low`; with a cap alone, of 2 to 10, it is LlamaRL's
-    AIPO, PipelineRL's objective and REINFORCE with truncated importance sampling. Other weights, masked or soft,
-    multiply `impala_loss`.
+    AIPO, PipelineRL's objective and REINFORCE with truncated importance sampling. For other weights, masked or soft,
+    multiply `impala_loss` by the weight.
 
     Args:
       log_prob: `[...]` log-probability under the policy that learns, with its gradient.
-      log_ratio: `[...]` the same minus that under the behaviour policy; its gradient is ignored.
+      log_ratio: `[...]` log-probability under the policy that learns minus that under the behaviour policy; its
+        gradient is ignored.
       advantage: `[...]`.
       ratio_cap: `[...]` from `global_ratio_cap`, or a constant; None for no truncation.
       ratio_floor: the smallest weight, at least 0; it overrides a lower cap.
 
     Returns:
-      The loss `[...]`; actions of probability zero as in `impala_loss`.
+      The loss `[...]`; actions of probability zero are treated as in `impala_loss`.
 
     Raises:
       TypeError: if an array holds integers, or a setting is not a number.
@@ -253,8 +257,8 @@ def truncated_policy_gradient_loss(
 
     Source:
       Espeholt et al. 2018, IMPALA, Section 4.2, with one-step weights; Ionides 2008, Truncated Importance Sampling;
-      MiniMax 2025, MiniMax-M1: Scaling Test-Time Compute Efficiently with Lightning Attention, Eq. 4 and 5 (CISPO). It
-      averages over all valid steps of the batch, and sets the lower bound so wide that it never acts.
+      MiniMax 2025, MiniMax-M1: Scaling Test-Time Compute Efficiently with Lightning Attention, Eq. 4 and 5 (CISPO),
+      which averages over all valid steps of the batch, and sets `eps_low` so large that the floor never acts.
 
     Example:
       >>> import jax.numpy as jnp
@@ -285,14 +289,14 @@ def impact_loss(
 
     Args:
       log_ratio: `[...]` log-probability under the policy that learns minus that under the behaviour policy.
-      target_log_ratio: `[...]` the same for the target policy; a constant. Zeros, for a target equal to the behaviour
-        policy, give `ppo_loss`.
+      target_log_ratio: `[...]` log-probability under the target policy minus that under the behaviour policy; a
+        constant. Zeros, for a target equal to the behaviour policy, give `ppo_loss`.
       advantage: `[...]` under the target policy, not weighted by a ratio: `reward + discount V'_{t+1} - V_t`, with the
         targets `V'` of `vtrace` at `target_log_ratio`, as `IMPACT.prepare` computes it. The advantage that `vtrace`
         returns is already weighted by its truncated ratio; here the weight would count twice.
       clip: half-width of the trust region around the target, positive; a number or `[...]`.
       clip_high: width of the upper half; `clip` by default.
-      target_rho: truncates `behaviour / target`, at least 1.
+      target_rho: truncation level of `behaviour / target`, at least 1.
       ratio_cap: `[...]` from `global_ratio_cap`, or a constant; bounds `pi / behaviour`.
 
     Returns:
@@ -336,15 +340,17 @@ def decoupled_ppo_loss(
 
     Args:
       log_ratio: `[...]` log-probability under the policy that learns minus that under the behaviour policy.
-      proximal_log_ratio: `[...]` the same for the proximal policy; a constant. Zeros, for a proximal policy equal to
-        the behaviour policy, give `ppo_loss`. Without a forward pass: `approximate_proximal_log_ratio`.
+      proximal_log_ratio: `[...]` log-probability under the proximal policy minus that under the behaviour policy; a
+        constant. Zeros, for a proximal policy equal to the behaviour policy, give `ppo_loss`.
+        `approximate_proximal_log_ratio` estimates it without a forward pass.
       advantage: `[...]`.
       clip: half-width of the trust region around the proximal policy, positive; a number or `[...]`.
       clip_high: width of the upper half; `clip` by default.
-      weight: `[...]` or a number, instead of `w`; a constant. AReaL masks weights above 5 and divides by all samples:
-        `bounded_importance_weight(proximal_log_ratio, high=5.0, outside="mask").weight`. 1 turns the weight off.
-      ratio_cap: `[...]` from `global_ratio_cap`, or a constant; bounds `pi / behaviour`. A dual clip bounds
-        `pi / proximal`: pass `3 * importance_ratio(proximal_log_ratio)`.
+      weight: `[...]` or a number that replaces the outer `w`; a constant. AReaL masks weights above 5 and divides by
+        all samples: `bounded_importance_weight(proximal_log_ratio, high=5.0, outside="mask").weight`. A weight of 1
+        leaves the loss unweighted.
+      ratio_cap: `[...]` from `global_ratio_cap`, or a constant; bounds `pi / behaviour`. For a dual clip,
+        which bounds `pi / proximal`, pass `3 * importance_ratio(proximal_log_ratio)`.
 
     Returns:
       The loss `[...]`. Its gradient is zero where the ratio is above its cap.
@@ -392,8 +398,8 @@ def sapo_loss(
     Args:
       log_ratio: `[...]` log-probability under the policy that learns minus that under the behaviour policy.
       advantage: `[...]`; its sign chooses between the temperatures.
-      temperature: tau where the advantage is positive; larger is narrower.
-      negative_temperature: tau elsewhere.
+      temperature: tau where the advantage is positive; with a larger tau the slope falls faster.
+      negative_temperature: tau where the advantage is zero or negative.
       ratio_cap: `[...]` from `global_ratio_cap`, or a constant; without it this is plain SAPO.
 
     Returns:
@@ -433,7 +439,7 @@ def value_loss(
     """Squared or Huber error of a value, with the two common kinds of clipping.
 
     `max(e(V - G), e(V_old + clip(V - V_old, ±clip) - G))`, at most `loss_clip`, where `e(x) = x^2`, or with `huber`
-    `x^2` up to `|x| = huber` and `2 huber |x| - huber^2` beyond. By default it is plain `(V - G)^2`.
+    `x^2` up to `|x| = huber` and `2 huber |x| - huber^2` beyond. By default the loss is plain `(V - G)^2`.
 
     Args:
       value: `[...]` with its gradient.
@@ -477,14 +483,14 @@ def value_loss(
     loss = error(value - target)
     if clip is not None:
         if old_value is None:
-            raise ValueError("old_value is None: clip needs the behaviour policy's values")
+            raise ValueError("old_value is None: pass the behaviour policy's values, which clip needs")
         near = old_value + jnp.clip(value - old_value, -clip, clip)
         loss = jnp.maximum(loss, error(near - target))
     return loss if loss_clip is None else jnp.minimum(loss, loss_clip)
 
 
 def min_log_prob(log_prob: Array) -> float:
-    """The lower bound of log-probabilities in this dtype, so that losses stay finite; -3261 in float16."""
+    """The lower bound of log-probabilities that keeps losses finite in this dtype; -3261 in float16."""
     return max(MIN_LOG_PROB, -largest(jnp.result_type(log_prob)) / math.exp(ROOM))
 
 
@@ -504,7 +510,7 @@ def _ratio(log_ratio: Array, ratio_cap: Array | float | None) -> Array:
 def _between(log_ratio: Array, proximal_log_ratio: Array, ratio_cap: Array | float | None) -> Array:
     """The ratio to the proximal policy; the cap applies to the ratio to the behaviour policy."""
     checks.per_sample(log_ratio, "log_ratio", checks.positive, **checks.given(ratio_cap=ratio_cap))
-    # Each saturates first, because inf - inf is NaN.
+    # Each log-ratio saturates before the subtraction, because inf - inf is NaN.
     ratio = importance_ratio(saturated(log_ratio) - saturated(proximal_log_ratio))
     if ratio_cap is None:
         return ratio
@@ -519,7 +525,7 @@ def _trust_region(log_ratio: Array, clip: Any, clip_high: Any) -> tuple[Any, Any
 
 def _clipped_surrogate(ratio: Array, advantage: Array, low: Array | float, high: Array | float) -> Array:
     """`-min(ratio A, clip(ratio, low, high) A)`: the advantage's sign decides which bound can act."""
-    # `where`, not `minimum`: its gradient is cheaper, and 1 at the bound itself instead of one half.
+    # `where` replaces `minimum`, because its gradient is cheaper, and at the bound it is 1 instead of one half.
     above, below = jnp.where(ratio > high, high, ratio), jnp.where(ratio < low, low, ratio)
     return -jnp.where(jnp.asarray(advantage) > 0, above, below) * advantage
 

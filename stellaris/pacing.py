@@ -20,10 +20,10 @@ def rollout_capacity(
     stalest. With `max_staleness=0` acting and learning take turns.
 
     Args:
-      version: version of the newest policy, the number of batches learned from.
+      version: version of the newest policy, which equals the number of batches learned from.
       begun: rollouts begun since version 0 and not rejected: running, waiting or learned from.
       batch: rollouts per version, at least 1.
-      max_staleness: versions, at least 0.
+      max_staleness: the most versions from a rollout's beginning until it is learned from, at least 0.
 
     Returns:
       A number of rollouts, at least 0: an int for ints, an array for arrays.
@@ -52,7 +52,7 @@ def rollout_capacity(
 
 
 def _signed(x: Any) -> Any:
-    """Converts to an int, or to an array of wide signed integers, so that uint8 and differences do not wrap.
+    """Converts a number to an int, and an array to wide signed integers, so that uint8 and differences do not wrap.
 
     int32 may still wrap in the product and in the count; their difference is right even so.
     """

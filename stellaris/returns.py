@@ -11,13 +11,13 @@ Both functions solve one backward recurrence, `x_t = b_t + c_t x_{t+1}` from `x_
 
 and for `vtrace` it has truncated ratios in `b` and `c`. At invalid steps `b` and `c` are zero.
 
-On a CPU this runs as a loop that computes `b` and `c` row by row, so that every array is read once. On other devices it
-runs as an associative scan of logarithmic depth, which needs `b` and `c` for all steps. Both use the same code for `b`
-and `c`, written as a function of a *row reader*: `row(x)` is `x[t]` in the loop and `x[:T]` in the scan, `row(x, 1)` is
-`x[t + 1]` and `x[1:T + 1]`.
+On a CPU the recurrence runs as a loop that computes `b` and `c` row by row, so that every array is read once. On other
+devices it runs as an associative scan of logarithmic depth, which needs `b` and `c` for all steps. Both use the same
+code for `b` and `c`, written as a function of a *row reader*: `row(x)` is `x[t]` in the loop and `x[:T]` in the scan,
+`row(x, 1)` is `x[t + 1]` and `x[1:T + 1]`.
 
 Arguments are checked in every call. The computation is behind `jax.jit`: outside of a caller's `jit` it compiles once
-for its shapes and types; within one it is inlined.
+for its shapes and types; within a caller's `jit` it is inlined.
 """
 
 import functools
@@ -57,10 +57,10 @@ def gae(
       reward: `[T, ...]`.
       discount: `[T, ...]`, `gamma * (1 - terminated)`: zero if the next state's value is zero, `gamma` at a truncation.
       value: `[T + 1, ...]`; the last row bootstraps.
-      lambda_: in [0, 1]. 0 gives one-step temporal differences, 1 Monte-Carlo returns minus the value. A number, or a
-        traced scalar that `vmap` sweeps.
+      lambda_: decay of the traces, in [0, 1]: 0 gives one-step temporal differences, 1 Monte-Carlo returns minus the
+        value. A number, or a traced scalar that `vmap` sweeps.
       valid: `[T, ...]`, False for steps that are not transitions (an environment's reset). Their advantage is zero, and
-        they cut: no trace crosses them. To skip steps instead, such as tokens that the policy did not choose, move the
+        no trace crosses them. To skip steps instead, such as tokens that the policy did not choose, move the
         valid ones to the front, as `docs/functions.md` shows. By default all steps are transitions.
 
     Returns:
@@ -102,7 +102,7 @@ class VTrace(NamedTuple):
     """
 
     target: Float[Array, "T *batch"]  #: target of the value function.
-    advantage: Float[Array, "T *batch"]  #: for the policy gradient, already weighted by the truncated ratio.
+    advantage: Float[Array, "T *batch"]  #: advantage for the policy gradient, already weighted by the truncated ratio.
 
 
 def vtrace(
@@ -133,16 +133,17 @@ def vtrace(
       discount: `[T, ...]`, `gamma * (1 - terminated)`.
       value: `[T + 1, ...]`; the last row bootstraps.
       log_ratio: `[T, ...]`, the log-probability under the learning policy minus that under the behaviour policy.
-      lambda_: in [0, 1].
+      lambda_: decay of the traces, in [0, 1].
       rho_clip: bound on the ratios that weight temporal differences; it sets the fixed point. `math.inf` for no bound.
       c_clip: bound on the ratios that carry traces; at most `max(1, rho_clip)` for the operator to contract. Above 1
         the traces of long trajectories may overflow.
       pg_rho_clip: bound on the ratios that weight the policy gradient.
-      ratio_cap: `[T, ...]` from `global_ratio_cap`, or a constant; one more bound on both rho. It is *inert* where it
-        is not below the clips, so always with the default clips of 1, since `cap >= rho >= 1`. Stellaris' IMPALA
-        replaces the clips by the cap: `rho_clip = pg_rho_clip = math.inf`.
+      ratio_cap: `[T, ...]` from `global_ratio_cap`, or a constant; a further bound on the ratios that `rho_clip` and
+        `pg_rho_clip` bound. The cap is *inert* where it is not below these clips. With the default clips of 1 a global
+        cap is always inert, because it is at least 1. Stellaris' IMPALA replaces the clips by the cap:
+        `rho_clip = pg_rho_clip = math.inf`.
       valid: `[T, ...]`, False for steps that are not transitions. Their target is their value, their advantage is zero,
-        and they cut, as in `gae`: no trace crosses them.
+        and no trace crosses them, as in `gae`.
 
     Returns:
       `VTrace(target, advantage)`, each `[T, ...]`, in the dtype to which the inputs promote. No gradient flows through
@@ -184,7 +185,7 @@ def _recurrence(terms: Callable[[_Row], tuple[jax.Array, ...]], out: jax.Array) 
     """Solves `x_t = b_t + c_t x_{t+1}` from `x_T = 0`.
 
     Args:
-      terms: `(row reader) -> (b, c)` for one step or for all; see the module's docstring.
+      terms: a function `(row reader) -> (b, c)`, for one step or for all; see the module's docstring.
       out: zeros of the solution's shape and dtype.
     """
     if not out.size:
@@ -238,7 +239,7 @@ def _put(x: jax.Array, row: jax.Array, t: Any) -> jax.Array:
 
 
 def _next(x: jax.Array) -> jax.Array:
-    """`x_{t+1}`, and zero after the last."""
+    """Shifts to `x_{t+1}`, with zero after the last row."""
     return jnp.concatenate([x[1:], jnp.zeros_like(x[:1])])
 
 
@@ -298,10 +299,10 @@ def _gae_forward(reward: Any, discount: Any, value: Any, valid: Any, lambda_: An
     return advantage, (discount, value, valid, lambda_, advantage)
 
 
-# It needs a `jit` because JAX calls it directly when the caller differentiates outside of `jit`.
+# The gradient needs a `jit`, because JAX calls this function directly when the caller differentiates outside of `jit`.
 @functools.partial(jax.jit, inline=True)
 def _gae_backward(residuals: Any, cotangent: jax.Array) -> tuple[Any, ...]:
-    """Solves the adjoint forward in time: `u_t = g_t + lambda discount_{t-1} u_{t-1}`, the reward's cotangent.
+    """Solves for the reward's cotangent forward in time: `u_t = g_t + lambda discount_{t-1} u_{t-1}`.
 
     The value's cotangent is `discount_{t-1} u_{t-1} - u_t`, the discount's `u_t (V_{t+1} + lambda A_{t+1})`, and
     lambda's the sum of `u_t discount_t A_{t+1}`.

@@ -95,7 +95,7 @@ class PlatformContract:
         assert next_of(platform).result() == "late"
 
     def test_references_are_resolved_when_the_body_starts(self, platform: Platform) -> None:
-        """The latest version is the one published in the meantime; a fixed version stays what it was."""
+        """`latest` gives the version published in the meantime; a fixed version stays the same."""
         store = platform.store
         for n in range(3):
             store.publish("policy", np.full(2, n))
@@ -110,7 +110,7 @@ class PlatformContract:
         assert waits.result() == [(3, [3, 3]), (1, [1, 1]), (2, [2, 2])]
 
     def test_held_are_the_versions_that_others_run_with(self, platform: Platform) -> None:
-        """The invocation's version comes first, then the others', padded with the invocation's."""
+        """The list begins with the invocation's version, then come the others' versions; padding repeats the first."""
         warm(platform, slow=2)
         store = platform.store
         calls = []
@@ -129,7 +129,7 @@ class PlatformContract:
         assert [call.result() for call in calls] == [[0, 0, 0], [1, 0, 1]]
 
     def test_a_container_keeps_its_state_and_its_slot(self, platform: Platform) -> None:
-        """`init` makes the state once, and bodies find it as the body before has left it."""
+        """`init` makes the state once, and each body finds it as the previous body left it."""
 
         def init(slot: int, key: Any) -> list[Any]:
             return [f"made for slot {slot}"]
@@ -146,7 +146,7 @@ class PlatformContract:
         assert seen[-1] == (["made for slot 0", 0, 1, 2], 0)
 
     def test_bodies_that_run_at_once_have_different_slots(self, platform: Platform) -> None:
-        """All of them are below `slots`."""
+        """Every slot's number is below `platform.slots(...)`."""
         for _ in range(4):
             platform.invoke("slow", lambda context: context.slot)
         assert sorted(i.result() for i in drain(platform)) == [0, 1, 2, 3]
@@ -190,7 +190,7 @@ class PlatformContract:
         assert [i.status for i in (waits, runs, done)] == ["cancelled", "cancelled", "completed"]
 
     def test_only_failures_are_retried(self, platform: Platform) -> None:
-        """A completed invocation is refused, and so is one of another platform."""
+        """`retry` refuses a completed invocation, and `cancel` refuses an invocation of another platform."""
         done = platform.invoke("quick", lambda context: None)
         platform.next_completion()
         with pytest.raises(ValueError, match="only what failed is retried"):
@@ -243,7 +243,7 @@ class PlatformContract:
 
 
 def warm(platform: Platform, **functions: int) -> None:
-    """Makes containers of functions, so that no test depends on the time that this takes."""
+    """Starts containers of functions, so that no test depends on the time of a cold start."""
     for name, count in functions.items():
         for _ in range(count):
             platform.invoke(name, lambda context: None)
@@ -256,7 +256,7 @@ def drain(platform: Platform) -> list[Invocation]:
 
 
 def next_of(platform: Platform) -> Invocation:
-    """Returns the next invocation, which there must be."""
+    """Returns the next invocation that is handed out; fails if none is pending."""
     done = platform.next_completion()
     assert done is not None
     return done

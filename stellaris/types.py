@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     JaxArray: TypeAlias = jax.Array
     Scalar: TypeAlias = Float[Array, ""] | float
 else:
-    # At run time each is one class with a short name. jaxtyping would turn `Float[Array, "*batch"]` of a union into a
-    # union of two annotations, and `help` would print signatures five times as long.
+    # At run time each type is one class with a short name, because jaxtyping would turn `Float[Array, "*batch"]` of a
+    # union into a union of two annotations, and `help` would print signatures five times as long.
 
     class _Kinds(type):
         kinds: Any
@@ -62,10 +62,10 @@ def default_float(x: Any) -> jax.Array:
 
 
 def alike(tree: Tree) -> Tree:
-    """Gives every array of a tree the varying axes of all of them within `jax.shard_map`, as a loop's carry requires.
+    """Makes all arrays of a tree vary over the same mesh axes within `jax.shard_map`, as a loop's carry requires.
 
-    Values do not change. It costs nothing: the compiler drops the sums, whose results are unused, and the choices,
-    whose condition is constant. Random keys stay as they are.
+    Values do not change. The function costs nothing at run time: the compiler drops the sums, whose results are
+    unused, and the choices, whose condition is constant. Random keys stay as they are.
 
     Example:
       >>> alike((jnp.ones(2), None, jnp.int32(3)))

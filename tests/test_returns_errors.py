@@ -67,7 +67,7 @@ def test_errors_of_both(changed, error, message, unchecked):
         ({"rho_clip": -0.5}, ValueError, r"rho_clip=-0\.5 is negative"),
         ({"c_clip": -1}, ValueError, "c_clip=-1 is negative"),
         ({"pg_rho_clip": -math.inf}, ValueError, "pg_rho_clip=-inf is negative"),
-        ({"c_clip": math.nan}, ValueError, "c_clip=nan is negative or not a number"),
+        ({"c_clip": math.nan}, ValueError, "c_clip=nan is negative or NaN"),
         ({"log_ratio": INTEGERS}, TypeError, "log_ratio has dtype int32: expected floating point"),
         ({"ratio_cap": INTEGERS}, TypeError, "ratio_cap has dtype int32: expected floating point"),
         # without a clip is infinity

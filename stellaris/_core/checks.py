@@ -36,14 +36,14 @@ def integers(**arrays: Array) -> None:
 
 
 def int32(**arrays: Any) -> None:
-    """Raises a ValueError unless every known integer fits into int32: JAX would wrap a larger one silently."""
+    """Raises a ValueError unless every known integer fits into int32, because JAX would silently wrap a larger one."""
     for name, array in arrays.items():
         dtype = getattr(array, "dtype", np.dtype(int))
         if isinstance(array, jax.core.Tracer) or not np.issubdtype(dtype, np.integer) or np.can_cast(dtype, np.int32):
             continue
         beyond = [int(x) for x in (np.max(array, initial=0), np.min(array, initial=0)) if not -(2**31) <= x < 2**31]
         if beyond:
-            raise ValueError(f"{name}={beyond[0]} does not fit into int32")
+            raise ValueError(f"{name}={beyond[0]} does not fit into int32: pass a number in [-2**31, 2**31)")
 
 
 def same_shape(first: Array, of: str, **arrays: Array | None) -> None:
@@ -94,7 +94,8 @@ def known(**settings: Any) -> Iterator[tuple[str, Any]]:
         if np.ndim(setting) > 0:
             raise TypeError(f"{name} has shape {np.shape(setting)}: expected one number")
         if not isinstance(x, jax.core.Tracer):
-            # Within a `jit`, JAX traces even a comparison of two constants, and its result could not be branched on.
+            # JAX arrays become NumPy numbers, because within a `jit` JAX traces even a comparison of two constants, and
+            # Python cannot branch on a traced result.
             yield name, np.asarray(x)[()] if isinstance(x, jax.Array) else x
 
 
@@ -125,7 +126,7 @@ def not_negative(**settings: Any) -> None:
     """Raises a ValueError unless every number is at least zero."""
     for name, number in known(**settings):
         if not number >= 0:
-            raise ValueError(f"{name}={number} is negative or not a number")
+            raise ValueError(f"{name}={number} is negative or NaN: pass a number of at least 0")
 
 
 def finite(**settings: Any) -> None:
@@ -165,4 +166,4 @@ def seed(**seeds: Any) -> None:
     whole(at_least=0, **seeds)
     for name, number in seeds.items():
         if number >= 2**31:
-            raise ValueError(f"{name}={number} is not below 2**31")
+            raise ValueError(f"{name}={number} is not below 2**31: pass a seed in [0, 2**31)")

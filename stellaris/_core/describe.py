@@ -21,7 +21,7 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 def describe(value: Any) -> Any:
-    """Describes a configuration as plain data for JSON: two that behave alike have the same description.
+    """Describes a configuration as plain data for JSON; two configurations that behave alike have equal descriptions.
 
     Dataclasses and named tuples become mappings of their fields, with their class as `"type"`. Functions and classes
     become their full names; a closure adds its code and the values it captures. Infinities and NaN become strings.
@@ -43,8 +43,8 @@ def describe(value: Any) -> Any:
 def digest(value: Any) -> str:
     """A short name for a configuration: 16 hexadecimal digits of the SHA-256 of its description.
 
-    Equal configurations have equal digests in any process. A digest can hash a configuration that holds mappings, and
-    name results computed under it.
+    Equal configurations have equal digests in any process. A digest serves as the hash of a configuration that holds
+    mappings, and as a name for results computed with it.
 
     Args:
       value: any tree of settings.
@@ -57,11 +57,11 @@ def digest(value: Any) -> str:
 
 
 def differences(one: Any, other: Any, name: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Yields where two descriptions differ: the place and both values, `"nothing"` for a missing value.
+    """Yields each difference between two descriptions: the place and both values, `"nothing"` for a missing value.
 
     Args:
-      one: from `describe`, perhaps read from a file.
-      other: from `describe`.
+      one: a description from `describe`, perhaps read from a file.
+      other: a description from `describe`.
       name: prefix of every place.
 
     Example:
@@ -122,7 +122,7 @@ def _compound(value: Any, of: Any) -> Any:
 
 
 def _function(function: types.FunctionType, of: Any) -> Any:
-    """The name; for closures and lambdas also a digest of the code, the defaults and the captured values."""
+    """Describes a function by its name; a closure or lambda also by its code's digest, defaults and captured values."""
     if function.__closure__ is None and "<" not in function.__qualname__:
         return _name(function)
     closure = {}
@@ -148,7 +148,7 @@ def _code(code: types.CodeType) -> str:
 def _constant(constant: Any) -> Any:
     if isinstance(constant, types.CodeType):
         return _code(constant)
-    # The iteration order of a set differs between processes.
+    # A set is sorted, because its iteration order differs between processes.
     return sorted(constant, key=repr) if isinstance(constant, frozenset) else constant
 
 

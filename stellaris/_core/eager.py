@@ -9,21 +9,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-#: The most compiled programs kept; the least recently used is dropped first.
+#: The number of compiled programs that are kept; the least recently used program is dropped first.
 KEPT = 32
 
 
 def call(function: Callable[..., Any], static: tuple[Any, ...], *arrays: Any) -> Any:
     """Calls `function(*static, *arrays)`, compiled if the caller is outside of `jit`.
 
-    It is compiled once per value of `static` and per shapes and dtypes of the arrays. Within a transformation the
-    function is called directly and becomes part of the caller's program. It is also called directly if `static` is
-    not hashable or an argument is not an array.
+    The function is compiled once per value of `static` and per shapes and dtypes of the arrays. Within a
+    transformation it is called directly and becomes part of the caller's program. It is also called directly if
+    `static` is not hashable or an argument is not an array.
 
     Args:
-      function: defined at module level, so that it is the same object in every call.
-      static: arguments compared by equality; functions compare by identity. Arrays that they capture are constants of
-        the compiled program.
+      function: a function defined at module level, so that it is the same object in every call.
+      static: arguments compared by equality; functions compare by identity. Arrays that these functions capture are
+        constants of the compiled program.
       *arrays: trees of arrays.
     """
     # The new constant tells whether this call is within a `jit`, where it is a tracer. Static functions may then

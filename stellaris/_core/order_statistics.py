@@ -27,8 +27,8 @@ def largest(holds: Callable[[jax.Array], jax.Array], shape: tuple[int, ...], dty
     whole, bits = (jnp.uint64, 64) if jnp.dtype(dtype).itemsize == 8 else (jnp.uint32, 32)
     top = jnp.asarray(1, whole) << (bits - 1)
 
-    # Read as unsigned integers, positive floats are in ascending order and negative ones in descending order. Flipping
-    # the sign bit of the former and all bits of the latter puts all of them in ascending order.
+    # Positive floats, read as unsigned integers, are in ascending order, and negative floats in descending order.
+    # Flipping the sign bit of positive floats and all bits of negative floats puts all floats in ascending order.
     def number(ordered: jax.Array) -> jax.Array:
         plain = jnp.where(ordered >= top, ordered ^ top, ~ordered)
         return jax.lax.bitcast_convert_type(plain, dtype)
@@ -42,7 +42,7 @@ def largest(holds: Callable[[jax.Array], jax.Array], shape: tuple[int, ...], dty
         there = (tried <= infinity) & ((tried < least) | holds(number(jnp.maximum(tried, least))))
         return jnp.where(there, tried, found)
 
-    # The condition is computed for its type alone: within `shard_map` the start must vary over the same axes.
+    # The condition is computed for its type alone, because within `shard_map` the start must vary over the same axes.
     start = jnp.zeros_like(holds(jnp.zeros(shape, dtype)), whole)
     found = number(jnp.maximum(jax.lax.fori_loop(0, bits, halve, start), least))
     # XLA may flush subnormals to zero in the condition, so the search would return the largest subnormal for 0.
@@ -59,7 +59,7 @@ def quantiles(x: Array, there: Array, quantile: Array) -> jax.Array:
       quantile: `[n]` in [0, 1].
 
     Returns:
-      `[n]`; 0 if no element is valid.
+      The quantiles `[n]`; 0 if no element is valid.
 
     Example:
       >>> x = jnp.array([1.0, 2.0, 4.0, 99.0])
@@ -73,7 +73,7 @@ def quantiles(x: Array, there: Array, quantile: Array) -> jax.Array:
     ranks = jnp.concatenate([below, jnp.minimum(below + 1, last)])
 
     def not_above(number: jax.Array) -> jax.Array:
-        """Whether at most `rank` elements are below: true up to the element of that rank, and false beyond."""
+        """Whether at most `rank` elements are below a number: true up to the element of that rank, and false beyond."""
         return jnp.sum(there[None] & (x[None] < number[:, None]), axis=1, dtype=jnp.int32) <= ranks
 
     low, high = jnp.split(largest(not_above, ranks.shape, x.dtype), 2)

@@ -16,13 +16,14 @@ class EnvPoolEnv:
     Args:
       name: one of `envpool.list_all_envs()`.
       slots: number of environments.
-      seed: of slot 0; slot `i` is seeded with `seed + i`.
-      threads: that step them. Results do not depend on their number.
-      **options: for EnvPool, such as `stack_num=3`.
+      seed: the seed of slot 0; slot `i` is seeded with `seed + i`.
+      threads: number of threads that step the environments. Results do not depend on their number.
+      **options: options of EnvPool, such as `stack_num=3`.
 
     Raises:
       ModuleNotFoundError: without EnvPool.
-      ValueError: if a space is not supported or EnvPool does not know an option; names the space or the options.
+      ValueError: if a space is not supported or EnvPool does not know an option; the message names the space or the
+        options.
     """
 
     def __init__(self, name: str, *, slots: int, seed: int = 0, threads: int = 1, **options: Any) -> None:
@@ -37,7 +38,9 @@ class EnvPoolEnv:
                     name, num_envs=slots, seed=seed, num_threads=min(threads, slots), **options
                 )
             except TypeError as error:
-                raise ValueError(f"{name}: EnvPool does not take the options {options} ({error})") from error
+                raise ValueError(
+                    f"{name}: EnvPool does not take the options {options} ({error}): pass options of envpool.make"
+                ) from error
             self.spec = spec_of(name, self._pool.observation_space, self._pool.action_space)
         self._own_actions = translation(self.spec, self._pool.action_space.dtype)
         # EnvPool is not reentrant: without the lock, one caller could receive the results of another.

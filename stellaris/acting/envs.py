@@ -21,7 +21,7 @@ class Vectorised:
     """A user's own vector environment.
 
     Args:
-      make: `(slots, seed) -> VectorEnv` with `slots` slots. It should seed slot `i` with `seed + i`.
+      make: a function `(slots, seed) -> VectorEnv` with `slots` slots. It should seed slot `i` with `seed + i`.
 
     Example:
       >>> def two_armed(slots, seed):
@@ -59,7 +59,7 @@ def configure(name: str, **options: Any) -> Configured:
 
     Args:
       name: one of `envpool.list_all_envs()`.
-      **options: as `envpool.make` takes them. For Atari: `stack_num`, frames per observation (default 4);
+      **options: options of `envpool.make`. For Atari: `stack_num`, frames per observation (default 4);
         `repeat_action_probability`, the probability of sticky actions (0); `episodic_life`, whether losing a life ends
         the episode (False); `reward_clip`, whether rewards are replaced by their sign (False).
 
@@ -88,14 +88,15 @@ def make(environment: Environment, *, slots: int, seed: int = 0, threads: int = 
         imported; an EnvPool environment with options, from `configure`; a class, function or `functools.partial` that
         makes one `gymnasium.Env`; `Vectorised`; or a `JaxEnvironment`, such as `lab.CartPole()`.
       slots: number of environments, at least 1.
-      seed: of slot 0; slot `i` is seeded with `seed + i`.
-      threads: that step EnvPool's environments. Results do not depend on their number.
+      seed: the seed of slot 0; slot `i` is seeded with `seed + i`.
+      threads: number of threads that step EnvPool's environments. Results do not depend on their number.
 
     Returns:
       The environment; reset its slots before stepping them.
 
     Raises:
-      ModuleNotFoundError: without Gymnasium, or without EnvPool for an environment of `configure`; names the extra.
+      ModuleNotFoundError: without Gymnasium, or without EnvPool for an environment of `configure`; the message names
+        the extra.
       TypeError: if `environment` is neither a name nor callable, the object made is not an environment, or a number is
         not whole.
       ValueError: if neither library knows the name, a dependency of the environment is not installed, its observations
@@ -152,7 +153,7 @@ def check(environment: Any) -> None:
 
 
 def is_jax(environment: Any) -> TypeGuard[JaxEnvironment]:
-    """Whether this is a `JaxEnvironment`; Gymnasium's have the same methods, but another kind of `spec`."""
+    """Whether this is a `JaxEnvironment`; Gymnasium's environments have the same methods, but another `spec`."""
     return isinstance(getattr(environment, "spec", None), EnvSpec) and isinstance(environment, JaxEnvironment)
 
 

@@ -21,16 +21,16 @@ def evaluate(
 ) -> tuple[Episode, ...]:
     """Plays whole episodes with one policy version, sampling actions as in training.
 
-    Each episode has a separate environment, and only its first episode counts. Otherwise short episodes would be
-    over-represented.
+    Each environment plays one episode that counts, because several episodes per environment would over-represent short
+    episodes.
 
     Args:
-      policy: of the version.
-      version: parameters and normaliser, which stay fixed.
-      environment: as in `Workload`; new environments are made with seeds derived from `seed`.
+      policy: the policy of the version.
+      version: the policy's parameters and normaliser, which stay fixed.
+      environment: an environment as in `Workload`; new environments are made with seeds derived from `seed`.
       episodes: the number of episodes.
-      seed: of environments and actions.
-      threads: that step the environments.
+      seed: the seed of environments and actions.
+      threads: number of threads that step the environments.
 
     Returns:
       The episodes' returns and lengths.

@@ -22,15 +22,15 @@ class GymnasiumEnv:
     """Single environments stepped in turn, with EnvPool's convention: the step after an episode's end resets.
 
     Args:
-      name: of the environment, for messages.
-      new: makes one environment; called once for each slot.
+      name: the environment's name, for messages.
+      new: a function that makes one environment; it is called once for each slot.
       slots: number of environments.
-      seed: of slot 0; slot `i` is seeded with `seed + i`.
+      seed: the seed of slot 0; slot `i` is seeded with `seed + i`.
 
     Raises:
-      TypeError: if `new` makes something without the methods and spaces of `gymnasium.Env`. Later, if `reset` does not
-        return two values or `step` five, a reward is not one finite number, or a flag is not one bool; the message
-        names the environment.
+      TypeError: if `new` makes something without the methods and spaces of `gymnasium.Env`. `reset` and `step` raise it
+        if `reset` does not return two values or `step` five, a reward is not one finite number, or a flag is not one
+        bool; the message names the environment.
       ValueError: if a space is not supported, or `new` returns the same environment twice.
     """
 
@@ -94,7 +94,7 @@ class GymnasiumEnv:
         if any(env is other for other in self._envs):
             raise ValueError(
                 f"environment {name} returns the same environment every time, but each slot needs a separate one: pass "
-                "a callable that makes them, such as their class"
+                "a callable that makes a new environment, such as its class"
             )
         return env
 
@@ -133,12 +133,12 @@ class GymnasiumEnv:
     def _bool(self, name: str, value: Any) -> bool:
         """The value as a bool; raises unless it is one bool of any library, because 0 or "no" may be a mistake."""
         if np.ndim(value) or np.asarray(value).dtype != bool:
-            raise TypeError(f"{self.spec.name}: {name}={value!r} is not a bool")
+            raise TypeError(f"{self.spec.name}: {name}={value!r} is not a bool: return True or False")
         return bool(value)
 
     def _number(self, name: str, value: Any) -> float:
         """The value as a float; raises unless it is one finite real number of any library."""
         real = isinstance(value, Real) or (np.ndim(value) == 0 and np.asarray(value).dtype.kind in "biuf")
         if not real or not math.isfinite(value):
-            raise TypeError(f"{self.spec.name}: {name}={value!r} is not a finite real number")
+            raise TypeError(f"{self.spec.name}: {name}={value!r} is not a finite real number: return a float")
         return float(value)

@@ -1,8 +1,8 @@
 """Environments of pure JAX functions: a protocol, steps with restarts, and a vector environment for the systems.
 
 After an episode's end the *next* step resets the environment, as in every `VectorEnv`. All random numbers of an
-environment follow from its seed, from the number of its start and from the number of the step. So they depend neither
-on the environments that are stepped with it nor on the program that steps it.
+environment follow from its seed, from the number of its start and from the number of the step. They therefore
+depend neither on other environments in the same batch nor on the program that steps the environment.
 """
 
 import functools
@@ -20,7 +20,7 @@ from stellaris.types import NDArray, Tree
 class Transition(NamedTuple):
     """The result of one step of one environment."""
 
-    state: Tree  #: of the environment, any tree of arrays.
+    state: Tree  #: the environment's state, any tree of arrays.
     observation: Tree  #: `[*obs]`; at an episode's end, its last observation.
     reward: jax.Array  #: float32 scalar.
     terminated: jax.Array  #: bool: the episode ended in a state of value zero.
@@ -47,11 +47,11 @@ class Slot(NamedTuple):
 
     state: Tree
     observation: Tree
-    key: jax.Array  #: with which it was started.
-    steps: jax.Array  #: int32: steps since then, including steps that only reset.
+    key: jax.Array  #: the key with which the environment was started.
+    steps: jax.Array  #: int32: steps since the start, including steps that only reset.
     ended: jax.Array  #: bool: whether the next step only resets.
-    episode_return: jax.Array  #: of the running episode.
-    episode_length: jax.Array  #: int32.
+    episode_return: jax.Array  #: float32: return of the running episode.
+    episode_length: jax.Array  #: int32: steps of the running episode.
 
 
 class Stepped(NamedTuple):
@@ -60,8 +60,8 @@ class Stepped(NamedTuple):
     reward: jax.Array
     terminated: jax.Array
     valid: jax.Array  #: False for a step that only reset the environment.
-    finished: jax.Array  #: bool: whether an episode ended here.
-    episode_return: jax.Array  #: of the episode up to here.
+    finished: jax.Array  #: bool: whether an episode ended in this step.
+    episode_return: jax.Array  #: float32: return of the episode up to this step.
 
 
 def start(env: JaxEnvironment, seed: Any, number: Any) -> Slot:
@@ -109,7 +109,7 @@ class JaxVectorEnv:
     Args:
       env: the environment.
       slots: number of environments.
-      seed: of slot 0; slot `i` is seeded with `seed + i`.
+      seed: the seed of slot 0; slot `i` is seeded with `seed + i`.
 
     Example:
       >>> from stellaris.lab import CartPole
@@ -137,7 +137,7 @@ class JaxVectorEnv:
         return self.begin(slots, numbers)
 
     def begin(self, slots: NDArray, numbers: NDArray) -> Tree:
-        """Starts new episodes in `[n]` slots, with the numbers of their starts, uint32 `[n]`."""
+        """Starts new episodes in `[n]` slots; `numbers` are the numbers of the starts, uint32 `[n]`."""
         slots = checked_slots(slots, len(self._resets), self.spec)
         with self._lock:
             fresh = _start(self._env, self._seed + slots, np.asarray(numbers, np.uint32))
@@ -148,7 +148,8 @@ class JaxVectorEnv:
         """Steps `[n]` slots; see `VectorEnv.step`."""
         slots = checked_slots(slots, len(self._resets), self.spec)
         count = len(slots)
-        # To a power of two: few shapes are compiled. The padding is beyond the slots, and changes none.
+        # The batch is padded to a power of two, so that few shapes are compiled. The padding names a slot beyond the
+        # last one, so it changes no slot.
         padding = (0, (1 << (count - 1).bit_length()) - count)
         where = np.pad(slots, padding, constant_values=len(self._resets))
         actions = np.pad(np.asarray(action), [padding, *[(0, 0)] * (np.ndim(action) - 1)])

@@ -1,4 +1,4 @@
-"""The papers' networks (flax)."""
+"""The networks of the papers, written in flax."""
 
 from collections.abc import Callable
 
@@ -67,8 +67,8 @@ class ConvolutionTowers(nn.Module):
     The last convolution covers the whole remaining 11x11 map of an 84x84 image.
 
     Source:
-      MinionsRL (AAAI 2024): kernels of 8x8, 4x4 and 11x11, critic of the same shape. Assumption, as it does not say:
-      channels 16, 32 and 256 and strides 4, 2 and 1, Ray RLlib's defaults for images of this size.
+      MinionsRL (AAAI 2024): kernels of 8x8, 4x4 and 11x11, critic of the same shape. The paper does not give channels
+      and strides. We assume channels of 16, 32 and 256 and strides of 4, 2 and 1, Ray RLlib's defaults for this size.
     """
 
     shape: tuple[int, ...]
@@ -124,7 +124,7 @@ def _patches(x: jax.Array, size: int, stride: int) -> jax.Array:
 
     Args:
       x: images `[..., height, width, channels]`.
-      size: of the kernel, a multiple of the stride. A patch is ordered by blocks of `stride` x `stride` pixels.
+      size: the kernel's size, a multiple of the stride. A patch is ordered by blocks of `stride` x `stride` pixels.
       stride: pixels from one position to the next.
 
     Example:

@@ -27,15 +27,15 @@ class Statistics(NamedTuple):
     """
 
     count: Any
-    mean: Tree  #: of each array of floats; None for others.
-    m2: Tree  #: sums of squared deviations, in the same tree.
+    mean: Tree  #: mean of each array of floats; None for other arrays.
+    m2: Tree  #: sums of squared deviations, in a tree of the same structure.
 
     @staticmethod
     def empty(observation: Tree) -> "Statistics":
         """The statistics of zero observations.
 
         Args:
-          observation: a tree of anything with a shape and a dtype, such as `EnvSpec.observation`.
+          observation: a tree whose leaves have a shape and a dtype, such as `EnvSpec.observation`.
         """
         zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape) if _is_float(leaf) else None, observation)
         return Statistics(np.float64(0), zeros, zeros)
@@ -69,7 +69,7 @@ class Statistics(NamedTuple):
 
 
 class Normaliser(NamedTuple):
-    """Maps each array that has a mean to `clip((x - mean) * scale, ±10)`, and leaves the others unchanged.
+    """Maps each array that has a mean to `clip((x - mean) * scale, ±10)`, and leaves other arrays unchanged.
 
     Example:
       >>> import jax.numpy as jnp
@@ -78,8 +78,8 @@ class Normaliser(NamedTuple):
        [10.]]
     """
 
-    mean: Tree  #: of each array of floats, float32 `[*obs]`; None for others.
-    scale: Tree  #: reciprocal standard deviations, in the same tree.
+    mean: Tree  #: mean of each array of floats, float32 `[*obs]`; None for other arrays.
+    scale: Tree  #: reciprocal standard deviations, in a tree of the same structure.
 
     def __call__(self, observation: Tree) -> Tree:
         """Normalises observations `[..., *obs]`; normalised arrays are float32."""

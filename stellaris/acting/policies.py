@@ -15,7 +15,7 @@ from stellaris.types import Distribution, Tree
 
 @runtime_checkable
 class Network(Protocol):
-    """The protocol of a network from any library: a hashable value, with its parameters kept outside it.
+    """The protocol of a network from any library: a hashable value that does not hold its parameters.
 
     A flax module satisfies it. For bare arrays or an Equinox model, write a frozen dataclass with these two methods.
     Equal networks are compiled once.
@@ -49,7 +49,7 @@ class Policy:
     """A network that acts in an environment; its methods are pure functions over a `PolicyVersion`.
 
     Args:
-      spec: of the environment.
+      spec: the environment's specification.
       network: any `Network`.
       normalise: whether observations of floats are normalised by running statistics before the network sees them.
 
@@ -92,7 +92,7 @@ class Policy:
 
         Args:
           version: parameters and normaliser.
-          observation: raw, `[..., *obs]`.
+          observation: raw observations `[..., *obs]`.
 
         Returns:
           The distribution of actions, and the values `[...]`.
@@ -119,7 +119,7 @@ class Policy:
 
         Args:
           version: parameters and normaliser.
-          observation: raw, `[..., *obs]`.
+          observation: raw observations `[..., *obs]`.
           noise: `[..., actions]`, from `noise`.
 
         Raises:
@@ -128,7 +128,7 @@ class Policy:
         """
         distribution, _ = self.apply(version, observation)
         if not hasattr(distribution, "sample"):
-            raise TypeError(f"{self._name}: a {type(distribution).__name__} lacks the method sample(noise)")
+            raise TypeError(f"{self._name}: a {type(distribution).__name__} lacks the method sample(noise): add it")
         action = distribution.sample(noise)
         expected = self._batch(observation) + (() if self.spec.discrete else (self.spec.actions,))
         if jnp.shape(action) != expected:
@@ -141,7 +141,7 @@ class Policy:
         Args:
           version: parameters and normaliser.
           other: the version to compare with.
-          observation: raw, `[n, *obs]`.
+          observation: raw observations `[n, *obs]`.
 
         Returns:
           A scalar; NaN if the distribution lacks the method `kl_divergence(other)`.
@@ -245,7 +245,7 @@ class ActorCritic:
 
         Raises:
           ModuleNotFoundError: without flax.
-          ValueError: if observations are not vectors; says which policy to use.
+          ValueError: if observations are not vectors; the message says which policy to use.
         """
         from stellaris.acting.networks import Towers  # imported here so that `import stellaris` does not import flax
 

@@ -20,11 +20,11 @@ _AT_ONCE = 1 << 24
 class ActorState(NamedTuple):
     """The state of an actor's environment between two fragments; the actor's container keeps it."""
 
-    observation: Tree  #: `[*obs]`, the newest.
+    observation: Tree  #: the newest observation, `[*obs]`.
     ended: bool  #: whether the last step ended the episode, so that the next one only resets.
-    episode_return: float  #: of the running episode.
-    episode_length: int
-    steps: int = 0  #: since the environment was started.
+    episode_return: float  #: return of the running episode so far.
+    episode_length: int  #: steps of the running episode so far.
+    steps: int = 0  #: steps since the environment was started.
     environment: int = 0  #: a number that identifies this start of an environment.
 
 
@@ -39,10 +39,10 @@ class Fragment(NamedTuple):
     """The steps that an actor delivers together."""
 
     trajectory: Trajectory  #: `[T, 1, ...]`, with raw observations.
-    statistics: Statistics  #: of its observations alone, to be merged with those before.
+    statistics: Statistics  #: statistics of the fragment's observations alone, to be merged with earlier ones.
     episodes: tuple[Episode, ...]
-    slot: int = 0  #: of the environment.
-    first: int = 0  #: the number of its first step since the environment was started.
+    slot: int = 0  #: the environment's slot.
+    first: int = 0  #: the number of the fragment's first step, counted from the environment's start.
     environment: int = 0  #: identifies the start of the environment, as in `ActorState`.
     unfinished: int = 0  #: steps of the episode that continues in the next fragment.
 
@@ -66,7 +66,7 @@ def join(pieces: Sequence[Fragment]) -> Fragment:
     """Joins consecutive pieces of one environment, which may have different policy versions, into one fragment.
 
     Raises:
-      ValueError: if the pieces are not consecutive; says where.
+      ValueError: if the pieces are not consecutive; the message says where.
     """
     for one, following in itertools.pairwise(pieces):
         begins = (following.slot, following.environment, following.first)
@@ -75,7 +75,7 @@ def join(pieces: Sequence[Fragment]) -> Fragment:
                 f"a piece begins at (slot, environment, step) = {begins}: expected {one.follows}, the end of the last"
             )
     last, trajectories = pieces[-1], [piece.trajectory for piece in pieces]
-    # Each piece holds T+1 observations and values to bootstrap from; the last repeats the first of the next piece.
+    # Each piece holds T+1 observations and values to bootstrap from; the last one repeats the first of the next piece.
     inner = [
         trajectory._replace(
             observation=jax.tree.map(lambda column: column[:-1], trajectory.observation), value=trajectory.value[:-1]
@@ -98,7 +98,7 @@ def start(env: VectorEnv, slot: int, key: jax.Array | None = None) -> ActorState
 
     Args:
       env: the vector environment.
-      slot: to reset.
+      slot: the slot to reset.
       key: draws `ActorState.environment`, which tells this start from earlier ones of the slot; None for 0.
 
     Raises:
@@ -119,7 +119,7 @@ def fragment_bytes(policy: Policy, length: int) -> int:
     """The size in bytes of a fragment: its trajectory and the statistics of its observations.
 
     Args:
-      policy: that acts.
+      policy: the policy that acts.
       length: steps of a fragment.
 
     Raises:
@@ -141,8 +141,8 @@ class Actors:
     all values of a fragment are computed together at its end.
 
     Args:
-      policy: of the versions that act.
-      env: with one slot per actor.
+      policy: the policy of the versions that act.
+      env: a vector environment with one slot per actor.
       length: steps of a fragment.
 
     Raises:
@@ -167,15 +167,17 @@ class Actors:
 
         Args:
           versions: `PolicyVersion`s to act with.
-          slots: of the actors, all different.
-          states: of their environments.
-          keys: `[n]` or more, for their noise. An actor's actions do not depend on the other actors, up to rounding.
+          slots: the actors' slots, all different.
+          states: the states of the actors' environments.
+          keys: the keys of the actors' noise, `[n]` or more. An actor's actions do not depend on the other actors, up
+            to rounding.
 
         Returns:
           The actors' fragments, and their new states.
 
         Raises:
-          TypeError: if the environment's `step` returns something that does not match `Step`; names the environment.
+          TypeError: if the environment's `step` returns something that does not match `Step`; the message names the
+            environment.
           ValueError: if a reward is not finite, or an observation does not match the specification.
         """
         n, length, policy = len(slots), self._length, self._policy

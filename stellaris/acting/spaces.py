@@ -15,12 +15,12 @@ def spec_of(name: str, observation_space: Any, action_space: Any) -> EnvSpec:
     """Makes the specification of an environment with these spaces.
 
     Args:
-      name: of the environment.
+      name: the environment's name.
       observation_space: `Box`, `Discrete`, `MultiBinary` or `MultiDiscrete`; or a `Dict` or `Tuple` of these.
       action_space: `Discrete`, or a `Box` of floats.
 
     Raises:
-      ValueError: if a space is not supported; names the environment and the space.
+      ValueError: if a space is not supported; the message names the environment and the space.
 
     Example:
       >>> from gymnasium.spaces import Box, Discrete

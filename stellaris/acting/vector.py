@@ -22,16 +22,16 @@ class EnvSpec:
     environment's.
 
     Args:
-      name: of the environment, for messages.
-      observation: a tree (one array, or dictionaries and tuples of arrays) of anything with a shape and a dtype, such
+      name: the environment's name, for messages.
+      observation: a tree (one leaf, or dictionaries and tuples of leaves) whose leaves have a shape and a dtype, such
         as `jax.ShapeDtypeStruct`. It is stored as `jax.ShapeDtypeStruct`, with the dtypes in which observations are
         recorded: at most 32 bits per number.
       actions: dimensions of a continuous action, or number of discrete actions.
       discrete: whether actions are discrete.
       low: lower bounds of a continuous action by dimension; actions are clipped to the bounds.
-      high: upper bounds.
+      high: upper bounds of a continuous action by dimension.
       start: the first of the environment's discrete actions.
-      action_shape: of the environment's continuous actions.
+      action_shape: the shape of the environment's continuous actions.
 
     Raises:
       TypeError: if a leaf of `observation` lacks a shape or a numeric dtype, or `observation` has no leaves.
@@ -54,7 +54,7 @@ class EnvSpec:
     def __post_init__(self) -> None:
         leaves = jax.tree.map(self._recorded, self.observation)
         if not jax.tree.leaves(leaves):
-            raise TypeError(f"{self.name}: observation={self.observation!r} holds no array")
+            raise TypeError(f"{self.name}: observation={self.observation!r} holds no array: pass at least one")
         object.__setattr__(self, "observation", leaves)
 
     def __hash__(self) -> int:
@@ -77,7 +77,8 @@ class EnvSpec:
         """Raises unless `observation` is one observation of the environment, without a batch axis.
 
         Raises:
-          ValueError: if its structure, or the shape or dtype of an array, differs; names the environment and the array.
+          ValueError: if its structure, or the shape or dtype of an array, differs; the message names the environment
+            and the array.
         """
         expected: Any
         found: Any
@@ -138,12 +139,13 @@ def checked_step(step: Any, count: int, spec: EnvSpec) -> Step:
     """Returns a step with NumPy arrays and floating-point rewards; checks everything but the observation.
 
     Args:
-      step: from an environment, perhaps a user's.
+      step: the result of an environment's `step`, perhaps of a user's environment.
       count: the number of slots that were stepped.
-      spec: of the environment.
+      spec: the environment's specification.
 
     Raises:
-      TypeError: if `step` is not a `Step`, or the shape or dtype of an array is wrong; names the environment.
+      TypeError: if `step` is not a `Step`, or the shape or dtype of an array is wrong; the message names the
+        environment.
       ValueError: if a reward is not finite.
     """
     if not isinstance(step, Step):

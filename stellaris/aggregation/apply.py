@@ -20,18 +20,18 @@ def apply_update(
     `params + scale * optimizer(gradient)`: one step for `combine="mean"`; one step per gradient, oldest first, for
     `combine="sequential"`. An empty group changes neither the parameters nor the optimizer's state.
 
-    Outside of `jit` it is compiled once per optimizer, so make the optimizer once and not for every update. The
+    Outside of `jit` the step is compiled once per optimizer, so make the optimizer once and not for every update. The
     programs of the 32 most recently used optimizers are kept.
 
     Args:
       optimizer: any optax transformation.
-      update: from `Aggregator.pop`.
+      update: the group of gradients, from `Aggregator.pop`.
       params: the newest parameters.
       opt_state: the optimizer's state.
       **extra: more arguments of the optimizer's update, such as `params_then` of `add_delay_compensation`. For
         `combine="sequential"` they are stacked like the gradients, `[capacity, ...]`, one row per gradient.
-        `staleness`, which `scale_by_staleness` reads, defaults to the update's: a scalar per step in the sequential
-        form, and `[capacity]` in the mean, with -1 for empty slots.
+        `staleness`, which `scale_by_staleness` reads, defaults to the update's: a scalar per step for
+        `"sequential"`, and `[capacity]` for `"mean"`, with -1 for empty slots.
 
     Returns:
       `(params, opt_state)`, the next version.

@@ -25,7 +25,7 @@ def delay_compensate(
     with `mean_square`, the strength of each element is divided by `sqrt(mean_square + 1e-7)`.
 
     Args:
-      gradient: computed at `params_then`, a tree of arrays.
+      gradient: the gradient at `params_then`, a tree of arrays.
       params_now: the newest parameters, a tree of the same structure and shapes.
       params_then: the parameters at which the gradient was computed.
       strength: lambda, at least 0; 0 returns the gradient unchanged.
@@ -56,7 +56,7 @@ def delay_compensate(
 
     def compensate(g: Any, now: Any, then: Any, square: Any = None) -> Any:
         factor = strength if square is None else strength / jnp.sqrt(square + _EPSILON)
-        # In this order parameters that did not move add zero, even if g * g overflows.
+        # The difference comes first, so that parameters that did not move add zero even if g * g overflows.
         return g + (factor * (now - then) * g * g).astype(jnp.result_type(g))
 
     with _promoting():
@@ -72,7 +72,7 @@ class MeanSquare(NamedTuple):
       [0.0, 0.0]
     """
 
-    mean_square: Tree  #: running mean over the gradients so far, from 0.
+    mean_square: Tree  #: running mean of the squared gradients, which starts at 0.
 
 
 def add_delay_compensation(strength: Scalar, *, decay: Scalar | None = None) -> optax.GradientTransformationExtraArgs:
@@ -115,7 +115,7 @@ def add_delay_compensation(strength: Scalar, *, decay: Scalar | None = None) -> 
     def update(updates: Tree, state: Any, params: Tree = None, *, params_then: Tree, **extra: Any) -> tuple[Tree, Any]:
         del extra
         if params is None:
-            raise ValueError("params is None: delay compensation needs the newest parameters")
+            raise ValueError("params is None: delay compensation needs the newest parameters, so pass them")
         if decay is None:
             return delay_compensate(updates, params, params_then, strength), state
         square = jax.tree.map(lambda s, g: _averaged(s, g, decay), state.mean_square, updates)
@@ -131,7 +131,7 @@ def reduce_by_gap(gradient: Tree, params_now: Tree, params_then: Tree, step_size
     parameter that did not move keeps its gradient, regardless of the versions published meanwhile.
 
     Args:
-      gradient: computed at `params_then`, a tree of arrays.
+      gradient: the gradient at `params_then`, a tree of arrays.
       params_now: the newest parameters, a tree of the same structure and shapes.
       params_then: the parameters at which the gradient was computed.
       step_size: how far one step moves each parameter, such as the root mean square of recent steps; a tree like the
@@ -174,7 +174,7 @@ class GapAware(NamedTuple):
     """
 
     inner: Tree  #: the wrapped optimizer's state.
-    mean_square: Tree  #: running mean over its squared steps, from 0.
+    mean_square: Tree  #: running mean of the optimizer's squared steps, which starts at 0.
     steps: Int[JaxArray, ""]
 
 
@@ -188,7 +188,7 @@ def gap_aware(
 
     Args:
       optimizer: any optax transformation, with its learning rate.
-      decay: in [0, 1).
+      decay: decay of that average, in [0, 1).
 
     Returns:
       A transformation with `update(updates, state, params, params_then=...)`.
@@ -239,7 +239,7 @@ def limit_alignment(gradient: Tree, previous: Tree, *, limit: Scalar) -> Tree:
 
     With `g = p + o`, `p` parallel to `previous` and `o` orthogonal to it, a gradient whose cosine exceeds the limit
     becomes `o + p'` with `|p'| = |o| limit / sqrt(1 - limit^2)`. Successive gradients on the same stale data point the
-    same way, so that their steps add up to an overlong one; fresh gradients are nearly orthogonal.
+    same way, so that their steps add up to an overlong step; fresh gradients are nearly orthogonal.
 
     Args:
       gradient: a tree of arrays.
@@ -270,7 +270,7 @@ def limit_alignment(gradient: Tree, previous: Tree, *, limit: Scalar) -> Tree:
         if not 0.0 <= number < 1.0:
             raise ValueError(f"limit={limit} lies outside [0, 1)")
     _check_like(gradient, previous=previous)
-    # Both scaled to their largest elements, so that squares neither underflow nor overflow.
+    # Both gradients are divided by their largest magnitudes, so that squares neither underflow nor overflow.
     (now, largest), (before, _) = scale_to_largest(gradient), scale_to_largest(previous)
     length = tree_dot(before, before)
     unit = jnp.where(length > 0, length, 1.0)
@@ -286,7 +286,7 @@ def limit_alignment(gradient: Tree, previous: Tree, *, limit: Scalar) -> Tree:
 
 
 def _promoting() -> Any:
-    """Allows gradients, parameters and running means of different float dtypes, even if the caller is strict."""
+    """Allows gradients, parameters and running means of different float dtypes, even if promotion is strict."""
     return jax.numpy_dtype_promotion("standard")
 
 

@@ -25,13 +25,14 @@ ALIGNMENT = 64
 @jax.tree_util.register_static
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """The places of a gradient's leaves in a row. It is static: part of the state's tree structure, not a leaf."""
+    """The places of a gradient's leaves in a row. It is static: part of a state's tree structure, not a leaf."""
 
     structure: Any
     shapes: tuple[tuple[int, ...], ...]
     dtypes: tuple[np.dtype[Any], ...]
 
-    # JAX compares layouts in every call of a compiled function; usually they are the same object.
+    # The identity is compared first, because JAX compares layouts in every call of a compiled function, and usually
+    # both are the same object.
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, Layout) and self._parts == other._parts)
 
@@ -86,7 +87,7 @@ class AggregatorState(NamedTuple):
     head: Int[JaxArray, ""]  #: the slot of the oldest gradient.
     count: Int[JaxArray, ""]  # type: ignore[assignment]  #: queued gradients.
     overflow: Bool[JaxArray, ""]  #: whether a push into a full queue ever lost a gradient.
-    memory: Tree  #: the aggregator's memory.
+    memory: Tree  #: values that the aggregator remembers, such as each learner's pushes.
 
     @property
     def capacity(self) -> int:
@@ -98,7 +99,8 @@ class Update(NamedTuple):
     """A group of gradients, ready for `apply_update`.
 
     `combine="mean"`: `gradient = sum(w g) / sum(w)` and `scale = sum(w) / n`, a scalar: one optimizer step.
-    `combine="sequential"`: both stacked `[capacity, ...]`, oldest first and zero beyond `count`: one step each.
+    `combine="sequential"`: gradients and scales are stacked `[capacity, ...]`, oldest first and zero beyond `count`:
+    one optimizer step for each gradient.
 
     Example:
       >>> update = Update(jnp.array([2.0]), scale=jnp.array(0.5), count=jnp.int32(1), staleness=jnp.array([8, -1]))
@@ -109,12 +111,12 @@ class Update(NamedTuple):
     gradient: Tree
     scale: Float[JaxArray, "*n"]  #: factor on the optimizer's step, not on the gradient.
     count: Int[JaxArray, ""]  # type: ignore[assignment]  #: gradients in the group.
-    staleness: Int[JaxArray, "capacity"]  #: staleness of each, oldest first; -1 beyond `count`.
+    staleness: Int[JaxArray, "capacity"]  #: staleness of each gradient, oldest first; -1 beyond `count`.
     dropped: Int[JaxArray, ""] | int = 0  #: gradients removed from the queue without being applied.
 
 
 def capacity_for(group_size: int, capacity: int | None) -> int:
-    """The capacity of a queue from which groups of this size are taken: as given, or twice the size.
+    """The capacity of a queue from which groups of this size are taken: `capacity`, or twice the group size by default.
 
     Raises:
       ValueError: unless both are positive whole numbers, and a group fits.
@@ -123,7 +125,9 @@ def capacity_for(group_size: int, capacity: int | None) -> int:
     capacity = 2 * group_size if capacity is None else capacity
     checks.counts(capacity=capacity)
     if capacity < group_size:
-        raise ValueError(f"capacity={capacity} is below group_size={group_size}: the queue could never fill")
+        raise ValueError(
+            f"capacity={capacity} is below group_size={group_size}: the queue could never fill; raise the capacity"
+        )
     return capacity
 
 
@@ -247,7 +251,7 @@ def take(
     """
     checks.int32(clock=clock)
     n, ages = _oldest(state, n, clock)
-    # Outside of this module's `jit`, because the caller's weight may capture traced numbers.
+    # `weigh` is called outside of this module's `jit`, because it may capture traced numbers of the caller.
     weight = weigh(ages)
     gradient, scale, state = _taken(state, n, weight, combine)
     return Update(gradient, scale, n, ages), state
@@ -261,7 +265,7 @@ def _appended(state: AggregatorState, gradient: Tree, version: Any) -> Aggregato
     layout, rows = state.layout, state.rows
     free = state.count < state.capacity
     slot = (state.head + state.count) % state.capacity
-    # Reads and writes one row only, so that a donated state is updated in place.
+    # The loop reads and writes one row only, so that a donated state is updated in place.
     for leaf, begin in zip(jax.tree.leaves(gradient), layout.offsets, strict=False):
         new = jnp.ravel(jnp.asarray(leaf, rows.dtype))[None]
         at = slot, jnp.int32(begin)
@@ -297,11 +301,11 @@ def _taken(state: AggregatorState, n: Any, weight: Any, combine: str) -> tuple[T
 
 
 def _order(state: AggregatorState) -> jax.Array:
-    """The slots of the ring, from the oldest gradient's on."""
+    """The slots of the ring, beginning with the slot of the oldest gradient."""
     return (state.head + jnp.arange(state.capacity)) % state.capacity
 
 
-# Both loop over the taken gradients only: other slots cost nothing, and may hold NaN.
+# The next two functions loop over the taken gradients only, so other slots cost nothing and may hold NaN.
 
 
 def _mean(rows: jax.Array, order: jax.Array, weight: jax.Array, n: jax.Array) -> jax.Array:

@@ -16,16 +16,16 @@ from stellaris.types import Tree
 class Aggregator(Protocol):
     """Decides when queued gradients are applied, which of them, and with which weights.
 
-    Five pure functions over a state that holds the queue. All can be jitted; the capacity of the queue is static.
+    Its methods are five pure functions over a state that holds the queue. All can be jitted; the capacity is static.
 
     The library's makers, such as `staleness_aware`, return frozen dataclasses with the settings as fields, so that
-    `dataclasses.replace` changes one. They print as the call that makes them. Two with equal settings are equal and
-    have equal hashes, so an aggregator can be a static argument of `jax.jit`. They are also trees, whose leaves are the
-    numbers that `vmap` can sweep; with traced numbers they can be neither compared nor hashed.
+    `dataclasses.replace` changes one. They print as the call that makes them. Aggregators with equal settings are equal
+    and have equal hashes, so an aggregator can be a static argument of `jax.jit`. They are also trees, whose leaves are
+    the numbers that `vmap` can sweep; with traced numbers they can be neither compared nor hashed.
 
     Any object with these methods is an aggregator. Build it on `stellaris.aggregation.gradient_queue`, and make it a
     frozen dataclass, so that it has equality and a hash. If it waits for every learner, give it an attribute
-    `learners`, their number: a system with fewer then refuses it, instead of waiting forever.
+    `learners`, the number of learners: a system with fewer learners then refuses it, instead of waiting forever.
 
     Example:
       >>> import jax.numpy as jnp
@@ -83,7 +83,7 @@ class Aggregator(Protocol):
 class Queueing:
     """The methods that most of the library's aggregators share; a frozen dataclass inherits them."""
 
-    maker: ClassVar[str]  #: the public function that makes it.
+    maker: ClassVar[str]  #: name of the public function that makes the aggregator.
     capacity: Any
 
     def init(self, gradient_like: Tree) -> AggregatorState:
@@ -94,7 +94,7 @@ class Queueing:
         return gradient_queue.push(state, gradient, version)
 
     def admit(self, state: AggregatorState, learner: Any, clock: Any) -> Any:
-        # NumPy's, because `jax.vmap` refuses to return a Python bool.
+        # The bool is NumPy's, because `jax.vmap` refuses to return a Python bool.
         return np.True_
 
     def __repr__(self) -> str:

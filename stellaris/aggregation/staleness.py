@@ -18,7 +18,7 @@ from stellaris.types import Array, JaxArray, Scalar, Tree, default_float
 
 @runtime_checkable
 class Weight(Protocol):
-    """`(staleness [...]) -> factor [...]` on the learning rate, with the staleness in versions."""
+    """A function `(staleness [...]) -> factor [...]` on the learning rate, with the staleness in versions."""
 
     def __call__(self, staleness: Any, /) -> jax.Array: ...
 
@@ -31,7 +31,8 @@ def staleness_weight(staleness: Int[Array, "*batch"] | int, *, smoothness: Scala
     Args:
       staleness: `[...]` versions published since the gradient's parameters; 0 is fresh. In an array, negative numbers
         count as fresh.
-      smoothness: positive; 1 gives 1/staleness (Zhang et al. 2016), `math.inf` gives all gradients the same weight.
+      smoothness: the root, positive; 1 gives 1/staleness (Zhang et al. 2016), `math.inf` gives all gradients the same
+        weight.
 
     Returns:
       The weights `[...]` in (0, 1], of JAX's default float type (float32 unless float64 is enabled).
@@ -59,7 +60,7 @@ def polynomial_weight(staleness: Int[Array, "*batch"] | int, *, power: Scalar = 
 
     Args:
       staleness: `[...]` versions; 0 is fresh. In an array, negative numbers count as fresh.
-      power: at least 0.
+      power: the exponent, at least 0.
 
     Returns:
       The weights `[...]` in (0, 1].
@@ -77,7 +78,7 @@ def polynomial_weight(staleness: Int[Array, "*batch"] | int, *, power: Scalar = 
       [1.     0.5    0.3333]
     """
     checks.not_negative(power=power)
-    # A float exponent, so that the powers 2 and 2.0, which compare equal as settings, give the same bits.
+    # The exponent is a float, so that the powers 2 and 2.0, which compare equal as settings, give the same bits.
     return (jnp.maximum(_versions(staleness), 0.0) + 1.0) ** (-1.0 * power)
 
 
@@ -88,7 +89,7 @@ def hinge_weight(
 
     Args:
       staleness: `[...]` versions; 0 is fresh. In an array, negative numbers count as fresh.
-      slope: at least 0.
+      slope: how fast the weight falls beyond the tolerance, at least 0.
       tolerance: the largest staleness of weight 1, at least 0.
 
     Returns:
@@ -116,7 +117,7 @@ def exponential_weight(staleness: Int[Array, "*batch"] | int, *, rate: Scalar) -
 
     Args:
       staleness: `[...]` versions; 0 is fresh. In an array, negative numbers count as fresh.
-      rate: at least 0; 0 gives all gradients the same weight.
+      rate: decay per version, at least 0; 0 gives all gradients the same weight.
 
     Returns:
       The weights `[...]` in [0, 1]; beyond `rate * staleness = 87` they underflow to 0 in float32.
@@ -147,8 +148,8 @@ def scale_by_staleness(
     of recent gradients. Before Adam, a constant factor would therefore cancel, and a varying factor would act on the
     moments instead of the learning rate.
 
-    `apply_update` passes the staleness to it. Do not combine it with `staleness_aware`, `softsync` or `buffered`,
-    which already weight gradients by staleness: the weight would apply twice.
+    `apply_update` passes the staleness. Do not combine the transformation with `staleness_aware`, `softsync` or
+    `buffered`, which already weight gradients by staleness: the weight would apply twice.
 
     Args:
       smoothness: as in `staleness_weight`.
@@ -194,7 +195,7 @@ def scale_by_staleness(
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, repr=False)
 class FrozenWeight:
-    """A weight with its settings. Unlike `functools.partial`, two with equal settings are equal.
+    """A weight with its settings. Unlike `functools.partial`, weights with equal settings are equal.
 
     As a tree its leaves are the settings' values, so that `vmap` can sweep them.
     """
@@ -221,7 +222,7 @@ def freeze_weight(weight: Weight) -> Weight:
     if isinstance(weight, functools.partial) and not weight.args:
         names = tuple(sorted(weight.keywords))
         return FrozenWeight(weight.func, names, tuple(checks.plain(weight.keywords[name]) for name in names))
-    # In a tree a function must be structure: JAX would treat it as an array if it were a leaf.
+    # A bare function is wrapped as structure of a tree, because JAX would treat a leaf as an array.
     return FrozenWeight(weight, (), ()) if jax.tree_util.all_leaves([weight]) else weight
 
 
@@ -234,7 +235,7 @@ def inverse_root(smoothness: Scalar) -> Weight:
 def check_weight(weight: Weight) -> None:
     """Raises a TypeError unless the weight is a function."""
     if not callable(weight):
-        raise TypeError(f"weight={weight!r} is not a function of staleness")
+        raise TypeError(f"weight={weight!r} is not a function of staleness: pass one such as polynomial_weight")
 
 
 def _versions(staleness: Any) -> jax.Array:

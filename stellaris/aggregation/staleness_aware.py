@@ -1,4 +1,4 @@
-"""Stellaris' aggregator: the whole queue, once it is fresh enough or full, weighted by staleness."""
+"""Stellaris' aggregator: applies the whole queue, once it is fresh enough or full, weighted by staleness."""
 
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
@@ -41,8 +41,8 @@ def _mean_of_a_group(memory: _Measured, update: Update, round: Any) -> _Measured
     return _Measured(jnp.where(first, round, memory.round).astype(jnp.int32), staleness)
 
 
-#: For each kind of threshold: the function that gives the threshold of a round, and the one that measures
-#: `max_staleness` if it is not given.
+#: For each kind of threshold: the function that gives the threshold of a round, and the function that
+#: measures `max_staleness` if it is not given.
 _THRESHOLDS = {
     "decay": (staleness_threshold, _stalest_of_a_round),
     "demo": (demo_threshold, _mean_of_a_group),
@@ -102,8 +102,8 @@ def staleness_aware(
 ) -> Aggregator:
     """Applies the whole queue, once it is fresh enough or full, weighted by staleness (Stellaris).
 
-    It is ready when the queue's mean staleness is at most `max_staleness * decay ** round`, or when the queue holds
-    `group_size` gradients. Each gradient weighs `max(staleness, 1) ** (-1 / smoothness)`.
+    The aggregator is ready when the queue's mean staleness is at most `max_staleness * decay ** round`, or when the
+    queue holds `group_size` gradients. Each gradient weighs `max(staleness, 1) ** (-1 / smoothness)`.
 
     Args:
       group_size: a queue of this many gradients is applied at any staleness; usually the number of learners.

@@ -1,4 +1,4 @@
-"""Baseline aggregators, by how much learners wait for each other: from fully asynchronous to synchronous.
+"""Baseline aggregators, ordered by how much learners wait for each other: from fully asynchronous to synchronous.
 
 Only `buffered` and `softsync` weight gradients by staleness.
 """
@@ -103,7 +103,7 @@ def softsync(group_size: int, *, capacity: int | None = None) -> Aggregator:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, repr=False)
 class _StaleSynchronous(Queueing):
-    # The state's memory holds how often each learner pushed `[learners]`.
+    # The state's memory holds each learner's number of pushes, `[learners]`.
     maker: ClassVar[str] = "stale_synchronous"
     max_lead: Any
     learners: int = field(metadata={"static": True})
@@ -135,7 +135,8 @@ def stale_synchronous(max_lead: Int[Array, ""] | int, learners: int, *, capacity
     A learner is admitted while `its pushes - the fewest pushes of any learner <= max_lead`.
 
     Args:
-      max_lead: gradients, at least 0. With 0, learners wait for each other after every gradient.
+      max_lead: the most gradients that a learner may be ahead of the slowest, at least 0. With 0, learners wait for
+        each other after every gradient.
       learners: the number of learners, which are numbered from 0. `push` and `admit` need the learner's number.
       capacity: gradients that the queue can store, at least 1; `2 * learners` by default.
 
@@ -185,7 +186,7 @@ class _FullyAsynchronous(Queueing):
         return update._replace(dropped=dropped), state
 
     def _too_stale(self, state: AggregatorState, clock: Any) -> jax.Array:
-        """The number of gradients ahead of the oldest one that is fresh enough."""
+        """The number of gradients in the queue before the oldest gradient that is fresh enough."""
         if self.drop_from is None:
             return jnp.zeros((), jnp.int32)
         staleness = gradient_queue.staleness(state, clock)
@@ -198,9 +199,9 @@ def fully_asynchronous(*, capacity: int, drop_from: Int[Array, ""] | int | None 
 
     Args:
       capacity: gradients that the queue can store during an update, at least 1.
-      drop_from: gradients of this staleness or more are dropped; at least 1. It is Ringmaster's `R`, which its analysis
-        sets to `max(1, ceil(variance / eps))` for a squared gradient norm of `eps`. None drops nothing. A dropped
-        gradient does not make a new version.
+      drop_from: the smallest staleness at which gradients are dropped, at least 1. It is Ringmaster's `R`, which its
+        analysis sets to `max(1, ceil(variance / eps))` for a squared gradient norm of `eps`. None drops nothing. A
+        dropped gradient does not make a new version.
 
     Returns:
       An `Aggregator`; it admits every learner. `Update.dropped` counts the dropped gradients.
@@ -235,7 +236,7 @@ def fully_asynchronous(*, capacity: int, drop_from: Int[Array, ""] | int | None 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, repr=False)
 class _Synchronous(Queueing):
-    # The state's memory holds the version of each learner's last gradient `[group_size]`.
+    # The state's memory holds the version of each learner's last gradient, `[group_size]`.
     maker: ClassVar[str] = "synchronous"
     group_size: int = field(metadata={"static": True})
 

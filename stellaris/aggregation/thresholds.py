@@ -19,12 +19,12 @@ def staleness_threshold(
 ) -> Float[JaxArray, ""]:
     """The largest mean staleness of a group that is applied in round `k`: `beta_k = max_staleness * decay ** k`.
 
-    Permissive in early rounds, strict as training converges; a decay of 1 keeps it constant.
+    The threshold is permissive in early rounds and strict as training converges; a decay of 1 keeps it constant.
 
     Args:
       round: `k`, the number of delivered fragments divided by the number of actors, rounded down.
       max_staleness: `beta_0`, in versions; `math.inf` for no threshold.
-      decay: in (0, 1].
+      decay: decay per round, in (0, 1].
 
     Returns:
       The threshold, a float scalar.
@@ -59,12 +59,12 @@ def demo_threshold(
 
     Args:
       round: `k`, as for `staleness_threshold`.
-      max_staleness: in versions; `math.inf` for no threshold. The demo measures `int(mean staleness) + 1` on the first
-        group with a stale gradient.
-      decay: in (0, 1].
+      max_staleness: the largest threshold, in versions; `math.inf` for no threshold. The demo measures
+        `int(mean staleness) + 1` on the first group with a stale gradient.
+      decay: decay per round, in (0, 1].
 
     Returns:
-      The threshold, a whole number if `max_staleness` is one, as a float scalar.
+      The threshold, a float scalar; it is whole if `max_staleness` is whole.
 
     Raises:
       ValueError: if `decay` lies outside (0, 1], or `max_staleness` is negative or NaN.
@@ -81,7 +81,7 @@ def demo_threshold(
 
     def threshold(start: jax.Array) -> jax.Array:
         decayed = start * jnp.asarray(decay, start.dtype) ** (default_float(round) - 1.0)
-        # A product that is whole in exact arithmetic may be rounded to just below a whole number.
+        # The product is enlarged by a millionth, because rounding may put a whole product just below a whole number.
         return jnp.clip(jnp.floor(decayed * (1.0 + 1e-6)) + 1.0, 1.0, start)
 
     return _unless_infinite(max_staleness, threshold)
@@ -95,7 +95,7 @@ def check_decay(decay: Scalar) -> None:
 
 
 def _unless_infinite(max_staleness: Any, threshold: Callable[[jax.Array], jax.Array]) -> jax.Array:
-    """Keeps an infinite threshold infinite: times a decay that has underflowed to zero it would be NaN."""
+    """Keeps an infinite threshold infinite, because its product with a decay that underflows to zero would be NaN."""
     start = default_float(max_staleness)
     infinite = jnp.isinf(start)
     return jnp.where(infinite, start, threshold(jnp.where(infinite, 1.0, start)))

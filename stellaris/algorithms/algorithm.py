@@ -41,7 +41,7 @@ class Algorithm(Protocol):
 
         Args:
           key: key of the shuffles.
-          batch: from `prepare`.
+          batch: a batch from `prepare`.
         """
 
     def select(self, batch: Any, indices: Array) -> Any:
@@ -55,7 +55,7 @@ class Algorithm(Protocol):
         Args:
           apply_fn: `(params, observation) -> (distribution parameters, value)`.
           params: the policy that learns.
-          batch: from `select`.
+          batch: a batch from `select`.
           peers: parameters of the policies that other learners hold now, for a global cap.
           rho: truncation level of the cap.
           version: version of the policy that learns.
@@ -66,7 +66,7 @@ def check_algorithm(algorithm: Any) -> None:
     """Raises unless a system can use this algorithm.
 
     Raises:
-      TypeError: if it is not an `Algorithm`, or cannot be hashed; names the missing methods.
+      TypeError: if it is not an `Algorithm`, or cannot be hashed; the message names the missing methods.
     """
     methods = ("optimizer", "prepare", "minibatches", "select", "loss")
     lacking = [name for name in methods if not callable(getattr(algorithm, name, None))]

@@ -37,12 +37,12 @@ def take(batch: Any, indices: Int[Array, "n"], *, axis: int = 0) -> Any:
 
 
 def before_the_last(observation: Any) -> Any:
-    """The first `T` of observations `[T + 1, ...]`: those on which actions were chosen."""
+    """The first `T` of `T + 1` observations, on which the actions were chosen."""
     return jax.tree.map(lambda x: x[:-1], observation)
 
 
 def the_last(observation: Any) -> Any:
-    """The last of observations `[T + 1, ...]`, as `[1, ...]`: its value bootstraps."""
+    """The last of `T + 1` observations, as `[1, ...]`; its value bootstraps."""
     return jax.tree.map(lambda x: x[-1:], observation)
 
 
@@ -54,7 +54,7 @@ def flatten(batch: Any, axes: int) -> Any:
 def minibatches(key: jax.Array, size: int, *, epochs: int, minibatch_size: int) -> Int[JaxArray, "gradients minibatch"]:
     """Indices of every minibatch of every epoch: each epoch is one permutation, cut into pieces of equal length.
 
-    If `size` is not divisible, the last piece is padded with `size`, an index beyond the batch.
+    If the number of pieces does not divide `size`, the last piece is padded with `size`, an index beyond the batch.
 
     Args:
       key: key of the shuffles; each epoch splits off one.
@@ -69,7 +69,7 @@ def minibatches(key: jax.Array, size: int, *, epochs: int, minibatch_size: int) 
       ValueError: if `size` is below 1.
     """
     if size < 1:
-        raise ValueError(f"size={size} is below 1: the batch is empty")
+        raise ValueError(f"size={size} is below 1: the batch is empty, so pass at least one item")
     count = -(-size // minibatch_size)
     length = -(-size // count)
 
@@ -81,7 +81,7 @@ def minibatches(key: jax.Array, size: int, *, epochs: int, minibatch_size: int) 
 
 
 def permutation(key: jax.Array, size: int) -> Int[JaxArray, "size"]:
-    """The permutation of `jax.random.permutation(key, size)`, in a third of the time on a CPU.
+    """Computes `jax.random.permutation(key, size)`, in a third of the time on a CPU.
 
     Args:
       key: key of the permutation.
@@ -93,7 +93,7 @@ def permutation(key: jax.Array, size: int) -> Int[JaxArray, "size"]:
       True
     """
     order = jnp.arange(size, dtype=jnp.int32)
-    # Ties between random numbers bias the order; as many rounds as in `jax.random.permutation` make that negligible.
+    # Ties between random numbers bias the order; as many rounds as in `jax.random.permutation` make the bias small.
     for _ in range(math.ceil(3 * math.log(size) / math.log(2**32 - 1))):
         key, subkey = jax.random.split(key)
         order = order[_ranking(jax.random.bits(subkey, (size,), jnp.uint32))]
@@ -129,7 +129,7 @@ def masked_mean(x: Any, mask: Array) -> jax.Array:
 def cleaned(batch: Any, *fields: str) -> Any:
     """Zeroes these fields at invalid samples, because 0 * NaN would make the gradient NaN. `valid` becomes bools.
 
-    Do not zero observations: a network may require valid ones.
+    Do not zero observations: a network may require valid observations.
     """
     valid = checks.mask(batch.valid, batch.log_prob)
 

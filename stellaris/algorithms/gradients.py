@@ -25,20 +25,20 @@ def gradient(
     fresh: Tree | None = None,
     **options: Any,
 ) -> tuple[Tree, Metrics]:
-    """The gradient of `algorithm.loss`, and its metrics.
+    """The gradient of `algorithm.loss`, and the metrics of the loss.
 
     Args:
-      algorithm: PPO, IMPALA, IMPACT, or any object with such a loss.
+      algorithm: PPO, IMPALA, IMPACT, or any object with a method `loss`.
       apply_fn: `(params, observation) -> (distribution parameters, value)`.
       params: the policy that learns.
-      batch: from `algorithm.select` or `algorithm.prepare`.
+      batch: a batch from `algorithm.select` or `algorithm.prepare`.
       peers: parameters of the policies that other learners hold now.
       fresh: newer parameters. If given, the metrics include `fresh_cosine`, the cosine between this gradient and the
         gradient at `fresh` on the same batch, at the cost of a second gradient.
       **options: options of the algorithm's loss, such as `rho` and `version`.
 
     Returns:
-      The gradient, and the loss's metrics with `loss`, and with `finite`: whether the whole gradient is finite.
+      The gradient, and the loss's metrics, including `loss` and `finite`: whether the whole gradient is finite.
 
     Raises:
       ValueError: if the loss raises it.
@@ -83,19 +83,19 @@ def update(
 ) -> tuple[Tree, Tree, Metrics]:
     """Learns from a batch: one step of `algorithm.optimizer()` for each row of `indices`, in order, as one scan.
 
-    With PPO this is plain PPO. Outside of `jit` it is compiled once for each algorithm and `apply_fn`, as by `jax.jit`.
-    Arrays that `apply_fn` captures are constants of the program, so make it once and pass what changes in `params`. The
-    32 most recently used programs are kept.
+    With PPO this is plain PPO. Outside of `jit` the scan is compiled once for each algorithm and `apply_fn`, as by
+    `jax.jit`. Arrays that `apply_fn` captures are constants of the program, so make `apply_fn` once and pass values
+    that change in `params`. The 32 most recently used programs are kept.
 
     Args:
       algorithm: PPO, IMPALA, IMPACT, or another `Algorithm`.
       apply_fn: `(params, observation) -> (distribution parameters, value)`.
       params: the policy's parameters.
-      opt_state: state of `algorithm.optimizer()`.
-      batch: from `algorithm.prepare`.
-      indices: from `algorithm.minibatches`.
-      count: learns from the first `count` rows, at least 1; from all by default. It may be traced, so that batches of
-        many sizes, padded to one shape, share one program.
+      opt_state: the state of `algorithm.optimizer()`.
+      batch: a batch from `algorithm.prepare`.
+      indices: the indices of the minibatches, from `algorithm.minibatches`.
+      count: number of rows to learn from, counted from the first, at least 1; all by default. It may be traced, so that
+        batches of many sizes, padded to one shape, share one program.
       **options: options of the algorithm's loss that are arrays, such as `version`.
 
     Returns:
@@ -170,7 +170,7 @@ def _first(step: Any, state: tuple[Tree, Tree], indices: jax.Array, count: Any) 
         state, metrics = step(state, indices[i])
         return state, {name: _combine_two(name, before[name], value) for name, value in metrics.items()}
 
-    # These metrics are computed for their types alone: within `shard_map` the sums must vary over the same axes.
+    # These metrics are computed for their types alone, because within `shard_map` the sums must vary over their axes.
     like = step(state, indices[0])[1]
     neutral = {name: jax.tree.map(functools.partial(_neutral, name), value) for name, value in like.items()}
     state, sums = jax.lax.fori_loop(0, count, body, (state, neutral))

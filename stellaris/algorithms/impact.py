@@ -38,7 +38,7 @@ class TargetBatch(NamedTuple):
     """
 
     samples: Batch  #: values, advantages and value targets are the target policy's.
-    target_log_ratio: Float[Array, "N"]  #: log-probability under the target policy minus the behaviour policy's.
+    target_log_ratio: Float[Array, "N"]  #: log-probability under the target minus that under the behaviour policy.
 
     @property
     def valid(self) -> Shaped[Array, "N"]:
@@ -50,7 +50,7 @@ class TargetBatch(NamedTuple):
 class IMPACT:
     """PPO around a target policy with V-trace advantages, for batches that are stale or learned from many times.
 
-    The target is a copy of the parameters. Whenever the caller renews it, call `prepare` again for the remaining
+    The target is a copy of the parameters. Whenever you renew the target, call `prepare` again for the remaining
     batches; until then V-trace need not be recomputed.
 
     Source:
@@ -78,13 +78,13 @@ class IMPACT:
     discount: Scalar = 0.99
     lambda_: Scalar = 0.95
     clip: Scalar = 0.2  #: half-width of the trust region around the target policy.
-    target_rho: Scalar = 2.0  #: truncates `behaviour / target`.
+    target_rho: Scalar = 2.0  #: truncation level of `behaviour / target`.
     rho_clip: Scalar = 1.0  #: bounds `target / behaviour` in V-trace's temporal differences.
     c_clip: Scalar = 1.0  #: bounds V-trace's traces.
     value_coefficient: Scalar = 0.5
     entropy_coefficient: Scalar = 0.0
     epochs: int = 10
-    minibatch_size: int = 512  #: at most; a batch is split into minibatches of equal size.
+    minibatch_size: int = 512  #: most samples of a minibatch; a batch is split into equal minibatches.
     standardize_advantage: bool = True
     max_gradient_norm: Scalar | None = 0.5
 
@@ -129,7 +129,7 @@ class IMPACT:
             c_clip=self.c_clip,
             valid=valid,
         )
-        # Unweighted, because the loss weights the samples: V-trace's advantage would weight them twice.
+        # This advantage carries no weight, because the loss weights the samples; V-trace's would weight them twice.
         target = jnp.concatenate([estimate.target[1:], value[-1:]])
         following = self.lambda_ * target + (1.0 - self.lambda_) * value[1:]
         advantage = jnp.where(valid, reward + discount * following - value[:-1], 0.0)
@@ -174,10 +174,10 @@ class IMPACT:
         Args:
           apply_fn: `(params, observation) -> (distribution parameters, value)`.
           params: the policy that learns.
-          batch: from `prepare`.
+          batch: a batch from `prepare`.
           peers: parameters of the policies that other learners hold now; may include `params`. Ratios to the behaviour
-            policy are truncated to `global_ratio_cap` over `params` and these.
-          rho: truncation level of the cap, at least 1. IMPACT's rho is `target_rho`.
+            policy are truncated to `global_ratio_cap` over `params` and the peers.
+          rho: truncation level of the cap, at least 1. The paper's rho is `target_rho`.
           version: version of the policy that learns; if given, the metrics include policy lags.
           lags: the number of policy lags that `by_lag` distinguishes.
 

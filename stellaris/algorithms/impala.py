@@ -20,7 +20,7 @@ from stellaris.types import ApplyFn, Array, JaxArray, Scalar, Trajectory, Tree
 
 @dataclass(frozen=True)
 class IMPALA:
-    """Actor-critic with V-trace; with peers, Stellaris' cap replaces two of its constants.
+    """Actor-critic with V-trace; with peers, Stellaris' cap replaces two of V-trace's clips.
 
     The defaults are the paper's for Atari, with losses averaged instead of summed.
 
@@ -48,13 +48,13 @@ class IMPALA:
     rho_clip: Scalar = 1.0  #: bounds V-trace's temporal differences; with peers, the cap replaces it.
     c_clip: Scalar = 1.0  #: bounds V-trace's traces.
     pg_rho_clip: Scalar = 1.0  #: bounds the policy gradient; with peers, the cap replaces it.
-    value_coefficient: Scalar = 0.25  #: the paper's 0.5 on half the squared error.
+    value_coefficient: Scalar = 0.25  #: equal to the paper's 0.5 on half the squared error.
     entropy_coefficient: Scalar = 0.01
-    decay: Scalar = 0.99  #: of RMSProp.
-    epsilon: Scalar = 0.01  #: of RMSProp.
+    decay: Scalar = 0.99  #: RMSProp's decay.
+    epsilon: Scalar = 0.01  #: RMSProp's epsilon.
     max_gradient_norm: Scalar | None = 40.0
     epochs: int = 1
-    minibatch_size: int = 32  #: trajectories, at most; a batch is split into minibatches of equal size.
+    minibatch_size: int = 32  #: most trajectories of a minibatch; a batch is split into equal minibatches.
 
     def __post_init__(self) -> None:
         actor_critic.check_learning_rate(self.learning_rate)
@@ -98,7 +98,7 @@ class IMPALA:
         return minibatches(key, batch.valid.shape[1], epochs=self.epochs, minibatch_size=self.minibatch_size)
 
     def select(self, batch: Trajectory, indices: Int[Array, "m"]) -> Trajectory:
-        """The trajectories at `indices`; one beyond the batch is not valid, and weighs nothing."""
+        """The trajectories at `indices`; an index beyond the batch gives an invalid trajectory, which is ignored."""
         chosen: Trajectory = take(batch, indices, axis=1)
         return chosen
 
@@ -120,9 +120,9 @@ class IMPALA:
           params: the policy that learns.
           batch: a trajectory `[T, B, ...]` of any behaviour policies; its values are not used.
           peers: parameters of the policies that other learners hold now; may include `params`. With peers and a finite
-            `rho`, both rho of V-trace are truncated to `global_ratio_cap` over `params` and these *instead of*
-            `rho_clip` and `pg_rho_clip`; with both it would be inert, because it is never below `rho >= 1`. Without
-            peers or with infinite `rho` this is plain IMPALA. If all peers equal `params`, the cap truncates nothing.
+            `rho`, `global_ratio_cap` over `params` and the peers *replaces* `rho_clip` and `pg_rho_clip` in V-trace;
+            next to these clips the cap would be inert, because it is never below `rho >= 1`. Without peers or with
+            infinite `rho` this is plain IMPALA. If all peers equal `params`, the cap truncates nothing.
           rho: truncation level of the cap, at least 1.
           version: version of the policy that learns; if given, the metrics include policy lags.
           lags: the number of policy lags that `by_lag` distinguishes.

@@ -20,7 +20,7 @@ from stellaris.types import ApplyFn, Array, JaxArray, Scalar, Trajectory, Tree
 class PPO:
     """Clipped-surrogate PPO whose ratios may be truncated by the global cap.
 
-    Hashable, so that its methods can be jitted with `static_argnums=0`.
+    A configuration is hashable, so that its methods can be jitted with `static_argnums=0`.
 
     Source:
       Schulman et al. 2017, Proximal Policy Optimization Algorithms; Stellaris (SC 2024) for the cap.
@@ -53,12 +53,12 @@ class PPO:
     lambda_: Scalar = 0.95
     clip: Scalar = 0.2
     value_coefficient: Scalar = 0.5
-    value_clip: Scalar | None = None  #: bound on a value's distance from the behaviour policy's.
+    value_clip: Scalar | None = None  #: bound on a value's distance from the behaviour policy's value.
     value_loss_clip: Scalar | None = None  #: upper bound of a sample's value loss.
     entropy_coefficient: Scalar = 0.0
     kl_coefficient: Scalar = 0.0  #: weight of the penalty on the divergence from the behaviour policy.
     epochs: int = 10
-    minibatch_size: int = 512  #: at most; a batch is split into minibatches of equal size.
+    minibatch_size: int = 512  #: most samples of a minibatch; a batch is split into equal minibatches.
     standardize_advantage: bool = True
     max_gradient_norm: Scalar | None = 0.5
 
@@ -79,7 +79,7 @@ class PPO:
         """Computes advantages and value targets under the behaviour policy, and flattens to `N = T * B` samples.
 
         Args:
-          trajectory: `[T, B, ...]` of any behaviour policies; the batch axes may also be none or several.
+          trajectory: `[T, B, ...]` of any behaviour policies; there may be any number of batch axes.
           apply_fn: ignored; other algorithms need it.
           target: ignored; other algorithms need it.
 
@@ -110,11 +110,11 @@ class PPO:
 
         Args:
           key: key of the shuffles; each epoch splits off one.
-          batch: from `prepare`, of `N` samples; only its shape matters.
+          batch: a batch of `N` samples from `prepare`; only its shape matters.
 
         Returns:
           int32 `[epochs * ceil(N / minibatch_size), ...]`: each epoch is one permutation, cut into minibatches of equal
-          size. If `N` is not divisible, the last is padded with `N`, an index beyond the batch.
+          size. If the minibatches do not divide `N`, the last minibatch is padded with `N`, an index beyond the batch.
 
         Raises:
           ValueError: if the batch is empty.
@@ -143,19 +143,20 @@ class PPO:
         Args:
           apply_fn: `(params, observation) -> (distribution parameters, value)`.
           params: the policy that learns.
-          batch: of any behaviour policies.
+          batch: a batch from `select` or `prepare`, of any behaviour policies.
           peers: parameters of the policies that other learners hold now; may include `params`. Ratios are truncated to
-            `global_ratio_cap` over `params` and these. Without peers this is plain PPO.
+            `global_ratio_cap` over `params` and the peers. Without peers this is plain PPO.
           rho: truncation level of the cap, at least 1.
-          kl_coefficient: weight of the divergence penalty, from `adapt_kl_coefficient`; replaces the configuration's.
+          kl_coefficient: weight of the divergence penalty, from `adapt_kl_coefficient`; replaces the configuration's
+            weight.
           version: version of the policy that learns; if given, the metrics include policy lags.
           lags: the number of policy lags that `by_lag` distinguishes.
 
         Returns:
           The scalar loss, and the metrics `policy_loss`, `value_loss`, `entropy`, `kl` (to the behaviour policy, by
           `approximate_kl`), `clip_fraction`, `truncation_fraction`, and the `version_mean` and `version_oldest` that
-          chose the actions. With `version` also `data_lag_mean` and `data_lag_max`, the differences of `version` to
-          those two, and `by_lag`, a `LagReport`.
+          chose the actions. With `version` also `data_lag_mean` and `data_lag_max`, the differences between
+          `version` and these two, and `by_lag`, a `LagReport`.
 
         Raises:
           ValueError: if `rho` is below 1.

@@ -18,7 +18,7 @@ def global_ratio_cap(log_ratios: Float[Array, "V *batch"], *, rho: Scalar = 1.0)
     `cap = max(min_j r_j, rho)` with `r_j = pi_j(a|s) / mu(a|s)` over the `V` held policies.
 
     Args:
-      log_ratios: `[V, ...]` of `log(pi_j / mu)`, including the learner's own policy.
+      log_ratios: `[V, ...]` log-ratios `log(pi_j / mu)` of the held policies, including the learner's own policy.
       rho: truncation level, at least 1; `math.inf` truncates nothing, and neither does a single held policy (`V = 1`).
 
     Returns:
@@ -44,7 +44,8 @@ def global_ratio_cap(log_ratios: Float[Array, "V *batch"], *, rho: Scalar = 1.0)
     checks.floats(log_ratios=log_ratios)
     if log_ratios.ndim < 1 or log_ratios.shape[0] < 1:
         raise ValueError(f"log_ratios has shape {log_ratios.shape}: expected [V, ...] with V >= 1 held policies")
-    # A chain of minima, not a reduction over the policy axis: XLA fuses it with the loss and reads each array once.
+    # A chain of minima replaces a reduction over the policy axis, because XLA fuses the chain with the loss and reads
+    # each array once.
     least = importance_ratio(functools.reduce(jnp.minimum, list(jnp.asarray(log_ratios))))
     return jax.lax.stop_gradient(jnp.maximum(least, jnp.asarray(rho, least.dtype)))
 
@@ -87,7 +88,7 @@ def _truncate(ratio: jax.Array, cap: jax.Array) -> jax.Array:
 
 @_truncate.defjvp
 def _truncate_tangent(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
-    # Not `jnp.minimum`'s derivative, which is one half at equality.
+    # This derivative replaces that of `jnp.minimum`, which is one half at equality.
     (ratio, cap), (tangent, _) = primals, tangents
     return _truncate(ratio, cap), jnp.where(ratio > cap, 0.0, tangent)
 

@@ -39,11 +39,11 @@ def adaptive_clip(
 
     Args:
       log_ratio: `[...]`, a whole batch: log-probability under the policy that learns minus that under the behaviour
-        policy; of steps, or of sequences.
+        policy, one number for each step or sequence.
       valid: `[...]`, False for samples to ignore; all count by default.
-      clip: half-width below 1, positive.
-      clip_high: half-width above 1; `clip` by default.
-      quantile: in [0, 1].
+      clip: half-width below a ratio of 1, positive.
+      clip_high: half-width above a ratio of 1; `clip` by default.
+      quantile: the quantile of `|log_ratio|` up to which widths do not shrink, in [0, 1].
 
     Returns:
       `ClipWidths(low, high)`, each `[...]`, without a gradient: `ppo_loss(..., clip=found.low, clip_high=found.high)`.
@@ -70,11 +70,12 @@ def adaptive_clip(
     moved = constant(log_ratio)
     distance = jnp.abs(moved)
     (threshold,) = order_statistics.quantiles(distance, checks.mask(valid, distance), jnp.asarray(quantile)[None])
-    # `q / x` and not `x / q`, which may overflow: beyond the quantile it is at most 1, and 0 if `x` is infinite.
+    # The quotient is `q / x`, because `x / q` may overflow: beyond the quantile `q / x` is at most 1, and 0 if `x` is
+    # infinite.
     beyond = distance > threshold
     inverse = jnp.where(beyond, threshold, 1.0) / jnp.where(beyond, distance, 1.0)
     share = 2.0 * jnp.square(inverse) / (1.0 + jnp.square(inverse))
-    # An infinite width stays infinite: times a share of 0 it would be NaN.
+    # An infinite width stays infinite, because its product with a share of 0 would be NaN.
     low, high = (
         jnp.where(narrowed & jnp.isfinite(width), width * share, width)
         for width, narrowed in ((clip, moved <= 0), (clip if clip_high is None else clip_high, moved > 0))

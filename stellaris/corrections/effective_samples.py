@@ -16,17 +16,17 @@ def effective_sample_fraction(
 ) -> Float[JaxArray, ""]:
     """The effective sample size divided by the number of samples: `(sum w)^2 / (n sum w^2)`, `w = exp(log_ratio)`.
 
-    It is 1 for equal weights and `1 / n` if one weight dominates. The weights are unbounded and never overflow, because
-    only their quotients with the largest are computed.
+    The fraction is 1 for equal weights and `1 / n` if one weight dominates. The weights are unbounded and never
+    overflow, because only their quotients with the largest are computed.
 
-    P3O takes it as its cap. Its loss is `bounded_importance_weight(log_ratio, high=fraction).weight * impala_loss(...)`
-    plus a penalty, `(1 - fraction) * KL(pi || mu)`. For actions of `mu`, `importance_ratio(log_ratio) *
-    approximate_kl(-log_ratio)` is an unbiased estimate of that divergence. The authors' code omits the ratio, which is
-    right only for actions of `pi`.
+    P3O takes the fraction as a cap. Its loss is
+    `bounded_importance_weight(log_ratio, high=fraction).weight * impala_loss(...)` plus a penalty,
+    `(1 - fraction) * KL(pi || mu)`. For actions of `mu`, `importance_ratio(log_ratio) * approximate_kl(-log_ratio)` is
+    an unbiased estimate of that divergence. The authors' code omits the ratio, which is right only for actions of `pi`.
 
     Args:
-      log_ratio: `[...]` log-probability under the policy that learns minus that under the behaviour policy: of steps,
-        or of sequences, one number each (from `sequence_log_ratio`).
+      log_ratio: `[...]` log-probability under the policy that learns minus that under the behaviour policy: one number
+        for each step or, from `sequence_log_ratio`, for each sequence.
       valid: `[...]`, False for samples to ignore; all count by default.
 
     Returns:
@@ -38,7 +38,7 @@ def effective_sample_fraction(
 
     Source:
       Kong 1992, A Note on Importance Sampling using Standardized Weights; P3O (arXiv 2605.12380, 2026), which computes
-      it over the steps of a minibatch.
+      the fraction over the steps of a minibatch.
 
     Example:
       >>> import jax.numpy as jnp
@@ -62,12 +62,13 @@ def effective_sample_fraction(
 
 
 def scale_by_effective_samples(base: Scalar = 1.0) -> optax.GradientTransformationExtraArgs:
-    """Scales an optimizer's step by `sqrt(min(fraction / base, 1))`: the fewer samples are effective, the shorter.
+    """Scales an optimizer's step by `sqrt(min(fraction / base, 1))`: fewer effective samples give a shorter step.
 
     In a chain, place it *after* `optax.scale_by_adam`, like `scale_by_staleness`: it scales the learning rate.
 
     Args:
-      base: steps shorten below this effective sample fraction, in (0, 1]: 1, or the fraction measured on fresh data.
+      base: the effective sample fraction below which steps shorten, in (0, 1]: 1, or the fraction measured on fresh
+        data.
 
     Returns:
       A transformation with `update(updates, state, params, effective_sample_fraction=...)`.

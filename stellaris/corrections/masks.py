@@ -28,7 +28,7 @@ def second_moment_mask(
 ) -> Bool[JaxArray, "*batch"]:
     """M2PO's mask: drops the largest log-ratios until the mean square of the rest is at most a bound.
 
-    Only samples that move outward count and can be dropped: those with `advantage > 0` and a ratio above 1, or
+    Only samples that move outward count and can be dropped: samples with `advantage > 0` and a ratio above 1, or with
     `advantage < 0` and a ratio below 1. The paper sums `ppo_loss(..., clip=math.inf)` over the kept samples and divides
     by the number of all valid samples.
 
@@ -97,7 +97,7 @@ def probability_mask(
     Args:
       log_prob: `[...]` log-probability under the policy that learns.
       behaviour_log_prob: `[...]` log-probability under the policy that chose the actions. Do not recompute it at the
-        start of the batch: with recomputed ones the paper's runs collapse.
+        start of the batch: with recomputed values the paper's runs collapse.
       advantage: `[...]`.
       max_distance: the largest distance kept, positive. By default 0.15 for `"tv"` and 0.05 for `"kl"`, as in
         the paper's stability tests; its large runs take 0.2 for `"tv"`.
@@ -145,8 +145,8 @@ def off_policy_sequence_mask(
     Args:
       log_ratio: `[...]` of whole sequences: `sequence_log_ratio(log_ratio, valid=valid, over="mean")`.
       advantage: `[...]` of each sequence.
-      max_divergence: bound of that mean, in nats per step, at least 0: 1e-4 in slime, 0.5 in TRL. It depends on whether
-        `log_ratio` compares with an older policy only, or with another inference engine as well.
+      max_divergence: bound of that mean, in nats per step, at least 0: 1e-4 in slime, 0.5 in TRL. The right bound
+        depends on whether `log_ratio` compares with an older policy only, or also with another inference engine.
 
     Returns:
       `[...]`, False for sequences that are dropped.
@@ -172,7 +172,7 @@ def off_policy_sequence_mask(
 
 
 def _bernoulli_kl(log_q: jax.Array, log_p: jax.Array) -> jax.Array:
-    """`KL(q || p)` of Bernoulli distributions of one action against all others, from its log-probabilities."""
+    """`KL(q || p)` of the Bernoulli distributions of one action against all others, from their log-probabilities."""
     # Clips both probabilities away from 0 and 1, so that the logarithms are finite. The clipping moves a probability by
     # at most the spacing of floats just below 1.
     log_q, log_p = jnp.maximum(log_q, -80.0), jnp.maximum(log_p, -80.0)

@@ -13,7 +13,7 @@ from stellaris.types import Array, JaxArray, at_least_float32, largest
 
 #: Log-ratios saturate here: `exp(30) = 1e13` times an advantage of 1e8 is finite in float32.
 MAX_LOG_RATIO = 30.0
-#: In a narrower dtype log-ratios saturate this far below the logarithm of its largest number: a ratio times an
+#: In a narrower dtype log-ratios saturate this far below the logarithm of the largest number: a ratio times an
 #: advantage of `exp(3) = 20` is finite.
 ROOM = 3.0
 
@@ -48,7 +48,7 @@ def importance_ratio(log_ratio: Float[Array, "*batch"]) -> Float[Array, "*batch"
 def saturated(log_ratio: Array) -> jax.Array:
     """Clips log-ratios so that a ratio times an advantage is finite."""
     most = min(MAX_LOG_RATIO, math.log(largest(jnp.result_type(log_ratio))) - ROOM)
-    # `where`, not `minimum`, because its gradient is cheaper.
+    # `where` replaces `minimum`, because its gradient is cheaper.
     return jnp.where(log_ratio > most, most, jnp.where(log_ratio < -MAX_LOG_RATIO, -MAX_LOG_RATIO, log_ratio))
 
 
@@ -105,7 +105,7 @@ def sequence_log_ratio(
     if segment is not None:
         checks.integers(segment=segment)
         checks.int32(segment=segment)
-    # In float32 at least: a long sum loses digits in narrower types, and a mean close to 0 needs them all.
+    # Sums are in float32 at least, because a long sum loses digits in narrower types, and a mean close to 0 needs all.
     steps = jnp.asarray(log_ratio, at_least_float32(jnp.result_type(log_ratio)))
     there = checks.mask(valid, steps)
     add_up = functools.partial(_totals, segment=segment)
@@ -132,16 +132,16 @@ def approximate_proximal_log_ratio(
 ) -> Float[Array, "*batch"]:
     """Approximates the log-ratio of a proximal policy: `(1 - 1/d) log_ratio` for an action `d` versions old.
 
-    Decoupled PPO needs the log-probabilities of a recent policy, which cost a forward pass. This interpolates them
-    linearly between the behaviour policy and the policy that learns, at one version before the latter. The factor is 0
-    for `d <= 1`, where the behaviour policy is the proximal one.
+    Decoupled PPO needs the log-probabilities of a recent policy, which cost a forward pass. This function interpolates
+    them linearly between the behaviour policy and the policy that learns, at one version before the policy that learns.
+    The factor is 0 for `d <= 1`, where the behaviour policy is the proximal policy.
 
     Args:
       log_ratio: `[...]` log-probability under the policy that learns minus that under the behaviour policy.
       staleness: `[...]` versions between the two policies at each step.
 
     Returns:
-      `[...]` for the `proximal_log_ratio` of `decoupled_ppo_loss`; a constant of the loss.
+      The log-ratios `[...]` for the `proximal_log_ratio` of `decoupled_ppo_loss`; a constant of the loss.
 
     Raises:
       TypeError: if `log_ratio` holds integers, or `staleness` does not.
@@ -161,7 +161,7 @@ def approximate_proximal_log_ratio(
     log_ratio = jax.lax.stop_gradient(jnp.asarray(log_ratio))
     versions = jnp.maximum(jnp.asarray(staleness, log_ratio.dtype), 1.0)
     share = 1.0 - 1.0 / versions
-    # Avoids 0 * -inf = NaN for actions of probability zero.
+    # The inner `where` avoids 0 * -inf = NaN for actions of probability zero.
     return share * jnp.where(share > 0, log_ratio, 0.0)
 
 

@@ -47,10 +47,10 @@ def bounded_importance_weight(
     learning from fewer and fewer samples. If padding holds NaN, pass `jnp.where(valid, log_ratio, 0.0)`, or
     `sequence_log_ratio` with `valid`.
 
-    The caller chooses the ratio by choosing `log_ratio`: that of a step, or from `sequence_log_ratio` that of a whole
-    sequence or its geometric mean. Use `pi / behaviour`, or `proximal / behaviour` for a loss whose ratio is
-    `pi / proximal`. Do not weight a loss that already contains the ratio `pi / behaviour`, such as `ppo_loss`, by that
-    ratio again.
+    The argument `log_ratio` decides which ratio becomes the weight: the ratio of a step or, from `sequence_log_ratio`,
+    the ratio of a whole sequence or its geometric mean. Use `pi / behaviour`, or `proximal / behaviour` for a loss
+    whose ratio is `pi / proximal`. Do not weight a loss that already contains the ratio `pi / behaviour`, such as
+    `ppo_loss`, by that ratio again.
 
     The literature names these settings. Each entry ends with the samples that its authors or their code average over:
 
@@ -102,7 +102,7 @@ def bounded_importance_weight(
     if outside == "clamp":
         return BoundedImportanceWeight(jnp.clip(ratio, least, most), jnp.ones(ratio.shape, bool))
     dropped = (ratio < least) | (ratio > most)
-    # Clipped as well, so that a NaN bound gives NaN.
+    # Kept ratios are clipped as well, so that a NaN bound gives a NaN weight.
     return BoundedImportanceWeight(jnp.where(dropped, 0.0, jnp.clip(ratio, least, most)), jnp.logical_not(dropped))
 
 
@@ -117,8 +117,8 @@ def vespo_weight(
 ) -> Float[JaxArray, "*batch"]:
     """VESPO's soft weight of a sequence, without a gradient: `exp(decay (1 - W)) W^power` with `W = exp(log_ratio)`.
 
-    It is 1 at `W = 1`, largest at `W = power / decay`, and falls smoothly to 0 on both sides, without a cut-off. Use it
-    with `impala_loss`. It needs no global cap, because it is bounded.
+    The weight is 1 at `W = 1`, largest at `W = power / decay`, and falls smoothly to 0 on both sides, without a
+    cut-off. Use it with `impala_loss`. It needs no global cap, because it is bounded.
 
     Args:
       log_ratio: `[...]` of whole sequences: `sequence_log_ratio(log_ratio, valid=valid)`, the sum over their steps.
@@ -163,4 +163,4 @@ def _check_order(low: Any, high: Any) -> None:
     if jnp.shape(low) == jnp.shape(high) == ():
         numbers = dict(checks.known(low=low, high=high))
         if len(numbers) == 2 and numbers["low"] > numbers["high"]:
-            raise ValueError(f"low={low} is above high={high}")
+            raise ValueError(f"low={low} is above high={high}: pass low <= high")

@@ -57,7 +57,7 @@ class Dataset(NamedTuple):
     """Trajectories, padded with zeros to the longest."""
 
     columns: dict[str, NDArray]  #: `[batch, steps, ...]` each; `steps` is the length of the longest.
-    length: Int[np.ndarray, " batch"]  #: of each trajectory, in steps.
+    length: Int[np.ndarray, " batch"]  #: length of each trajectory in steps.
 
 
 def read(path: str | os.PathLike[str]) -> Dataset:
@@ -98,8 +98,8 @@ def insert(table: Table, path: str | os.PathLike[str], *, weight: float = 1.0, v
     """Inserts all trajectories of a dataset in order; donates the table.
 
     Args:
-      table: has some or all of the dataset's columns. Floats are rounded to the table's dtype; whole numbers are
-        converted if the table's dtype holds them exactly, such as int64 actions in an int32 or int8 column.
+      table: a table with some or all of the dataset's columns. Floats are rounded to the table's dtype; whole numbers
+        are converted if the table's dtype holds them exactly, such as int64 actions in an int32 or int8 column.
       path: the path of an HDF5 file of Minari or D4RL.
       weight: the weight of each trajectory.
       version: the version of the policy that sampled the trajectories.
@@ -237,7 +237,9 @@ def _datasets(path: Path, file: Any, name: str) -> Iterator[tuple[str, Any]]:
         if found.dtype.kind not in "biuf":
             raise ValueError(f"{path}: dataset {name + within!r} has dtype {found.dtype}: expected numbers")
         if found.external or found.is_virtual:
-            raise ValueError(f"{path}: dataset {name + within!r} is kept in another file, which is not read")
+            raise ValueError(
+                f"{path}: dataset {name + within!r} is kept in another file, which is not read: copy it into this one"
+            )
         yield within, found
 
 
@@ -256,7 +258,9 @@ def _member(path: Path, group: Any, name: str) -> Any:
             f"{path}: {name!r} in {group.name!r} cannot be opened ({error}): the file is damaged"
         ) from error
     if elsewhere:
-        raise ValueError(f"{path}: {name!r} in {group.name!r} is kept in another file, which is not read")
+        raise ValueError(
+            f"{path}: {name!r} in {group.name!r} is kept in another file, which is not read: copy it into this one"
+        )
     return found
 
 

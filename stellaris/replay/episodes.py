@@ -28,7 +28,7 @@ class Trajectories(NamedTuple):
     """A batch of whole episodes, as `insert` takes it: `insert(table, **batch._asdict())`."""
 
     columns: dict[str, NDArray]  #: `[batch, length, ...]`; zeros after an episode's last step.
-    length: NDArray  #: `[batch]` int32, in steps.
+    length: NDArray  #: `[batch]` int32, the steps of each episode.
     version: NDArray  #: `[batch]` int32, the oldest policy version that sampled a step of the episode.
 
 
@@ -108,7 +108,7 @@ class Episodes:
         return len(self._whole)
 
     def add(self, fragment: "Fragment") -> None:
-        """Adds a fragment. Those of one environment must come in order; different environments may interleave.
+        """Adds a fragment. Fragments of one environment must come in order; environments may interleave.
 
         Args:
           fragment: a whole fragment or a piece of one, as `train` passes it to `on_fragment`.

@@ -47,7 +47,7 @@ class _Saved(NamedTuple):
     """The contents of a manifest."""
 
     spec: dict[str, jax.ShapeDtypeStruct]
-    capacity: int  #: summed over shards.
+    capacity: int  #: most trajectories, summed over shards.
     length: int  #: the most steps of a trajectory.
     shards: "list[_Shard]"
 
@@ -66,7 +66,7 @@ class _Shard(NamedTuple):
     trajectories: int
     inserted: int
     faults: int
-    sha256: Mapping[str, str]  #: of each array.
+    sha256: Mapping[str, str]  #: hash of each array, by name.
 
 
 def save(table: Table, folder: str | os.PathLike[str]) -> None:
@@ -76,7 +76,7 @@ def save(table: Table, folder: str | os.PathLike[str]) -> None:
 
     Args:
       table: one table or a sharded one. Only rows that hold a trajectory are written.
-      folder: for this table alone; created if it is missing.
+      folder: a folder for this table alone; created if it is missing.
 
     Raises:
       ImportError: without safetensors.
@@ -123,10 +123,10 @@ def load(
     the shards in the order of insertion (equal numbers in the order of the saved shards) and renumbered from 0.
 
     Args:
-      folder: that `save` has written.
+      folder: a folder that `save` has written.
       over: the placement of the shards; None for one table on the default device.
       spec: the columns that the table must have; None for any.
-      capacity: summed over shards; the saved one by default.
+      capacity: the most trajectories, summed over shards; the saved capacity by default.
       memory: `"device"`, or `"pinned_host"` for columns in host memory: see `init`.
 
     Returns:
@@ -136,7 +136,7 @@ def load(
       FileNotFoundError: if the manifest is missing.
       ImportError: without safetensors.
       ValueError: if a file is damaged or differs from the manifest or `spec`; the message names the file, the column or
-        field, and the expected value. Or if `capacity` is below 1 or below the number of saved trajectories, the
+        field, and the expected value. Also if `capacity` is below 1 or below the number of saved trajectories, the
         devices do not divide it, the table is too large for memory, or `memory` is unknown.
 
     Example:
@@ -162,7 +162,7 @@ def load(
                 opened = [stack.enter_context(_opened(shard)) for shard in saved.shards]
                 return _assembled(path, saved, opened, capacity, over, memory)
         except ValueError:
-            # A save that ended meanwhile may have removed the files: the error counts only if the manifest is the same.
+            # A save that ended meanwhile may have removed the files: the error counts if the manifest is unchanged.
             if _content(path) == content:
                 raise
 

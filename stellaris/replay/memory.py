@@ -14,7 +14,7 @@ Memory: TypeAlias = Literal["device", "pinned_host"]
 
 
 def zeros(shape: tuple[int, ...], dtype: Any, memory: Memory) -> jax.Array:
-    """Makes a column of zeros in a memory; a host column never passes through the device, so it may be larger."""
+    """Makes a column of zeros in a memory; a host column may exceed the device, which it never passes through."""
     if memory == "device":
         return jnp.zeros(shape, dtype)
     (device,) = jnp.zeros(()).devices()
@@ -26,9 +26,9 @@ def run_where_stored(function: Callable[..., jax.Array], column: jax.Array, *oth
     """Computes `function(column, *others)` on the host if `column` is in host memory; the result stays there.
 
     Args:
-      function: of arrays in one memory.
-      column: stays in its memory.
-      *others: moved to the column's memory.
+      function: a function of arrays in one memory.
+      column: the column, which stays in its memory.
+      *others: arrays that are moved to the column's memory.
     """
     if jax.typeof(column).memory_space != jax.memory.Space.Host:
         return function(column, *others)

@@ -27,8 +27,8 @@ By: TypeAlias = Literal["uniform", "weight", "top"]
 class Selection(NamedTuple):
     """The selected trajectories of a batch."""
 
-    row: Int[jax.Array, " k"]  #: of the table; in a sharded table, counted through all shards.
-    probability: Float[jax.Array, " k"]  #: of each row, the same at every draw; without replacement, at the first.
+    row: Int[jax.Array, " k"]  #: rows of the table; in a sharded table, counted through all shards.
+    probability: Float[jax.Array, " k"]  #: probability of each row at every draw; without replacement, at the first.
     faults: Int[jax.Array, ""]  #: bits of `FAULTS`, see `check`. If it is not 0, `gather` returns masks that are false.
 
 
@@ -41,13 +41,13 @@ def select(
     O(log capacity), after one copy of the weights. `"top"` reads every weight once.
 
     Args:
-      table: to select from; within `shard_map`, this device's shard of it.
-      key: of the draws; the same on all devices. `"top"` ignores it.
-      count: trajectories of the batch, summed over devices.
+      table: the table to select from; within `shard_map`, this device's shard of it.
+      key: the key of the draws; the same on all devices. `"top"` ignores it.
+      count: number of trajectories in the batch, summed over devices.
       by: `"uniform"`; `"weight"`, with probability proportional to weight; or `"top"`, the largest weights in
-        descending order, first rows first among equals.
+        descending order, equal weights in the order of their rows.
       replace: whether a trajectory may be drawn again. `"top"` never repeats one.
-      axis: of the mesh, within `shard_map`; None for one table.
+      axis: the mesh axis of the shards, within `shard_map`; None for one table.
 
     Returns:
       The selection. An empty table, or fewer than `count` trajectories to choose from, sets a flag: see `check`.
@@ -80,9 +80,9 @@ def check_count(capacity: int, count: int, *, by: By, replace: bool) -> None:
     """Raises the errors of `select` for its arguments.
 
     Args:
-      capacity: of the table, summed over shards.
-      count: these and the rest as `select` takes them.
-      by: how to select.
+      capacity: the table's capacity, summed over shards.
+      count: number of trajectories in the batch.
+      by: the rule of `select`.
       replace: whether a trajectory may be drawn again.
     """
     if by not in ("uniform", "weight", "top"):
@@ -199,7 +199,7 @@ def importance_weights(
     Probabilities and weights below the smallest normal number of their dtype (1e-38 for float32) are raised to it.
 
     Args:
-      probability: `[k]` of the drawn trajectories.
+      probability: `[k]` probabilities of the drawn trajectories.
       size: the number of trajectories to draw from.
       beta: 0 for no correction, 1 for the full one. It is usually annealed up to 1, for example by
         `optax.linear_schedule(0.4, 1.0, steps)(step)`.

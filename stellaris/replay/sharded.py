@@ -35,8 +35,8 @@ class Shards:
     """The placement of a table's shards: one per device along one axis of a mesh, replicated along the others.
 
     Args:
-      mesh: of devices, possibly of several processes.
-      axis: of the mesh, by name.
+      mesh: a mesh of devices, possibly of several processes.
+      axis: name of the mesh axis along which the shards lie.
 
     Raises:
       ValueError: if `axis` is not an axis of the mesh.
@@ -52,7 +52,9 @@ class Shards:
 
     def __post_init__(self) -> None:
         if self.axis not in self.mesh.axis_names:
-            raise ValueError(f"axis={self.axis!r}: the mesh has {', '.join(map(repr, self.mesh.axis_names))}")
+            raise ValueError(
+                f"axis={self.axis!r} is not an axis of the mesh: use {', '.join(map(repr, self.mesh.axis_names))}"
+            )
 
     @property
     def number(self) -> int:
@@ -68,7 +70,7 @@ class Shards:
         """The sharding of the table's columns.
 
         Args:
-          memory: where they are kept, as for `init`.
+          memory: where the columns are kept, as for `init`.
         """
         return self.sharding if memory == "device" else self.sharding.with_memory_kind(memory)
 
@@ -127,11 +129,11 @@ def insert(
     """Inserts a batch of trajectories, split over the devices in order; donates the table. See `replay.insert`.
 
     Args:
-      table: to add to.
+      table: the table to add to.
       columns: `[batch, steps, ...]` of each of the table's columns. With several processes they are global arrays, for
         example from `jax.make_array_from_process_local_data(over.sharding, rows)`, or equal in all processes.
       over: the placement of the shards.
-      length: `[batch]`, in steps.
+      length: `[batch]`, the steps of each trajectory.
       weight: `[batch]` or one for all.
       version: `[batch]` or one for all.
       removal: which of its trajectories each shard removes once it is full.
@@ -179,9 +181,9 @@ def select(
     """Selects the trajectories of a batch from all shards, with the probabilities of one table; see `replay.select`.
 
     Args:
-      table: to select from.
-      key: of the draws.
-      count: trajectories of the batch, summed over devices.
+      table: the table to select from.
+      key: the key of the draws.
+      count: number of trajectories in the batch, summed over devices.
       over: the placement of the shards.
       by: `"uniform"`, `"weight"` or `"top"`.
       replace: whether a trajectory may be drawn again.
@@ -221,9 +223,9 @@ def random_steps(table: Table, selection: Selection, key: jax.Array, *, over: Sh
     """Draws one step of each selected trajectory, uniformly; see `replay.random_steps`.
 
     Args:
-      table: that was selected from.
-      selection: from the table.
-      key: of the draws.
+      table: the table of the selection.
+      selection: the selected trajectories.
+      key: the key of the draws.
       over: the placement of the shards.
 
     Returns:
@@ -257,9 +259,9 @@ def gather(
     """Gathers windows of the selected trajectories, split over the devices in order; see `replay.gather`.
 
     Args:
-      table: that was selected from.
-      selection: from the table.
-      windows: by their names in the batch.
+      table: the table of the selection.
+      selection: the selected trajectories.
+      windows: the windows, by their names in the batch.
       over: the placement of the shards.
       step: `[k]` or one for all: each sample's step of its trajectory.
 
@@ -309,7 +311,7 @@ def update_weights(table: Table, index: Int[Array, " k"], weight: Float[Array, "
     """Replaces the weights of some trajectories; donates the table. See `replay.update_weights`.
 
     Args:
-      table: to change.
+      table: the table to change.
       index: `[k]` rows counted through all shards, such as `Selection.row`.
       weight: `[k]`.
       over: the placement of the shards.
@@ -347,7 +349,7 @@ def reweigh(table: Table, weight: Float[Array, "shards capacity"], *, over: Shar
     """Replaces the weights of all trajectories; donates the table. See `replay.reweigh`.
 
     Args:
-      table: to change.
+      table: the table to change.
       weight: `[shards, capacity]`, the shape of `table.version`.
       over: the placement of the shards.
 

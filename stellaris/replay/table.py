@@ -48,8 +48,8 @@ class Table(NamedTuple):
 
     columns: dict[str, jax.Array]  #: `[capacity, length, ...]` each.
     length: Int[jax.Array, " capacity"]  #: steps of each trajectory; 0 in empty rows.
-    weights: WeightTree  #: of the trajectories; 0 in empty rows.
-    version: Int[jax.Array, " capacity"]  #: of the policy that sampled the trajectory.
+    weights: WeightTree  #: weights of the trajectories; 0 in empty rows.
+    version: Int[jax.Array, " capacity"]  #: version of the policy that sampled the trajectory.
     number: Int[jax.Array, " capacity"]  #: insertion number, from 0; -1 in empty rows.
     inserted: Int[jax.Array, ""]  #: insertions so far; lowered by about 2^30, like `number`, before 2^31.
     faults: Int[jax.Array, ""]  #: bits of `FAULTS`, set where compiled code cannot raise; see `check`.
@@ -149,13 +149,14 @@ def insert(
     """Inserts a batch of trajectories; donates the table, so use the one returned.
 
     Args:
-      table: to add to.
+      table: the table to add to.
       columns: `[batch, steps, ...]` of each of the table's columns; `steps` is at most the table's length.
-      length: `[batch]` of each trajectory, in steps; all `steps` by default. Later steps are dropped.
-      weight: `[batch]` or one for all: the selection weight, from 0 to 1e30. Below 1.2e-38 it counts as 0.
+      length: `[batch]`, the length of each trajectory in steps; all `steps` by default. Later steps are dropped.
+      weight: `[batch]` or one for all: the selection weight, from 0 to 1e30. A weight below 1.2e-38 counts as 0.
       version: `[batch]` or one for all: the version of the policy that sampled the trajectory.
-      removal: which trajectories a full table removes: the `"oldest"`, or the `"lowest"` by weight, first rows first
-        among equals. Use one rule for the life of a table: `"oldest"` overwrites rows in ring order, without a search.
+      removal: which trajectories a full table removes: the `"oldest"`, or the `"lowest"` by weight, equal weights in
+        the order of their rows. Use one rule for the life of a table: `"oldest"` overwrites rows in ring order, without
+        a search.
 
     Returns:
       The table. An invalid weight or length sets a flag: see `check`.
@@ -249,7 +250,7 @@ def _set_rows(column: jax.Array, row: Int[jax.Array, " batch"], new: Any, kept: 
         copied: jax.Array = jax.lax.fori_loop(0, batch, one, column.reshape(len(column), -1))
         return copied.reshape(column.shape)
 
-    # Rows are flattened, so that each is one contiguous copy and not one copy per number.
+    # Rows are flattened, so that each row is one contiguous copy instead of one copy per number.
     return run_where_stored(copy, column, row, new.reshape(batch, -1))
 
 
@@ -259,10 +260,11 @@ def update_weights(
     """Replaces the weights of some trajectories, in O(k log capacity); donates the table.
 
     Args:
-      table: to change; within `shard_map`, this device's shard of it.
+      table: the table to change; within `shard_map`, this device's shard of it.
       index: `[k]` rows, such as `Selection.row`. If a row occurs twice, its last weight counts.
-      weight: `[k]`, from 0 to 1e30. Below 1.2e-38 it counts as 0.
-      axis: of the mesh, within `shard_map`, where all devices get the same rows and weights; None for one table.
+      weight: `[k]`, from 0 to 1e30. A weight below 1.2e-38 counts as 0.
+      axis: the mesh axis of the shards, within `shard_map`, where all devices get the same rows and weights; None for
+        one table.
 
     Returns:
       The table. An invalid weight or index sets a flag: see `check`.
@@ -305,8 +307,8 @@ def reweigh(table: Table, weight: Float[Array, " capacity"]) -> Table:
     For weights by staleness, call it once per published version; draws stay O(log capacity).
 
     Args:
-      table: to change; it is donated.
-      weight: `[capacity]`, from 0 to 1e30. Below 1.2e-38 it counts as 0.
+      table: the table to change; it is donated.
+      weight: `[capacity]`, from 0 to 1e30. A weight below 1.2e-38 counts as 0.
 
     Returns:
       The table. An invalid weight sets a flag: see `check`.
@@ -365,11 +367,11 @@ def check_batch(
 
     Args:
       table: only its shapes and dtypes are read.
-      columns: these and the rest as `insert` takes them.
-      length: None for all steps.
-      weight: of each trajectory.
-      version: of each trajectory.
-      removal: the rule.
+      columns: the batch's columns, as for `insert`.
+      length: of each trajectory, as for `insert`; None for all steps.
+      weight: weight of each trajectory.
+      version: version of each trajectory.
+      removal: the rule by which a full table removes trajectories.
     """
     if removal not in ("oldest", "lowest"):
         raise ValueError(f"removal={removal!r}: expected 'oldest' or 'lowest'")
@@ -400,10 +402,10 @@ def unfit(values: NDArray, dtype: Any) -> NDArray:
 
     Args:
       values: whole numbers; or floats, if `dtype` is floating point.
-      dtype: to convert to.
+      dtype: the dtype to convert to.
 
     Returns:
-      `[n]` the values that do not fit.
+      The values that do not fit, `[n]`.
     """
     if jnp.issubdtype(values.dtype, jnp.floating):
         with np.errstate(over="ignore"):
@@ -444,5 +446,7 @@ def _check_columns(table: Table, columns: Mapping[str, Array]) -> int:
     if not 1 <= steps <= length:
         raise ValueError(f"columns have {steps} steps: a trajectory of the table has 1 to {length}")
     if not 1 <= batch <= table.capacity:
-        raise ValueError(f"columns have {batch} trajectories: the table holds {table.capacity}")
+        raise ValueError(
+            f"columns have {batch} trajectories: the table holds {table.capacity}, so insert fewer at a time"
+        )
     return int(steps)

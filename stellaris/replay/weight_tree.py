@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 #: The levels, from the weights `[n]` padded with zeros to a multiple of `FANOUT`, up to at most `FANOUT` sums.
 WeightTree: TypeAlias = tuple[Float[jax.Array, "..."], ...]
 
-#: Children of a node. A draw reads this many numbers per level: fewer mean more levels, more mean longer reads.
+#: Children of a node. A draw reads all children of a node per level: fewer mean more levels, more mean longer reads.
 FANOUT = 16
 
 
@@ -26,7 +26,7 @@ def build(weights: Float[jax.Array, " n"]) -> WeightTree:
       weights: `[n]`, not negative.
 
     Returns:
-      Its levels, from the weights up.
+      The tree's levels, from the weights up.
     """
     levels = [_padded(weights)]
     while len(levels[-1]) > FANOUT:
@@ -46,7 +46,7 @@ def draw(tree: WeightTree, random: Float[jax.Array, "levels k"]) -> Int[jax.Arra
     drawn a tenth too often and others never.
 
     Args:
-      tree: of `n` weights.
+      tree: the tree of `n` weights.
       random: `[levels, k]`, uniform in `[0, 1)`.
 
     Returns:
@@ -68,7 +68,7 @@ def choose(weights: Float[jax.Array, "k n"], random: Float[jax.Array, " k"]) -> 
     Returns:
       Indices `[k]`; 0 for a row of zeros.
     """
-    # Column by column, because this compiles to one pass; a cumulative sum takes three times as long.
+    # The sum runs column by column, which compiles to one pass; a cumulative sum takes three times as long.
     columns = [weights[:, i] for i in range(weights.shape[1])]
     point = random * functools.reduce(jnp.add, columns)
     start = jnp.zeros_like(point)
@@ -83,7 +83,7 @@ def update(tree: WeightTree, index: Int[jax.Array, " k"], weights: Float[jax.Arr
     """Replaces the weights at `k` indices, in O(k log n).
 
     Args:
-      tree: of `n` weights.
+      tree: the tree of `n` weights.
       index: `[k]`; an index of `n` or above is ignored. If an index occurs twice, its last weight counts.
       weights: `[k]`, not negative.
 

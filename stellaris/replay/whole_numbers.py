@@ -10,16 +10,16 @@ from jaxtyping import Int
 def below(key: jax.Array, bound: Any, shape: tuple[int, ...]) -> Int[jax.Array, "..."]:
     """Draws whole numbers uniformly from `[0, bound)`: `floor(u * bound)` for a fraction `u` of 64 random bits.
 
-    The probabilities of two numbers differ by at most `bound / 2^64`. It takes one draw of random bits and no division;
-    `randint` takes two draws and three divisions.
+    The probabilities of two numbers differ by at most `bound / 2^64`. The function takes one draw of random bits and no
+    division; `randint` takes two draws and three divisions.
 
     Args:
-      key: of the draw.
+      key: the key of the draw.
       bound: int32, at least 1; a scalar, or an array of shape `shape`.
-      shape: of the result.
+      shape: the shape of the result.
 
     Returns:
-      int32.
+      The numbers, int32 of shape `shape`.
 
     Example:
       >>> sorted({*below(jax.random.key(0), 3, (100,)).tolist()})

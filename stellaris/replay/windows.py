@@ -23,12 +23,12 @@ class Window:
     """`length` steps of a column, starting `offset` steps after the sample's step.
 
     Args:
-      column: of the table.
-      length: steps.
-      offset: of the first step from the sample's; negative for earlier steps. A history of ten steps that ends with the
-        sample's step has -9.
+      column: name of a column of the table.
+      length: number of steps.
+      offset: steps from the sample's step to the window's first step; negative for earlier steps. A history of ten
+        steps that ends with the sample's step has -9.
       pad: where padding goes if the trajectory lacks some of these steps: before the others or after them.
-      value: of the padding.
+      value: the value of the padding.
       return_to_go: None for the column itself. A discount replaces each step's value by the discounted sum from that
         step to the trajectory's end: the return to go, if the column is the reward.
     """
@@ -46,8 +46,8 @@ class Gathered(NamedTuple):
 
     values: dict[str, jax.Array]  #: `[k, length, ...]` of each window.
     mask: dict[str, Bool[jax.Array, "k length"]]  #: true where a step is not padding.
-    length: Int[jax.Array, " k"]  #: of the trajectories.
-    version: Int[jax.Array, " k"]  #: of the policies that sampled them.
+    length: Int[jax.Array, " k"]  #: steps of each trajectory.
+    version: Int[jax.Array, " k"]  #: version of the policy that sampled each trajectory.
 
 
 def random_steps(
@@ -56,10 +56,10 @@ def random_steps(
     """Draws one step of each selected trajectory, uniformly.
 
     Args:
-      table: that was selected from; within `shard_map`, this device's shard of it.
-      selection: from the table.
-      key: of the draws; the same on all devices.
-      axis: of the mesh, within `shard_map`.
+      table: the table of the selection; within `shard_map`, this device's shard of it.
+      selection: the selected trajectories.
+      key: the key of the draws; the same on all devices.
+      axis: the mesh axis of the shards, within `shard_map`.
 
     Returns:
       Steps `[k]`, from 0.
@@ -91,11 +91,12 @@ def gather(
     """Gathers windows of the selected trajectories, each padded to its length.
 
     Args:
-      table: that was selected from; within `shard_map`, this device's shard of it.
-      selection: from the table.
-      windows: by their names in the batch.
+      table: the table of the selection; within `shard_map`, this device's shard of it.
+      selection: the selected trajectories.
+      windows: the windows, by their names in the batch.
       step: `[k]` or one for all: each sample's step of its trajectory. See `random_steps`.
-      axis: of the mesh, within `shard_map`. Each device then gets its part of the batch, `k / devices` rows in order.
+      axis: the mesh axis of the shards, within `shard_map`. Each device then gets its part of the batch, `k / devices`
+        rows in order.
 
     Returns:
       The batch. If the selection has a fault, every mask is false.
@@ -173,7 +174,7 @@ def _slices(column: jax.Array, row: jax.Array, source: jax.Array, there: jax.Arr
 
 def _steps(column: jax.Array, row: jax.Array, step: jax.Array) -> jax.Array:
     """Steps `[k, length]` of rows `[k]`."""
-    # Steps are flattened, so that each is one contiguous copy and not one copy per number.
+    # Steps are flattened, so that each step is one contiguous copy instead of one copy per number.
     flat = column.reshape(*column.shape[:2], -1)
     found = flat.at[row[:, None], step].get(mode="promise_in_bounds")
     return found.reshape(*step.shape, *column.shape[2:])
@@ -192,7 +193,7 @@ def return_to_go(
 
     Args:
       values: `[k, steps, ...]` such as rewards.
-      length: `[k]` of the trajectories; later steps are ignored, and their sums are 0.
+      length: `[k]`, the steps of each trajectory; later steps are ignored, and their sums are 0.
       discount: between 0 and 1.
 
     Returns:
@@ -254,9 +255,9 @@ def check_windows(table: Table, selection: Selection, windows: Mapping[str, Wind
 
     Args:
       table: only its shapes and dtypes are read, as with `selection` and `step`.
-      selection: from the table.
-      windows: to gather.
-      step: of each sample.
+      selection: the selected trajectories.
+      windows: the windows to gather.
+      step: the step of each sample.
     """
     if not windows:
         raise ValueError("windows is empty: name at least one")
@@ -274,7 +275,9 @@ def check_windows(table: Table, selection: Selection, windows: Mapping[str, Wind
 def _check(name: str, window: Window, table: Table, longest: int) -> None:
     """Raises a ValueError unless a window fits the table."""
     if window.column not in table.columns:
-        raise ValueError(f"window {name!r}: column {window.column!r} is unknown; there are {', '.join(table.columns)}")
+        raise ValueError(
+            f"window {name!r}: column {window.column!r} is unknown; the table has {', '.join(table.columns)}"
+        )
     for setting in ("length", "offset"):
         number = {f"window {name!r}: {setting}": getattr(window, setting)}
         checks.integers(**number)

@@ -31,7 +31,7 @@ HIDDEN = (64, 64)
 MOST = 2**16
 #: Largest size in bytes of a file's header, and of the header of one of its arrays.
 _HEADER = 2**16
-#: States are clipped to plus and minus this: squares of it can still be summed in single precision.
+#: States are clipped to this magnitude, so that their squares can still be summed in single precision.
 _FAR = 1e15
 
 
@@ -43,12 +43,12 @@ class SchedulerError(ValueError):
 class Learned:
     """Decides by a learned policy: a categorical distribution over 1 to `most`, given the last state.
 
-    Decisions are drawn, not the most probable ones, as in training. They follow from the seed of the run.
+    Each decision is sampled from this distribution, as in training. All decisions follow from the run's seed.
 
     Args:
       most: the largest decision, `I_max`; the workload must have as many actors.
-      params: of the network, a tree of NumPy arrays.
-      statistics: of the states that it has learned from, which normalise its observations.
+      params: the network's parameters, a tree of NumPy arrays.
+      statistics: statistics of the states that were learned from; they normalise the network's observations.
 
     Raises:
       ValueError: if `most` is below 1 or above 65,536, or a parameter or statistic is not finite.
@@ -85,8 +85,8 @@ class Learned:
         """Returns a scheduler whose decisions are nearly uniform.
 
         Args:
-          most: actors of the workload.
-          seed: of its parameters.
+          most: number of actors of the workload.
+          seed: the seed of the parameters.
         """
         _check_most(most)
         policy = policy_for(most)
@@ -95,19 +95,19 @@ class Learned:
 
     @property
     def version(self) -> PolicyVersion:
-        """The parameters and the normalisation of its policy."""
+        """The parameters and the normalisation of the scheduler's policy."""
         return PolicyVersion(self.params, self.statistics.normaliser())
 
     def decide(self, states: Sequence[State], *, most: int, key: jax.Array) -> int:
         """Draws a number of actors.
 
         Args:
-          states: of the run; only the last is used.
-          most: actors of the workload.
-          key: of the draw.
+          states: the states of the run; only the last is used.
+          most: number of actors of the workload.
+          key: the key of the draw.
 
         Raises:
-          ValueError: if it was made for another number of actors, or the run lacks a budget of cost.
+          ValueError: if the scheduler was made for another number of actors, or the run lacks a budget of cost.
         """
         if most != self.most:
             raise ValueError(
@@ -121,7 +121,7 @@ class Learned:
         """Writes the scheduler to a file, atomically.
 
         Args:
-          path: of the file, usually `.npz`.
+          path: the path of the file, usually `.npz`.
         """
         leaves, _ = jax.tree.flatten((self.params, self.statistics))
         arrays: dict[str, Any] = {f"leaf{i}": np.asarray(leaf) for i, leaf in enumerate(leaves)}
@@ -133,11 +133,12 @@ class Learned:
         """Reads a scheduler from a file.
 
         Args:
-          path: of a file that `save` has written.
+          path: the path of a file that `save` has written.
 
         Raises:
           FileNotFoundError: if the file does not exist.
-          SchedulerError: if it does not hold a scheduler, or one of another format or shape; names the difference.
+          SchedulerError: if it does not hold a scheduler, or one of another format or shape; the message names the
+            difference.
         """
         name = os.fspath(path)
         with Path(path).open("rb") as opened:
@@ -213,7 +214,7 @@ def _check_most(most: Any) -> None:
     """Raises unless this is a possible number of actors."""
     checks.whole(at_least=1, most=most)
     if most > MOST:
-        raise ValueError(f"most={most} is above {MOST}")
+        raise ValueError(f"most={most} is above {MOST}, the largest number of actors")
 
 
 def _header(most: int) -> dict[str, Any]:
@@ -230,7 +231,7 @@ def observed(states: Sequence[State]) -> NDArray:
     """Returns the policy's observations of states, float32 `[K, 8]`: finite even if a learner has diverged.
 
     Args:
-      states: of a run.
+      states: the states of a run.
 
     Example:
       >>> print(observed([State(1, math.nan, math.inf, 0.0, 0.0, 0.0, 2.5, budget=1.0)]))

@@ -19,12 +19,12 @@ class State(NamedTuple):
     """
 
     round: float  #: k, from 1.
-    loss: float  #: of the learner in the last round.
+    loss: float  #: the learner's loss in the last round.
     episode_return: float  #: mean return of the episodes that ended in the last round.
     policy_kl: float  #: the divergence of the newest policy from the one before it, in nats.
-    learner_seconds: float  #: of the last round.
-    actor_seconds: float  #: of the last round, mean over its actors.
-    round_seconds: float  #: of the last round.
+    learner_seconds: float  #: waited for the learner in the last round.
+    actor_seconds: float  #: waited for an actor in the last round, mean over its actors.
+    round_seconds: float  #: duration of the last round.
     budget: float  #: USD left; infinite without a budget of cost.
 
 
@@ -46,9 +46,9 @@ class Scheduler(Protocol):
         """Returns the number of actors of the next round.
 
         Args:
-          states: one before each round so far, and last the one before the next round.
-          most: actors of the workload, `I_max`.
-          key: of this round, for random decisions.
+          states: the state before each round so far, and last the state before the next round.
+          most: number of actors of the workload, `I_max`.
+          key: the key of this round, for random decisions.
 
         Returns:
           A whole number in [1, most]: a Python number, or a scalar of NumPy or JAX.
@@ -56,26 +56,26 @@ class Scheduler(Protocol):
 
 
 class Round(NamedTuple):
-    """A round that is over, as the history of a run tells it."""
+    """A completed round, read from the history of a run."""
 
     actors: int
-    loss: float  #: of the learner; 0 if it reports none.
+    loss: float  #: the learner's loss; 0 if it reports none.
     round_return: float | None  #: mean return of the episodes that ended in the round; None if none did.
     policy_kl: float  #: the divergence of the newest policy from the one before it, in nats; 0 if unknown.
     learner_seconds: float  #: waited for the learner.
     actor_seconds: float  #: waited for an actor, mean over the actors.
-    seconds: float  #: since the start of the run.
-    episodes: int  #: since the start of the run.
+    seconds: float  #: time since the start of the run.
+    episodes: int  #: episodes ended since the start of the run.
     episode_return: float  #: mean return of the last episodes.
-    cost: float  #: since the start of the run, in USD; 0 without prices.
+    cost: float  #: cost since the start of the run, in USD; 0 without prices.
 
 
 def states_of(rounds: Sequence[Round], *, budget: float) -> list[State]:
     """Returns the states before each round of a run so far, and before the next one.
 
     Args:
-      rounds: so far.
-      budget: USD for the whole run; infinite without a limit.
+      rounds: the completed rounds.
+      budget: the budget of the whole run, in USD; infinite without a limit.
 
     Example:
       >>> first = Round(actors=4, loss=0.5, round_return=20.0, policy_kl=0.01, learner_seconds=0.5, actor_seconds=1.25,
@@ -109,7 +109,8 @@ def decide_actors(scheduler: Scheduler, states: Sequence[State], *, most: int, k
     """Returns a scheduler's decision as an int.
 
     Raises:
-      ValueError: if it is not a whole number in [1, most]; names the scheduler, the number and the round.
+      ValueError: if the decision is not a whole number in [1, most]; the message names the scheduler, the number and
+        the round.
 
     Example:
       >>> from stellaris.scheduling import Fixed

@@ -41,14 +41,14 @@ class Objective:
     """The reward of a scheduler: `r_k = -beta P_k`, plus `min(max_k R_k - J, 0)` at the end of a failed run.
 
     `R_k` is the mean return of the last episodes after round `k`. A run has failed unless its last `R_k` is at least
-    `J`, within the budget. Without the minimum a run that reached more than `J` over budget would be rewarded for it.
+    `J`, within the budget. Without the minimum, a run that exceeds both `J` and the budget would be rewarded for it.
 
     Args:
-      target: `J`.
-      budget: `B`, in USD.
-      sheet: the price sheet that the budget is of.
+      target: the return `J` to reach.
+      budget: the budget `B`, in USD.
+      sheet: name of the price sheet by which the budget is counted.
       window: the number of last episodes of a return, as in the run's `Budget`.
-      beta: in (0, 1).
+      beta: weight of the time or cost of a round, in (0, 1).
       minimise: `"time"`, the round's seconds `P_k`; or `"cost"`, its share of the budget in percent, `100 C_k / B`.
 
     Raises:
@@ -84,7 +84,7 @@ class Objective:
         """Returns the rewards `[K]` of a run's rounds.
 
         Args:
-          history: of the run.
+          history: the history of the run.
 
         Example:
           >>> row = {"round": 1, "actors": 4, "actor_seconds": 2.0, "learner_seconds": 1.0, "episodes": 9,
@@ -121,14 +121,14 @@ class Objective:
 class Progress(NamedTuple):
     """The progress of training."""
 
-    episodes: int  #: learned from so far.
-    rewards: Sequence[float]  #: of the last episodes, the sum over each.
+    episodes: int  #: number of episodes learned from so far.
+    rewards: Sequence[float]  #: sum of the rewards of each of the last episodes.
     reached: Sequence[bool]  #: whether each of the last episodes reached the target.
-    metrics: Mapping[str, float]  #: of PPO.
+    metrics: Mapping[str, float]  #: PPO's metrics.
 
 
 #: Runs the workload once per seed, under a scheduler, and returns the histories in the order of the seeds. The caller
-#: decides how, and how many at a time.
+#: decides how the runs execute, and how many at a time.
 Play: TypeAlias = Callable[[Learned, Sequence[int]], Sequence[History]]
 
 
@@ -149,12 +149,12 @@ def train_scheduler(
 
     Args:
       scheduler: the first one, such as `Learned.untrained(...)`, or a trained one.
-      play: runs the workload.
+      play: the function that runs the workload.
       objective: the reward.
       episodes: total number of runs of the workload.
       together: runs under one version of the scheduler, learned from together.
       ppo: the algorithm; the items of its minibatches are decisions.
-      seed: of the shuffles; run `i` is played with the seed `seed + i`.
+      seed: the seed of the shuffles; run `i` is played with the seed `seed + i`.
       on_progress: called with every version of the scheduler.
 
     Returns:
@@ -197,13 +197,13 @@ def learn(
     """Learns from runs that a scheduler decided about.
 
     Args:
-      scheduler: decided in these runs.
-      opt_state: of `ppo.optimizer()`.
-      histories: of the runs.
+      scheduler: the scheduler that decided in these runs.
+      opt_state: the state of `ppo.optimizer()`.
+      histories: the histories of the runs.
       objective: the reward.
-      scale: divides the rewards.
+      scale: the number by which rewards are divided.
       ppo: the algorithm.
-      key: of the shuffles.
+      key: the key of the shuffles.
 
     Returns:
       The new scheduler, the new state of the optimizer, and PPO's metrics.
@@ -259,8 +259,8 @@ def _learned(
     def apply(params: Tree, observation: Any) -> tuple[Any, jax.Array]:
         return policy.apply(version._replace(params=params), observation)
 
-    # The policy that decided is the one that learns, so its values and log-probabilities are computed here instead of
-    # being recorded.
+    # The policy that decided is the policy that learns, so its values and log-probabilities are computed here
+    # instead of being recorded.
     distribution, value = apply(version.params, trajectory.observation)
     decided = jax.tree.map(lambda x: x[:-1], distribution).log_prob(trajectory.action)
     batch = ppo.prepare(trajectory._replace(log_prob=decided, value=value))

@@ -91,7 +91,7 @@ def test_plain_numbers():
     ("check", "inside", "outside", "message"),
     [
         (checks.positive, [1e-9, 3, math.inf], [0, -1.0, math.nan], "is not positive"),
-        (checks.not_negative, [0, 2.5, math.inf], [-1e-9, math.nan], "is negative or not a number"),
+        (checks.not_negative, [0, 2.5, math.inf], [-1e-9, math.nan], "is negative or NaN"),
         (checks.finite, [0, -2.5, 1e30], [math.inf, -math.inf, math.nan], "is not finite"),
         (checks.between_zero_and_one, [0, 0.5, 1], [-0.1, 1.1, math.nan], "lies outside"),
     ],

@@ -522,7 +522,7 @@ def test_settings_out_of_their_range():
             ValueError,
             "strength",
             (compensate, add_delay_compensation),
-            {-0.5: r"=-0\.5 is negative", math.nan: "=nan is negative or not a number", math.inf: "=inf is not finite"},
+            {-0.5: r"=-0\.5 is negative", math.nan: "=nan is negative or NaN", math.inf: "=inf is not finite"},
         ),
         (ValueError, "decay", decays, outside),
         (ValueError, "limit", (limit,), outside),

@@ -180,12 +180,12 @@ def test_staleness_that_is_not_whole(weight, wrap):
 @pytest.mark.parametrize(
     ("function", "arguments", "message"),
     [
-        (polynomial_weight, {"power": -0.5}, r"power=-0\.5 is negative or not a number"),
-        (polynomial_weight, {"power": math.nan}, "power=nan is negative or not a number"),
-        (hinge_weight, {"slope": -1.0}, r"slope=-1\.0 is negative or not a number"),
-        (hinge_weight, {"tolerance": -4}, "tolerance=-4 is negative or not a number"),
-        (hinge_weight, {"tolerance": math.nan}, "tolerance=nan is negative or not a number"),
-        (exponential_weight, {"rate": -0.1}, r"rate=-0\.1 is negative or not a number"),
+        (polynomial_weight, {"power": -0.5}, r"power=-0\.5 is negative or NaN"),
+        (polynomial_weight, {"power": math.nan}, "power=nan is negative or NaN"),
+        (hinge_weight, {"slope": -1.0}, r"slope=-1\.0 is negative or NaN"),
+        (hinge_weight, {"tolerance": -4}, "tolerance=-4 is negative or NaN"),
+        (hinge_weight, {"tolerance": math.nan}, "tolerance=nan is negative or NaN"),
+        (exponential_weight, {"rate": -0.1}, r"rate=-0\.1 is negative or NaN"),
         (staleness_weight, {"smoothness": 0}, "smoothness=0 is not positive"),
         (staleness_weight, {"smoothness": math.nan}, "smoothness=nan is not positive"),
     ],

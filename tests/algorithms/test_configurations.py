@@ -65,7 +65,7 @@ POSITIVE = ("learning_rate", "clip", "value_clip", "value_loss_clip", "max_gradi
         ),
         *(("target_rho", value, ValueError, "is below 1") for value in (0.99, 0, math.nan)),
         ("kl_coefficient", -0.1, ValueError, "is negative"),
-        ("kl_coefficient", math.nan, ValueError, "is negative or not a number"),
+        ("kl_coefficient", math.nan, ValueError, "is negative or NaN"),
         ("entropy_coefficient", math.nan, ValueError, "is not finite"),
         ("entropy_coefficient", "x", TypeError, "is not a number"),
         ("value_coefficient", -1, ValueError, "is negative"),

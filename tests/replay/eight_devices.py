@@ -325,7 +325,7 @@ def test_errors_name_what_was_given_for_all_shards(unchecked, eight):
             "window 'a': length=7 is not between 1 and the table's 6",
         ),
         (lambda: sharded.reweigh(shards, np.ones(40), over=eight), "weight has shape (40,): expected length's (8, 5)"),
-        (lambda: Shards(eight.mesh, "rows"), "axis='rows': the mesh has 'data'"),
+        (lambda: Shards(eight.mesh, "rows"), "axis='rows' is not an axis of the mesh: use 'data'"),
         (
             lambda: sharded.insert(one, columns, over=eight),
             "table has arrays of shape (5,): expected [shards, capacity]",

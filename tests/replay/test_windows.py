@@ -158,7 +158,7 @@ def of(column, length=2, **more):
     ("given", "message"),
     [
         ({}, "windows is empty"),
-        (of("y"), "window 'a': column 'y' is unknown; there are done, frame, x"),
+        (of("y"), "window 'a': column 'y' is unknown; the table has done, frame, x"),
         (of("x", 6), "window 'a': length=6 is not between 1 and the table's 5"),
         (of("x", 0), "window 'a': length=0 is not between 1 and the table's 5"),
         (of("x", 2.0), "window 'a': length has dtype float32: expected integers"),
