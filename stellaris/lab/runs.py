@@ -1,0 +1,195 @@
+"""The runs of a sweep: each combination of settings and seeds, and which of them can be vectorised together."""
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from stellaris._core import checks
+from stellaris._core.describe import digest
+from stellaris.acting.envs import is_jax
+from stellaris.acting.policies import Policy
+from stellaris.aggregation.protocol import Aggregator
+from stellaris.algorithms import Algorithm
+from stellaris.algorithms.algorithm import check_algorithm
+from stellaris.lab.plan import Sizes, plan_of
+from stellaris.lab.schedule import NONE, Schedule
+from stellaris.lab.shapes import shapes_of
+from stellaris.systems.workload import Workload
+
+#: The columns of a plan that must be equal in all runs of a block: vectorised loops of different lengths are slow.
+_STRUCTURE = ("waves_until", "batches_until", "gradients_until", "merges_until")
+#: A setting of a run: a field of the algorithm or of the aggregator, or `rho`.
+_SETTINGS = ("algorithm.", "aggregator.")
+
+
+class Static(NamedTuple):
+    """Everything that is compiled into a program. Blocks with equal values of it share one."""
+
+    environment: Any
+    policy: Policy
+    algorithm: Algorithm
+    aggregator: Aggregator | None
+    length: int
+    pieces: int
+    sizes: Sizes
+
+
+class Run(NamedTuple):
+    """One run of a sweep."""
+
+    place: tuple[int, ...]  #: its index along every axis, the seed's last.
+    seed: int
+    static: Static
+    numbers: Mapping[str, float]  #: settings that are traced.
+    schedule: Schedule
+    structure: str  #: hash of the `_STRUCTURE` columns; runs can be vectorised only if it is equal.
+
+
+#: The schedule of every run, or a function that makes it from the axes that are not settings.
+Schedules: TypeAlias = Schedule | Callable[..., Schedule]
+
+
+def runs_of(
+    workload: Workload,
+    algorithm: Algorithm | Mapping[str, Algorithm],
+    schedule: Schedules,
+    axes: dict[str, Sequence[Any]],
+    seeds: int | Sequence[int],
+    aggregator: Aggregator | None,
+    rho: float,
+) -> tuple[list[Run], dict[str, Sequence[Any]]]:
+    """Every run, and the values along every dimension."""
+    if not is_jax(workload.environment):
+        raise TypeError(
+            f"environment={workload.environment!r} is not of JAX functions: pass lab.CartPole(), or a JaxEnvironment"
+        )
+    if workload.restart:
+        raise ValueError("restart=True is not supported: the lab's environments continue from fragment to fragment")
+    numbers = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
+    for seed in numbers:
+        checks.seed(seed=seed)
+    for name, values in {**axes, "seeds": numbers}.items():
+        if not len(values):
+            raise ValueError(f"{name} has no values: give at least one")
+    algorithms = dict(algorithm) if isinstance(algorithm, Mapping) else {"": algorithm}
+    for one in algorithms.values():
+        check_algorithm(one)
+    dimensions: dict[str, Sequence[Any]] = {**axes, "seed": numbers}
+    if isinstance(algorithm, Mapping):
+        dimensions = {"algorithm": list(algorithms), **dimensions}
+    policy = workload.make_policy(workload.environment.spec)
+    made: dict[tuple[Any, ...], tuple[Schedule, Sizes, str]] = {}
+    runs = []
+    for label, one in algorithms.items():
+        for place in itertools.product(*(range(len(values)) for values in axes.values())):
+            chosen = {name: values[i] for (name, values), i in zip(axes.items(), place, strict=True)}
+            arguments = {name: value for name, value in chosen.items() if not _is_setting(name)}
+            key = tuple(arguments.values())
+            if key not in made:
+                own = _schedule(schedule, arguments)
+                sizes, plan = plan_of(own)
+                structure = digest([np.asarray(plan._asdict()[name]).tobytes().hex() for name in _STRUCTURE])
+                made[key] = own, sizes, structure
+            own, sizes, structure = made[key]
+            fixed, numeric = _settings(chosen, one, aggregator, axes)
+            _check_schedule(own, workload, policy, fixed["algorithm"], aggregator)
+            static = Static(
+                workload.environment,
+                policy,
+                fixed["algorithm"],
+                fixed["aggregator"],
+                workload.steps_at_once,
+                workload.fragment // workload.steps_at_once,
+                sizes,
+            )
+            first = (list(algorithms).index(label),) if isinstance(algorithm, Mapping) else ()
+            runs += [Run((*first, *place, i), seed, static, numeric, own, structure) for i, seed in enumerate(numbers)]
+    # Runs with different lags look back over different numbers of versions. All store the largest of these numbers, so
+    # that they share a program.
+    versions = max(run.static.sizes.versions for run in runs)
+    shared = [run.static._replace(sizes=run.static.sizes._replace(versions=versions)) for run in runs]
+    return [run._replace(static=static) for run, static in zip(runs, shared, strict=True)], dimensions
+
+
+def _is_setting(name: str) -> bool:
+    return name == "rho" or name.startswith(_SETTINGS)
+
+
+def _schedule(schedule: Schedules, arguments: Mapping[str, Any]) -> Schedule:
+    if isinstance(schedule, Schedule):
+        if arguments:
+            raise ValueError(f"axes {sorted(arguments)} are not settings: pass schedule as a function of them")
+        return schedule
+    made = schedule(**arguments)
+    if not isinstance(made, Schedule):
+        raise TypeError(f"schedule returned {made!r} for {dict(arguments)}: expected a Schedule")
+    return made
+
+
+def _check_schedule(
+    schedule: Schedule, workload: Workload, policy: Policy, algorithm: Algorithm, aggregator: Aggregator | None
+) -> None:
+    """Checks that a schedule can be followed with these settings."""
+    whole = bool((schedule.update_batch != NONE).all())
+    if whole != (aggregator is None):
+        raise ValueError(
+            f"aggregator={aggregator!r}: the schedule has no queued gradients; leave the aggregator out"
+            if whole
+            else "aggregator=None: the schedule applies queued gradients; pass the aggregator that applies them"
+        )
+    if np.isnan(schedule.seconds).any() and schedule.slots != workload.actors:
+        raise ValueError(
+            f"actors={workload.actors} of the workload: the schedule was made for {schedule.slots} actors; make a "
+            f"schedule for {workload.actors}"
+        )
+    _, fragments, pieces = schedule.batch_pieces.shape
+    if pieces != workload.fragment // workload.steps_at_once:
+        raise ValueError(
+            f"refresh={workload.refresh} makes {workload.fragment // workload.steps_at_once} pieces of a fragment: the "
+            f"schedule has {pieces}; make another schedule"
+        )
+    gradients = len(shapes_of(algorithm, policy, workload.fragment, fragments).indices)
+    if schedule.gradient_row.max(initial=0) >= gradients:
+        raise ValueError(
+            f"the schedule computes {schedule.gradient_row.max() + 1} gradients per batch: {algorithm!r} has only "
+            f"{gradients}"
+        )
+
+
+def _settings(
+    chosen: Mapping[str, Any], algorithm: Any, aggregator: Any, axes: Mapping[str, Sequence[Any]]
+) -> tuple[dict[str, Any], dict[str, float]]:
+    """Splits settings into objects to compile, and numbers to trace."""
+    fixed = {"algorithm": algorithm, "aggregator": aggregator}
+    numeric: dict[str, float] = {}
+    for name, value in chosen.items():
+        if not _is_setting(name):
+            continue
+        owner, _, field = name.partition(".")
+        if field and not hasattr(fixed[owner], field):
+            raise ValueError(f"{name} is not a setting: {fixed[owner]!r} has no field {field!r}")
+        if all(isinstance(x, float) for x in axes[name]):
+            numeric[name] = value
+            if field:  # so that a value out of range is refused here, by the object's own checks
+                dataclasses.replace(fixed[owner], **{field: value})
+        elif field:
+            fixed[owner] = dataclasses.replace(fixed[owner], **{field: value})
+        else:
+            numeric[name] = float(value)
+    return fixed, numeric
+
+
+def grouped(runs: Sequence[Run], most: int) -> list[tuple[list[Run], int]]:
+    """Groups runs that can be vectorised together into blocks of at most `most` runs; returns their sizes as well.
+
+    The last block of a group has fewer runs, but the size of the others, so that it shares their program.
+    """
+    groups: dict[Any, list[Run]] = {}
+    for run in runs:
+        groups.setdefault((run.static, tuple(run.numbers), run.structure), []).append(run)
+    return [
+        (group[i : i + most], min(most, len(group))) for group in groups.values() for i in range(0, len(group), most)
+    ]
