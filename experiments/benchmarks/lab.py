@@ -21,6 +21,9 @@ REJAX = ("rejax==0.1.3", "gymnax==0.0.9")
 #: Runs at a time that fit the cache, as in the lab's default.
 _BLOCK = 16
 
+#: Runs under the schedule of a dry run.
+_SCHEDULED = (4, 16)
+
 _ROOT = Path(__file__).parent.parent.parent
 
 
@@ -87,6 +90,19 @@ def measure(say: Callable[[str], None], *, runs: int, loops: int) -> Iterator[Co
         ours.last / peer.last,
         "about 1",
     )
+
+    for several in _SCHEDULED:
+        dry, wet = (
+            _run(sys.executable, "-m", "experiments.benchmarks.sides.lab_dry", side, str(several))
+            for side in ("lab", "loop")
+        )
+        yield Comparison(
+            f"a dry run of Stellaris, and {several} runs under its schedule, against {several} of the event loop",
+            f"{dry.compiling + dry.running:.0f} s",
+            f"{wet.running:.0f} s",
+            (dry.compiling + dry.running) / wet.running,
+            "<= 1.0",
+        )
 
 
 def _run(*command: str) -> _Side:
