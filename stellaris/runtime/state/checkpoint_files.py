@@ -69,7 +69,7 @@ def try_writing(folder: Path) -> None:
         (folder / _DRAFT / _ABOUT).write_bytes(b"")
         _remove(folder / _DRAFT)
     except OSError as error:
-        raise CheckpointError(f"{folder} cannot be written to, choose another folder: {error}") from error
+        raise CheckpointError(f"{folder} cannot be written to: {error}; choose another folder") from error
 
 
 def remove(path: Path) -> None:
