@@ -1,4 +1,4 @@
-"""The platforms on which systems run: simulated, and on a Ray cluster."""
+"""The platforms on which systems run: a simulated platform, and a platform on a Ray cluster."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    """Imports Ray's platform when it is asked for: Ray is an extra, and takes its time."""
+    """Imports `RayPlatform` at its first use, because Ray is an optional dependency and slow to import."""
     if name != "RayPlatform":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     with needs("RayPlatform"):

@@ -1,7 +1,7 @@
 """The contract between systems and platforms: the methods that a system may call on any platform.
 
-The simulated platform keeps it in virtual and in wall time, and so does a cluster: simulated delays, faults and clocks
-are not part of it. `functions.Context` is the contract between bodies and platforms.
+The simulated platform keeps the contract in virtual and in wall time, and the Ray platform keeps it on a cluster.
+Simulated delays, faults and clocks are not part of it. `functions.Context` is the contract of bodies.
 """
 
 import math
@@ -21,7 +21,7 @@ class Platform(Protocol):
 
     @property
     def now(self) -> float:
-        """Seconds since the start."""
+        """The seconds since the start of the run."""
 
     @property
     def functions(self) -> Mapping[str, FunctionSpec]:
@@ -50,8 +50,8 @@ class Platform(Protocol):
           name: name of the deployed function, which determines the cost of the call.
           function: the program, or its body.
           *args: values, or references of the store, which are resolved when the body starts.
-          at: the instant of submission; by default now. On the wall clock an instant that has passed is now.
-          work: multiplies the drawn compute time.
+          at: the instant of submission; by default now. On the wall clock, an instant that has passed counts as now.
+          work: factor by which the drawn compute time is multiplied.
           tag: any value, returned with the completion.
 
         Returns:
@@ -61,46 +61,47 @@ class Platform(Protocol):
           LookupError: if no function of this name is deployed, or a fixed version is not in the store.
           TypeError: if `function` cannot be called, or if the transfer of an argument costs time and its size is
             unknown.
-          ValueError: if `at` is past, `work` is negative, or sending the result costs time and the program does not
-            declare its size.
+          ValueError: if `at` has passed, `work` is negative, or sending the result costs time and the program does not
+            declare the result's size.
           RuntimeError: if the platform is closed.
         """
 
     def next_completion(self, *, until: float = math.inf) -> Invocation | None:
-        """Moves time to the next end of an invocation, and returns the invocation. It may have failed.
+        """Moves time to the next end of an invocation, and returns that invocation, which may have failed.
 
         Delivery is at least once: a completion whose message was duplicated is handed out twice, the second time as
-        another object with the same number and key.
+        another object with the same number and idempotency key.
 
         Args:
           until: the latest instant to move to.
 
         Returns:
-          The invocation; None if no invocation is pending, or none ends by `until`, which is then the time.
+          The invocation; None if no invocation is pending. Also None if no invocation ends by `until`; the time is then
+          `until`.
 
         Raises:
-          RuntimeError: if events at one instant never end, or at a deadlock: pending invocations wait for room that
-            nothing will free.
+          RuntimeError: if events at one instant never end, or at a deadlock: pending invocations wait for capacity
+            that nothing will free.
           ValueError: if `until` is not a number.
         """
 
     def retry(self, invocation: Invocation, *, limit: int | None = None) -> Invocation:
         """Submits another attempt of an invocation that did not complete, after the back-off of its function's `Retry`.
 
-        The attempt has the same idempotency key: the earlier one may have had its effects, and its completion may still
-        arrive.
+        The new attempt has the same idempotency key, because the earlier attempt may have had its effects, and its
+        completion may still arrive.
 
         Args:
           invocation: an invocation that was handed out as timed out, crashed, throttled or lost.
           limit: the most attempts; by default the limit of the function's `Retry`.
 
         Returns:
-          The new pending invocation, with a new number and the next attempt's.
+          The new pending invocation, with a new invocation number and the next attempt number.
 
         Raises:
-          FunctionError: if its body raised and would raise again, or if its attempts are used up.
-          LookupError: if it refers to a fixed version that the store has removed.
-          ValueError: if it has not ended, has completed, was cancelled, or belongs to another platform.
+          FunctionError: if the body raised and would raise again, or if the attempts are used up.
+          LookupError: if the invocation refers to a fixed version that the store has removed.
+          ValueError: if the invocation has not ended, has completed, was cancelled, or belongs to another platform.
         """
 
     def cancel(self, invocation: Invocation) -> None:
@@ -112,13 +113,13 @@ class Platform(Protocol):
           invocation: a pending or running invocation.
 
         Raises:
-          ValueError: if it belongs to another platform.
+          ValueError: if the invocation belongs to another platform.
         """
 
     def prewarm(self, name: str, count: int = 1, *, at: float | None = None) -> None:
-        """Makes containers before any invocation needs them, until the room is used up.
+        """Makes containers before any invocation needs them, as many as the limits and the nodes have room for.
 
-        Each takes a cold start, is then idle, and expires like any other. `slots` counts them.
+        Each container takes a cold start, is then idle, and expires like any other container. `slots` counts them.
 
         Args:
           name: name of the function.
@@ -128,11 +129,11 @@ class Platform(Protocol):
         Raises:
           LookupError: if no function of this name is deployed.
           TypeError: if `count` is not an integer.
-          ValueError: if `count` is below 1, or `at` is past.
+          ValueError: if `count` is below 1, or `at` has passed.
         """
 
     def slots(self, name: str, *, concurrent: int) -> int:
-        """Returns an upper bound of the slots of a function's containers: every slot is a number below it.
+        """Returns an upper bound of the slots of a function's containers: every slot is a number below the bound.
 
         Use it to size anything that bodies keep by slot, such as environments.
 
@@ -142,8 +143,8 @@ class Platform(Protocol):
 
         Returns:
           The sum of the concurrent invocations, the provisioned containers and the containers requested by `prewarm` so
-          far; at most the function's `max_concurrency`. Twice as many on the simulated platform's wall clock if the
-          function has a time-out, because a killed body keeps its slot until it returns.
+          far; at most the function's `max_concurrency`. On the simulated platform's wall clock the bound is twice as
+          large if the function has a time-out, because a killed body keeps its slot until it returns.
 
         Raises:
           LookupError: if no function of this name is deployed.
@@ -176,7 +177,7 @@ class Resumable(Platform, Protocol):
 
     @property
     def configuration(self) -> Mapping[str, Any]:
-        """Everything that determines a run, as plain data: a checkpoint can be resumed only if it is equal."""
+        """Everything that determines a run, as plain data: a checkpoint can be resumed only under an equal one."""
 
     def settle(self) -> None:
         """Finishes the bodies that run in this process, so that the platform's state can be saved."""

@@ -55,7 +55,7 @@ class Exponential:
         _check_non_negative(self, mean=self.mean)
 
     def sample(self, rng: np.random.Generator, n: int) -> NDArray:
-        """`n` durations in seconds."""
+        """Draws `n` durations in seconds."""
         return rng.exponential(self.mean, n)
 
 
@@ -70,7 +70,7 @@ class LogNormal:
         _check_non_negative(self, mean=self.mean, cv=self.cv)
 
     def sample(self, rng: np.random.Generator, n: int) -> NDArray:
-        """`n` durations in seconds."""
+        """Draws `n` durations in seconds."""
         variance = math.log1p(self.cv**2)
         # The mean of exp(N(m, v)) is exp(m + v / 2).
         return np.asarray(self.mean * np.exp(math.sqrt(variance) * rng.standard_normal(n) - variance / 2))
@@ -85,12 +85,12 @@ class Gamma:
 
     def __post_init__(self) -> None:
         _check_non_negative(self, mean=self.mean, cv=self.cv)
-        # The shape parameter would be infinite.
+        # At a coefficient of variation of 0 the shape parameter would be infinite.
         if self.cv == 0:
             raise ValueError("Gamma(cv=0) does not vary: use Constant(mean)")
 
     def sample(self, rng: np.random.Generator, n: int) -> NDArray:
-        """`n` durations in seconds."""
+        """Draws `n` durations in seconds."""
         # Shape k and scale s have the mean k s and the coefficient of variation 1 / sqrt(k).
         return rng.gamma(1 / self.cv**2, self.mean * self.cv**2, n)
 
@@ -108,7 +108,7 @@ class Uniform:
             raise ValueError(f"Uniform(low={self.low}, high={self.high}): high is below low")
 
     def sample(self, rng: np.random.Generator, n: int) -> NDArray:
-        """`n` durations in seconds."""
+        """Draws `n` durations in seconds."""
         return rng.uniform(self.low, self.high, n)
 
 
@@ -137,18 +137,18 @@ class Mixture:
             )
 
     def sample(self, rng: np.random.Generator, n: int) -> NDArray:
-        """`n` durations in seconds."""
+        """Draws `n` durations in seconds."""
         # With `side="right"` a delay of probability 0 is never chosen, even by a draw of exactly 0.
         index = np.searchsorted(np.cumsum(self.probabilities), rng.random(n), side="right")
-        # All delays are drawn `n` times, so that the draws of one do not depend on the choices.
+        # All delays are drawn `n` times, so that the draws of a delay do not depend on which delays are chosen.
         drawn = np.stack([delay.sample(rng, n) for delay in self.delays])
-        # Rounding may make the sum of the probabilities less than 1, and then the index one too large.
+        # If rounding makes the sum of the probabilities less than 1, the index may exceed the last delay by one.
         return np.asarray(drawn[np.minimum(index, len(self.delays) - 1), np.arange(n)])
 
 
 @dataclass(frozen=True)
 class Empirical:
-    """Measured durations, drawn with replacement one by one or in blocks of successive ones.
+    """Measured durations, drawn with replacement one by one or in blocks of successive measurements.
 
     Blocks keep the correlation of successive durations, as on a machine that is slow for a while. They are a circular
     block bootstrap (Politis & Romano 1992), in which the first measurement follows the last.
@@ -184,7 +184,7 @@ class Empirical:
             reader = csv.DictReader(file)
             try:
                 if column not in (reader.fieldnames or ()):
-                    raise ValueError(f"column={column!r}: {name} has the columns {reader.fieldnames}")
+                    raise ValueError(f"column={column!r}: {name} has the columns {reader.fieldnames}; name one of them")
                 samples = [_duration(row, column, f"{name}, line {reader.line_num}") for row in reader]
             except (csv.Error, UnicodeDecodeError) as error:
                 raise ValueError(f"{name} cannot be read as CSV: {error}") from error
@@ -199,8 +199,8 @@ class Empirical:
         _check_non_negative(self, **{f"samples[{i}]": s for i, s in enumerate(self.samples)})
 
     def sample(self, rng: np.random.Generator, n: int) -> NDArray:
-        """`n` durations in seconds."""
-        # Draws enough blocks for `n` durations, and cuts off the last one.
+        """Draws `n` durations in seconds."""
+        # Enough blocks for `n` durations are drawn, and the last block is cut off at `n`.
         firsts = rng.integers(len(self.samples), size=-(-n // self.block))
         places = (firsts[:, None] + np.arange(self.block)).ravel()[:n]
         durations: NDArray = np.asarray(self.samples, float)[places % len(self.samples)]
@@ -209,7 +209,7 @@ class Empirical:
 
 @dataclass(frozen=True)
 class Measured:
-    """The real time that the body takes, times `factor`. Such runs are *not* repeatable, and bodies run one by one."""
+    """The real time that the body takes, times `factor`. Runs with it are *not* repeatable; bodies run one by one."""
 
     factor: float = 1.0
 
@@ -222,7 +222,9 @@ class Measured:
         Raises:
           TypeError: always.
         """
-        raise TypeError("Measured cannot be drawn: it is known once a body has run; use it only as a compute time")
+        raise TypeError(
+            "Measured cannot be drawn: the time is known once a body has run; use Measured only as a compute time"
+        )
 
 
 @register_part("_rng", "_ahead", rebuilt=("_delay", "_name"))
@@ -257,7 +259,10 @@ class Stream:
                 wrong = block[~(np.isfinite(block) & (block >= 0))][:1]
                 what = f"{wrong[0]}, which is not a duration" if len(wrong) else f"the shape {block.shape}"
                 function, _, purpose = self._name.rpartition("/")
-                raise ValueError(f"function {function!r}: its {purpose} {self._delay!r} drew {what}")
+                raise ValueError(
+                    f"function {function!r}: {purpose}={self._delay!r} drew {what}; let sample(rng, n) return n finite "
+                    "numbers from 0 on"
+                )
             self._ahead = block[::-1].tolist()  # reversed, because the list is used up from its end
         return self._ahead.pop()
 
@@ -273,7 +278,7 @@ def _duration(row: dict[str | None, Any], column: str, where: str) -> float:
     except (TypeError, ValueError):
         seconds = math.nan
     if not 0 <= seconds < math.inf:
-        raise ValueError(f"{where}: {column}={row[column]!r} is not a duration in seconds")
+        raise ValueError(f"{where}: {column}={row[column]!r} is not a duration in seconds: give 0 or more")
     return seconds
 
 
@@ -285,7 +290,7 @@ def check_delay(name: str, delay: object) -> None:
 
 
 def check_drawn(**arguments: object) -> None:
-    """Raises an error that names the argument if one cannot be drawn: it is not a delay, or it is `Measured`."""
+    """Raises an error that names the argument if it is not a delay, or is `Measured`, which cannot be drawn."""
     for name, delay in arguments.items():
         check_delay(name, delay)
         if isinstance(delay, Measured):

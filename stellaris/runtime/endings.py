@@ -9,12 +9,12 @@ class Ending(NamedTuple):
 
     wasted: bool  #: whether the invocation's running time was wasted.
     retriable: bool  #: whether a retry may help; the invocation's arguments are then kept.
-    ends_container: bool  #: whether its container ends as well.
+    ends_container: bool  #: whether the invocation's container ends with it.
 
 
-#: An invocation ends exactly once. `failed`: the body raised and would raise again; its container still works. `lost`:
-#: the body completed and its container still works, but the message is lost. `throttled`: it never had a container.
-#: `hung`: another attempt would hang as well.
+#: The endings by name. An invocation ends exactly once. `failed`: the body raised and would raise again; the container
+#: still works. `lost`: the body completed and the container still works, but the message of the completion is lost.
+#: `throttled`: the invocation never had a container. `hung`: the body did not return, nor would another attempt.
 ENDINGS_BY_NAME: Mapping[str, Ending] = {
     "completed": Ending(wasted=False, retriable=False, ends_container=False),
     "failed": Ending(wasted=True, retriable=False, ends_container=False),
@@ -26,7 +26,7 @@ ENDINGS_BY_NAME: Mapping[str, Ending] = {
     "cancelled": Ending(wasted=False, retriable=False, ends_container=True),
 }
 
-#: The names; the trace refers to an ending by its index here.
+#: The names of the endings; the trace refers to an ending by its index in this tuple.
 ENDINGS = tuple(ENDINGS_BY_NAME)
 WASTED = tuple(name for name, ending in ENDINGS_BY_NAME.items() if ending.wasted)
 RETRIABLE = tuple(name for name, ending in ENDINGS_BY_NAME.items() if ending.retriable)

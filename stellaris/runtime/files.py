@@ -22,8 +22,8 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     """
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    # In the same folder, because a file can be renamed only within a file system; and with a random name, so that two
-    # writers of one file do not write into each other's draft.
+    # The draft is in the same folder, because a file can be renamed only within a file system. Its name is random, so
+    # that two writers of one file do not write into each other's draft.
     draft = target.with_name(f".{uuid4().hex[:12]}.{target.name}")
     try:
         yield draft
@@ -33,7 +33,7 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def sync(path: str | os.PathLike[str]) -> None:
-    """Flushes a file to the disk; for a folder, the names of the files in it.
+    """Flushes a file's content, or the names of the files in a folder, to the disk.
 
     Args:
       path: path of the file or folder.
@@ -62,6 +62,6 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[IO[str]]:
       >>> with tempfile.TemporaryDirectory() as folder, atomic_write(folder + "/a.txt") as file:
       ...     _ = file.write("whole")
     """
-    # No translation of line ends, so that a file has the same bytes on every system.
+    # Line ends are not translated, so that a file has the same bytes on every system.
     with atomic_path(path) as draft, draft.open("w", newline="") as file:
         yield file

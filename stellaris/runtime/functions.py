@@ -37,7 +37,7 @@ class Transfer:
 
     def __post_init__(self) -> None:
         check_drawn(latency=self.latency)
-        # Written as `not x > 0`, so that NaN is refused as well; so are all checks here.
+        # The checks in this module have the form `not x > 0`, so that NaN is refused as well.
         if not self.bandwidth > 0:
             raise ValueError(f"bandwidth={self.bandwidth} is not positive: give bytes per second, or math.inf")
 
@@ -73,12 +73,12 @@ class Retry:
 
     def __post_init__(self) -> None:
         if not self.limit >= 1:
-            raise ValueError(f"limit={self.limit} is below 1: the first attempt counts as well")
+            raise ValueError(f"limit={self.limit} is below 1: the first attempt counts as well, so give 1 or more")
         for name in ("first", "maximum"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name}={getattr(self, name)} is negative or not finite: give seconds")
         if not 1 <= self.factor < math.inf:
-            raise ValueError(f"factor={self.factor} is below 1 or not finite: waits must not shrink")
+            raise ValueError(f"factor={self.factor} is below 1 or not finite: give a finite factor from 1 on")
         if not 0 <= self.jitter <= 1:
             raise ValueError(f"jitter={self.jitter} is not a fraction: give a number from 0 to 1")
 
@@ -89,7 +89,7 @@ class Retry:
           attempt: number of the attempt, from 2 on.
           chance: a random number between 0 and 1.
         """
-        # After some thousand attempts the power overflows; `maximum` is then far exceeded.
+        # The power overflows after some thousand attempts, when the wait has long reached `maximum`.
         try:
             longest = min(self.first * self.factor ** (attempt - 2), self.maximum)
         except OverflowError:
@@ -101,7 +101,7 @@ class Retry:
 class Context(Protocol):
     """The contract between bodies and platforms: the attributes of the first argument of a body."""
 
-    state: Any  #: state of the container; the next invocation in the same container finds it as this one leaves it.
+    state: Any  #: state of the container; the next invocation in it finds the state that this invocation leaves.
 
     @property
     def slot(self) -> int:
@@ -117,14 +117,14 @@ class Context(Protocol):
 
     @property
     def attempt(self) -> int:
-        """The number of the attempt: 1, and one more for every retry."""
+        """The number of the attempt: 1 for the first, and one more for every retry."""
 
     @property
     def now(self) -> float:
         """The time at which the body started, in seconds of the platform's clock."""
 
 
-#: The idle container that an invocation gets: the one created last, used last, or unused for longest.
+#: The idle container that an invocation gets: the container created last, used last, or unused for longest.
 Reuse: TypeAlias = Literal["newest", "most_recent", "least_recent"]
 
 
@@ -133,17 +133,18 @@ class FunctionSpec:
     """The deployment of a function: its delays, limits and resources.
 
     Args:
-      compute: seconds of computing for an invocation of `work=1`; multiplied by its `work`.
+      compute: seconds of computing for an invocation with `work=1`; another `work` multiplies them.
       cold_start: seconds to make a container, if none is idle.
       initialisation: seconds that a new container then takes to load its program, before its first invocation starts.
       keep_alive: seconds for which an idle container is kept.
-      reuse: the idle container to take. `"newest"`, the one created last, is SimFaaS's rule, validated on AWS Lambda
-        (Mahmoudi & Khazaei 2021). `"most_recent"` and `"least_recent"` go by use.
+      reuse: the idle container that an invocation gets. `"newest"`, the container created last, is SimFaaS's rule,
+        validated on AWS Lambda (Mahmoudi & Khazaei 2021). `"most_recent"` is the container used last, `"least_recent"`
+        the container unused for longest.
       max_concurrency: the most containers; None for no limit.
-      reserved_concurrency: the most invocations at once; as many places of the platform's `max_concurrency` are
-        reserved for them. None to share the places that no function has reserved.
-      provisioned: number of containers kept warm from the start. They never expire, and are replaced when lost.
-      overflow: the fate of invocations over a limit: they `"queue"` in order of submission, or are `"reject"`ed and end
+      reserved_concurrency: the most invocations at once. The platform reserves this number of places of its
+        `max_concurrency` for the function. None to share the places that no function has reserved.
+      provisioned: number of containers kept warm from the start. They never expire; a lost container is replaced.
+      overflow: the fate of invocations over a limit. `"queue"`: they wait in order of submission. `"reject"`: they end
         as `throttled`.
       timeout: seconds after its start at which an invocation is killed together with its container; None for never.
       queueing: seconds between submission and the search for a container.
@@ -175,7 +176,7 @@ class FunctionSpec:
     retry: Retry = Retry()
 
     def __post_init__(self) -> None:
-        # All checks are at construction, where the traceback points to the line with the mistake, and not in a run.
+        # All checks run at construction and not in a run: the traceback then points to the line with the mistake.
         check_delay("compute", self.compute)
         check_drawn(cold_start=self.cold_start, initialisation=self.initialisation, queueing=self.queueing)
         for name, kind in (("transfer", Transfer | None), ("resources", Resources), ("retry", Retry)):
@@ -187,8 +188,8 @@ class FunctionSpec:
         for name in ("max_concurrency", "reserved_concurrency"):
             limit = getattr(self, name)
             if limit is not None and not limit >= 1:
-                raise ValueError(f"{name}={limit} is below 1: nothing could ever run")
-        # More provisioned containers than the limit could never be made, and the platform would wait for them.
+                raise ValueError(f"{name}={limit} is below 1: nothing could ever run; give at least 1, or None")
+        # Provisioned containers over the limit could never be made, and the platform would wait for them forever.
         most = math.inf if self.max_concurrency is None else self.max_concurrency
         if not 0 <= self.provisioned <= most:
             raise ValueError(f"provisioned={self.provisioned} is not between 0 and max_concurrency={most}")
@@ -196,10 +197,10 @@ class FunctionSpec:
             if getattr(self, name) not in values:
                 raise ValueError(f"{name}={getattr(self, name)!r} is unknown: choose one of {', '.join(values)}")
         if self.timeout is not None and not self.timeout > 0:
-            raise ValueError(f"timeout={self.timeout} is not positive: nothing could ever finish")
+            raise ValueError(f"timeout={self.timeout} is not positive: give seconds above 0, or None for never")
 
 
-# Compared by identity, as a cluster does, which sends each program to a container once.
+# Programs are compared by identity, because a cluster sends each program object to a container once.
 @register_value
 @dataclass(frozen=True, eq=False)
 class Function:
@@ -231,7 +232,7 @@ class Function:
         if not callable(self.body):
             raise TypeError(f"body={self.body!r} cannot be called: expected body(context, *args)")
         if not self.max_batch >= 1:
-            raise ValueError(f"max_batch={self.max_batch} is below 1: a batch has at least one invocation")
+            raise ValueError(f"max_batch={self.max_batch} is below 1: a batch needs an invocation, so give 1 or more")
         if isinstance(self.upload, int) and self.upload < 0:
             raise ValueError(f"upload={self.upload} is negative: give the bytes of the result")
 
@@ -243,14 +244,14 @@ class Function:
         """
         if not callable(self.upload):
             return self.upload or 0
-        # Checked per call, because the size depends on the arguments.
+        # The size is checked at every call, because it depends on the arguments.
         nbytes = self.upload(*arguments)
         if not 0 <= nbytes < math.inf:
             raise ValueError(f"upload()={nbytes} is negative or not finite: return the bytes of the result")
         return nbytes
 
 
-# With slots, because a large run has millions of them.
+# The class has slots to save memory, because a large run has millions of invocations.
 @dataclass(eq=False, slots=True)
 class Invocation:
     """One call of a function, from submission to end, as systems see it."""
@@ -258,12 +259,12 @@ class Invocation:
     number: int
     function: str
     tag: Any  #: the value that the system passed to `invoke`.
-    attempt: int  #: 1, and one more for every retry.
+    attempt: int  #: number of the attempt: 1 for the first, and one more for every retry.
     key: int  #: idempotency key, the number of the first attempt. Attempts with one key are the same piece of work.
     submitted: float  #: seconds of the platform's clock, as are `started` and `finished`.
     started: float | None = field(default=None, init=False)
     finished: float | None = field(default=None, init=False)
-    cold: bool = field(default=False, init=False)  #: whether its container was made for it.
+    cold: bool = field(default=False, init=False)  #: whether a new container was made for it.
     status: str = field(default="pending", init=False)  #: pending, running, or one of `endings.ENDINGS`.
     error: BaseException | None = field(default=None, init=False)
     value: Any = field(default=None, init=False, repr=False)
@@ -280,10 +281,10 @@ class Invocation:
 
 
 class FunctionError(RuntimeError):
-    """An invocation that did not complete; the exception of its body, if any, is `__cause__`."""
+    """Raised for an invocation that did not complete; the exception of its body, if any, is `__cause__`."""
 
     def __init__(self, invocation: Invocation) -> None:
-        self.invocation = invocation  # for `Platform.retry`, by whoever catches the error
+        self.invocation = invocation  # so that code that catches the error can pass it to `Platform.retry`
         reason = f": {type(invocation.error).__name__}: {invocation.error}" if invocation.error else ""
         when = "" if invocation.finished is None else f" at {invocation.finished:.6g} s"
         super().__init__(

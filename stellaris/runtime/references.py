@@ -11,7 +11,7 @@ from stellaris.runtime.state.registry import register_value
 @register_value
 @dataclass(frozen=True)
 class Latest:
-    """Refers to the newest version when the body starts."""
+    """Refers to the version of `name` that is newest when the body starts."""
 
     name: str
 
@@ -19,7 +19,7 @@ class Latest:
 @register_value
 @dataclass(frozen=True)
 class At:
-    """Refers to one given version."""
+    """Refers to one given version of `name`."""
 
     name: str
     version: int
@@ -28,7 +28,7 @@ class At:
 @register_value
 @dataclass(frozen=True)
 class Lagged:
-    """Refers to the version `lag` before the newest when the body starts, or to the first if there are fewer."""
+    """Refers to the version `lag` versions before the newest when the body starts, but not before the first."""
 
     name: str
     lag: int
@@ -87,14 +87,14 @@ def _leaf_size(leaf: Any) -> int:
         return len(leaf.encode())
     if isinstance(leaf, bytes | bytearray):
         return len(leaf)
-    # Counting it as 0 would make its transfer free without anybody noticing.
+    # An unknown size is an error: if it counted as 0, the transfer would silently be free.
     raise TypeError(
         f"a {type(leaf).__name__} is of unknown size: make it a tree of arrays, or give it an attribute `nbytes`"
     )
 
 
 def has_references(arguments: tuple[object, ...]) -> bool:
-    """Whether any argument is a reference."""
+    """Returns whether any argument is a reference."""
     return any(isinstance(argument, _REFERENCES) for argument in arguments)
 
 

@@ -9,7 +9,7 @@ class Resources:
     """The resources that a container occupies on its node as long as it lives, busy or idle.
 
     Args:
-      memory: GB.
+      memory: memory in GB.
       vcpus: number of processors, possibly a fraction.
       gpu_slots: slots of one GPU; a GPU can be shared by as many containers as it has slots.
 
@@ -37,13 +37,13 @@ class Node:
 
     Args:
       name: name of the machine.
-      memory: GB.
+      memory: memory in GB.
       vcpus: number of processors.
       gpus: number of GPUs.
       slots_per_gpu: number of container slots on each GPU.
-      gpu_sharing: exponent of the slow-down of invocations that share a GPU. An invocation that starts as the `k`-th
-        computes `k ** gpu_sharing` times as long: 0 if they run side by side, 1 if they take turns. The slow-down is
-        decided when an invocation starts, as are all durations.
+      gpu_sharing: exponent of the slow-down of invocations that share a GPU. The `k`-th
+        invocation on a GPU computes `k ** gpu_sharing` times as long: 0 if invocations run side by side, 1 if they take
+        turns. The slow-down is decided when an invocation starts, as are all durations.
 
     Raises:
       ValueError: if a number is out of its range.
@@ -61,20 +61,20 @@ class Node:
     gpu_sharing: float = 0.0
 
     def __post_init__(self) -> None:
-        # Written as `not x >= 0`, so that NaN is refused as well.
+        # The check has the form `not x >= 0`, so that NaN is refused as well.
         for name in ("memory", "vcpus", "gpus", "gpu_sharing"):
             if not getattr(self, name) >= 0:
-                raise ValueError(f"node {self.name!r}: {name}={getattr(self, name)} is negative")
+                raise ValueError(f"node {self.name!r}: {name}={getattr(self, name)} is negative: give 0 or more")
         if not self.slots_per_gpu >= 1:
             raise ValueError(
                 f"node {self.name!r}: slots_per_gpu={self.slots_per_gpu} is below 1; use gpus=0 for no GPU"
             )
         if self.gpu_sharing > 1:
             raise ValueError(
-                f"node {self.name!r}: gpu_sharing={self.gpu_sharing} is above 1, which is slower than taking turns"
+                f"node {self.name!r}: gpu_sharing={self.gpu_sharing} is above 1, slower than taking turns; give 0 to 1"
             )
 
     def slow_down(self, running: int) -> float:
         """Returns the factor by which `running` invocations on one GPU slow each other down."""
-        # A power, because it covers both limits: 0 for no slow-down, 1 for taking turns.
+        # The factor is a power, because a power covers both limits: exponent 0 for no slow-down, 1 for taking turns.
         return float(running**self.gpu_sharing)

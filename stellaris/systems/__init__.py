@@ -1,4 +1,4 @@
-"""Actor-learner architectures, each an event loop over a platform, and the parts that an event loop is made of."""
+"""Actor-learner architectures, each an event loop over a platform, and the parts from which event loops are built."""
 
 from stellaris.systems import programs as programs
 from stellaris.systems.batches import GradientTask as GradientTask

@@ -1,4 +1,4 @@
-"""Batches of fragments, their gradient tasks, and which of their transitions were learned from."""
+"""Batches of fragments, their gradient tasks, and the count of transitions that were learned from."""
 
 import functools
 from collections.abc import Iterable, Sequence
@@ -17,7 +17,7 @@ from stellaris.runtime.references import size
 from stellaris.runtime.state.registry import register_value
 from stellaris.types import NDArray, Trajectory, Tree, concatenate
 
-#: Successive policies are compared on this many observations of a batch: more would cost as much as a gradient.
+#: Number of a batch's observations on which successive policies are compared: more would cost as much as a gradient.
 SAMPLE = 256
 
 
@@ -26,14 +26,14 @@ SAMPLE = 256
 class LearnerBatch:
     """A batch on the device, and a count of the transitions that were learned from."""
 
-    number: int  #: from 1.
-    batch: Any  #: the algorithm's batch.
+    number: int  #: number of the batch, from 1.
+    batch: Any  #: the data that the algorithm prepared.
     indices: NDArray  #: `[gradients, m]` int32: the items of the minibatches, in the order of plain training.
-    statistics: Statistics  #: of its observations.
-    unseen: NDArray  #: `[items]` int32: the transitions of each item that no applied gradient has seen yet.
-    left: int  #: gradients that were neither applied nor dropped yet.
+    statistics: Statistics  #: statistics of the batch's observations.
+    unseen: NDArray  #: `[items]` int32: the number of each item's transitions that no applied gradient has seen yet.
+    left: int  #: number of gradients that were neither applied nor dropped yet.
     rows: int | None  #: rows to which the learner's program pads `indices`; None for no padding.
-    sample: Tree  #: `[n, *obs]`: at most `SAMPLE` of its observations, on which successive policies are compared.
+    sample: Tree  #: `[n, *obs]`: at most `SAMPLE` observations, on which successive policies are compared.
 
     @property
     def nbytes(self) -> int:
@@ -42,7 +42,7 @@ class LearnerBatch:
 
     @property
     def minibatches(self) -> list["GradientTask"]:
-        """One task per gradient, in order."""
+        """The tasks of the batch's gradients, in order."""
         return [GradientTask(self, row, number) for number, row in enumerate(self.indices)]
 
     @property
@@ -51,8 +51,9 @@ class LearnerBatch:
         return int(self.unseen.sum())
 
     def learn(self, indices: NDArray) -> int:
-        """Counts a gradient on these items as applied; returns how many transitions it was the first to see."""
-        # Unique, because a minibatch with parts of two epochs may hold an item twice; indices beyond are padding.
+        """Counts a gradient on these items as applied; returns the number of transitions that none had seen."""
+        # Items are made unique, because a minibatch with parts of two epochs may hold an item twice. Indices past the
+        # last item are padding.
         items = np.unique(indices[indices < len(self.unseen)])
         first_seen = int(self.unseen[items].sum())
         self.unseen[items] = 0
@@ -64,7 +65,7 @@ class LearnerBatch:
         self.left -= 1
 
     def mark_seen(self) -> None:
-        """Counts all transitions as learned from, because an earlier batch of the same fragments was."""
+        """Counts all transitions as learned from, because an earlier batch of the same fragments was learned from."""
         self.unseen[:] = 0
 
 
@@ -75,7 +76,7 @@ class GradientTask:
 
     data: LearnerBatch
     indices: NDArray  #: `[m]` int32.
-    number: int  #: of the minibatch in the batch, from 0.
+    number: int  #: number of the minibatch in the batch, from 0.
 
     @property
     def nbytes(self) -> int:
@@ -96,14 +97,14 @@ def batch_of(
     """Makes a batch of fragments.
 
     Args:
-      fragments: of equal length.
-      number: of the batch.
+      fragments: fragments of equal length.
+      number: number of the batch.
       width: the number of fragments that the arrays have room for. Batches of the same width share compiled programs.
-        The surplus is invalid and in no minibatch. None for no surplus.
-      algorithm: prepares the batch.
-      policy: chose the actions.
-      target: a version, for algorithms that need a policy other than the behaviour policy.
-      key: of the shuffles.
+        The surplus is padding: it is invalid and in no minibatch. None for no padding.
+      algorithm: the algorithm, which prepares the batch.
+      policy: the policy that chose the actions.
+      target: a policy version, for algorithms that need a policy other than the behaviour policy.
+      key: random key of the shuffles.
     """
     trajectory = concatenate([fragment.trajectory for fragment in fragments])
     statistics = functools.reduce(Statistics.merge, (fragment.statistics for fragment in fragments))
@@ -111,21 +112,21 @@ def batch_of(
         trajectory if width is None else _widened(trajectory, width), target, algorithm=algorithm, policy=policy
     )
     indices = np.asarray(_shuffled(key, batch, algorithm=algorithm))
-    # A copy, because the NumPy view of a device array is read-only.
-    # The protocol does not say how many items there are. The largest index is the last item, or padding beyond it:
-    # that counts as one more item, without transitions.
+    # The array is copied, because the NumPy view of a device array is read-only.
+    # The algorithm protocol does not give the number of items. The largest index is the last item, or padding past it,
+    # which then counts as one more item, without transitions.
     unseen = np.array(_transitions(batch, algorithm=algorithm, items=int(indices.max()) + 1))
-    # Taken before empty minibatches are removed below: it is equal for all batches of one width.
+    # The rows are counted before empty minibatches are removed, so that all batches of one width have equal rows.
     rows = None if width is None else len(indices)
     if width is not None and len(fragments) < width:
         indices = _without_empty(indices, unseen)
-    # Of the trajectory without padding: policies are compared on observed states.
+    # The sample is of the trajectory without padding, because policies are compared on observed states.
     sample = _sample(trajectory.observation, width or len(fragments))
     return LearnerBatch(number, batch, indices, statistics, unseen, left=len(indices), rows=rows, sample=sample)
 
 
 def _widened(trajectory: Trajectory, width: int) -> Trajectory:
-    """Pads a trajectory with invalid columns up to `width`."""
+    """Returns a trajectory padded with invalid columns up to `width`."""
     missing = width - trajectory.valid.shape[1]
 
     def widened(x: NDArray) -> NDArray:
@@ -136,7 +137,7 @@ def _widened(trajectory: Trajectory, width: int) -> Trajectory:
 
 
 def _without_empty(indices: NDArray, transitions: NDArray) -> NDArray:
-    """Removes the items without transitions from the minibatches; the others stay in order, in fewer minibatches.
+    """Removes items without transitions from the minibatches; other items stay in order, in fewer minibatches.
 
     A minibatch may then hold the end of one epoch and the start of the next.
     """
@@ -150,7 +151,7 @@ def _without_empty(indices: NDArray, transitions: NDArray) -> NDArray:
 def _sample(observation: Tree, width: int) -> Tree:
     """Returns some of the observations `[T + 1, B, *obs]`, evenly spaced over steps and actors.
 
-    Their number depends on `width` and not on B, so that policies are compared by one compiled program. If there are
+    Their number depends on `width` and not on B, so that one compiled program compares policies. If the trajectory has
     fewer observations, some are repeated.
     """
 

@@ -1,4 +1,4 @@
-"""Central inference, as SEED RL: actors only step environments, and a central machine chooses every action."""
+"""Central inference, as in SEED RL: actors only step environments, and a central machine chooses every action."""
 
 import functools
 from collections.abc import Sequence
@@ -33,20 +33,20 @@ class CentralInference(System):
     """Synchronous training whose actors send every observation to a central machine, and wait for the action.
 
     Each environment step is one invocation of its actor. The inference function is invoked on all observations that
-    have arrived since its last invocation. An actor therefore pays two messages per step, and waits for the others in
-    its inference batch. When all fragments are whole, one learner computes all epochs.
+    have arrived since its last invocation. An actor therefore pays two messages per step, and waits for the other
+    actors in its inference batch. When all fragments are whole, one learner computes all epochs.
 
     The platform must deploy `actor` (compute time per environment step, without a network), `inference` (per batch of
     observations) and `learner` (per gradient). Each actor needs a container to itself.
 
     Args:
-      algorithm: its loss, minibatches and epochs are used.
-      scheduler: how many actors sample in each round; all of them by default.
+      algorithm: the algorithm, whose loss, minibatches and epochs are used.
+      scheduler: decides how many actors sample in each round; by default all of them.
 
     Raises:
       TypeError: if the algorithm or the scheduler has the wrong type.
-      ValueError: in a run, if the workload sets `restart` or `refresh`: actors keep their environments, and the
-        central machine has the policy. Or if there may be fewer containers than actors.
+      ValueError: in a run, if the workload sets `restart` or `refresh`, because actors keep their environments, and the
+        central machine has the policy; or if there may be fewer containers than actors.
       RuntimeError: in a run, if an actor's environment was lost a thousand times before its fragment was whole:
         containers do not live as long as a fragment takes.
 
@@ -78,7 +78,7 @@ class CentralInference(System):
         fragments = session.fragments(IN_STEP)
         newest = platform.store.latest(POLICY)
         step = _environment(session.env)
-        # One program per actor, so that each keeps a container, where its environment is.
+        # Each actor has a separate program, so that it keeps the container that holds its environment.
         steps = [session.program(f"step {i}", programs.for_one_actor(step)) for i in range(workload.actors)]
         infer = session.program("infer", _inference(session.policy))
         learn = session.program("learn", programs.whole_batch(self.algorithm, session.policy))
@@ -89,12 +89,12 @@ class CentralInference(System):
 
         loop = session.begin(first)
         while session.next_round(loop):
-            # Not `fragments.sample()`, because there one invocation is a fragment, and here it is a single step.
+            # `fragments.sample()` is not used: its invocations sample a whole fragment, and here they take one step.
             while (actor := fragments.start_actor()) is not None:
-                # The noise that the actor would draw itself: the actions do not depend on where they are chosen.
+                # The noise is the same as an actor would draw, so actions do not depend on the place of inference.
                 loop.sampling[actor] = _Rollout(fragments.noise())
                 _continue(session, loop, actor, steps[actor])
-            # One inference at a time, on every observation so far: later ones share the next.
+            # One inference runs at a time, on all observations so far; later observations share the next inference.
             if loop.asking and not loop.answering:
                 loop.answering = loop.asking
                 loop.asking = []
@@ -119,14 +119,14 @@ class CentralInference(System):
                 case "learner":
                     assert loop.learning is not None
                     loop.params, loop.opt_state = take_learned(session, done, loop.learning)
-                    # Before publishing: the new version normalises by this batch.
+                    # The batch counts before publishing, because the new version normalises by it.
                     session.learned_from(loop.learning)
                     loop.learning = None
                     session.publish(loop.params)
         session.unused(batches=[loop.learning] if loop.learning else [])
 
 
-#: A run is given up when a fragment has been begun this many times.
+#: Number of times that a fragment may begin before the run is given up.
 _TIMES = 1000
 
 
@@ -135,8 +135,8 @@ _TIMES = 1000
 class _Rollout:
     """A fragment that is being sampled."""
 
-    noise: NDArray  #: `[T, ...]`, for its actions.
-    begun: int = 1  #: times that it was begun.
+    noise: NDArray  #: `[T, ...]`: the noise of its actions.
+    begun: int = 1  #: number of times that the fragment began.
     observation: list[Tree] = field(default_factory=list)
     action: list[NDArray] = field(default_factory=list)
     log_prob: list[NDArray] = field(default_factory=list)
@@ -145,7 +145,7 @@ class _Rollout:
 
     @property
     def request(self) -> tuple[Tree, NDArray]:
-        """The newest observation, and the noise of this step."""
+        """The newest observation, and the noise of the next action."""
         return self.observation[-1], self.noise[len(self.action)]
 
     def choose(self, answers: "_Answers", row: int) -> None:
@@ -162,23 +162,23 @@ class _Loop:
 
     params: Tree
     opt_state: Tree
-    environments: dict[int, "_Outcome"] = field(default_factory=dict)  #: by actor.
-    sampling: dict[int, _Rollout] = field(default_factory=dict)  #: by actor.
+    environments: dict[int, "_Outcome"] = field(default_factory=dict)  #: states of environments, by actor.
+    sampling: dict[int, _Rollout] = field(default_factory=dict)  #: fragments that are being sampled, by actor.
     asking: list[int] = field(default_factory=list)  #: actors whose observation has arrived.
     answering: list[int] = field(default_factory=list)  #: actors whose actions are being chosen.
     learning: LearnerBatch | None = None
 
 
 def _continue(session: Session, loop: _Loop, actor: int, step: Function) -> None:
-    """Has an actor take its chosen action; without one, has it report its environment, or asks for an action."""
+    """Has an actor take its chosen action; without an action, has it report its environment, or requests an action."""
     rollout = loop.sampling[actor]
     known = loop.environments.get(actor)
-    if len(rollout.action) > len(rollout.outcome):  # an action was chosen that is not taken yet
+    if len(rollout.action) > len(rollout.outcome):  # an action is chosen and not taken yet
         assert known is not None
         state = known.state
         session.platform.invoke("actor", step, rollout.action[-1], state.environment, state.steps, tag=actor)
     elif known is None:
-        # The first time the actor only reports its environment, so the step's compute time is 0.
+        # At first the actor only reports its environment, so the compute time is 0.
         session.platform.invoke("actor", step, None, 0, 0, work=0.0, tag=actor)
     else:
         rollout.observation.append(known.state.observation)
@@ -191,8 +191,8 @@ def _observed(session: Session, fragments: Fragments, loop: _Loop, done: Invocat
     actor, rollout = done.tag, loop.sampling[done.tag]
     loop.environments[actor] = outcome
     if not outcome.stepped:
-        # The environment is new, was lost and replaced, or has taken a step whose message was lost. What was sampled
-        # of the fragment does not lead to this state, so the fragment starts again, with the same noise.
+        # The environment is new, was lost and replaced, or has taken a step whose message was lost. The steps sampled
+        # so far do not lead to this state, so the fragment starts again, with the same noise.
         if rollout.begun == _TIMES:
             raise RuntimeError(lives_too_short(actor, _TIMES, session.workload))
         loop.sampling[actor] = rollout = _Rollout(rollout.noise, rollout.begun + 1)
@@ -203,7 +203,7 @@ def _observed(session: Session, fragments: Fragments, loop: _Loop, done: Invocat
         loop.asking.append(actor)
     else:
         del loop.sampling[actor]
-        # Actors are synchronous, so the newest version chose all actions of the fragment; it gives the values as well.
+        # Actors are synchronous, so the newest version chose all actions of the fragment, and also gives its values.
         fragments.deliver(done, _fragment(session.policy, rollout, session.platform.store.value(POLICY)))
 
 
@@ -223,7 +223,7 @@ def _fragment(policy: Policy, rollout: _Rollout, version: Any) -> Fragment:
         value=np.asarray(_values(policy, version, observation)),
         version=np.array(rollout.version, np.int32)[:, None],
     )
-    # Without the last observation, with which the next fragment starts: each is counted once.
+    # The last observation is left out, because the next fragment starts with it: every observation counts once.
     statistics = policy.statistics()
     if policy.normalise:
         statistics = Statistics.of(jax.tree.map(lambda column: column[:-1, 0], observation))
@@ -248,11 +248,11 @@ def _values(policy: Policy, version: Any, observation: Any) -> jax.Array:
 
 
 class _Outcome(NamedTuple):
-    """The state of an environment, and the step that led there."""
+    """The state of an environment, and the step that led to this state."""
 
     slot: int
     state: ActorState
-    stepped: bool  #: whether the requested step was taken; the fields below are of this step.
+    stepped: bool  #: whether the requested step was taken; the fields below describe it.
     reward: float = 0.0
     terminated: bool = False
     valid: bool = False
@@ -267,7 +267,7 @@ def _environment(env: VectorEnv) -> Function:
     """
 
     def batched(contexts: Sequence[Context], arguments: Sequence[tuple[Any, ...]]) -> list[_Outcome]:
-        # Unless the step is taken below.
+        # These outcomes hold for environments whose step is not taken below.
         outcomes = [_Outcome(context.slot, context.state, stepped=False) for context in contexts]
         asked = []
         for i, (action, *seen) in enumerate(arguments):
@@ -302,7 +302,7 @@ def _taken(context: Context, step: Step, row: int) -> _Outcome:
     total = before.episode_return + (float(reward) if valid else 0.0)
     length = before.episode_length + valid
     context.state = ActorState(
-        # A copy: a view would keep the observations of all environments alive.
+        # The observation is copied, because a view would keep the observations of all environments alive.
         observation=jax.tree.map(lambda column: column[row].copy(), step.observation),
         ended=ended,
         episode_return=0.0 if ended else total,
@@ -335,12 +335,12 @@ def _inference(policy: Policy) -> Function:
     def body(context: Context, version: Versioned, requests: _Requests) -> _Answers:
         del context
         n = len(requests.noise)
-        padding = (1 << (n - 1).bit_length()) - n  # to a power of two, so that few shapes are compiled
+        padding = (1 << (n - 1).bit_length()) - n  # up to a power of two, so that few shapes are compiled
         padded = jax.tree.map(lambda rows: np.concatenate([rows, rows[:1].repeat(padding, axis=0)]), requests)
         action, log_prob = jax.device_get(_chosen(policy, version.value, *padded))
         return _Answers(action[:n], log_prob[:n], version.version)
 
-    # The actions alone: the log-probabilities stay on the central machine, where the fragment is put together.
+    # Only actions are sent: the log-probabilities stay on the central machine, where the fragment is put together.
     action_bytes = int(policy.action.size * policy.action.dtype.itemsize)
 
     def upload(version: Versioned, requests: _Requests) -> int:

@@ -1,4 +1,4 @@
-"""One central learner: with synchronous actors it is RLlib's PPO, with asynchronous ones IMPALA's architecture."""
+"""Systems with one central learner: synchronous actors as in RLlib's PPO, or asynchronous actors as in IMPALA."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -16,20 +16,20 @@ from stellaris.systems.staleness_control import StalenessControl, check_control
 from stellaris.systems.system import System
 from stellaris.types import Tree
 
-#: Actors sample only when everything that was sampled before has been learned from.
+#: Actors sample only when all fragments that were sampled before have been learned from.
 IN_STEP = StalenessControl(pace=0)
 
 
 @dataclass(frozen=True)
 class Synchronous(System):
-    """Synchronous training, as RLlib's PPO: all actors sample, then one learner computes all epochs on their batch.
+    """Synchronous training, as in RLlib's PPO: all actors sample, then one learner computes all epochs on their batch.
 
     The platform must deploy `actor` and `learner`. Compute times are per environment step and per gradient, as for
     `Stellaris`.
 
     Args:
-      algorithm: its loss, minibatches and epochs are used.
-      scheduler: how many actors sample in each round; all of them by default.
+      algorithm: the algorithm, whose loss, minibatches and epochs are used.
+      scheduler: decides how many actors sample in each round; by default all of them.
 
     Raises:
       TypeError: if the algorithm or the scheduler has the wrong type.
@@ -53,14 +53,14 @@ class Synchronous(System):
 
 @dataclass(frozen=True)
 class AsynchronousActors(System):
-    """Asynchronous actors and one central learner, as IMPALA and SRL: actors keep sampling while the learner learns.
+    """Asynchronous actors and one central learner, as in IMPALA and SRL: actors sample while the learner learns.
 
-    The platform must deploy `actor` and `learner`. The data lags by the versions published meanwhile, so choose an
-    off-policy algorithm, such as IMPALA with V-trace.
+    The platform must deploy `actor` and `learner`. The data lags by the versions that are published while actors
+    sample, so choose an off-policy algorithm, such as IMPALA with V-trace.
 
     Args:
-      algorithm: its loss, minibatches and epochs are used.
-      control: how far actors may be ahead, and how old data may be when it is learned from.
+      algorithm: the algorithm, whose loss, minibatches and epochs are used.
+      control: limits how far actors may be ahead, and how old data may be when it is learned from.
 
     Raises:
       TypeError: if the algorithm or the control has the wrong type.
@@ -104,9 +104,9 @@ def run(
     """Runs the event loop of systems with one learner, which learns from whole batches.
 
     Args:
-      session: of the run.
-      algorithm: its loss, minibatches and epochs are used.
-      control: how far actors may be ahead; `IN_STEP` for a system with a scheduler.
+      session: the session of the run.
+      algorithm: the algorithm, whose loss, minibatches and epochs are used.
+      control: limits how far actors may be ahead; `IN_STEP` for a system with a scheduler.
       prewarm: whether containers are prewarmed in the first round.
     """
     platform = session.platform
@@ -123,10 +123,10 @@ def run(
         fragments.sample()
         if prewarm and session.round == 0:
             platform.prewarm("learner")
-            # The round's own actors were just invoked, and have their containers.
+            # Only the other actors need a container: the actors of this round were just invoked.
             if more := session.workload.actors - fragments.batch_size:
                 platform.prewarm("actor", more)
-        prewarm = False  # this loop passes here several times a round
+        prewarm = False  # prewarming happens once, but the loop passes here several times a round
         # The learner has one machine: the next batch waits until it is free.
         if loop.learning is None and (data := fragments.next_batch(algorithm, loop.params)):
             loop.learning = data
@@ -140,7 +140,7 @@ def run(
         else:
             assert loop.learning is not None
             loop.params, loop.opt_state = take_learned(session, done, loop.learning)
-            session.learned_from(loop.learning)  # before publishing: the new version normalises by this batch
+            session.learned_from(loop.learning)  # before publishing, because the new version normalises by this batch
             loop.learning = None
             session.publish(loop.params)
     session.unused(batches=[loop.learning] if loop.learning else [])

@@ -1,4 +1,4 @@
-"""When a run is saved, and how it is resumed."""
+"""Saves a run at regular rounds, and resumes it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,42 +17,43 @@ class Checkpointing:
     """Saves a run every few rounds, and loads the run to be resumed.
 
     Args:
-      checkpoints: where the run is saved; None for nowhere.
-      resume: whether to load the newest checkpoint if there is one.
-      configuration: of the whole run, as `describe`; a resumed run must have the same.
-      params: parameters of the policy. Their classes may belong to a library, so checkpoints store leaves only, and
-        take the structure from here.
+      checkpoints: the folder in which the run is saved; None to save nothing.
+      resume: whether to load the newest checkpoint, if there is one.
+      configuration: the configuration of the whole run, as returned by `describe`; a resumed run must have the same.
+      params: parameters of the policy. Their classes may belong to a library, so checkpoints store only the leaves, and
+        take the structure from `params`.
     """
 
     checkpoints: Checkpoints | None
     resume: bool
     configuration: Mapping[str, Any]
     params: Tree
-    programs: dict[str, Function] = field(default_factory=dict)  #: are not saved: a resumed run supplies them again.
+    programs: dict[str, Function] = field(default_factory=dict)  #: not saved: a resumed run supplies programs again.
 
     def due(self, before: int, now: int) -> bool:
-        """Whether a checkpoint is due after round `now`, where rounds up to `before` were reported already."""
+        """Returns whether a checkpoint is due after round `now`, if rounds up to `before` were reported already."""
         # Several rounds may end before they are reported, so `now` may have passed a multiple of `every`.
         return self.checkpoints is not None and now // self.checkpoints.every > before // self.checkpoints.every
 
     def save(self, platform: Platform, acts: str, env: Environments, state: RunState) -> None:
-        """Saves the run. Environments cannot be saved: they restart, here as in a run that is resumed."""
+        """Saves the run. Environments cannot be saved, so they restart here, as they do in a resumed run."""
         assert self.checkpoints is not None
         assert isinstance(platform, Resumable)  # `train` has checked
-        # Counted before it is saved: a resumed run restarts its environments under this number, with the same seeds.
+        # The restart is counted before the state is saved: a resumed run restarts its environments under this number,
+        # with the same seeds.
         state.restarts += 1
-        # Before saving as well, so that the trace of a resumed run has this row.
+        # The row is also added before saving, so that the trace of a resumed run has it.
         platform.trace.append(platform.now, "checkpoint", value=state.restarts)
-        # First, because this ends the bodies that still step the old environments.
+        # Containers are reset before environments restart: this ends the bodies that still step the old environments.
         platform.reinitialise(acts)
         env.restart(state.restarts)
-        # Numbered after the newest file, not after the loaded one: the newest may be damaged, so that the run was
-        # resumed from one before it.
+        # The number follows the newest checkpoint and not the loaded one: if the newest was damaged, the run was
+        # resumed from an earlier checkpoint.
         step = (self.checkpoints.newest() or 0) + 1
         self.checkpoints.save(step, platform, state, **self._supplied)
 
     def load(self, platform: Platform, env: Environments) -> RunState | None:
-        """Restores platform and environments; returns the state of the run, or None if there is nothing to resume."""
+        """Restores platform and environments; returns the state of the run, or None if there is no run to resume."""
         if self.checkpoints is None or not self.resume or self.checkpoints.newest() is None:
             return None
         assert isinstance(platform, Resumable)

@@ -26,18 +26,18 @@ class CircularReplay(System):
     """Asynchronous actors and one central learner that learns from each batch several times, around a slow target.
 
     Batches wait in a circular buffer. The learner takes them in turn, each time for all of the algorithm's epochs. A
-    batch leaves after `passes` turns, or when a newer one needs its place. The target policy, which prepares the
+    batch leaves after `passes` turns, or when a newer batch needs its place. The target policy, which prepares the
     batches, is updated every `target_period` turns.
 
     The platform must deploy `actor` and `learner`.
 
     Args:
-      algorithm: its loss, minibatches and epochs (of one turn) are used.
-      buffer: batches that the buffer holds.
-      passes: turns of each batch, at most.
-      target_period: turns between two updates of the target; `buffer * passes` by default.
-      control: how far actors may be ahead, and how old fragments may be when their batch is made. A batch counts as
-        learned from after its first turn.
+      algorithm: the algorithm, whose loss, minibatches and epochs (of one turn) are used.
+      buffer: the most batches in the buffer.
+      passes: the most turns of a batch.
+      target_period: number of turns between two updates of the target policy; by default `buffer * passes`.
+      control: limits how far actors may be ahead, and how old fragments may be when their batch is made. A batch counts
+        as learned from after its first turn.
 
     Raises:
       TypeError: if the algorithm or the control has the wrong type, or a number is not whole.
@@ -86,8 +86,8 @@ class CircularReplay(System):
                 loop.buffer.append(_Batch(taken))
                 session.round_over()
                 if len(loop.buffer) > self.buffer:
-                    # Under pressure of newer batches a batch may leave before its last turn. It stays in `learning`
-                    # if the learner has it.
+                    # A batch that makes room for a newer one may leave before its last turn. If the learner works on
+                    # the batch, `learning` keeps it.
                     oldest = loop.buffer.pop(0)
                     if oldest.turns == 0 and oldest is not loop.learning:
                         fragments.discard(oldest.fragments)
@@ -95,8 +95,8 @@ class CircularReplay(System):
                 if loop.turns % period == 0:
                     loop.target, loop.target_version = session.versioned(loop.params), session.version
                 loop.turns += 1
-                loop.learning = min(loop.buffer, key=lambda batch: batch.turns)  # of equal ones, the oldest
-                # Prepared anew for each turn, because the target may have been updated.
+                loop.learning = min(loop.buffer, key=lambda batch: batch.turns)  # the oldest with fewest turns
+                # The batch is prepared anew for each turn, because the target policy may have been updated.
                 loop.data = fragments.batch(
                     self.algorithm, loop.learning.fragments, loop.target, target_version=loop.target_version
                 )
@@ -122,7 +122,7 @@ class CircularReplay(System):
         assert batch is not None
         assert data is not None
         loop.params, loop.opt_state = take_learned(session, done, data)
-        # Once per batch: its observations count once in the normalisation, and the control counts batches.
+        # A batch counts once: its observations count once in the normalisation, and the control counts batches.
         if batch.turns == 0:
             session.learned_from(data)
         batch.turns += 1
@@ -139,7 +139,7 @@ class _Batch:
     """A batch in the buffer."""
 
     fragments: list[Waiting]
-    turns: int = 0  #: turns so far.
+    turns: int = 0  #: number of turns so far.
 
 
 @register_value
@@ -151,7 +151,7 @@ class _Loop:
     opt_state: Tree
     target: PolicyVersion
     target_version: int = 0
-    turns: int = 0  #: turns of all batches so far, including the one under way.
-    buffer: list[_Batch] = field(default_factory=list)  #: in order of arrival.
+    turns: int = 0  #: number of turns of all batches so far, including the turn under way.
+    buffer: list[_Batch] = field(default_factory=list)  #: the batches in the buffer, in order of arrival.
     learning: _Batch | None = None  #: the batch that the learner works on.
     data: LearnerBatch | None = None  #: the same batch, as the target prepared it.

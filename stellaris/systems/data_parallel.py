@@ -1,4 +1,4 @@
-"""Synchronous data-parallel learners, as MSRL and PAR-RL: each takes a shard of every minibatch; then an all-reduce."""
+"""Synchronous data-parallel learners, as in MSRL and PAR-RL: each computes on a shard of every minibatch."""
 
 import functools
 import math
@@ -33,15 +33,15 @@ class DataParallel(System):
 
     All actors sample. Then, for each minibatch, each learner computes the gradient on its shard. When the last learner
     is done, an all-reduce averages the gradients, weighted by the shards' transitions, and every learner takes the same
-    step. One learner on the whole minibatch would get the same parameters, up to rounding.
+    step. A single learner on the whole minibatch would get the same parameters, up to rounding.
 
     The platform must deploy `actor`, `learner` and `all_reduce`. The all-reduce is invoked with `work` = bytes per
     link: a ring sends `2 (N - 1) / N` times the bytes of a gradient over each link.
 
     Args:
-      algorithm: its loss, minibatches and epochs are used. Each minibatch is divided evenly.
-      learners: their number, N.
-      scheduler: how many actors sample in each round; all of them by default.
+      algorithm: the algorithm, whose loss, minibatches and epochs are used. Each minibatch is divided evenly.
+      learners: the number of learners, N.
+      scheduler: decides how many actors sample in each round; by default all of them.
 
     Raises:
       TypeError: if the algorithm or the scheduler has the wrong type, or `learners` is not whole.
@@ -84,8 +84,8 @@ class DataParallel(System):
         def compute_gradients(loop: _Loop) -> None:
             """Invokes every learner on its shard of the next minibatch."""
             assert loop.data is not None
-            # By value and not as a reference to the newest version, which is that of the last batch: within a batch no
-            # version is published.
+            # Parameters are passed by value and not as a reference to the newest version: within a batch no version is
+            # published, so the newest version is from the last batch.
             replica = _Held((session.version, loop.normalised._replace(params=loop.params)))
             minibatch = loop.data.indices[loop.applied]
             for learner, indices in enumerate(np.split(minibatch, n)):
@@ -110,8 +110,8 @@ class DataParallel(System):
                 case "learner":
                     loop.shards[done.tag] = done.result()
                     session.record.metrics(done, loop.shards[done.tag].metrics)
-                    if len(loop.shards) == n:  # the barrier: all wait for the slowest
-                        # By learner and not by arrival, so that the sum rounds the same whichever learner is slowest.
+                    if len(loop.shards) == n:  # the barrier: all learners wait for the slowest
+                        # Shards are in order of learners and not of arrival, so that the sum always rounds the same.
                         shards = [loop.shards[learner] for learner in range(n)]
                         assert loop.data is not None
                         held = _Held((shards, loop.params, loop.opt_state))
@@ -124,11 +124,11 @@ class DataParallel(System):
                     minibatch = loop.data.indices[loop.applied]
                     session.record.applied(done.number, staleness=0, steps=loop.data.learn(minibatch))
                     loop.applied += 1
-                    # The version is published once per batch: actors wait for all of it in any case.
+                    # A version is published once per batch, because actors wait for the whole batch in any case.
                     if loop.data.left:
                         compute_gradients(loop)
                     else:
-                        # Before publishing: the new version normalises by this batch.
+                        # The batch counts before publishing, because the new version normalises by it.
                         session.learned_from(loop.data)
                         session.publish(loop.params)
                         loop.data = None
@@ -136,7 +136,7 @@ class DataParallel(System):
         session.unused(batches=[loop.data] if loop.data else [])
 
     def _check(self, data: LearnerBatch) -> None:
-        # In a run, because the size of a minibatch follows from the fragments of the first batch.
+        # The check is in the run, because the size of a minibatch follows from the fragments of the first batch.
         items = data.indices.shape[1]
         if items % self.learners:
             raise ValueError(
@@ -154,7 +154,7 @@ class _Loop:
     opt_state: Tree
     normalised: PolicyVersion  #: has the normaliser for the whole batch; its parameters are outdated.
     data: LearnerBatch | None = None  #: the batch that is learned from.
-    applied: int = 0  #: gradients of the batch that were applied.
+    applied: int = 0  #: number of the batch's gradients that were applied.
     shards: dict[int, "ShardGradient"] = field(
         default_factory=dict
     )  #: gradients of the next minibatch's shards, by learner.
@@ -163,7 +163,7 @@ class _Loop:
 @register_value
 @dataclass(frozen=True, eq=False)
 class _Held:
-    """A value that every learner has already: nothing is fetched."""
+    """A value that every learner has already, so that no bytes are fetched."""
 
     value: Any
     nbytes: int = 0
@@ -176,19 +176,19 @@ class _Shard:
 
     data: LearnerBatch
     indices: NDArray  #: `[m / N]` int32.
-    nbytes: int  #: that the learner fetches: its share of the batch with the first minibatch, and nothing later.
+    nbytes: int  #: bytes that the learner fetches: its share of the batch with the first minibatch, and then none.
 
 
 class ShardGradient(NamedTuple):
     """The gradient on one shard."""
 
     gradient: Tree
-    transitions: jax.Array  #: of the shard, its weight in the mean.
-    metrics: dict[str, Any]  #: of the loss, on the host.
+    transitions: jax.Array  #: number of the shard's transitions, its weight in the mean.
+    metrics: dict[str, Any]  #: metrics of the loss, on the host.
 
 
 def _shard_learner(algorithm: Algorithm, policy: Policy) -> Function:
-    """Returns the learner function, `(_Held, _Shard) -> ShardGradient`. The all-reduce carries its gradient."""
+    """Returns the learner function, `(_Held, _Shard) -> ShardGradient`."""
 
     def body(context: Context, replica: _Held, shard: _Shard) -> ShardGradient:
         number, version = replica.value
@@ -208,7 +208,7 @@ def _shard_gradient(
         return policy.apply(version._replace(params=params), observation)
 
     shard = algorithm.select(batch, indices)
-    # All learners have the same parameters, so that the cap would never bind.
+    # All learners have the same parameters, so the cap would never bind: rho is infinite.
     grads, metrics = gradient(algorithm, apply, version.params, shard, rho=math.inf, version=number)
     return grads, jnp.sum(shard.valid), metrics
 
@@ -232,8 +232,8 @@ def _all_reduce(algorithm: Algorithm) -> Function:
 def _stepped(
     gradients: Sequence[Tree], transitions: Sequence[Any], params: Tree, opt_state: Tree, *, algorithm: Algorithm
 ) -> tuple[Tree, Tree]:
-    # Weighted by transitions, as in the whole minibatch: masked samples differ in number between shards. At least 1,
-    # because a minibatch may have no transition at all, and its mean gradient is then 0 and not NaN.
+    # Gradients are weighted by transitions, as in the whole minibatch: shards differ in the number of masked samples.
+    # The sum is at least 1, so that the mean gradient of a minibatch without transitions is 0 and not NaN.
     share = jnp.stack([*transitions]) / jnp.maximum(sum(transitions), 1)
     mean = jax.tree.map(lambda *leaves: jnp.tensordot(share, jnp.stack(leaves), axes=1), *gradients)
     with jax.numpy_dtype_promotion("standard"):  # Adam's states mix types

@@ -12,10 +12,10 @@ from stellaris.runtime.state.registry import register_value
 @register_value
 @dataclass
 class Handled:
-    """The set of idempotency keys that were handled: all keys below a floor, and some above it.
+    """The set of idempotency keys that were handled: all keys below a floor, and some keys above it.
 
-    Keys are numbers of invocations, which are handled in nearly the order in which they are made, so the set above the
-    floor stays small however long a run is.
+    Keys are numbers of invocations, which are handled in nearly the order in which they are made. So the set above the
+    floor stays small in a run of any length.
 
     Example:
       >>> handled = Handled()
@@ -41,14 +41,14 @@ class Handled:
 
 @dataclass
 class Deliveries:
-    """Hands out a platform's completions, each piece of work exactly once.
+    """Hands out a platform's completions, for each piece of work exactly once.
 
-    An invocation that timed out, crashed, was throttled or lost is retried, as its function's `Retry` says. Delivery is
-    at-least-once: a message may arrive twice, and work whose message was lost may be done twice. A completion is
-    dropped if its idempotency key was handed out before.
+    An invocation that timed out, crashed, was throttled or lost is retried, as its function's `Retry` says. The
+    platform delivers at least once: a message may arrive twice, and work whose message was lost may be done twice. A
+    completion is dropped if its idempotency key was handed out before.
 
     Args:
-      platform: runs the invocations. Only one `Deliveries` may take its completions.
+      platform: the platform of the invocations. Only one `Deliveries` may take its completions.
 
     Example:
       >>> from stellaris.runtime import Faults, FunctionSpec, SimulatedPlatform
@@ -67,26 +67,26 @@ class Deliveries:
     retries: dict[int, Invocation] = field(default_factory=dict)  #: the latest attempt of retried invocations, by key.
 
     def next(self, *, until: float = math.inf) -> Invocation | None:
-        """Returns the next invocation that completes or whose body raised; None if none does by `until`.
+        """Returns the next invocation that completes or whose body raised; None if there is none by `until`.
 
         Args:
-          until: seconds of the platform's clock.
+          until: the latest instant to wait for, in seconds of the platform's clock.
 
         Raises:
           FunctionError: if an invocation's attempts are used up.
         """
         while (done := self.platform.next_completion(until=until)) is not None:
-            # First, and for any ending: a duplicate may have completed the work, and the loss of the first message,
-            # which is noticed later, must not cause a retry.
+            # Handled keys are dropped first, for any ending: a duplicate may have completed the work, and the loss of
+            # the first message, which is noticed later, must not cause a retry.
             if done.key in self.handled:
                 self.platform.trace.append(
                     self.platform.now, "dropped", function=done.function, invocation=done.number, value=1.0
                 )
-            elif done.status in RETRIABLE:  # not a body that raised: it would raise again
+            elif done.status in RETRIABLE:  # a body that raised would raise again
                 again = self.platform.retry(done)
                 self.retries[done.key] = again
-                # The retry keeps the key of the first attempt, so its own number is never a key. Without this line the
-                # floor of the handled keys would stop below that number for good.
+                # The retry keeps the key of the first attempt, so its own number is never a key. Unless that
+                # number is added, the floor of the handled keys would stay below it forever.
                 self.handled.add(again.number)
             else:
                 self.handled.add(done.key)

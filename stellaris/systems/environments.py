@@ -20,20 +20,20 @@ class Environments:
     """A vector environment that can be restarted, and whose slots may be made as they are needed.
 
     Args:
-      workload: its environment.
+      workload: the workload, which names the environment.
       slots: the number of environments.
-      seed: of the run; the seeds of each restart follow from it.
-      threads: that step the environments.
-      grows: whether environments are made when they are first reset, in blocks of 1, 1, 2, 4, and so on: for a run that
-        may never use most of them. Otherwise all are made at once, in one block, which steps faster.
+      seed: seed of the run, from which the seeds of each restart follow.
+      threads: number of threads that step the environments.
+      grows: whether environments are made when they are first reset, in blocks of 1, 1, 2, 4, and so on. Use it for a
+        run that may never use most environments. Otherwise all are made at once, in one block, which steps faster.
     """
 
     def __init__(self, workload: Workload, slots: int, seed: int, threads: int, *, grows: bool = False) -> None:
         self._new = functools.partial(envs.make, workload.environment, threads=threads)
         self._seed = seed
         self._lock = threading.Lock()
-        # The first slot of each block, and the end of the last block. Doubling keeps two numbers low: of blocks, which
-        # are stepped one after the other, and of environments that are made and never used.
+        # The list has the first slot of each block, and the end of the last block. Doubling keeps low both the number
+        # of blocks, which are stepped one after the other, and the number of environments that are never used.
         doubling = itertools.takewhile(lambda start: start < slots, (1 << i for i in itertools.count()))
         self._starts = [0, *(doubling if grows else ()), slots]
         self._blocks: dict[int, VectorEnv] = {}
@@ -42,7 +42,7 @@ class Environments:
         self.spec = self._block(0).spec
 
     def __getstate__(self) -> dict[str, Any]:
-        """Returns what another process needs to make them: there each block has one, since few are used."""
+        """Returns the state from which another process makes the environments, one in each block."""
         return {"_new": self._new, "_seed": self._seed, "spec": self.spec, "_slots": self._starts[-1]}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -59,8 +59,8 @@ class Environments:
         self.close()
         self._blocks = {}
         self._closed = False
-        # It follows from the run's seed and the number, so that a resumed run restarts as the uninterrupted one did.
-        # Shifted to 31 bits, because the seeds of some environments are signed 32-bit integers.
+        # The seed follows from the run's seed and the number, so that a resumed run restarts as the uninterrupted run.
+        # It is shifted to 31 bits, because the seeds of some environments are signed 32-bit integers.
         self._seed_now = int(np.random.SeedSequence([self._seed, number]).generate_state(1)[0] >> 1)
         self._block(0)
 
@@ -69,7 +69,7 @@ class Environments:
         return self._by_block(slots, lambda block, own, where: block.reset(own))
 
     def begin(self, slots: NDArray, numbers: NDArray) -> Tree:
-        """Starts new episodes in `[n]` slots, as `reset`; in a JAX environment they follow from the numbers."""
+        """Starts new episodes in `[n]` slots: a JAX environment draws them from `numbers`, others as in `reset`."""
 
         def start(block: Any, own: NDArray, where: Any) -> Tree:
             return block.begin(own, numbers[where]) if isinstance(block, JaxVectorEnv) else block.reset(own)
@@ -92,7 +92,7 @@ class Environments:
         with self._lock:  # bodies may step environments in several threads
             if number not in self._blocks:
                 if self._closed:
-                    raise IndexError(f"{self.spec.name} is closed")
+                    raise IndexError(f"{self.spec.name} is closed: step it before the run ends")
                 first, end = self._starts[number : number + 2]
                 self._blocks[number] = self._new(slots=end - first, seed=self._seed_now + first)
             return self._blocks[number]
@@ -110,6 +110,6 @@ class Environments:
         ]
         if len(parts) == 1:
             return parts[0]
-        # The blocks' results follow one another; this brings them into the order of `slots`.
+        # The results are in the order of the blocks, and are put into the order of `slots`.
         order = np.argsort(np.concatenate(places))
         return jax.tree.map(lambda *arrays: np.concatenate(arrays)[order], *parts)

@@ -22,23 +22,23 @@ from stellaris.types import NDArray, Tree
 if TYPE_CHECKING:
     from stellaris.systems.session import Session
 
-#: A run is given up when the pieces of an actor's fragment have been lost this many times in a row.
+#: Number of times in a row that the pieces of an actor's fragment may be lost before the run is given up.
 _LOSSES = 100
 
 
 class Fragments:
-    """Has actors sample fragments, keeps the waiting ones, and makes batches of them. See `Session.fragments`.
+    """Has actors sample fragments, keeps waiting fragments, and makes batches of them. See `Session.fragments`.
 
     Args:
-      session: of the run.
+      session: the session of the run.
       control: limits how far actors may be ahead, and how old a fragment may be when it is learned from.
       batch: the number of fragments in a batch; None for one per actor. A scheduler overrides it.
-      act: the actor program, `(Versioned, number) -> Fragment`, where the number says which noise its actions have; by
-        default `Session.actor_program()`. If it returns something else, pass the fragment to `deliver`.
+      act: the actor program, `(Versioned, number) -> Fragment`, where the number selects the noise of the actions; by
+        default `Session.actor_program()`. If the program returns another value, pass the fragment to `deliver`.
 
     Raises:
-      ValueError: if the control's window holds fewer fragments than a batch has, or if actors keep a container each and
-        there may be fewer containers than actors.
+      ValueError: if the control's window is smaller than a batch, or if actors keep a container each and there may be
+        fewer containers than actors.
     """
 
     def __init__(
@@ -57,14 +57,14 @@ class Fragments:
         if workload.steps_at_once == workload.fragment:
             self._programs = [session.program("act", act)]
         else:
-            # One program per actor, because a container serves only the program that initialised it: each piece of a
-            # fragment then continues in the environment of the piece before.
+            # Each actor has a separate program, because a container serves only the program that initialised it: every
+            # piece of a fragment then continues in the environment of the piece before.
             self._programs = [session.program(f"act {i}", programs.for_one_actor(act)) for i in range(workload.actors)]
             check_containers(session)
 
     @property
     def _rollouts(self) -> Rollouts:
-        return self._session.state.rollouts  # not kept here: a resumed run replaces it
+        return self._session.state.rollouts  # read from the session, because a resumed run replaces it
 
     @property
     def batch_size(self) -> int:
@@ -80,15 +80,15 @@ class Fragments:
         """Counts one more actor as running, for systems that invoke actors themselves.
 
         Returns:
-          The actor, from 0; None if all are running or the control admits no more.
+          The number of the actor, from 0; None if all actors are running or the control admits no more.
         """
         return self._rollouts.take_actor(self.control)
 
     def deliver(self, done: Invocation, fragment: Fragment | None = None) -> None:
-        """Takes delivery of a fragment, or of a piece of one; after a piece the same actor is invoked again.
+        """Takes delivery of a fragment or of a piece of it; after a piece the same actor is invoked again.
 
         Args:
-          done: the actor's invocation, whose tag is the actor.
+          done: the actor's invocation, whose tag is the number of the actor.
           fragment: the fragment, if it is not the invocation's result.
 
         Raises:
@@ -96,7 +96,7 @@ class Fragments:
         """
         session, rollouts = self._session, self._rollouts
         piece = done.result() if fragment is None else fragment
-        # Before losses are found: the budget and the history count steps that were sampled, even if they are lost.
+        # Steps are counted before losses are found: the budget and the history count all sampled steps, even lost ones.
         session.state.steps += piece.steps
         session.record.sampled(done, piece)
         lost = rollouts.add(done.tag, piece, session.workload.fragment, session.version)
@@ -115,7 +115,7 @@ class Fragments:
         """Returns the batch of the oldest waiting fragments; None if too few wait.
 
         Args:
-          algorithm: prepares the batch.
+          algorithm: the algorithm, which prepares the batch.
           params: the newest parameters, for algorithms that need a policy other than the behaviour policy.
         """
         fragments = self.next()
@@ -124,7 +124,7 @@ class Fragments:
     def next(self) -> list[Waiting] | None:
         """Returns the oldest waiting fragments, as many as a batch has; None if too few wait.
 
-        Fragments that the control no longer keeps are discarded before.
+        Fragments that the control no longer keeps are discarded first.
         """
         session = self._session
         self.discard(self._rollouts.discard(self.control, session.version))
@@ -144,10 +144,10 @@ class Fragments:
         """Makes a batch of fragments, shuffled by a new key.
 
         Args:
-          algorithm: prepares the batch.
-          fragments: from `next`.
-          target: a version, for algorithms that need a policy other than the behaviour policy.
-          target_version: its number, for the record; the newest by default.
+          algorithm: the algorithm, which prepares the batch.
+          fragments: fragments that `next` returned.
+          target: a policy version, for algorithms that need a policy other than the behaviour policy.
+          target_version: number of the target version, for the record; by default the newest version.
         """
         session = self._session
         session.state.batches += 1
@@ -164,28 +164,28 @@ class Fragments:
         )
 
     def discard(self, fragments: Sequence[Waiting]) -> None:
-        """Discards fragments that were taken and not learned from; the control admits others in their place."""
+        """Discards fragments that were taken and not learned from; the control then admits others in their place."""
         self._rollouts.accepted -= len(fragments)
         for waiting in fragments:
             self._session.record.discarded(waiting.transitions)
 
     def noise(self) -> NDArray:
-        """Returns the action noise `[T, ...]` of the next fragment, the same as an actor would draw itself."""
+        """Returns the action noise `[T, ...]` of the next fragment, which equals the noise that an actor would draw."""
         session = self._session
         key = jax.random.fold_in(session.keys.noise, self._next_number())
         return np.asarray(_noise(session.policy, session.workload.fragment, key))
 
     def _invoke(self, actor: int) -> None:
-        """Has an actor sample once."""
+        """Invokes an actor, which samples a fragment or a piece of it."""
         session = self._session
-        # A list of one program for all actors, or of one for each.
+        # The list has one program for all actors, or one for each actor.
         act = self._programs[actor % len(self._programs)]
         newest, number = session.platform.store.latest(POLICY), self._next_number()
         session.platform.invoke(session.acts, act, newest, number, work=session.workload.steps_at_once, tag=actor)
 
     def _next_number(self) -> int:
-        """Returns the number of the next invocation, from which its noise follows."""
-        # A retry keeps its arguments, and so its number: it samples with the same noise.
+        """Returns the number of the next invocation, from which the noise of its actions follows."""
+        # A retry keeps its arguments, and with them this number, so it samples with the same noise.
         self._rollouts.begun += 1
         return self._rollouts.begun - 1
 

@@ -1,4 +1,4 @@
-"""The history of a run: one row per round, read off its trace."""
+"""The history of a run: one row per round, computed from the trace."""
 
 import math
 from collections import defaultdict, deque
@@ -18,11 +18,11 @@ from stellaris.systems.record import AGE, LAG, METRIC, POLICY
 
 #: A row of the history: the values at the end of a round, by column.
 Row: TypeAlias = Mapping[str, float]
-#: Default number of last episodes whose mean return is reported; `Budget(window=...)` overrides it.
+#: Default number of last episodes whose mean return is in the history; `Budget(window=...)` overrides it.
 WINDOW = 100
-#: Events that the history tells of: if one follows the last round, the history gets a last row.
+#: Events that are worth a row: if one of them follows the last round, the history gets a last row.
 _NEWS = frozenset(("sampled", "episode", "published", "staleness", "dropped_gradient"))
-#: Events whose mean over a round is a column, with the column's name.
+#: Events whose mean over a round is a column, with the names of the columns.
 _MEANS = {
     "episode_length": "sampled_length",
     "trained_episode": "trained_length",
@@ -35,9 +35,9 @@ _MEANS = {
     f"{AGE}in_queue": "lag_in_queue",
     f"{AGE}mean": "lag_mean",
 }
-#: Events whose maximum over a round is a column.
+#: Events whose maximum over a round is a column, with the names of the columns.
 _MAXIMA = {f"{AGE}oldest": "lag_oldest", f"{AGE}span": "version_span"}
-#: Events whose sum since the start is a column, from the first event on.
+#: Events whose sum since the start is a column, from the first event on, with the names of the columns.
 _SUMS = {
     "discarded": "discarded",
     "dropped_gradient": "gradients_dropped",
@@ -63,28 +63,28 @@ def history(
     last row), and `cost_NAME` in USD for each price sheet. Optional columns, present if the event occurred:
 
     * ages of the fragments that became batches, in versions behind the newest: `lag_in_flight` (of the oldest step, at
-      delivery) and `lag_in_queue` (since delivery), both means over fragments; `lag_mean` over steps; the maximum
-      `lag_oldest`, and the maximum `version_span` within a fragment;
+      delivery) and `lag_in_queue` (since delivery), both means over fragments; `lag_mean`, the mean over steps;
+      `lag_oldest`, the maximum; and `version_span`, the maximum difference of versions within a fragment;
     * `sampled_length` and `trained_length`: the mean length of the episodes that were sampled, and of the episodes that
       became part of a batch. They differ if fragments are discarded;
     * sums since the start, in steps: `discarded`, `lost_steps` (of fragments that were not whole when their environment
       was lost) and `lost_episode_steps` (of episodes cut short by a lost environment); and `gradients_dropped`, the
       gradients that an aggregator found too stale;
     * `evaluation_return`: the mean over the episodes of an evaluation;
-    * `policy_kl`: `KL(new || old)` in nats between the policies that a batch and its predecessor led to, the mean over
-      some of the batch's observations, and over the round's batches. Custom distributions need a method
-      `kl_divergence(other)` for it, as distrax has;
-    * in rounds with a scheduler: `actors`, the number that sampled; `actor_seconds`, how long the round waited for a
-      fragment, the mean over its actors; `learner_seconds`, how long it waited for its learner; and `round_return`, the
-      mean return of the episodes that ended in the round;
+    * `policy_kl`: `KL(new || old)` in nats between the policies that a batch and its predecessor led to, as the mean
+      over some of the batch's observations and over the round's batches. A custom distribution needs a method
+      `kl_divergence(other)` for it, as in distrax;
+    * in rounds with a scheduler: `actors`, the number that sampled; `actor_seconds`, the time that the round waited for
+      a fragment, as the mean over its actors; `learner_seconds`, the time that the round waited for its learner; and
+      `round_return`, the mean return of the episodes that ended in the round;
     * the learners' metrics: the mean of each, or the maximum if its name ends in `_max`; and for each policy lag with
       samples `lagK_samples`, `lagK_kl`, `lagK_clip_fraction`, `lagK_truncation_fraction` and
       `lagK_effective_sample_size`.
 
     Args:
-      trace: of a run.
-      prices: sheets under which it is billed.
-      functions: the deployment, for bills by resources.
+      trace: the trace of a run.
+      prices: price sheets under which the run is billed.
+      functions: the deployed functions, for bills by resources.
       window: the number of last episodes whose mean is the `episode_return`, as in the run's budget.
 
     Returns:
@@ -104,16 +104,16 @@ def history(
 
 
 def rounds_of(rows: Iterable[Row], sheet: str) -> list[Round]:
-    """Returns the complete rounds of a history that a scheduler decided about.
+    """Returns the complete rounds of a history whose number of actors a scheduler decided.
 
     Args:
-      rows: of the history. The last round may be incomplete, because the run ended within it: it is left out.
-      sheet: the price sheet of the costs; "" for none.
+      rows: rows of the history. The last round is left out if it is incomplete, because the run ended within it.
+      sheet: name of the price sheet of the costs; "" for none.
     """
     return [
         Round(
             actors=int(row["actors"]),
-            # Absent if the algorithm's metrics have no `loss`; `policy_kl` if the distribution has no `kl_divergence`.
+            # `loss` is absent without a metric of this name, `policy_kl` if the distribution has no `kl_divergence`.
             loss=row.get("loss", 0.0),
             round_return=row.get("round_return"),
             policy_kl=row.get("policy_kl", 0.0),
@@ -130,11 +130,11 @@ def rounds_of(rows: Iterable[Row], sheet: str) -> list[Round]:
 
 
 class Reader:
-    """Reads a history off a growing trace; every row of the trace is read once.
+    """Computes a history from a growing trace; every row of the trace is read once.
 
     Args:
-      prices: sheets under which the run is billed.
-      functions: the deployment.
+      prices: price sheets under which the run is billed.
+      functions: the deployed functions.
       window: the number of last episodes whose mean return is reported.
     """
 
@@ -148,26 +148,26 @@ class Reader:
         self._episodes = 0
         self._gradients = 0
         self._round: dict[str, list[float]] = defaultdict(list)  # values of the round's events, by event
-        self._sums: dict[str, float] = defaultdict(float)  # of events since the start
+        self._sums: dict[str, float] = defaultdict(float)  # sums since the start, by event
         self._used: list[tuple[float, str, str, int, int, float]] = []  # rows that the meters have not read yet
-        self.rows_read = 0  #: of the trace.
-        # True at first, so that a run that ends within its first round has a row.
-        self.anything_new = True  #: whether anything worth a row has happened since the last one.
+        self.rows_read = 0  #: number of rows of the trace read so far.
+        # The flag starts true, so that a run that ends within its first round has a row.
+        self.anything_new = True  #: whether an event that is worth a row has happened since the last row.
 
     def read(self, rows: Iterable[tuple[float, str, str, int, int, float]]) -> Iterable[Row]:
-        """Reads new rows of the trace.
+        """Reads new rows of the trace; yields rows of the history.
 
         Args:
-          rows: of the trace, from `rows_read` on.
+          rows: rows of the trace, from `rows_read` on.
 
         Yields:
-          The row of every round that is over.
+          The history's row of every round that is over.
         """
         for row in rows:
             time, event, name, _, _, value = row
             self.rows_read += 1
             if event in USE_EVENTS:
-                # Most rows concern the meters only, which are faster if they read many at once.
+                # Most rows concern only the meters, which are faster if they read many rows at once.
                 self._used.append(row)
                 continue
             if event == "round":

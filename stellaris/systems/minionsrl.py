@@ -1,4 +1,4 @@
-"""MinionsRL: serverless actors, whose number a scheduler decides each round, and one serverless learner."""
+"""MinionsRL: serverless actors, whose number a scheduler decides in each round, and one serverless learner."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -22,18 +22,19 @@ class MinionsRL(System):
         `P_k = P^l_k + max_i P^a_k,i`
 
     where each `P` is the time that the round waits for that function (Eq. 1). If functions are priced by the second
-    only, it costs `C_k = sum_i P^a_k,i * price of an actor + P^l_k * price of a learner`, where `P` is the time that
-    each function runs (Eq. 2).
+    only, a round costs `C_k = sum_i P^a_k,i * price of an actor + P^l_k * price of a learner`, where `P` is the time
+    that each function runs (Eq. 2).
 
     The budget, checked after every round, ends the run: `Budget(cost=B, target_return=J, window=I_max)` is Eq. 3 and 4.
     The paper compares J with the mean return of the round's actors, which a single lucky episode can reach if the round
     has one actor.
 
     Args:
-      algorithm: its loss, minibatches and epochs are used.
-      scheduler: how many actors sample in each round; all of them by default.
+      algorithm: the algorithm, whose loss, minibatches and epochs are used.
+      scheduler: decides how many actors sample in each round; by default all of them.
       prewarm: whether to prewarm containers for the learner and for all `I_max` actors while the first round's actors
-        sample. Then only the first round waits for cold starts, unless idle containers expire (`keep_alive`).
+        sample. With prewarming only the first round waits for cold starts, unless idle containers expire
+        (`keep_alive`).
 
     Raises:
       TypeError: if the algorithm or the scheduler has the wrong type.

@@ -1,4 +1,4 @@
-"""Gradients that wait to be applied: their numbers in the aggregator's queue, and their tasks on the host."""
+"""Gradients that wait to be applied: their values in the aggregator's queue, and their tasks on the host."""
 
 import functools
 from collections import deque
@@ -28,9 +28,9 @@ class Computed(NamedTuple):
 class Popped(NamedTuple):
     """The gradients that leave the queue together."""
 
-    update: Update  #: for the parameter function.
-    dropped: list[Computed]  #: too stale to be applied.
-    applied: list[tuple[Computed, int]]  #: with the staleness of each, oldest first.
+    update: Update  #: the update for the parameter function.
+    dropped: list[Computed]  #: gradients that are too stale to be applied.
+    applied: list[tuple[Computed, int]]  #: gradients to be applied, with the staleness of each, oldest first.
 
 
 @register_value
@@ -38,12 +38,12 @@ class Popped(NamedTuple):
 class PendingGradients:
     """The queue of an aggregator, with the task of each gradient in it.
 
-    The aggregator's queue is on the device and holds numbers only; the tasks are on the host. Both change together
-    here, so that the i-th oldest task is always that of the i-th oldest gradient.
+    The aggregator's queue is on the device and holds only arrays; the tasks are on the host. Both change together here,
+    so that the i-th oldest task always belongs to the i-th oldest gradient.
     """
 
     queue: AggregatorState
-    computed: deque[Computed] = field(default_factory=deque)  #: oldest first, as in the queue.
+    computed: deque[Computed] = field(default_factory=deque)  #: computed gradients, oldest first, as in the queue.
 
     def __len__(self) -> int:
         return len(self.computed)
@@ -53,22 +53,22 @@ class PendingGradients:
 
     @property
     def capacity(self) -> int:
-        """How many gradients the queue can hold."""
+        """The number of gradients that the queue can hold."""
         return self.queue.capacity
 
     def push(self, aggregator: Aggregator, learned: Learned, computed: Computed, learner: int) -> None:
-        """Appends the gradient that a learner has computed."""
+        """Appends a gradient that a learner has computed."""
         self.queue = _push(aggregator, self.queue, learned.gradient, learned.version, learner)
         self.computed.append(computed)
 
     def ready(self, aggregator: Aggregator, clock: int, round: int) -> bool:
-        """Whether the aggregator would apply gradients now."""
+        """Returns whether the aggregator would apply gradients now."""
         return bool(_ready(aggregator, self.queue, clock, round))
 
     def pop(self, aggregator: Aggregator, clock: int, round: int) -> Popped:
-        """Takes out the gradients that the aggregator applies now, and drops the stale ones before them."""
+        """Removes and returns the gradients that the aggregator applies now, and the stale gradients that it drops."""
         update, self.queue, numbers = _pop(aggregator, self.queue, clock, round)
-        # One array for all three: each would wait for the device by itself.
+        # The numbers are in one array, because every transfer from the device waits for it.
         dropped, count, *staleness = np.asarray(numbers).tolist()
         return Popped(
             update,
@@ -77,8 +77,8 @@ class PendingGradients:
         )
 
 
-# Compiled once per aggregator, by value. The queue is donated, and so updated in place: it is the largest thing that
-# changes with every gradient.
+# The functions below are compiled once for equal aggregators. The queue is donated, so that it is updated in place: it
+# is the largest object that changes with every gradient.
 
 
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=1)

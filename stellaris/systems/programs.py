@@ -24,15 +24,15 @@ from stellaris.types import Tree, Versioned
 
 @register_value
 class NonFiniteGradientError(FloatingPointError):
-    """A gradient has a NaN or an infinity; raised where it was computed."""
+    """Raised if a gradient has a NaN or an infinity, by the body that computed it."""
 
 
 class Learned(NamedTuple):
     """The result of a learner function: one gradient."""
 
     gradient: Tree
-    version: int  #: of the parameters that it was computed on.
-    metrics: dict[str, Any]  #: of the loss, on the host.
+    version: int  #: the version of the parameters on which the gradient was computed.
+    metrics: dict[str, Any]  #: metrics of the loss, on the host.
 
 
 @register_value
@@ -40,12 +40,12 @@ class Learned(NamedTuple):
 class Group:
     """Gradients that the parameter function applies together."""
 
-    update: Update  #: from the aggregator's `pop`.
-    nbytes: int  #: that the function fetches: one gradient's bytes each, even if they were combined on the device.
+    update: Update  #: the update that the aggregator's `pop` returned.
+    nbytes: int  #: bytes that the function fetches: those of every gradient, even if they were combined on the device.
 
     @staticmethod
     def of(update: Update, count: int, params: Tree) -> "Group":
-        """Returns the group of an update of so many gradients."""
+        """Returns the group of an update of `count` gradients."""
         return Group(update, count * size(params))
 
 
@@ -53,11 +53,11 @@ def actor(policy: Policy, env: VectorEnv, length: int, key: jax.Array, *, restar
     """Returns the actor function, `(Versioned, number) -> Fragment`; the number selects the noise of its actions.
 
     Args:
-      policy: whose versions act.
-      env: with a slot for every container.
-      length: steps of a fragment.
-      key: of all noise. The noise of an invocation follows from the key and its number, so it does not depend on other
-        invocations.
+      policy: the policy whose versions act.
+      env: the environments, with a slot for every container.
+      length: number of steps of a fragment.
+      key: random key of all noise. The noise of an invocation follows from the key and the invocation's number, so it
+        does not depend on other invocations.
       restart: whether every fragment starts a new episode. Otherwise the container keeps the environment, and the next
         fragment continues in it.
     """
@@ -66,7 +66,7 @@ def actor(policy: Policy, env: VectorEnv, length: int, key: jax.Array, *, restar
     def batched(contexts: Sequence[Context], arguments: Sequence[tuple[Any, ...]]) -> list[Fragment]:
         versions, numbers = zip(*arguments, strict=True)
         slots = [context.slot for context in contexts]
-        # Restarting resets here and not in `init`: a container serves many fragments.
+        # A restart resets the environment here and not in `init`, because a container serves many fragments.
         states = [start(env, context.slot) if restart else context.state for context in contexts]
         padded = np.resize(
             np.array(numbers, np.uint32), 1 << (len(numbers) - 1).bit_length()
@@ -79,15 +79,15 @@ def actor(policy: Policy, env: VectorEnv, length: int, key: jax.Array, *, restar
     def body(context: Context, version: Versioned, number: int) -> Fragment:
         return batched([context], [(version, number)])[0]
 
-    nbytes = fragment_bytes(policy, length)  # declared ahead: an invocation's duration is known before its result
+    nbytes = fragment_bytes(policy, length)  # declared, because a call's duration is decided before there is a result
     init = None if restart else lambda slot, key: start(env, slot, key)
     return Function(body, init=init, batched=batched, upload=nbytes)
 
 
 def for_one_actor(act: Function) -> Function:
-    """Returns the same program for containers that serve it alone; it is still batched with the others."""
+    """Returns a copy of a program for containers that serve one actor; all actors' copies are still batched."""
     assert act.init is not None
-    # A new `init` makes it another program to the platform, and the same `batched` lets it run in one call with others.
+    # To the platform a new `init` makes another program; the same `batched` lets all copies run in one call.
     return replace(act, init=functools.partial(act.init))
 
 
@@ -100,7 +100,7 @@ def learner(algorithm: Algorithm, policy: Policy, rho: float) -> Function:
     """Returns the learner function, `(Versioned, held, GradientTask) -> Learned`: one gradient on one minibatch."""
 
     def body(context: Context, version: Versioned, held: Sequence[Versioned], work: GradientTask) -> Learned:
-        # Under an infinite rho the cap never binds, so the other policies are not needed. The first is this one.
+        # Under an infinite rho the cap never binds, so the other policies are not needed. The first is this learner's.
         peers = () if math.isinf(rho) else tuple(peer.value for peer in held[1:])
         number = np.int32(version.version)
         grads, device_metrics = _gradient(
@@ -108,7 +108,7 @@ def learner(algorithm: Algorithm, policy: Policy, rho: float) -> Function:
         )
         return Learned(grads, version.version, on_host(device_metrics, context, version.version))
 
-    # A gradient has the size of the parameters; its metrics are not counted.
+    # A gradient has the size of the parameters; the metrics are not counted.
     return Function(body, upload=lambda version, held, work: size(version.value.params))
 
 
@@ -134,11 +134,9 @@ def _gradient(
 
 
 def whole_batch(algorithm: Algorithm, policy: Policy) -> Function:
-    """Returns the learner of whole batches.
+    """Returns the learner of whole batches, which computes and applies the gradients of a batch one after the other.
 
     Its signature is `(Versioned, optimizer state, LearnerBatch) -> (params, optimizer state, metrics)`.
-
-    It computes and applies the gradients of a batch one after the other.
     """
 
     def body(
@@ -146,14 +144,14 @@ def whole_batch(algorithm: Algorithm, policy: Policy) -> Function:
     ) -> tuple[Tree, Tree, dict[str, Any]]:
         number = np.int32(version.version)
         indices, count = data.indices, None
-        if data.rows is not None:  # batches of one width share this program: the count is data, and not a shape
+        if data.rows is not None:  # batches of one width share a compiled program: the count is data, not a shape
             indices, count = np.pad(indices, ((0, data.rows - len(indices)), (0, 0))), np.int32(len(indices))
         params, opt_state, device_metrics = _learned(
             version.value, number, opt_state, data.batch, indices, count, algorithm=algorithm, policy=policy
         )
         return params, opt_state, on_host(device_metrics, context, version.version)
 
-    # Both go back, because no learner keeps them: the next batch may be another container's.
+    # Parameters and optimizer state are sent back, because the next batch may be learned in another container.
     return Function(body, upload=lambda version, opt_state, data: size((version.value.params, opt_state)))
 
 
@@ -196,9 +194,9 @@ def on_host(metrics: Mapping[str, Any], context: Context, version: int) -> dict[
     """Returns a learner's metrics as NumPy arrays on the host.
 
     Raises:
-      NonFiniteGradientError: if the gradient is not finite; names the invocation, the version and the metrics.
+      NonFiniteGradientError: if the gradient is not finite; the error names the invocation, version and metrics.
     """
-    # `jax.device_get` takes six times as long for many small arrays.
+    # `np.asarray` is used, because `jax.device_get` takes six times as long for many small arrays.
     on_host: dict[str, Any] = jax.tree.map(np.asarray, dict(metrics))
     if not on_host.pop("finite"):
         numbers = {name: float(value) for name, value in on_host.items() if np.ndim(value) == 0}

@@ -19,16 +19,16 @@ _EVALUATION = 1
 
 
 class Progress:
-    """Reads the history off the trace, evaluates versions, and judges the budget.
+    """Computes the history from the trace, evaluates versions, and checks the budget.
 
     Args:
-      workload: whose environment the evaluations play.
-      platform: whose trace is read.
-      policy: whose versions are evaluated.
-      budget: when the run stops.
-      evaluation: when versions are evaluated; None for never.
-      prices: sheets under which the history shows costs; the first is the budget's.
-      seed: of the run, from which the evaluations' seeds follow.
+      workload: the workload, whose environment is used in evaluations.
+      platform: the platform, whose trace is read.
+      policy: the policy whose versions are evaluated.
+      budget: the limits at which the run stops.
+      evaluation: the rounds in which versions are evaluated; None for none.
+      prices: price sheets under which the history shows costs; the first is the budget's.
+      seed: seed of the run, from which the evaluations' seeds follow.
       on_progress: called with every row of the history.
 
     Attributes:
@@ -70,10 +70,10 @@ class Progress:
         return rounds_of(self.history, self._sheet)
 
     def report(self, number: int) -> None:
-        """Evaluates if it is time to, and adds the row of round `number` to the history."""
+        """Evaluates the newest version if that is due, and adds the row of round `number` to the history."""
         if self._evaluation is not None and number % self._evaluation.every == 0:
             self._evaluate(number, self._evaluation.episodes)
-        # After the evaluation, whose return then belongs to this round.
+        # The round ends after the evaluation, whose return then belongs to this round.
         self._record.round_over(number)
         for row in self.read():
             if self._on_progress is not None:
@@ -82,7 +82,7 @@ class Progress:
     def report_rest(self, number: int) -> None:
         """Adds a last row to the history if anything has happened since round `number`."""
         self.read()
-        # Time that passed without news makes a row as well, because reserved machines cost money in it.
+        # Time that passed without events also makes a row, because reserved machines cost money in that time.
         if self._reader.anything_new or self._platform.now > self.history[-1]["seconds"]:
             self.report(number)
 
@@ -93,9 +93,9 @@ class Progress:
         return rows
 
     def within_budget(self, steps: int) -> bool:
-        """Whether the run may continue after this many environment steps.
+        """Returns whether the run may continue after this many environment steps.
 
-        Seconds are not checked here: no completion is taken after the last one.
+        The limit of seconds is not checked here: the run takes no completion after it.
         """
         if steps >= self.budget.steps:
             return False
@@ -105,14 +105,14 @@ class Progress:
         last = self.history[-1]
         if self._sheet and last[f"cost_{self._sheet}"] >= self.budget.cost:
             return False
-        # Only with a full window: a few lucky episodes would reach the target.
+        # The target counts only with a full window, because a few lucky episodes would reach it.
         return not (self._reader.full_window and last["episode_return"] >= self.budget.target_return)
 
     def check_first_round(self) -> None:
         """Checks that the budget pays for one round.
 
         Raises:
-          ValueError: if the first round cost more than the budget. The run would end without a word otherwise.
+          ValueError: if the first round cost more than the budget; the run would otherwise end without an explanation.
         """
         budget = self.budget.cost
         if len(self.history) == 1 and math.isfinite(budget):
@@ -124,13 +124,13 @@ class Progress:
                 )
 
     def _evaluate(self, number: int, episodes: int) -> None:
-        """Plays episodes with the newest version. The seed depends on the run's seed and on the round only."""
-        # Shifted to 31 bits, because the seeds of some environments are signed 32-bit integers.
+        """Plays episodes with the newest version. Their seed depends only on the run's seed and the round."""
+        # The seed is shifted to 31 bits, because the seeds of some environments are signed 32-bit integers.
         seed = int(np.random.SeedSequence([self._seed, number, _EVALUATION]).generate_state(1)[0] >> 1)
         version = self._platform.store.value(POLICY)
         try:
             played = evaluate(self._policy, version, self._workload.environment, episodes=episodes, seed=seed)
-        except Exception as error:  # usually the environment's; its traceback stays as the cause
+        except Exception as error:  # usually an error of the environment, kept as the cause
             raise RuntimeError(
                 f"the evaluation after round {number} has failed: {type(error).__name__}: {error}"
             ) from error

@@ -31,7 +31,7 @@ COLUMNS = frozenset(
         *("lag_oldest", "version_span", "discarded", "gradients_dropped", "lost_steps", "lost_episode_steps"),
     )
 )
-#: Names that a metric may not have: in a row of the history it would replace the column.
+#: Names that a metric may not have, because the metric would replace a column in a row of the history.
 _COLUMN = re.compile("|".join([*COLUMNS, "cost_.*", r"lag\d+_.*"]))
 
 
@@ -40,13 +40,13 @@ class Record:
     """Writes a system's actions into its platform's trace, from which the history is read.
 
     Args:
-      platform: has the trace and the clock.
+      platform: the platform, which has the trace and the clock.
     """
 
     platform: Platform
 
     def sampled(self, done: Invocation, fragment: Fragment) -> None:
-        """Records a delivered fragment or a piece of one: its steps, and the episodes that ended in it."""
+        """Records a delivered fragment or a piece of it: its steps, and the episodes that ended in it."""
         self._write("sampled", fragment.steps, done)
         self._write("environment", fragment.environment, done)
         self._write("reset", fragment.resets, done)
@@ -59,7 +59,7 @@ class Record:
         self._write("fragment", pieces, done)
 
     def lost(self, done: Invocation, *, steps: int, episode: int) -> None:
-        """Records the loss of an environment: the steps of an unfinished fragment and of an unfinished episode."""
+        """Records the loss of an environment: the lost steps of a fragment and of an episode, both unfinished."""
         for event, value in (("lost_steps", steps), ("lost_episode", episode)):
             if value:  # most fragments lose nothing, and need no row
                 self._write(event, value, done)
@@ -97,11 +97,11 @@ class Record:
         self._write("learned_batch", batch)
 
     def scheduled(self, actors: int) -> None:
-        """Records how many actors a round has."""
+        """Records the number of actors of a round."""
         self._write("scheduled", actors)
 
     def took(self, part: str, seconds: float) -> None:
-        """Records how long a round has waited for an `actor`'s fragment, or for its `learner`."""
+        """Records the seconds that a round has waited for an `"actor"`'s fragment, or for its `"learner"`."""
         self._write(f"{part}_took", seconds)
 
     def queued(self, done: Invocation) -> None:
@@ -117,10 +117,10 @@ class Record:
         """Records that a gradient leaves the queue to be applied.
 
         Args:
-          invocation: the number of the invocation that computed it.
-          staleness: in versions.
-          steps: transitions that no applied gradient had seen before.
-          function: the function that computed it.
+          invocation: the number of the invocation that computed the gradient.
+          staleness: staleness of the gradient in versions.
+          steps: number of transitions that no applied gradient had seen before.
+          function: the function that computed the gradient.
         """
         trace, now = self.platform.trace, self.platform.now
         trace.append(now, "staleness", function=function, invocation=invocation, value=float(staleness))
@@ -130,19 +130,19 @@ class Record:
         """Records that a gradient left the queue and is not applied, because it is too stale.
 
         Args:
-          invocation: the number of the learner's invocation that computed it.
+          invocation: the number of the learner's invocation that computed the gradient.
         """
         self.platform.trace.append(
             self.platform.now, "dropped_gradient", function="learner", invocation=invocation, value=1.0
         )
 
     def diverged(self, divergence: float) -> None:
-        """Records the divergence of the newest policy from the one before the last batch; nothing if it is NaN."""
-        if not math.isnan(divergence):  # distributions without `kl_divergence`
+        """Records the divergence of the newest policy from the policy before the last batch; nothing if it is NaN."""
+        if not math.isnan(divergence):  # NaN stands for a distribution without `kl_divergence`
             self._write("policy_kl", divergence)
 
     def unused(self, *, gradients: int, steps: int) -> None:
-        """Records the rest at the end of a run: gradients in the queue, and transitions not learned from."""
+        """Records the unused data at the end of a run: gradients in the queue, and transitions not learned from."""
         self._write("queued", gradients)
         self._write("waiting", steps)
 
@@ -167,7 +167,8 @@ def scalars(metrics: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     """Yields metrics as events of a trace, by name; a `LagReport` becomes one event per field and lag with samples.
 
     Raises:
-      ValueError: if a metric is neither a number nor a `LagReport`, or is named like a column of the history; names it.
+      ValueError: if a metric is neither a number nor a `LagReport`, or is named like a column of the history; the error
+        names the metric.
 
     Example:
       >>> report = LagReport(*np.array([[0.0, 2.0], [0.0, 0.5], [0.0, 1.0], [0.0, 0.0], [0.0, 2.0], [0.0, 2.5]]))

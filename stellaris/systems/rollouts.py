@@ -1,4 +1,4 @@
-"""The fragments between actors and learners: under way, in pieces, waiting, discarded, taken for a batch."""
+"""The fragments between actors and learners: running, in pieces, waiting, discarded, or taken for a batch."""
 
 import functools
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ class Lags(NamedTuple):
 
     in_flight: int  #: the age of the fragment's oldest step at delivery.
     in_queue: int  #: versions published since delivery.
-    oldest: int  #: the age of the fragment's oldest step now: the sum of both.
+    oldest: int  #: the age of the fragment's oldest step now: `in_flight + in_queue`.
     mean: float  #: the mean age of the fragment's steps.
     span: int  #: the difference between the versions of the newest and the oldest step.
 
@@ -27,15 +27,15 @@ class Waiting:
     """A fragment that waits for its batch."""
 
     fragment: Fragment
-    delivered: int  #: the newest version when it was delivered.
-    number: int  #: of its delivery, from 0.
+    delivered: int  #: the newest version when the fragment was delivered.
+    number: int  #: number of the delivery, from 0.
 
     @property
     def transitions(self) -> int:
         """The number of the fragment's steps, without steps that only reset the environment."""
         return self.fragment.steps - self.fragment.resets
 
-    @functools.cached_property  # read at every event
+    @functools.cached_property  # cached, because it is read at every event
     def age(self) -> Age:
         """The age of the fragment, by which waiting fragments are ordered and discarded."""
         return Age(int(np.min(self.fragment.trajectory.version)), self.number)
@@ -72,20 +72,20 @@ class Rollouts:
 
     parked: list[int]
     batch: int
-    accepted: int = 0  #: fragments that were delivered and not discarded.
-    running: int = 0  #: actors that have begun a fragment and not finished it.
-    learned: int = 0  #: batches that were learned from.
-    begun: int = 0  #: invocations of actors; the noise of each follows from its number.
-    delivered: int = 0  #: fragments.
+    accepted: int = 0  #: number of fragments that were delivered and not discarded.
+    running: int = 0  #: number of actors that have begun a fragment and not finished it.
+    learned: int = 0  #: number of batches that were learned from.
+    begun: int = 0  #: number of invocations of actors; the noise of each follows from its number.
+    delivered: int = 0  #: number of fragments that were delivered.
     pieces: dict[int, list[Fragment]] = field(
         default_factory=dict
     )  #: pieces of fragments that are not whole, by actor.
-    lost: dict[int, int] = field(default_factory=dict)  #: times in a row that pieces were lost, by actor.
+    lost: dict[int, int] = field(default_factory=dict)  #: number of losses of pieces in a row, by actor.
     unfinished: dict[int, int] = field(default_factory=dict)  #: length so far of the episode under way, by slot.
-    waiting: list[Waiting] = field(default_factory=list)  #: in order of delivery.
+    waiting: list[Waiting] = field(default_factory=list)  #: waiting fragments, in order of delivery.
 
     def take_actor(self, control: StalenessControl) -> int | None:
-        """Returns an actor that starts a fragment now; None if none is parked or the control admits none."""
+        """Returns an actor that starts a fragment now; None if no actor is parked or the control admits none."""
         if not self.parked:
             return None
         if not control.admits(accepted=self.accepted, running=self.running, learned=self.learned, batch=self.batch):
@@ -96,19 +96,19 @@ class Rollouts:
     def begin_round(self, actors: int) -> None:
         """Begins a round, in which the first `actors` actors sample a batch. No actor runs, and no fragment waits."""
         self.batch = actors
-        # The control compares `accepted` with `learned * batch`; with a new batch size the count starts from there.
+        # The control compares `accepted` with `learned * batch`, so a new batch size needs a new count.
         self.accepted = self.learned * actors
-        # By number, so that rounds of few actors always use the same ones, whose containers have environments already.
+        # Actors are sorted, so that rounds of few actors always use the same ones, whose containers have environments.
         self.parked.sort()
 
     def add(self, actor: int, piece: Fragment, length: int, version: int) -> Lost:
-        """Adds a fragment or a piece of one; its actor is parked when the fragment is whole.
+        """Adds a fragment or a piece of it; the actor is parked when the fragment is whole.
 
         Args:
-          actor: that delivers.
-          piece: of its fragment.
-          length: steps of a whole fragment.
-          version: the newest.
+          actor: the actor that delivers.
+          piece: the piece of the actor's fragment, or the whole fragment.
+          length: number of steps of a whole fragment.
+          version: the newest version.
 
         Returns:
           The data that was lost if the actor's environment was replaced since its last piece; zeros otherwise.
@@ -116,24 +116,25 @@ class Rollouts:
         lost_steps = 0
         pieces = self.pieces.pop(actor, [])
         if pieces and (piece.slot, piece.environment, piece.first) != pieces[-1].follows:
-            # Another environment, or steps in between whose message was lost: the pieces do not lead here.
+            # The piece is of another environment, or follows steps whose message was lost, so it does not continue the
+            # earlier pieces.
             lost_steps = sum(lost.steps - lost.resets for lost in pieces)
             self.lost[actor] = self.lost.get(actor, 0) + 1
             pieces = []
-        # At the first step of a new environment, the episode that the slot's old one had under way is lost.
+        # If the piece starts with the first step of a new environment, the unfinished episode of the slot is lost.
         cut = self.unfinished.get(piece.slot, 0) if piece.first == 0 else 0
         self.unfinished[piece.slot] = piece.unfinished
         pieces.append(piece)
         if sum(part.steps for part in pieces) < length:
             self.pieces[actor] = pieces
         else:
-            # Counted in a row: the limit is for containers that never live long enough.
+            # A whole fragment resets the count of losses: the limit is for containers that never live long enough.
             self.lost.pop(actor, None)
             self.waiting.append(Waiting(join(pieces), version, self.delivered))
             self.delivered += 1
             self.accepted += 1
             self.running -= 1
-            self.parked.append(actor)  # last, so that actors take turns where the control admits few
+            self.parked.append(actor)  # parked last, so that actors take turns if the control admits few
         return Lost(lost_steps, cut)
 
     def discard(self, control: StalenessControl, version: int) -> list[Waiting]:
@@ -144,7 +145,7 @@ class Rollouts:
         return gone
 
     def take(self) -> list[Waiting] | None:
-        """Removes and returns the oldest fragments, as many as a batch has; None if there are fewer."""
+        """Removes and returns the oldest fragments, as many as a batch has; None if fewer are waiting."""
         if len(self.waiting) < self.batch:
             return None
         oldest_first = sorted(self.waiting, key=lambda waiting: waiting.age)

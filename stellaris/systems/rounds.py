@@ -1,4 +1,4 @@
-"""How a run is divided into rounds: the system declares them, or a scheduler decides how many actors each one has."""
+"""Rounds of a run: the system declares their ends, or a scheduler decides how many actors each round has."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from stellaris.systems.record import Record
 class Declared:
     """Rounds that end when the system calls `Session.round_over()`."""
 
-    #: The budget is checked before every event, because a round may end at any of them.
+    #: False, so that the budget is checked before every event: a round may end at any event.
     under_way: ClassVar[bool] = False
 
     def width(self, fragments: int, actors: int) -> None:
@@ -24,7 +24,7 @@ class Declared:
         """Records nothing: actors do not wait for the round."""
 
     def batched(self, record: Record) -> None:
-        """Records nothing: only schedulers ask how long a round has waited."""
+        """Records nothing: only schedulers need the time that a round has waited."""
 
     def learned(self, record: Record) -> int:
         """Returns 0: learning from a batch ends no round."""
@@ -41,23 +41,23 @@ class Scheduled:
     """Rounds whose number of actors a scheduler decides; a round ends when its batch has been learned from.
 
     Args:
-      scheduler: decides from the rounds so far.
+      scheduler: the scheduler, which decides from the rounds so far.
     """
 
     scheduler: Scheduler
-    # Neither is in a checkpoint: runs are saved between two rounds, and `begin` sets both.
-    under_way: bool = field(default=False, init=False)  #: the budget is checked between two rounds only.
-    _since: float = field(default=0.0, init=False)  #: when the actors were invoked, or when the batch was made.
+    # These two fields are not in a checkpoint, because runs are saved between two rounds, and `begin` sets both.
+    under_way: bool = field(default=False, init=False)  #: whether a round is under way; the budget is then not checked.
+    _since: float = field(default=0.0, init=False)  #: the time at which actors were invoked, or the batch was made.
 
     def begin(self, before: Sequence[Round], *, budget: float, most: int, key: jax.Array, record: Record) -> int:
-        """Begins a round.
+        """Begins a round; returns its number of actors.
 
         Args:
           before: the rounds so far.
           budget: USD for the whole run; infinite without a limit.
-          most: actors of the workload, `I_max`.
-          key: of this round's decision.
-          record: notes the decision.
+          most: number of actors of the workload, `I_max`.
+          key: random key of this round's decision.
+          record: the record, which notes the decision.
 
         Returns:
           The number of actors that sample in this round.
@@ -72,9 +72,9 @@ class Scheduled:
         return actors
 
     def width(self, fragments: int, actors: int) -> int:
-        """Returns the columns of a batch's arrays: `actors`, or a quarter of it, a sixteenth and so on.
+        """Returns the width of a batch's arrays: `actors`, a quarter or a sixteenth of `actors`, and so on.
 
-        Every shape is compiled once, so batches of different numbers of fragments share few shapes. The width is the
+        Every shape is compiled once, so batches of different numbers of fragments share few widths. The width is the
         smallest that holds the fragments.
 
         Example:
@@ -88,7 +88,7 @@ class Scheduled:
         return width
 
     def delivered(self, record: Record) -> None:
-        """Records how long the round has waited for a fragment."""
+        """Records the time that the round has waited for a fragment."""
         record.took("actor", record.platform.now - self._since)
 
     def batched(self, record: Record) -> None:
@@ -96,13 +96,13 @@ class Scheduled:
         self._since = record.platform.now
 
     def learned(self, record: Record) -> int:
-        """Ends the round: records how long it has waited for its learner, and returns 1."""
+        """Ends the round: records the time that it has waited for its learner, and returns 1."""
         record.took("learner", record.platform.now - self._since)
         self.under_way = False
         return 1
 
     def declared(self) -> int:
-        """Returns 0: these rounds end by themselves."""
+        """Returns 0: a scheduled round ends with its batch, and not by declaration."""
         return 0
 
 

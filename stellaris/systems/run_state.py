@@ -18,24 +18,24 @@ from stellaris.types import Tree
 class RunState:
     """Everything that a checkpoint saves of a run, except the platform.
 
-    There is one object per run. `Session` and `Fragments` hold it and change it in place.
+    A run has one `RunState`. `Session` and `Fragments` hold it and change it in place.
 
     Args:
       rollouts: the fragments between actors and learners.
-      statistics: of all observations learned from.
+      statistics: statistics of all observations that were learned from.
     """
 
     rollouts: Rollouts
     statistics: Statistics
     loop: Any = None  #: the state of the system's event loop.
-    round: int = 0  #: rounds that are over.
+    round: int = 0  #: number of rounds that are over.
     version: int = -1  #: the newest version of the policy.
-    batches: int = 0  #: batches made.
-    steps: int = 0  #: environment steps delivered, which the budget limits.
-    restarts: int = 0  #: of the environments: one per checkpoint.
-    normaliser: Normaliser = field(init=False)  #: of the newest version.
+    batches: int = 0  #: number of batches made.
+    steps: int = 0  #: number of environment steps delivered, which the budget limits.
+    restarts: int = 0  #: number of restarts of the environments: one per checkpoint.
+    normaliser: Normaliser = field(init=False)  #: normaliser of the newest version.
     compared: PolicyVersion | None = None  #: the version that the last batch led to.
-    sample: Tree = None  #: observations of the last batch, until a version that it led to is published.
+    sample: Tree = None  #: observations of the last batch, until the version that it leads to is published.
     handled: Handled = field(default_factory=Handled)  #: idempotency keys of completions that were handed out.
     retries: dict[int, Invocation] = field(default_factory=dict)  #: the latest attempt of each retried invocation.
 

@@ -27,17 +27,17 @@ from stellaris.types import Tree
 
 T = TypeVar("T")
 
-#: Numbers that are folded into the run's key for the noise and the schedule. They exceed the number of every batch.
+#: Numbers that are folded into a key of the run for the noise and the schedule. They exceed the number of every batch.
 _NOISE, _SCHEDULE = 2**32 - 1, 2**32 - 2
 
 
 class Keys(NamedTuple):
     """The random keys of a run, which all follow from its seed."""
 
-    params: jax.Array  #: of the first parameters.
-    batches: jax.Array  #: of the shuffles: one folded key per batch.
-    noise: jax.Array  #: of the actions: one folded key per invocation of an actor.
-    schedule: jax.Array  #: of schedulers: one folded key per round.
+    params: jax.Array  #: key of the first parameters.
+    batches: jax.Array  #: key of the shuffles: one folded key per batch.
+    noise: jax.Array  #: key of the actions' noise: one folded key per invocation of an actor.
+    schedule: jax.Array  #: key of schedulers: one folded key per round.
 
     @staticmethod
     def of(seed: int) -> "Keys":
@@ -47,25 +47,25 @@ class Keys(NamedTuple):
 
 
 class Session:
-    """The run that an event loop works on. `train` makes it, and passes it to `System.run`.
+    """A run, as its event loop sees it. `train` makes the session, and passes it to `System.run`.
 
-    A loop starts with `begin`, and takes completions with `next_completion` until it returns None. In between it has
-    actors sample `fragments`, learns from their batches, publishes versions, and declares the ends of rounds. It notes
-    its steps in `record`; the history is computed from the platform's trace.
+    An event loop starts with `begin`, and takes completions with `next_completion` until that returns None. In between,
+    the loop has actors sample `fragments`, learns from their batches, publishes versions, and declares the ends of
+    rounds. It notes its steps in `record`; the history is computed from the platform's trace.
 
     Attributes:
-      workload: the environment, the policy and how it is sampled.
-      platform: runs the functions: `platform.invoke`, `platform.store`, `platform.now`.
+      workload: the environment, the policy, and the settings of sampling.
+      platform: the platform that runs the functions: `platform.invoke`, `platform.store`, `platform.now`.
       policy: the policy whose versions are published.
       env: the environments of the actors, with a slot per container.
-      first_params: the parameters to begin with.
-      record: notes what the system does, such as gradients that were applied.
+      first_params: the parameters of the first version.
+      record: the record, which notes the system's actions, such as applied gradients.
       acts: the name of the function whose containers hold the environments.
       keys: the random keys of the run.
       state: everything that a checkpoint saves, except the platform.
-      rounds: how the run is divided into rounds.
+      rounds: the rounds of the run, declared or scheduled.
       progress: the history, evaluations and the budget.
-      on_fragment: called with everything that actors deliver.
+      on_fragment: called with every fragment, or piece of a fragment, that an actor delivers.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class Session:
         return program
 
     def actor_program(self) -> Function:
-        """Returns the library's actor program, `(Versioned, number) -> Fragment`; a system's own may wrap it."""
+        """Returns the library's actor program, `(Versioned, number) -> Fragment`, which a system's program may wrap."""
         steps, restart = self.workload.steps_at_once, self.workload.restart
         return programs.actor(self.policy, self.env, steps, self.keys.noise, restart=restart)
 
@@ -125,10 +125,10 @@ class Session:
         return Fragments(self, control, batch=batch, act=act)
 
     def begin(self, first: Callable[[], T]) -> T:
-        """Returns the state of the event loop: a new one, or the saved one if the run is resumed.
+        """Returns the state of the event loop: a new state, or the saved state if the run is resumed.
 
         Args:
-          first: makes the state of a new run; publishes the first version, and invokes what runs first.
+          first: a function that makes the state of a new run, publishes the first version, and may invoke functions.
 
         Returns:
           The state, to be passed to `next_completion` and `next_round`, so that checkpoints can save it.
@@ -139,7 +139,7 @@ class Session:
         self.state.restore(saved)
         # `Deliveries` is made again, because `restore` has replaced the objects in the state.
         self._deliveries = Deliveries(self.platform, self.state.handled, self.state.retries)
-        self.progress.read()  # the restored trace has the rows so far
+        self.progress.read()  # so that the history has the rounds of the restored trace
         loop: T = self.state.loop
         return loop
 
@@ -158,11 +158,11 @@ class Session:
         if not self.rounds.under_way and not self._may_continue(loop):
             return None
         done = self._deliveries.next(until=self.progress.budget.seconds)
-        # When the budget's time is up, None ends the run. Earlier it means that nothing can complete any more.
+        # When the budget's time is up, None ends the run. An earlier None means that no invocation can still complete.
         if done is None and self.platform.now < self.progress.budget.seconds:
             raise RuntimeError(
-                f"deadlock at {self.platform.now:.6g} s: no invocation is pending, but the budget is not used up. Does "
-                "the aggregator expect more learners than exist?"
+                f"deadlock at {self.platform.now:.6g} s: no invocation is pending, but the budget is not used up; "
+                "check that the aggregator does not expect more learners than exist"
             )
         return done
 
@@ -179,12 +179,12 @@ class Session:
           Whether the run continues; if not, no round has begun.
 
         Raises:
-          ValueError: if the decision is out of [1, actors], or the first round cost more than the budget.
+          ValueError: if the scheduler's decision is out of [1, actors], or the first round cost more than the budget.
         """
         if isinstance(self.rounds, Declared) or self.rounds.under_way:
             return True
         may_continue = self._may_continue(loop)
-        self.progress.check_first_round()  # before the run ends, which would hide the reason
+        self.progress.check_first_round()  # checked before the run ends, so that the reason is shown
         if may_continue:
             actors = self.rounds.begin(
                 self.progress.rounds,
@@ -198,15 +198,15 @@ class Session:
         return may_continue
 
     def round_over(self) -> None:
-        """Declares that a round is over; the history gets a row for it. With a scheduler rounds end by themselves."""
+        """Declares that a round is over; the history gets a row for it. With a scheduler this does nothing."""
         self.state.round += self.rounds.declared()
 
     def _may_continue(self, loop: Any) -> bool:
         """Reports a round that is over and saves the run if that is due; returns whether there is budget left."""
         before, now = self.progress.reported, self.round
         if now > before:
-            # The round is reported here and not in `round_over`, because only now has the system handled its last
-            # event.
+            # The round is reported here and not in `round_over`, because the system has handled the round's last event
+            # only now.
             self.progress.report(now)
             if self._checkpointing.due(before, now):
                 self.state.loop = loop
@@ -215,8 +215,8 @@ class Session:
 
     def versioned(self, params: Tree) -> PolicyVersion:
         """Returns parameters with the normalisation of the newest version."""
-        # The current statistics are not used: they may include batches whose gradients were all dropped, which made no
-        # version.
+        # The current statistics are not used, because they may include batches that made no version: all gradients of
+        # such a batch were dropped.
         return PolicyVersion(params, self.state.normaliser)
 
     def publish(self, params: Tree) -> int:
@@ -225,19 +225,19 @@ class Session:
         version = PolicyVersion(params, state.statistics.normaliser())
         state.normaliser = version.normaliser
         state.version = self.platform.store.publish(POLICY, version)
-        # The first version has no earlier version to be compared with.
+        # The first version is not compared, because there is no earlier version.
         if state.compared is None:
             state.compared = version
         elif state.sample is not None:
-            # A version is compared only if it completes a batch: Stellaris publishes others in between.
+            # A version is compared only if it completes a batch: `Stellaris` also publishes versions within a batch.
             self.record.diverged(float(_divergence(self.policy, version, state.compared, state.sample)))
             state.compared, state.sample = version, None
         return state.version
 
     def learned_from(self, data: LearnerBatch) -> None:
-        """Counts a batch as learned from: later versions normalise by its observations as well.
+        """Counts a batch as learned from: later versions also normalise by its observations.
 
-        Call it after the batch's last gradient: as in plain PPO, the normalisation does not change within a batch.
+        Call it after the batch's last gradient, because the normalisation must not change within a batch, as in PPO.
         """
         state = self.state
         state.round += self.rounds.learned(self.record)
@@ -249,7 +249,7 @@ class Session:
     def unused(
         self, *, gradients: int = 0, batches: Sequence[LearnerBatch] = (), fragments: Sequence[Waiting] = ()
     ) -> None:
-        """Records queued gradients, and batches and fragments that were not learned from. Call it at the end."""
+        """Records queued gradients, and batches and fragments that were not learned from. Call it after the loop."""
         steps = unlearned(batches) + sum(waiting.transitions for waiting in fragments)
         self.record.unused(gradients=gradients, steps=self.state.rollouts.unlearned + steps)
 

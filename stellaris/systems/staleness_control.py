@@ -10,34 +10,34 @@ from stellaris._core import checks
 
 
 class Age(NamedTuple):
-    """The age of a waiting fragment; the older of two compares as less."""
+    """The age of a waiting fragment; an older fragment compares as less."""
 
-    oldest: int  #: the lowest version that chose one of its actions.
-    number: int  #: of its delivery: fragments that arrived later have higher numbers.
+    oldest: int  #: the lowest version that chose an action of the fragment.
+    number: int  #: number of the delivery: fragments that arrived later have higher numbers.
 
 
 @dataclass(frozen=True)
 class StalenessControl:
-    """Limits which rollouts may start and which fragments are kept; the oldest kept fragments are learned from first.
+    """Limits the rollouts that may start and the fragments that are kept. The oldest fragments are learned from first.
 
     The limits act together; by default all are infinite. With `B` fragments per batch:
 
     * `pace=η`: a rollout may start only while `accepted + running < (η + learned + 1) B`, where `learned` counts the
       batches that have been learned from. At most η + 1 batches are under way or waiting at any time. Actors wait, and
       no fragment is discarded. If all rollouts take equally long, each is learned from at most η batches after its
-      start; a longer one may be overtaken, and is then older. `pace=0` is synchronous.
+      start; a longer rollout may be overtaken, and is then learned from later. `pace=0` is synchronous.
     * `discard=η`: a fragment is discarded if, when its batch is made, its oldest step was chosen by a version more than
       η versions behind the newest. Long rollouts are then learned from less often.
     * `window=n`: only the n fragments that arrived last are kept. A run raises a ValueError at its start if n is below
       the fragments of a batch.
 
-    The pace counts batches. With a central learner each batch makes one version, so it bounds versions as well;
-    Stellaris publishes several versions per batch.
+    The pace counts batches. With a central learner each batch makes one version, so the pace also bounds versions;
+    `Stellaris` publishes several versions per batch.
 
     Args:
-      pace: batches that actors may be ahead, 0 or more; `math.inf` for no limit.
-      discard: versions, 0 or more; `math.inf` to keep all fragments.
-      window: fragments, 1 or more; `math.inf` to keep all fragments.
+      pace: number of batches that actors may be ahead, 0 or more; `math.inf` for no limit.
+      discard: number of versions that a fragment may be behind, 0 or more; `math.inf` to keep all fragments.
+      window: number of fragments that are kept, 1 or more; `math.inf` to keep all fragments.
 
     Raises:
       TypeError: if a limit is not a number.
@@ -61,20 +61,20 @@ class StalenessControl:
     def __post_init__(self) -> None:
         for name, least in (("pace", 0), ("discard", 0), ("window", 1)):
             limit = getattr(self, name)
-            # True and False are real numbers in Python, but not limits.
+            # Booleans are refused, because they are real numbers in Python, but not limits.
             if not isinstance(limit, Real) or isinstance(limit, bool):
                 raise TypeError(f"{name}={limit!r} is not a number: pass math.inf for no limit")
             if limit != math.inf:
                 checks.whole(at_least=least, **{name: limit})
 
     def admits(self, *, accepted: int, running: int, learned: int, batch: int) -> bool:
-        """Whether one more rollout may start.
+        """Returns whether one more rollout may start.
 
         Args:
-          accepted: fragments that were delivered and not discarded, including fragments learned from.
-          running: rollouts that have started and are not delivered yet.
-          learned: batches that have been learned from.
-          batch: the number of fragments in a batch.
+          accepted: number of fragments that were delivered and not discarded, including fragments learned from.
+          running: number of rollouts that have started and are not delivered yet.
+          learned: number of batches that have been learned from.
+          batch: number of fragments in a batch.
         """
         return accepted + running < (self.pace + learned + 1) * batch
 
@@ -83,13 +83,13 @@ class StalenessControl:
 
         Args:
           waiting: the ages of the waiting fragments, in order of delivery.
-          version: the newest.
+          version: the newest version.
         """
         arrived_last = 0 if self.window == math.inf else max(len(waiting) - int(self.window), 0)
         return [i for i, age in enumerate(waiting) if i >= arrived_last and version - age.oldest <= self.discard]
 
 
 def check_control(control: object) -> None:
-    """Raises a TypeError unless this is a `StalenessControl`."""
+    """Raises a TypeError unless `control` is a `StalenessControl`."""
     if not isinstance(control, StalenessControl):
         raise TypeError(f"control={control!r} is not a StalenessControl: pass StalenessControl(pace=1), for example")

@@ -1,4 +1,4 @@
-"""Stellaris: asynchronous actors, on-demand learner functions, staleness-aware aggregation."""
+"""Stellaris: asynchronous actors, on-demand learner functions, and staleness-aware aggregation."""
 
 import math
 from collections import deque
@@ -28,22 +28,23 @@ from stellaris.types import Tree
 
 @dataclass(frozen=True)
 class Stellaris(System):
-    """Actors, learners and the policy's update are functions, and no function waits at a barrier.
+    """Asynchronous training in which actors, learners and the policy's update are functions that wait at no barrier.
 
     The platform must deploy `actor`, `learner` and `parameter`. Compute times are per environment step, per gradient,
     and per update.
 
     Args:
-      algorithm: its loss, minibatches and epochs are used.
-      learners: learner functions that run at the same time, at most.
-      aggregator: when and how queued gradients are applied; `staleness_aware(learners, decay=0.9)` by default.
+      algorithm: the algorithm, whose loss, minibatches and epochs are used.
+      learners: the most learner functions that run at the same time.
+      aggregator: decides when and how queued gradients are applied; by default `staleness_aware(learners, decay=0.9)`.
       rho: truncation level of the global cap, at least 1; `math.inf` for no cap.
-      control: how far actors may be ahead, and how old data may be when it is learned from. `StalenessControl(pace=0)`
-        starts all actors together, when all gradients of a batch have been applied (the authors' demo).
+      control: limits how far actors may be ahead, and how old data may be when it is learned from.
+        `StalenessControl(pace=0)` starts all actors together, when all gradients of a batch have been applied, as in
+        the authors' demo.
 
     Raises:
       IndexError: if the aggregator was made for fewer learners.
-      RuntimeError: in a run, if the aggregator admits no learner, or takes nothing out of a full queue: a deadlock.
+      RuntimeError: in a run, at a deadlock: the aggregator admits no learner, or takes no gradient out of a full queue.
       TypeError: if the algorithm, the aggregator or the control has the wrong type, or `learners` is not whole.
       ValueError: if `learners` is below 1 or above the capacity of the aggregator's queue, if the aggregator waits for
         more learners, or if `rho` is below 1.
@@ -57,7 +58,7 @@ class Stellaris(System):
 
     algorithm: Algorithm = PPO()
     learners: int = 4
-    #: None for the default, because that depends on `learners`.
+    #: None stands for the default, which depends on `learners`.
     aggregator: Aggregator | None = None
     rho: float = 1.0
     control: StalenessControl = StalenessControl(pace=1)
@@ -76,8 +77,8 @@ class Stellaris(System):
         fragments = session.fragments(self.control)
         learn = session.program("learn", programs.learner(self.algorithm, session.policy, self.rho))
         update_policy = session.program("update_policy", programs.parameter(self.algorithm))
-        # The reference is resolved when a learner starts and not when it is invoked: the learner pulls the policy that
-        # is newest then.
+        # The reference is resolved when a learner starts and not when it is invoked, so that the learner pulls the
+        # policy that is newest at its start.
         newest = store.latest(POLICY)
         # Without a cap the learner does not read the other learners' policies, so it need not fetch them.
         held = () if math.isinf(self.rho) else store.held(POLICY, slots=self.learners)
@@ -98,8 +99,8 @@ class Stellaris(System):
             # Actors are invoked after every event, because a delivered fragment frees its actor, and a batch that was
             # learned from lets the control admit more rollouts.
             fragments.sample()
-            # Only one batch is prepared at a time: the parameters that prepare the next have learned from most of this
-            # one.
+            # Only one batch is prepared at a time, so that the parameters that prepare a batch have learned from most
+            # of the batch before.
             if not loop.tasks and (data := fragments.next_batch(self.algorithm, loop.params)):
                 loop.tasks.extend(data.minibatches)
                 session.round_over()
@@ -136,10 +137,10 @@ class Stellaris(System):
                     _learned(session, loop)
                     continue
 
-            # Running learners have their place in the queue reserved: every gradient that is computed fits.
+            # A running learner has a place in the queue reserved, so that every computed gradient fits.
             room = pending.capacity - len(pending) - len(loop.running)
             if loop.tasks and not loop.running and not loop.updating and not (startable and room):
-                # Actors might continue and use up the budget, but nothing would ever be learned again.
+                # The run ends here, because actors might use up the budget although no gradient is ever computed again.
                 why = f"admits none of learners={self.learners}" if room else "takes nothing out of its full queue"
                 raise RuntimeError(f"deadlock at {platform.now:.6g} s: the aggregator {aggregator!r} {why}")
             for i in startable[: max(min(len(loop.tasks), room), 0)]:
@@ -162,7 +163,7 @@ class Stellaris(System):
                     session.record.metrics(done, learned.metrics)
                 case "parameter":
                     loop.params, loop.opt_state = done.result()
-                    # This comes before publishing: the new version normalises by the batches that led to it.
+                    # Batches count before publishing, because the new version normalises by the batches that led to it.
                     _learned(session, loop)
                     loop.clock = session.publish(loop.params)
                     loop.updating = False
@@ -179,10 +180,10 @@ class _Loop:
     params: Tree
     opt_state: Tree
     clock: int  #: the newest version.
-    pending: PendingGradients  #: computed, and not applied.
+    pending: PendingGradients  #: gradients that are computed and not applied.
     free: list[int]  #: learners that do not run, in the order in which they start.
     tasks: deque[GradientTask] = field(default_factory=deque)  #: gradients to be computed.
-    running: dict[int, GradientTask] = field(default_factory=dict)  #: by learner.
+    running: dict[int, GradientTask] = field(default_factory=dict)  #: gradients that are being computed, by learner.
     finished: list[LearnerBatch] = field(default_factory=list)  #: batches whose last gradient is in the pending update.
     updating: bool = False  #: whether the parameter function runs.
 
@@ -204,7 +205,7 @@ def _learned(session: Session, loop: _Loop) -> None:
 
 
 def _check_aggregator(aggregator: Aggregator, learners: int) -> None:
-    """Checks that an aggregator can serve this many learners."""
+    """Checks that an aggregator can serve `learners` learners."""
     if not isinstance(aggregator, Aggregator):
         raise TypeError(f"aggregator={aggregator!r} is not an Aggregator: use softsync(2), for example")
     try:
@@ -212,8 +213,8 @@ def _check_aggregator(aggregator: Aggregator, learners: int) -> None:
         hash(aggregator)
     except TypeError as error:
         raise TypeError(f"aggregator={aggregator!r} cannot be hashed ({error}): make it a frozen dataclass") from None
-    # Only shapes are computed, and for a gradient of one number: the capacity is the same for any gradient, and nothing
-    # is allocated.
+    # Only the shapes of a queue for gradients of one number are computed: the capacity is the same for any gradient,
+    # and no memory is allocated.
     empty = jax.eval_shape(aggregator.init, np.float32(0))
     if empty.capacity < learners:
         raise ValueError(

@@ -36,7 +36,7 @@ class Result(NamedTuple):
     history: Sequence[Row]  #: one row per round, with the columns of `history`.
     policy: PolicyVersion  #: the newest version.
     trace: Trace
-    bill: Mapping[str, Bill]  #: by price sheet.
+    bill: Mapping[str, Bill]  #: the cost of the run, by name of the price sheet.
 
 
 def train(
@@ -58,23 +58,26 @@ def train(
 
     Args:
       system: the architecture, such as `systems.Stellaris()` or `systems.Synchronous()`.
-      workload: the environment, the policy and how it is sampled.
+      workload: the environment, the policy, and the settings of sampling.
       platform: a fresh platform with all functions in `system.functions`, and `system.acts` (by default `actor`), whose
         containers hold the environments. It is closed at the end, even after an error.
-      budget: when to stop.
-      evaluation: when versions are evaluated; the history then has a column `evaluation_return`. None for never: the
-        training episodes' returns are always in the history.
-      prices: sheets under which the run is billed; the first is the budget's.
-      seed: of parameters, environments, actions and shuffles. The platform has a separate seed for delays and faults.
-      threads: that step the environments; results do not depend on their number.
-      checkpoints: where the run is saved, and how often; None for never. The environments restart at every checkpoint,
+      budget: the limits at which the run stops.
+      evaluation: the rounds in which versions are evaluated; the history then has a column `evaluation_return`. None
+        for no evaluation: the training episodes' returns are always in the history.
+      prices: price sheets under which the run is billed; the first is the budget's.
+      seed: seed of parameters, environments, actions and shuffles. The platform has a separate seed for delays and
+        faults.
+      threads: number of threads that step the environments; results do not depend on it.
+      checkpoints: the folder in which the run is saved, and the number of rounds between checkpoints; None to save
+        nothing. The environments restart at every checkpoint,
         so a run with checkpoints differs from one without. A run that was interrupted and resumed equals the
         uninterrupted one.
       resume: whether to continue from the newest checkpoint, if there is one.
-      on_progress: called with every new row of the history; not again for old rows when resumed.
-      on_fragment: called with everything that actors deliver, such as `stellaris.replay.Episodes(...).add`: a fragment,
-        or the pieces of one under `Workload.refresh`, whether or not it is learned from. Each is passed once, in order
-        for each environment, and must not be changed. A resumed run passes again what came after its checkpoint.
+      on_progress: called with every new row of the history; a resumed run does not pass old rows again.
+      on_fragment: called with every fragment that an actor delivers, or with its pieces under `Workload.refresh`,
+        whether or not it is learned from; for example `stellaris.replay.Episodes(...).add`. Each fragment or piece is
+        passed once, in order for each environment, and must not be changed. A resumed run passes the fragments after
+        its checkpoint again.
 
     Returns:
       The history, the newest policy version, the trace and the bills.
@@ -82,32 +85,32 @@ def train(
     Raises:
       CheckpointError: if the checkpoint was saved by another run, or by a platform with other functions; if the
         checkpoints cannot be loaded; or if a checkpoint cannot be written.
-      FunctionError: if a body raised, or a function's attempts are used up; names the function and the invocation. The
-        rows so far were passed to `on_progress`, and `platform.trace` stays readable.
+      FunctionError: if a body raised, or the attempts of an invocation are used up; the error names the function and
+        the invocation. The rows so far were passed to `on_progress`, and `platform.trace` stays readable.
       LookupError: if a function that the system needs is not deployed.
       RuntimeError: if the run is in a deadlock: no invocation is pending, and no limit of the budget is reached; or if
         an evaluation fails, with its error as the cause.
       TypeError: if `system` is not a `System`, `prices` is a single sheet, `checkpoints` is not a `Checkpoints`, or the
         seed is not a whole number.
-      ValueError: if the environment is unknown or unsupported, a budget of cost comes without prices, two price sheets
+      ValueError: if the environment is unknown or unsupported, a budget of cost has no prices, two price sheets
         have the same name, a sheet prices no deployed function, the seed is out of [0, 2**31), or the checkpoints'
         folder holds a run and `resume` is False; if there may be fewer containers than actors that need one each; or if
         the window of the system's `StalenessControl` is below the number of actors.
     """
     # The environments are closed after the platform, whose bodies may still be stepping them.
     with contextlib.ExitStack() as environments, platform:
-        # Within the block, so that the platform is closed even if one of the checks fails.
+        # The checks are within the block, so that the platform is closed even if a check fails.
         checks.seed(seed=seed)
         _check_system(system, platform)
         _check_prices(prices, budget, platform)
         _check_checkpoints(checkpoints, resume, platform)
-        # There may be more slots than actors: prewarmed and provisioned containers have one as well.
+        # There may be more slots than actors, because prewarmed and provisioned containers have slots as well.
         slots = platform.slots(system.acts, concurrent=workload.actors)
-        # With a scheduler most actors may never run, so that making all environments at once would be in vain.
+        # With a scheduler most actors may never run, so environments are made only when they are needed.
         env = Environments(workload, slots, seed, threads, grows=system.scheduler is not None)
         environments.enter_context(contextlib.closing(env))
         policy, keys = workload.make_policy(env.spec), Keys.of(seed)
-        # Compiled once for equal policies, which are static arguments.
+        # The initialisation is compiled once for equal policies, because the policy is a static argument.
         params: Tree = jax.jit(Policy.init, static_argnums=0)(policy, keys.params)
         progress = Progress(
             workload,
@@ -119,7 +122,7 @@ def train(
             seed=seed,
             on_progress=on_progress,
         )
-        # Compared when the run is resumed. Neither budget nor threads are in it: both may change.
+        # The configuration is compared when the run is resumed. Budget and threads are left out: both may change.
         configuration = describe(
             {"system": system, "workload": workload, "evaluation": evaluation, "prices": prices, "seed": seed}
         )
@@ -153,7 +156,7 @@ def _check_system(system: object, platform: Platform) -> None:
 
 
 def _check_prices(prices: Sequence[PriceSheet], budget: Budget, platform: Platform) -> None:
-    """Checks that the sheets have different names, and that each prices a function of this platform."""
+    """Checks that the price sheets have different names, and that each prices a function of this platform."""
     if isinstance(prices, PriceSheet):
         raise TypeError(f"prices is a single sheet, {prices.name!r}: pass a sequence of sheets, prices=[sheet]")
     if math.isfinite(budget.cost) and not prices:
@@ -168,7 +171,7 @@ def _check_prices(prices: Sequence[PriceSheet], budget: Budget, platform: Platfo
         unknown, unpriced = sorted(sheet.named - deployed), sorted(deployed - sheet.named)
         if sheet.named.isdisjoint(deployed) and (unknown or not sheet.machines):
             raise ValueError(f"price sheet {sheet.name!r} prices {unknown}: the platform has {sorted(deployed)}")
-        # A warning only: deployments may share a sheet. But it is probably a misspelt name.
+        # This is only a warning, because deployments may share a sheet; but a name is probably misspelt.
         if unknown and unpriced:
             warnings.warn(
                 f"price sheet {sheet.name!r} prices {unknown}, which are not deployed, and not {unpriced}, which are",
@@ -177,7 +180,7 @@ def _check_prices(prices: Sequence[PriceSheet], budget: Budget, platform: Platfo
 
 
 def _check_checkpoints(checkpoints: Checkpoints | None, resume: bool, platform: Platform) -> None:
-    """Checks that the run can be saved there."""
+    """Checks that the run can be saved in the folder of `checkpoints`."""
     if checkpoints is None:
         return
     if not isinstance(checkpoints, Checkpoints):
@@ -188,5 +191,5 @@ def _check_checkpoints(checkpoints: Checkpoints | None, resume: bool, platform: 
         )
     if not resume and checkpoints.newest() is not None:
         raise ValueError(f"{checkpoints} holds a run already: pass resume=True to continue it, or another folder")
-    # Last, because it makes the folder: a run that is refused leaves none behind.
+    # The folder is made last, so that a run that is refused leaves no folder behind.
     checkpoints.prepare()

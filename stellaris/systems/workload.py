@@ -14,17 +14,17 @@ from stellaris.systems.history import WINDOW
 
 @dataclass(frozen=True)
 class Workload:
-    """An environment, the policy that learns in it, and how it is sampled.
+    """An environment, the policy that learns in it, and the settings of sampling.
 
     Args:
       environment: a name such as `"Hopper-v4"`; a class, function or `functools.partial` that makes one
         `gymnasium.Env`; or `acting.Vectorised` for your own vector environment.
-      policy: makes the policy for the environment: `ActorCritic` for vectors, `Pixels` for images, or any function from
-        the `EnvSpec` to a `Policy` with your own network.
-      actors: actor functions, each with one environment.
-      fragment: steps that an actor samples before it delivers.
-      refresh: steps after which an actor takes the newest version, even within a fragment; divides `fragment`. None to
-        act on one version throughout a fragment.
+      policy: a function that makes the policy for the environment: `ActorCritic` for vectors, `Pixels` for images, or
+        any function from the `EnvSpec` to a `Policy` with your network.
+      actors: number of actor functions, each with one environment.
+      fragment: number of steps that an actor samples before it delivers.
+      refresh: number of steps after which an actor takes the newest version, even within a fragment. It must divide
+        `fragment`. None to act on one version throughout a fragment.
       restart: whether every fragment starts a new episode. Otherwise an actor's container keeps its environment, and
         episodes continue in the next fragment; an episode is lost with its container.
 
@@ -64,7 +64,7 @@ class Workload:
 
     @property
     def steps_at_once(self) -> int:
-        """The steps of one invocation of an actor."""
+        """The number of steps of one invocation of an actor."""
         return self.refresh or self.fragment
 
     def make_policy(self, spec: EnvSpec) -> Policy:
@@ -81,15 +81,15 @@ class Workload:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """When versions are evaluated: in separate environments, outside the run's time, bills and random streams.
+    """The settings of evaluations, which run in separate environments, and change no time, bill or draw of the run.
 
     Args:
-      every: rounds between two evaluations.
-      episodes: of each evaluation.
+      every: number of rounds between two evaluations.
+      episodes: number of episodes of each evaluation.
 
     Raises:
       TypeError: if a number is not whole.
-      ValueError: if one is below 1.
+      ValueError: if a number is below 1.
     """
 
     every: int = 10
@@ -101,14 +101,14 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Budget:
-    """The limits of a run; it stops at the first that is reached.
+    """The limits of a run, which stops at the first limit that is reached.
 
     Args:
-      steps: environment steps delivered.
-      seconds: of the platform's clock; the run ends exactly then.
+      steps: number of environment steps delivered.
+      seconds: seconds of the platform's clock; the run ends exactly then.
       cost: USD under the first price sheet, checked after every round.
       target_return: mean return of the last episodes, checked after every round.
-      window: the number of last episodes, also for the history's `episode_return`.
+      window: number of last episodes for that mean, and for the history's `episode_return`.
 
     Raises:
       TypeError: if a limit is not a number, or the window is not whole.
@@ -126,14 +126,14 @@ class Budget:
         for name in ("steps", "seconds", "cost", "target_return"):
             limit = getattr(self, name)
             if not isinstance(limit, Real):
-                raise TypeError(f"{name}={limit!r} is not a number")
+                raise TypeError(f"{name}={limit!r} is not a number: pass math.inf for no limit")
         checks.whole(at_least=1, window=self.window)
-        # NaN compares false, so it would pass the checks below.
+        # NaN is refused here, because it compares false and would pass the checks below.
         if math.isnan(self.target_return):
             raise ValueError("target_return=nan is never reached: leave it out for no target")
         for name in ("steps", "seconds", "cost"):
             if not getattr(self, name) > 0:
-                raise ValueError(f"{name}={getattr(self, name)} is not positive")
+                raise ValueError(f"{name}={getattr(self, name)} is not positive: raise it, or leave it out")
         if math.isinf(min(self.steps, self.seconds, self.cost)):
             raise ValueError("Budget needs a limit of steps, seconds or cost: a target alone may never be reached")
         if self.target_return < math.inf and self.steps < self.window:

@@ -11,7 +11,7 @@ from stellaris.runtime.resources import Resources
 from stellaris.runtime.state.registry import register_part
 from stellaris.runtime.trace.trace import Trace
 
-#: The most price sheets whose meters are kept. A program that makes a sheet per bill would otherwise fill memory.
+#: The most price sheets whose meters are kept. A program that makes a sheet for every bill would otherwise fill memory.
 _METERS = 16
 
 
@@ -20,7 +20,7 @@ class Bill:
     """The cost of a run in USD, in total and by function or machine."""
 
     sheet: str
-    split: Mapping[str, Split]  #: USD for time, by function or machine.
+    split: Mapping[str, Split]  #: USD for seconds of use, by function or machine.
     requests: Mapping[str, float]  #: USD for requests, by function.
     seconds: Mapping[str, Split]  #: seconds of containers, by function, before rounding.
 
@@ -31,20 +31,20 @@ class Bill:
 
     @property
     def total(self) -> float:
-        """The sum of the parts."""
+        """The sum of the parts in USD."""
         return math.fsum(self.parts.values())  # exact, so that the order of the parts does not matter
 
 
 def bill(
     trace: Trace, prices: PriceSheet, *, until: float, functions: Mapping[str, FunctionSpec] | None = None
 ) -> Bill:
-    """Makes the bill of a trace: functions by use, reserved machines by the clock.
+    """Makes the bill of a trace: functions cost by use, reserved machines by the clock.
 
     Args:
       trace: the trace of the run.
       prices: the price sheet.
       until: end of the run in seconds; anything still running is billed up to here.
-      functions: the deployed functions, for their resources and provisioned containers; None to bill without these.
+      functions: the deployed functions, for their resources and provisioned containers; None to bill without both.
 
     Returns:
       The bill. The sum of its parts is the sum over the trace's invocations and containers.
@@ -63,14 +63,14 @@ def bill(
 
 
 class Meter:
-    """The bill of a growing trace. It reads every row once, for any number of bills.
+    """Bills a growing trace; every row is read once, for any number of bills.
 
-    Time spans that have ended are added to exact sums, so a bill equals one over the whole trace to the last bit. Spans
-    that have not ended are kept apart, and are billed up to the time of the bill.
+    Time spans that have ended are added to exact sums, so a bill equals `bill` of the whole trace to the last bit.
+    Spans that have not ended are kept apart, and are billed up to the time of the bill.
 
     Args:
       prices: the price sheet.
-      functions: the deployed functions, for their resources and provisioned containers; None to bill without these.
+      functions: the deployed functions, for their resources and provisioned containers; None to bill without both.
 
     Example:
       >>> trace = Trace()
@@ -90,7 +90,7 @@ class Meter:
         self._prices = prices
         self._deployed = dict(functions or {})
         self._uses: dict[str, Use] = {}
-        # A function that was never invoked is on the bill as well: a provisioned container costs something.
+        # A function that was never invoked is on the bill as well, because its provisioned containers cost something.
         for name in (*prices.functions, *self._deployed):
             self._use(name)
 
@@ -137,12 +137,12 @@ class Meters:
     def __init__(self, trace: Trace, functions: Mapping[str, FunctionSpec]) -> None:
         self._trace = trace
         self._functions = functions
-        # Keyed by the sheet's identity, because hashing a sheet takes longer than a bill. The meter keeps its sheet
+        # The key is the sheet's identity, because hashing a sheet takes longer than a bill. The meter keeps its sheet
         # alive, so no other sheet can get the same identity.
         self._meters: dict[int, Meter] = {}
 
     def save_state(self) -> None:
-        """Saves nothing, because the trace has everything that is billed."""
+        """Saves nothing, because the saved trace has everything that is billed."""
 
     def restore_state(self, state: None) -> None:
         """Forgets the rows that were read, because the trace was replaced."""
@@ -165,10 +165,10 @@ class Meters:
 
 
 def _by_use(rate: Rate, use: Use, spec: FunctionSpec | None, until: float) -> Split:
-    """The USD for a function's containers, including the standing price of provisioned ones."""
+    """Returns the USD for a function's containers, including the standing price of provisioned containers."""
     resources = spec.resources if spec else Resources()
     price = rate.usd_per_second(resources)
-    # From the start of the run to its end: a provisioned container that is lost is replaced at once.
+    # The standing price runs from start to end of the run: a provisioned container that is lost is replaced at once.
     standing = (spec.provisioned if spec else 0) * until * rate.provisioned_per_gb_second * resources.memory
     billed = use.billed(until)
     return Split(
@@ -180,7 +180,7 @@ def _by_use(rate: Rate, use: Use, spec: FunctionSpec | None, until: float) -> Sp
 
 
 def _by_the_clock(machine: Machine, used: Sequence[Split], until: float) -> Split:
-    """The USD for a reserved machine: each invocation on it uses one of its places, and the rest is idle."""
+    """Returns the USD for a reserved machine: an invocation uses one of its places, and the other places are idle."""
 
     def share(seconds: Iterable[float]) -> float:
         return math.fsum(seconds) * machine.per_second / machine.places

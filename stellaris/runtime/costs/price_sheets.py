@@ -16,15 +16,15 @@ class Rate:
     are multiplied by the function's `resources`.
 
     Args:
-      per_second: price of a second of one invocation.
-      per_gb_second: price of a second of a GB of its memory.
-      per_vcpu_second: price of a second of one of its processors.
-      per_gpu_slot_second: price of a second of one of its GPU slots.
+      per_second: price of a second of an invocation.
+      per_gb_second: price of a GB of memory for a second.
+      per_vcpu_second: price of a processor for a second.
+      per_gpu_slot_second: price of a GPU slot for a second.
       per_request: price of every invocation that started.
       granularity: billing unit in seconds; every billed span is rounded up to a multiple of it. 0 for no rounding.
       cold: whether the seconds of making and initialising a container are billed as well.
       idle: whether idle containers are billed like busy ones.
-      provisioned_per_gb_second: additional price of a second of a GB of provisioned containers, busy or idle.
+      provisioned_per_gb_second: additional price of a GB of provisioned containers for a second, busy or idle.
 
     Raises:
       ValueError: if a price is negative or not finite.
@@ -33,7 +33,7 @@ class Rate:
       >>> lambda_1gb = Rate(per_gb_second=0.0000166667, per_request=0.2e-6, granularity=0.001)
     """
 
-    # Everything is free by default, so that a rate names only what its service charges for.
+    # All prices are 0 by default, so that a rate names only the prices that its service charges.
     per_second: float = 0.0
     per_gb_second: float = 0.0
     per_vcpu_second: float = 0.0
@@ -66,7 +66,7 @@ class Machine:
     Args:
       per_second: USD for a second of wall time.
       runs: names of the functions whose invocations run on it, for the split of its price.
-      places: number of invocations that run at once when it is fully used.
+      places: number of invocations that run at once when the machine is fully used.
 
     Raises:
       TypeError: if `runs` is a single name and not a sequence of names.
@@ -85,7 +85,7 @@ class Machine:
             raise ValueError(f"per_second={self.per_second}: a price must be finite and not negative")
         if not self.places > 0:
             raise ValueError(f"places={self.places} is not positive: give the invocations that fill the machine")
-        # A string is a sequence as well, but of its characters.
+        # A string is refused, because it is a sequence too, but of characters.
         if isinstance(self.runs, str):
             raise TypeError(f"runs={self.runs!r} is one name: pass a sequence of names, ({self.runs!r},)")
 
@@ -116,17 +116,17 @@ class PriceSheet:
     date: str = ""
 
     def __hash__(self) -> int:
-        return hash(digest(self))  # by content, because a mapping cannot be hashed
+        return hash(digest(self))  # the hash of the content, because a mapping cannot be hashed
 
     def __post_init__(self) -> None:
-        # A bare number would be ambiguous: per second, per request, or per hour.
+        # A bare number is refused, because it may mean a price per second, per request, or per hour.
         for kind, priced in ((Rate, self.functions), (Machine, self.machines)):
             for name, price in priced.items():
                 if not isinstance(price, kind):
                     raise TypeError(
                         f"price sheet {self.name!r}: {name!r} is priced by {price!r}: expected a {kind.__name__}"
                     )
-        # A bill has one line per name.
+        # A name must be a function or a machine, because a bill has one line per name.
         both = self.functions.keys() & self.machines.keys()
         if both:
             raise ValueError(f"price sheet {self.name!r}: {sorted(both)} are functions and machines at once")

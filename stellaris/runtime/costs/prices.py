@@ -31,7 +31,7 @@ def rate(service: str) -> Rate:
       The rate; its prices are multiplied by the function's resources.
 
     Raises:
-      LookupError: if the service is unknown, or rents machines instead.
+      LookupError: if the service is unknown, or rents machines and has no rates.
 
     Example:
       >>> from stellaris.runtime.resources import Resources
@@ -41,7 +41,7 @@ def rate(service: str) -> Rate:
     entries = {name: entry for name, entry in catalogue().items() if "per_hour" not in entry}
     if service not in entries:
         raise LookupError(f"service={service!r} has no rates: choose one of {', '.join(entries)}")
-    # An entry also has its region, source and date.
+    # Only prices are passed on: an entry also has its region, source and date.
     known = {item.name for item in fields(Rate)}
     return Rate(**{key: value for key, value in entries[service].items() if key in known})
 
@@ -53,7 +53,7 @@ def machine(provider: str, kind: str, *, runs: Sequence[str] = (), places: float
       provider: `"aws_ec2"` or `"azure_vm"`.
       kind: the type of the machine, such as `"p3.2xlarge"`.
       runs: names of the functions whose invocations run on it.
-      places: number of invocations that run at once when it is fully used.
+      places: number of invocations that run at once when the machine is fully used.
 
     Returns:
       The machine with its price.

@@ -15,19 +15,19 @@ USE_EVENTS = frozenset(
 class Split(NamedTuple):
     """An amount (USD or seconds), split by activity."""
 
-    busy: float  #: running, from start to end.
-    idle: float  #: warm without an invocation; for a machine, the rest of its time.
-    cold: float  #: being made and initialised.
-    wasted: float  #: running in vain: the invocation failed, crashed or was killed, or its result was lost.
+    busy: float  #: invocations run, from start to end.
+    idle: float  #: containers are warm without an invocation; for a machine, the rest of its time.
+    cold: float  #: containers are made and initialised.
+    wasted: float  #: invocations run in vain: they failed, crashed or were killed, or their result was lost.
 
     @property
     def total(self) -> float:
-        """The sum."""
+        """The sum over the activities."""
         return math.fsum(self)
 
 
 class Use:
-    """The use of one function's containers: sums of the spans that have ended, and the beginnings of the others.
+    """The use of one function's containers: sums of the spans that have ended, and the beginnings of open spans.
 
     Args:
       granularity: billing unit in seconds; each span is rounded up to a multiple of it. 0 for no rounding.
@@ -38,7 +38,7 @@ class Use:
         self._busy = Spans(granularity)
         self._wasted = Spans(granularity)
         self._cold = Spans(granularity)
-        # This sum is not rounded: it serves only to compute idle time, which is billed without rounding.
+        # This sum has no billing unit: it serves only to compute idle time, which is billed without rounding.
         self._alive = Spans(0.0)
         self._running: dict[int, float] = {}  # start of each running invocation
         self._waiting: dict[int, float] = {}  # time at which each invocation got its container, until it starts
@@ -49,7 +49,7 @@ class Use:
         """Reads the next row of the trace whose event is one of `USE_EVENTS`."""
         match event:
             case "acquired":
-                # From here on the invocation accounts for the cold start, so that it is not counted twice.
+                # The invocation accounts for the cold start from now on, so that the container does not count it again.
                 self._waiting[invocation] = time
                 self._unused.discard(container)
             case "started":
@@ -81,12 +81,12 @@ class Use:
         busy = self._busy.total(self._runs(until))
         cold = self._cold.total(self._warms(until))
         wasted = self._wasted.total()
-        # At least 0, because a trace written by hand may have no containers.
+        # The idle time is at least 0, because a trace written by hand may have no containers.
         idle = max(self.lived(until) - math.fsum((busy, cold, wasted)), 0.0)
         return Split(busy, idle, cold, wasted)
 
     def lived(self, until: float) -> float:
-        """Returns the seconds that all containers together have lived."""
+        """Returns the seconds that all containers together have lived up to an instant."""
         return self._alive.total([until - since for since in self._containers.values()])
 
     def billed(self, until: float) -> Split:
@@ -112,7 +112,7 @@ class Use:
 
 
 class Spans:
-    """Sums time spans exactly, both as they are and rounded up to the billing unit.
+    """Sums time spans exactly: their lengths, and the lengths rounded up to the billing unit.
 
     The sums have no rounding error, so the order and the number of the spans do not affect them.
 
@@ -126,7 +126,7 @@ class Spans:
     def __init__(self, granularity: float) -> None:
         self._granularity = granularity
         self._sum: list[float] = []  # a few numbers whose exact sum is the sum of all spans
-        self._rounded: list[float] = []  # the same for the spans rounded up
+        self._rounded: list[float] = []  # a few numbers whose exact sum is the sum of the rounded spans
 
     def add(self, span: float) -> None:
         """Adds a span that has ended."""
@@ -162,6 +162,6 @@ def _add(parts: list[float], number: float) -> None:
 def _round_up(span: float, granularity: float) -> float:
     units = span / granularity
     whole = float(round(units))
-    # A multiple that floating point misses by a rounding error must not cost another unit.
+    # A span that misses a multiple of the unit only by a rounding error must not cost another unit.
     is_multiple = abs(units - whole) <= 1e-9 * (1 + units)
     return (whole if is_multiple else math.ceil(units)) * granularity

@@ -1,4 +1,4 @@
-"""Admission of calls: a call that finds room gets a container at once, the others wait in order of submission."""
+"""Admission of calls: a call that finds room gets a container at once, other calls wait in order of submission."""
 
 import heapq
 from collections.abc import Callable, Mapping
@@ -32,21 +32,21 @@ class Admission:
         self._fleet = fleet
         self._agenda = agenda
         self._on_found = on_found
-        self.waiting = 0  #: calls in all queues.
-        self._serving = False  # whether an event of this instant is going to serve the queues
+        self.waiting = 0  #: number of calls in all queues.
+        self._serving = False  # whether an event at this instant will serve the queues
         fleet.on_room = self.wake
 
     def admit(self, call: Call, now: float) -> bool:
         """Finds a container for a call or queues it; returns False if its function rejects calls over a limit."""
         pool = call.pool
-        # First come, first served: a newcomer does not overtake queued calls, even if room was freed at this instant.
+        # Calls are served in order: a new call does not overtake queued calls, even if room was freed at this instant.
         found = None if pool.waiting else self._fleet.acquire(call, now)
         if found is not None:
             self._on_found(call, *found, now)
             return True
         if pool.spec.overflow == "reject":
             return False
-        # Ordered by submission, not by arrival here: queueing delays differ, and must not change who is served first.
+        # Calls wait in order of submission, not of arrival here: queueing delays differ, and must not change the order.
         heapq.heappush(pool.waiting, (call.submitted, call.number, call))
         self.waiting += 1
         return True
@@ -55,8 +55,9 @@ class Admission:
         """Schedules the serving of the queues at this instant, because room may have been freed."""
         if self.waiting and not self._serving:
             self._serving = True
-            # In the phase after all ends: another call may end at this instant, and its container must count whichever
-            # of the two ends first. Number -1: queued calls are served before the calls that arrive at this instant.
+            # The queues are served in the phase after END: another call may end at this instant, and its container must
+            # count in either order of the two ends. With number -1, queued calls are served before calls that arrive at
+            # this instant.
             self._agenda.add(now, ACQUIRE, -1, self._serve, None)
 
     def _serve(self, _: None, now: float) -> None:
@@ -66,13 +67,13 @@ class Admission:
         blocking): they need the same resources, and would otherwise overtake it. Other functions may need less, and are
         still served.
         """
-        self._serving = False  # room that is freed from here on needs another event
+        self._serving = False  # room that is freed from now on needs another event
         waiting = [pool for pool in self._pools.values() if pool.waiting]
         while waiting:
-            # The oldest call of all functions comes first, so that no function starves another of shared room.
+            # The oldest call of all functions is served first, so that no function takes all shared room from another.
             pool = min(waiting, key=lambda pool: pool.waiting[0][:2])
             call = pool.waiting[0][2]
-            gone = call.status != "pending"  # it was cancelled while it waited
+            gone = call.status != "pending"  # the call was cancelled while it waited
             found = None if gone else self._fleet.acquire(call, now)
             if found is not None:
                 self._on_found(call, *found, now)
@@ -83,5 +84,5 @@ class Admission:
                 waiting.remove(pool)
 
     def blocked(self) -> dict[str, int]:
-        """Returns the number of waiting calls of each function that has any."""
+        """Returns the number of waiting calls of each function that has waiting calls."""
         return {name: len(pool.waiting) for name, pool in self._pools.items() if pool.waiting}

@@ -9,14 +9,14 @@ from stellaris.runtime.state.registry import register_part
 
 #: Phases of an instant, in order:
 #:
-#: * END: calls end, messages arrive, and pre-warmed containers become ready. First, so that a container freed at an
-#:   instant is available at that instant, and so that a system can react to a completion (by publishing a version,
-#:   say) before anything starts that could see the reaction.
-#: * ACQUIRE: calls arrive or look for a container, and queues are served. After END, when all room has been freed.
-#: * START: bodies start, and references are resolved. After ACQUIRE, so that all calls of an instant have looked for a
-#:   container before the first of them runs: which call gets one does not depend on how long the others take.
-#: * EXPIRE: containers that were idle for too long end, and containers are lost. Last, so that a container that would
-#:   expire at the instant of a call is still reused by that call.
+#: * END: calls end, messages arrive, and pre-warmed containers become ready. END is first, so that a container freed at
+#:   an instant is available at that instant, and so that a system can react to a completion (by publishing a version,
+#:   say) before any body starts that could see the reaction.
+#: * ACQUIRE: calls arrive or look for a container, and queues are served. ACQUIRE follows END, when all room is freed.
+#: * START: bodies start, and references are resolved. START follows ACQUIRE, so that all calls of an instant look for a
+#:   container before the first of them runs: which call gets a container does not depend on the calls' durations.
+#: * EXPIRE: containers that were idle for too long end, and containers are lost. EXPIRE is last, so that a container
+#:   that would expire at the instant of a call is still reused by that call.
 END, ACQUIRE, START, EXPIRE = range(4)
 
 
@@ -25,9 +25,10 @@ class Agenda:
     """A queue of events in the order `(time, phase, number)`.
 
     An event is the tuple `(time, phase, number, serial, handler, subject)`: at `time`, `handler(subject, time)` is
-    called. The number is the invocation's, so that earlier invocations go first; the container's for an event without
-    an invocation; or -1 for an event that precedes all others of its phase. The serial number keeps events that are
-    otherwise equal in the order in which they were added, and keeps handlers from being compared.
+    called. The number is the number of the invocation, so that earlier invocations go first; the number of the
+    container for an event without an invocation; or -1 for an event that precedes all others of its phase. The serial
+    number keeps events that are otherwise equal in the order in which they were added, and keeps handlers from being
+    compared.
 
     Example:
       >>> agenda = Agenda()
@@ -40,10 +41,10 @@ class Agenda:
     __slots__ = ("_heap", "_newest", "_serial")
 
     def __init__(self) -> None:
-        # Tuples, because Python makes and compares them fastest.
+        # Events are tuples, because Python makes and compares tuples fastest.
         self._heap: list[Any] = []
-        # The last event added stays out of the heap, because it is often the next one due: an arrival finds its
-        # container at once and starts at once, and two heap operations are saved.
+        # The last event added stays out of the heap, because it is often the next event due: an arrival finds its
+        # container at once and starts at once. This saves two heap operations.
         self._newest: Any = None
         self._serial = 0
 
@@ -78,7 +79,7 @@ class Agenda:
 
     def put_back(self, event: Any) -> None:
         """Puts back an event that was popped but is not due yet; it keeps its place in the order."""
-        # Into the heap: if the event came from there, `_newest` still has another one.
+        # The event goes into the heap, because `_newest` has another event if this one came from the heap.
         heapq.heappush(self._heap, event)
 
     def __len__(self) -> int:

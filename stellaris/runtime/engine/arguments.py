@@ -13,7 +13,7 @@ from stellaris.runtime.engine.recorded import Recording
 from stellaris.runtime.functions import Function, FunctionError, Invocation, Transfer
 from stellaris.runtime.references import size, values_among
 
-#: The most bare callables whose `Function` is remembered. A loop that makes a lambda per call would otherwise fill
+#: The most callables whose `Function` is remembered. A loop that makes a lambda for every call would otherwise fill
 #: memory.
 _REMEMBERED = 256
 
@@ -27,7 +27,7 @@ def check_options(
       clock: `"virtual"` or `"wall"`.
       seed: seed of every draw.
       threads: number of threads, or None.
-      hang_after: seconds.
+      hang_after: seconds after which a body is given up on.
       replay: a recorded run, or None.
       faulty: whether the deployment has faults.
     """
@@ -37,10 +37,10 @@ def check_options(
         raise ValueError("replay and faults: a replay repeats the faults of the recorded run; leave out one of the two")
     checks.seed(seed=seed)
     if clock not in ("virtual", "wall"):
-        raise ValueError(f"clock={clock!r} is neither 'virtual' nor 'wall'")
+        raise ValueError(f"clock={clock!r} is neither 'virtual' nor 'wall': choose one of them")
     if threads is not None and threads < 1:
-        raise ValueError(f"threads={threads} is below 1: bodies need a thread to run on")
-    # Written as `not x > 0`, so that NaN is refused.
+        raise ValueError(f"threads={threads} is below 1: bodies need a thread to run on; give 1 or more, or None")
+    # The check has the form `not x > 0`, so that NaN is refused.
     if not hang_after > 0:
         raise ValueError(f"hang_after={hang_after} is not positive: no body could ever return; give seconds above 0")
 
@@ -58,20 +58,20 @@ def deployed(name: str, pools: Mapping[str, Pool]) -> Pool:
 
 
 def instant(name: str, at: float, clock: Clock) -> float:
-    """Checks an instant that a caller asks for; on the wall clock an instant that has passed becomes now.
+    """Checks and returns an instant that a caller asks for; on the wall clock, an instant that has passed becomes now.
 
     Raises:
-      ValueError: if it is past, or not finite.
+      ValueError: if the instant has passed, or is not finite.
     """
     now = clock.now
     # On the wall clock time passes while the caller computes, so only an instant before the start is an error.
     if not (now if clock.virtual else 0.0) <= at < math.inf:
-        raise ValueError(f"function {name!r}: at={at} is past (now is {now:.6g}) or not finite")
+        raise ValueError(f"function {name!r}: at={at} is past (now is {now:.6g}) or not finite: give a later time")
     return at if at >= now else now
 
 
 def closed_error(name: str) -> RuntimeError:
-    """The error of invoking a function of a closed platform."""
+    """Returns the error for an invocation on a closed platform."""
     return RuntimeError(f"invoke({name!r}) after close(): a platform runs once; make another one")
 
 
@@ -79,24 +79,26 @@ def own(invocation: Invocation, pools: Mapping[str, Pool]) -> Call:
     """Returns an invocation as the engine's call, if it belongs to the platform with these pools.
 
     Raises:
-      ValueError: if it belongs to another platform.
+      ValueError: if the invocation belongs to another platform.
     """
-    # Compared by identity: another platform may have a function of the same name and a call of the same number.
+    # Pools are compared by identity: another platform may have a function of the same name and a call of this number.
     if isinstance(invocation, Call) and invocation.pool is pools.get(invocation.function):
         return invocation
-    raise ValueError(f"function {invocation.function!r}, invocation {invocation.number} belongs to another platform")
+    raise ValueError(
+        f"function {invocation.function!r}, invocation {invocation.number} belongs to another platform: pass it there"
+    )
 
 
 def again(call: Call, limit: int) -> tuple[Any, ...]:
-    """Returns the arguments of a call for another attempt.
+    """Returns the arguments of a call, for another attempt.
 
     Raises:
-      FunctionError: if a retry would not help, or if there have been `limit` attempts.
+      FunctionError: if a retry would not help, or if `limit` attempts were made.
       ValueError: if the call has not ended, or did not fail.
     """
     if call.status in ("pending", "running", "completed", "cancelled"):
         raise ValueError(
-            f"function {call.function!r}, invocation {call.number} is {call.status}: only what failed is retried"
+            f"function {call.function!r}, invocation {call.number} is {call.status}: retry only a call that failed"
         )
     if not ENDINGS_BY_NAME[call.status].retriable or call.attempt >= limit or call.args is None:
         raise FunctionError(call) from call.error
@@ -124,11 +126,11 @@ def carried(name: str, transfer: Transfer, program: Function, args: tuple[Any, .
 
 
 class Programs:
-    """The programs of bare callables."""
+    """The programs of callables that were passed without a `Function`."""
 
     def __init__(self) -> None:
-        # Remembered, because making a program takes as long as submitting an invocation, and because a cluster sends
-        # each program to a container once.
+        # Programs are remembered, because making one takes as long as submitting an invocation, and because a cluster
+        # sends each program to a container only once.
         self._programs: dict[Callable[..., Any], Function] = {}
 
     def of(self, body: Callable[..., Any]) -> Function:

@@ -10,17 +10,17 @@ from stellaris.runtime.functions import FunctionSpec
 
 
 class ContainerLostError(RuntimeError):
-    """A container ended before it was ready, or while it ran a body; the body's side effects may have happened."""
+    """Raised if a container ended before it was ready, or while it ran a body, whose side effects may have happened."""
 
 
 # The class is abstract, so that a subclass without one of the four methods fails when the platform is made, and not
 # during a run.
 class BodyRunner(ABC):
-    """Runs bodies and, where a container is more than a slot in this process, makes and ends containers.
+    """Runs bodies and, if a container is more than a slot in this process, makes and ends containers.
 
-    Subclass it for a platform of your own and write `start`, `finish`, `drop` and `close`. The other methods have
-    defaults for containers that exist only in the engine's books. The engine calls all of them on one thread; only
-    `on_done` and `on_made`, which it passes in, may be called from other threads.
+    To write another platform, subclass `BodyRunner` and define `start`, `finish`, `drop` and `close`. The other methods
+    have defaults for containers that exist only in the engine's records. The engine calls all methods on one thread.
+    The callbacks `on_done` and `on_made`, which it passes in, may be called from any thread.
     """
 
     @abstractmethod
@@ -28,25 +28,25 @@ class BodyRunner(ABC):
         """Starts the body of a call; `execution.run_body` runs one.
 
         Args:
-          call: a call with a container and resolved arguments. Store in `call.task` whatever `finish` needs.
-          trusted: whether the body may share a thread with others. False if the function has a time-out: a body that
-            hangs would delay the others, and would keep the engine from noticing.
+          call: a call with a container and resolved arguments. Store in `call.task` the data that `finish` needs.
+          trusted: whether the body may share a thread with other bodies. False if the function has a time-out: a body
+            that hangs would delay the other bodies, and would keep the engine from noticing.
           on_done: call it with `call` once the body has returned; None in virtual time, where `finish` waits instead.
         """
 
     @abstractmethod
     def finish(self, call: Call) -> Outcome | None:
-        """Returns the value and the error of a body; None if it hangs.
+        """Returns the value and the error of a body; None if the body hangs.
 
         If the container was lost, the error is a `ContainerLostError`: the call then ends as `crashed`, and can be
-        retried. Any other error ends it as `failed`.
+        retried. Any other error ends the call as `failed`.
         """
 
     @abstractmethod
     def drop(self, call: Call) -> bool:
-        """Stops the body of a killed call if possible; returns whether it no longer runs.
+        """Stops the body of a killed call if possible; returns whether the body no longer runs.
 
-        While it runs, the engine keeps the slot of its container occupied, until `on_done` is called.
+        If the body still runs, the engine keeps the container's slot occupied until `on_done` is called.
         """
 
     @abstractmethod
@@ -54,7 +54,7 @@ class BodyRunner(ABC):
         """Frees threads and processes, waiting at most `patience` seconds for bodies that still run."""
 
     def start_batches(self) -> None:  # noqa: B027, most platforms have nothing to do here
-        """Starts bodies that were held back to share a call: no other body starts at this instant."""
+        """Starts bodies that were held back to share a call, because no other body starts at this instant."""
 
     def returned(self, call: Call) -> float:
         """Returns the seconds that a call takes on top of its drawn duration, once `on_done` was called with it."""
@@ -76,10 +76,10 @@ class BodyRunner(ABC):
     def make(  # noqa: B027, a container may be nothing but a slot
         self, container: Container, spec: FunctionSpec, on_made: Callable[[Container], Any]
     ) -> None:
-        """Begins to make a container that takes real time: a process, for example.
+        """Begins to make a container, if that takes real time: a process, for example.
 
-        Set `container.starting`, and call `on_made` with the container once it is ready or could not be made. Keep
-        what identifies the process in `container.handle`.
+        Set `container.starting`, and call `on_made` with the container once it is ready or could not be made. Store a
+        reference to the process in `container.handle`.
         """
 
     def made(self, container: Container) -> BaseException | None:
@@ -87,7 +87,7 @@ class BodyRunner(ABC):
         return None
 
     def end(self, container: Container) -> None:  # noqa: B027, as for `make`
-        """Ends a container and whatever runs in it."""
+        """Ends a container and the body that runs in it."""
 
     def lost_nodes(self) -> Sequence[int]:
         """Returns the indices of nodes that have failed, in the order of the deployment's nodes."""

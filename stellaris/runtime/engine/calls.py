@@ -25,30 +25,30 @@ class Container:
     state: Any = None
     initialised: bool = False
     idle_since: float | None = None
-    expiring: bool = False  #: whether an event is scheduled that checks how long it has been idle.
+    expiring: bool = False  #: whether an event is scheduled that checks how long the container has been idle.
     alive: bool = True
-    occupied: bool = False  #: whether a killed body still runs in its slot, which must not be reused before it ends.
-    starting: bool = False  #: whether the body runner is still making it, which takes an unknown time.
+    occupied: bool = False  #: whether a killed body still runs in its slot, which is not reused before the body ends.
+    starting: bool = False  #: whether the body runner is still making it, which takes real time.
     awaited: bool = False  #: whether its drawn cold start is over while it is still `starting`.
-    handle: Any = None  #: the body runner's own, such as a reference to a process.
-    call: "Call | None" = None  #: the call that has it.
+    handle: Any = None  #: data of the body runner, such as a reference to a process.
+    call: "Call | None" = None  #: the call that has the container.
 
 
 @register_value
 @dataclass(eq=False, slots=True)
 class Call(Invocation):
-    """An invocation with the platform's own fields."""
+    """An invocation, with the fields that only the platform uses."""
 
     program: Function
-    args: tuple[Any, ...] | None  #: None once it has ended and cannot be retried, to free memory.
+    args: tuple[Any, ...] | None  #: None once the call has ended and cannot be retried, to free memory.
     work: float
-    nbytes: int  #: of the arguments that are passed by value.
-    pool: Any = field(repr=False)  #: its function's `containers.Pool`; Any, because that module imports this one.
-    course: Course | None  #: None if it meets no fault and repeats no recorded call.
-    arrived: bool = field(default=False, init=False)  #: whether its submission is in the trace, at its instant.
+    nbytes: int  #: bytes of the arguments that are passed by value.
+    pool: Any = field(repr=False)  #: the function's `containers.Pool`; Any, because that module imports this one.
+    course: Course | None  #: None if the call meets no fault and repeats no recorded call.
+    arrived: bool = field(default=False, init=False)  #: whether the trace has its submission yet.
     container: Container | None = field(default=None, init=False)
-    resolved: tuple[Any, ...] = field(default=(), init=False)  #: its arguments from its start to its end.
-    task: Any = field(default=None, init=False)  #: the body runner's own; None until its body is started.
+    resolved: tuple[Any, ...] = field(default=(), init=False)  #: the resolved arguments, from start to end.
+    task: Any = field(default=None, init=False)  #: data of the body runner; None until the body is started.
 
 
 @dataclass(eq=False, slots=True)
@@ -77,6 +77,6 @@ class BodyContext:
 
     @property
     def key(self) -> jax.Array:
-        """This invocation's own random key."""
-        # The number alone counts: the key depends neither on the container nor on the order in which bodies really run.
+        """The random key of this invocation."""
+        # The key depends on the number alone: not on the container, nor on the order in which bodies really run.
         return jax.random.fold_in(self.root_key, self.number)

@@ -1,4 +1,4 @@
-"""The clocks of platforms: virtual time jumps from event to event, wall time passes."""
+"""The clocks of platforms: virtual time jumps from event to event, wall time passes by itself."""
 
 import math
 import time
@@ -10,13 +10,13 @@ from stellaris.runtime.state.registry import register_part
 
 @runtime_checkable
 class Clock(Protocol):
-    """Seconds since the start."""
+    """A clock of seconds since the start of the run."""
 
     virtual: bool  #: True if time jumps from event to event, False if it passes by itself.
 
     @property
     def now(self) -> float:
-        """The current instant."""
+        """The current instant in seconds."""
 
 
 @register_part("now")
@@ -39,7 +39,7 @@ class WallClock:
     virtual = False
 
     def __init__(self, *, stopped: bool = False) -> None:
-        # Monotonic, because the system's clock can be set back, and events would then be in the past.
+        # The clock is monotonic: the system's clock can be set back, and instants that have passed would come again.
         self._start = None if stopped else time.monotonic()
 
     def start(self) -> None:
@@ -48,19 +48,19 @@ class WallClock:
 
     @property
     def now(self) -> float:
-        """Seconds since the start."""
+        """The seconds since the start; 0 before the start."""
         return 0.0 if self._start is None else time.monotonic() - self._start
 
     def reach(self, instant: float, interruptions: "SimpleQueue[Any]") -> Any | None:
         """Waits until `instant`, or until something is put into `interruptions`.
 
         Returns:
-          The item from `interruptions`; None at `instant`.
+          The item from `interruptions`; None if `instant` was reached first.
         """
-        # A loop, because a queue may time out a little early.
+        # This is a loop, because a queue may time out a little early.
         while (left := instant - self.now) > 0:
             try:
-                # Without a time-out for infinity: `get` takes no infinite one.
+                # An infinite wait has no time-out, because `get` takes only finite ones.
                 return interruptions.get(timeout=None if math.isinf(left) else left)
             except Empty:
                 pass

@@ -8,12 +8,12 @@ from stellaris.runtime.engine.calls import Call, Container
 from stellaris.runtime.functions import Function, FunctionSpec
 from stellaris.runtime.state.registry import register_part
 
-#: Subtracted from the turn of provisioned containers. They are reused first, so that the others can expire; the number
-#: is larger than any turn.
+#: A number above all turns, subtracted from the turns of provisioned containers: they are reused first, so that the
+#: other containers can expire.
 _FIRST = 1 << 60
 #: Stands for the `init` of containers that no program has used yet.
 _ANYBODY = "anybody"
-#: Entries of ended containers are removed from the heaps only if there are more than this: rebuilding costs more.
+#: The number of ended containers' entries above which the heaps are rebuilt: for fewer, rebuilding would cost more.
 _ENDED_AT_LEAST = 64
 
 
@@ -36,7 +36,7 @@ class Pool:
     def __init__(self, name: str, spec: FunctionSpec, seed: int) -> None:
         self.name = name
         self.spec = spec
-        # One stream per purpose, so that the draws of one do not depend on how many another has taken.
+        # Each purpose has a stream, so that the draws of one do not depend on the number of draws of another.
         self.queueing = Stream(spec.queueing, seed, f"{name}/queueing")
         self.cold_start = Stream(spec.cold_start, seed, f"{name}/cold_start")
         self.initialisation = Stream(spec.initialisation, seed, f"{name}/initialisation")
@@ -46,7 +46,7 @@ class Pool:
         self.live: dict[int, Container] = {}
         self.idle: dict[int, Container] = {}  #: in the order in which they became idle.
         self.busy = 0  #: number of containers that have an invocation.
-        self.waiting: list[tuple[float, int, Call]] = []  #: queue of calls, a heap by submission: see `admission`.
+        self.waiting: list[tuple[float, int, Call]] = []  #: the queue of calls, a heap by submission; see `admission`.
         self.slots: list[int] = []  #: free slots below the highest in use, a heap.
         self.occupied = 0  #: number of slots without a live container in which a killed body still runs.
         self.prewarmed = 0  #: number of containers requested by `prewarm` so far.
@@ -58,7 +58,7 @@ class Pool:
         self._turns = 0  # number of times that a container became idle
 
     def take(self, program: Function) -> Container | None:
-        """Removes and returns the idle container to reuse next, by the function's `reuse` rule; None without any.
+        """Removes and returns the idle container to reuse next, by the function's `reuse` rule; None if there is none.
 
         Only a container that this program initialised, or that no program has used yet, can be reused.
         """
@@ -71,13 +71,13 @@ class Pool:
         container = heapq.heappop(heap)[1]
         if not heap:
             del self._warm[_whose(container)]
-        container.program = program  # not before, because `_whose` finds the heap by the previous program
+        container.program = program  # set only now, because `_whose` finds the heap by the previous program
         del self.idle[container.number]
         container.idle_since = None
         return container
 
     def _live(self, whose: Any) -> list[tuple[int, Container]] | None:
-        """The heap of a program's idle containers, with a live one at its top; None if all have ended."""
+        """Returns the heap of a program's idle containers, with a live container at its top; None if all have ended."""
         heap = self._warm.get(whose)
         if heap is None:
             return None
@@ -91,7 +91,7 @@ class Pool:
         if self.idle.pop(container.number, None) is None:
             return
         self._ended += 1
-        # Once most entries are of ended containers, rebuild the heaps, so that they do not grow with the run.
+        # The heaps are rebuilt once most entries are of ended containers, so that they do not grow with the run.
         if self._ended > len(self.idle) + _ENDED_AT_LEAST:
             alive = {whose: [entry for entry in heap if entry[1].alive] for whose, heap in self._warm.items()}
             self._warm = {whose: heap for whose, heap in alive.items() if heap}
@@ -104,9 +104,9 @@ class Pool:
         heapq.heappush(self.slots, slot)
 
     def next_slot(self) -> int:
-        """Takes the lowest free slot."""
-        # The lowest, because systems make environments for every slot below a bound. If no slot below the highest is
-        # free, the slots 0 to n - 1 are in use, each by a live container or by a killed body that still runs.
+        """Takes and returns the lowest free slot."""
+        # The lowest slot is taken, because systems make environments for every slot below a bound. If no slot below the
+        # highest is free, the slots 0 to n - 1 are in use, each by a live container or a killed body that still runs.
         return heapq.heappop(self.slots) if self.slots else len(self.live) + self.occupied
 
     def give(self, container: Container, now: float) -> None:

@@ -1,8 +1,8 @@
 """The course of a call, drawn from its function's faults or taken from a recorded run.
 
 Most calls have no course: on a platform without faults and without a recorded run, the deployment's delays decide
-everything. For a call with a course the engine asks the course at each step, and passes it the time drawn from the
-delays. The course returns that time or another one.
+all times. If a call has a course, the engine asks the course at each step, and passes it the time drawn from the
+delays. The course returns that time or another time.
 """
 
 import math
@@ -24,37 +24,37 @@ class End(NamedTuple):
 
 @runtime_checkable
 class Course(Protocol):
-    """The decisions about one call. Each method is called at most once, in this order."""
+    """The decisions about one call. The engine calls each method at most once, in this order."""
 
     @property
     def throttled(self) -> bool:
         """Whether the call's request for a container is refused."""
 
     def looks_at(self, submitted: float, drawn: float) -> float:
-        """The time at which the call looks for a container or is refused; the deployment's delays gave `drawn`."""
+        """Returns the time at which the call looks for a container or is refused; the delays gave the time `drawn`."""
 
     def starts_at(self, acquired: float, drawn: float) -> float:
-        """The time at which the call starts, or ends without a start; `drawn` as above."""
+        """Returns the time at which the call starts, or ends without a start; the delays gave the time `drawn`."""
 
     def ends_before_start(self) -> str | None:
-        """The ending of a call that gets a container but never starts; None for any other call."""
+        """Returns the ending of a call that gets a container but never starts; None for any other call."""
 
     def crashes_at_start(self) -> bool:
-        """Whether the call's container crashes before the body runs."""
+        """Returns whether the call's container crashes before the body runs."""
 
     def ends(self, started: float, seconds: Callable[[float], float], timeout: float | None) -> End:
-        """The end of the call; `seconds(slow_down)` draws how long it takes."""
+        """Returns the end of the call; `seconds(slow_down)` draws the duration."""
 
     def crashes_at_end(self) -> bool:
-        """Whether the call's container crashes after the body, before the result is sent."""
+        """Returns whether the call's container crashes after the body, before the result is sent."""
 
     def messages(self, ended: float) -> tuple[float | None, float | None]:
-        """The times at which the loss of the call's message is noticed and a duplicate arrives; None for never."""
+        """Returns when the loss of the call's message is noticed, and when a duplicate arrives; None for never."""
 
 
 def end_of(started: float, seconds: float, ending: str, timeout: float | None) -> End:
-    """The end after `seconds`, or at the time-out if that comes first."""
-    # Durations are compared, and not instants: adding both to `started` could round them to the same float.
+    """Returns the end after `seconds`, or at the time-out if that is earlier."""
+    # Durations are compared and not instants, because adding both to `started` could round them to the same float.
     if timeout is not None and seconds > timeout:
         return End(started + timeout, "timed_out")
     return End(started + seconds, ending)
@@ -62,7 +62,7 @@ def end_of(started: float, seconds: float, ending: str, timeout: float | None) -
 
 @register_value
 class Drawn:
-    """The course of a call that meets faults, by chance or as scheduled.
+    """The course of a call that meets faults, random or scheduled.
 
     Args:
       faults: kinds of the faults.
@@ -89,15 +89,15 @@ class Drawn:
         return drawn
 
     def ends_before_start(self) -> None:
-        """Returns None: if a fault crashes the call before its body, the call has started; see `crashes_at_start`."""
+        """Returns None: a call that crashes before its body has started nevertheless; see `crashes_at_start`."""
 
     def crashes_at_start(self) -> bool:
-        """Whether a fault crashes the call's container before the body runs."""
+        """Returns whether a fault crashes the call's container before the body runs."""
         return "crash_before" in self._faults
 
     def ends(self, started: float, seconds: Callable[[float], float], timeout: float | None) -> End:
-        """The end of the call: later if it straggles, sooner if it crashes on the way."""
-        # The straggler's factor is applied first, because a crash on the way comes after a fraction of the longer
+        """Returns the end of the call: later if it straggles, sooner if it crashes during the body."""
+        # The straggler's factor is applied first, because a crash during the body comes after a fraction of the longer
         # duration.
         duration = seconds(self._draws.straggler_factor() if "straggle" in self._faults else 1.0)
         if "crash_during" in self._faults:
@@ -105,12 +105,12 @@ class Drawn:
         return end_of(started, duration, "completed", timeout)
 
     def crashes_at_end(self) -> bool:
-        """Whether a fault crashes the call's container after the body, before the result is sent."""
+        """Returns whether a fault crashes the call's container after the body, before the result is sent."""
         return "crash_after" in self._faults
 
     def messages(self, ended: float) -> tuple[float | None, float | None]:
-        """The two times, each drawn as a delay after the end; None for a fault that the call does not meet."""
-        # Both may happen: the first message is lost, and the second still arrives.
+        """Returns the two times, each drawn as a delay after the end; None for a fault that the call does not meet."""
+        # A call may meet both faults: the first message is lost, and the second still arrives.
         again = ended + self._draws.duplicate_after() if "duplicate" in self._faults else None
         noticed = ended + self._draws.notice_after() if "lose" in self._faults else None
         return noticed, again
@@ -120,11 +120,11 @@ class Drawn:
 class Repeated:
     """The course of a call that repeats its counterpart in a recorded run.
 
-    If the counterpart was cancelled, the recording does not tell how it would have continued. From that instant on the
-    call follows the drawn times.
+    If the counterpart was cancelled, the recording lacks its later events. From the cancellation on, the call follows
+    the drawn times.
 
     Args:
-      recorded: the counterpart.
+      recorded: the counterpart in the recorded run.
     """
 
     __slots__ = ("_recorded",)
@@ -134,7 +134,7 @@ class Repeated:
 
     @property
     def throttled(self) -> bool:
-        """Whether the recorded call was refused a container."""
+        """Whether the recorded call's request for a container was refused."""
         return self._recorded.ending == "throttled"
 
     def looks_at(self, submitted: float, drawn: float) -> float:
@@ -151,7 +151,7 @@ class Repeated:
         return self._recorded.later("started", after="acquired", at=acquired, otherwise=drawn)
 
     def ends_before_start(self) -> str | None:
-        """The ending of the recorded call, if it got a container but never started; None otherwise."""
+        """Returns the ending of the recorded call, if it got a container but never started; None otherwise."""
         recorded = self._recorded
         return recorded.ending if math.isnan(recorded.started) and recorded.ending != "cancelled" else None
 
@@ -168,8 +168,8 @@ class Repeated:
             if drawn.ending != "completed":
                 return drawn
             return End(recorded.later("ended", after="started", at=started, otherwise=drawn.time), "completed")
-        # After these endings the body had run to its end, so it runs here as well. One that failed raises again by
-        # itself, and `messages` tells whether the message is lost.
+        # After these endings the recorded body had run to its end, so the body runs here as well. A body that failed
+        # raises again by itself, and `messages` tells whether the message is lost.
         ran = recorded.ending in ("completed", "failed", "lost")
         return End(recorded.later("ended", after="started", at=started), "completed" if ran else recorded.ending)
 
@@ -190,11 +190,11 @@ def _unless_nan(time: float) -> float | None:
 
 @register_part("_submitted", rebuilt=("any", "_draws", "_replay"))
 class Courses:
-    """The courses of all calls. Each is decided at submission, so that a function's n-th call gets the n-th draws.
+    """The courses of all calls. A course is decided at submission, so that a function's n-th call gets the n-th draws.
 
     Args:
-      faults: faults of each function that has any.
-      replay: the recorded run to repeat instead, or None.
+      faults: the faults of functions, by name.
+      replay: the recorded run to repeat, or None.
       seed: seed of the run.
     """
 
@@ -206,8 +206,8 @@ class Courses:
         self.any = bool(faults) or replay is not None
 
     def next(self, function: str) -> Course | None:
-        """The course of the function's next call; None if it needs none."""
-        # Faults and a replay exclude one another, so the order of the two does not matter.
+        """Returns the course of the function's next call; None if the call needs no course."""
+        # A platform has faults or a replay, but not both, so the order of the two checks does not matter.
         draws = self._draws.get(function)
         if draws is not None:
             faults = draws.next_attempt()

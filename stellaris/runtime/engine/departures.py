@@ -39,7 +39,7 @@ class Departures:
         self._rows = trace.newest
         self._bodies = bodies
         self.pending: dict[int, Call] = {}  #: calls that have not ended, by number.
-        self.undelivered = 0  #: messages under way whose call has ended.
+        self.undelivered = 0  #: number of messages under way whose call has ended.
         fleet.on_lost = self._crash
 
     # ---- ended ----------------------------------------------------------------------------------------------------
@@ -54,8 +54,8 @@ class Departures:
             return None  # it was killed before
         outcome = self._bodies.finish(call)
         if outcome is None:
-            # The function's time-out ends a body that hangs, as on a real platform. Without a time-out the call ends as
-            # `hung`.
+            # The function's time-out ends a call whose body hangs, as on a real platform. Without a time-out the call
+            # ends as `hung`.
             limit = call.pool.spec.timeout
             if limit is None or call.started is None:
                 return self._end_if_pending((call, "hung"), now)
@@ -87,11 +87,11 @@ class Departures:
 
     def end_at(self, time: float, call: Call, status: str) -> None:
         """Schedules the end of a call. If the call ends earlier, the event does nothing."""
-        # It stays in the agenda even if the call ends earlier, because a search for it would cost more.
+        # The event stays in the agenda even if the call ends earlier, because finding the event would cost more.
         self._agenda.add(time, END, call.number, self._end_if_pending, (call, status))
 
     def end(self, call: Call, status: str, now: float) -> None:
-        """Ends a call, and frees its container; after an ending such as a crash, ends the container instead."""
+        """Ends a call, and frees its container; after a crash or another ending that takes the container, ends it."""
         container = call.container
         dies = ENDINGS_BY_NAME[status].ends_container
         # The task is None if the body never ran: the call crashed at its start, or its end was known beforehand.
@@ -110,7 +110,7 @@ class Departures:
             self._mark_ended(call, "cancelled", now)
 
     def _end_if_pending(self, ending: tuple[Call, str], now: float) -> Call | None:
-        """Ends a call and returns it; returns None if it has ended already, such as before its time-out."""
+        """Ends a call and returns it; returns None if the call has ended already, for example before its time-out."""
         call, status = ending
         if call.number not in self.pending:
             return None
@@ -118,7 +118,7 @@ class Departures:
         return call
 
     def _mark_ended(self, call: Call, status: str, now: float) -> None:
-        """Records the end of a call and frees what it no longer needs. Every call ends here."""
+        """Records the end of a call and frees its arguments and versions. Every call ends here."""
         del self.pending[call.number]
         call.status = status
         call.finished = now
@@ -154,7 +154,7 @@ class Departures:
 
 
 def _twin(call: Call, now: float) -> Call:
-    """A copy of a completing call, for the duplicate of its message. It has the same number and key.
+    """Returns a copy of a completing call, with the same number and key, for the duplicate of its message.
 
     The copy is a separate object, because the call may end as `lost` while its duplicate ends as `completed`.
     """

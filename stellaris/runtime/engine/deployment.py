@@ -37,7 +37,7 @@ class Deployment:
     store_faults: StoreFaults | None = None
 
     def __hash__(self) -> int:
-        return hash(digest(self))  # by content, because a mapping cannot be hashed
+        return hash(digest(self))  # the hash of the content, because a mapping cannot be hashed
 
     def __post_init__(self) -> None:
         for name, spec in self.functions.items():
@@ -46,16 +46,16 @@ class Deployment:
         for name, fault in self.faults.items():
             if not isinstance(fault, Faults):
                 raise TypeError(f"faults={{{name!r}: {fault!r}}}: expected Faults(...)")
-        # A misspelt name would otherwise give a run without faults.
+        # An unknown name is refused, because a misspelt name would give a run without faults.
         unknown = sorted(self.faults.keys() - self.functions.keys())
         if unknown:
             deployed = sorted(self.functions)
             raise LookupError(f"faults={unknown}: no such function is deployed: the platform has {deployed}")
-        # Written as `not x >= 1`, so that NaN is refused.
+        # The checks have the form `not x >= 1`, so that NaN is refused.
         if self.max_concurrency is not None and not self.max_concurrency >= 1:
-            raise ValueError(f"max_concurrency={self.max_concurrency} is below 1: nothing could ever run")
+            raise ValueError(f"max_concurrency={self.max_concurrency} is below 1: nothing could ever run; raise it")
         if not self.keep_versions >= 1:
-            raise ValueError(f"keep_versions={self.keep_versions} is below 1: the newest version must stay")
+            raise ValueError(f"keep_versions={self.keep_versions} is below 1: the newest version must stay; raise it")
         if not self.store_capacity > 0:
             raise ValueError(
                 f"store_capacity={self.store_capacity} is not positive: give a number of bytes, or math.inf"

@@ -11,10 +11,11 @@ from stellaris.runtime.engine.calls import Call
 from stellaris.runtime.engine.clock import VirtualClock, WallClock
 from stellaris.runtime.engine.lifecycle import Lifecycle
 
-#: More events than this at one instant count as an endless loop. Systems stay far below, and a loop gets there within
-#: seconds.
+#: The most events at one instant; more count as an endless loop. Systems stay far below this number, and an endless
+#: loop reaches it within seconds.
 _MAX_EVENTS_AT_ONE_INSTANT = 100_000
-#: Rows after which the trace moves them into its columns: many at a time is faster, too many fill memory.
+#: Number of new rows after which the trace packs them into columns: packing many at a time is faster, but rows take
+#: memory.
 _ROWS_AT_ONCE = 1 << 8
 
 
@@ -34,12 +35,14 @@ class VirtualTime:
         self._events_now = 0
 
     def next(self, until: float) -> Call | None:
-        """Returns the next call to hand out; None if no call is pending, or none ends by `until`, which is then `now`.
+        """Returns the next call to hand out; None if no call is pending or no call ends by `until`.
+
+        If it returns None, the clock stands at `until` or later, unless `until` is infinite.
 
         Raises:
           RuntimeError: if events at one instant never end, or at a deadlock.
         """
-        # Local names, because every event passes through this loop, and looking up an attribute takes time.
+        # Attributes have local names, because every event passes through this loop, and a look-up takes time.
         life = self._life
         clock = self._clock
         agenda = life.agenda
@@ -49,15 +52,16 @@ class VirtualTime:
         bounded = until < math.inf
         if len(life.trace.newest) > _ROWS_AT_ONCE:
             life.trace.settle()
-        # With a bound, events are handled even if no call is pending: containers expire until then. Without one they
-        # are not, or a run would last until its last container has expired.
+        # With a bound, events are handled even if no call is pending, because containers expire until then. Without a
+        # bound they are not, because a run would last until its last container has expired.
         while pending or departures.undelivered or (bounded and agenda):
             try:
                 event = agenda.pop()
             except IndexError:
                 break
             time = event[0]
-            # Popped first and put back if need be: most calls have no bound, and looking first costs each event time.
+            # The event is popped, and put back if it is too late: most calls have no bound, and a check before would
+            # cost every event time.
             if time > until:
                 agenda.put_back(event)
                 break
@@ -74,7 +78,7 @@ class VirtualTime:
             if ended is not None:
                 return ended
         if bounded:
-            clock.now = max(clock.now, until)  # `until` may be past
+            clock.now = max(clock.now, until)  # `until` may have passed
         elif pending or departures.undelivered:
             raise _deadlock(life)
         return None
@@ -95,7 +99,7 @@ class WallTime:
         self._on_event = on_event
 
     def next(self, until: float) -> Call | None:
-        """Returns the next call to hand out; None if no call is pending, or none ends by `until`.
+        """Returns the next call to hand out; None if no call is pending or no call ends by `until`.
 
         Raises:
           RuntimeError: at a deadlock.
@@ -103,9 +107,10 @@ class WallTime:
         life = self._life
         agenda = life.agenda
         departures = life.departures
-        # With a bound even if no call is pending, because containers expire until then.
+        # With a bound, events are handled even if no call is pending, because containers expire until then.
         while departures.pending or departures.undelivered or until < math.inf:
-            # Before the next event is chosen: a body that has returned may add an earlier one, the end of its call.
+            # Returned bodies are noted before the next event is chosen, because a body may add an earlier event: the
+            # end of its call.
             self._take_note_of_all()
             instant = agenda.next_time
             if instant == until == math.inf and not agenda:
@@ -115,7 +120,7 @@ class WallTime:
             returned = self._clock.reach(min(instant, until), life.returned)
             if returned is not None:
                 life.take_note(returned)
-                continue  # choose again, because its call may end before the event that was waited for
+                continue  # the next event is chosen again, because the body's call may end before it
             if instant > until:
                 return None
             time, _phase, _number, _serial, step, subject = agenda.pop()
@@ -127,7 +132,7 @@ class WallTime:
         return None
 
     def _take_note_of_all(self) -> None:
-        """Takes note of all bodies that have returned by now, in the order in which they did."""
+        """Takes note of all bodies that have returned by now, in the order of their return."""
         while True:
             try:
                 self._life.take_note(self._life.returned.get_nowait())

@@ -1,4 +1,4 @@
-"""The running of programs in containers: `init` if the container is new, then one body or a batch in one call."""
+"""Runs programs in containers: `init` if the container is new, then one body or a batch in one call."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ def run_body(program: Function, context: BodyContext, arguments: tuple[Any, ...]
         if not context.container.initialised:
             initialise(program, context)
         return program.body(context, *arguments), None
-    # No BaseException: on the calling thread a KeyboardInterrupt is the user's, and must end the run.
+    # A BaseException is not caught: on the calling thread a KeyboardInterrupt is the user's, and must end the run.
     except Exception as error:
         return None, error
 
@@ -27,7 +27,8 @@ def run_body(program: Function, context: BodyContext, arguments: tuple[Any, ...]
 def run_batch(programs: list[Function], contexts: list[BodyContext], arguments: list[tuple[Any, ...]]) -> list[Outcome]:
     """Runs a batch in the one call that its programs share; returns the value and the error of each invocation.
 
-    If `init` raises for a container, only its invocation fails. An error of the shared call fails all the others.
+    If `init` raises for a container, only that container's invocation fails. An error of the shared call fails all
+    other invocations.
     """
     batched = programs[0].batched
     assert batched is not None
@@ -59,7 +60,8 @@ def initialise(program: Function, context: BodyContext) -> None:
     container = context.container
     if not container.initialised:
         if program.init is not None:
-            # From the container's number, not the invocation's: the first body must not draw the same numbers.
+            # The key follows from the container's number and not from the invocation's, so that `init` and the first
+            # body draw different numbers.
             keys = jax.random.fold_in(context.root_key, _CONTAINERS)
             container.state = program.init(container.slot, jax.random.fold_in(keys, container.number))
         container.initialised = True

@@ -20,16 +20,17 @@ class Faults:
       throttle: probability that a request for a container is refused; the attempt ends as `throttled`.
       crash_before: probability that the container crashes before the body runs. As after every crash, the attempt ends
         as `crashed`, and the container ends with its state.
-      crash_during: probability that it crashes at a random moment while the body runs; the body has no effect.
-      crash_after: probability that it crashes after the body has had its effects, before its result is sent.
-      lose: probability that the message of a completion is lost. The body has run, the container lives on, and the
-        attempt ends as `lost`, which is noticed later.
-      notice_after: seconds until the loss of a message is noticed, and the invocation handed out as `lost`.
+      crash_during: probability that the container crashes at a random moment while the body runs; the body has no
+        effect.
+      crash_after: probability that the container crashes after the body has had its effects, before its result is sent.
+      lose: probability that the message of a completion is lost. The body has run, the container stays, and the attempt
+        ends as `lost`, which is noticed later.
+      notice_after: seconds until the loss of a message is noticed, and the invocation is handed out as `lost`.
       duplicate: probability that the message of a completion arrives twice. If the first message is lost, the second
         still arrives, perhaps after the loss was noticed and the work was done again.
       duplicate_after: seconds between the two messages.
       straggle: probability that computing takes longer.
-      straggler_factor: how many times as long it then takes; a distribution of a factor, not of seconds.
+      straggler_factor: factor by which computing then takes longer; a distribution of a factor, not of seconds.
       lifetime: seconds after which a container is lost with its state, busy or idle; None for never.
       at: scheduled faults, in addition to the random ones. Maps the number of an attempt (from 0, in order of
         submission) to kinds of fault, which are the names of the probabilities above: `{3: ("lose",)}`.
@@ -58,7 +59,7 @@ class Faults:
     lose_containers_at: Sequence[float] = ()
 
     def __hash__(self) -> int:
-        return hash(digest(self))  # by content, because a mapping cannot be hashed
+        return hash(digest(self))  # the hash of the content, because a mapping cannot be hashed
 
     def __post_init__(self) -> None:
         check_drawn(
@@ -89,7 +90,7 @@ class FaultDraws:
 
     Args:
       function: name of the function.
-      faults: its faults.
+      faults: faults of the function.
       seed: seed of the run.
     """
 
@@ -97,7 +98,7 @@ class FaultDraws:
         self._faults = faults
         self._attempts = 0
         chances = Uniform(0.0, 1.0)
-        # No stream for a kind that cannot happen: every attempt would draw from it.
+        # A kind that cannot happen has no stream, because every attempt would draw from it.
         self._chances = {
             kind: Stream(chances, seed, f"{function}/{kind}") for kind in KINDS if getattr(faults, kind) > 0
         }
@@ -107,16 +108,16 @@ class FaultDraws:
         self._again = Stream(faults.duplicate_after, seed, f"{function}/duplicate_after")
 
     def next_attempt(self) -> frozenset[str] | None:
-        """Draws the faults of the next attempt; returns None if it meets none."""
-        # Every kind is drawn, so that a stream's n-th draw is about the n-th attempt even if other kinds changed.
+        """Draws the faults of the next attempt; returns None if the attempt meets no fault."""
+        # Every kind is drawn, so that a stream's n-th draw decides the n-th attempt even if other kinds change.
         kinds = {kind for kind, chance in self._chances.items() if chance.draw() < getattr(self._faults, kind)}
-        # After the draws, so that a scheduled fault does not change which attempts meet random ones.
+        # Scheduled faults are added after the draws, so that they do not change which attempts meet random faults.
         kinds.update(self._faults.at.get(self._attempts, ()))
         self._attempts += 1
         return frozenset(kinds) or None
 
     def moment(self) -> float:
-        """Draws the fraction of its duration after which an invocation crashes."""
+        """Draws the fraction of an invocation's duration after which the container crashes."""
         return self._moment.draw()
 
     def straggler_factor(self) -> float:
@@ -137,7 +138,8 @@ class Outages:
     """Outages, random or scheduled.
 
     Args:
-      every: seconds between the end of a random outage and the beginning of the next; None for no random ones.
+      every: seconds between the end of a random outage and the beginning of the next; None for no random
+        outages.
       lasting: seconds that a random outage lasts.
       at: scheduled outages, each `(begin, end)` in seconds.
 
@@ -169,7 +171,7 @@ class StoreFaults:
 
     Args:
       slow: outages during which transfers take longer.
-      slow_factor: the factor by which they take longer.
+      slow_factor: the factor by which transfers then take longer.
       refuse: outages during which the store does not answer. An invocation that starts then and refers to the store
         crashes.
 
@@ -188,38 +190,38 @@ class StoreFaults:
 
 @register_value
 class StoreRefusedError(RuntimeError):
-    """The store refused to answer an invocation."""
+    """Raised if the store refuses to answer an invocation; the invocation then crashes and can be retried."""
 
 
 @register_part("_begin", "_end", rebuilt=("_scheduled", "_gaps", "_lengths"))
 class OutageClock:
-    """The outages of a run, drawn as time passes; it can only be asked about times that do not decrease.
+    """The outages of a run, drawn as time passes: the instants passed to `now` must not decrease.
 
     Args:
-      outages: their distribution, or schedule.
+      outages: the distribution or schedule of the outages.
       seed: seed of the run.
-      name: name of their random streams.
+      name: name of the random streams.
     """
 
     def __init__(self, outages: Outages, seed: int, name: str) -> None:
         self._scheduled = outages.at
         self._gaps = None if outages.every is None else Stream(outages.every, seed, f"{name}/every")
         self._lengths = Stream(outages.lasting, seed, f"{name}/lasting")
-        # The first gap begins at 0. Without random outages this is an interval that contains no instant.
+        # The first gap begins at 0. Without random outages the interval of the outage is empty and contains no instant.
         self._begin = self._end = -math.inf if self._gaps is None else 0.0
 
     def now(self, instant: float) -> bool:
-        """Whether there is an outage at `instant`; the beginning belongs to it, the end does not."""
-        # Drawn only as far as it is asked for, because nobody knows how long the run will be.
+        """Returns whether there is an outage at `instant`; its beginning belongs to the outage, its end does not."""
+        # Outages are drawn only up to `instant`, because the length of the run is not known.
         while self._gaps is not None and instant >= self._end:
             before = self._end
             self._begin = before + self._gaps.draw()
             self._end = self._begin + self._lengths.draw()
-            # No time has passed, so this loop might never end.
+            # If no time has passed, this loop might never end.
             if self._end == before:
                 raise ValueError(
                     f"outage at {before} s: `every` and `lasting` both drew 0 seconds, so time stands still; make one "
                     "of them positive"
                 )
-        # Half-open, so that of two adjoining outages each instant belongs to one.
+        # The interval is half-open, so that an instant belongs to only one of two adjoining outages.
         return self._begin <= instant < self._end or any(begin <= instant < end for begin, end in self._scheduled)

@@ -1,4 +1,4 @@
-"""The containers of a platform: made, placed, kept warm, evicted and lost, within the limits on their number."""
+"""Makes, places, keeps warm, evicts and loses the containers of a platform, within the limits on their number."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -43,11 +43,11 @@ class Fleet:
       limit: the most invocations at once, of all functions together; None for no limit.
       agenda: receives the events of containers.
       trace: the event log.
-      bodies: makes and ends containers that are more than a slot in this process.
+      bodies: the body runner, which makes and ends containers that are more than a slot in this process.
       returned: the queue into which `bodies` puts containers that are ready or could not be made.
       hang_after: seconds after which a container that is still being made is given up on.
       seed: seed of the draws of lifetimes.
-      lifetimes: by function, seconds after which a container is lost.
+      lifetimes: seconds after which a container is lost, by function.
 
     Raises:
       ValueError: if a limit cannot be met.
@@ -74,20 +74,20 @@ class Fleet:
         self._bodies = bodies
         self._returned = returned
         self._hang_after = hang_after
-        # `Admission` and `Departures` are made after the fleet, because they need it, and set these two.
+        # `Admission` and `Departures` are made after the fleet, because they need it; they replace these two defaults.
         #: Called with the time whenever room may have been freed.
         self.on_room: Callable[[float], None] = _nobody_waits
         #: Called with a call whose container is lost, and the time; returns the call to be handed out, if any.
         self.on_lost: Callable[[Call, float], Call | None] = _nobody_runs
         reserved = [pool.spec.reserved_concurrency or 0 for pool in pools.values()]
-        # Plus one if any function is without a reservation, because it could never run otherwise.
+        # A function without a reservation needs one more place, because it could never run otherwise.
         if limit is not None and sum(reserved) + (0 in reserved) > limit:
             raise ValueError(
                 f"max_concurrency={limit} is too small: functions reserve {sum(reserved)}, and functions without a "
                 "reservation need at least one place; raise it, or reserve less"
             )
         for name, pool in pools.items():
-            # Checked here, because a call that fits on no node would wait forever.
+            # Nodes are checked here, because a call that fits on no node would wait forever.
             if not cluster.could_ever_hold(pool.spec.resources):
                 raise ValueError(
                     f"function {name!r}: no node could ever hold its {pool.spec.resources}; add a larger node"
@@ -103,7 +103,7 @@ class Fleet:
         """Gives an invocation an idle container, or else a new one.
 
         Returns:
-          The container and the seconds until it is ready (0 if it is warm); None if nothing has room for it.
+          The container and the seconds until it is ready (0 if it is warm); None if there is no room for a container.
         """
         pool: Pool = call.pool
         if not self.may_have_room(pool):
@@ -123,18 +123,18 @@ class Fleet:
         return container, wait
 
     def may_have_room(self, pool: Pool) -> bool:
-        """Whether the limits admit one more invocation. The nodes may still be full."""
+        """Returns whether the limits admit one more invocation. The nodes may still be full."""
         limit = pool.spec.max_concurrency
-        # At the limit an idle container still makes room: it is reused, or evicted for one with another program.
+        # At the limit an idle container still makes room: it is reused, or evicted for a container of another program.
         if limit is not None and not pool.idle and len(pool.live) >= limit:
             return False
-        # A reservation is also a limit, as on AWS Lambda: the function does not use the shared places on top of it.
+        # A reservation is also a limit, as on AWS Lambda: the function does not use shared places in addition.
         if pool.spec.reserved_concurrency is not None:
             return pool.busy < pool.spec.reserved_concurrency
         return self._shared_busy < self._shared
 
     def begin(self, container: Container) -> float:
-        """Starts a container's invocation; returns the factor by which others on the same GPU slow it down."""
+        """Starts a container's invocation; returns the factor by which other invocations on its GPU slow it down."""
         return self._cluster.begin(container.place)
 
     def release(self, container: Container, now: float, *, started: bool, dies: bool) -> None:
@@ -144,7 +144,7 @@ class Fleet:
         pool.busy -= 1
         if pool.spec.reserved_concurrency is None:
             self._shared_busy -= 1
-        # Only an invocation that has started occupies a share of its GPU.
+        # An invocation occupies a share of its GPU only from its start on.
         if started and container.place is not NOWHERE:
             self._cluster.end(container.place)
         if dies:
@@ -170,24 +170,24 @@ class Fleet:
 
     def warm_at(self, time: float, pool: Pool, count: int) -> None:
         """Schedules the making of `count` containers of a function, ahead of its invocations."""
-        pool.prewarmed += count  # now, because `slots` must count containers that are still to be made
+        pool.prewarmed += count  # counted now, because `slots` includes containers that are still to be made
         for _ in range(count):
-            # Number -1: they are made before any call that arrives at that instant looks for room.
+            # With number -1, containers are made before any call that arrives at that instant looks for room.
             self._agenda.add(time, ACQUIRE, -1, self._warm, pool)
 
     def _warm(self, pool: Pool, now: float) -> None:
-        """Makes a container ahead of the invocations, if there is room; it becomes idle when it is ready."""
+        """Makes a container ahead of invocations, if there is room; the container becomes idle when it is ready."""
         container = self._make(pool, None, now)
         if container is not None:
             self._agenda.add(now + self._start_up(container, now), END, -1, self._ready, container)
 
     def lose(self, container: Container, now: float) -> Call | None:
-        """Loses a container with its state; returns the call that crashes with it, if there is one."""
+        """Loses a container with its state; returns the call that crashes with the container, if any."""
         if not container.alive:
             return None
         self._rows.append((now, "container_lost", container.function, -1, container.number, container.slot))
-        # Only after a loss, because asking a real cluster takes time; and before the replacement, which would
-        # otherwise be placed on the lost node.
+        # Lost nodes are asked for only after a loss, because asking a real cluster takes time. They are closed before
+        # the container is replaced, because the replacement would otherwise be placed on a lost node.
         for node in self._bodies.lost_nodes():
             self._cluster.close(node)
         if container.call is not None:
@@ -197,13 +197,13 @@ class Fleet:
         return None
 
     def lose_newest(self, name: str, now: float) -> Call | None:
-        """Loses the newest container of a function, if it has one; returns the call that crashes with it."""
+        """Loses the newest container of a function, if any; returns the call that crashes with it, if any."""
         # The highest number is the newest, because containers are numbered in the order in which they are made.
         live = self._pools[name].live
         return self.lose(live[max(live)], now) if live else None
 
     def end(self, container: Container, now: float) -> None:
-        """Ends a container; a provisioned one is replaced."""
+        """Ends a container; a provisioned container is replaced."""
         pool = self._pools[container.function]
         container.alive = False
         container.state = None
@@ -217,25 +217,25 @@ class Fleet:
         self._cluster.free(container.place, pool.spec.resources)
         self._rows.append((now, "container_ended", pool.name, -1, container.number, container.slot))
         if container.provisioned:
-            # Not at once, because the caller may be ending it to make room for another container; but with number -1,
-            # before the calls that arrive at this instant.
+            # The replacement is an event, because the caller may be ending the container to make room for another. With
+            # number -1 it precedes the calls that arrive at this instant.
             self._agenda.add(now, ACQUIRE, -1, self._replace, pool)
 
     def wait_for(self, container: Container, now: float) -> None:
-        """Defers what follows a container's drawn cold start until the container is really ready."""
+        """Defers the next step after a container's drawn cold start until the container is really ready."""
         container.awaited = True
-        # In real time, because a process that never comes up would otherwise keep its call pending forever.
+        # The wait is limited, because a process that never starts would keep its call pending forever.
         self._agenda.add(now + self._hang_after, EXPIRE, container.number, self._give_up, container)
 
     def made(self, container: Container, now: float) -> bool:
         """Takes note that a container is ready or could not be made; returns whether its call can start now."""
         container.starting = False
         if not container.alive:
-            return False  # it was given up on, or its call was cancelled
+            return False  # the container was given up on, or its call was cancelled
         if (error := self._bodies.made(container)) is not None:
             if container.call is not None:
                 container.call.error = error
-            # As an event, because only a driver hands out the call that crashes with the container.
+            # The loss is an event, because only a driver hands out the call that crashes with the container.
             self._agenda.add(now, EXPIRE, container.number, self.lose, container)
             return False
         if container.awaited and container.call is None:
@@ -258,22 +258,23 @@ class Fleet:
         """Ends every container, because the platform closes."""
         for pool in self._pools.values():
             for container in list(pool.live.values()):
-                container.provisioned = False  # so that it is not replaced
+                container.provisioned = False  # so that `end` does not replace it
                 self.end(container, now)
 
     def _make(self, pool: Pool, program: Function | None, now: float) -> Container | None:
         """Makes a container if there is room; returns None otherwise.
 
-        A container for a call's program may evict idle ones: at the function's limit one that another program has
-        initialised, and on a full node containers of any function. A container made ahead of calls evicts none.
+        A container for a call's program may evict idle containers: at the function's limit a container that another
+        program has initialised, and on a full node containers of any function. A container made ahead of calls evicts
+        no other.
         """
         spec = pool.spec
         provisioned = False
         if spec.max_concurrency is not None and len(pool.live) >= spec.max_concurrency:
             if program is None:
                 return None
-            # `idle` is in order of idling, so this is the container unused for longest. A provisioned one is taken only
-            # if all are; the new container is then provisioned in its place.
+            # `idle` is in order of idling, so this is the container unused for longest. A provisioned container is
+            # taken only if all are provisioned; the new container is then provisioned in its place.
             unused = min(pool.idle.values(), key=lambda c: c.provisioned, default=None)
             if unused is None:
                 return None
@@ -285,13 +286,13 @@ class Fleet:
             place = self._cluster.place(spec.resources)
         if place is None:
             return None
-        # After the evictions, which have freed slots: one taken before could be beyond the bound that `slots` returns.
+        # The slot is taken after the evictions, which free slots: it could otherwise exceed the bound of `slots`.
         slot = pool.next_slot()
         container = Container(self._made, pool.name, slot, program, place, provisioned)
         self._made += 1
         pool.live[container.number] = container
         self._rows.append((now, "container_created", pool.name, -1, container.number, slot))
-        # Begun at its creation, so that the real cold start and the drawn one run at the same time.
+        # The runner begins at once, so that the real cold start and the drawn cold start run at the same time.
         self._bodies.make(container, spec, self._returned.put)
         if pool.name in self._lifetimes:
             until = now + self._lifetimes[pool.name].draw()
@@ -299,12 +300,12 @@ class Fleet:
         return container
 
     def _evict_for(self, spec: FunctionSpec, now: float) -> bool:
-        """Ends idle containers, the longest unused first, if that makes room on a node; returns whether it did."""
+        """Ends idle containers, the longest unused first, if that makes room on a node; returns whether it does."""
         pools = self._pools
         idle = [c for pool in pools.values() for c in pool.idle.values() if not c.provisioned]
-        idle.sort(key=lambda c: (c.idle_since, c.number))  # by number, so that ties do not depend on the pools' order
-        # Nothing ends before it is certain that there will be room. Then only containers of the node that gets the room
-        # end: evicting others would help nobody.
+        idle.sort(key=lambda c: (c.idle_since, c.number))  # the number breaks ties, so that the order of pools does not
+        # No container ends before it is certain that there will be room. Then only containers of the node that gets the
+        # room end: evicting others would make no room.
         gone: list[Container] = []
         for container in idle:
             gone.append(container)
@@ -320,16 +321,16 @@ class Fleet:
     def _make_idle(self, pool: Pool, container: Container, now: float) -> None:
         pool.give(container, now)
         keep_alive = pool.spec.keep_alive
-        # One event per container at a time instead of one per use: most containers are used often before they expire.
+        # A container has one event at a time and not one for every use, because most are used often before they expire.
         if keep_alive != math.inf and not (container.expiring or container.provisioned):
             container.expiring = True
             self._agenda.add(now + keep_alive, EXPIRE, container.number, self._expire, container)
 
     def _expire(self, container: Container, now: float) -> None:
-        """Ends a container that has been idle for too long; checks again later if it was used in between."""
+        """Ends a container that has been idle for too long; if it was used in between, checks again later."""
         container.expiring = False
         if not container.alive or container.idle_since is None:
-            return  # ended, or busy: the next `_make_idle` adds another event
+            return  # the container has ended, or is busy: the next `_make_idle` then adds another event
         due = container.idle_since + self._pools[container.function].spec.keep_alive
         if due > now:
             container.expiring = True
@@ -339,7 +340,7 @@ class Fleet:
             self.on_room(now)
 
     def _ready(self, container: Container, now: float) -> None:
-        """Makes a container that was made ahead of calls available."""
+        """Makes a container available that was made ahead of calls."""
         if container.starting:
             self.wait_for(container, now)
         elif container.alive:

@@ -60,7 +60,7 @@ class Lifecycle:
       replay: a recorded run to repeat, or None.
       seed: seed of every draw.
       clock: virtual or wall time.
-      bodies: runs the body of every call that has started.
+      bodies: the body runner, which runs the body of every call that has started.
       hang_after: seconds of real time after which a body on the wall clock is given up on.
       store: the class of the store of versions, or a function that makes one.
     """
@@ -80,8 +80,8 @@ class Lifecycle:
         self.trace = Trace()
         self.transfers = Transfers(deployment, seed, clock, self.trace, store)
         self.pools = {name: Pool(name, spec, seed) for name, spec in deployment.functions.items()}
-        #: On the wall clock: calls whose body has returned, and containers that are ready or could not be made. A
-        #: queue, because other threads put them there, and only the platform's thread may touch the agenda.
+        #: A queue, on the wall clock, of calls whose body has returned and of containers that are ready or could not be
+        #: made. Other threads put them there, because only the platform's thread may change the agenda.
         self.returned: SimpleQueue[Call | Container] = SimpleQueue()
         self._rows = self.trace.newest
         self._bodies = bodies
@@ -127,7 +127,7 @@ class Lifecycle:
         number = self._invoked
         now = self.clock.now
         if args:
-            self.transfers.pin(args, number)  # before any state changes, because it may raise
+            self.transfers.pin(args, number)  # before any state changes, because pinning may raise
         self._invoked += 1
         key = number if key is None else key
         submitted = now if at is None else at
@@ -142,9 +142,9 @@ class Lifecycle:
         return call
 
     def _expect(self, call: Call) -> None:
-        """Has a call arrive at a later instant."""
+        """Schedules the arrival of a call at a later instant."""
         # A workload is often submitted all at once, in the order of its arrivals. Its calls wait in `_expected`, and
-        # only the first has an event, so that the agenda stays short. A call out of order gets its event at once.
+        # only the first has an event, so that the agenda stays short. A call out of this order gets its event at once.
         line = self._expected
         if not line or call.submitted >= line[-1].submitted:
             line.append(call)
@@ -157,16 +157,16 @@ class Lifecycle:
         line = self._expected
         if line and line[0] is call:
             line.popleft()
-            # The next call gets its event before anything else, and even if this call was cancelled, because the next
-            # call may arrive at this very instant.
+            # The next call gets its event first, even if this call was cancelled, because the next call may arrive at
+            # this very instant.
             if line:
                 following = line[0]
                 self.agenda.add(following.submitted, ACQUIRE, following.number, self._arrive, following)
         if call.number not in self.departures.pending:
-            return None  # it was cancelled before
+            return None  # the call was cancelled before
         looks = self._arrived(call, now)
         if looks == now:
-            # No event is needed: one with the same time, phase and number would be the next in any case.
+            # No event is needed: an event with the same time, phase and number would be the next in any case.
             return self._acquire(call, now)
         self.agenda.add(looks, ACQUIRE, call.number, self._acquire, call)
         return None
@@ -181,10 +181,10 @@ class Lifecycle:
     # ---- acquired -------------------------------------------------------------------------------------------------
 
     def _acquire(self, call: Call, now: float) -> Call | None:
-        """Finds a container for a call or queues it. A call that is rejected, or throttled by a fault, ends."""
+        """Finds a container for a call or queues the call. A call that is rejected, or throttled by a fault, ends."""
         if call.number not in self.departures.pending:
-            return None  # it was cancelled before
-        # The fault comes first: a request that is refused never reaches the queue.
+            return None  # the call was cancelled before
+        # The fault is checked first, because a request that is refused never reaches the queue.
         throttled = call.course is not None and call.course.throttled
         if throttled or not self.admission.admit(call, now):
             self.departures.end(call, "throttled", now)
@@ -192,7 +192,7 @@ class Lifecycle:
         return None
 
     def _take(self, call: Call, container: Container, wait: float, now: float) -> None:
-        """Has a call start when its container is ready."""
+        """Schedules the start of a call for when its container is ready."""
         call.container = container
         self._rows.append((now, "acquired", call.function, call.number, container.number, call.cold))
         start = now + wait
@@ -214,10 +214,10 @@ class Lifecycle:
         """
         container = call.container
         if call.number not in self.departures.pending:
-            return  # it was cancelled, or its container was lost
+            return  # the call was cancelled, or its container was lost
         assert container is not None
         if container.starting:
-            self.fleet.wait_for(container, now)  # the drawn cold start is over, but the real one takes longer
+            self.fleet.wait_for(container, now)  # the drawn cold start is over, but the real cold start takes longer
             return
         spec = call.pool.spec
         course = call.course
@@ -235,7 +235,7 @@ class Lifecycle:
                 transfer = self.transfers.fetch(call, now)
         except (LookupError, StoreRefusedError) as error:
             call.error = error
-            # A missing version does not come back, so the call fails for good. A store that refuses will answer later.
+            # A missing version does not come back, so the call fails for good. A store that refuses may answer a retry.
             self.departures.end_at(now, call, "failed" if isinstance(error, LookupError) else "crashed")
             return
         if course is None:
@@ -253,23 +253,23 @@ class Lifecycle:
         if ending == "completed":
             self._run(call, spec, due, now)
         else:
-            # The call will be killed, so nobody would see the result: its body does not run.
+            # The body does not run, because the call will be killed and no one would see the result.
             call.task = None
             self.departures.end_at(due, call, ending)
 
     def _seconds(self, call: Call, spec: FunctionSpec, transfer: float, slow_down: float) -> float:
         """Returns the seconds from a call's start to its end, if nothing goes wrong."""
-        # Only computing is slowed down by others on the GPU, or by a straggling machine; the network is not.
+        # Other calls on the GPU, or a straggling machine, slow down only the computing, and not the transfer.
         if not isinstance(spec.compute, Measured):
             seconds: float = transfer + call.work * call.pool.compute.draw() * slow_down
             return seconds
         if self.clock.virtual:
             return transfer + spec.compute.factor * call.work * self._bodies.measure(call) * slow_down
-        return transfer  # on the wall clock `take_note` adds the body's time when it has returned
+        return transfer  # on the wall clock `take_note` adds the body's time once the body has returned
 
     def _run(self, call: Call, spec: FunctionSpec, due: float, now: float) -> None:
         """Runs the body of a call that is due to complete, unless the body was measured and has run already."""
-        call.finished = due  # on the wall clock later, if the body takes longer
+        call.finished = due  # on the wall clock the call ends later if the body takes longer
         if self.clock.virtual:
             if call.task is None:  # a measured body has run already
                 # The body starts now and is awaited when it is due, so that bodies whose virtual times overlap run in
@@ -277,7 +277,7 @@ class Lifecycle:
                 self._bodies.start(call, trusted=spec.timeout is None)
             self.agenda.add(due, END, call.number, self.departures.complete, call)
         else:
-            # A measured body runs by itself: in a batch, its time would include the time of others.
+            # A measured body runs by itself: in a batch, its time would include the time of other bodies.
             trusted = spec.timeout is None and not isinstance(spec.compute, Measured)
             self._bodies.start(call, trusted=trusted, on_done=self.returned.put)
             # The call completes when its body has returned. This event ends the call if the body never does.
@@ -305,11 +305,11 @@ class Lifecycle:
         container = call.container
         if call.number not in self.departures.pending:
             if container is not None and container.occupied:
-                self.fleet.vacate(container)  # the call was killed before, and its body returns only now
+                self.fleet.vacate(container)  # the call was killed before, but its body returns only now
             return
         assert call.finished is not None
         due = call.finished + self._bodies.returned(call)
-        # The event is not in the past: it would then be carried out ahead of events that were due before it was known.
+        # The event is not in the past, because it would then precede events that were due before the body returned.
         self.agenda.add(max(self.clock.now, due), END, call.number, self.departures.complete, call)
 
     # ---- checkpoints, and the end ---------------------------------------------------------------------------------
@@ -326,5 +326,5 @@ class Lifecycle:
         # Calls end before containers: in the trace a call ends before its container does.
         self.departures.cancel_all(now)
         self.fleet.end_all(now)
-        self.agenda.clear()  # it refers to bodies and arguments, which are to be freed
+        self.agenda.clear()  # the agenda refers to bodies and arguments, whose memory is to be freed
         self._expected.clear()

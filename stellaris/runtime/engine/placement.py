@@ -44,10 +44,10 @@ class Nodes:
 
     def __init__(self, nodes: Sequence[Node], placement: Placement = "pack") -> None:
         if placement not in ("pack", "spread"):
-            raise ValueError(f"placement={placement!r} is neither 'pack' nor 'spread'")
+            raise ValueError(f"placement={placement!r} is neither 'pack' nor 'spread': choose one of them")
         self.nodes = tuple(nodes)
         self._spread = placement == "spread"
-        # Free amounts by node; GPU slots also by GPU.
+        # Each list has the free amount of a resource by node; GPU slots are by node and GPU.
         self._memory = [float(node.memory) for node in nodes]
         self._vcpus = [float(node.vcpus) for node in nodes]
         self._slots = [[node.slots_per_gpu] * node.gpus for node in nodes]
@@ -56,9 +56,9 @@ class Nodes:
         self._closed: set[int] = set()
 
     def could_ever_hold(self, need: Resources) -> bool:
-        """Whether any node has room for `need` when it is empty."""
-        # All GPU slots of a container are on one GPU, so a node's number of GPUs does not help. `_ROUNDING` is not
-        # needed, because nothing was subtracted from an empty node.
+        """Returns whether any node has room for `need` when the node is empty."""
+        # All GPU slots of a container are on one GPU, so more GPUs on a node do not help. `_ROUNDING` is not needed,
+        # because nothing was subtracted from an empty node.
         return not self.nodes or any(
             node.memory >= need.memory
             and node.vcpus >= need.vcpus
@@ -75,7 +75,7 @@ class Nodes:
         """
         if not self.nodes:
             return NOWHERE
-        # These are copies, because evictions are tried out here before any container ends.
+        # The amounts are copied, because evictions are tried out here before any container ends.
         memory = list(self._memory)
         vcpus = list(self._vcpus)
         slots = [list(gpus) for gpus in self._slots]
@@ -113,11 +113,11 @@ class Nodes:
             self._take(place, need, -1)
 
     def close(self, node: int) -> None:
-        """Places nothing on a node any more, because it was lost."""
+        """Stops placing containers on a node, because the node was lost."""
         self._closed.add(node)
 
     def begin(self, place: Place) -> float:
-        """Starts an invocation at a place; returns the factor by which others on its GPU slow it down."""
+        """Starts an invocation at a place; returns the factor by which other invocations on its GPU slow it down."""
         if place.gpu < 0:
             return 1.0
         running = self._running[place.node]
@@ -138,5 +138,5 @@ class Nodes:
 
 
 def _used(free: float, total: float) -> float:
-    """The used share of a resource; 0 if it is unlimited, or if the node does not have it."""
+    """Returns the used share of a resource; 0 if the resource is unlimited, or the node does not have it."""
     return 0.0 if math.isinf(total) or not total else 1 - free / total

@@ -19,23 +19,23 @@ from stellaris.runtime.functions import Function, FunctionSpec, Invocation
 from stellaris.runtime.store.store import Store
 from stellaris.runtime.trace.trace import Trace
 
-#: Seconds to wait for running bodies when an exception has ended the `with` block. Short, because the user is waiting
-#: for the traceback.
+#: Seconds to wait for running bodies when an exception has ended the `with` block: few, because the user is waiting for
+#: the traceback.
 _PATIENCE = 2.0
 
 
 class EnginePlatform(Platform):
-    """A platform whose limits, queues, containers, retries, trace and bills are the engine's.
+    """The base class of platforms: the engine provides limits, queues, containers, retries, the trace and bills.
 
     `SimulatedPlatform` and `RayPlatform` are subclasses. To write another one, subclass `BodyRunner`, which runs the
     bodies, and this class, whose `__init__` is given a body runner. All methods of the contract are inherited; override
-    `close` (and call the inherited one) if the platform has something else to release, and `slots` if a killed body
-    may keep running in its slot. `stellaris.testing.PlatformContract` then tests the platform.
+    `close` (and call the inherited `close`) if the platform has other resources to release, and `slots` if a killed
+    body may keep running in its slot. `stellaris.testing.PlatformContract` then tests the platform.
 
     Args:
       deployment: the functions and nodes, and the faults to simulate.
       clock: a `VirtualClock` or a `WallClock`.
-      bodies: runs the body of every call that has started.
+      bodies: the body runner, which runs the body of every call that has started.
       seed: seed of every draw.
       replay: a recorded run to repeat, or None.
       hang_after: seconds of real time after which the engine gives up on a body that has not returned.
@@ -67,7 +67,7 @@ class EnginePlatform(Platform):
 
     def _driver(self, on_event: Callable[[], None] | None) -> VirtualTime | WallTime:
         """Returns the driver that moves the clock."""
-        # By type and not by `virtual`, because each driver uses methods that only its clock has.
+        # The clock's type decides, and not `virtual`, because each driver uses methods that only its clock has.
         if isinstance(self._clock, VirtualClock):
             return VirtualTime(self._life, self._clock, on_event)
         assert isinstance(self._clock, WallClock)
@@ -77,7 +77,7 @@ class EnginePlatform(Platform):
 
     @property
     def now(self) -> float:
-        """Seconds since the start."""
+        """The seconds since the start of the run."""
         return self._clock.now
 
     @property
@@ -111,15 +111,15 @@ class EnginePlatform(Platform):
     ) -> Invocation:
         pool = arguments.deployed(name, self._life.pools)
         if not 0 <= work < math.inf:
-            raise ValueError(f"function {name!r}: work={work} is negative or not finite")
+            raise ValueError(f"function {name!r}: work={work} is negative or not finite: give a factor from 0 on")
         if at is not None:
             at = arguments.instant(name, at, self._clock)
         if not isinstance(function, Function):
             function = self._programs.of(function)
-        # Counted now, so that an argument of unknown size is refused here and not when the call starts.
+        # Bytes are counted now, so that an argument of unknown size is refused here and not when the call starts.
         transfer = pool.spec.transfer
         nbytes = 0 if transfer is None else arguments.carried(name, transfer, function, args)
-        # Checked last: a wrong argument is reported as such even after `close`.
+        # `close` is checked last, so that a wrong argument is reported even on a closed platform.
         if self._closed:
             raise arguments.closed_error(name)
         return self._life.submit(pool, function, args, at, work, tag, nbytes)
@@ -127,7 +127,7 @@ class EnginePlatform(Platform):
     def prewarm(self, name: str, count: int = 1, *, at: float | None = None) -> None:
         pool = arguments.deployed(name, self._life.pools)
         if count < 1:
-            raise ValueError(f"function {name!r}: count={count} is below 1")
+            raise ValueError(f"function {name!r}: count={count} is below 1: give the number of containers")
         checks.whole(at_least=1, count=count)
         at = self.now if at is None else arguments.instant(name, at, self._clock)
         self._life.fleet.warm_at(at, pool, count)
@@ -145,14 +145,14 @@ class EnginePlatform(Platform):
         args = arguments.again(call, policy.limit if limit is None else limit)
         if self._closed:
             raise arguments.closed_error(call.function)
-        # Drawn only if needed, and after all checks: a retry that is refused leaves the stream as it was.
+        # The jitter is drawn only if needed, and after all checks, so that a refused retry leaves the stream unchanged.
         chance = call.pool.jitter.draw() if policy.jitter else 1.0
         wait = policy.wait(call.attempt + 1, chance=chance)
         return self._life.submit(
             call.pool,
             call.program,
             args,
-            # None rather than `now`: the call then skips the event of its arrival.
+            # None stands for now: with None, the call skips the event of its arrival.
             self.now + wait if wait else None,
             call.work,
             call.tag,
@@ -167,7 +167,7 @@ class EnginePlatform(Platform):
             self._life.departures.end(call, "cancelled", self.now)
 
     def next_completion(self, *, until: float = math.inf) -> Invocation | None:
-        # NaN compares false with every time, and would pass for no bound.
+        # NaN is refused, because it compares false with every time, as if there were no bound.
         if math.isnan(until):
             raise ValueError(f"until={until} is not a number: give an instant in seconds, or math.inf")
         return self._time.next(until)
@@ -179,7 +179,8 @@ class EnginePlatform(Platform):
         if self._closed:
             return
         self._closed = True
-        # Calls before bodies: a body that returns in between belongs to a cancelled call, and its result is dropped.
+        # Calls end before bodies, so that a body that returns in between belongs to a cancelled call: its result is
+        # dropped.
         self._life.end_all()
         self._bodies.close(patience)
 

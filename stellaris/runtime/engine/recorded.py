@@ -18,8 +18,8 @@ class RecordedCall(NamedTuple):
     started: float
     ended: float
     ending: str
-    noticed: float  #: when the loss of its message was noticed.
-    redelivered: float  #: when its message arrived a second time.
+    noticed: float  #: the time at which the loss of its message was noticed.
+    redelivered: float  #: the time at which its message arrived again.
 
     def later(self, event: str, *, after: str, at: float, otherwise: float = math.nan) -> float:
         """Shifts the time of a recorded event to a run in which the event before it happens at another time.
@@ -28,17 +28,17 @@ class RecordedCall(NamedTuple):
         otherwise `at` plus the recorded gap.
 
         Args:
-          event: such as `"ended"`.
-          after: the event before it.
+          event: name of the event, such as `"ended"`.
+          after: name of the event before it.
           at: the time of the event before it in this run.
           otherwise: the drawn time, for an event that the recorded invocation did not reach because it was cancelled.
-            It is moved past the instant of the cancellation: until then it had not happened in the recording.
+            The drawn time is moved past the cancellation, because the event had not happened by then in the recording.
         """
         before: float = getattr(self, after)
         then: float = getattr(self, event)
-        # Equal times are compared, and not shifted by a gap of 0: `at + (then - before)` may round.
+        # Equal times are a separate case, because `at + (then - before)` may round.
         if self.ending == "cancelled" and (math.isnan(then) or event == "ended"):
-            # The next float, because at the very instant of the cancellation the event could come first.
+            # The event comes at the next float, because at the very instant of the cancellation it could come first.
             cancelled = self.ended if at == before else at + (self.ended - before)
             return max(otherwise, math.nextafter(cancelled, math.inf))
         return then if at == before else at + (then - before)
@@ -49,9 +49,9 @@ class Recording:
 
     The n-th invocation of a function waits, starts, computes and ends as the n-th did in the recorded run. As long as
     a system submits the same invocations, every event has its recorded time, to the last bit: a system with another
-    loss or another cap gets the same schedule. An invocation that is submitted at another time, as by a system with
-    another aggregator, keeps the recorded delays from its submission on. An invocation without a counterpart in the
-    recording draws its delays from the deployment. So does an invocation whose counterpart was cancelled, from the
+    loss or another cap gets the same schedule. An invocation that is submitted at another time, for example by a system
+    with another aggregator, keeps the recorded delays from its submission on. An invocation without a counterpart in
+    the recording draws its delays from the deployment. So does an invocation whose counterpart was cancelled, from the
     cancellation on.
 
     Args:
@@ -78,7 +78,7 @@ class Recording:
         after = math.nextafter(max((row[0] for row in trace.rows()), default=0.0), math.inf)
         lost = ENDINGS.index("lost")
         self._calls: dict[str, list[RecordedCall]] = {name: [] for name in table.names}
-        # As Python's floats, which the engine adds faster than NumPy's, with the same results.
+        # Times are Python's floats, which the engine adds faster than NumPy's, with the same results.
         submitted = table.submitted.tolist()
         acquired = table.acquired.tolist()
         started = table.started.tolist()
@@ -92,7 +92,7 @@ class Recording:
                 started=started[i],
                 ended=ended[i],
                 ending=ENDINGS[ending] if ending >= 0 else "",
-                # A loss that the recording ended too early to notice is noticed right after its end.
+                # A loss that was not noticed before the recording ended is noticed right after its end.
                 noticed=noticed.get(number, after if ending == lost else math.nan),
                 redelivered=redelivered.get(number, math.nan),
             )
@@ -100,16 +100,16 @@ class Recording:
 
     @functools.cached_property
     def digest(self) -> str:
-        """A hash of all recorded calls."""
+        """The hash of all recorded calls."""
         return hashlib.sha256(repr(sorted(self._calls.items())).encode()).hexdigest()[:16]
 
     def get(self, function: str, n: int) -> RecordedCall | None:
-        """The n-th invocation of a function, from 0; None if there were fewer, or if it had not ended."""
+        """Returns the n-th invocation of a function, from 0; None if there were fewer, or if it had not ended."""
         calls = self._calls.get(function, [])
-        # A call that was still running at the end of the recording is drawn: its end is unknown.
+        # The end of a call that was still running at the end of the recording is unknown, so its times are drawn.
         return calls[n] if n < len(calls) and calls[n].ending else None
 
 
 def _times(rows: Events) -> dict[int, float]:
-    """The time of an event, by invocation."""
+    """Returns the time of an event, by invocation."""
     return dict(zip(rows.invocation.tolist(), rows.time.tolist(), strict=True))

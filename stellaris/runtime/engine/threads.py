@@ -26,13 +26,13 @@ class Task:
     def __init__(
         self, work: Callable[[], Sequence[Outcome]], on_done: Callable[[], None] | None = None, *, size: int = 1
     ) -> None:
-        self.work: Callable[[], Sequence[Outcome]] | None = work  #: None once it is done, to free what it refers to.
+        self.work: Callable[[], Sequence[Outcome]] | None = work  #: None once done, to free its references.
         self.on_done = on_done
         self.size = size
         self.outcomes: Sequence[Outcome] = ()
         self.seconds = 0.0  #: real time that the work took.
-        self.abandoned = False  #: whether nobody waits for it any more.
-        # A lock and not an `Event`, which costs several times as much to make: there is one for every invocation.
+        self.abandoned = False  #: whether a waiter has given up on the task.
+        # Every invocation makes one, so this is a lock and not an `Event`, which takes several times as long to make.
         self.finished = threading.Lock()  #: released when the work is done.
         self.finished.acquire()
 
@@ -51,8 +51,8 @@ class Task:
             self.on_done()
 
     def wait(self, seconds: float) -> bool:
-        """Waits for the work; returns whether it finished within so many seconds of real time."""
-        # Once given up on, always given up on: otherwise a hanging body would cost its patience again and again.
+        """Waits for the work; returns whether it finished within `seconds` of real time."""
+        # A task that was given up on is never waited for again, because a hanging body would use up the seconds again.
         finished = not self.abandoned and self.finished.acquire(timeout=min(seconds, threading.TIMEOUT_MAX))
         if finished:
             self.finished.release()  # for the other calls of a batch, which wait for the same task
@@ -64,16 +64,15 @@ class Threads:
     """A pool of threads that starts tasks in order and, unlike `concurrent.futures`, does not keep Python from exiting.
 
     Args:
-      count: the most tasks that run at once, not counting tasks that were given up on. None for a new thread per task.
+      count: the most tasks that run at once, not counting tasks that were given up on; None for a new thread per task.
     """
 
     def __init__(self, count: int | None) -> None:
         self._count = count
         self._threads: list[threading.Thread] = []
         self._tasks: SimpleQueue[Task | None] = SimpleQueue()
-        # The threads refer to the queue and not to this object, so that a platform that nobody closed can be collected;
-        # its threads then end.
-        # Not at exit, where daemon threads end by themselves.
+        # The threads refer to the queue and not to this object, so that a platform that was never closed can be garbage
+        # collected; its threads then end. `atexit` is off, because daemon threads end by themselves at exit.
         weakref.finalize(self, _dismiss, self._tasks, self._threads).atexit = False
 
     def submit(self, task: Task) -> None:
@@ -82,7 +81,7 @@ class Threads:
             threading.Thread(target=task.run, name="stellaris", daemon=True).start()
             return
         if len(self._threads) < self._count:
-            self.start()  # on demand: most platforms need fewer threads than they may have
+            self.start()  # threads start on demand, because most platforms need fewer than `count`
         self._tasks.put(task)
 
     def start(self) -> None:
@@ -95,11 +94,11 @@ class Threads:
         """Ends the threads: drops tasks that have not begun, and waits up to `patience` seconds for the others."""
         try:
             while True:
-                # Before the threads are dismissed: each ends when it gets a None, which comes after all tasks.
+                # Tasks are dropped before threads are dismissed: a thread ends at a None, which comes after all tasks.
                 self._tasks.get_nowait()
         except Empty:
             _dismiss(self._tasks, self._threads)
-        # One deadline for all threads, so that many of them do not multiply the wait.
+        # All threads share one deadline, so that the number of threads does not multiply the wait.
         until = time.monotonic() + patience
         for thread in self._threads:
             if thread.is_alive():  # `join` would raise for a thread whose start was interrupted
@@ -107,7 +106,7 @@ class Threads:
 
 
 def _dismiss(tasks: "SimpleQueue[Task | None]", threads: Sequence[threading.Thread]) -> None:
-    """Ends every thread when it has nothing else to do."""
+    """Ends every thread once it has no other task."""
     for _ in threads:
         tasks.put(None)
 
@@ -115,4 +114,4 @@ def _dismiss(tasks: "SimpleQueue[Task | None]", threads: Sequence[threading.Thre
 def _serve(tasks: "SimpleQueue[Task | None]") -> None:
     while (task := tasks.get()) is not None:
         task.run()
-        del task  # so that a waiting thread keeps nothing alive that the task refers to
+        del task  # so that a waiting thread does not keep the task's references alive

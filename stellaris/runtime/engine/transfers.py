@@ -18,9 +18,9 @@ class Transfers:
     """The store of one platform, and the transfers between the store and calls.
 
     Args:
-      deployment: has the store's limits and faults.
+      deployment: the deployment, for the store's limits and faults.
       seed: seed of the faults.
-      clock: tells the time at which something is published.
+      clock: the platform's clock, for the times of `stored` and `published` events.
       trace: the event log.
       store: the class of the store, or a function that makes one.
     """
@@ -32,33 +32,33 @@ class Transfers:
         self._rows = trace.newest
         self.store = store(keep=deployment.keep_versions, capacity=deployment.store_capacity, on_stored=self._stored)
         self._referring: set[int] = set()  # numbers of pending calls whose arguments refer to the store
-        # Separate streams, so that adding one kind of outage leaves the other as it was.
+        # The kinds of outages have separate streams, so that adding one kind leaves the other unchanged.
         faults = deployment.store_faults
         self._slow = None if faults is None else OutageClock(faults.slow, seed, "store/slow")
         self._slow_factor = 1.0 if faults is None else faults.slow_factor
         self._refusing = None if faults is None else OutageClock(faults.refuse, seed, "store/refuse")
 
     def pin(self, args: tuple[object, ...], number: int) -> None:
-        """Keeps the fixed versions and objects among a call's arguments until it ends.
+        """Keeps the fixed versions and objects among a call's arguments until the call ends.
 
         Raises:
-          LookupError: if one of them has been removed.
+          LookupError: if a version or object has been removed.
         """
         if has_references(args):
             self.store.pin(args, invocation=number)
             self._referring.add(number)
 
     def fetch(self, call: Call, now: float) -> float:
-        """Resolves a call's arguments; returns the seconds to fetch them and to send its result.
+        """Resolves a call's arguments; returns the seconds to fetch the arguments and to send the result.
 
         Raises:
-          LookupError: if a version that they refer to is not in the store.
+          LookupError: if a version that the arguments refer to is not in the store.
           StoreRefusedError: if the store refuses to answer.
         """
         args = call.args or ()
         transfer = call.pool.spec.transfer
         if call.number in self._referring:
-            # Before anything is resolved or drawn: a call that is refused holds no versions.
+            # The refusal comes before arguments are resolved, so that a call that is refused holds no versions.
             if self._refusing is not None and self._refusing.now(now):
                 raise StoreRefusedError(f"the store refused to answer invocation {call.number} at {now:.6g} s")
             call.resolved = self.store.resolve(args, invocation=call.number, function=call.function)
@@ -69,10 +69,10 @@ class Transfers:
         if transfer is None:
             return 0.0
         seconds: float = call.pool.latency.draw()
-        # Sizes are needed only if bytes cost time: a program without them may then leave out `upload`.
+        # Sizes are needed only if bytes cost time; otherwise a program may leave out `upload`.
         if transfer.bandwidth < math.inf:
             download = call.nbytes + self.store.fetched(call.number)
-            # Now, before there is a result: a call's duration is decided at its start.
+            # The upload is declared before there is a result, because a call's duration is decided at its start.
             upload = call.program.uploads(call.resolved)
             seconds += (download + upload) / transfer.bandwidth
         if self._slow is not None and self._slow.now(now):

@@ -1,4 +1,4 @@
-"""Bodies on a Ray cluster: each container is an actor, which is a process on one of the nodes."""
+"""Runs bodies on a Ray cluster: each container is an actor, which is a process on one of the nodes."""
 
 import contextlib
 import itertools
@@ -41,8 +41,8 @@ class _Remote(NamedTuple):
     """The actor of a container."""
 
     actor: Any
-    programs: dict[int, None]  #: numbers of the programs that it was sent, in this order.
-    prepared: Any  #: a future of the seconds that making its state took.
+    programs: dict[int, None]  #: numbers of the programs that were sent to the actor, in order.
+    prepared: Any  #: a future of the seconds that making the container's state took.
 
 
 class _Program(NamedTuple):
@@ -56,7 +56,7 @@ class RayBodies(BodyRunner):
     """Runs the body of each call in the actor of its container.
 
     Args:
-      nodes: the cluster's nodes, on which the engine places containers; empty to leave that to Ray.
+      nodes: the cluster's nodes, on which the engine places containers; empty if Ray places them.
       seed: seed of the contexts' keys.
       clock: the platform's clock.
       session: the Ray session in which the actors live.
@@ -68,27 +68,28 @@ class RayBodies(BodyRunner):
         self._seed = seed
         self._packer = Packer()
         self._unpacker = Unpacker(remembered=0)  # each result is fetched once
-        # Weak, so that a program leaves the object store with the system that made it.
+        # The references are weak, so that a program leaves the object store with the system that made it.
         self._programs: weakref.WeakKeyDictionary[Function, _Program] = weakref.WeakKeyDictionary()
         self._numbers = itertools.count()
         self._actor = ray.remote(Process)
         self._containers: dict[int, Container] = {}  # containers that have an actor, by number
         self._clock = clock
-        self.trace = Trace()  #: records measured durations; replaced by the platform's trace once that exists.
+        self.trace = Trace()  #: the trace of measured durations; replaced by the platform's once that exists.
 
     # ---- containers -----------------------------------------------------------------------------------------------
 
     def make(self, container: Container, spec: FunctionSpec, on_made: Callable[[Container], Any]) -> None:
         """Has Ray make an actor, on the container's node if it was placed on one."""
         self._session.check()
-        # Neither restarts nor retries by Ray: the engine records losses, replaces containers and retries calls.
+        # Ray must not restart or retry: the engine records losses, replaces containers and retries calls.
         options: dict[str, Any] = {"max_restarts": 0, "max_task_retries": 0} | _needs(spec.resources, self._nodes)
         if container.place.node >= 0:
             node = self._nodes[container.place.node].name
-            # Not soft: on another node than planned, the actor would take room that the engine believes free.
+            # The node is binding: on another node, the actor would take room that the engine believes free.
             options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node, soft=False)
         else:
-            # Ray's default prefers nodes in use, and containers without resources would all share one machine.
+            # Containers are spread, because Ray's default prefers nodes in use: containers without resources would all
+            # share one machine.
             options["scheduling_strategy"] = "SPREAD"
         actor = self._actor.options(**options).remote(container.function, container.number, container.slot, self._seed)
         sent: dict[int, None] = {}
@@ -97,7 +98,8 @@ class RayBodies(BodyRunner):
         container.handle = _Remote(actor, sent, prepared)
         container.starting = True
         self._containers[container.number] = container
-        prepared.add_done_callback(lambda _: on_made(container))  # last, because it may be called at once
+        # The callback is added last, because it may be called at once.
+        prepared.add_done_callback(lambda _: on_made(container))
 
     def made(self, container: Container) -> BaseException | None:
         """Returns the error if the actor could not be made."""
@@ -131,7 +133,7 @@ class RayBodies(BodyRunner):
 
         Raises:
           RuntimeError: if Ray was shut down.
-          TypeError: if something in the program cannot be pickled; the error names it.
+          TypeError: if a part of the program cannot be pickled; the error names the part.
         """
         self._session.check()
         self._known(program, function)
@@ -142,7 +144,7 @@ class RayBodies(BodyRunner):
         assert on_done is not None
         self._session.check()
         arguments = None
-        # Errors of packing end the call instead of being raised: the caller is in the middle of an event.
+        # Errors of packing end the call and are not raised, because the caller is in the middle of an event.
         try:
             if call.resolved:
                 arguments = self._packer.pack(call.resolved, f"an argument of function {call.function!r}")
@@ -151,7 +153,7 @@ class RayBodies(BodyRunner):
             on_done(call)
             return
         except ray.exceptions.ObjectStoreFullError as error:
-            # A lost container and not a failure of the body: room may be freed, so a retry may help.
+            # The call ends as crashed and not as failed, because a retry may help: the object store may get room.
             call.task = Settled(None, ContainerLostError(f"Ray's object store lacks room for its arguments: {error}"))
             on_done(call)
             return
@@ -168,25 +170,25 @@ class RayBodies(BodyRunner):
         try:
             returned = Returned(*fields(call.task.result()))
             value = self._unpacker.unpack(returned.value) if returned.value else None
-        # First, because these are RayErrors as well, and any other RayError fails the call for good.
+        # Lost containers come first, because these errors are RayErrors too, and any other RayError fails the call.
         except _LOST as error:
             return None, ContainerLostError(f"the container of function {call.function!r} was lost: {error}")
         except ray.exceptions.RayError as error:
             return None, error  # for example a result that cannot be sent
         except ValueError:
-            # After a shutdown Ray only says that the owner of an object is unknown.
+            # After a shutdown Ray raises a ValueError that only says that the owner of an object is unknown.
             self._session.check()
             raise
         return value, returned.error
 
     def drop(self, call: Call) -> bool:
-        """Kills the actor of a killed call, so that nothing runs in it any more."""
+        """Kills the actor of a killed call, so that its body stops; returns True."""
         if call.container is not None:
             self.end(call.container)
         return True
 
     def returned(self, call: Call) -> float:
-        """Records the durations of a body. They have passed already, so nothing is added to the call."""
+        """Records the durations of a body; returns 0, because they have passed already."""
         if not isinstance(call.task, Settled) and call.task.exception() is None:
             assert call.container is not None
             returned = Returned(*fields(call.task.result()))
@@ -195,7 +197,7 @@ class RayBodies(BodyRunner):
         return 0.0
 
     def close(self, patience: float) -> None:
-        """Ends the remaining containers; there are some only if making the platform failed."""
+        """Ends the remaining containers, which exist only if making the platform failed."""
         for container in list(self._containers.values()):
             self.end(container)
 
@@ -210,18 +212,18 @@ class RayBodies(BodyRunner):
         )
 
     def _sent(self, program: Function, function: str, actor: Any, sent: dict[int, None]) -> int:
-        """Sends a program to an actor if it does not have it yet; returns the program's number."""
+        """Sends a program to an actor, unless the actor has it already; returns the program's number."""
         number, reference = self._known(program, function)
         if number not in sent:
             actor.load.remote(number, [reference])
             sent[number] = None
-            # The container forgets its oldest program at the same number, so both sides agree without a message.
+            # The container forgets its oldest program at the same count, so both sides agree without a message.
             if len(sent) > PROGRAMS:
                 del sent[next(iter(sent))]
         return number
 
     def _known(self, program: Function, function: str) -> _Program:
-        """Puts a program into the object store if it is not there yet; returns its place."""
+        """Puts a program into the object store, unless it is there already; returns its number and reference."""
         known = self._programs.get(program)
         if known is None:
             reference = ray.put(packed_program(program, f"the program of function {function!r}"))
@@ -230,8 +232,8 @@ class RayBodies(BodyRunner):
 
 
 def _needs(resources: Resources, nodes: Sequence[Node]) -> dict[str, Any]:
-    """The resources that Ray reserves for a container."""
-    # Ray counts fractions of a GPU and not slots; all nodes have the same `slots_per_gpu`.
+    """Returns the resources that Ray reserves for a container, as options of an actor."""
+    # Slots become fractions of a GPU, which Ray counts; all nodes have the same `slots_per_gpu`.
     slots = max((node.slots_per_gpu for node in nodes), default=1)
     return {
         "num_cpus": resources.vcpus,

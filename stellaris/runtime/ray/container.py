@@ -18,7 +18,7 @@ from stellaris.runtime.engine.threads import Outcome
 from stellaris.runtime.functions import Function
 from stellaris.runtime.ray.packing import Packed, Packer, Unpacker
 
-#: The most programs that a container keeps; the one sent first is forgotten first.
+#: The most programs that a container keeps; it forgets the programs that were sent first.
 PROGRAMS = 64
 
 
@@ -59,7 +59,7 @@ class Returned(NamedTuple):
 
 
 class Process:
-    """The class of the actor.
+    """The class of the Ray actor of a container.
 
     Args:
       function: name of the function.
@@ -76,21 +76,21 @@ class Process:
         self._unpacker = Unpacker()
 
     def __repr__(self) -> str:
-        """The name of the actor in Ray's dashboard and logs."""
+        """Returns the name of the actor in Ray's dashboard and logs."""
         return f"{self._container.function} {self._container.number}"
 
     def load(self, number: int, program: Sequence[Any]) -> None:
-        """Loads a program. If that fails, the calls that run the program fail.
+        """Loads a program. If loading fails, the calls that run the program fail.
 
         Args:
           number: number of the program, by which calls refer to it.
-          program: a list with one reference into the object store. A bare reference would be fetched by Ray before the
-            method is called, and an error of fetching would not be caught here.
+          program: a list with one reference into the object store. Ray would fetch a bare reference before calling the
+            method, and an error of fetching would not be caught here.
         """
         try:
             self._programs[number] = cloudpickle.loads(ray.get(program[0]))
         except Exception as error:
-            self._programs[number] = error  # raised by the calls: nobody waits for the outcome of `load`
+            self._programs[number] = error  # raised by calls, because no caller waits for the outcome of `load`
         if len(self._programs) > PROGRAMS:
             del self._programs[next(iter(self._programs))]
 
@@ -102,9 +102,9 @@ class Process:
         """
         began = time.perf_counter()
         if program is not None:
-            # An error is not reported here: the first body calls `init` again, and its call fails with it.
+            # An error is not reported here: the first body calls `init` again, and its call then fails with the error.
             with contextlib.suppress(Exception, SystemExit):
-                # Number -1, because this is no invocation; the key of `init` follows from the number of the container.
+                # There is no invocation, so the number is -1; the key of `init` follows from the container's number.
                 initialise(self._program(program), self._context(-1, 1, 0.0))
         return time.perf_counter() - began
 
@@ -152,14 +152,14 @@ def _outcome(program: Function, context: BodyContext, arguments: tuple[Any, ...]
     """Runs a body until its arrays are computed; returns its value and its error."""
     try:
         value, failure = run_body(program, context, arguments)
-        # Here, and not when the result is packed: errors of computing, and its time, belong to the body.
+        # Arrays are awaited here, and not when the result is packed: the time and errors of computing are the body's.
         jax.block_until_ready(value)  # type: ignore[no-untyped-call]
     except BaseException as error:  # including SystemExit, which should end the body and not the process
         return None, _sendable(error)
     return (value, None) if failure is None else (None, _sendable(failure))
 
 
-@functools.cache  # once per process, because making a key takes longer than many a body
+@functools.cache  # the key is made once per process, because that can take longer than a body
 def _root_key(seed: int) -> jax.Array:
     return jax.random.key(seed)
 
@@ -168,7 +168,7 @@ def _sendable(error: BaseException) -> BaseException:
     """Returns an error that can be sent, with its traceback as a note, because tracebacks are not pickled."""
     where = "".join(traceback.format_exception(error))
     try:
-        # Loaded as well, because an exception whose __init__ takes other arguments fails only then.
+        # The error is also loaded, because an exception whose __init__ takes other arguments fails only on loading.
         pickle.loads(pickle.dumps(error))
     except Exception:
         return RuntimeError(f"{type(error).__name__}: {error}\n{where}")

@@ -18,13 +18,13 @@ from ray import cloudpickle
 
 from stellaris.types import NDArray
 
-#: Arrays of this many bytes or more go into the object store, so that they cross to each node once, and not once per
-#: call. Ray has the same limit for its own arguments.
+#: Arrays of this many bytes or more go into the object store, so that they cross to each node once, and not at every
+#: call. Ray has the same limit for arguments.
 LARGE = 100 * 1024
 
 
 class Kept:
-    """A value of the versioned store, with its place in Ray's object store.
+    """A value of the versioned store, and the reference to its copy in Ray's object store.
 
     Args:
       value: any tree of arrays; do not change it afterwards.
@@ -33,7 +33,7 @@ class Kept:
 
     def __init__(self, value: Any, nbytes: int) -> None:
         self.value = value
-        self.nbytes = nbytes  # counted by the caller: `references.size` asks for this attribute
+        self.nbytes = nbytes  # the attribute that `references.size` reads
         self.reference = ray.put(value)
 
 
@@ -41,15 +41,16 @@ class Packed(NamedTuple):
     """A value as a message: pickled content, small JAX arrays, and references into the object store."""
 
     content: bytes
-    arrays: list[NDArray]  #: apart from the content, so that one `device_put` moves all of them to the device.
+    arrays: list[NDArray]  #: kept apart, so that one `device_put` moves all of them to the device.
     references: list[Any]
 
 
 class Packer:
-    """Packs values. A large JAX array is put into the object store once, and stays there as long as it lives here."""
+    """Packs values. A large JAX array is put into the object store once, and stays there while it is alive here."""
 
     def __init__(self) -> None:
-        # A weak reference to each array, and its place. Keyed by identity, because JAX arrays cannot be hashed.
+        # A weak reference to each array, and its reference in the object store. The key is the array's identity,
+        # because JAX arrays cannot be hashed.
         self._stored: dict[int, tuple[Any, Any]] = {}
 
     def pack(self, value: Any, what: str) -> Packed:
@@ -60,22 +61,22 @@ class Packer:
           what: a name of the value, for errors.
 
         Raises:
-          TypeError: if something in the value cannot be pickled; the error names it.
+          TypeError: if a part of the value cannot be pickled; the error names the part.
         """
         file = io.BytesIO()
         pickler = _Pickler(file, self.stored)
         try:
             pickler.dump(value)
         except ray.exceptions.RayError:
-            raise  # the object store is full, for example, which says nothing about the value
+            raise  # for example a full object store, which is no fault of the value
         except Exception as error:
             raise _refused(value, what, error) from error
         return Packed(file.getvalue(), pickler.arrays, pickler.references)
 
     def stored(self, array: jax.Array) -> Any:
-        """Puts a large array into the object store if it is not there yet; returns a reference."""
+        """Puts a large array into the object store, unless it is there already; returns a reference."""
         known = self._stored.get(id(array))
-        if known is not None and known[0]() is array:  # another array may have got the identity of a dead one
+        if known is not None and known[0]() is array:  # a new array may have the identity of a dead array
             return known[1]
         number = id(array)
         reference = ray.put(np.asarray(array))
@@ -93,9 +94,9 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         self.references: list[Any] = []
 
     def persistent_id(self, value: Any) -> tuple[str, int] | None:
-        """The kind of a value and its index; None for a value to be pickled."""
+        """Returns the kind of a value and its index; None for a value to be pickled."""
         if isinstance(value, Kept):
-            self.references.append(value.reference)  # fetched there, at most once per node
+            self.references.append(value.reference)  # the container fetches it, at most once per node
             return "kept", len(self.references) - 1
         if not isinstance(value, jax.Array) or not _plain(value):
             return None
@@ -107,21 +108,21 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
 
 
 def _plain(array: jax.Array) -> bool:
-    """Whether an array survives as a NumPy array: a key or a weakly typed array would not."""
+    """Returns whether an array survives as a NumPy array: a random key or a weakly typed array would not."""
     return not (jax.numpy.issubdtype(array.dtype, jax.dtypes.prng_key) or array.weak_type)
 
 
 class Unpacker:
-    """Unpacks values, and remembers what the last of them fetched from the object store.
+    """Unpacks values, and remembers the objects that the last values fetched from the object store.
 
     Args:
-      remembered: number of values whose fetched objects are remembered. Few, because an object that is in use here
-        cannot be evicted from the object store.
+      remembered: number of last values whose fetched objects are remembered. Keep it small: an object that is in use
+        here cannot be evicted from the object store.
     """
 
     def __init__(self, remembered: int = 4) -> None:
         self._remembered = remembered
-        self._unpacked = 0  # number of values so far
+        self._unpacked = 0  # number of values unpacked so far
         self._fetched: dict[str, tuple[int, Any]] = {}  # objects, with the number of the value that last used each
 
     def unpack(self, packed: Packed) -> Any:
@@ -139,7 +140,7 @@ class Unpacker:
             value = self._fetched[number][1]
         else:
             value = ray.get(reference)
-            # Remembered on the device, so that several calls share one copy.
+            # A JAX array is remembered on the device, so that several calls share one copy.
             value = jax.numpy.asarray(value) if device else value
         self._fetched[number] = self._unpacked, value
         return value
@@ -160,10 +161,10 @@ class _Unpickler(pickle.Unpickler):
 
 
 def packed_program(program: Any, what: str) -> bytes:
-    """Pickles a program.
+    """Returns a pickled program.
 
     Raises:
-      TypeError: if something in the program cannot be pickled; the error names it.
+      TypeError: if a part of the program cannot be pickled; the error names the part.
     """
     try:
         content: bytes = cloudpickle.dumps(program)
@@ -173,7 +174,7 @@ def packed_program(program: Any, what: str) -> bytes:
 
 
 def _refused(value: Any, what: str, error: Exception) -> TypeError:
-    """The error for a value that cannot be pickled; it names the innermost part at fault."""
+    """Returns the error for a value that cannot be pickled; the error names the innermost part at fault."""
     where, culprit = _culprit(value, "")
     return TypeError(
         f"{what} cannot go to another process: {where or 'it'} is {culprit!r:.100} ({error}): have the body or `init` "
@@ -183,7 +184,7 @@ def _refused(value: Any, what: str, error: Exception) -> TypeError:
 
 def _culprit(value: Any, where: str, depth: int = 8) -> tuple[str, Any]:
     """Finds the innermost part of a value that cannot be pickled; returns the path to it, and the part."""
-    # At most `depth` levels, because parts may refer to one another in a circle.
+    # The search ends after `depth` levels, because parts may refer to one another in a circle.
     for name, part in _parts(value) if depth else ():
         try:
             cloudpickle.dumps(part)
@@ -193,7 +194,7 @@ def _culprit(value: Any, where: str, depth: int = 8) -> tuple[str, Any]:
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
-    """The parts of a value by name; for a function, the variables that it refers to."""
+    """Yields the parts of a value by name; for a function, the variables that it refers to."""
     if isinstance(value, functools.partial):
         value = {"func": value.func, "args": value.args, "keywords": value.keywords}
     if inspect.ismethod(value):
@@ -209,7 +210,7 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _variables(function: FunctionType) -> Iterator[tuple[str, Any]]:
-    """The variables that a function refers to and that have a value."""
+    """Yields the variables that a function refers to, if they have a value."""
     code = function.__code__
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
         with contextlib.suppress(ValueError):  # an empty cell: the variable is assigned later

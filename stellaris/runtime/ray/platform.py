@@ -25,10 +25,10 @@ from stellaris.runtime.ray.session import Session
 from stellaris.runtime.ray.store import RayStore
 from stellaris.runtime.resources import Node, Resources
 
-#: Number of platforms that use each Ray session that one of them has started, by the session's number. The last one
-#: shuts Ray down.
+#: By number of a Ray session that a platform has started, the number of platforms that use it. The last platform shuts
+#: Ray down.
 _USERS: Counter[tuple[str, str]] = Counter()
-_USERS_LOCK = threading.Lock()  # platforms may be made and closed on several threads, but Ray is one per process
+_USERS_LOCK = threading.Lock()  # platforms may be made and closed on several threads, but share one Ray per process
 
 
 class RayPlatform(EnginePlatform):
@@ -38,8 +38,8 @@ class RayPlatform(EnginePlatform):
     Durations are real: a cold start makes a process, a body computes in it, and versions and arguments are sent to it.
     If a process or its node is lost, its call ends as `crashed` and can be retried.
 
-    Delays that are distributions are waited for in addition, as on the wall clock: with a compute time of 2 s a call
-    ends after 2 s, or when its body has returned if that is later. `Measured()` adds nothing, for any factor and any
+    The platform also waits for delays that are distributions, as on the wall clock: with a compute time of 2 s a call
+    ends after 2 s, or when its body has returned if that is later. `Measured()` adds no delay, for any factor and any
     `work`, and neither does a cold start of 0. The trace has two events that a simulated platform does not write:
     `computed` (value: seconds of the body) and `unpacked` (value: seconds until its arguments were unpacked).
 
@@ -49,21 +49,23 @@ class RayPlatform(EnginePlatform):
 
     If Ray is not initialised, the platform initialises it: at `address`, or on this machine with nothing listening
     beyond loopback. Ray is then shut down with the last platform that uses it. To choose Ray's options, call `ray.init`
-    before, and `ray.shutdown` after the platforms are closed. A platform whose Ray was shut down raises a RuntimeError.
+    before making a platform, and `ray.shutdown` after the platforms are closed. A platform whose Ray was shut down
+    raises a RuntimeError.
 
     Args:
-      functions: the specification of each function, by name. Ray reserves their `Resources`: processors, memory, and a
-        share of a GPU for each of a container's `gpu_slots`.
+      functions: the specification of each function, by name. Ray reserves the functions' `Resources`: processors,
+        memory, and a share of a GPU for each of a container's `gpu_slots`.
       address: the address of a cluster that this machine is part of, such as `"10.0.0.1:6379"`, or `"auto"`; None to
         run on this machine alone.
       seed: seed of the contexts' keys and of the delays that are drawn.
       keep_versions: number of newest versions of each name that the store keeps. Invocations may hold older ones.
       store_capacity: the most bytes that the store holds. The limit of Ray's object store applies as well.
-      placement: the node that gets a container: the first with room (`"pack"`) or the emptiest (`"spread"`).
+      placement: the node that gets a container: the first node with room (`"pack"`) or the emptiest (`"spread"`).
       slots_per_gpu: the number of containers that can share a GPU.
       max_concurrency: the most invocations at once, of all functions together; None for no limit.
       hang_after: seconds after which a body that has not returned, or a container that has not been made, is given up
-        on. The invocation then ends at its time-out, as `hung` without one, or as `crashed` if it has not started.
+        on. The invocation then ends at its time-out, or as `hung` without a time-out, or as `crashed` if it has not
+        started.
 
     Raises:
       ImportError: if Ray is not installed: `pip install 'stellaris[ray]'`.
@@ -104,16 +106,16 @@ class RayPlatform(EnginePlatform):
             keep_versions=keep_versions,
             store_capacity=store_capacity,
         )
-        # After all checks that need no cluster, because starting Ray takes seconds.
+        # Ray is started after all checks that need no cluster, because starting it takes seconds.
         session = self._join(address)
         with contextlib.ExitStack() as unmade:
-            # Callbacks are called in reverse: containers end while Ray still runs.
+            # Callbacks are called in reverse order, so that containers end while Ray still runs.
             unmade.callback(self._leave)
-            # If no container needs resources, Ray places them. Otherwise the engine does, because only the engine knows
-            # which containers are idle and can be evicted.
+            # If no container needs resources, Ray places the containers. Otherwise the engine places them, because only
+            # the engine knows which containers are idle and can be evicted.
             if any(_needy(spec) for spec in functions.values()):
                 deployment = replace(deployment, nodes=_nodes(slots_per_gpu))
-            # Stopped, so that the time of making provisioned containers is not part of the run.
+            # The clock is stopped, so that the time of making provisioned containers is not part of the run.
             clock = WallClock(stopped=True)
             bodies = RayBodies(deployment.nodes, seed, clock, session)
             unmade.callback(bodies.close, 0.0)
@@ -135,14 +137,14 @@ class RayPlatform(EnginePlatform):
     ) -> Invocation:
         if not isinstance(function, Function):
             function = self._programs.of(function)
-        # Here and not when the call starts, so that the error is raised to the caller who passed the program.
+        # The program is checked here and not when the call starts, so that the error is raised where it was passed.
         if name in self.functions and not self._closed:
             self._remote.check(function, name)
         return super().invoke(name, function, *args, at=at, work=work, tag=tag)
 
     def close(self, *, patience: float = math.inf) -> None:
         if not self._closed:
-            # In this order: ending containers needs Ray.
+            # Containers end before Ray is shut down, because ending them needs Ray.
             super().close(patience=patience)
             self._leave()
 
@@ -151,7 +153,7 @@ class RayPlatform(EnginePlatform):
         with _USERS_LOCK:
             started = connect(address)
             self._session = Session()
-            # A session that the program started itself is not counted, and so never shut down from here.
+            # A session that the user's program started is not counted, so platforms never shut it down.
             if started or self._session.number in _USERS:
                 _USERS[self._session.number] += 1
         return self._session
@@ -177,19 +179,19 @@ class RayPlatform(EnginePlatform):
                     f"no provisioned container was made within hang_after={patience} s: see Ray's logs, and check that "
                     "the cluster is not in use"
                 ) from None
-            # At 0, where the clock stands still until all of them are made.
+            # The time is 0, because the clock stands still until all provisioned containers are made.
             self._life.fleet.made(container, 0.0)
 
 
 def connect(address: str | None = None, **options: Any) -> bool:
-    """Initialises Ray if it is not, on a cluster or on this machine without listening beyond loopback.
+    """Initialises Ray if it is not initialised, on a cluster or on this machine, listening on loopback only.
 
     Args:
       address: address of the cluster; None for this machine.
       **options: options of `ray.init` on this machine.
 
     Returns:
-      True if Ray was initialised here, False if it had been before.
+      True if Ray was initialised here, False if it was initialised before.
 
     Raises:
       ValueError: if the address begins with `ray://`, which is Ray's client.
@@ -203,8 +205,8 @@ def connect(address: str | None = None, **options: Any) -> bool:
         return False
     if address is None:
         stay_on_loopback()
-        # Without the dashboard, which takes seconds to start, and without the actors' logs on the terminal.
-        # "local", because without an address Ray would join a cluster that it finds here, or that RAY_ADDRESS names.
+        # The dashboard is left out because it takes seconds to start; the actors' logs stay off the terminal. The
+        # address is "local", because without it Ray would join a cluster on this machine, or at RAY_ADDRESS.
         quiet = {"include_dashboard": False, "log_to_driver": False, "configure_logging": False}
         with starting_processes():
             ray.init(address="local", **quiet | options)
@@ -214,18 +216,18 @@ def connect(address: str | None = None, **options: Any) -> bool:
 
 
 def stay_on_loopback() -> None:
-    """Makes Ray's processes that start on this machine from now on listen on loopback alone."""
+    """Makes all Ray processes that start on this machine from now on listen on loopback alone."""
     from ray._private import ray_constants
 
-    # This is Ray's behaviour on Windows and macOS. Ray reads the variable when it is imported, which has happened, so
-    # the constant is set as well; the variable is for its processes, which import Ray anew.
+    # Listening on loopback is Ray's behaviour on Windows and macOS. The environment variable is for Ray's processes,
+    # which import Ray anew. Ray has read the variable in this process at its import, so the constant is set as well.
     os.environ[ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR] = "0"
     ray_constants.ENABLE_RAY_CLUSTER = False
 
 
 @contextlib.contextmanager
 def starting_processes() -> Iterator[None]:
-    """Silences JAX's warning about forks: a process that Ray forks replaces itself by another program at once."""
+    """Silences JAX's warning about forks: a process that Ray forks at once replaces itself by another program."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=r"os\.fork\(\) was called", category=RuntimeWarning)
         yield
@@ -236,7 +238,7 @@ def _needy(spec: FunctionSpec) -> bool:
 
 
 def _nodes(slots_per_gpu: int) -> tuple[Node, ...]:
-    """The cluster's machines, named by Ray's node numbers, which say where an actor is to be placed."""
+    """Returns the cluster's machines, named by Ray's node numbers, by which actors are placed."""
     return tuple(
         Node(
             name=node["NodeID"],

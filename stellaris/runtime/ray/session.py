@@ -1,4 +1,4 @@
-"""A session of Ray in this process, from `ray.init` to `ray.shutdown`. One process can have several, one at a time."""
+"""A session of Ray in this process, from `ray.init` to `ray.shutdown`. A process can have several, one at a time."""
 
 import ray
 
@@ -15,7 +15,7 @@ class Session:
     @property
     def over(self) -> bool:
         """Whether the session was shut down."""
-        # Ray may have been initialised again since, so that it is running but is another session.
+        # The numbers are compared, because Ray may have been initialised again since, as another session.
         return not ray.is_initialized() or _number() != self.number
 
     def check(self) -> None:
@@ -28,7 +28,7 @@ class Session:
 
 
 def _number() -> tuple[str, str]:
-    """The address of the cluster's head, and the job number that it gave this process."""
-    # Both, because two clusters may give the same job number.
+    """Returns the address of the cluster's head, and the job number that the head gave this process."""
+    # The job number alone is not unique, because two clusters may give the same one.
     context = ray.get_runtime_context()
     return context.gcs_address, context.get_job_id()

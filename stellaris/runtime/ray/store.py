@@ -13,7 +13,7 @@ from stellaris.types import Tree
 
 
 class RayStore(Store):
-    """A `Store` that keeps each value in Ray's object store as well, as long as it is in this store.
+    """A `Store` that also keeps each of its values in Ray's object store, until the value is removed here.
 
     After Ray was shut down, `publish` and `put` raise a RuntimeError.
     """
@@ -23,7 +23,7 @@ class RayStore(Store):
         self._session = Session()
 
     def publish(self, name: str, tree: Tree) -> int:
-        self._session.check()  # before Ray is called, which would otherwise start itself again
+        self._session.check()  # checked before Ray is called, which would otherwise start itself again
         return super().publish(name, _kept(name, tree))
 
     def put(self, tree: Tree) -> Object:
@@ -31,19 +31,19 @@ class RayStore(Store):
         return super().put(_kept("object", tree))
 
     def value(self, name: str) -> Tree:
-        # The value itself and not its copy in the object store: systems ask for it on this machine.
+        # Systems ask for the value on this machine, so it need not be read from the object store.
         kept = super().value(name)
         assert isinstance(kept, Kept)
         return kept.value
 
 
 def _kept(name: str, tree: Tree) -> Kept:
-    """Puts a value into the object store.
+    """Puts a value into Ray's object store.
 
     Raises:
       StoreFullError: if the object store is full.
     """
-    nbytes = size(tree)  # before `ray.put`, because it raises a TypeError for a leaf of unknown size
+    nbytes = size(tree)  # counted before `ray.put`, because a leaf of unknown size raises a TypeError
     try:
         return Kept(tree, nbytes)
     except (ray.exceptions.ObjectStoreFullError, ray.exceptions.OutOfDiskError) as error:

@@ -1,4 +1,4 @@
-"""Bodies in this process: on threads, in batches, or on the calling thread if that is quicker than a hand-over."""
+"""Runs bodies in this process: on threads, in batches, or on the calling thread if the body is quick."""
 
 import threading
 import time
@@ -14,13 +14,13 @@ from stellaris.runtime.engine.execution import run_batch, run_body
 from stellaris.runtime.engine.threads import Outcome, Settled, Task, Threads
 from stellaris.runtime.functions import Function
 
-#: Seconds that a hand-over to another thread and back takes, roughly: quicker bodies run on the calling thread.
+#: Rough seconds of a hand-over to another thread and back. A body that takes less runs on the calling thread.
 _HAND_OVER = 100e-6
-#: Number of runs after which a body's average time is trusted. The first ones compile, and take longer.
+#: Number of runs after which a body's average time is trusted. The first runs compile, and take longer.
 _TRUSTED_AFTER = 8
-#: The most programs whose average times are kept, so that a loop that makes a new one per call does not fill memory.
+#: The most programs whose average times are kept. A loop with a new program for every call would otherwise fill memory.
 _REMEMBERED = 256
-#: One in this many runs on the calling thread is timed: enough to notice a body that has become slow, and cheap.
+#: One of this many runs on the calling thread is timed: enough to notice that a body has become slow, and cheap.
 _TIMED = 16
 
 #: The task of a body that is put off until its result is needed.
@@ -37,13 +37,14 @@ class _Batch(NamedTuple):
 class Bodies(BodyRunner):
     """Runs the bodies of invocations between their start and the time at which their completion is handed out.
 
-    The thread on which a body runs, and the time, change no result: its arguments were resolved at its start.
+    No result depends on the thread or on the real time at which a body runs, because its arguments were resolved at its
+    start.
 
     Args:
       threads: the most bodies that run at once; None for no limit.
       seed: seed of the contexts' keys.
-      virtual: whether time is virtual. Then all bodies of a program that start before the first of them is due share a
-        call; on the wall clock only bodies that start at the same instant do.
+      virtual: whether time is virtual. In virtual time, all bodies of a program that start before the first of them is
+        due share a call; on the wall clock, only bodies that start at the same instant share a call.
       hang_after: seconds of real time after which a body that has not returned is given up on.
     """
 
@@ -58,23 +59,23 @@ class Bodies(BodyRunner):
         self._pace: dict[Any, tuple[int, float]] = {}  # number of runs and average seconds, by code
 
     def start(self, call: Call, *, trusted: bool, on_done: Callable[[Call], Any] | None = None) -> None:
-        """Hands a body to a thread, or puts it off until its completion is due, by itself or in its program's batch.
+        """Hands a body to a thread, or puts it off, alone or in its program's batch, until its completion is due.
 
         Args:
           call: a call with resolved arguments.
-          trusted: whether the body may run on the calling thread and, on the wall clock, in a batch. False if it has a
-            time-out: if it hung on the calling thread, nobody would notice; in a batch it would delay the others.
-          on_done: on the wall clock, called with `call` on the body's thread, after the body.
+          trusted: whether the body may run on the calling thread and, on the wall clock, in a batch. False if the
+            function has a time-out: a body that hangs would block the calling thread, and in a batch delay the others.
+          on_done: on the wall clock, called with `call` on the body's thread after the body has returned.
         """
         program = call.program
-        # In virtual time even a body with a time-out joins a batch: its end is drawn, so a slow one delays nobody.
+        # In virtual time even a body with a time-out joins a batch: its end is drawn, so a slow body delays no other.
         if program.batched is not None and (self._virtual or trusted):
             batch = self._open.setdefault(program.batched, _Batch([], on_done))
             batch.calls.append(call)
             call.task = _LATER
             if len(batch.calls) >= program.max_batch:
-                # A batch runs when it is full or when its first completion is due. In virtual time no real time is
-                # involved, so that batches, and with them results, do not depend on the machine's load.
+                # A batch runs when it is full or when its first completion is due. In virtual time neither depends on
+                # real time, so batches, and with them results, do not depend on the machine's load.
                 self._run_open(program.batched)
             return
         runs, average = self._pace.get(_code(program), (0, 0.0))
@@ -89,7 +90,7 @@ class Bodies(BodyRunner):
             call.task = _LATER
 
     def start_batches(self) -> None:
-        """Runs the open batches: on the wall clock, when nothing else starts at this instant."""
+        """Runs the open batches; called on the wall clock when nothing else starts at this instant."""
         while self._open:
             self._run_open(next(iter(self._open)))
 
@@ -112,7 +113,7 @@ class Bodies(BodyRunner):
         if not task.wait(self._hang_after):
             self._replace_thread()
             return None
-        if program.batched is None and task.seconds:  # a batch's time is not that of one body
+        if program.batched is None and task.seconds:  # the time of a batch is not the time of one body
             self._note(program, task.seconds)
         place: int = call.task[1]
         return task.outcomes[place]
@@ -138,10 +139,10 @@ class Bodies(BodyRunner):
 
         task = Task(work)
         call.task = (task, 0)
-        # On a thread and not here, because a body that hangs would otherwise hang the run.
+        # The body runs on a thread and not here, so that a body that hangs does not hang the run.
         self._threads.submit(task)
         task.wait(self._hang_after)
-        # 0 if the body hangs: `finish` then finds the task abandoned, and the call ends as any other that hangs.
+        # If the body hangs, the time is 0; `finish` then finds the task abandoned, and the call ends as a hanging call.
         return task.seconds
 
     def settle(self, call: Call) -> None:
@@ -159,9 +160,9 @@ class Bodies(BodyRunner):
         call.task = Settled(*outcome)
 
     def drop(self, call: Call) -> bool:
-        """Drops the body of a killed call if it has not begun; returns whether it no longer runs."""
-        # In virtual time a running body is waited for: its slot can be given away at this very instant, and two bodies
-        # in one slot would race. On the wall clock waiting would take time, so the slot stays occupied instead.
+        """Drops the body of a killed call if it has not begun; returns whether the body no longer runs."""
+        # In virtual time a running body is waited for: another call can get its slot at this very instant, and two
+        # bodies in one slot would race. On the wall clock waiting would take time, so the slot stays occupied instead.
         if call in (waiting := self._waiting(call.program)):
             waiting.remove(call)
             return True
@@ -176,7 +177,7 @@ class Bodies(BodyRunner):
         return False
 
     def _replace_thread(self) -> None:
-        """Adds a thread where their number is limited, in place of one that a hanging body keeps."""
+        """Adds a thread in place of the thread that a hanging body keeps, if the number of threads is limited."""
         self._hung = True
         if self._virtual:
             self._threads.start()
@@ -188,13 +189,13 @@ class Bodies(BodyRunner):
           patience: seconds to wait for running bodies in virtual time, unless one of them hangs.
         """
         self._open.clear()
-        # On the wall clock bodies may take long, and their calls have ended. A body that hangs would use up all the
-        # patience for nothing.
+        # On the wall clock running bodies are not waited for: they may take long, and their calls have ended. Nor if a
+        # body hangs, which would use up all the patience for nothing.
         waits = self._virtual and not self._hung
         self._threads.close(min(patience, self._hang_after, threading.TIMEOUT_MAX) if waits else 0.0)
 
     def _waiting(self, program: Function) -> list[Call]:
-        """The calls of a program's open batch."""
+        """Returns the calls of a program's open batch."""
         batch = self._open.get(program.batched)
         return [] if batch is None else batch.calls
 
@@ -202,7 +203,7 @@ class Bodies(BodyRunner):
         """Runs an open batch on a thread."""
         calls, on_done = self._open.pop(batched)
         if not calls:
-            return  # all of them were killed
+            return  # all calls of the batch were killed
         contexts = [self._context(call) for call in calls]
         arguments = [call.resolved for call in calls]
         programs = [call.program for call in calls]
@@ -223,7 +224,7 @@ class Bodies(BodyRunner):
         if not runs and len(self._pace) >= _REMEMBERED:
             self._pace.clear()
         runs += 1
-        # An average over the last few runs, in which the first ones, which compile, are soon forgotten.
+        # The average is over the last few runs, so that the first runs, which compile, are soon forgotten.
         self._pace[code] = runs, average + (seconds - average) / min(runs, _TRUSTED_AFTER)
 
     def _context(self, call: Call) -> BodyContext:
@@ -235,5 +236,5 @@ class Bodies(BodyRunner):
 
 
 def _code(program: Function) -> Any:
-    """The key of a body's average time: its code, which lambdas made anew in a loop have in common."""
+    """Returns the key of a body's average time: its code, which lambdas made anew in a loop have in common."""
     return getattr(program.body, "__code__", program.body)

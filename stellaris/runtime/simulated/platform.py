@@ -39,7 +39,7 @@ class SimulatedPlatform(EnginePlatform):
 
     In virtual time all durations are drawn from the functions' delays, bodies run on a pool of threads, and completions
     are handed out in the order `(time, phase, invocation number)`. The same seed gives the same run, bit for bit, on
-    any number of threads and under any load. On the wall clock the platform really waits for the same delays.
+    any number of threads and under any load. On the wall clock the platform really waits for the delays.
 
     Args:
       functions: the specification of each function, by name.
@@ -52,20 +52,20 @@ class SimulatedPlatform(EnginePlatform):
         and a thread.
       keep_versions: number of newest versions of each name that the store keeps. Invocations may hold older ones.
       store_capacity: the most bytes that the store holds.
-      nodes: machines on which containers are placed; empty for unlimited room.
-      placement: the node that gets a container: the first with room (`"pack"`) or the emptiest (`"spread"`).
+      nodes: machines on which containers are placed; empty for unlimited capacity.
+      placement: the node that gets a container: the first node with room (`"pack"`) or the emptiest (`"spread"`).
       max_concurrency: the most invocations at once, of all functions together; None for no limit.
-      faults: the faults of each function that has any.
+      faults: the faults of functions, by name.
       store_faults: the faults of the store.
       replay: a recorded run, whose delays and endings the invocations repeat.
       hang_after: seconds of real time after which a body that has not returned is given up on. Its invocation then ends
-        at its time-out, or as `hung` without one.
+        at its time-out, or as `hung` if the function has no time-out.
       on_event: called with the platform after every event; it may read everything but must change nothing.
 
     Raises:
       LookupError: if there are faults for a function that is not deployed.
-      TypeError: if `functions` has a value that is not a `FunctionSpec`, `faults` one that is not a `Faults`, or
-        `replay` is not a `Recording`.
+      TypeError: if a value of `functions` is not a `FunctionSpec`, a value of `faults` is not a `Faults`, or `replay`
+        is not a `Recording`.
       ValueError: if an argument is out of its range.
 
     Example:
@@ -100,7 +100,7 @@ class SimulatedPlatform(EnginePlatform):
         hang_after: float = 600.0,
         on_event: "Callable[[SimulatedPlatform], None] | None" = None,
     ) -> None:
-        # Copies, because the caller may change what was passed, and a run records and compares its deployment.
+        # The arguments are copied, because the caller may change them, and a run records and compares its deployment.
         deployment = Deployment(
             functions=dict(functions),
             nodes=tuple(nodes),
@@ -122,7 +122,7 @@ class SimulatedPlatform(EnginePlatform):
         self._seed = seed  # for `configuration`, as is the recording
         self._replay = replay
         virtual = clock == "virtual"
-        # On the wall clock a body must never wait for a thread, so their number is not limited.
+        # On the wall clock a body must never wait for a thread, so the number of threads is not limited.
         count = (threads or os.cpu_count() or 1) if virtual else None
         super().__init__(
             deployment,
@@ -137,7 +137,7 @@ class SimulatedPlatform(EnginePlatform):
     def slots(self, name: str, *, concurrent: int) -> int:
         slots = super().slots(name, concurrent=concurrent)
         # On the wall clock a thread cannot be stopped: a killed body keeps its slot until it returns, while the next
-        # one already runs in another.
+        # body already runs in another slot.
         kept = not self._clock.virtual and self.functions[name].timeout is not None
         return 2 * slots if kept else slots
 
@@ -149,15 +149,15 @@ class SimulatedPlatform(EnginePlatform):
         Args:
           name: name of the function.
         """
-        self._life.settle()  # first, because a body that runs would still see the old state
+        self._life.settle()  # bodies end first, because a running body still uses the old state
         for container in self._life.pools[name].live.values():
             container.state = None
             container.initialised = False
 
     @property
     def configuration(self) -> Mapping[str, Any]:
-        """Everything that determines a run, as plain data: a checkpoint can be resumed only if it is equal."""
-        # Without `threads` and `hang_after`, which change no result.
+        """Everything that determines a run, as plain data: a checkpoint can be resumed only under an equal one."""
+        # `threads` and `hang_after` are left out, because they change no result.
         configuration: dict[str, Any] = describe(self._deployment)
         return configuration | {
             "clock": "virtual" if self._clock.virtual else "wall",

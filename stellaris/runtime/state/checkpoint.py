@@ -15,27 +15,27 @@ from stellaris.runtime.functions import Function
 from stellaris.runtime.state import checkpoint_files
 from stellaris.runtime.state.codec import CheckpointError, Codec
 
-#: Checkpoints of older formats were files with this suffix.
+#: Suffix of checkpoints in older formats, which were files.
 _OLD_SUFFIX = ".checkpoint"
 
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """A folder of checkpoints, each a folder named by its number, which appears once it is complete.
+    """A folder of checkpoints. Each is a folder named by its number, and appears under this name once it is complete.
 
     A checkpoint holds plain data, arrays, hashes of its files, and the version of stellaris that saved it, with a hash
     of the sources. The module `stellaris.runtime.state.codec` says which objects can be saved. Hashes and version are
     checked before anything is loaded. Loading runs no code that the checkpoint names. A checkpoint from an untrusted
-    source may hold nonsense: it is refused, or fails where the platform first uses it.
+    source may hold nonsense: loading it is refused, or the platform fails where it first uses the nonsense.
 
     Args:
       folder: a local folder, made if it is missing.
       every: rounds of training from one checkpoint to the next.
-      keep: how many of the newest checkpoints stay.
+      keep: number of newest checkpoints that stay.
 
     Raises:
-      TypeError: if a number is not a whole one.
-      ValueError: if a number is below 1, or the folder is a URL or a file.
+      TypeError: if `every` or `keep` is not a whole number.
+      ValueError: if `every` or `keep` is below 1, or the folder is a URL or a file.
 
     Example:
       >>> import tempfile
@@ -63,8 +63,8 @@ class Checkpoints:
         if not folder:
             raise ValueError("folder='' is empty: name a folder")
         if re.match(r"[A-Za-z][\w+.-]+:/", folder):
-            raise ValueError(f"folder={folder!r} is a URL: checkpoints are saved in a local folder")
-        # Refused here, because the first checkpoint may be hours away.
+            raise ValueError(f"folder={folder!r} is a URL: checkpoints are saved in a local folder, so give its path")
+        # A file is refused here and not at the first checkpoint, which may be hours away.
         for path in (Path(folder), *Path(folder).parents):
             if path.exists() and not path.is_dir():
                 raise ValueError(f"folder={folder!r}: {path} is a file, not a folder; choose another path")
@@ -74,12 +74,12 @@ class Checkpoints:
         return max((step for step, _ in self._saved()), default=None)
 
     def prepare(self) -> None:
-        """Makes the folder and tries to write there, so that a run that could not be saved does not begin.
+        """Makes the folder and tries to write into it, so that a run that could not be saved does not begin.
 
         Raises:
-          CheckpointError: if nothing can be written there.
+          CheckpointError: if the folder cannot be written to.
         """
-        checkpoint_files.origin()  # cached now: the sources may be edited during the run
+        checkpoint_files.origin()  # hashed and cached now, because the sources may be edited during the run
         checkpoint_files.try_writing(Path(self.folder))
 
     def save(
@@ -94,30 +94,32 @@ class Checkpoints:
     ) -> None:
         """Saves a platform, and the state of the loop that uses it.
 
-        Bodies that have started are first run to their end, and their results saved; other invocations are saved with
-        their arguments.
+        Bodies that have started are first run to their end, and their results are saved. Other invocations are saved
+        with their arguments.
 
         Args:
-          step: the number of the checkpoint, larger than the earlier ones.
+          step: the number of the checkpoint, larger than the numbers of earlier checkpoints.
           platform: a platform in virtual time.
           state: any tree of plain values, arrays, and objects of classes registered with
             `stellaris.runtime.register_value`.
-          externals: objects that are not saved, but given again to `load` under the same names: programs, or the
-            functions that they are made of.
-          like: example trees of a library's own classes, such as a network's parameters, by name. A tree that has the
-            structure of an example, or of a subtree of one, is saved as its leaves only.
+          externals: objects by name that are not saved, and must be passed to `load` under the same names: programs, or
+            the functions that programs are made of.
+          like: example trees by name, for trees of a library's classes, such as a network's parameters. Of a tree that
+            has the structure of an example, or of an example's subtree, only the leaves are saved.
           configuration: the run's configuration, as returned by `stellaris._core.describe.describe`.
 
         Raises:
-          CheckpointError: if something cannot be saved, such as a program that is not an external, or the files cannot
-            be written; the error names it. Earlier checkpoints stay.
+          CheckpointError: if an object cannot be saved, such as a program that is not an external, or a file cannot be
+            written; the error names the object or the file. Earlier checkpoints stay.
           ValueError: if `step` is not larger than the newest checkpoint's.
         """
         checks.whole(at_least=0, step=step)
         newest = self.newest()
         if newest is not None and step <= newest:
-            raise ValueError(f"step={step} is not larger than {newest}, the newest in {os.fspath(self.folder)!r}")
-        # Bodies are settled before anything is written: a body on a thread changes its container until it ends.
+            raise ValueError(
+                f"step={step} is not larger than {newest}, the newest in {os.fspath(self.folder)!r}: give a larger one"
+            )
+        # Bodies run to their end before anything is written: a body on a thread changes its container until it ends.
         platform.settle()
         snapshot = _codec(platform, externals, like).take(state)
         configurations = {"platform": platform.configuration, "run": configuration}
@@ -135,9 +137,9 @@ class Checkpoints:
         like: Mapping[str, Any] | None = None,
         configuration: Any = None,
     ) -> Any:
-        """Restores a platform from the newest checkpoint that is complete and was saved by this stellaris.
+        """Restores a platform from the newest checkpoint that is complete and was saved by this version of stellaris.
 
-        A warning names the checkpoints that were skipped, and why.
+        A warning names the checkpoints that were skipped, and the reasons.
 
         Args:
           platform: a platform of the same configuration.
@@ -146,7 +148,7 @@ class Checkpoints:
           configuration: as in `save`; it must not have changed.
 
         Returns:
-          The state that was saved with it.
+          The state that was saved with the platform.
 
         Raises:
           CheckpointError: if no checkpoint can be loaded, an external is missing, or the platform or the configuration
@@ -166,16 +168,16 @@ class Checkpoints:
             warnings.warn(f"{path} is the newest checkpoint that can be loaded: {'; '.join(skipped)}", stacklevel=2)
         # Configurations are compared first: the state has another meaning under another configuration.
         for name, own, other in differences(configuration, configurations["run"]):
-            raise CheckpointError(f"{name}: this run has {own}, but {self} holds a run of {other}")
+            raise CheckpointError(f"{name}: this run has {own}, but {self} holds a run of {other}: make them equal")
         for name, own, other in differences(platform.configuration, configurations["platform"]):
-            raise CheckpointError(f"{name}: the platform has {own}, the checkpoint {other}")
+            raise CheckpointError(f"{name}: the platform has {own}, but the checkpoint {other}: make them equal")
         try:
             return _codec(platform, externals, like).restore(snapshot)
         except CheckpointError as error:
             raise CheckpointError(f"{path} cannot be loaded: {error}") from error
 
     def _saved(self) -> list[tuple[int, Path]]:
-        """Returns the folder's checkpoints and their numbers, including damaged ones and older formats."""
+        """Returns the folder's checkpoints with their numbers, including damaged checkpoints and older formats."""
         folder = Path(self.folder)
         there = folder.iterdir() if folder.is_dir() else ()
         # Older formats are included: a new checkpoint is numbered after them, and `load` says why it skips them.
@@ -184,8 +186,8 @@ class Checkpoints:
 
 
 def _codec(platform: Resumable, externals: Mapping[str, Any] | None, like: Mapping[str, Any] | None) -> Codec:
-    """Returns the codec of a platform; the callables that programs among the externals consist of are externals too."""
-    # Another program may consist of the same callables; it is saved as a value that refers to them.
+    """Returns the codec of a platform; the callables of programs among the externals become externals as well."""
+    # A program that is no external may consist of the same callables; it is saved as a value that refers to them.
     named = dict(externals or {})
     for name, program in [*named.items()]:
         if isinstance(program, Function):

@@ -1,7 +1,7 @@
 """A checkpoint on the disk: a folder that appears under its name once it is complete, and is verified before use.
 
-It holds `state.json` (a snapshot's tree), `arrays.bin` (the bytes of its arrays), `about.json` (which stellaris saved
-it, and the configurations), and `SHA256SUMS`, which `sha256sum -c` checks.
+The folder holds `state.json` (a snapshot's tree), `arrays.bin` (the bytes of its arrays), `about.json` (the version of
+stellaris that saved it, and the configurations), and `SHA256SUMS`, which `sha256sum -c` checks.
 """
 
 import contextlib
@@ -28,12 +28,12 @@ def write(folder: Path, name: str, snapshot: Snapshot, configurations: Mapping[s
 
     Args:
       folder: the folder of checkpoints; made if it is missing.
-      name: the name of the checkpoint, which does not exist yet.
+      name: the name of the checkpoint, which must not exist yet.
       snapshot: the saved state.
-      configurations: the platform's and the run's, as plain data.
+      configurations: the configurations of the platform and of the run, as plain data.
 
     Raises:
-      CheckpointError: if it cannot be written. Earlier checkpoints stay.
+      CheckpointError: if the checkpoint cannot be written. Earlier checkpoints stay.
     """
     draft = folder / _DRAFT
     try:
@@ -44,12 +44,12 @@ def write(folder: Path, name: str, snapshot: Snapshot, configurations: Mapping[s
             _write_json(draft / _STATE, snapshot.tree)
             (draft / _ARRAYS).write_bytes(snapshot.arrays)
             (draft / _SUMS).write_bytes(_sums(draft))
-            # All content is on the disk before the rename: after a power failure, whatever has the name is complete.
+            # All content is on the disk before the rename, so that even after a power failure a checkpoint is complete.
             for path in [*draft.iterdir(), draft]:
                 sync(path)
             draft.rename(folder / name)
             sync(folder)
-        # After an interrupt as well: a draft takes as much room as a checkpoint.
+        # The draft is removed after an interrupt as well, because it takes as much disk space as a checkpoint.
         except BaseException:
             _remove(draft)
             raise
@@ -58,10 +58,10 @@ def write(folder: Path, name: str, snapshot: Snapshot, configurations: Mapping[s
 
 
 def try_writing(folder: Path) -> None:
-    """Makes the folder, writes there, and removes what it wrote.
+    """Makes the folder, writes a file into it, and removes the file.
 
     Raises:
-      CheckpointError: if nothing can be written there.
+      CheckpointError: if the folder cannot be written to.
     """
     try:
         _remove(folder / _DRAFT)
@@ -69,11 +69,11 @@ def try_writing(folder: Path) -> None:
         (folder / _DRAFT / _ABOUT).write_bytes(b"")
         _remove(folder / _DRAFT)
     except OSError as error:
-        raise CheckpointError(f"{folder} cannot be written to: {error}") from error
+        raise CheckpointError(f"{folder} cannot be written to: {error}; choose another folder") from error
 
 
 def remove(path: Path) -> None:
-    """Removes a checkpoint. It is renamed first, so that no incomplete checkpoint is ever found under its name."""
+    """Removes a checkpoint. The folder is renamed first, so that its name never stands for an incomplete checkpoint."""
     with contextlib.suppress(OSError):  # a checkpoint that stays does no harm
         removed = path.with_name(_REMOVED)
         _remove(removed)
@@ -82,7 +82,7 @@ def remove(path: Path) -> None:
 
 
 def is_checkpoint(path: Path) -> bool:
-    """Whether this folder is a checkpoint, complete or not, rather than something else of the user's."""
+    """Returns whether this folder is a checkpoint, complete or not, and not some other folder of the user."""
     return (path / _SUMS).is_file()
 
 
@@ -90,7 +90,8 @@ def read(path: Path) -> tuple[dict[str, Any], Snapshot]:
     """Returns the configurations and the snapshot of a checkpoint.
 
     Raises:
-      CheckpointError: if it is damaged, was saved by another stellaris, or is not a checkpoint; says which.
+      CheckpointError: if the folder is damaged, was saved by another version of stellaris, or is not a checkpoint; the
+        error says which.
     """
     try:
         said, sums = (path / _SUMS).read_bytes(), _sums(path)
@@ -116,16 +117,16 @@ def read(path: Path) -> tuple[dict[str, Any], Snapshot]:
 
 @functools.cache
 def origin() -> dict[str, Any]:
-    """Returns the format, version and hash of the sources of this stellaris.
+    """Returns the checkpoint format, the version of stellaris, and a hash of its sources.
 
-    Checkpoints hold its inner state, which another stellaris may understand differently.
+    A checkpoint holds internal state, which another version of stellaris may interpret differently.
     """
     try:
         version = metadata.version("stellaris")
     except metadata.PackageNotFoundError:
         version = "not installed"
     root, sources = Path(__file__).parents[2], hashlib.sha256()
-    # Sorted, because file systems list files in different orders.
+    # The files are sorted, because file systems list files in different orders.
     for path in sorted(root.rglob("*.py")):
         sources.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
     return {"format": FORMAT, "stellaris": version, "sources": sources.hexdigest()[:16]}
@@ -136,8 +137,8 @@ def _write_json(path: Path, content: Any) -> None:
 
 
 def _sums(folder: Path) -> bytes:
-    """Returns the hashes of all files but the one that holds them."""
-    # A link counts as a file, so that one that leads nowhere is found.
+    """Returns the hashes of all files except `SHA256SUMS`, which holds them."""
+    # A link counts as a file, so that a link that leads nowhere is found.
     files = sorted(path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
     names = [path.relative_to(folder).as_posix() for path in files]
     hashes = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in names if name != _SUMS}

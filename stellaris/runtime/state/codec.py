@@ -1,18 +1,18 @@
 """Writes objects as a JSON tree and the bytes of their arrays, and makes them again. The tree cannot name code to run.
 
-None, booleans, strings and finite numbers stand for themselves. Every other object is a node `[kind, head, items]`, and
-`["again", number, []]` where it occurs again: the number of its node in the order of writing. So shared objects and
-cycles are preserved. Besides containers, arrays and the like, there are nodes for
+None, booleans, strings and finite numbers stand for themselves. Every other object is a node `[kind, head, items]`. An
+object that occurs again is `["again", number, []]`, with the number of its node in the order of writing, so that shared
+objects and cycles are preserved. Apart from containers, arrays and other plain objects, there are nodes for
 
 * values of registered classes, and named tuples of stellaris and optax (`stellaris.runtime.state.registry`);
-* *parts*, which exist before they are restored: their state is put back in place, and everything else refers to them
-  by name;
-* *externals*, such as programs: they are not saved, and are given again under the same names;
-* trees of a library's own classes, such as some networks' parameters: only their leaves are saved, and a tree *like*
-  them is given again.
+* *parts*, which exist before they are restored: their state is put back in place, and other objects refer to them by
+  name;
+* *externals*, such as programs: they are not saved, and the caller passes them again under the same names;
+* trees of a library's classes, such as some networks' parameters: only their leaves are saved, and the caller passes an
+  example tree, *like* them, again.
 
-A safe reader of pickles would be longer: `pickle.Unpickler` calls functions and sets attributes, and even where imports
-are refused, a stranger's pickle could call the externals.
+Pickles are not used, because a safe reader of pickles would be longer: `pickle.Unpickler` calls functions and sets
+attributes, and even where imports are refused, an untrusted pickle could call the externals.
 """
 
 import base64
@@ -34,7 +34,7 @@ from stellaris.aggregation.gradient_queue import Layout
 from stellaris.runtime.state import registry
 from stellaris.runtime.state.registry import full_name
 
-#: Numeric dtypes by name. All others are refused: an array of objects would have to be unpickled.
+#: Numeric dtypes by name. All other dtypes are refused: an array of objects would have to be unpickled.
 DTYPES: Mapping[str, np.dtype[Any]] = {
     name: np.dtype(name)
     for name in (
@@ -43,7 +43,7 @@ DTYPES: Mapping[str, np.dtype[Any]] = {
     )
 }
 
-#: Classes whose instances stand for themselves. Not `float`, because JSON has neither NaN nor infinity.
+#: Classes whose instances stand for themselves. `float` is not here, because JSON has neither NaN nor infinity.
 _PLAIN = frozenset((type(None), bool, int, str))
 #: The generators that a snapshot may name: NumPy's own. No other class is instantiated for a generator.
 _BIT_GENERATORS = {
@@ -61,17 +61,17 @@ _EMPTY: Mapping[str, Callable[[Any], Any]] = {
 }
 _Node = tuple[str, Any, Iterable[tuple[Any, Any]]]
 
-# Every aggregator's state holds a layout; it is registered here so that the aggregators import nothing of the runtime.
+# Every aggregator's state holds a `Layout`. It is registered here, so that aggregators import nothing of the runtime.
 registry.register_value(Layout)
 
 
 class CheckpointError(RuntimeError):
-    """Something cannot be saved, or does not fit what was saved."""
+    """Raised if an object cannot be saved or loaded, or if a checkpoint does not fit the platform or the run."""
 
 
 @registry.register_value
 class SavedError(RuntimeError):
-    """Stands for an exception of a class that is not registered; its text names the class."""
+    """Replaces an exception whose class is not registered; the text names that class."""
 
 
 class Snapshot(NamedTuple):
@@ -86,10 +86,10 @@ class Codec:
     """Takes snapshots and restores them, in the same process or another.
 
     Args:
-      parts: objects whose state is saved and put back, with that of the parts within them; by name.
-      externals: objects that are not saved, but referred to by name.
-      like: example trees by name. A tree that has the structure of an example, or of a subtree of one, is saved as its
-        leaves only.
+      parts: objects by name, whose state is saved and put back, with the state of the parts within them.
+      externals: objects by name, which are not saved: a snapshot refers to them by name.
+      like: example trees by name. Of a tree that has the structure of an example, or of an example's subtree, only the
+        leaves are saved.
 
     Example:
       >>> snapshot = Codec().take({"rounds": (1, 2)})
@@ -107,7 +107,7 @@ class Codec:
         """Returns a snapshot of a value and of the state of the parts.
 
         Raises:
-          CheckpointError: if something cannot be saved; names it and where it is.
+          CheckpointError: if an object cannot be saved; the error names the object and the path to it.
         """
         writer = _Writer(self)
         try:
@@ -115,21 +115,21 @@ class Codec:
         except ValueError as error:
             raise CheckpointError(f"{path(writer.way)}: {error}") from None
         except RecursionError:
-            raise CheckpointError(f"{path(writer.way)[:200]}: it is nested too deeply") from None
+            raise CheckpointError(f"{path(writer.way)[:200]}: it is nested too deeply; flatten it") from None
 
     def restore(self, snapshot: Snapshot) -> Any:
-        """Returns the value of a snapshot, possibly a stranger's, and puts the state of the parts back in place.
+        """Returns the value of a snapshot, which may be untrusted, and puts the state of the parts back in place.
 
         Raises:
-          CheckpointError: if the snapshot makes no sense or does not fit what is given; says why. The parts are then as
-            they were, unless one of them refuses its state.
+          CheckpointError: if the snapshot makes no sense, or does not fit the parts, externals and example trees; the
+            error says why. The parts are then unchanged, unless a part refuses its state.
         """
         try:
             value, changes = _Reader(self, snapshot.arrays).read(snapshot.tree)
             for change in changes:
                 change()
         except Exception as error:
-            # The ValueErrors of the reader are whole sentences; other errors are unclear without their class.
+            # The reader's ValueErrors are whole sentences; other errors are unclear without the name of their class.
             name = "" if type(error) is ValueError else f"{type(error).__name__}: "
             raise CheckpointError(f"{name}{error}") from error
         return value
@@ -147,7 +147,7 @@ def path(way: Iterable[Any]) -> str:
 
 
 def subtrees(like: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns trees and their subtrees by name, without the leaves.
+    """Returns trees and their subtrees by name; leaves do not count as subtrees.
 
     Example:
       >>> subtrees({"params": {"w": [1, 2], "b": 3}})
@@ -158,14 +158,14 @@ def subtrees(like: Mapping[str, Any]) -> dict[str, Any]:
     for name, tree in ahead:
         if not jax.tree_util.all_leaves([tree]):
             found[name] = tree
-            # Everything but the tree itself counts as a leaf, so the leaves are its children.
+            # With `is_leaf` true for everything except the tree itself, the leaves are the tree's children.
             children = enumerate(jax.tree.leaves(tree, is_leaf=functools.partial(operator.is_not, tree)))
             ahead += [(f"{name}[{i}]", child) for i, child in children]
     return found
 
 
 class _Writer:
-    """Writes one snapshot. Raises a ValueError for an object that cannot be saved; `way` is then the path to it."""
+    """Writes one snapshot. Raises a ValueError for an object that cannot be saved; `way` then leads to the object."""
 
     def __init__(self, codec: Codec) -> None:
         self.way: list[Any] = []
@@ -174,7 +174,7 @@ class _Writer:
         self._given |= {id(external): ("external", name) for name, external in codec.externals.items()}
         self._like: dict[str, Any] = {name: jax.tree.structure(tree) for name, tree in subtrees(codec.like).items()}
         self._arrays = bytearray()
-        # Numbers of nodes by identity, with the objects: while they are kept, no other object gets their identity.
+        # Numbers of nodes and their objects, by identity. Keeping the objects alive keeps their identities unique.
         self._numbers: dict[int, tuple[int, Any]] = {}
         self._unfinished: set[int] = set()  # numbers of immutable objects whose items are being written
 
@@ -202,7 +202,7 @@ class _Writer:
             if number in self._unfinished:
                 raise ValueError(f"a {full_name(type(value))} contains itself: put a list or a dictionary in between")
             return ["again", number, []]
-        # The object is numbered before its items, as in the reader, so that they can refer to it.
+        # The object is numbered before its items, as in the reader, so that the items can refer to the object.
         number = len(self._numbers)
         self._numbers[id(value)] = number, value
         kind, head, items = self._split(value)
@@ -213,15 +213,15 @@ class _Writer:
         return [kind, head, nodes]
 
     def _split(self, value: Any) -> _Node:
-        """Returns the kind of an object, plain data, and the objects within it, each after the key that leads there."""
+        """Returns the kind of an object, its plain data, and the pairs of keys and items within it."""
         if id(value) in self._given:
             return *self._given[id(value)], ()
         cls = type(value)
-        # Subclasses are excluded, because an instance of one may hold more than its items.
+        # An instance of a subclass is not split here, because it may hold more than its items.
         if cls in _SPLIT:
             return _SPLIT[cls](value)
         if isinstance(value, BaseException):
-            # An argument may be any object, such as a file; the text is enough to say what failed.
+            # An argument of an exception may be any object, such as a file; the text is enough to say what failed.
             known = registry.error_class(full_name(cls)) is cls and _PLAIN.issuperset(map(type, value.args))
             error = value if known else SavedError(f"{cls.__name__}: {value}")
             return "error", full_name(type(error)), enumerate(error.args)
@@ -255,7 +255,7 @@ class _Writer:
                 return "like", name, enumerate(leaves)
         if callable(value) and hasattr(value, "__qualname__"):
             code = f"{value.__module__}.{value.__qualname__}"
-            raise ValueError(f"{code} is code, which is not saved: give it again by name, in `externals`")
+            raise ValueError(f"{code} is code, which is not saved: pass it by name, in `externals`")
         remedy = "if it is data, decorate its class with stellaris.runtime.register_value"
         raise ValueError(f"a {full_name(type(value))} cannot be saved: {remedy}")
 
@@ -267,7 +267,7 @@ def _split_mapping(value: Mapping[Any, Any]) -> Iterable[tuple[Any, Any]]:
 def _split_generator(value: np.random.Generator) -> _Node:
     bits = value.bit_generator
     if type(bits) not in _BIT_GENERATORS.values():
-        raise ValueError(f"a random generator over {full_name(type(bits))} cannot be saved: only NumPy's can")
+        raise ValueError(f"a random generator over {full_name(type(bits))} cannot be saved: use NumPy's, such as PCG64")
     return "generator", type(bits).__name__, [("state", bits.state)]
 
 
@@ -280,7 +280,7 @@ def _split_structure(value: Any) -> _Node:
 
 def _name_of(dtype: np.dtype[Any]) -> str:
     if DTYPES.get(dtype.name) != dtype:
-        raise ValueError(f"an array of {dtype!r} cannot be saved: only numeric ones can")
+        raise ValueError(f"an array of {dtype!r} cannot be saved: convert it to a numeric dtype")
     return dtype.name
 
 
@@ -289,13 +289,13 @@ _SPLIT: Mapping[type[Any], Callable[[Any], _Node]] = {
     tuple: lambda value: ("tuple", None, enumerate(value)),
     dict: lambda value: ("dict", None, _split_mapping(value)),
     Counter: lambda value: ("counter", None, _split_mapping(value)),
-    # Sorted, because the order of a set of strings differs from one process to the next.
+    # Sets are sorted, because the order of a set of strings differs from one process to the next.
     set: lambda value: ("set", None, enumerate(sorted(value, key=repr))),
     frozenset: lambda value: ("frozenset", None, enumerate(sorted(value, key=repr))),
     deque: lambda value: ("deque", value.maxlen, enumerate(value)),
     bytes: lambda value: ("bytes", base64.b64encode(value).decode(), ()),
-    # Only infinite and NaN floats get here. `str` omits the sign of NaN, so the sign is written separately; `float`
-    # reads it.
+    # Finite floats stand for themselves, so only infinite and NaN floats get here. `str` omits the sign of NaN, so the
+    # sign is written separately; `float` reads it.
     float: lambda value: ("float", ("-" if math.copysign(1, value) < 0 else "") + str(abs(value)), ()),
     np.random.Generator: _split_generator,
     jax.tree_util.PyTreeDef: _split_structure,
@@ -303,7 +303,7 @@ _SPLIT: Mapping[type[Any], Callable[[Any], _Node]] = {
 
 
 class _Reader:
-    """Reads one snapshot. If it makes no sense, any exception may be raised, but no part has been changed."""
+    """Reads one snapshot. If the snapshot makes no sense, any exception may be raised, but no part is changed."""
 
     def __init__(self, codec: Codec, arrays: bytes | bytearray) -> None:
         self._arrays = memoryview(arrays)
@@ -316,7 +316,7 @@ class _Reader:
         """Returns the value, and functions that put the states of the parts back in place."""
         states = self._node(tree)
         _check_names("the parts", states, ("state", *self._parts))
-        # All states are checked before the first part is changed: a platform that was half restored would run on.
+        # All states are checked before the first part is changed, so that no platform is half restored.
         changes: list[Callable[[], None]] = []
         for name, part in self._parts.items():
             if hasattr(part, "restore_state"):
@@ -334,7 +334,7 @@ class _Reader:
         kind, head, nodes = node
         if kind == "again":
             if self._made[head] is _UNFINISHED:
-                raise ValueError(f"node {head} contains itself")
+                raise ValueError(f"node {head} contains itself: the snapshot is damaged")
             return self._made[head]
         number = len(self._made)
         self._made.append(_EMPTY[kind](head) if kind in _EMPTY else _UNFINISHED)
@@ -349,7 +349,7 @@ class _Reader:
         match kind, head, items:
             case "external", str(name), []:
                 if name not in self._externals:
-                    raise ValueError(f"externals lacks {name!r}: give again what was given when this was saved")
+                    raise ValueError(f"externals lacks {name!r}: pass it, as when this was saved")
                 return self._externals[name]
             case "part", str(name), []:
                 return self._parts[name]
@@ -368,7 +368,7 @@ class _Reader:
                 error = registry.error_class(name)
                 if error is None:
                     raise ValueError(f"{name!r} is not a registered exception")
-                # Calls `__new__` of the nearest built-in base class, so that no other code is run.
+                # The nearest built-in base class makes the exception, so that no other code is run.
                 own: Any = next(base for base in error.__mro__ if base.__module__ == "builtins")
                 return own.__new__(error, *items)
             case "bytes", str(text), []:
@@ -377,8 +377,8 @@ class _Reader:
                 return float(head)
             case "array", [str(dtype), list(shape), int(offset)], []:
                 content = self._arrays[offset : offset + math.prod(shape) * DTYPES[dtype].itemsize]
-                # `reshape` raises if the bytes do not fill the shape, so a false shape allocates nothing. The copy can
-                # be written to, and does not keep the bytes of all other arrays in memory.
+                # `reshape` raises if the bytes do not fill the shape, so a false shape allocates nothing. The array is
+                # copied, so that it can be written to and does not keep the bytes of all other arrays in memory.
                 return np.frombuffer(content, DTYPES[dtype]).reshape(shape).copy()
             case "scalar", None, [np.ndarray(shape=()) as array]:
                 return array[()]
@@ -402,7 +402,7 @@ class _Reader:
         raise ValueError(f"unknown node {short(kind)} with {short(head)} and {len(items)} items")
 
 
-_UNFINISHED = object()  # in the place of an immutable object whose items are being read
+_UNFINISHED = object()  # stands for an immutable object while its items are read
 
 
 def _fill(value: Any, head: Any, items: list[Any]) -> None:
@@ -411,11 +411,11 @@ def _fill(value: Any, head: Any, items: list[Any]) -> None:
     elif isinstance(value, set):
         value.update(items)
     elif isinstance(value, dict):
-        # `Counter.update` would add to the counts.
+        # `dict.update` sets the counts of a `Counter`, whose own `update` would add to them.
         dict.update(value, zip(items[::2], items[1::2], strict=True))
     else:
         for name, item in zip(head[1:], items, strict=True):
-            # `setattr` raises on a frozen dataclass, and on other classes may run their own `__setattr__`.
+            # `setattr` would raise on a frozen dataclass, and may run the `__setattr__` of other classes.
             object.__setattr__(value, name, item)
 
 

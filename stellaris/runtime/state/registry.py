@@ -1,6 +1,6 @@
-"""Classes that checkpoints may save. Each names its state: nothing is saved because it happens to be an attribute.
+"""Classes that checkpoints may save. Each class declares its state: an undeclared attribute is an error.
 
-**Values** (`register_value`) are made anew from their fields. **Parts** (`register_part`) belong to something that
+**Values** (`register_value`) are made anew from their fields. **Parts** (`register_part`) belong to an object that
 exists already, such as a platform with its deployment, threads and callbacks: their state is put back in place. A
 checkpoint can name only registered classes, and none of their code runs when an instance is made anew.
 """
@@ -14,8 +14,8 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-#: Packages whose named tuples are values without being registered: the states of optimizers are of classes that nobody
-#: could decorate, and making a named tuple runs no code.
+#: Packages whose named tuples are values without registration: the classes of optimizers' states are a library's and
+#: cannot be decorated, and making a named tuple runs no code.
 NAMED_TUPLES_OF = ("optax", "stellaris")
 
 C = TypeVar("C", bound=type[Any])
@@ -32,18 +32,19 @@ class Part(NamedTuple):
     state: tuple[str, ...]  #: attributes that are saved and restored.
     rebuilt: tuple[
         str, ...
-    ]  #: attributes that the constructor makes, and that stay; parts among them are saved as well.
+    ]  #: attributes that the constructor makes and that stay; the state of parts among them is saved as well.
     steps: tuple[str, ...]  #: methods that saved events refer to.
 
 
-#: Classes of parts, and their declarations.
+#: The declarations of parts, by class.
 PARTS: dict[type[Any], Part] = {}
 
 
 def register_value(cls: C) -> C:
-    """Registers a class whose instances are data: checkpoints save their fields, and make them anew from these.
+    """Registers a class whose instances are data: checkpoints save their fields, and make them anew from the fields.
 
-    No constructor runs when they are made anew. Register a library's class by calling `register_value(library.State)`.
+    No constructor runs when an instance is made anew. To register a library's class, call
+    `register_value(library.State)`.
 
     Args:
       cls: a dataclass (decorate above `@dataclass`), a named tuple, a class with `__slots__`, or an exception.
@@ -52,7 +53,7 @@ def register_value(cls: C) -> C:
       The class itself.
 
     Raises:
-      TypeError: if its fields are not known, or it is not a class.
+      TypeError: if `cls` is not a class, or its fields are not known.
 
     Example:
       >>> @register_value
@@ -70,8 +71,9 @@ def register_value(cls: C) -> C:
 def register_part(*state: str, rebuilt: Sequence[str] = (), steps: Sequence[str] = ()) -> Callable[[C], C]:
     """Registers a class whose instances exist before their state is restored.
 
-    Declare every attribute as `state` (saved) or `rebuilt` (made by the constructor); any other raises on save. A class
-    with methods `save_state()` and `restore_state(state)` declares no attributes: these methods decide what is saved.
+    Declare every attribute as `state` (saved) or `rebuilt` (made by the constructor); any other attribute is an error
+    on save. A class with methods `save_state()` and `restore_state(state)` declares no attributes: these methods decide
+    what is saved.
 
     Args:
       *state: attributes that are saved and restored.
@@ -97,7 +99,7 @@ def register_part(*state: str, rebuilt: Sequence[str] = (), steps: Sequence[str]
     def register(cls: C) -> C:
         for step in steps:
             if not isinstance(vars(cls).get(step), types.FunctionType):
-                raise TypeError(f"{full_name(cls)} lacks the method {step!r}")
+                raise TypeError(f"{full_name(cls)} lacks the method {step!r}, which register_part names in steps")
         slots = _slots(cls)
         if slots is not None and set(slots) != {*state, *rebuilt}:
             differing = sorted({*slots} ^ {*state, *rebuilt})
@@ -120,26 +122,26 @@ def full_name(cls: type[Any]) -> str:
 
 def fields_of(cls: type[Any]) -> tuple[str, ...] | None:
     """Returns the names of the fields of a value's class, or None for any other class."""
-    # Found by name, as a reader will: if two classes have the same name, only one of them would be made again.
+    # The class is looked up by name, as on loading: of two classes with the same name, only one would be made again.
     if value_class(full_name(cls)) is not cls:
         return None
     return _FIELDS[cls] if cls in _FIELDS else _names(cls)
 
 
 def value_class(name: str) -> type[Any] | None:
-    """Returns the class of values with this name, or None. It imports nothing, and runs no code."""
+    """Returns the class of values with this name, or None. The look-up imports nothing and runs no code."""
     if name in _VALUES:
         return _VALUES[name]
     module, _, last = name.rpartition(".")
     if module.partition(".")[0] not in NAMED_TUPLES_OF or not isinstance(sys.modules.get(module), types.ModuleType):
         return None
-    # `vars` and not `getattr`: a lazy module may import what it is asked for.
+    # The attribute is read from `vars`, because `getattr` may make a lazy module import it.
     found = vars(sys.modules[module]).get(last)
     return found if isinstance(found, type) and _is_named_tuple(found) and full_name(found) == name else None
 
 
 def error_class(name: str) -> type[Exception] | None:
-    """Returns the exception with this name, if it is a registered one or one of Python's own."""
+    """Returns the exception with this name, if it is registered or built into Python; None otherwise."""
     registered = _VALUES.get(name)
     if registered is not None and issubclass(registered, Exception):
         return registered
@@ -147,13 +149,13 @@ def error_class(name: str) -> type[Exception] | None:
 
 
 def parts_within(wholes: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns parts by name, and the parts among what they have rebuilt: each once, under its shortest name.
+    """Returns parts, and the parts among their rebuilt attributes: each part once, under its shortest name.
 
     Args:
       wholes: parts by name.
 
     Raises:
-      TypeError: if the class of one is not registered.
+      TypeError: if the class of a part is not registered.
     """
     for name, whole in wholes.items():
         if type(whole) not in PARTS:
@@ -178,7 +180,8 @@ def attributes(value: Any, names: Sequence[str], rebuilt: Sequence[str] = ()) ->
     """Returns the attributes of these names.
 
     Raises:
-      ValueError: if one is missing, or there is any that is neither among these, nor rebuilt, nor a cached property.
+      ValueError: if an attribute is missing, or the object has another attribute that is neither rebuilt nor a cached
+        property.
     """
     cls = type(value)
     for name in getattr(value, "__dict__", {}):
@@ -188,12 +191,12 @@ def attributes(value: Any, names: Sequence[str], rebuilt: Sequence[str] = ()) ->
             raise ValueError(f"a {full_name(cls)} has an undeclared attribute {name!r}: {remedy}")
     for name in names:
         if not hasattr(value, name):
-            raise ValueError(f"a {full_name(cls)} lacks its attribute {name!r}")
+            raise ValueError(f"a {full_name(cls)} lacks the declared attribute {name!r}: set it before saving")
     return {name: getattr(value, name) for name in names}
 
 
 def _names(cls: type[Any]) -> tuple[str, ...]:
-    """Returns the names of a class's fields, or raises a TypeError if an instance may be more than its fields."""
+    """Returns the names of a class's fields; raises a TypeError if an instance may hold more than its fields."""
     if not isinstance(cls, type):
         raise TypeError(f"register_value({cls!r}): expected a class")
     if _is_named_tuple(cls):
@@ -204,7 +207,7 @@ def _names(cls: type[Any]) -> tuple[str, ...]:
     names = tuple(f.name for f in dataclasses.fields(cls)) if dataclasses.is_dataclass(cls) else _slots(cls)
     if names is None:
         raise TypeError(f"{full_name(cls)} has unknown fields: make it a dataclass, @register_value above @dataclass")
-    # Python refuses to make an instance of a class with built-in content, such as a list's, by `object.__new__`.
+    # `object.__new__` refuses classes that inherit built-in content, such as the items of a list.
     try:
         object.__new__(cls)
     except TypeError as error:
@@ -213,7 +216,7 @@ def _names(cls: type[Any]) -> tuple[str, ...]:
 
 
 def _is_named_tuple(cls: type[Any]) -> bool:
-    """Whether an instance is a tuple with named fields, and nothing else."""
+    """Returns whether an instance is a tuple with named fields, and nothing else."""
     return issubclass(cls, tuple) and isinstance(getattr(cls, "_fields", None), tuple) and cls.__dictoffset__ == 0
 
 

@@ -1,4 +1,4 @@
-"""Leases: the versions and objects of the store that invocations hold, which are not removed in the meantime."""
+"""Leases: the versions and objects that invocations hold, and that the store keeps until the invocations end."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from stellaris.runtime.state.registry import register_part, register_value
 
-#: A name and one of its versions; for an object, `versions.OBJECTS` and the object's number.
+#: A name and a version of it; for an object, `versions.OBJECTS` and the object's number.
 Entry: TypeAlias = tuple[str, int]
 
 
@@ -16,17 +16,17 @@ Entry: TypeAlias = tuple[str, int]
 class Lease:
     """The entries that one invocation holds."""
 
-    function: str  #: name of its function; empty until it starts.
+    function: str  #: name of the invocation's function; empty until the invocation starts.
     entries: list[Entry] = field(
         default_factory=list
     )  #: with repetitions: an entry that is held twice has two holders.
-    works_on: dict[str, int] = field(default_factory=dict)  #: by name, the version that it refers to first.
+    works_on: dict[str, int] = field(default_factory=dict)  #: by name, the version that the invocation refers to first.
     fetched: set[Entry] = field(default_factory=set)  #: a set, because each entry is fetched once.
 
 
 @register_part("_holders", "_leases", "_worked_on")
 class Leases:
-    """The leases of pending and running invocations, and how many holders each entry has.
+    """The leases of pending and running invocations, and the number of holders of each entry.
 
     Example:
       >>> leases = Leases()
@@ -38,7 +38,8 @@ class Leases:
     def __init__(self) -> None:
         self._holders: dict[Entry, int] = {}
         self._leases: dict[int, Lease] = {}  # by invocation
-        # The versions of running invocations, by function and name. Counted, because several may work on the same one.
+        # The versions that running invocations work on, by function and name. They are counted, because several
+        # invocations may work on the same version.
         self._worked_on: dict[tuple[str, str], Counter[int]] = {}
 
     def get(self, invocation: int) -> Lease | None:
@@ -46,7 +47,7 @@ class Leases:
         return self._leases.get(invocation)
 
     def is_held(self, entry: Entry) -> bool:
-        """Whether an entry has a holder."""
+        """Returns whether an entry has a holder."""
         return entry in self._holders
 
     def hold(self, entry: Entry) -> None:
@@ -73,8 +74,8 @@ class Leases:
         """Begins the lease of an invocation that starts.
 
         Returns:
-          The lease, and the entries pinned for the invocation. Let go of these after its arguments are resolved: they
-          may be the same entries, and would otherwise be removed in between.
+          The lease, and the entries pinned for the invocation. Let go of the pinned entries only after the arguments
+          are resolved: the arguments may be the same entries, and would otherwise be removed in between.
         """
         pinned = self._leases.get(invocation)
         lease = self._leases[invocation] = Lease(function)
@@ -105,7 +106,7 @@ class Leases:
             versions = self._worked_on[lease.function, name]
             versions[version] -= 1
             if not versions[version]:
-                # `worked_on` lists the keys, so none may stay with a count of 0.
+                # `worked_on` lists the keys, so a version with a count of 0 is removed.
                 del versions[version]
         return self.let_go(lease.entries)
 

@@ -21,7 +21,7 @@ class Store:
     Args:
       keep: number of newest versions of each name to keep, at least 1.
       capacity: the most bytes that the store holds.
-      on_stored: called with `(name, version, bytes)` of everything that is stored; the name of an object is empty.
+      on_stored: called with `(name, version, bytes)` of every stored value; an object has an empty name and its number.
 
     Raises:
       ValueError: if an argument is out of its range.
@@ -96,7 +96,7 @@ class Store:
           ([1, 2],)
         """
         number, nbytes = self._versions.add(OBJECTS, tree)
-        self._leases.hold((OBJECTS, number))  # on behalf of its owner, until it is dropped
+        self._leases.hold((OBJECTS, number))  # for the caller, until the object is dropped
         self._owned.add(number)
         self._on_stored("", number, nbytes)
         return Object(number)
@@ -105,64 +105,67 @@ class Store:
         """Drops an object: it is removed as soon as no pending or running invocation holds it.
 
         Raises:
-          LookupError: if it is not in the store, or was dropped before.
+          LookupError: if the object is not in the store, or was dropped before.
         """
         if reference.number not in self._owned:
-            raise LookupError(f"{reference} is not in the store, or was dropped before")
-        # Running invocations may still hold it, so only the owner's hold ends here.
+            raise LookupError(f"{reference} is not in the store, or was dropped before: drop an object of `put` once")
+        # Only the hold that `put` took ends here, because running invocations may still hold the object.
         self._owned.discard(reference.number)
         self._versions.evict(self._leases.let_go([(OBJECTS, reference.number)]))
 
     def latest(self, name: str) -> Latest:
-        """Returns a reference to the newest version at the time when the body starts."""
+        """Returns a reference to the version that is newest when the body starts."""
         return Latest(name)
 
     def at(self, name: str, version: int) -> At:
-        """Returns a reference to one version.
+        """Returns a reference to a fixed version.
 
         Raises:
-          LookupError: if it has not been published, or has been removed.
+          LookupError: if the version has not been published, or has been removed.
         """
-        version = checks.plain(version)  # a NumPy integer, for example from a table, is a version as well
-        self._versions.get(name, version)  # raises here, where the version is named, and not when a call starts
+        version = checks.plain(version)  # the version may be a NumPy integer, for example from a table
+        self._versions.get(name, version)  # an unknown version raises here, and not when a call starts
         return At(name, int(version))
 
     def lagged(self, name: str, lag: int) -> Lagged:
-        """Returns a reference to the version `lag` before the newest when the body starts: staleness without delays.
+        """Returns a reference to the version `lag` versions before the newest: staleness without delays.
+
+        The newest version is determined when the body starts.
 
         Raises:
           TypeError: if `lag` is not an integer.
           ValueError: if `lag` is negative.
         """
         if lag < 0:
-            raise ValueError(f"lag={lag} is negative: no version is newer than the newest")
+            raise ValueError(f"lag={lag} is negative: no version is newer than the newest; give 0 or more")
         checks.whole(at_least=0, lag=lag)
-        # From now on, so that the version is still there when the first body with this reference starts.
+        # The store keeps more versions from now on, so that the first body with this reference finds its version.
         self._versions.keep(name, int(lag) + 1)
         return Lagged(name, int(lag))
 
     def held(self, name: str, *, slots: int) -> Held:
         """Returns a reference to the versions that the running invocations of the same function work on.
 
-        The invocation's version comes first, then the versions of the others, newest first, up to `slots` in all. If
-        there are fewer, the invocation's version fills the rest: a fixed length avoids recompilation. A repeated
-        version is fetched once. The invocation must also refer to `name` directly, which determines its version.
+        The invocation's version comes first, then the versions of the other invocations, newest first, up to `slots` in
+        all. If there are fewer versions, the invocation's version fills the rest: a fixed length avoids recompilation.
+        A repeated version is fetched once. The invocation must also refer to `name` directly: that reference determines
+        the invocation's version.
 
         Raises:
           TypeError: if `slots` is not an integer.
           ValueError: if `slots` is below 1.
         """
         if slots < 1:
-            raise ValueError(f"slots={slots} is below 1: the invocation's version needs one")
+            raise ValueError(f"slots={slots} is below 1: the invocation's version needs a slot, so give 1 or more")
         checks.whole(at_least=1, slots=slots)
         return Held(name, int(slots))
 
     def newest(self, name: str) -> int:
-        """Returns the newest version of `name`; -1 before the first."""
+        """Returns the number of the newest version of `name`; -1 before the first."""
         return self._versions.newest(name)
 
     def value(self, name: str) -> Tree:
-        """Returns the value of the newest version.
+        """Returns the value of the newest version of `name`.
 
         Raises:
           LookupError: if `name` was never published.
@@ -173,10 +176,10 @@ class Store:
         """Holds the fixed versions and objects among `arguments` for an invocation that has not started.
 
         Raises:
-          LookupError: if one of them has been removed.
+          LookupError: if a version or object has been removed.
         """
         fixed = [_fixed(argument) for argument in arguments if isinstance(argument, At | Object)]
-        # All are checked before any is held, so that nothing has changed if one is missing.
+        # All entries are checked before any is held, so that a missing entry leaves the store unchanged.
         for name, version in fixed:
             self._versions.get(name, version)
         if fixed:
@@ -188,7 +191,7 @@ class Store:
         Args:
           arguments: values and references.
           invocation: number of the starting invocation.
-          function: name of its function, for `held`.
+          function: name of the invocation's function, for `held`.
 
         Returns:
           The arguments, with a `Versioned` for each reference and a tuple of them for `held`.
@@ -200,10 +203,10 @@ class Store:
         try:
             resolved = [self._resolved(argument, lease) for argument in arguments]
             for i, argument in enumerate(arguments):
-                if isinstance(argument, Held):  # last, because the other arguments determine the invocation's version
+                if isinstance(argument, Held):  # after the other arguments, which determine the invocation's version
                     resolved[i] = self._held(argument, lease)
         finally:
-            # Last, because a pinned version may be one that was just resolved, and must not be removed in between.
+            # The pins end last, because a resolved version may be a pinned one, and must not be removed in between.
             self._versions.evict(self._leases.let_go(pinned))
         return tuple(resolved)
 
@@ -237,7 +240,7 @@ class Store:
     def _version(self, argument: object) -> int | None:
         match argument:
             case Latest(name):
-                return max(self.newest(name), 0)  # for a name without versions `get` then raises an error that names it
+                return max(self.newest(name), 0)  # for a name without versions, `get` raises an error with the name
             case At(_, version):
                 return version
             case Lagged(name, lag):
@@ -250,9 +253,9 @@ class Store:
         if own is None:
             raise LookupError(f"held({name!r}): pass a reference to {name!r} as well, such as latest({name!r})")
         others = sorted(self._leases.worked_on(lease.function, name) - {own}, reverse=True)
-        # Not added to the lease: the values are taken now, and may leave the store later.
+        # These versions are not added to the lease: their values are taken now, so the store may remove them later.
         versions = [own, *others][: reference.slots]
-        # Fetched nevertheless, so that their transfer takes time.
+        # The versions count as fetched, so that their transfer takes time.
         lease.fetched.update((name, version) for version in versions)
         versions += [own] * (reference.slots - len(versions))
         return tuple(Versioned(version, self._versions.get(name, version)) for version in versions)

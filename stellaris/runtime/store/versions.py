@@ -1,4 +1,4 @@
-"""The values that a store keeps: numbered versions of names, within a capacity."""
+"""The values that a store keeps: numbered versions by name, within a capacity."""
 
 from collections.abc import Callable, Iterable
 
@@ -13,12 +13,12 @@ OBJECTS = "(objects)"
 
 @register_value
 class StoreFullError(RuntimeError):
-    """A value does not fit into the store's capacity."""
+    """Raised for a value that does not fit into the store's capacity."""
 
 
 @register_part("_keep", "_values", "_sizes", "_newest", "nbytes", rebuilt=("_default_keep", "_capacity", "_is_held"))
 class Versions:
-    """The values of a store by name and version: the newest of each name, and every version that is held.
+    """The values of a store by name and version: the newest versions of each name, and every version that is held.
 
     Args:
       keep: number of newest versions of each name to keep.
@@ -35,15 +35,15 @@ class Versions:
         self._default_keep = keep
         self._capacity = capacity
         self._is_held = is_held
-        # Only names with another number than the default. Objects stay only while they are held.
+        # Only names whose number differs from the default are here. For objects it is 0: they stay while they are held.
         self._keep: dict[str, int] = {OBJECTS: 0}
         self._values: dict[str, dict[int, Tree]] = {}
-        self._sizes: dict[Entry, int] = {}  # bytes, kept because counting a large tree takes time
+        self._sizes: dict[Entry, int] = {}  # bytes of each value, because counting a large tree takes time
         self._newest: dict[str, int] = {}
         self.nbytes = 0  #: bytes of all values.
 
     def newest(self, name: str) -> int:
-        """Returns the newest version of `name`; -1 before the first."""
+        """Returns the number of the newest version of `name`; -1 before the first."""
         return self._newest.get(name, -1)
 
     def of(self, name: str) -> tuple[int, ...]:
@@ -70,7 +70,7 @@ class Versions:
 
     def keep(self, name: str, count: int) -> None:
         """Keeps at least `count` of the newest versions of `name` from now on."""
-        # Never fewer than before: earlier references may go back further.
+        # The number never shrinks, because earlier references may have a larger lag.
         self._keep[name] = max(self._keep.get(name, self._default_keep), count)
 
     def add(self, name: str, tree: Tree) -> tuple[int, int]:
@@ -80,7 +80,7 @@ class Versions:
           The number of the version, and its bytes.
 
         Raises:
-          StoreFullError: if it does not fit.
+          StoreFullError: if the version does not fit.
           TypeError: if the size of a leaf is unknown.
         """
         # Everything is checked before anything changes, so that an error leaves the store unchanged.
@@ -92,7 +92,8 @@ class Versions:
             kept = {name: sorted(values) for name, values in self._values.items() if values}
             raise StoreFullError(
                 f"{name!r} version {version}: its {nbytes:,} bytes do not fit into capacity={self._capacity:,}: the "
-                f"store holds {self.nbytes:,} bytes in the versions {kept}, which are new or held by invocations"
+                f"store holds {self.nbytes:,} bytes in the versions {kept}, which are new or held by invocations; "
+                "raise the capacity"
             )
         self._newest[name] = version
         self._values.setdefault(name, {})[version] = tree
@@ -102,13 +103,13 @@ class Versions:
         return version, nbytes
 
     def evict(self, freed: Iterable[Entry]) -> None:
-        """Removes versions that are no longer needed of the names among `freed` entries."""
-        # Each name once, because all its versions are checked together.
+        """Removes versions that are no longer needed, for each name among the `freed` entries."""
+        # Each name is visited once, because all versions of a name are checked together.
         for name in dict.fromkeys(name for name, _ in freed):
             self._remove(name, self._unneeded(name, newest=self._newest[name]))
 
     def _unneeded(self, name: str, *, newest: int) -> list[int]:
-        # Only versions that nobody holds: an invocation that waits or runs may refer to an old one.
+        # A held version is needed, even an old one: an invocation that waits or runs refers to it.
         oldest = newest - self._keep.get(name, self._default_keep)
         return [v for v in self._values.get(name, ()) if v <= oldest and not self._is_held((name, v))]
 

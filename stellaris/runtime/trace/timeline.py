@@ -20,7 +20,7 @@ def events(table: Invocations, counted: Mapping[str, Events]) -> Iterator[str]:
       table: all invocations.
       counted: the rows of each event of `COUNTERS`.
     """
-    # Names are encoded once per function, and the rest is formatted by hand: `json.dumps` per row is much slower.
+    # Names are encoded once per function, and rows are formatted by hand, because `json.dumps` per row is much slower.
     titles: list[Mapping[str, str]] = []
     # Functions are numbered from 1, because the counters are process 0.
     for pid, name in enumerate(table.names, start=1):
@@ -28,9 +28,9 @@ def events(table: Invocations, counted: Mapping[str, Events]) -> Iterator[str]:
         titles.append(
             {ending: json.dumps(name if ending == "completed" else f"{name} ({ending})") for ending in ENDINGS}
         )
-    # JSON has neither NaN nor infinity: a single one would make the whole file unreadable.
+    # Rows with NaN or infinity are left out: JSON has neither, and a single one would make the whole file unreadable.
     shown = np.flatnonzero(np.isfinite(table.started) & np.isfinite(table.ended) & (table.ending >= 0))
-    # Lists of Python's numbers are formatted faster than NumPy's, whose text would also contain their type.
+    # Python's numbers are formatted faster than NumPy's, and the text of NumPy's would also contain their type.
     rows = zip(
         table.number[shown].tolist(),
         table.function[shown].tolist(),

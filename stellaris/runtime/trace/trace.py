@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-#: Columns, by name, with the type codes of their arrays.
+#: The type codes of the columns' arrays, by the name of the column.
 _TYPES = {"time": "d", "event": "i", "function": "i", "invocation": "i", "container": "i", "value": "d"}
 
 
@@ -27,13 +27,13 @@ _TYPES = {"time": "d", "event": "i", "function": "i", "invocation": "i", "contai
 class Trace:
     """An append-only, columnar log of `(time, event, function, invocation, container, value)`.
 
-    For an invocation the platform writes, in this order, `submitted` (value: number of its first attempt), `acquired`
-    (value: 1 if cold), `started`, `fetched` if it refers to the store (value: bytes), and one of `ENDINGS`; afterwards
-    `noticed` if the message of its completion was lost, and `redelivered` if the message came twice. For a container it
-    writes `container_created`, `initialisation` (value: seconds), `container_ready` if no invocation waits for it,
-    `container_lost` and `container_ended` (value: its slot). For the store it writes `published` (value: the version)
-    and `stored` (value: bytes). Systems add further events, such as `episode` (value: its return) and `staleness`
-    (value: that of an applied gradient).
+    For an invocation the platform writes, in this order, `submitted` (value: number of the first attempt), `acquired`
+    (value: 1 if cold), `started`, `fetched` if the arguments refer to the store (value: bytes), and one of `ENDINGS`;
+    afterwards `noticed` if the message of the completion was lost, and `redelivered` if the message came twice. For a
+    container the platform writes `container_created`, `initialisation` (value: seconds), `container_ready` if no
+    invocation waits for the container, `container_lost` and `container_ended` (value: the slot). For the store it
+    writes `published` (value: the version) and `stored` (value: bytes). Systems add further events, such as `episode`
+    (value: the episode's return) and `staleness` (value: the staleness of an applied gradient).
 
     Example:
       >>> trace = Trace()
@@ -47,9 +47,9 @@ class Trace:
         self._columns: tuple[array[Any], ...] = tuple(array(code) for code in _TYPES.values())
         self._names: list[str] = []  # names of events and functions, by code
         self._codes: dict[str, int] = {}
-        self._table: tuple[int, Invocations] | None = None  # the last table, and the number of rows it was made from
-        #: Rows that are not in the columns yet, as `rows` yields them. The platform appends here directly, because it
-        #: records every event, and a method call takes longer than appending.
+        self._table: tuple[int, Invocations] | None = None  # number of rows, and the table made from them
+        #: Rows that are not in the columns yet, as `rows` yields them. The platform appends to this list directly,
+        #: because it records every event, and calling a method takes longer than appending.
         self.newest: list[tuple[float, str, str, int, int, float]] = []
 
     def __len__(self) -> int:
@@ -87,14 +87,14 @@ class Trace:
                 columns[i] = [*map(self._codes.__getitem__, columns[i])]
             except KeyError:  # there is a new name
                 columns[i] = [*map(self._code, columns[i])]
-        # All columns are packed before any is extended, so that a value of a wrong type leaves all of them unchanged.
+        # All columns are packed before any column is extended, so that a value of a wrong type leaves all unchanged.
         packed = [
             struct.pack(f"{len(self.newest)}{kept.typecode}", *new)
             for kept, new in zip(self._columns, columns, strict=True)
         ]
         for kept, content in zip(self._columns, packed, strict=True):
             kept.frombytes(content)
-        self.newest.clear()  # not a new list, because the platform refers to this one
+        self.newest.clear()  # the list stays the same object, because the platform refers to it
 
     def _array(self, column: int) -> NDArray:
         self.settle()
@@ -117,16 +117,16 @@ class Trace:
         columns = state["columns"]
         kinds = [(np.dtype(kept.typecode), columns[0].shape) for kept in self._columns]
         if [(column.dtype, column.shape) for column in columns] != kinds or columns[0].ndim != 1:
-            raise ValueError("not the columns of a trace: types or lengths differ")
+            raise ValueError("the snapshot is not of a trace: the types or lengths of its columns differ")
         if any(len(codes) and not 0 <= codes.min() <= codes.max() < len(names) for codes in columns[1:3]):
-            raise ValueError("not the columns of a trace: the name of an event or a function is missing")
+            raise ValueError("the snapshot is not of a trace: the name of an event or a function is missing")
         self._columns = tuple(
             array(kept.typecode, new.tobytes()) for kept, new in zip(self._columns, columns, strict=True)
         )
         self._names = names
         self._codes = {name: code for code, name in enumerate(names)}
         self._table = None
-        self.newest.clear()  # not a new list, because the platform refers to this one
+        self.newest.clear()  # the list stays the same object, because the platform refers to it
 
     # ---- views --------------------------------------------------------------------------------------------------
 
@@ -179,7 +179,7 @@ class Trace:
         def text(codes: NDArray) -> "pd.Categorical[str]":
             return pd.Categorical.from_codes(np.array(codes), categories=pd.Index(self._names or [""]))
 
-        # Copies, because an `array` cannot grow while NumPy has a view of it.
+        # Columns are copied, because an `array` cannot grow while NumPy has a view of it.
         return pd.DataFrame(
             {
                 "time": np.array(self._array(0)),
@@ -195,14 +195,14 @@ class Trace:
         """Writes the whole log to a file that `Trace.load` reads.
 
         Args:
-          path: path of a `.parquet` file (needs pyarrow), or of a `.csv` or `.csv.gz` file. It is written atomically.
+          path: path of a `.parquet` (needs pyarrow), `.csv` or `.csv.gz` file, which is written atomically.
 
         Raises:
           ModuleNotFoundError: without pandas, or without pyarrow for a `.parquet` file.
           ValueError: if the name has another ending.
         """
         kind = _kind(path)
-        # Imported before the table is made, which may take long.
+        # pyarrow is imported before the table is made, because making the table may take long.
         if kind == "parquet":
             with needs(os.fspath(path)):
                 import pyarrow  # noqa: F401
@@ -224,7 +224,7 @@ class Trace:
           The trace, bit for bit as it was saved.
 
         Raises:
-          ModuleNotFoundError: as for `save`.
+          ModuleNotFoundError: without pandas, or without pyarrow for a `.parquet` file.
           ValueError: if the name ends in neither `.parquet`, `.csv` nor `.csv.gz`, the file cannot be read, columns are
             missing, or a row is damaged or truncated; the error names the file.
         """
@@ -234,7 +234,7 @@ class Trace:
 
             if kind == "parquet":
                 import pyarrow  # noqa: F401
-        with open(path, "rb") as file:  # outside the `try`: a missing file is an OSError and not damaged
+        with open(path, "rb") as file:  # not in the `try`: a missing file raises an OSError, and is not damaged
             try:
                 if kind == "parquet":
                     frame = pd.read_parquet(file)
@@ -248,9 +248,10 @@ class Trace:
                 raise ValueError(
                     f"{os.fspath(path)} is not a trace, or damaged: {type(error).__name__}: {error}"
                 ) from error
-            # A number cut off in its middle is still a number. The other formats notice a missing end by themselves.
+            # A number that is cut off is still a number, so only the missing line end shows that a CSV file is cut off.
+            # The readers of the other formats notice a missing end.
             if kind == "csv" and _unended(file):
-                raise ValueError(f"{os.fspath(path)} is damaged or cut off: its last row does not end")
+                raise ValueError(f"{os.fspath(path)} is damaged or cut off: its last row has no line end")
         missing = [name for name in _TYPES if name not in frame]
         if missing:
             raise ValueError(f"{os.fspath(path)} is not a trace: columns are missing: {', '.join(missing)}")
@@ -265,7 +266,7 @@ class Trace:
             column = trace._columns[place]
             values = (frame[name].replace("", "nan") if kind != "parquet" else frame[name]).to_numpy()
             try:
-                with np.errstate(invalid="ignore"):  # a value that does not fit is found by the comparison below
+                with np.errstate(invalid="ignore"):  # the comparison below finds a value that does not fit
                     numbers = values.astype(np.dtype(column.typecode))
                 if kind == "parquet" and not np.array_equal(numbers, values, equal_nan=column.typecode == "d"):
                     raise ValueError(f"a value of {values.dtype} does not fit into {numbers.dtype}")
@@ -277,7 +278,7 @@ class Trace:
     def to_chrome(self, path: str | os.PathLike[str]) -> None:
         """Writes the timeline in Chrome's trace format, which opens in Perfetto (ui.perfetto.dev).
 
-        Functions are processes, containers are tracks, invocations are slices (a cold start is a separate one).
+        Functions are processes, containers are tracks, invocations are slices (a cold start is a separate slice).
         Published versions and the staleness of applied gradients are counters.
 
         Args:
@@ -301,7 +302,7 @@ class Trace:
 
 
 def _unended(file: BinaryIO) -> bool:
-    """Whether the last line of a text file is incomplete."""
+    """Returns whether the last line of a text file is incomplete."""
     file.seek(-1, os.SEEK_END)
     return file.read() != b"\n"
 

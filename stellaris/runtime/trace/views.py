@@ -25,11 +25,11 @@ class Invocations(NamedTuple):
     function: NDArray  #: int32: index into `names`.
     key: NDArray  #: int64: number of the first attempt.
     submitted: NDArray  #: seconds.
-    acquired: NDArray  #: seconds: time at which it got a container.
+    acquired: NDArray  #: seconds: time at which the invocation got a container.
     cold: NDArray  #: bool: whether that container was new.
     started: NDArray  #: seconds.
     ended: NDArray  #: seconds.
-    ending: NDArray  #: int8: index into `ENDINGS`, or -1 if it has not ended.
+    ending: NDArray  #: int8: index into `ENDINGS`, or -1 if the invocation has not ended.
     container: NDArray  #: int64: number of the container, or -1.
     names: tuple[str, ...]  #: names of the functions.
 

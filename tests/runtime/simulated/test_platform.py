@@ -28,7 +28,7 @@ def test_retry():
     with deploy(2.0, timeout=1.0) as platform:
         platform.store.publish("p", "value")
         killed = platform.invoke("f", body, 7, platform.store.latest("p"), tag="mine", work=0.75)
-        with pytest.raises(ValueError, match="invocation 0 is pending: only what failed is retried"):
+        with pytest.raises(ValueError, match="invocation 0 is pending: retry only a call that failed"):
             platform.retry(killed)
         for attempt in (1, 2, 3):
             assert platform.next_completion() is killed
@@ -44,7 +44,7 @@ def test_retry():
         again = platform.retry(killed)  # five attempts unless said otherwise
         assert platform.next_completion() is again
         assert again.result() == (4, 7, "value")
-        with pytest.raises(ValueError, match="invocation 3 is completed: only what failed is retried"):
+        with pytest.raises(ValueError, match="invocation 3 is completed: retry only a call that failed"):
             platform.retry(again)
     with pytest.raises(RuntimeError, match=r"after close\(\)"):
         platform.retry(killed)

@@ -302,13 +302,13 @@ def test_saving_and_loading_that_fail(tmp_path: Path) -> None:
         folder.save(0, p, "good")
         with open(__file__) as file, pytest.raises(CheckpointError, match=r"state: a _io\.TextIOW.* cannot be saved"):
             folder.save(1, p, file)
-        with cold(seed=1) as other, pytest.raises(CheckpointError, match=r"seed: the platform has 1, the .* 0"):
+        with cold(seed=1) as other, pytest.raises(CheckpointError, match=r"seed: the platform has 1, but the .* 0"):
             folder.load(other)
         assert folder.load(p) == "good"
     with cold(clock="wall") as real:
         with pytest.raises(CheckpointError, match="clock='wall'"):
             folder.save(2, real, None)
-        with pytest.raises(CheckpointError, match="clock: the platform has wall, the checkpoint virtual"):
+        with pytest.raises(CheckpointError, match="clock: the platform has wall, but the checkpoint virtual"):
             folder.load(real)
 
 

@@ -349,7 +349,7 @@ def _within_itself() -> Any:
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        (lambda: 0, r"tests\.\S+\.<lambda> is code, which is not saved: give it again by name, in `externals`"),
+        (lambda: 0, r"tests\.\S+\.<lambda> is code, which is not saved: pass it by name, in `externals`"),
         (Machine(0).later, r"Machine\.later is code"),
         (functools.partial(print, 1), r"a functools\.partial cannot be saved"),
         (threading.Lock(), r"a _thread\.lock cannot be saved: if it is data, decorate its class with stellaris"),
