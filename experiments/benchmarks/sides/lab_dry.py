@@ -1,4 +1,4 @@
-"""A system's schedule for the lab's benchmark: a dry run and several runs under it, or as many runs of the event loop."""
+"""A system's side of the lab's benchmark: a dry run and runs under its schedule, or runs of the event loop."""
 
 import os
 import sys
@@ -47,8 +47,8 @@ def main() -> None:
         planned = began
         histories = []
         for seed in range(runs):
-            result = train(system, workload, platform=platform(), **arguments | {"seed": seed}, threads=2)
-            histories.append([row["episode_return"] for row in result.history])
+            history = train(system, workload, platform=platform(), **arguments | {"seed": seed}, threads=2).history
+            histories.append([row["episode_return"] for row in history])
         updates = min(map(len, histories))
         returns = np.mean([history[:updates] for history in histories], axis=0)
     report(task, runs=runs, compiling=planned - began, running=time.perf_counter() - planned, returns=returns)
