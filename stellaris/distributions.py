@@ -81,7 +81,7 @@ class DiagonalGaussian(NamedTuple):
         fits = zip(reversed(log_std), reversed(mean), strict=False)
         if not mean or len(log_std) > len(mean) or any(x not in (1, y) for x, y in fits):
             raise ValueError(
-                f"log_std has shape {log_std}: expected a shape that broadcasts to mean's {mean}, [..., action]"
+                f"log_std has shape {log_std}: expected a shape that broadcasts to the mean's shape {mean}"
             )
         return jnp.broadcast_to(shared, mean)
 

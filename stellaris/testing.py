@@ -193,7 +193,7 @@ class PlatformContract:
         """`retry` refuses a completed invocation, and `cancel` refuses an invocation of another platform."""
         done = platform.invoke("quick", lambda context: None)
         platform.next_completion()
-        with pytest.raises(ValueError, match="only what failed is retried"):
+        with pytest.raises(ValueError, match="retry only a call that failed"):
             platform.retry(done)
         with SimulatedPlatform(FUNCTIONS) as other:
             theirs = other.invoke("quick", lambda context: None)

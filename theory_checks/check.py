@@ -378,7 +378,10 @@ def _climber(theorem: Theorem) -> Callable[..., Tree]:
 
 @functools.cache
 def _ends(theorem: Theorem) -> Callable[..., Looks]:
-    """Returns `(instances [starts, claims, ...], multipliers) -> looks [starts, claims]`, compiled."""
+    """Returns a compiled function that evaluates each claim at instances of its own.
+
+    Its signature is `(instances [starts, claims, ...], multipliers) -> looks [starts, claims]`.
+    """
 
     def one(claim: jax.Array, instance: Instance, planted: jax.Array) -> Looks:
         return Looks(*(x[claim] for x in _look(theorem, instance, planted)))

@@ -125,7 +125,7 @@ def _earlier(folder: Path, record: str, files: Callable[[Any], Collection[str]],
     if strays:
         whose = f"the run in {record}" if mine else "any run that is recorded there"
         raise UsageError(
-            f"--out {folder} holds {strays[0]}, not a file of {whose}: move it away, or name another folder"
+            f"--out {folder} holds {strays[0]}, which does not belong to {whose}: move it away, or name another folder"
         )
     return mine & there.keys()
 

@@ -36,7 +36,10 @@ def integers(**arrays: Array) -> None:
 
 
 def int32(**arrays: Any) -> None:
-    """Raises a ValueError unless every known integer fits into int32, because JAX would silently wrap a larger one."""
+    """Raises a ValueError unless every integer fits into int32: JAX would silently wrap a larger one.
+
+    Traced integers are not checked, because their values are unknown.
+    """
     for name, array in arrays.items():
         dtype = getattr(array, "dtype", np.dtype(int))
         if isinstance(array, jax.core.Tracer) or not np.issubdtype(dtype, np.integer) or np.can_cast(dtype, np.int32):

@@ -144,7 +144,7 @@ def _check(system: System, workload: Workload, budget: Budget) -> None:
         raise ValueError(f"budget.cost={budget.cost}: limit steps or seconds instead")
     if not is_jax(workload.environment):
         raise TypeError(
-            f"environment={workload.environment!r} is not of JAX functions: pass lab.CartPole(), or a JaxEnvironment"
+            f"environment={workload.environment!r} is not written in JAX: pass lab.CartPole(), or a JaxEnvironment"
         )
     if workload.restart:
         raise ValueError("restart=True is not supported: the lab's environments continue from fragment to fragment")
@@ -163,7 +163,7 @@ class _DrySession(Session):
     bodies: Mapping[str, Callable[..., Any]]
 
     def program(self, name: str, program: Function) -> Function:
-        """Replaces a program by one with the same size of its result, and without work."""
+        """Returns a program that computes nothing and whose result has the same size."""
         if name.startswith("act"):
             body = functools.partial(_act, self.workload.steps_at_once, self.policy)
             # An `init` of its own, because containers tell programs apart by it.

@@ -109,7 +109,7 @@ def _rounded(n: int) -> int:
 
 
 def _roomy(n: int) -> int:
-    """A few more at most: policies are the largest thing that a run keeps."""
+    """Rounds the number of kept versions up by less than 16, because they are the largest arrays of a run."""
     return _rounded(n) if n < 16 else -(-n // 16) * 16
 
 

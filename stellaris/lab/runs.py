@@ -64,7 +64,7 @@ def runs_of(
     """Every run, and the values along every dimension."""
     if not is_jax(workload.environment):
         raise TypeError(
-            f"environment={workload.environment!r} is not of JAX functions: pass lab.CartPole(), or a JaxEnvironment"
+            f"environment={workload.environment!r} is not written in JAX: pass lab.CartPole(), or a JaxEnvironment"
         )
     if workload.restart:
         raise ValueError("restart=True is not supported: the lab's environments continue from fragment to fragment")

@@ -77,7 +77,7 @@ def sweep(
 
     Raises:
       ModuleNotFoundError: without xarray; names the extra.
-      TypeError: if the workload's environment is not of JAX functions, or another argument has the wrong type.
+      TypeError: if the workload's environment is not written in JAX, or another argument has the wrong type.
       ValueError: if an axis is empty, or names no field and no argument of `schedule`.
 
     Example:

@@ -128,7 +128,7 @@ class Rollouts:
         if sum(part.steps for part in pieces) < length:
             self.pieces[actor] = pieces
         else:
-            # A whole fragment resets the count of losses: the limit is for containers that never live long enough.
+            # A whole fragment resets the count of losses: a run fails only if one actor loses too many in a row.
             self.lost.pop(actor, None)
             self.waiting.append(Waiting(join(pieces), version, self.delivered))
             self.delivered += 1

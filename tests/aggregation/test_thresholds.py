@@ -68,7 +68,7 @@ def test_settings_out_of_their_range(function):
     """A negative threshold would let nothing pass, NaN everything wait, and with a decay above 1 it would grow."""
     for error, arguments, message in (
         *((ValueError, {"decay": x}, rf"decay={x} lies outside \(0, 1\]") for x in (0.0, -0.5, 1.01, math.nan)),
-        *((ValueError, {"max_staleness": x}, f"max_staleness={x} is negative or not a") for x in (-1, -0.5, math.nan)),
+        *((ValueError, {"max_staleness": x}, f"max_staleness={x} is negative or NaN") for x in (-1, -0.5, math.nan)),
         (TypeError, {"decay": "0.9"}, "decay='0.9' is not a number"),
         (TypeError, {"max_staleness": "4"}, "max_staleness='4' is not a number"),
     ):

@@ -310,7 +310,7 @@ CALLS = {
     ("function", "changed", "error", "message"),
     [
         (second_moment_mask, {"max_second_moment": -0.1}, ValueError, r"max_second_moment=-0\.1 is negative"),
-        (second_moment_mask, {"max_second_moment": math.nan}, ValueError, "max_second_moment=nan is negative or not"),
+        (second_moment_mask, {"max_second_moment": math.nan}, ValueError, "max_second_moment=nan is negative or NaN"),
         (second_moment_mask, {"max_second_moment": jnp.ones(3)}, TypeError, r"max_second_moment has shape \(3,\)"),
         (second_moment_mask, {"advantage": jnp.ones(3)}, ValueError, r"advantage has shape \(3,\): expected log_ratio"),
         (second_moment_mask, {"valid": jnp.ones(3, bool)}, ValueError, r"valid has shape \(3,\): expected log_ratio's"),

@@ -22,7 +22,7 @@ OWN = configure(Synchronous(), seed=0)
         ({"system": Synchronous(scheduler=Maximum())}, "scheduler=.*Maximum.* may decide by what was learned"),
         ({"budget": Budget(steps=1000, target_return=100)}, "target_return=100 depends on what is learned"),
         ({"budget": Budget(cost=1.0)}, "budget.cost=1.0: limit steps or seconds"),
-        ({"workload": replace(OWN.workload, environment="CartPole-v1")}, "'CartPole-v1' is not of JAX functions"),
+        ({"workload": replace(OWN.workload, environment="CartPole-v1")}, "'CartPole-v1' is not written in JAX"),
         ({"workload": replace(OWN.workload, restart=True)}, "restart=True is not supported"),
         ({"functions": {"actor": FunctionSpec(Constant(1.0))}}, "function 'learner' is not deployed"),
         ({"functions": dict.fromkeys(("actor", "learner"), FunctionSpec(Measured()))}, "'actor' is Measured"),

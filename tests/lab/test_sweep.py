@@ -116,7 +116,7 @@ def test_an_interrupted_sweep_goes_on(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"workload": Workload("CartPole-v1")}, "environment='CartPole-v1' is not of JAX functions"),
+        ({"workload": Workload("CartPole-v1")}, "environment='CartPole-v1' is not written in JAX"),
         ({"workload": Workload(CartPole(), restart=True)}, "restart=True is not supported"),
         ({"axes": {"algorithm.speed": [1.0]}}, r"algorithm.speed is not a setting: PPO\(.* has no field 'speed'"),
         ({"axes": {"algorithm.clip": [0.1, -1.0]}}, "clip=-1.0"),

@@ -11,7 +11,7 @@ import optax
 from stellaris import IMPACT, IMPALA, PPO
 from stellaris.algorithms import Algorithm, Batch, actor_critic
 from stellaris.algorithms.actor_critic import Evaluated, Metrics
-from stellaris.algorithms.batch import before_the_last, cleaned, flatten, take
+from stellaris.algorithms.batch import before_the_last, cleaned, flatten, minibatches, take
 from stellaris.corrections.ratios import importance_ratio
 from stellaris.losses import decoupled_ppo_loss, impala_loss, ppo_loss, value_loss
 from stellaris.types import ApplyFn, Array, Trajectory, Tree
@@ -46,6 +46,10 @@ class Corrected(PPO):
         newest = actor_critic.evaluate(apply_fn, target, observation, cleaned(trajectory, "action"))
         log_ratio = flatten(newest.log_ratio, newest.log_ratio.ndim)
         return ProximalBatch(super().prepare(trajectory), jax.lax.stop_gradient(log_ratio))
+
+    def minibatches(self, key: jax.Array, batch: Any) -> jax.Array:
+        """Returns the indices of every minibatch of every epoch, as `PPO.minibatches`."""
+        return minibatches(key, len(batch.valid), epochs=self.epochs, minibatch_size=self.minibatch_size)
 
     def select(self, batch: Any, indices: Any) -> Any:
         """The samples at `indices`."""

@@ -280,7 +280,7 @@ class Lifecycle:
             # A measured body runs by itself: in a batch, its time would include the time of other bodies.
             trusted = spec.timeout is None and not isinstance(spec.compute, Measured)
             self._bodies.start(call, trusted=trusted, on_done=self.returned.put)
-            # The call completes when its body has returned. This event ends the call if the body never does.
+            # The call completes when its body returns. The event added here ends a call whose body never returns.
             if spec.timeout is None:
                 # The event is not before `due`: a long drawn duration is no sign that the body hangs.
                 self.departures.end_at(max(now + self._hang_after, due), call, "hung")

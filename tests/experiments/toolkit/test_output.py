@@ -91,9 +91,12 @@ def test_what_cannot_be_moved_into_place_is_not_thrown_away(tmp_path, monkeypatc
 @pytest.mark.parametrize(
     ("there", "said"),
     [
-        ({"1.txt": "mine"}, "holds 1.txt, not a file of any run that is recorded there"),
-        ({"run.json": '{"numbers": [1]}', "1.txt": "", "2.txt": ""}, "holds 2.txt, not a file of the run in run.json"),
-        ({"run.json": "{}"}, "holds run.json, not a file of any run"),
+        ({"1.txt": "mine"}, "holds 1.txt, which does not belong to any run that is recorded there"),
+        (
+            {"run.json": '{"numbers": [1]}', "1.txt": "", "2.txt": ""},
+            "holds 2.txt, which does not belong to the run in run.json",
+        ),
+        ({"run.json": "{}"}, "holds run.json, which does not belong to any run"),
         ({"run.json": "[1]"}, "holds run.json"),
         ({"run.json": "no JSON"}, "holds run.json"),
     ],
