@@ -259,12 +259,12 @@ def write(tables: Mapping[str, Cells], folder: Path) -> None:
     """Writes the runs, the lags at which half is lost, and both pictures."""
     output.write_rows(folder / "runs.csv", [row for name, cells in tables.items() for row in _rows(name, cells)])
     output.write_rows(folder / "half.csv", [row for name, cells in tables.items() for row in halves(name, cells)])
-    _draw(tables, folder / "best", lambda cells: at_best(scores(cells)), "each method at its best learning rate")
+    _draw(tables, folder / "best", lambda cells: at_best(scores(cells)), "each at its best rate")
     _draw(
         tables,
         folder / "shared",
         lambda cells: scores(cells)[:, :, shared_rate(scores(cells), cells.methods)],
-        "all at the rate that is best for PPO without lag",
+        "all at the rate best for fresh PPO",
     )
 
 
@@ -284,7 +284,7 @@ def _rows(task: str, cells: Cells) -> Iterator[dict[str, Any]]:
 
 def _draw(tables: Mapping[str, Cells], path: Path, chosen: Callable[[Cells], NDArray], title: str) -> None:
     """Draws the mean return of the last updates against the lag, one panel per environment, with 95 % intervals."""
-    with plots.figure(path, title, columns=len(tables), suffixes=(".png", ".pdf")) as several:
+    with plots.figure(path, "", columns=len(tables), suffixes=(".png", ".pdf")) as several:
         for axes, (name, cells) in zip(several, tables.items(), strict=True):
             returns = chosen(cells) + cells.floor
             for method, values, style in zip(cells.methods, returns, _STYLES, strict=True):
@@ -294,8 +294,12 @@ def _draw(tables: Mapping[str, Cells], path: Path, chosen: Callable[[Cells], NDA
                 axes.fill_between(cells.lags, low, high, color=style["color"], alpha=0.15, linewidth=0)
             axes.axhline(cells.floor, color="0.5", linewidth=0.8, linestyle=":")
             axes.set_xscale("symlog", base=2, linthresh=1)
+            # Every second tick, because 128 and 256 would touch.
+            axes.set_xticks(cells.lags[::2] if len(cells.lags) > 6 else cells.lags)
             axes.xaxis.set_major_formatter("{x:g}")
+            axes.minorticks_off()
+            axes.set_xlim(0, cells.lags[-1])
             axes.set(xlabel="age of the data (batches)")
-            axes.set_title(name, loc="right", fontsize=9)
-        several[0].set_ylabel(f"mean return of the\nlast {TAIL:.0%} of the updates")
+            axes.text(0.99, 0.99, name, transform=axes.transAxes, ha="right", va="top")
+        several[0].set_ylabel(f"mean return of the last {TAIL:.0%},\n{title}")
         plots.legend(several[0])
