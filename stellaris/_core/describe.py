@@ -139,6 +139,17 @@ def _function(function: types.FunctionType, of: Any) -> Any:
     }
 
 
+def methods(value: Any) -> str:
+    """Returns a digest of the code of a value's methods, including those of its base classes."""
+    functions = {
+        f"{of.__qualname__}.{name}": _code(one.__code__)
+        for of in type(value).__mro__
+        for name, one in vars(of).items()
+        if isinstance(one, types.FunctionType)
+    }
+    return digest(functions)
+
+
 def _code(code: types.CodeType) -> str:
     """A digest of the bytecode, including that of nested functions."""
     constants = [_constant(constant) for constant in code.co_consts]

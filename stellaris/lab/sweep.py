@@ -1,5 +1,7 @@
 """Sweeps: every combination of settings and seeds, many runs at a time, as labelled arrays."""
 
+import functools
+import hashlib
 import json
 import os
 import time
@@ -11,7 +13,7 @@ import jax
 import numpy as np
 
 from stellaris._core import checks
-from stellaris._core.describe import describe, digest
+from stellaris._core.describe import describe, digest, methods
 from stellaris._core.extras import needs
 from stellaris.aggregation.protocol import Aggregator
 from stellaris.algorithms import Algorithm
@@ -66,7 +68,8 @@ def sweep(
       rho: truncation level of the global cap over the policies that other learners hold; `math.inf` for no cap.
       block: runs at a time, at most; by default 8 on each CPU device, because the data of more exceeds the cache, and
         256 on each device of another kind.
-      directory: keeps the results of every block, so that an interrupted sweep continues where it stopped.
+      directory: keeps the results of every block, so that an interrupted sweep continues where it stopped. Blocks of
+        other settings or other code are computed anew.
       on_progress: called before every block and at the end.
 
     Returns:
@@ -156,10 +159,21 @@ def _default_block() -> int:
 
 
 def _name(workload: Workload, members: Sequence[Run], rho: float) -> str:
-    """A name for the results of a block, which differs if the settings of its runs differ."""
+    """A name for the results of a block, which differs if its runs have other settings or other code."""
     runs = [(run.seed, dict(run.numbers), run.schedule.digest) for run in members]
     static = members[0].static
-    return digest([workload, static.algorithm, static.aggregator, rho, runs, _version()])
+    own = [methods(one) for one in (static.algorithm, static.aggregator, static.environment, static.policy.network)]
+    return digest([workload, static.algorithm, static.aggregator, rho, runs, own, _library()])
+
+
+@functools.cache
+def _library() -> str:
+    """A digest of the library's source files."""
+    root = Path(__file__).parent.parent
+    content = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        content.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes())
+    return content.hexdigest()[:16]
 
 
 def _version() -> str:

@@ -113,6 +113,32 @@ def test_an_interrupted_sweep_goes_on(tmp_path):
     assert resumed.equals(again)
 
 
+def test_results_of_other_code_are_not_read(tmp_path):
+    """Two algorithms of one name and equal fields, as after an edit of a loss."""
+
+    def first():
+        @dataclasses.dataclass(frozen=True)
+        class Own(PPO):
+            def loss(self, *arguments, **options):
+                return super().loss(*arguments, **options)
+
+        return Own(epochs=1, minibatch_size=16)
+
+    def second():
+        @dataclasses.dataclass(frozen=True)
+        class Own(PPO):
+            def loss(self, *arguments, **options):
+                total, metrics = super().loss(*arguments, **options)
+                return 2.0 * total, metrics
+
+        Own.__qualname__ = type(first()).__qualname__
+        return Own(epochs=1, minibatch_size=16)
+
+    for edited, blocks in ((first, 1), (first, 1), (second, 2)):
+        sweep(WORKLOAD, edited(), schedule(0), directory=tmp_path)
+        assert len(list(tmp_path.glob("block-*.npz"))) == blocks
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
