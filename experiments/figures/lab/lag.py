@@ -4,13 +4,14 @@ The questions, the settings and what counts as an answer were written down in do
 """
 
 import argparse
+import csv
 import json
 import math
 import platform as machine
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -107,19 +108,39 @@ def main(arguments: argparse.Namespace) -> int:
     tasks = _chosen(preset, arguments.tasks)
     with output.usable(arguments.out):
         arguments.out.mkdir(parents=True, exist_ok=True)
-    tables: dict[str, Cells] = {}
-    seconds: dict[str, float] = {}
+    tables, settings = _earlier(preset, arguments.out)
     for name, task in tasks.items():
         print(f"{name}:")
         began = time.monotonic()
         tables[name] = run(preset, task, arguments.out / "blocks")
-        seconds[name] = time.monotonic() - began
-        write(tables, arguments.out)
+        settings[name] = {
+            "preset": _alone(preset, name),
+            "floor": tables[name].floor,
+            "seconds": time.monotonic() - began,
+            **_provenance(),
+        }
+        # In the order of the preset, whichever task was run first.
+        write({each: tables[each] for each in preset.tasks if each in tables}, arguments.out)
         with atomic_write(arguments.out / "settings.json") as file:
-            json.dump({"preset": describe(preset), "seconds": seconds, **_provenance()}, file, indent=1)
+            json.dump(settings, file, indent=1)
         for row in halves(name, tables[name]):
             print(f"  {row['method']}, {row['rate']} rate: half is lost at lag {row['half']} ({row['interval']})")
     return 0
+
+
+def _alone(preset: Preset, name: str) -> Any:
+    """Describes the part of the preset that the runs of one task depend on."""
+    return json.loads(json.dumps(describe(replace(preset, tasks={name: preset.tasks[name]}))))
+
+
+def _earlier(preset: Preset, folder: Path) -> tuple[dict[str, "Cells"], dict[str, Any]]:
+    """Reads the tasks that earlier commands wrote to the folder with the same preset, and the settings of each."""
+    path = folder / "settings.json"
+    if not path.exists():
+        return {}, {}
+    settings = {name: of for name, of in json.loads(path.read_text()).items() if name in preset.tasks}
+    settings = {name: of for name, of in settings.items() if of["preset"] == _alone(preset, name)}
+    return {name: read(folder, preset, name, of["floor"]) for name, of in settings.items()}, settings
 
 
 def _chosen(preset: Preset, names: Sequence[str] | None) -> Mapping[str, Task]:
@@ -164,7 +185,8 @@ def run(preset: Preset, task: Task, blocks: Path) -> Cells:
 
     def returns(result: "xr.Dataset", part: float) -> NDArray:
         outcome = mean_return(result, max(1, round(part * preset.updates)))
-        return outcome.values.astype(float)
+        # Rounded here, so that a task that is read from the file gives the same tables as when it was run.
+        return np.vectorize(_short, otypes=[float])(outcome.values)
 
     axes: dict[str, list[Any]] = {"lag": list(task.lags), "algorithm.learning_rate": list(preset.rates)}
     result = sweep(workload, several, schedule, axes, seeds=preset.seeds, directory=blocks, on_progress=shown())
@@ -173,6 +195,18 @@ def run(preset: Preset, task: Task, blocks: Path) -> Cells:
     )
     floor = float(np.nanmean(returns(untrained, 1.0)))
     return Cells([*several], task.lags, preset.rates, returns(result, TAIL), returns(result, 1.0), floor)
+
+
+def read(folder: Path, preset: Preset, name: str, floor: float) -> Cells:
+    """Returns the outcomes of one task from a folder's `runs.csv`."""
+    with (folder / "runs.csv").open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["task"] == name]
+    names, lags = list(dict.fromkeys(row["method"] for row in rows)), preset.tasks[name].lags
+    shape = (len(names), len(lags), len(preset.rates), preset.seeds)
+    final, mean = (
+        np.array([float(row[key]) for row in rows]).reshape(shape) for key in ("final_return", "mean_return")
+    )
+    return Cells(names, lags, preset.rates, final, mean, floor)
 
 
 # ---- outcomes --------------------------------------------------------------------------------------------------------
@@ -277,8 +311,8 @@ def _rows(task: str, cells: Cells) -> Iterator[dict[str, Any]]:
             "lag": cells.lags[lag],
             "learning_rate": cells.rates[rate],
             "seed": seed,
-            "final_return": _short(float(cells.final[place])),
-            "mean_return": _short(float(cells.mean[place])),
+            "final_return": float(cells.final[place]),
+            "mean_return": float(cells.mean[place]),
         }
 
 

@@ -1,6 +1,7 @@
 """Return against lag: its outcomes by hand, and the study from start to end at its smallest."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -13,6 +14,7 @@ from experiments.figures.lab import lag
 from experiments.figures.lab.lag import Cells, at_best, half_lag, halves, shared_rate
 from experiments.figures.lab.methods import Capped, methods
 from stellaris.algorithms.actor_critic import Evaluated
+from stellaris.lab import CartPole
 from tests.experiments.csv_rows import rows
 
 
@@ -75,6 +77,35 @@ def test_all_methods_have_as_many_gradients_of_as_many_samples():
     for name, method in several.items():
         per_item = 16 if name == "V-trace" else 1
         assert (method.epochs, method.minibatch_size * per_item) == (2, 128), name
+
+
+def test_tables_keep_the_tasks_of_earlier_commands(tmp_path, monkeypatch):
+    """Two commands of one task each write the files that one command of both tasks writes."""
+    task = lag.Task(CartPole(), (0, 2))
+    preset = replace(lag.PRESETS["smoke"], tasks={"one": task, "two": task})
+    monkeypatch.setitem(lag.PRESETS, "smoke", preset)
+    rng = np.random.default_rng(0)
+    shape = (7, 2, len(preset.rates), preset.seeds)
+    names = [*methods(epochs=2, minibatch_size=128, fragment=16)]
+    outcomes = [rng.integers(0, 500, shape) / 10 for _ in range(4)]
+    outcomes[0][0, 0, 0, 0] = math.nan  # no episode ended
+    several = {
+        0: Cells(names, task.lags, preset.rates, outcomes[0], outcomes[1], floor=3.5),
+        1: Cells(names, task.lags, preset.rates, outcomes[2], outcomes[3], floor=7.5),
+    }
+
+    def study(folder, *tasks_and_cells):
+        for tasks, cells in tasks_and_cells:
+            made = iter(cells)
+            monkeypatch.setattr(lag, "run", lambda *_, made=made: several[next(made)])
+            assert command.main(["lab-lag", "--preset", "smoke", "--tasks", *tasks, "--out", str(folder)]) == 0
+        return [(folder / name).read_text() for name in ("runs.csv", "half.csv")]
+
+    together = study(tmp_path / "together", (["one", "two"], [0, 1]))
+    assert study(tmp_path / "apart", (["two"], [1]), (["one"], [0])) == together
+    # With other settings, the earlier runs are not of this study.
+    monkeypatch.setitem(lag.PRESETS, "smoke", replace(preset, updates=16))
+    assert "two" not in study(tmp_path / "apart", (["one"], [0]))[0]
 
 
 @pytest.mark.slow
