@@ -17,9 +17,10 @@ class Entry:
 
     module: str  #: dotted path within `experiments`, imported on `load`.
     of: str = ""  #: the paper, and the part of it that the experiment reproduces.
-    minutes: Mapping[str, str] = field(default_factory=dict)  #: by preset, on two cores; the key is "" without presets.
-    #: `reproduce` runs studies, which share one folder of cells, and figures, each in its own folder; it skips
-    #: commands.
+    #: Estimates by preset, on two cores. An experiment without presets has one entry, with the key "".
+    minutes: Mapping[str, str] = field(default_factory=dict)
+    #: `reproduce` runs studies, which share one folder of cached runs (cells), and figures, each with a separate
+    #: results folder; it skips commands.
     kind: Literal["study", "figure", "command"] = "command"
 
     def load(self) -> ModuleType:
@@ -28,7 +29,8 @@ class Entry:
         Raises:
           ModuleNotFoundError: if a package that the module needs is missing; the message names the extra to install.
         """
-        from stellaris._core.extras import needs  # imported here: the import takes seconds, and a list needs none
+        # Imported here, because the import takes seconds and is not needed for a list of the experiments' names.
+        from stellaris._core.extras import needs
 
         with needs(f"experiments.{self.module}"):
             return importlib.import_module(f"experiments.{self.module}")

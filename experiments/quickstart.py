@@ -69,7 +69,7 @@ def main(arguments: argparse.Namespace) -> int:
                     )
                     outcomes.append(outcome)
                     runs.run(preset.workload, outcome, threads=arguments.threads, watcher=display)
-                    if math.isinf(budget.seconds):  # the second system gets as many seconds as the first has used
+                    if math.isinf(budget.seconds):  # the second system gets as many seconds as the first used
                         budget = Budget(seconds=outcome.history[-1]["seconds"])
 
     status = 0
@@ -118,7 +118,7 @@ def _write(
 ) -> None:
     """Prints the table and writes the files: histories before pictures, and small files before large traces.
 
-    If the disk fills up meanwhile, the results that cannot be computed again are already on it.
+    If the disk fills up meanwhile, the most important results are already written.
     """
     target = TARGETS.get(arguments.env)
     summaries = [runs.summarise(outcome, target) for outcome in outcomes]
@@ -181,7 +181,7 @@ def _table(summaries: Sequence[dict[str, Any]], systems: Sequence[str], env: str
 
 
 def _spread(values: Sequence[float | None], form: str) -> str:
-    """Formats the median, and the range of several values; None, for a run that missed the target, is infinite."""
+    """Formats the median, and the range of several values; None (the run missed the target) counts as infinite."""
     known = [math.inf if value is None else value for value in values]
     middle = statistics.median_low(known)
     if len(known) == 1:

@@ -32,7 +32,7 @@ def main(arguments: argparse.Namespace) -> int:
         if entry.kind == "study":
             words = ["--preset", arguments.preset, "--jobs", str(arguments.jobs), "--out", str(arguments.out)]
             words.append("--resume")
-        elif entry.kind == "figure":  # it lacks a preset "paper", and writes its own results folder
+        elif entry.kind == "figure":  # a figure lacks the preset "paper", and needs a separate results folder
             preset = "smoke" if arguments.preset == "smoke" else "small"
             words = ["--preset", preset, "--out", str(arguments.out / name)]
         else:

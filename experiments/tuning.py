@@ -26,7 +26,7 @@ DESCRIPTION = "run every system with the same number of settings, and rank the s
 #: The seed of tuning. Results use seeds from 0, so settings chosen on this seed were not selected on the results.
 SEED = 100
 
-#: The settings to vary: PPO's were chosen earlier for Stellaris alone; IMPALA's and IMPACT's learn CartPole.
+#: The settings to vary. PPO's were chosen earlier for Stellaris alone; IMPALA's and IMPACT's were chosen for CartPole.
 _PPO = PPO(learning_rate=3e-4, epochs=10, minibatch_size=512)
 START: Mapping[str, System] = {
     "synchronous": Synchronous(_PPO),

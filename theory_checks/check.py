@@ -24,7 +24,7 @@ from stellaris.types import NDArray, Tree
 
 #: Relative error of either side that does not yet violate a claim.
 ROUNDING = 1e-9
-#: A ratio counts only if the right side is at least this many times its tolerance.
+#: A ratio's denominator is at least this many times the tolerance, so that the ratio is not mostly rounding error.
 _CLEAR = 1e3
 #: Instances evaluated in one call.
 _CHUNK = 2_000
@@ -149,13 +149,16 @@ class Outcome(NamedTuple):
 
 
 class Looks(NamedTuple):
-    """The worst element of every claim of one instance, in the claims' order: `[claims]`."""
+    """The evaluation of every claim on one instance, in the claims' order: `[claims]`.
+
+    If a claim compares several pairs of numbers, `left`, `right` and `ratio` are from the worst pair.
+    """
 
     left: Any
     right: Any
     ratio: Any  # left / right; for an equality, 1 + |left - right| / right
-    slack: Any  # right - left; for an equality, -|left - right|
-    broken: Any
+    slack: Any  # the smallest right - left; for an equality, -|left - right|
+    broken: Any  # whether any pair violates the claim
 
 
 def verify(
@@ -230,21 +233,21 @@ def replay(
       LookupError: if the theorem lacks this family, instance or claim, or an adversary.
     """
     if family not in theorem.families:
-        raise LookupError(f"family {family!r}: {theorem.name} has {sorted(theorem.families)}")
+        raise LookupError(f"family {family!r}: unknown; {theorem.name} has {sorted(theorem.families)}")
     names = [c.name for c in theorem.claims]
     if claim is not None and claim not in names:
-        raise LookupError(f"claim {claim!r}: {theorem.name} has {names}")
+        raise LookupError(f"claim {claim!r}: unknown; {theorem.name} has {names}")
     if claim is not None and not (theorem.compiled and theorem.steps):
         raise LookupError(f"claim {claim!r}: {theorem.name} runs without an adversary; leave the claim out")
     if index >= (theorem.families[family].count or math.inf):
-        raise LookupError(f"number {index}: {family!r} has {theorem.families[family].count} instances")
+        raise LookupError(f"number {index}: {family!r} has {theorem.families[family].count} instances, from 0")
     key = jax.random.fold_in(jax.random.key(seed), list(theorem.families).index(family))
     if not theorem.compiled:
         instance = theorem.families[family].draw(key_of(key, index), index)
     else:
         instance = jax.tree.map(lambda x: x[0], theorem.families[family](key, np.array([index])))
     if claim is not None:
-        # `lanes` has as many copies as there were starts, as the same program on the same shapes gives the same bits.
+        # Climb from as many copies as `verify` has starts: the same program on the same shapes gives the same bits.
         lanes = (2 * _STARTS, len(names))
         starts = jax.tree.map(lambda x: jnp.broadcast_to(x, lanes + x.shape), instance)
         instance = jax.tree.map(lambda x: x[0, names.index(claim)], _climb(theorem, starts))
@@ -281,7 +284,7 @@ def _multipliers(theorem: Theorem, multiplier: float | Mapping[str, float]) -> N
 
 
 def _look(theorem: Theorem, instance: Instance, planted: Any) -> Looks:
-    """Evaluates every claim on one instance, at its worst element."""
+    """Evaluates every claim on one instance, at the worst pair of numbers."""
     looks: Looks = _compare(theorem.claims, theorem.sides(instance), planted)
     return looks
 
@@ -349,7 +352,7 @@ def _starts(looks: Looks, count: int) -> NDArray:
 
 @functools.cache
 def _climber(theorem: Theorem) -> Callable[..., Tree]:
-    """Returns `(instances [starts, claims, ...]) -> free [starts, claims, ...]`: the largest ratio of each ascent."""
+    """Returns `(instances [starts, claims, ...]) -> free [starts, claims, ...]`: the points of the largest ratios."""
     optimizer = optax.adam(optax.cosine_decay_schedule(_STEP, theorem.steps))
     even = jnp.ones(len(theorem.claims))
 
@@ -378,7 +381,7 @@ def _climber(theorem: Theorem) -> Callable[..., Tree]:
 
 @functools.cache
 def _ends(theorem: Theorem) -> Callable[..., Looks]:
-    """Returns a compiled function that evaluates each claim at instances of its own.
+    """Returns a compiled function that evaluates each claim, at the instances that were searched for this claim.
 
     Its signature is `(instances [starts, claims, ...], multipliers) -> looks [starts, claims]`.
     """

@@ -1,13 +1,14 @@
 """Convergence with stale gradients: the constants that hold, the T from which they hold, and weights by staleness.
 
 J is L-smooth, gradients are unbiased with a variance of at most s^2 per sample, and T updates use b samples each; C1 =
-J(x_1) - J*, C2 = L s^2, k = 2 C1 b L / s^2. The bounds are on the mean of E|grad J(x_t)|^2 over t = 1 ... T.
+J(x_1) - J*, C2 = L s^2, k = 2 C1 b L / s^2. The bounds are on the mean of E|grad J(x_t)|^2 over t = 1 ... T. "The
+slides" are the slides of Stellaris (SC 2024).
 
 * **Fresh**, step a <= 1/L (the descent lemma, summed):  <= 2 C1 / (a T) + a L s^2 / b. With a = sqrt(2 C1 b / (L s^2
-  T)), which is at most 1/L if and only if T >= k, this is **the slides' form** 2 sqrt(2 C1 C2 / (T b)). Sharp: at T =
-  k a quadratic of curvature L reaches it within 1 / (2 k).
-* **Stale by at most tau** (Lian et al. 2015, Theorem 1 and Corollary 2; their step is for a sum over b, and is a =
-  sqrt(C1 b / (L s^2 T)) for a mean): T >= 4 b L C1 (tau+1)^2 / s^2 gives <= 4 sqrt(C1 L s^2 / (b T)).
+  T)), which is at most 1/L if and only if T >= k, this is **the slides' form** 2 sqrt(2 C1 C2 / (T b)). It is sharp:
+  at T = k, a quadratic of curvature L reaches the fraction 1 - 1 / (2 k) of the bound.
+* **Stale by at most tau** (Lian et al. 2015, Theorem 1 and Corollary 2; their step is for the sum of b gradients, and
+  for the mean it is a = sqrt(C1 b / (L s^2 T))): T >= 4 b L C1 (tau+1)^2 / s^2 gives <= 4 sqrt(C1 L s^2 / (b T)).
 * **The slides' constant with stale gradients** (cited from Zhang et al. 2016) fails at small T. It holds for every
   smooth J if T >= 14 k (tau+1)^2 and delays do not depend on the noise. Derivation: let g be the sum of E|grad
   J(x_t)|^2 over t, B the same sum for the mean stale gradient, D the sum of the mean E|x_t - x_{t-lag}|^2, y =

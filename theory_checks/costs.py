@@ -50,10 +50,10 @@ from stellaris.runtime.delays import Constant
 from stellaris.types import NDArray
 from theory_checks.check import Claim, Family, Instance, Sides, Theorem
 
-#: Rounding error in seconds, and in USD, if the exact value is 0.
+#: Absolute rounding errors in seconds, and in USD, for values that may be exactly 0.
 _SECONDS, _USD = 1e-9, 1e-12
 _ROUNDS, _MOST_ACTORS = 4, 5
-#: Rounding error of a multiple of the granularity, in units of it.
+#: Rounding error of a multiple of the granularity, in units of the granularity.
 _NEARLY = 1e-9
 
 
@@ -199,7 +199,7 @@ def _play_rounds(drawn: Rounds) -> _PlayedRounds:
 
 
 def _draw_rounds(*, started: bool, cold: bool, kept: bool = True, extras: bool = False) -> Family:
-    """Returns a family of rounds, with or without start-up times; extras are a price per request and a granularity."""
+    """Returns a family of runs in rounds; `extras` adds a price per request and a granularity."""
 
     def draw(key: jax.Array, index: jax.Array) -> Instance:
         rng = _generator(key)
@@ -382,7 +382,7 @@ def _play_asynchronous(drawn: Asynchronous, until: float) -> _PlayedAsynchronous
 
 
 def _draw_asynchronous(*, started: bool, stopped: bool = False) -> Family:
-    """Returns a family of free-running actors and learners, with or without start-up times, checked before the end."""
+    """Returns a family of free-running actors and learners; if `stopped`, bills are checked before the end of a run."""
 
     def draw(key: jax.Array, index: jax.Array) -> Instance:
         rng = _generator(key)

@@ -1,7 +1,8 @@
-"""Improvement under truncation: bounds on the loss of a policy with bounded ratio against the behaviour policy.
+"""Improvement under truncation: bounds on how much worse than the behaviour policy a policy with bounded ratio can be.
 
-Achiam et al. 2017 (Constrained Policy Optimization), with `J` the discounted return from the start distribution, `d`
-the normalised discounted state distribution of mu, `A` its advantage, `g` the discount,
+Achiam et al. 2017 (Constrained Policy Optimization), with `mu` the behaviour policy, `pi` another policy, `J` the
+discounted return from the start distribution, `d` the normalised discounted state distribution of mu, `A` the advantage
+of mu, `g` the discount,
 
     S = E_{s~d, a~pi}[A(s, a)] / (1 - g)            the surrogate
     e = max_s |E_{a~pi}[A(s, a)]|
@@ -49,7 +50,7 @@ from theory_checks.check import Claim, Family, Instance, Sides, Theorem, draws, 
 
 
 def forms(instance: Instance) -> Mapping[str, Sides]:
-    """Returns every form of the bound for one process, a policy `pi` with ratio at most `rho`, and `mu`."""
+    """Returns every form of the bound for one process and two policies, whose ratio pi / mu is at most `rho`."""
     process, discount, rho = mdp.process(instance), instance.fixed["discount"], instance.fixed["rho"]
     pi, mu = mdp.policies(instance)
     pi = mdp.within(pi, mu, rho)

@@ -1,4 +1,7 @@
-"""Exact stale descent on quadratics: second moments follow a linear recursion over the versions that are still read."""
+"""Exact expectations of gradient descent with stale gradients, on quadratics.
+
+The second moments of the versions that updates still read follow a linear recursion.
+"""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -23,7 +26,8 @@ class Run(NamedTuple):
 
     gap: Any  #: C1.
     step: Any  #: a.
-    lags: Float[Any, "T H"]  #: `[t, k]`: weight at update t of the gradient k versions behind (x_1 if there is none).
+    #: `[t, k]`: weight at update t of the gradient at the version k behind, or at x_1 if there are fewer versions.
+    lags: Float[Any, "T H"]
     noise: Float[Any, " T"]  #: variance of `xi_t`, summed over directions.
     constant: Any
 

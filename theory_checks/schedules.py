@@ -1,8 +1,8 @@
-"""Schedules of gradients' arrivals from traces of the platform, and descent along them without the platform.
+"""Reads schedules of gradients' arrivals from traces of the platform, and descends along them without the platform.
 
 Learner functions run on the simulated platform, as fast as their delays allow, and the library's aggregator decides
-when to apply which gradients. For a theorem only the version of every gradient matters, in order of arrival: the
-schedule, which is read from the trace. `replay` descends along a schedule, through the same aggregator, in a scan that
+when to apply which gradients. For a theorem only the schedule matters: the version of every gradient, in order of
+arrival. It is read from the trace. `replay` descends along a schedule, through the same aggregator, in a scan that
 JAX can vectorise over problems, steps and noise; it reproduces the platform's run up to rounding.
 """
 

@@ -3,7 +3,8 @@
 Ho et al. 2013 (More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server), Theorem 1. Each of P
 workers adds one update per clock. The *reference order* has the workers of clock 0, then those of clock 1, and so on:
 the update of worker p at clock c has number t = c P + p + 1, and T counts the updates of all workers. Losses f_t are
-convex with subgradients of norm at most L, each evaluated at its worker's noisy view v_t:
+convex with subgradients of norm at most L, each evaluated at v_t, its worker's *view*: a copy of the parameters that
+lacks some updates and holds others early:
 
     u_t = -eta_t g_t,  g_t in df_t(v_t),  eta_t = sigma / sqrt(t),  sigma = F / (L sqrt(2 (s+1) P))
     x_1 the start,  x_{t+1} = x_t + u_t                                 the reference iterates, which no worker need see
@@ -37,17 +38,17 @@ u_t = Proj(x_t - eta_t g_t) - x_t is not longer than eta_t |g_t| and does not en
 
 **The two kinds of instances.** *Projected*: updates in the reference order, views that lack any part of the other
 workers' updates of clocks c-s .. c, iterates that are kept in a ball whose reach bounds F. *Asynchronous*: unprojected
-runs of workers of different speeds, as the library's `stale_synchronous` admits them; F is doubled until the resulting
-run meets the premise, and a run that does not meet it by then is left out (its left side is 0): with linear losses,
-whose path F only scales, one run in fifty.
+runs of workers of different speeds, as the library's `stale_synchronous` admits them. F is doubled, at most three
+times, until the resulting run meets the premise. A run that still does not meet it is left out (its left side is 0):
+with linear losses, whose path F only scales, one run in fifty.
 
 **A finished update counts at once.** A worker admitted at clock c+s may deliver its update of clock c+s before another
 worker starts clock c, whose view then holds s+1 early clocks of it; and with s = 0 the workers of one clock lack each
 other's updates. A count of M = 2 s (P-1) misses one of these clocks: it is too small with s = 0, where it would be 0,
 and for views of arbitrary content with any s. The bound (s+1) (P-1) is attained.
 
-**The premise is necessary.** With F from the start alone and no projection, losses that pull one way and then the
-other drive x_t far past F, and the regret beyond any such bound: the control.
+**The premise is necessary.** If F bounds only the start's distance and nothing is projected, losses that pull first one
+way and then the other drive x_t far beyond F, and the regret beyond every such bound. This is the control.
 """
 
 import functools
@@ -221,7 +222,7 @@ def _worst_turns(updates: int, workers: int, bounds: jax.Array, turns: jax.Array
 def admitted(key: jax.Array, bound: int, workers: int, clocks: int) -> Schedule:
     """Returns the schedule of workers with random speeds, for `clocks` clocks each, admitted by `stale_synchronous`.
 
-    A view holds the updates delivered before its own starts.
+    The view of an update holds the updates that were delivered before that update started.
     """
     aggregator = stale_synchronous(bound, workers, capacity=1)
     updates = workers * clocks

@@ -42,7 +42,7 @@ from theory_checks.check import Claim, Family, Instance, Sides, Theorem
 class Setting(NamedTuple):
     """The settings of the threshold."""
 
-    max_staleness: float | None  #: None to measure the staleness.
+    max_staleness: float | None  #: None to take the staleness of the first round that applies a stale gradient.
     decay: float
     period: int  #: arrivals in a round.
 
@@ -79,7 +79,7 @@ def arrive(
       learners: the number of learners.
       full: N, the number of gradients that are applied at any staleness.
       setting: the settings of the threshold.
-      one_of_each: whether to apply also a queue that has a gradient of every learner.
+      one_of_each: whether to also apply a queue that has a gradient of every learner.
     """
     aggregator = staleness_aware(
         full, capacity=full, decay=setting.decay, max_staleness=setting.max_staleness, smoothness=1.0

@@ -9,8 +9,8 @@ Importance Sampling) replaces w by min(w, rho):
 and without truncation E_mu[w^2 f^2] <= M^2 (1 + chi^2(pi, mu)), with equality if and only if |f| = M wherever pi > 0:
 it grows without bound.
 
-**Stellaris' global cap**, max(m, rho) with m = min_j pi_j / mu over the held policies, including the learner's own,
-**does not satisfy rho M^2.** With one held policy it truncates nothing. Where m > rho the cap is m, elsewhere it is
+**Stellaris' global cap**, max(m, rho) with m = min_j pi_j / mu over the policies that the learners hold, **does not
+satisfy rho M^2.** With one held policy it truncates nothing. Where m > rho the cap is m, elsewhere it is
 rho:
 
     E_mu[min(w, max(m, rho))^2 f^2] <= M^2 (rho + E_mu[m^2 1{m > rho}])

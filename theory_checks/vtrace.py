@@ -1,4 +1,4 @@
-"""V-trace: the modulus and the fixed point of V-trace's operator.
+"""V-trace: the modulus (Lipschitz constant per state) and the fixed point of V-trace's operator.
 
 Espeholt et al. 2018 (IMPALA), Theorem 1. With rho_t = min(rho, pi/mu), c_t = min(c, pi/mu), for a value function V
 
@@ -73,9 +73,8 @@ def operator(process: mdp.MDP, pi: jax.Array, mu: jax.Array, rho: jax.Array, c: 
 def sides(instance: Instance) -> Mapping[str, Sides]:
     """Returns both sides of every claim about the operator."""
     fixed, process = instance.fixed, mdp.process(instance)
-    process = process._replace(
-        reward=process.reward + 1.1
-    )  # values of one sign, so that ratios of both sides are meaningful
+    # Positive rewards give values of one sign, so that the ratios of both sides are meaningful.
+    process = process._replace(reward=process.reward + 1.1)
     discount, rho, most = process.discount, fixed["rho"], jnp.maximum(1.0, fixed["rho"])
     pi, mu = mdp.policies(instance)
     mu = _normalise(mu * fixed["support"])

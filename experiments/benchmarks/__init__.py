@@ -1,1 +1,1 @@
-"""Benchmarks: speed as a ratio to a limit or to a peer that is measured in the same run."""
+"""Benchmarks: ratios of our speed or time to a limit, or to a peer (another library), measured in the same run."""

@@ -19,9 +19,9 @@ from stellaris.systems import AsynchronousActors, Budget, Workload, train
 
 DESCRIPTION = "the Ray platform: calls, broadcasts, training against RLlib, and scaling over workers"
 
-#: Containers that are called, and calls per turn.
+#: Number of containers that are called at once, and calls per turn. A turn is one measurement of each side.
 AT_ONCE, CALLS = 4, 2000
-#: Bytes of the policy that is broadcast, receiving containers, and broadcasts per turn.
+#: Bytes of the policy that is broadcast, number of receiving containers, and broadcasts per turn.
 POLICY, READERS, BROADCASTS = 10_000_000, 16, 5
 #: Seconds per step of a slow environment, and the numbers of workers, each with one slow environment.
 STEP, WORKERS = 0.01, (1, 2, 4, 8)
@@ -56,7 +56,7 @@ def measure(say: Callable[[str], None], *, turns: int = TURNS, without_rllib: bo
 
 
 def _median(turns: int, *sides: Callable[[], float]) -> list[float]:
-    """Measures the sides in turn, and returns the median of each."""
+    """Measures the sides alternately, each `turns` times, and returns the median of each side."""
     measured = [[side() for side in sides] for _ in range(turns)]
     return [statistics.median(column) for column in zip(*measured, strict=True)]
 
@@ -78,7 +78,7 @@ class _Plain:
 
 
 def _calls(turns: int) -> Comparison:
-    """Compares the rate of calls that do nothing, one after the other in each of a few containers."""
+    """Compares the rates of calls that do nothing, here and with plain Ray actors: `AT_ONCE` calls run at a time."""
     import ray
 
     from stellaris.runtime import RayPlatform
@@ -207,7 +207,7 @@ def _scaling(say: Callable[[str], None]) -> Iterator[Comparison]:
 
 
 def _slow_steps(workers: int) -> float:
-    """Returns steps per second after compilation."""
+    """Returns steps per second in the second half of a run, after compilation."""
     from stellaris.runtime import RayPlatform
 
     fragment = 64

@@ -9,7 +9,7 @@ from experiments.benchmarks import cluster, corrections, lab, losses, overhead, 
 from experiments.toolkit import shell
 
 #: Benchmarks by name: each module has `DESCRIPTION` and `measure(say) -> comparisons`. A module with options also has
-#: `add_arguments(parser)`, and its `measure` takes them as keyword arguments.
+#: `add_arguments(parser)`, and its `measure` takes the options as keyword arguments.
 BENCHMARKS = {
     "training": training,
     "overhead": overhead,

@@ -1,7 +1,7 @@
-"""Compares the corrections for stale data with the same formulas, each written by hand for one case.
+"""Compares the library's corrections for stale data with hand-written versions of the same formulas.
 
-Both sides are compiled: the mean loss of [2048, 64] samples with its gradient. Values and gradients of both sides are
-compared before they are timed.
+A hand-written version covers one case only. Both sides compute the mean loss of [2048, 64] samples and its gradient,
+and are compiled. Before the timing, the values and gradients of both sides are checked to agree.
 """
 
 import functools
@@ -43,8 +43,9 @@ PACKED = 256
 #: Numbers of steps at which memory is compared.
 LENGTHS = (512, 1024, 2048, 4096)
 
-#: A batch by name: the log-probability, which is differentiated, the behaviour log-probability, the proximal
-#: log-ratio, the advantage, the mask of valid steps, and the segment.
+#: The arrays of a batch, by the names in `_batch`: the log-probability, which is differentiated, the behaviour
+#: log-probability, the proximal log-ratio, the advantage, the mask of valid steps, and the segment, which is the number
+#: of the packed sequence that a step belongs to.
 Batch = Mapping[str, jax.Array]
 Loss = Callable[[Batch], Array]
 
@@ -72,7 +73,7 @@ def measure(say: Callable[[str], None]) -> Iterator[Comparison]:
 
 
 def _batch(size: tuple[int, int]) -> dict[str, jax.Array]:
-    """Returns samples of a policy a few updates old; one step in ten is padding."""
+    """Returns random samples, as from a behaviour policy a few updates old; one step in ten is padding."""
     keys = jax.random.split(jax.random.key(0), 5)
     behaviour = -jax.random.exponential(keys[0], size)
     return {
@@ -86,7 +87,7 @@ def _batch(size: tuple[int, int]) -> dict[str, jax.Array]:
 
 
 def _compiled(loss: Loss) -> Callable[[Batch], Any]:
-    """Compiles the mean over valid steps with its gradient with respect to the log-probabilities."""
+    """Compiles the mean loss, in which padding counts as 0, with its gradient with respect to the log-probabilities."""
 
     def mean(log_prob: jax.Array, batch: Batch) -> Array:
         return jnp.mean(jnp.where(batch["valid"], loss({**batch, "log_prob": log_prob}), 0.0))
@@ -95,7 +96,7 @@ def _compiled(loss: Loss) -> Callable[[Batch], Any]:
 
 
 def _memory(name: str, loss: Loss) -> Comparison:
-    """Compares the peak bytes per sample over lengths, which shows memory that grows faster than the length."""
+    """Compares the most with the least peak bytes per sample over `LENGTHS`: a ratio of 1 if memory grows linearly."""
     per_sample = []
     for length in LENGTHS:
         shapes = jax.eval_shape(lambda length=length: _batch((length, SIZE[1])))
@@ -142,7 +143,10 @@ def _gspo_by_hand(b: Batch) -> Array:
 
 
 def _packed_by_hand(b: Batch) -> Array:
-    """Returns GSPO's packed loss from the number of segments, which the library's function does not get."""
+    """Returns GSPO's loss of packed sequences.
+
+    It uses the number of segments, which the library's function does not get.
+    """
     steps, columns = b["valid"].shape
     segments = -(-steps // PACKED)
     number = (b["segment"] + segments * jnp.arange(columns)).ravel()

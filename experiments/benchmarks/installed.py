@@ -1,4 +1,4 @@
-"""Installs peers, each in a separate Python environment, on first use."""
+"""Installs peers (the libraries to compare with) on first use, each in a separate Python environment."""
 
 import hashlib
 import os
@@ -39,5 +39,5 @@ def python_of(requirements: Sequence[str], say: Callable[[str], None]) -> Path:
 
 
 def _cache() -> Path:
-    """Returns the cache folder by the XDG specification."""
+    """Returns the folder of the peers' environments, in the cache folder that the XDG specification names."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stellaris" / "peers"

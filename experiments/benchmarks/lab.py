@@ -1,4 +1,7 @@
-"""Compares the lab's speed with the same number of runs of the event loop, and with rejax, a public PPO in JAX."""
+"""Compares the speed of `stellaris.lab`, which compiles many runs into one program, with two other ways to run PPO.
+
+One is the event loop (`train`), which runs one seed after the other. The other is rejax, a public PPO in JAX.
+"""
 
 import argparse
 import json
@@ -18,10 +21,10 @@ DESCRIPTION = "256 runs of CartPole in the lab, against the event loop's and aga
 #: The packages of rejax's side, in the versions that were measured.
 REJAX = ("rejax==0.1.3", "gymnax==0.0.9")
 
-#: Runs at a time that fit the cache, as in the lab's default.
+#: Runs per block, so that their data fit the processor's cache: the lab's default on two cores.
 _BLOCK = 16
 
-#: Runs under the schedule of a dry run.
+#: Numbers of lab runs that share one dry run (the event loop without learning), whose schedule they repeat.
 _SCHEDULED = (4, 16)
 
 _ROOT = Path(__file__).parent.parent.parent
@@ -67,7 +70,7 @@ def measure(say: Callable[[str], None], *, runs: int, loops: int) -> Iterator[Co
         "<= 0.1",
     )
     peers = []
-    for block in sorted({math.gcd(_BLOCK, runs), runs}):  # rejax counts with the better of the two
+    for block in sorted({math.gcd(_BLOCK, runs), runs}):  # rejax runs with both sizes of blocks, and the faster counts
         peers.append(
             _run(str(python_of(REJAX, say)), "-m", "experiments.benchmarks.sides.lab_rejax", str(runs), str(block))
         )

@@ -1,7 +1,7 @@
-"""Compares the pure functions with rlax, and with the least work on their arguments, such as one pass over them.
+"""Compares the pure functions with rlax, or with the least work on their arguments, such as one pass over them.
 
-All functions are compiled, and their arguments are on the device. A gradient is that of a sum of squares, and is
-computed together with the value.
+All functions are compiled, and their arguments are on the device. "gae and its gradient" computes the sum of the
+squared advantages and its gradient in one call.
 """
 
 import functools
@@ -33,7 +33,7 @@ DESCRIPTION = "gae, vtrace, the cap and the aggregator, against rlax and against
 
 #: Steps and environments of a batch.
 SIZES = ((128, 16), (128, 256), (1024, 64), (16384, 4))
-#: The number of held policies for the ratio cap, and the number of gradients in a group for the aggregator.
+#: The number of learners' policies from which the ratio cap is computed, and of gradients in an aggregated group.
 HELD, GROUP = 4, 16
 
 

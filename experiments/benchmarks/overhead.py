@@ -1,8 +1,9 @@
-"""The overhead of each system over its environments, its inference and its gradients.
+"""Measures the overhead of each system over its environments, its inference and its gradients.
 
-A system runs, and every such call is recorded with its arguments. Then a plain loop makes the same calls in the
-same order, with the same shapes, on the same threads. The difference is the system's overhead: platform, event loop,
-trace, batches, aggregators, copies. Function bodies run one at a time, so that no overhead runs in parallel with them.
+A system runs, and its calls of environments, inference and gradients are recorded with their arguments. Then a plain
+loop makes the same calls in the same order, with the same shapes, on the same threads. The difference is the system's
+overhead: platform, event loop, trace, batches, aggregators, copies. Function bodies run one at a time, because overhead
+in parallel with a body would not be measured.
 """
 
 import contextlib

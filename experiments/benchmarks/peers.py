@@ -45,7 +45,7 @@ _RLLIB = ("ray[rllib]==2.60.0", *_BOTH)
 
 
 class Way(NamedTuple):
-    """A way to run a side, such as on a number of threads."""
+    """A configuration to run a side in, such as a number of threads."""
 
     name: str
     arguments: tuple[str, ...]
@@ -68,8 +68,8 @@ class Side:
 
 
 _OURS = (Way("2 threads", ("2",), 2),)
-#: One process steps the environments in turn. `threads` limits its linear algebra; JAX starts further threads, which
-#: `threads` does not limit.
+#: Stable-Baselines3 and SBX step the environments in turn, in one process. `Way.threads` limits the threads of its
+#: linear algebra, but not the threads that JAX starts for SBX.
 _SB3_WAYS = (
     Way("1 thread", ("stable_baselines3",), 1),
     Way("2 threads", ("stable_baselines3",), 2),
@@ -90,7 +90,7 @@ PPO_PEERS = (
 )
 IMPALA_PEER = Side("RLlib's IMPALA", IMPALA, "rllib", _RLLIB_IMPALA_WAYS, _RLLIB)
 
-#: On a cluster both sides have the same workers: processes with one environment each, and a learner.
+#: Number of worker processes of each side on a cluster, with one environment each; each side also has a learner.
 WORKERS = 2
 _FEW = replace(PPO, actors=WORKERS, minibatch=WORKERS * PPO.fragment, epochs=1, seconds=20.0)
 _ON_RAY = (Way(f"{WORKERS} actors, 1 learner", ("2", "ray"), 1),)

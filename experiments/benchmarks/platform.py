@@ -146,7 +146,7 @@ def _concurrency() -> Comparison:
 
 
 def _closed_loop(concurrent: int, invocations: int, seed: int) -> float:
-    """Returns seconds per invocation, if each completion is followed by another invocation."""
+    """Returns seconds per invocation, while a new invocation follows every completion."""
     gc.collect()
     with _kept_busy(concurrent, seed) as platform:
         _follow(platform, concurrent)  # until all containers are warm
@@ -195,7 +195,7 @@ def _learners() -> Comparison:
     def together() -> None:
         jax.block_until_ready([many(params, group) for group in np.split(indices, LEARNERS // TOGETHER)])  # type: ignore[no-untyped-call]
 
-    # The computation unstacks the gradients, because slicing them afterwards would cost one dispatch each.
+    # Unstack the gradients inside the compiled function, because slicing them afterwards would cost one dispatch each.
     apart = jax.jit(lambda params, rows: _unstacked(many(params, rows)))
 
     def body(context: Any, row: Any) -> Tree:
@@ -247,7 +247,7 @@ def _unstacked(tree: Tree) -> list[Tree]:
 
 
 def _batch(policy: Policy, version: PolicyVersion, length: int) -> Batch:
-    """Returns random samples with actions of the policy."""
+    """Returns random samples, with actions and values from the policy."""
     rng, n = np.random.default_rng(0), LEARNERS * SAMPLES
     observation = rng.standard_normal((n, length)).astype(np.float32)
     value = policy.apply(version, observation)[1]
@@ -346,7 +346,7 @@ def _trace_of(invocations: int) -> Trace:
 
 
 def _wall_clock() -> Iterator[Comparison]:
-    """Compares a small scenario on the wall clock with its simulation: equal draws should give the same order."""
+    """Compares a small scenario on the wall clock with its simulation: invocations should end in the same order."""
     runs = {clock: _scenario(clock) for clock in ("virtual", "wall")}
     (virtual_end, virtual), (wall_end, wall) = runs["virtual"], runs["wall"]
     yield Comparison(

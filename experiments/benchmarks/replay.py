@@ -1,8 +1,8 @@
 """Compares replay with Reverb's server, flashbax's buffers, and a plain copy of the same number of bytes.
 
 The sides run one after the other in separate processes, with the same tables: 10,000 trajectories of 1,000 steps of 15
-numbers, and 2,000 of 64 frames. Reverb's items are the windows themselves, and its dataset client runs with one worker
-and with several: the fastest counts.
+numbers, and 2,000 of 64 frames. Reverb's items are the windows themselves. Its dataset client runs with one worker and
+with several, and the fastest counts. Draws by weight are from a million trajectories of one step.
 """
 
 import json

@@ -1,6 +1,7 @@
 """Measures the overhead of the systems and the platform over the necessary work.
 
-Both sides of every ratio are measured in turn, in this process, and compared by medians.
+Both sides of every ratio are measured alternately and compared by medians: imports in new processes, the rest in this
+process.
 """
 
 import gc
@@ -96,9 +97,8 @@ def _imports() -> Comparison:
     for i in range(8):
         for times, code in ((ours, "from stellaris import ppo_loss"), (base, "import jax, optax, jaxtyping")):
             began = time.perf_counter()
-            subprocess.run(
-                [sys.executable, "-c", code], check=True, start_new_session=True
-            )  # a session that Ctrl-C does not interrupt
+            # Ctrl-C does not interrupt a process in a new session.
+            subprocess.run([sys.executable, "-c", code], check=True, start_new_session=True)
             if i:  # the first import reads the disk
                 times.append(time.perf_counter() - began)
     own, other = statistics.median(ours), statistics.median(base)
@@ -112,7 +112,7 @@ def _imports() -> Comparison:
 
 
 def _round_times(system: System, deployment: Any) -> tuple[list[float], Result, list[int]]:
-    """Returns the wall seconds of the rounds after the warm-up, the run's result, and the memory after each."""
+    """Returns the wall seconds of the rounds after the warm-up, the run's result, and the memory after each round."""
     gc.collect()
     stamps, memory = [], []
     process = psutil.Process()
@@ -154,14 +154,14 @@ class _Work:
         return fragments
 
     def batch(self) -> LearnerBatch:
-        """Returns the batch of a rollout, prepared and shuffled as in the systems."""
+        """Samples a rollout and returns its batch, prepared and shuffled as in the systems."""
         self.batches += 1
         key = jax.random.fold_in(jax.random.key(2), self.batches)
         return batch_of(self.rollout(), algorithm=ALGORITHM, policy=self.policy, target=self.version, key=key)
 
 
 class _SerialLimit(_Work):
-    """The serial limit of a round: environment steps with given actions, then the inference calls, then the updates."""
+    """Times a round without any overlap: environment steps with given actions, then inference calls, then updates."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -204,7 +204,7 @@ class _SerialLimit(_Work):
 
 
 class _PlainLoop(_Work):
-    """A plain loop of the steps, the gradients under the cap and the updates of a run of Stellaris."""
+    """Times a plain loop of the steps, the gradients with the ratio cap, and the updates of a run of Stellaris."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Runs the architectures on a Ray cluster, with the quickstart's table and pictures in real time."""
+"""Trains systems on a Ray cluster, and shows the quickstart's table and pictures, in real time."""
 
 import argparse
 import contextlib
@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--actors", type=options.whole(1), default=4, help="actor processes")
     parser.add_argument(
-        "--learners", type=options.whole(1), default=2, help="learner processes of systems with several"
+        "--learners", type=options.whole(1), default=2, help="learner processes of systems that have several learners"
     )
     parser.add_argument("--target", type=float, help="mean return of the last 100 episodes that ends a run")
     parser.add_argument("--seconds", type=options.seconds, default=300.0, help="most real seconds of each run")
@@ -86,7 +86,8 @@ def main(arguments: argparse.Namespace) -> int:
                 outcomes.append(outcome)
                 platform = RayPlatform(row.functions, seed=arguments.seed)
                 runs.run(workload, outcome, threads=1, watcher=recorder, platform=platform)
-                _write(arguments, outcomes, target)  # after each run, as Ray may end this process during the next
+                # Write after each run, because Ray may kill this process during the next run.
+                _write(arguments, outcomes, target)
 
     try:
         status = shell.INTERRUPTED if shell.interruptible(learn) else 0

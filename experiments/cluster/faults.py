@@ -1,4 +1,4 @@
-"""Kills processes of a Ray cluster at random moments, and checks that runs end and apply nothing twice."""
+"""Kills processes of a Ray cluster at random moments, and checks that runs end and use no result twice."""
 
 import argparse
 import contextlib
@@ -192,9 +192,8 @@ def violations(trace: Trace, result: Result | None) -> Iterator[str]:
     lives: dict[int, list[str]] = defaultdict(list)
     keys: dict[int, int] = {}
     containers: Counter[str] = Counter()
-    taken: dict[tuple[str, int], set[int]] = defaultdict(
-        set
-    )  # by function and key: invocations whose outcomes were used
+    # By function and key: the invocations whose outcomes were used.
+    taken: dict[tuple[str, int], set[int]] = defaultdict(set)
     applied: Counter[int] = Counter()  # by invocation: its applied gradients
     versions: list[float] = []
     sums: Counter[str] = Counter()

@@ -51,7 +51,7 @@ def two_nodes(processors: int = 8) -> Iterator[str]:
 
 
 class Recorder:
-    """Writes each row of a run's history at once, as Ray may end this process without notice.
+    """Writes each row of a run's history at once, because Ray may kill this process without notice.
 
     Args:
       watcher: the watcher that gets the same calls.
@@ -72,9 +72,8 @@ class Recorder:
     def row(self, run: Outcome) -> None:
         """Writes the row of a finished round."""
         if self._earlier:
-            record_file(self._out).unlink(
-                missing_ok=True
-            )  # the record describes the earlier runs, not the files written from here on
+            # The record describes the earlier runs, not the files that are written from here on.
+            record_file(self._out).unlink(missing_ok=True)
             self._earlier = False
         path = history_file(self._out, run)
         new = [name for name in run.history[-1] if name not in self._columns]
@@ -123,7 +122,7 @@ def contenders(environment: str, *, actors: int, learners: int) -> Sequence[Cont
 
 
 def deployment(system: System, *, actors: int) -> dict[str, FunctionSpec]:
-    """Returns a system's functions with measured times; serverless ones start on demand, others are provisioned."""
+    """Returns a system's functions with measured times: serverless ones start on demand, the others are provisioned."""
     places = {"actor": actors, "learner": system.learners}
     return {
         name: FunctionSpec(

@@ -27,7 +27,7 @@ DESCRIPTION = "compare staleness, speed and cost on Ray with a simulation that u
 _WARM = 0.3
 #: Largest relative error of a prediction that passes.
 _MARGIN = 0.1
-#: Number of successive measurements that are drawn as a block: about the gradients of several batches.
+#: Number of successive measured delays that are drawn as a block: about as many as several batches have gradients.
 _BLOCK = 32
 #: The predicted quantities, with their units.
 _QUANTITIES = {
@@ -62,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--actors", type=options.whole(1), default=2, help="actor processes")
     parser.add_argument(
-        "--learners", type=options.whole(1), default=2, help="learner processes of systems with several"
+        "--learners", type=options.whole(1), default=2, help="learner processes of systems that have several learners"
     )
     parser.add_argument("--seconds", type=options.seconds, default=60.0, help="real seconds of each run on Ray")
     parser.add_argument("--seeds", type=options.whole(1), default=3, help="runs on Ray, each with one simulation")
@@ -92,7 +92,7 @@ def main(arguments: argparse.Namespace) -> int:
             for row in chosen:
                 for seed in range(arguments.seeds):
                     pairs.append(_pair(row, workload, seed, arguments.seconds, display))
-                    _write(pairs, arguments.out)  # after each pair, as Ray may end this process during the next
+                    _write(pairs, arguments.out)  # after each pair, because Ray may kill this process during the next
 
     status = shell.INTERRUPTED if shell.interruptible(compare) else 0
     if not pairs:
@@ -141,17 +141,17 @@ class _Delays:
 
     compute: list[float]  #: the body's time per unit of work.
     transfer: list[float]  #: the time from start to end, without the body's time.
-    before: list[float]  #: the time from the last ending that the system handled to the submission.
+    before: list[float]  #: the time from the last end of an invocation to the submission.
 
 
 def deployment(trace: Trace, row: Contender, workload: Workload, *, since: float) -> dict[str, FunctionSpec]:
     """Returns the deployment of a run on Ray with empirical distributions of the delays in its trace.
 
-    Delays are drawn in blocks of successive measurements, because processes that share processors are slow together
-    and for a while.
+    Delays are drawn in blocks of successive measurements, because the delays of processes that share processors are
+    correlated: several are slow at the same time, for a while.
 
-    On the simulated platform the system decides in no time, but on Ray it computes between a completion and the next
-    submission. This computing time becomes the queueing time of the submitted invocation.
+    On the simulated platform the system takes no time to decide, but on Ray it computes between a completion and the
+    next submission. This computing time becomes the queueing time of the submitted invocation.
 
     Args:
       trace: the trace of the run.
@@ -188,7 +188,7 @@ def _delays(trace: Trace, work: Mapping[str, float], since: float) -> dict[str, 
     """Reads the delays of each function's completed invocations that were submitted at or after `since`."""
     delays = {name: _Delays([], [], []) for name in work}
     handled = 0.0
-    submitted: dict[int, float] = {}  # by invocation: seconds that the system computed before it
+    submitted: dict[int, float] = {}  # by invocation: seconds that the system computed before the submission
     started: dict[int, float] = {}
     computed: dict[int, float] = {}
     for time, event, name, number, _, value in trace.rows():

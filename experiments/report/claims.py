@@ -12,7 +12,7 @@ from experiments.figures.minionsrl import finetuning
 from experiments.tasks import minionsrl
 from experiments.toolkit.statistics import Estimate, estimate, ratio
 
-#: A claim is judged only if the baseline reaches this fraction of the tuned baseline's return after as many steps.
+#: A claim is judged only if the baseline reaches this fraction of the tuned baseline's return at equal steps.
 ENOUGH = 0.7
 _RESULTS = Path(__file__).parents[1] / "results"
 #: Runs of the tuned synchronous system over a million steps, which give the tuned baseline's return.
@@ -58,7 +58,7 @@ class Finding(NamedTuple):
     under: str  #: settings and bill.
     seeds: int
     judged: bool  #: whether the baseline has learned enough to judge the claim.
-    returns: Estimate | None  #: final return over the baseline's, to see a saved cost together with a lost return.
+    returns: Estimate | None  #: final return / the baseline's: a cost may be saved at a lower return.
     command: str
     censored: int = 0  #: number of seeds with a run, of either system, that ended before its target return.
 
@@ -74,8 +74,8 @@ def verdict(claim: Claim, finding: Finding) -> str:
 
     A claim cannot be judged with too few seeds for an interval, with a baseline that has not learned, or with runs that
     missed the target: their cost is less than the cost of reaching it. Otherwise it is reproduced if the interval
-    reaches the paper's value and excludes the value of no effect. The verdict says so if a cost was saved at a lower
-    return.
+    reaches the paper's value and excludes the value of no effect. If a cost was saved at a lower return, the verdict
+    says so.
     """
     ours = finding.ours
     if not finding.judged or not ours.claim or finding.censored:

@@ -100,7 +100,7 @@ def _claims(found: Mapping[str, Sequence[Finding]]) -> list[Sequence[str]]:
 
 
 def _ours(claim: Claim, finding: Finding) -> str:
-    """Formats the measurement with its environment and settings, and says if used-up budgets prevent a verdict."""
+    """Formats the measurement with its environment and settings; explains a missing verdict if budgets ran out."""
     spent = "" if claim.unit == "ratio" or finding.returns is None else f" for {finding.returns} times the return"
     seeds = f"{finding.censored} of {finding.seeds} seeds"
     why = f"; no verdict: with {seeds} a run's budget was used up before the target" if finding.censored else ""

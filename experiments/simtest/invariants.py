@@ -76,7 +76,7 @@ class Checker:
         self.came_again: set[int] = set()  # keys of work that was delivered twice
         self.taken = 0  # fragments taken into batches
         self.rounds = 0
-        self._seen = 0  # rows of the trace that were checked
+        self._seen = 0  # number of the trace's rows that were checked
 
     def __call__(self, platform: SimulatedPlatform) -> None:
         """Checks the events since the last call, and the state after them."""
@@ -193,7 +193,7 @@ class Checker:
 
     @property
     def _drop_from(self) -> float:
-        """The least staleness at which the system drops gradients."""
+        """The least staleness at which the system drops gradients; infinity if it drops none."""
         aggregator = getattr(self.scenario.system, "aggregator", None)
         return getattr(aggregator, "drop_from", None) or math.inf
 
@@ -283,11 +283,11 @@ class Checker:
                 continue
             last = max(calls, key=lambda call: call.submitted)
             waits = last.ending in _TO_RETRY and last.ended + patience >= self.now
-            # A lost message may have arrived a second time.
+            # Work whose message was lost is also done if a duplicate of the message arrived.
             self._require(waits or key in self.came_again, f"{last.function} {key} was given up on")
 
     def _bill(self, bill: Bill, prices: PriceSheet) -> None:
-        """Checks that a bill is the sum of its parts and equals the bill of a walk over invocations and containers."""
+        """Checks that a bill is the sum of its parts, and equals a bill computed from the model's own records."""
         self._require(math.isclose(bill.total, math.fsum(bill.parts.values()), rel_tol=1e-9), "bill and parts differ")
         for name, rate in prices.functions.items():
             spec = self.scenario.functions[name]
@@ -303,6 +303,7 @@ class Checker:
             self._require(math.isclose(bill.parts[name], expected, rel_tol=1e-9), f"{name} costs {expected}")
 
     def _walk(self, name: str, spec: FunctionSpec, rate: Rate) -> float:
+        # The cost of a function in USD, except for provisioned memory, from the model's calls and containers.
         total = 0.0
         used = 0.0
         price = rate.usd_per_second(spec.resources)

@@ -184,7 +184,7 @@ def _functions(
 
 
 def _control(rng: np.random.Generator) -> StalenessControl:
-    """Returns a staleness control: in step, up to some batches ahead, with discarding, or with a window."""
+    """Returns a random staleness control: in rounds, up to some batches ahead, with discarding, or with a window."""
     controls = (
         StalenessControl(pace=0),
         StalenessControl(pace=1),

@@ -1,1 +1,1 @@
-"""Studies: variants by seeds, run in parallel processes, cached, resumed and drawn."""
+"""Studies run every variant with every seed, in parallel processes; runs are cached, and the results are drawn."""

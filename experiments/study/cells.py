@@ -31,7 +31,7 @@ from stellaris.runtime import Recording, Trace
 from stellaris.runtime.files import atomic_write, sync
 from stellaris.systems import Budget, Evaluation, Row, Workload
 
-#: Programs that compile for at least these seconds are cached for other runs.
+#: Programs whose compilation takes at least this many seconds are cached for other runs.
 _WORTH_KEEPING = 0.1
 #: Files of a finished cell; a failed cell has only the log.
 _HISTORY, _TRACE, _RECORD, _LOG = "history.csv", "trace.parquet", "cell.json", "failure.txt"
@@ -59,7 +59,7 @@ class Cell:
 
     @property
     def variant(self) -> str:
-        """The variant's name among the study's runs of that environment."""
+        """The name of the variant, which is unique among the study's variants for the environment."""
         return self.setting or self.contender.name
 
     @property

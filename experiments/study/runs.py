@@ -45,7 +45,8 @@ def check(workload: Workload) -> None:
     """Makes the environment and the policy once, before any run.
 
     Raises:
-      UsageError: if one of them cannot be made, for any error, because environments and policies may raise their own.
+      UsageError: if one of them cannot be made. Every error is replaced, because environments and policies may raise
+        errors of any class.
     """
     try:
         with warnings.catch_warnings():
@@ -142,7 +143,7 @@ def summarise(outcome: Outcome, target: float | None) -> dict[str, Any]:
 
 
 def _cold_starts(trace: Trace) -> int:
-    """Counts the invocations that waited for a new container; the first one on a reserved machine does not wait."""
+    """Counts the invocations that waited for a new container; on a reserved machine, a new container takes no time."""
     acquired, started = trace.select("acquired"), trace.select("started")
     begun = dict(zip(started.invocation.tolist(), started.time.tolist(), strict=True))
     rows = zip(*(column.tolist() for column in acquired), strict=True)

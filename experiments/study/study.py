@@ -77,7 +77,7 @@ class Study:
         add("--seed", type=options.whole(0), default=self.seed, help="first seed of everything that is random")
         add("--jobs", type=options.whole(1), default=PROCESSORS, help="concurrent processes")
         add("--resume", action="store_true", help="reuse the finished runs in the results folder")
-        add("--only", metavar="KEY", default=argparse.SUPPRESS, help="run the cell with this key, in this process")
+        add("--only", metavar="KEY", default=argparse.SUPPRESS, help="do only the run with this key, in this process")
         out = "results folder, which all studies share"
         add("--out", type=options.folder, default=Path("results"), help=out)
 
@@ -186,7 +186,7 @@ def _only(cells: Sequence[Cell], key: str, out: Path, console: Console) -> int:
     chosen = [cell for cell in (*cells, *replayed) if cell.key == key]
     if not chosen:
         raise shell.UsageError(
-            f"--only {key}: unknown run of this study; keys change with the other options, so repeat those of the run"
+            f"--only {key}: unknown run of this study; a run's key depends on the other options, so repeat them"
         )
     replay = chosen[0].replay
     if replay is not None and finished(replay, out) is None:
@@ -289,9 +289,9 @@ class _Running(NamedTuple):
 
 
 def _said(worker: Worker) -> Any:
-    """Returns a row of a worker's cell, or at the end whether the cell succeeded; False if the worker was killed.
+    """Returns a worker's next message: a row of its cell's history, or at the end whether the cell succeeded.
 
-    Returns an OSError if the cell's folder cannot be written.
+    Returns False if the worker was killed, and an OSError if the cell's folder cannot be written.
     """
     try:
         return worker.wire.recv()

@@ -18,7 +18,8 @@ from stellaris.systems import Budget, CircularReplay, MinionsRL, Synchronous, Sy
 #: Most actor functions per round. Source: MinionsRL (AAAI 2024), "Testbeds".
 ACTORS = 32
 #: Bandwidth between functions, in bytes per second. Source: ibid., "Communication overheads": 6,144 stacks of three
-#: Atari frames of 84 x 84 bytes in less than 0.8 s. MuJoCo's 65,536 steps in less than 0.1 s need a third of it.
+#: Atari frames of 84 x 84 bytes in less than 0.8 s. The paper's figure for MuJoCo, 65,536 steps in less than 0.1 s,
+#: needs a third of this bandwidth.
 BANDWIDTH = 6_144 * 3 * 84 * 84 / 0.8
 #: Resources of the containers. Source: ibid., "Testbeds": one core per actor, a V100 for the learner. Assumption:
 #: memory, and the learner's processors, a sixth of the reserved machine's.
@@ -48,8 +49,8 @@ class Task:
 
 
 #: Targets, and budgets in USD. Targets: `presets.TARGETS`; HalfCheetah's and Qbert's are assumptions, as MinionsRL does
-#: not print its own. Budgets: assumption, about twice the cost of MinionsRL-Max up to the target, whose median over
-#: seeds 100 to 102 was 0.0051, 0.031 and 0.032 for CartPole, Hopper and HalfCheetah. This cost is not yet known for
+#: not print its own. Budgets: assumption, about twice the cost of MinionsRL-Max up to the target. The median of this
+#: cost over seeds 100 to 102 was 0.0051, 0.031 and 0.032 for CartPole, Hopper and HalfCheetah; it is not yet known for
 #: Humanoid and Qbert.
 GOALS: Mapping[str, tuple[float, float]] = {
     "CartPole-v1": (presets.TARGETS["CartPole-v1"], 0.012),
@@ -58,7 +59,7 @@ GOALS: Mapping[str, tuple[float, float]] = {
     "Humanoid-v4": (presets.TARGETS["Humanoid-v4"], 0.2),
     "Qbert-v5": (3.0, 0.5),
 }
-#: Steps per actor and round: with all actors, a round has the steps of a batch of the other experiments.
+#: Steps per actor and round: with all actors, a round has as many steps as a batch of the other experiments.
 FRAGMENT = 128
 #: The paper's steps per actor and round: over all actors 65,536 for MuJoCo and 6,144 for Atari.
 PAPERS_FRAGMENT, PAPERS_FRAGMENT_ATARI = 2_048, 192
@@ -102,7 +103,7 @@ def paper(environment: str) -> Task:
 
 
 def functions(*, prewarmed: bool = True) -> dict[str, FunctionSpec]:
-    """Returns Azure's containers; without pre-warming, each is made for one invocation and ends with it."""
+    """Returns the functions on Azure; without pre-warming, a container is made for one invocation and ends with it."""
     varying = testbed.ASSUMED.varying
     transfer = Transfer(varying(testbed.STORE_LATENCY), BANDWIDTH)
     keep_alive = testbed.KEEP_ALIVE if prewarmed else 0.0
@@ -128,7 +129,7 @@ def functions(*, prewarmed: bool = True) -> dict[str, FunctionSpec]:
 
 def serverless_prices() -> tuple[PriceSheet, PriceSheet]:
     """Returns two bills: Eq. 2's, for the time that functions run, and Azure's, for the life of container instances."""
-    # Azure rounds a container's life up to a second, but a sheet's granularity would round each invocation.
+    # No rounding: Azure rounds a container's life up to a second, but `granularity` would round each invocation.
     azure = replace(prices.rate("azure_aci"), granularity=0.0)
     running = Rate(
         per_gb_second=azure.per_gb_second,

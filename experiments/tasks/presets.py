@@ -30,7 +30,7 @@ class Contender:
     name: str
     system: System
     functions: Mapping[str, FunctionSpec]  #: the deployment.
-    prices: Sequence[PriceSheet]  #: the demo's bill, and the bill by use.
+    prices: Sequence[PriceSheet]  #: two bills: the demo's and one by use; for MinionsRL, one by use and Azure's.
     colour: str  #: distinct for the colour-blind (Okabe & Ito 2008).
     line: str  #: matplotlib's line style, distinct in grey.
 
@@ -102,7 +102,7 @@ def contender(
 
 
 def _samples(system: Any) -> int:
-    """Returns the samples per gradient: a minibatch, in whole fragments for IMPALA, or a data-parallel shard."""
+    """Returns the samples per gradient: a minibatch, which IMPALA counts in fragments, or a data-parallel shard."""
     minibatch: int = system.algorithm.minibatch_size
     if isinstance(system.algorithm, IMPALA):
         minibatch *= FRAGMENT
@@ -118,7 +118,7 @@ def _synchronous(system: Synchronous, assumed: testbed.Assumed) -> Contender:
 
 
 def demo_ppo(minibatch_size: int, *, epochs: int = 10) -> PPO:
-    """Returns the demo's PPO with another minibatch size."""
+    """Returns the demo's PPO with a given minibatch size."""
     return PPO(
         learning_rate=5e-5,
         clip=0.2,
@@ -132,7 +132,7 @@ def demo_ppo(minibatch_size: int, *, epochs: int = 10) -> PPO:
 
 
 def paper(environment: str, assumed: testbed.Assumed = testbed.ASSUMED) -> Preset:
-    """Returns the demo's settings: 20 rounds of 16 x 256 steps; gradients are on a batch, Stellaris' on a quarter.
+    """Returns the demo's settings: 20 rounds of 16 x 256 steps; a gradient is on a batch, in Stellaris on a quarter.
 
     Source: the authors' public demo of Stellaris (SC 2024). The learning rate, which the demo leaves to RLlib, and the
     value coefficient are RLlib's defaults.
@@ -265,7 +265,7 @@ _FOR_MUJOCO = _Chosen(
 )
 
 #: Settings for Atari, which are not tuned. PPO: Schulman et al. 2017, Table 5, but without its decay of learning rate
-#: and clip. IMPALA: Espeholt et al. 2018, Table G.1. The application of gradients, and IMPACT's replay, are those for
+#: and clip. IMPALA: Espeholt et al. 2018, Table G.1. Stellaris' aggregator and IMPACT's replay have the settings for
 #: MuJoCo.
 _ATARI_PPO = PPO(
     learning_rate=2.5e-4, clip=0.1, epochs=3, minibatch_size=256, entropy_coefficient=0.01, value_coefficient=1.0

@@ -36,8 +36,8 @@ ENVIRONMENT_STEP = 0.001
 #: The environment's part of a step, if a central machine chooses the action. Measured: 16 environments of Hopper-v4 on
 #: two cores make 12,500 steps/s alone, and 10,400 with the actors' inference.
 ENVIRONMENT_ALONE = ENVIRONMENT_STEP * 10_400 / 12_500
-#: One forward pass of the 2x256 network for up to some hundred observations on a V100. Assumption: a third of a
-#: gradient's time alone, as it has no backward pass.
+#: One forward pass of the 2x256 network for up to some hundred observations on a V100. Assumption: about a third of a
+#: gradient's time, because there is no backward pass.
 INFERENCE = 0.003
 #: One gradient of the 2x256 network on a minibatch, alone on a V100. Assumption: launching kernels dominates, so the
 #: time is the same for every minibatch of up to a few thousand samples.
@@ -48,7 +48,7 @@ GRADIENT_GROWTH = 0.0
 #: Number of samples at which a gradient takes `GRADIENT` seconds, for every exponent of the growth.
 GRADIENT_SAMPLES = 512
 #: Exponent of the slow-down of learner functions with the number that share a GPU: from 0 (they run in parallel) to 1
-#: (they take turns). Assumption: half-way, as a ratio.
+#: (they take turns). Assumption: 0.5, with which four functions take twice as long.
 GPU_SHARING = testbeds.GPU_SHARING
 #: One optimizer step for a group of gradients. Assumption: on a CPU, 140,000 parameters.
 POLICY_UPDATE = 0.005
@@ -160,8 +160,9 @@ def reserved(
 ) -> dict[str, FunctionSpec]:
     """Returns functions on reserved machines: always warm, called directly, each learner alone on its GPU.
 
-    Several learners have a function `all_reduce`, a ring: its work is in bytes per link, and each of its `2 (N - 1)`
-    steps takes one message. With central inference there is an `inference` function on the learner's machine.
+    With N > 1 learners there is a function `all_reduce`, which runs around a ring: its work is in bytes per link, and
+    each of its `2 (N - 1)` steps takes one message. With central inference there is an `inference` function on the
+    learner's machine.
 
     Args:
       actors: the most concurrent actors.

@@ -11,7 +11,7 @@ from stellaris.runtime.resources import Node
 #: Number of learner functions that share a GPU. Source: the authors' demo of Stellaris (SC 2024).
 LEARNERS_PER_GPU = 4
 #: Slow-down of a shared GPU: `k` learner functions on it take `k ** GPU_SHARING` times as long, from 0 (they run in
-#: parallel) to 1 (they take turns). Assumption: half-way, as no source gives it.
+#: parallel) to 1 (they take turns). Assumption: half-way, because no source states the exponent.
 GPU_SHARING = 0.5
 
 

@@ -68,5 +68,5 @@ def seeds(name: str, first: int, count: int) -> range:
       UsageError: if the last seed is too large.
     """
     if first + count > SEEDS:
-        raise UsageError(f"{name}: {first} and the {count} seeds from it exceed {SEEDS - 1:,}; choose a smaller {name}")
+        raise UsageError(f"{name}: {count} seeds from {first} on exceed {SEEDS - 1:,}; choose a smaller {name}")
     return range(first, first + count)

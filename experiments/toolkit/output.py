@@ -1,4 +1,4 @@
-"""Results folders: checked before the first run, and always holding one complete run."""
+"""Checks results folders before the first run, and keeps one complete run in each."""
 
 import csv
 import errno

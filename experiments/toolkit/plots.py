@@ -43,7 +43,7 @@ _LEVEL = 3
 
 
 class Contender(Protocol):
-    """A system as a line of a picture; `experiments.tasks.presets.Contender` has this protocol."""
+    """A system as a line of a picture; `experiments.tasks.presets.Contender` implements this protocol."""
 
     @property
     def name(self) -> str:

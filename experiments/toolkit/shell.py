@@ -100,7 +100,7 @@ def start(main: Callable[[], int]) -> NoReturn:
         if stream is not None:
             _Forgiving(stream).flush()
     signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)  # from here on a signal is too late to change the status
-    # Skip the interpreter's shutdown, which crashes while a thread compiles, as threads of bodies may.
+    # Skip the interpreter's shutdown: it crashes if a thread is compiling, as the threads of function bodies may be.
     os._exit(128 + _signals.number if _signals.number else status)
 
 
@@ -136,8 +136,9 @@ def interruptible(work: Callable[[], None]) -> bool:
     """Runs `work` until it ends or is interrupted, and ignores later interruptions.
 
     Args:
-      work: the function to run. An interruption raises a KeyboardInterrupt anywhere in it; once it has called `check`,
-        in the next `check`, or anywhere after `PATIENCE`. It stores its results outside of itself.
+      work: the function to run, which must store its results elsewhere, such as in a list. An interruption raises a
+        KeyboardInterrupt anywhere in the function; or, once the function has called `check`, in its next `check`, but
+        anywhere if `PATIENCE` seconds pass before that.
 
     Returns:
       Whether the work was interrupted.
@@ -170,7 +171,7 @@ def complain(error: object) -> None:
 
 
 def reason(error: object) -> str:
-    """Returns why a file could not be written, without its name: the caller names the option instead."""
+    """Returns why a file could not be written, without the file's name: the caller names the option instead."""
     return getattr(error, "strerror", None) or str(error)
 
 

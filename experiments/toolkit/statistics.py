@@ -56,7 +56,7 @@ def estimate(*tasks: Sequence[float]) -> Estimate:
       tasks: the results of the runs of each task.
 
     Raises:
-      ValueError: if there is not a single task, or if a task lacks runs.
+      ValueError: if no task is given, or if a task has zero runs.
 
     Source:
       Agarwal et al. 2021, Deep Reinforcement Learning at the Edge of the Statistical Precipice.
@@ -66,7 +66,7 @@ def estimate(*tasks: Sequence[float]) -> Estimate:
       2 (1 to 3)
     """
     if not tasks or not all(len(task) for task in tasks):
-        raise ValueError(f"tasks={tasks}: every task needs at least one run")
+        raise ValueError(f"tasks={tasks}: give at least one task; every task needs at least one run")
     together = np.concatenate([np.asarray(task, float) for task in tasks])
     if min(len(task) for task in tasks) < FEWEST or not np.isfinite(together).all():
         return Estimate(float(np.median(together)), float(together.min()), float(together.max()), claim=False)

@@ -97,7 +97,7 @@ def test_the_paper_preset(tmp_path, capsys):
         (["--threads", "-1"], "--threads: -1 is not a whole number from 1"),
         (["--seconds", "-3"], "--seconds: -3 is not a positive, finite number"),
         (["--seed", "3000000000"], "--seed: 3000000000 is not a whole number from 0 to 2,147,483,647"),
-        (["--seed", "2147483647", "--seeds", "2"], "--seed: 2147483647 and the 2 seeds"),
+        (["--seed", "2147483647", "--seeds", "2"], "--seed: 2 seeds from 2147483647 on exceed"),
         (["--out", ""], "--out: '' names no folder"),
         (["--out", "/dev/null"], "--out /dev/null cannot be written into"),
     ],

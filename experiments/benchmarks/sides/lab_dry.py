@@ -1,4 +1,4 @@
-"""A system's side of the lab's benchmark: a dry run and runs under its schedule, or runs of the event loop."""
+"""Stellaris in the lab's benchmark: a dry run, and lab runs that repeat its schedule; or runs of the event loop."""
 
 import os
 import sys
@@ -12,7 +12,7 @@ from experiments.benchmarks.sides.lab_task import LabTask, report
 
 
 def main() -> None:
-    """Runs either side, `lab` or `loop`; compiling is a part of both."""
+    """Runs the side `lab` or `loop`, including compilation; the reported `compiling` is the time of the dry run."""
     side, runs = sys.argv[1], int(sys.argv[2])
     jax.config.update("jax_num_cpu_devices", (os.cpu_count() or 1) if side == "lab" else 1)  # type: ignore[no-untyped-call]
     from stellaris import PPO, ActorCritic, FunctionSpec, SimulatedPlatform, Workload, staleness_aware, train

@@ -1,4 +1,4 @@
-"""The event loop's side of the lab's benchmark: the same runs by `train`, one after the other."""
+"""The event loop's side of the lab's benchmark: runs of the same task by `train`, one after the other."""
 
 import sys
 import time

@@ -1,4 +1,4 @@
-"""The lab's side of its benchmark: all runs in one compiled program."""
+"""Our side of the lab's benchmark: `stellaris.lab`, which compiles all runs into one program."""
 
 import os
 import sys
@@ -11,7 +11,7 @@ from experiments.benchmarks.sides.lab_task import LabTask, report
 
 
 def main() -> None:
-    """Runs the sweep; compiling is the time up to the first call of the program."""
+    """Runs the sweep; the reported `compiling` is the time up to the first call of the program."""
     jax.config.update("jax_num_cpu_devices", os.cpu_count() or 1)  # type: ignore[no-untyped-call]
     from stellaris import PPO, ActorCritic, Workload
     from stellaris.lab import CartPole, imposed, sweep

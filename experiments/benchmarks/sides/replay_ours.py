@@ -30,7 +30,10 @@ def table_of(load: Load) -> replay.Table:
 
 
 def main(name: str) -> None:
-    """Times selection and gathering together, as in a training step, plain copies, and changes of weights."""
+    """Times batches, plain copies and, for the weighted table, changes of weights.
+
+    A batch is selected and gathered in one compiled call, as in a training step.
+    """
     load = LOADS[name]
     table = table_of(load)
     windows = {"x": replay.Window("x", load.window)}
@@ -59,7 +62,7 @@ def main(name: str) -> None:
 
 
 def copies(load: Load):  # type: ignore[no-untyped-def]
-    """Returns a function that copies the bytes of a batch from one of many places: a lower bound for a batch."""
+    """Returns a function that copies the bytes of a batch from one of many places: a lower bound on a batch's time."""
     places = max(2, (1 << 29) // load.nbytes)
     source = np.ones((places, load.nbytes), np.uint8)
     target = np.empty(load.nbytes, np.uint8)
@@ -68,7 +71,7 @@ def copies(load: Load):  # type: ignore[no-untyped-def]
 
 
 def gathered(load: Load):  # type: ignore[no-untyped-def]
-    """Returns a function by which NumPy copies windows from random places of an array as large as the table."""
+    """Returns a function that uses NumPy to copy windows from random places of an array as large as the table."""
     whole = np.ones(load.trajectories * load.steps * load.nbytes // (load.batch * load.window), np.uint8)
     size = load.nbytes // load.batch
     places = np.random.default_rng(0).integers(0, len(whole) - size, (200, load.batch))

@@ -1,6 +1,6 @@
 """Trains with PPO, APPO or IMPALA of Ray RLlib; arguments 2 and 3 are the numbers of runner and learner processes.
 
-Without learner processes the driver learns. PPO's value clipping and divergence penalty are off, and the standard
+With 0 learner processes the driver learns. PPO's value clipping and divergence penalty are off, and the standard
 deviation is a parameter, as on the other sides. IMPALA's optimizer is RLlib's default, Adam.
 """
 

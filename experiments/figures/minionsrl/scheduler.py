@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--env", default="CartPole-v1", help=f"environment of the workload: {', '.join(minionsrl.GOALS)}")
     add("--episodes", type=options.whole(1), default=100, help="total runs of the workload")
-    add("--together", type=options.whole(1), default=4, help="runs under one version of the scheduler")
+    add("--together", type=options.whole(1), default=4, help="runs between two updates of the scheduler")
     add("--minimise", choices=("time", "cost"), default="time", help="objective, within the budget")
     add("--start", type=Path, help="a trained scheduler to fine-tune")
     add("--seed", type=options.whole(0), default=1000, help="seed of the first run; each next run has the next seed")
@@ -78,7 +78,7 @@ class EpisodeFailed(Exception):
 
 
 class Training:
-    """Plays episodes as cells, so that finished ones are read from the cache.
+    """Trains a scheduler. An episode is a run of the workload; finished runs are read from the studies' cache.
 
     Args:
       task: the workload.

@@ -1,4 +1,4 @@
-"""Ablates Stellaris: without asynchronous learners, without the cap, without the aggregation, without the last two."""
+"""Ablates Stellaris: one learner, no ratio cap, no staleness-aware aggregation, or neither cap nor aggregation."""
 
 import math
 from collections.abc import Sequence
@@ -13,7 +13,10 @@ DESCRIPTION = "Stellaris without asynchronous learners, without the cap, and wit
 
 
 def _variants(environment: str) -> Sequence[Variant]:
-    """Returns the ablations; without aggregation, gradients are applied on arrival. One learner has its own GPU."""
+    """Returns Stellaris and its ablations.
+
+    Without aggregation, gradients are applied on arrival. A single learner does not share its GPU.
+    """
     as_they_come = {"aggregator": fully_asynchronous(capacity=2 * LEARNERS)}
     without: dict[str, dict[str, Any]] = {
         "Stellaris": {},

@@ -49,7 +49,7 @@ def _variants(environment: str) -> Sequence[Variant]:
     """Returns the tuned Stellaris on functions whose virtual time is the measured time of their bodies."""
     (row,) = variants.of_stellaris(environment, {"measured": {}})
     functions = {
-        # The platform multiplies the time of an actor's body by its steps, which the factor undoes.
+        # The platform multiplies an actor's time by its number of steps; the factor 1 / FRAGMENT undoes this.
         name: FunctionSpec(Measured(1 / FRAGMENT if name == "actor" else 1.0), max_concurrency=spec.max_concurrency)
         for name, spec in row.contender.functions.items()
     }

@@ -1,8 +1,8 @@
 """Compares Stellaris with PAR-RL on the paper's HPC testbed: 960 cores and 16 GPUs.
 
-The paper does not give its settings there. Assumptions: one actor per core; fragments of 16 steps, so that a run has
-enough rounds; one learner per GPU in both systems; one PPO for both, with the settings tuned on Hopper-v4 and
-minibatches of an eighth of a batch.
+The paper does not state its settings on this testbed. Assumptions: one actor per core; fragments of 16 steps, so that a
+run has enough rounds; one learner per GPU in both systems; the same PPO in both systems, with the settings tuned on
+Hopper-v4 and minibatches of an eighth of a batch.
 """
 
 from collections.abc import Sequence
@@ -78,7 +78,10 @@ def _reserved_prices() -> tuple[PriceSheet, PriceSheet]:
 
 
 def _serverless_prices() -> tuple[PriceSheet, PriceSheet]:
-    """Returns two bills: the demo's, for all machines all the time, and one by use, in which a learner costs a GPU."""
+    """Returns two bills: the demo's and one by use.
+
+    The demo's charges all machines all the time. By use, a learner costs as much as one GPU while it runs.
+    """
     machines = testbeds.stellaris_hpc().machines
     gpu = sum(machine.per_second for machine in machines.values() if "learner" in machine.runs) / GPUS
     demo = PriceSheet("demo", machines=machines, source="the authors' demo bills its run by duration")

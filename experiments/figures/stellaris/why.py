@@ -1,4 +1,4 @@
-"""Decomposes the demo's gain: from its baseline to its Stellaris, one change at a time."""
+"""Decomposes the gain of Stellaris in its authors' demo: from the demo's baseline, one change at a time."""
 
 import itertools
 import math

@@ -48,7 +48,7 @@ def test_folders():
 def test_the_last_of_several_seeds_is_one():
     """Seeds are below 2**31."""
     assert options.seeds("--seed", 2**31 - 2, 2) == range(2**31 - 2, 2**31)
-    with pytest.raises(UsageError, match="--seed: 2147483646 and the 3 seeds"):
+    with pytest.raises(UsageError, match="--seed: 3 seeds from 2147483646 on exceed"):
         options.seeds("--seed", 2**31 - 2, 3)
 
 

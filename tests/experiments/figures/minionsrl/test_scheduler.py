@@ -125,7 +125,7 @@ def test_options_that_cannot_be(tmp_path, capsys):
         (("--start", str(foreign)), f"--start {foreign}: {foreign} does not hold a scheduler: "),
         (("--start", str(wide)), f"--start {wide} decides for up to 5 actors: choose a scheduler for up to 4"),
         (("--env", "Pong-v9"), "--env Pong-v9 has no target; choose one of CartPole-v1"),
-        (("--seed", str(2**31 - 2)), "--seed: 2147483646 and the 3 seeds from it exceed"),
+        (("--seed", str(2**31 - 2)), "--seed: 3 seeds from 2147483646 on exceed"),
         (("--minimise", "energy"), "--minimise: invalid choice: 'energy'"),
         (("--episodes", "0"), "--episodes"),
     ):
