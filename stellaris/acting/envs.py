@@ -1,4 +1,4 @@
-"""Environments from a name, a factory or a user's own vector environment, behind one protocol."""
+"""Makes a `VectorEnv` from a name, from a function that makes one environment, or from a user's vector environment."""
 
 import functools
 import inspect
@@ -55,7 +55,7 @@ class Configured:
 
 
 def configure(name: str, **options: Any) -> Configured:
-    """Names an EnvPool environment with options other than its defaults.
+    """Describes an EnvPool environment with options other than its defaults.
 
     Args:
       name: one of `envpool.list_all_envs()`.
@@ -80,8 +80,8 @@ def make(environment: Environment, *, slots: int, seed: int = 0, threads: int = 
 
     A name refers to EnvPool's environment if EnvPool has one, otherwise to Gymnasium's. A user's own registration with
     Gymnasium (an entry point in a module outside Gymnasium) takes precedence over an EnvPool environment of the same
-    name. Without EnvPool all names refer to Gymnasium: the same environments, but slower, and the same seed gives
-    different episodes.
+    name. Without EnvPool all names refer to Gymnasium's environments. They are slower, and a seed gives other episodes
+    than with EnvPool.
 
     Args:
       environment: a name such as `"Hopper-v4"`, or `"module:Name-v0"` for one that a module registers when it is

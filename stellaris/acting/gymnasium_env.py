@@ -19,7 +19,7 @@ _PATIENCE = 1.0
 
 
 class GymnasiumEnv:
-    """Single environments stepped in turn, with EnvPool's convention: the step after an episode's end resets.
+    """Single environments stepped in turn; as in EnvPool, the step after an episode's end resets the environment.
 
     Args:
       name: the environment's name, for messages.

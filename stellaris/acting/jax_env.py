@@ -1,8 +1,8 @@
-"""Environments of pure JAX functions: a protocol, steps with restarts, and a vector environment for the systems.
+"""Environments of pure JAX functions: their protocol, steps that also reset, and a `VectorEnv` made of them.
 
 After an episode's end the *next* step resets the environment, as in every `VectorEnv`. All random numbers of an
-environment follow from its seed, from the number of its start and from the number of the step. They therefore
-depend neither on other environments in the same batch nor on the program that steps the environment.
+environment are derived from its seed, a number that identifies its start, and the number of steps since that start.
+They therefore depend neither on other environments in the same batch nor on the program that steps the environment.
 """
 
 import functools
@@ -43,7 +43,7 @@ class JaxEnvironment(Protocol):
 
 
 class Slot(NamedTuple):
-    """The state of an environment between two fragments."""
+    """The state of one environment between two steps."""
 
     state: Tree
     observation: Tree
@@ -65,7 +65,7 @@ class Stepped(NamedTuple):
 
 
 def start(env: JaxEnvironment, seed: Any, number: Any) -> Slot:
-    """Starts an environment for the `number`-th time.
+    """Starts an environment with random numbers that are determined by `seed` and `number`.
 
     Args:
       env: the environment.
@@ -104,7 +104,7 @@ def advance(env: JaxEnvironment, slot: Slot, action: jax.Array) -> tuple[Slot, S
 
 
 class JaxVectorEnv:
-    """Slots of a JAX environment behind the protocol `VectorEnv`, so that every system can step it.
+    """Slots of a JAX environment behind the protocol `VectorEnv`, so that every training system can step it.
 
     Args:
       env: the environment.
@@ -125,11 +125,11 @@ class JaxVectorEnv:
         self._env = env
         self._seed = seed
         self._resets = np.zeros(slots, np.uint32)
-        self._lock = threading.Lock()  # bodies may step different slots in several threads
+        self._lock = threading.Lock()  # several threads may step different slots at the same time
         self._slots: Any = _start(env, seed + np.arange(slots), self._resets)
 
     def reset(self, slots: NDArray) -> Tree:
-        """Starts new episodes in `[n]` slots; the n-th reset of a slot is its n-th start."""
+        """Starts new episodes in `[n]` slots; each slot numbers its starts 0, 1, and so on."""
         slots = checked_slots(slots, len(self._resets), self.spec)
         with self._lock:
             numbers = self._resets[slots]
@@ -137,7 +137,7 @@ class JaxVectorEnv:
         return self.begin(slots, numbers)
 
     def begin(self, slots: NDArray, numbers: NDArray) -> Tree:
-        """Starts new episodes in `[n]` slots; `numbers` are the numbers of the starts, uint32 `[n]`."""
+        """Starts new episodes in `[n]` slots; `numbers`, uint32 `[n]`, are the numbers with which `start` is called."""
         slots = checked_slots(slots, len(self._resets), self.spec)
         with self._lock:
             fresh = _start(self._env, self._seed + slots, np.asarray(numbers, np.uint32))

@@ -1,4 +1,4 @@
-"""The networks of the papers, written in flax."""
+"""The networks of `ActorCritic` and `Pixels`, taken from the cited papers and written in flax."""
 
 from collections.abc import Callable
 
@@ -151,7 +151,7 @@ def _padded(x: jax.Array, size: int, stride: int) -> jax.Array:
 
 
 def _hidden(width: int) -> nn.Dense:
-    """A dense layer that a non-linearity follows."""
+    """A dense layer that is followed by a non-linearity."""
     return nn.Dense(width, kernel_init=_orthogonal(2**0.5))
 
 

@@ -1,4 +1,4 @@
-"""Running statistics of observations: increments on the actors, merged once when a version is published.
+"""Running statistics of observations: actors collect increments, which are merged when a version is published.
 
 Observations are trees. Arrays of floats are normalised elementwise; arrays of integers (categories, pixels) are left as
 they are, and their statistics are None.
@@ -49,7 +49,7 @@ class Statistics(NamedTuple):
         return Statistics(np.float64(count), mean, m2)
 
     def merge(self, other: "Statistics") -> "Statistics":
-        """The statistics of the observations of both."""
+        """The statistics of both sets of observations together."""
         count = self.count + other.count
         if count == 0:
             return self

@@ -1,4 +1,4 @@
-"""Policies: pure functions of a network and an environment, published versions, and the papers' policies."""
+"""Policies: a network that acts in an environment, its published versions, and ready-made policies."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -215,7 +215,7 @@ class Policy:
 
 @dataclass(frozen=True)
 class ActorCritic:
-    """The papers' policy for vector observations: two separate tanh towers, for policy and value.
+    """MinionsRL's policy for vector observations: two separate tanh towers, for policy and value.
 
     Discrete actions are categorical; continuous ones are Gaussian, with state-independent deviations as parameters.
 

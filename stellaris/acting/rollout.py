@@ -13,7 +13,7 @@ from stellaris.acting.policies import Policy
 from stellaris.acting.vector import VectorEnv, checked_step
 from stellaris.types import NDArray, Trajectory, Tree, Versioned
 
-#: Bytes of observations per call of the value function, at a fragment's end. Most environments need one call.
+#: The most bytes of observations per call of the value function. Most environments need one call per fragment.
 _AT_ONCE = 1 << 24
 
 
@@ -44,7 +44,7 @@ class Fragment(NamedTuple):
     slot: int = 0  #: the environment's slot.
     first: int = 0  #: the number of the fragment's first step, counted from the environment's start.
     environment: int = 0  #: identifies the start of the environment, as in `ActorState`.
-    unfinished: int = 0  #: steps of the episode that continues in the next fragment.
+    unfinished: int = 0  #: steps so far of the episode that continues in the next fragment; 0 if none continues.
 
     @property
     def steps(self) -> int:
@@ -72,10 +72,12 @@ def join(pieces: Sequence[Fragment]) -> Fragment:
         begins = (following.slot, following.environment, following.first)
         if begins != one.follows:
             raise ValueError(
-                f"a piece begins at (slot, environment, step) = {begins}: expected {one.follows}, the end of the last"
+                f"a piece begins at (slot, environment, step) = {begins}: expected {one.follows}, the end of the "
+                "previous piece"
             )
     last, trajectories = pieces[-1], [piece.trajectory for piece in pieces]
-    # Each piece holds T+1 observations and values to bootstrap from; the last one repeats the first of the next piece.
+    # A piece of T steps holds T+1 observations and values, the last for bootstrapping. The next piece begins with the
+    # same observation, so only the last piece keeps its last one.
     inner = [
         trajectory._replace(
             observation=jax.tree.map(lambda column: column[:-1], trajectory.observation), value=trajectory.value[:-1]
@@ -99,7 +101,7 @@ def start(env: VectorEnv, slot: int, key: jax.Array | None = None) -> ActorState
     Args:
       env: the vector environment.
       slot: the slot to reset.
-      key: draws `ActorState.environment`, which tells this start from earlier ones of the slot; None for 0.
+      key: the key to draw `ActorState.environment` with, a number that identifies this start; without a key it is 0.
 
     Raises:
       ValueError: if the observation does not match the environment's specification.
@@ -108,7 +110,8 @@ def start(env: VectorEnv, slot: int, key: jax.Array | None = None) -> ActorState
     if key is None or not hasattr(env, "begin"):
         observation = env.reset(np.array([slot]))
     else:
-        # The episodes then follow from the number, which a fragment carries, so that the lab can repeat them.
+        # This number then determines the environment's random numbers. Fragments carry it, so that `stellaris.lab` can
+        # repeat their episodes.
         observation = env.begin(np.array([slot]), np.array([number], np.uint32))
     observation = jax.tree.map(lambda rows: rows[0], observation)
     env.spec.check(observation)

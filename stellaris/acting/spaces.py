@@ -62,10 +62,10 @@ def _arrays(space: Any, unsupported: ValueError) -> Tree:
 
 
 def arranged(expected: Tree, observation: Any) -> Tree:
-    """Converts an observation to its specification's structure as far as they match; `EnvSpec.check` refuses the rest.
+    """Converts an observation to the structure of its specification; a part that does not match becomes one array.
 
     Args:
-      expected: the specification's tree, or a subtree.
+      expected: the specification's tree, or a subtree. `EnvSpec.check` later refuses parts that do not match it.
       observation: as an environment returned it: mappings and sequences of any kind, arrays and numbers.
 
     Example:
@@ -81,7 +81,10 @@ def arranged(expected: Tree, observation: Any) -> Tree:
 
 
 def translation(spec: EnvSpec, dtype: Any) -> Callable[[NDArray], NDArray]:
-    """Makes a function from a policy's actions to the environment's: offset by `start`, or clipped and reshaped."""
+    """Makes a function that converts a policy's actions to the environment's.
+
+    It adds `start` to discrete actions, and clips and reshapes continuous ones.
+    """
     low, high = (np.array(bound, dtype) for bound in (spec.low, spec.high))
 
     def count(action: NDArray) -> NDArray:

@@ -1,7 +1,7 @@
 """The protocol of vector environments: their specification, steps and methods.
 
 A vector environment has one slot per actor; any subset of slots can be stepped. After an episode's end the *next* step
-resets the slot; its action is ignored and its reward is zero, so that step is not a transition.
+resets the slot. That step ignores its action and has reward zero, so it is not a transition.
 """
 
 from collections.abc import Sequence

@@ -11,7 +11,7 @@ from stellaris._core import checks
 from stellaris.diagnostics import scale_to_largest, tree_dot
 from stellaris.types import JaxArray, Scalar, Tree, at_least_float32
 
-#: Added to a mean square before taking its root, as in the adaptive form's source.
+#: Added to a mean square before taking its root, as in the source of the adaptive form (DC-ASGD-a).
 _EPSILON = 1e-7
 
 
@@ -85,7 +85,7 @@ def add_delay_compensation(strength: Scalar, *, decay: Scalar | None = None) -> 
 
     Returns:
       A transformation with `update(updates, state, params, params_then=...)`: `params` are the newest parameters, and
-      `params_then` those at which the gradient was computed.
+      `params_then` the parameters at which the gradient was computed.
 
     Raises:
       ValueError: if `strength` is negative or infinite, or `decay` lies outside [0, 1); at an update, if `params` is
@@ -238,8 +238,8 @@ def limit_alignment(gradient: Tree, previous: Tree, *, limit: Scalar) -> Tree:
     """Shrinks the component of a gradient along the previous gradient, until their cosine is at most `limit`.
 
     With `g = p + o`, `p` parallel to `previous` and `o` orthogonal to it, a gradient whose cosine exceeds the limit
-    becomes `o + p'` with `|p'| = |o| limit / sqrt(1 - limit^2)`. Successive gradients on the same stale data point the
-    same way, so that their steps add up to an overlong step; fresh gradients are nearly orthogonal.
+    becomes `o + p'` with `|p'| = |o| limit / sqrt(1 - limit^2)`. Successive gradients on the same stale data point in
+    the same direction, so their steps add up to one that is too long; fresh gradients are nearly orthogonal.
 
     Args:
       gradient: a tree of arrays.

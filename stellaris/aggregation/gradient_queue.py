@@ -1,7 +1,7 @@
 """The gradient queue of the aggregators: a ring of static capacity, as pure functions over its state.
 
-Each gradient is one row: its leaves, flattened and concatenated. A push then writes one array in place instead of one
-per leaf, which with many small leaves would take most of the time.
+Each gradient is one row: its leaves, flattened and concatenated. A push then writes one array in place. With many
+small leaves, writing one array per leaf would take most of the time.
 """
 
 import functools
@@ -87,7 +87,7 @@ class AggregatorState(NamedTuple):
     head: Int[JaxArray, ""]  #: the slot of the oldest gradient.
     count: Int[JaxArray, ""]  # type: ignore[assignment]  #: queued gradients.
     overflow: Bool[JaxArray, ""]  #: whether a push into a full queue ever lost a gradient.
-    memory: Tree  #: values that the aggregator remembers, such as each learner's pushes.
+    memory: Tree  #: values that the aggregator remembers, such as each learner's number of pushes.
 
     @property
     def capacity(self) -> int:
@@ -116,7 +116,7 @@ class Update(NamedTuple):
 
 
 def capacity_for(group_size: int, capacity: int | None) -> int:
-    """The capacity of a queue from which groups of this size are taken: `capacity`, or twice the group size by default.
+    """The capacity of a queue whose gradients are taken in groups: `capacity`, or by default twice the group size.
 
     Raises:
       ValueError: unless both are positive whole numbers, and a group fits.
@@ -126,7 +126,8 @@ def capacity_for(group_size: int, capacity: int | None) -> int:
     checks.counts(capacity=capacity)
     if capacity < group_size:
         raise ValueError(
-            f"capacity={capacity} is below group_size={group_size}: the queue could never fill; raise the capacity"
+            f"capacity={capacity} is below group_size={group_size}: the queue could never hold a whole group; raise "
+            "the capacity"
         )
     return capacity
 

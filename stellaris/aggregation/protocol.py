@@ -17,11 +17,14 @@ class Aggregator(Protocol):
     """Decides when queued gradients are applied, which of them, and with which weights.
 
     Its methods are five pure functions over a state that holds the queue. All can be jitted; the capacity is static.
+    The argument `clock` is the newest version of the parameters, and `round` counts the rounds that are over, as for
+    `staleness_threshold`.
 
-    The library's makers, such as `staleness_aware`, return frozen dataclasses with the settings as fields, so that
-    `dataclasses.replace` changes one. They print as the call that makes them. Aggregators with equal settings are equal
-    and have equal hashes, so an aggregator can be a static argument of `jax.jit`. They are also trees, whose leaves are
-    the numbers that `vmap` can sweep; with traced numbers they can be neither compared nor hashed.
+    The library's functions that make aggregators, such as `staleness_aware`, return frozen dataclasses with the
+    settings as fields, so that `dataclasses.replace` changes a setting. They print as the call that makes them.
+    Aggregators with equal settings are equal and have equal hashes, so an aggregator can be a static argument of
+    `jax.jit`. They are also trees, whose leaves are the numbers that `vmap` can sweep; with traced numbers they can be
+    neither compared nor hashed.
 
     Any object with these methods is an aggregator. Build it on `stellaris.aggregation.gradient_queue`, and make it a
     frozen dataclass, so that it has equality and a hash. If it waits for every learner, give it an attribute
@@ -71,7 +74,7 @@ class Aggregator(Protocol):
         """
 
     def ready(self, state: AggregatorState, clock: Any, round: Any) -> Any:
-        """Whether to apply gradients now, a bool scalar; False on an empty queue. The clock is the newest version."""
+        """Whether to apply gradients now, a bool scalar; False on an empty queue."""
 
     def pop(self, state: AggregatorState, clock: Any, round: Any) -> tuple[Update, AggregatorState]:
         """Takes the gradients to apply out of the queue."""

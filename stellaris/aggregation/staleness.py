@@ -90,7 +90,7 @@ def hinge_weight(
     Args:
       staleness: `[...]` versions; 0 is fresh. In an array, negative numbers count as fresh.
       slope: how fast the weight falls beyond the tolerance, at least 0.
-      tolerance: the largest staleness of weight 1, at least 0.
+      tolerance: the largest staleness with weight 1, at least 0.
 
     Returns:
       The weights `[...]` in (0, 1].
@@ -222,7 +222,7 @@ def freeze_weight(weight: Weight) -> Weight:
     if isinstance(weight, functools.partial) and not weight.args:
         names = tuple(sorted(weight.keywords))
         return FrozenWeight(weight.func, names, tuple(checks.plain(weight.keywords[name]) for name in names))
-    # A bare function is wrapped as structure of a tree, because JAX would treat a leaf as an array.
+    # A bare function is wrapped, which makes it static in a tree: JAX would treat it as a leaf, which must be an array.
     return FrozenWeight(weight, (), ()) if jax.tree_util.all_leaves([weight]) else weight
 
 

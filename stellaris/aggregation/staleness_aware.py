@@ -1,4 +1,4 @@
-"""Stellaris' aggregator: applies the whole queue, once it is fresh enough or full, weighted by staleness."""
+"""Stellaris' aggregator: applies all queued gradients once they are fresh enough or form a group."""
 
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
@@ -100,13 +100,13 @@ def staleness_aware(
     weight: Weight | None = None,
     threshold: str = "decay",
 ) -> Aggregator:
-    """Applies the whole queue, once it is fresh enough or full, weighted by staleness (Stellaris).
+    """Applies all queued gradients, weighted by staleness, once they are fresh enough or form a group (Stellaris).
 
     The aggregator is ready when the queue's mean staleness is at most `max_staleness * decay ** round`, or when the
     queue holds `group_size` gradients. Each gradient weighs `max(staleness, 1) ** (-1 / smoothness)`.
 
     Args:
-      group_size: a queue of this many gradients is applied at any staleness; usually the number of learners.
+      group_size: a queue with this many gradients is applied at any staleness; usually the number of learners.
       capacity: gradients that the queue can store, at least `group_size`; `2 * group_size` by default, because
         gradients still arrive during an update.
       decay: decay of the threshold per round, in (0, 1]; 1 for a constant threshold.

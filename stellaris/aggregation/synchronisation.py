@@ -44,7 +44,7 @@ def buffered(group_size: int, weight: Weight = polynomial_weight, *, capacity: i
 
     Returns:
       An `Aggregator`; it pops the oldest gradients and admits every learner. The mean of the weights scales the
-      optimizer's step: with plain descent the step is the sum above, and with Adam the weights do not cancel.
+      optimizer's step: with plain SGD the step is the sum above, and with Adam the weights do not cancel.
 
     Raises:
       TypeError: if `weight` is not a function.
@@ -199,9 +199,9 @@ def fully_asynchronous(*, capacity: int, drop_from: Int[Array, ""] | int | None 
 
     Args:
       capacity: gradients that the queue can store during an update, at least 1.
-      drop_from: the smallest staleness at which gradients are dropped, at least 1. It is Ringmaster's `R`, which its
-        analysis sets to `max(1, ceil(variance / eps))` for a squared gradient norm of `eps`. None drops nothing. A
-        dropped gradient does not make a new version.
+      drop_from: the smallest staleness at which gradients are dropped, at least 1. This is `R` of Ringmaster,
+        whose analysis sets it to `max(1, ceil(variance / eps))` to reach a squared gradient norm of `eps`. None drops
+        nothing. A dropped gradient does not make a new version.
 
     Returns:
       An `Aggregator`; it admits every learner. `Update.dropped` counts the dropped gradients.
@@ -264,7 +264,7 @@ class _Synchronous(Queueing):
 
 
 def synchronous(group_size: int) -> Aggregator:
-    """Waits for one gradient from each learner and averages them: data-parallel synchronous descent.
+    """Waits for one gradient from each learner and averages them: synchronous data-parallel SGD.
 
     Args:
       group_size: the number of learners, which are numbered from 0. A learner is admitted once the clock has passed the

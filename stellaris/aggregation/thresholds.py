@@ -1,4 +1,4 @@
-"""Staleness thresholds: the largest mean staleness of a group that is applied, per round."""
+"""Staleness thresholds: the largest mean staleness at which a group of gradients is applied, by round."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,12 +17,13 @@ def staleness_threshold(
     max_staleness: Scalar | Int[Array, ""],
     decay: Scalar,
 ) -> Float[JaxArray, ""]:
-    """The largest mean staleness of a group that is applied in round `k`: `beta_k = max_staleness * decay ** k`.
+    """The largest mean staleness at which a group is applied in round `k`: `beta_k = max_staleness * decay ** k`.
 
     The threshold is permissive in early rounds and strict as training converges; a decay of 1 keeps it constant.
 
     Args:
-      round: `k`, the number of delivered fragments divided by the number of actors, rounded down.
+      round: `k`, the number of delivered fragments divided by the number of actors, rounded down. A fragment is the
+        steps that an actor samples before it delivers them.
       max_staleness: `beta_0`, in versions; `math.inf` for no threshold.
       decay: decay per round, in (0, 1].
 

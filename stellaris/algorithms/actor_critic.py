@@ -17,7 +17,7 @@ from stellaris.distributions import as_distribution
 from stellaris.losses import approximate_kl
 from stellaris.types import ApplyFn, Array, Scalar, Tree
 
-#: The metrics of a loss by name: scalars, and a `LagReport` called `by_lag` if the loss is told which version learns.
+#: The metrics of a loss by name: scalars, and a `LagReport` called `by_lag` if the loss knows the version that learns.
 Metrics: TypeAlias = dict[str, Any]
 
 
@@ -35,7 +35,7 @@ def evaluate(apply_fn: ApplyFn, params: Tree, observation: Any, batch: Any) -> E
     parameters, value = apply_fn(params, observation)
     distribution = as_distribution(parameters)
     log_prob = distribution.log_prob(batch.action)
-    # Each is masked before the difference, so that a NaN or an infinity at an invalid sample cannot reach the gradient.
+    # Both are masked before the subtraction, so that a NaN or infinity at an invalid sample cannot reach the gradient.
     log_ratio = jnp.where(batch.valid, log_prob, 0.0) - jnp.where(batch.valid, batch.log_prob, 0.0)
     return Evaluated(log_prob, log_ratio, distribution.entropy(), value)
 
@@ -45,14 +45,15 @@ def held_cap(
 ) -> jax.Array | None:
     """The global cap over the policy that learns and its peers; None without peers or if `rho` is infinite.
 
-    A sample is truncated only if its ratio exceeds the cap by more than rounding. The policy that learns may be among
-    the peers, compiled separately, with slightly different log-probabilities; and on fresh data every ratio is 1 but
-    for its last bits, which would otherwise decide which samples learn under `rho = 1`.
+    A sample is truncated only if its ratio exceeds the cap by more than rounding errors; the cap of other samples is
+    infinite. Rounding matters in two cases. The policy that learns may also be among the peers; its two
+    log-probabilities then differ slightly, because they are compiled separately. On fresh data every ratio is 1 up to
+    rounding; with `rho = 1` the last bits would decide which samples have a gradient.
 
     Args:
       apply_fn: `(params, observation) -> (distribution parameters, value)`.
       peers: parameters of the policies that other learners hold.
-      observation: of the batch.
+      observation: the batch's observations.
       batch: has `action` and `log_prob`.
       own: log-probabilities under the policy that learns.
       rho: truncation level of the cap, at least 1.
@@ -88,11 +89,11 @@ def loss(
     Args:
       configuration: has `value_coefficient` and `entropy_coefficient`.
       batch: has `valid`, and the `version` that chose each action.
-      policy: the policy that learns.
+      policy: the policy that learns, evaluated on the batch.
       cap: the global cap, if there is one.
       policy_loss: per sample.
       value_loss: per sample, before the coefficient.
-      clipped: per sample, whether it is outside the trust region.
+      clipped: per sample, whether the sample is outside the trust region.
       version: version of the policy that learns, if known.
       lags: the number of policy lags to distinguish.
     """
@@ -137,5 +138,5 @@ def check_learning_rate(learning_rate: Any) -> None:
 
 
 def norm_clipped(optimizer: optax.GradientTransformation, max_norm: Scalar | None) -> optax.GradientTransformation:
-    """Puts a bound on the gradient's global norm before an optimizer."""
+    """Clips the gradient's global norm before the optimizer; None clips nothing."""
     return optimizer if max_norm is None else optax.chain(optax.clip_by_global_norm(max_norm), optimizer)

@@ -1,4 +1,4 @@
-"""The `Algorithm` protocol: the methods that a system needs, as PPO, IMPALA and IMPACT have them."""
+"""The `Algorithm` protocol: the methods that a training system calls. PPO, IMPALA and IMPACT implement it."""
 
 from typing import Any, Protocol, runtime_checkable
 
@@ -10,7 +10,7 @@ from stellaris.types import ApplyFn, Array, Trajectory, Tree
 
 @runtime_checkable
 class Algorithm(Protocol):
-    """Learns a policy from trajectories: an optimizer, batches and a loss. Make it a frozen dataclass, to have a hash.
+    """Learns a policy from trajectories: an optimizer, batches and a loss. Make it a frozen dataclass: it needs a hash.
 
     `prepare` turns a trajectory into a *batch*: a tree of arrays with an attribute `valid`, which is False for samples
     that are not transitions. A batch consists of *items*, which `minibatches` groups: single samples for PPO and
@@ -66,7 +66,7 @@ def check_algorithm(algorithm: Any) -> None:
     """Raises unless a system can use this algorithm.
 
     Raises:
-      TypeError: if it is not an `Algorithm`, or cannot be hashed; the message names the missing methods.
+      TypeError: if `algorithm` is not an `Algorithm`, or cannot be hashed; the message names the missing methods.
     """
     methods = ("optimizer", "prepare", "minibatches", "select", "loss")
     lacking = [name for name in methods if not callable(getattr(algorithm, name, None))]

@@ -25,7 +25,7 @@ class Batch(NamedTuple):
     action: Array  #: `[N, *action]`.
     log_prob: Float[Array, "N"]  #: log-probability of the action under the behaviour policy.
     value: Float[Array, "N"]  #: the behaviour policy's value.
-    advantage: Float[Array, "N"]  #: standardised over the batch if the configuration says so.
+    advantage: Float[Array, "N"]  #: standardised over the batch if `standardize_advantage` is set.
     target: Float[Array, "N"]  #: value target: the advantage before standardisation plus the value.
     version: Int[Array, "N"]  #: version of the behaviour policy.
     valid: Shaped[Array, "N"]  #: False for a sample that is not a transition; it is ignored.
@@ -42,7 +42,7 @@ def before_the_last(observation: Any) -> Any:
 
 
 def the_last(observation: Any) -> Any:
-    """The last of `T + 1` observations, as `[1, ...]`; its value bootstraps."""
+    """The last of `T + 1` observations, as `[1, ...]`; its value is the bootstrap value."""
     return jax.tree.map(lambda x: x[-1:], observation)
 
 
@@ -57,7 +57,7 @@ def minibatches(key: jax.Array, size: int, *, epochs: int, minibatch_size: int) 
     If the number of pieces does not divide `size`, the last piece is padded with `size`, an index beyond the batch.
 
     Args:
-      key: key of the shuffles; each epoch splits off one.
+      key: key of the shuffles; it is split into one key per epoch.
       size: items in the batch.
       epochs: how often each item is learned from.
       minibatch_size: the most items in a minibatch.

@@ -163,14 +163,14 @@ def _update(
 
 
 def _first(step: Any, state: tuple[Tree, Tree], indices: jax.Array, count: Any) -> tuple[tuple[Tree, Tree], Metrics]:
-    """Takes the first `count` steps, a number that may be traced, and combines their metrics."""
+    """Takes the first `count` steps, where `count` may be traced, and combines their metrics."""
 
     def body(i: Any, carry: Any) -> Any:
         state, before = carry
         state, metrics = step(state, indices[i])
         return state, {name: _combine_two(name, before[name], value) for name, value in metrics.items()}
 
-    # These metrics are computed for their types alone, because within `shard_map` the sums must vary over their axes.
+    # Only the types of these metrics are used: within `shard_map` the sums must vary over the metrics' mesh axes.
     like = step(state, indices[0])[1]
     neutral = {name: jax.tree.map(functools.partial(_neutral, name), value) for name, value in like.items()}
     state, sums = jax.lax.fori_loop(0, count, body, (state, neutral))

@@ -98,7 +98,7 @@ class IMPACT:
         check_rho(target_rho=self.target_rho)
 
     def optimizer(self) -> optax.GradientTransformation:
-        """Adam (epsilon 1e-5) behind a bound on the gradient's global norm."""
+        """Adam (epsilon 1e-5), after the gradient's global norm is clipped."""
         return actor_critic.norm_clipped(optax.adam(self.learning_rate, eps=1e-5), self.max_gradient_norm)
 
     def prepare(self, trajectory: Trajectory, apply_fn: ApplyFn, target: Tree) -> TargetBatch:
@@ -129,7 +129,8 @@ class IMPACT:
             c_clip=self.c_clip,
             valid=valid,
         )
-        # This advantage carries no weight, because the loss weights the samples; V-trace's would weight them twice.
+        # This advantage contains no importance weight, because the loss weights the samples. With V-trace's advantage,
+        # which contains one, they would be weighted twice.
         target = jnp.concatenate([estimate.target[1:], value[-1:]])
         following = self.lambda_ * target + (1.0 - self.lambda_) * value[1:]
         advantage = jnp.where(valid, reward + discount * following - value[:-1], 0.0)

@@ -48,7 +48,7 @@ class IMPALA:
     rho_clip: Scalar = 1.0  #: bounds V-trace's temporal differences; with peers, the cap replaces it.
     c_clip: Scalar = 1.0  #: bounds V-trace's traces.
     pg_rho_clip: Scalar = 1.0  #: bounds the policy gradient; with peers, the cap replaces it.
-    value_coefficient: Scalar = 0.25  #: equal to the paper's 0.5 on half the squared error.
+    value_coefficient: Scalar = 0.25  #: the same as the paper's 0.5 times half the squared error.
     entropy_coefficient: Scalar = 0.01
     decay: Scalar = 0.99  #: RMSProp's decay.
     epsilon: Scalar = 0.01  #: RMSProp's epsilon.
@@ -66,7 +66,7 @@ class IMPALA:
         checks.between_zero_and_one(discount=self.discount, lambda_=self.lambda_, decay=self.decay)
 
     def optimizer(self) -> optax.GradientTransformation:
-        """RMSProp without momentum, behind a bound on the gradient's global norm."""
+        """RMSProp without momentum, after the gradient's global norm is clipped."""
         return actor_critic.norm_clipped(
             optax.rmsprop(self.learning_rate, self.decay, self.epsilon), self.max_gradient_norm
         )
@@ -86,7 +86,7 @@ class IMPALA:
         """Indices of the trajectories in every minibatch of every epoch, like `PPO.minibatches` for samples.
 
         Args:
-          key: key of the shuffles; each epoch splits off one.
+          key: key of the shuffles; it is split into one key per epoch.
           batch: `[T, B, ...]`; only its shape matters.
 
         Returns:
@@ -121,7 +121,7 @@ class IMPALA:
           batch: a trajectory `[T, B, ...]` of any behaviour policies; its values are not used.
           peers: parameters of the policies that other learners hold now; may include `params`. With peers and a finite
             `rho`, `global_ratio_cap` over `params` and the peers *replaces* `rho_clip` and `pg_rho_clip` in V-trace;
-            next to these clips the cap would be inert, because it is never below `rho >= 1`. Without peers or with
+            next to clips of 1 the cap would have no effect, because it is at least `rho >= 1`. Without peers or with
             infinite `rho` this is plain IMPALA. If all peers equal `params`, the cap truncates nothing.
           rho: truncation level of the cap, at least 1.
           version: version of the policy that learns; if given, the metrics include policy lags.

@@ -72,7 +72,7 @@ class PPO:
         checks.between_zero_and_one(discount=self.discount, lambda_=self.lambda_)
 
     def optimizer(self) -> optax.GradientTransformation:
-        """Adam (epsilon 1e-5) behind a bound on the gradient's global norm."""
+        """Adam (epsilon 1e-5), after the gradient's global norm is clipped."""
         return actor_critic.norm_clipped(optax.adam(self.learning_rate, eps=1e-5), self.max_gradient_norm)
 
     def prepare(self, trajectory: Trajectory, apply_fn: ApplyFn | None = None, target: Tree = None) -> Batch:
@@ -109,12 +109,12 @@ class PPO:
         """Indices of every minibatch of every epoch, in the order in which plain PPO takes them.
 
         Args:
-          key: key of the shuffles; each epoch splits off one.
+          key: key of the shuffles; it is split into one key per epoch.
           batch: a batch of `N` samples from `prepare`; only its shape matters.
 
         Returns:
           int32 `[epochs * ceil(N / minibatch_size), ...]`: each epoch is one permutation, cut into minibatches of equal
-          size. If the minibatches do not divide `N`, the last minibatch is padded with `N`, an index beyond the batch.
+          size. If `N` is not a multiple of their number, the last one is padded with `N`, an index beyond the batch.
 
         Raises:
           ValueError: if the batch is empty.
@@ -154,9 +154,9 @@ class PPO:
 
         Returns:
           The scalar loss, and the metrics `policy_loss`, `value_loss`, `entropy`, `kl` (to the behaviour policy, by
-          `approximate_kl`), `clip_fraction`, `truncation_fraction`, and the `version_mean` and `version_oldest` that
-          chose the actions. With `version` also `data_lag_mean` and `data_lag_max`, the differences between
-          `version` and these two, and `by_lag`, a `LagReport`.
+          `approximate_kl`), `clip_fraction`, `truncation_fraction`, and `version_mean` and `version_oldest`, the mean
+          and the smallest version that chose an action. With `version` also `data_lag_mean` and `data_lag_max`, which
+          are `version` minus `version_mean` and minus `version_oldest`, and `by_lag`, a `LagReport`.
 
         Raises:
           ValueError: if `rho` is below 1.

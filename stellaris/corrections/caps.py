@@ -1,4 +1,4 @@
-"""Truncation of importance ratios: Stellaris' global cap, or a constant, per sample."""
+"""Truncation of each sample's importance ratio, to Stellaris' global cap or to a constant."""
 
 import functools
 from typing import Any
@@ -13,13 +13,15 @@ from stellaris.types import Array, Scalar
 
 
 def global_ratio_cap(log_ratios: Float[Array, "V *batch"], *, rho: Scalar = 1.0) -> Float[Array, "*batch"]:
-    """The truncation level of each sample, from the policies that all learners hold at the same time.
+    """The truncation level of each sample, computed from the policies that all learners hold at the same time.
 
-    `cap = max(min_j r_j, rho)` with `r_j = pi_j(a|s) / mu(a|s)` over the `V` held policies.
+    The cap is `max(min_j r_j, rho)`. Here `r_j = pi_j(a|s) / mu(a|s)` is the importance ratio of the `j`-th of the `V`
+    held policies, and `mu` is the behaviour policy.
 
     Args:
       log_ratios: `[V, ...]` log-ratios `log(pi_j / mu)` of the held policies, including the learner's own policy.
-      rho: truncation level, at least 1; `math.inf` truncates nothing, and neither does a single held policy (`V = 1`).
+      rho: lower bound of the cap, at least 1. `math.inf` truncates nothing. With one held policy (`V = 1`) nothing is
+        truncated either, because the cap is at least that policy's ratio.
 
     Returns:
       The caps `[...]`, at least `rho`. No gradient flows through them.
@@ -55,8 +57,8 @@ def truncate_ratio(ratio: Float[Array, "*batch"], ratio_cap: Float[Array, "*batc
 
     Args:
       ratio: `[...]` importance ratios, with their gradient.
-      ratio_cap: `[...]` from `global_ratio_cap`, or one number for all samples, the per-policy truncation of the
-        papers' ablations. `vmap` can sweep the number.
+      ratio_cap: `[...]` from `global_ratio_cap`, or one number for all samples, as in the per-policy
+        truncation of the papers' ablations. `vmap` can sweep the number.
 
     Returns:
       The truncated ratios `[...]`. Where `ratio == ratio_cap` the full gradient flows, so that a policy whose
@@ -88,7 +90,7 @@ def _truncate(ratio: jax.Array, cap: jax.Array) -> jax.Array:
 
 @_truncate.defjvp
 def _truncate_tangent(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
-    # This derivative replaces that of `jnp.minimum`, which is one half at equality.
+    # At equality the derivative of `jnp.minimum` is one half; this derivative is one.
     (ratio, cap), (tangent, _) = primals, tangents
     return _truncate(ratio, cap), jnp.where(ratio > cap, 0.0, tangent)
 

@@ -33,9 +33,9 @@ def adaptive_clip(
     """A staleness-adaptive trust region (SAT): narrower for the samples that moved most, on the side they moved to.
 
     With `x = |log_ratio|` and `q` its quantile over the batch, `c = min(2 / (1 + (x / q)^2), 1)`, which is 1 up to the
-    quantile. A sample with a ratio above 1 has the widths `(clip, c * clip_high)`, any other `(c * clip, clip_high)`:
-    the side towards the behaviour policy keeps its width. If `q` is 0, as in a batch that is nearly all fresh, every
-    sample that moved has the width 0 on its side, the limit for `q` towards 0.
+    quantile. A sample with a ratio above 1 has the widths `(clip, c * clip_high)`; any other sample has the widths
+    `(c * clip, clip_high)`. The side towards the behaviour policy keeps its width. If nearly all samples are fresh, `q`
+    is 0. Every sample whose ratio is not 1 then has width 0 on the side it moved to, the limit as `q` goes to 0.
 
     Args:
       log_ratio: `[...]`, a whole batch: log-probability under the policy that learns minus that under the behaviour

@@ -19,10 +19,11 @@ def effective_sample_fraction(
     The fraction is 1 for equal weights and `1 / n` if one weight dominates. The weights are unbounded and never
     overflow, because only their quotients with the largest are computed.
 
-    P3O takes the fraction as a cap. Its loss is
+    P3O uses the fraction as a cap on the importance weight. Its loss is
     `bounded_importance_weight(log_ratio, high=fraction).weight * impala_loss(...)` plus a penalty,
-    `(1 - fraction) * KL(pi || mu)`. For actions of `mu`, `importance_ratio(log_ratio) * approximate_kl(-log_ratio)` is
-    an unbiased estimate of that divergence. The authors' code omits the ratio, which is right only for actions of `pi`.
+    `(1 - fraction) * KL(pi || mu)`. An unbiased estimate of that divergence, for actions sampled from `mu`, is
+    `importance_ratio(log_ratio) * approximate_kl(-log_ratio)`. The authors' code omits the ratio, which is correct only
+    for actions sampled from `pi`.
 
     Args:
       log_ratio: `[...]` log-probability under the policy that learns minus that under the behaviour policy: one number
@@ -49,7 +50,7 @@ def effective_sample_fraction(
     checks.same_shape(log_ratio, "log_ratio", valid=valid)
     wide = jnp.asarray(log_ratio, at_least_float32(jnp.result_type(log_ratio)))
     there = checks.mask(valid, wide)
-    # Infinite weights count as equal, and outweigh all others.
+    # Infinite log-weights become the largest float: they count as equal, and outweigh all others.
     wide = jnp.minimum(wide, largest(wide.dtype))
     log_weight = jax.lax.stop_gradient(jnp.where(there, wide, -jnp.inf))
     samples = jnp.sum(there).astype(wide.dtype)
@@ -64,11 +65,11 @@ def effective_sample_fraction(
 def scale_by_effective_samples(base: Scalar = 1.0) -> optax.GradientTransformationExtraArgs:
     """Scales an optimizer's step by `sqrt(min(fraction / base, 1))`: fewer effective samples give a shorter step.
 
-    In a chain, place it *after* `optax.scale_by_adam`, like `scale_by_staleness`: it scales the learning rate.
+    In a chain, place it *after* `optax.scale_by_adam`: like `scale_by_staleness`, it scales the learning rate.
 
     Args:
-      base: the effective sample fraction below which steps shorten, in (0, 1]: 1, or the fraction measured on fresh
-        data.
+      base: the effective sample fraction below which steps shorten, in (0, 1]. Use 1, or the fraction measured on
+        fresh data.
 
     Returns:
       A transformation with `update(updates, state, params, effective_sample_fraction=...)`.

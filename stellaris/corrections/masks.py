@@ -137,10 +137,10 @@ def probability_mask(
 def off_policy_sequence_mask(
     log_ratio: Float[Array, "*batch"], advantage: Float[Array, "*batch"], *, max_divergence: Scalar
 ) -> Bool[JaxArray, "*batch"]:
-    """Off-policy sequence masking (OPSM): drops bad sequences that have become unlikely under the policy that learns.
+    """Off-policy sequence masking (OPSM): drops sequences of negative advantage that have become unlikely.
 
     A sequence is dropped if its advantage is negative and `mean_t(-log_ratio_t) > max_divergence`. The mean estimates
-    the divergence from the behaviour policy by the sequence's actions.
+    `KL(mu || pi)` from the sequence's actions, where `mu` is the behaviour policy and `pi` the policy that learns.
 
     Args:
       log_ratio: `[...]` of whole sequences: `sequence_log_ratio(log_ratio, valid=valid, over="mean")`.

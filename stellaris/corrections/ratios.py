@@ -1,4 +1,4 @@
-"""Importance ratios, and log-ratios of whole sequences and of an unknown proximal policy."""
+"""Importance ratios, log-ratios of whole sequences, and an approximate log-ratio of the proximal policy."""
 
 import functools
 import math
@@ -13,8 +13,8 @@ from stellaris.types import Array, JaxArray, at_least_float32, largest
 
 #: Log-ratios saturate here: `exp(30) = 1e13` times an advantage of 1e8 is finite in float32.
 MAX_LOG_RATIO = 30.0
-#: In a narrower dtype log-ratios saturate this far below the logarithm of the largest number: a ratio times an
-#: advantage of `exp(3) = 20` is finite.
+#: In a narrower dtype log-ratios saturate this far below the logarithm of its largest number, so that a ratio times
+#: an advantage of `exp(3) = 20` is finite.
 ROOM = 3.0
 
 
@@ -48,7 +48,7 @@ def importance_ratio(log_ratio: Float[Array, "*batch"]) -> Float[Array, "*batch"
 def saturated(log_ratio: Array) -> jax.Array:
     """Clips log-ratios so that a ratio times an advantage is finite."""
     most = min(MAX_LOG_RATIO, math.log(largest(jnp.result_type(log_ratio))) - ROOM)
-    # `where` replaces `minimum`, because its gradient is cheaper.
+    # `where` replaces `minimum` and `maximum`, because the gradient of `where` is cheaper.
     return jnp.where(log_ratio > most, most, jnp.where(log_ratio < -MAX_LOG_RATIO, -MAX_LOG_RATIO, log_ratio))
 
 
@@ -59,13 +59,13 @@ def sequence_log_ratio(
     segment: Int[Array, "T *batch"] | None = None,
     over: str = "sum",
 ) -> Float[JaxArray, "..."]:
-    """The log-ratio of whole sequences: the sum over their valid steps, or its mean.
+    """The log-ratio of whole sequences: the sum or the mean over their valid steps.
 
     `sum_t log_ratio_t` is the log-probability of the whole sequence under one policy minus that under the other;
     `over="mean"` gives the logarithm of the geometric mean of the steps' ratios. Any function of a log-ratio takes the
-    result. GSPO, one loss per sequence, is `ppo_loss(s, advantage, clip=3e-4, clip_high=4e-4)` of the result `s` with
-    `over="mean"`. GSPO-token, for advantages that differ within a sequence, takes `stop_gradient(s - log_ratio) +
-    log_ratio` instead of `s`.
+    result. For GSPO, which has one loss per sequence, compute `s` with `over="mean"`, then
+    `ppo_loss(s, advantage, clip=3e-4, clip_high=4e-4)`. For GSPO-token, where advantages differ within a sequence, pass
+    `stop_gradient(s - log_ratio) + log_ratio` instead of `s`.
 
     Args:
       log_ratio: `[T, ...]`, time-major; columns are sequences. Values at invalid steps do not matter; their gradient
@@ -105,7 +105,8 @@ def sequence_log_ratio(
     if segment is not None:
         checks.integers(segment=segment)
         checks.int32(segment=segment)
-    # Sums are in float32 at least, because a long sum loses digits in narrower types, and a mean close to 0 needs all.
+    # Sums are in float32 at least, because a long sum loses digits in narrower types, and a mean close to 0 needs every
+    # digit.
     steps = jnp.asarray(log_ratio, at_least_float32(jnp.result_type(log_ratio)))
     there = checks.mask(valid, steps)
     add_up = functools.partial(_totals, segment=segment)
@@ -130,7 +131,7 @@ def _totals(x: jax.Array, segment: Any) -> jax.Array:
 def approximate_proximal_log_ratio(
     log_ratio: Float[Array, "*batch"], staleness: Int[Array, "*batch"]
 ) -> Float[Array, "*batch"]:
-    """Approximates the log-ratio of a proximal policy: `(1 - 1/d) log_ratio` for an action `d` versions old.
+    """Approximates the log-ratio of a proximal policy: `(1 - 1/d) log_ratio` for an action chosen `d` versions ago.
 
     Decoupled PPO needs the log-probabilities of a recent policy, which cost a forward pass. This function interpolates
     them linearly between the behaviour policy and the policy that learns, at one version before the policy that learns.

@@ -1,8 +1,8 @@
 """Detached weights that correct for the behaviour policy, per step or per sequence: bounded, masked or soft.
 
 A weight multiplies any loss per sample: `weight * ppo_loss(...)`, or `weight * impala_loss(...)` for the weighted
-policy gradient. No gradient flows through it. The caller chooses whether a mean divides by all samples or by the kept
-ones, because sources differ.
+policy gradient. No gradient flows through it. The caller chooses whether a mean divides by the number of all samples
+or of the kept samples, because the sources differ.
 """
 
 from typing import Any, NamedTuple
@@ -129,7 +129,7 @@ def vespo_weight(
       negative_decay: decay where the advantage is negative, at least 0.
 
     Returns:
-      The weights `[...]`. `W` saturates as in `importance_ratio`, where the default weights are at most 1e-25.
+      The weights `[...]`. `W` saturates as in `importance_ratio`, where the default weights are below 2e-25.
 
     Raises:
       TypeError: if an array holds integers, or a setting is not a number.

@@ -1,4 +1,4 @@
-"""Replay of whole trajectories for sequence models, on the device: tables, selection, windows (GEAR, ICML 2023).
+"""Replay of whole trajectories on the device, for sequence models: tables, selection and windows (GEAR, ICML 2023).
 
 Every function is pure and compiles into a training step; a function that changes a table donates the table's buffers.
 `sharded` has the same functions for a table spread over the devices of a mesh, `files` saves and loads tables, and

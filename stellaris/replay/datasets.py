@@ -3,12 +3,12 @@
 Both formats become the same columns: `observation`, `action`, `reward`, `terminated`, `truncated`. A step is an
 observation, the action chosen there, and its reward and flags.
 
-A stranger's file is safe to read: links to other files are refused, claimed sizes are checked before memory is
-allocated, and a number that a table cannot hold is an error that names it.
+Files from untrusted sources are safe to read: links to other files are refused, claimed sizes are checked before
+memory is allocated, and a number that a table cannot hold raises an error that names it.
 
-* Minari: one group per episode, `episode_0`, ..., with `observations` (one more than steps: the last, which has no
-  action, is dropped), `actions`, `rewards`, `terminations` and `truncations`. Observations and actions may be groups:
-  then each array inside becomes a column, such as `observation/achieved_goal`.
+* Minari: one group per episode, `episode_0`, ..., with `observations` (one more than there are steps: the last has no
+  action and is dropped), `actions`, `rewards`, `terminations` and `truncations`. Observations and actions may be
+  groups: then each array inside becomes a column, such as `observation/achieved_goal`.
 * D4RL: `observations`, `actions`, `rewards`, `terminals` and `timeouts` of all steps in sequence. A trajectory ends
   where either flag is true; the steps after the last end form one more trajectory.
 """
@@ -49,7 +49,8 @@ _FLAGS = ("terminations", "truncations", "terminals", "timeouts")
 _ONE_NUMBER = ("rewards", *_FLAGS)
 #: Trajectories per insertion.
 _BATCH = 256
-#: The most bytes of data per byte of file. gzip reaches 1,032; a dataset that was never written takes no space at all.
+#: The most bytes of data per byte of file. gzip reaches 1,032. A dataset that was never written takes no space, so
+#: without this limit a small file could claim data of any size.
 _MOST_PACKED = 2000
 
 
@@ -148,12 +149,12 @@ class _Part(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of a step."""
+        """The shape of one step's array."""
         return tuple(self.dataset.shape[1:])
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The dtype of a step; bool for flags, which some files store as whole numbers."""
+        """The dtype of one step's array; bool for flags, which some files store as whole numbers."""
         return np.dtype(bool) if self.is_flag else self.dataset.dtype
 
 
@@ -321,7 +322,7 @@ def _converts(dtype: Any, to: Any) -> bool:
 
 
 def _gathered(path: Path, episodes: list[dict[str, _Part]], dtypes: Mapping[str, Any]) -> Dataset:
-    """Reads the columns in `dtypes`, converted to them and padded to the longest trajectory."""
+    """Reads the columns that `dtypes` names, converts them to its dtypes and pads them to the longest trajectory."""
     length = np.array([_steps(episode) for episode in episodes], np.int32)
     columns = {}
     for name, dtype in dtypes.items():

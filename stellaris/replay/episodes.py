@@ -1,5 +1,7 @@
 """Assembly of actors' fragments into whole trajectories, to fill a table from a run on any platform.
 
+A fragment is the steps that an actor samples before it delivers them; an episode may span several fragments.
+
 episodes = Episodes(length=1000)
 train(..., on_fragment=episodes.add)  # or your own function, which calls add and then takes and inserts
 while (batch := episodes.take(8)) is not None:
@@ -64,7 +66,7 @@ class Episodes:
     A whole episode runs from the first step after a reset to its termination or truncation. Incomplete episodes are
     dropped. An episode is incomplete if its environment or one of its fragments was lost, if it was under way when the
     run ended, or if its fragment ended and the next fragment restarted the environment. Episodes of more than `length`
-    steps are dropped and counted in `too_long`, because the return to go of a part would be wrong.
+    steps are dropped and counted in `too_long`, because the return to go within a part of an episode would be wrong.
 
     Args:
       length: the most steps of an episode, usually the table's.
@@ -124,8 +126,8 @@ class Episodes:
                 if sum(len(piece.version) for piece in pieces) > self._length:
                     self.too_long += 1
                     pieces = None
-            # An invalid step marks the end of the episode before it. An episode that ends with its fragment has no such
-            # step there, because the step that resets belongs to the next fragment: it is recognised by `unfinished`.
+            # An invalid step marks the end of the episode before it. If an episode ends with the fragment, that step
+            # belongs to the next fragment; the end is then recognised by `unfinished == 0`.
             if end < len(valid) or fragment.unfinished == 0:
                 if pieces:
                     self._whole.append(_joined(pieces))

@@ -1,9 +1,9 @@
 """Tables on disk: a folder with one safetensors file per shard, and a manifest that describes them.
 
-A save writes new files and then replaces the manifest atomically, so a reader finds the old save or the new one whole,
-even if the writer is killed. Reading during a save is safe as well: the files of the previous save stay until the next
-save begins, and a reader opens all files first and starts again if the manifest changed meanwhile. A second writer to
-the same folder is refused.
+A save writes new files and then replaces the manifest atomically, so a reader finds either the complete old save or the
+complete new one, even if the writer is killed. Reading during a save is safe as well: the files of the previous save
+stay until the next save begins, and a reader opens all files first and starts again if the manifest changed meanwhile.
+A second writer to the same folder is refused.
 """
 
 import contextlib
@@ -119,8 +119,9 @@ def load(
 ) -> Table:
     """Reads a table into any number of shards.
 
-    With the saved number of shards and capacity, the table is restored exactly. Otherwise the trajectories are dealt to
-    the shards in the order of insertion (equal numbers in the order of the saved shards) and renumbered from 0.
+    With the saved number of shards and capacity, the table is restored exactly. Otherwise the trajectories are dealt
+    round-robin to the shards in the order of insertion, equal insertion numbers in the order of the saved shards. Each
+    shard then numbers its trajectories from 0.
 
     Args:
       folder: a folder that `save` has written.
@@ -162,7 +163,8 @@ def load(
                 opened = [stack.enter_context(_opened(shard)) for shard in saved.shards]
                 return _assembled(path, saved, opened, capacity, over, memory)
         except ValueError:
-            # A save that ended meanwhile may have removed the files: the error counts if the manifest is unchanged.
+            # A save that ended meanwhile may have removed the files. The error is raised only if the manifest is
+            # unchanged; otherwise the new save is read.
             if _content(path) == content:
                 raise
 
@@ -247,7 +249,7 @@ def _padded(array: NDArray, capacity: int, empty: int) -> NDArray:
 
 
 def _placed(parts: list[NDArray], over: Shards | None, memory: Memory = "device") -> jax.Array:
-    """Puts each shard's array on its device, or directly into its host's memory, where it may exceed the device's."""
+    """Puts each shard's array on its device, or into host memory without a detour through the smaller device memory."""
     if over is None and memory == "device":
         return jnp.asarray(parts[0])
     if over is None:
@@ -300,7 +302,7 @@ def _write_shard(table: Table, path: Path) -> dict[str, Any]:
 
 
 def _shards(table: Table) -> Iterator[Callable[[], Table]]:
-    """Yields a function per shard that copies it to host memory: one at a time, because all may not fit."""
+    """Yields one function for each shard that copies the shard to host memory, which may not hold all at once."""
     if table.length.ndim == 1:
         yield lambda: jax.tree.map(np.asarray, table)
         return

@@ -1,4 +1,4 @@
-"""Columns in device memory or in pinned host memory, and computation on the side that stores them."""
+"""Columns in device memory or in pinned host memory, and computation where they are stored."""
 
 from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
@@ -14,7 +14,7 @@ Memory: TypeAlias = Literal["device", "pinned_host"]
 
 
 def zeros(shape: tuple[int, ...], dtype: Any, memory: Memory) -> jax.Array:
-    """Makes a column of zeros in a memory; a host column may exceed the device, which it never passes through."""
+    """Makes a column of zeros; a host column may exceed the device's memory, because it is never copied through it."""
     if memory == "device":
         return jnp.zeros(shape, dtype)
     (device,) = jnp.zeros(()).devices()
@@ -26,7 +26,7 @@ def run_where_stored(function: Callable[..., jax.Array], column: jax.Array, *oth
     """Computes `function(column, *others)` on the host if `column` is in host memory; the result stays there.
 
     Args:
-      function: a function of arrays in one memory.
+      function: a function of arrays that are all in the same memory.
       column: the column, which stays in its memory.
       *others: arrays that are moved to the column's memory.
     """

@@ -1,8 +1,8 @@
 """Selection of a batch's trajectories, on the device, from one table or from all shards of a sharded one.
 
 Within a `jax.shard_map` each device has a shard, and `axis` names the mesh axis of the shards. The devices exchange
-their shards' totals and all draw the same trajectories from all shards, with the probabilities of one table. Such a
-`shard_map` needs `check_vma=False`, because JAX cannot prove that all devices draw the same.
+their shards' totals and all draw the same trajectories from all shards, with the probabilities of an unsharded table.
+Such a `shard_map` needs `check_vma=False`, because JAX cannot prove that all devices draw the same.
 """
 
 import functools
@@ -28,7 +28,8 @@ class Selection(NamedTuple):
     """The selected trajectories of a batch."""
 
     row: Int[jax.Array, " k"]  #: rows of the table; in a sharded table, counted through all shards.
-    probability: Float[jax.Array, " k"]  #: probability of each row at every draw; without replacement, at the first.
+    #: probability of each row at every draw; without replacement, at the first draw; 1 for `"top"`.
+    probability: Float[jax.Array, " k"]
     faults: Int[jax.Array, ""]  #: bits of `FAULTS`, see `check`. If it is not 0, `gather` returns masks that are false.
 
 
@@ -107,7 +108,7 @@ def _select(table: Table, key: jax.Array, count: int, by: By, replace: bool, axi
 
 
 def _uniform(table: Table, key: jax.Array, count: int, axis: str | None) -> Selection:
-    """Draws uniformly with replacement: numbers of trajectories, counted through the shards."""
+    """Draws trajectories uniformly with replacement, by numbers that count through all shards."""
     sizes = _of_all(table.size, axis)
     ends = jnp.cumsum(sizes, dtype=jnp.int32)
     drawn = below(key, jnp.maximum(ends[-1], 1), (count,))
@@ -119,9 +120,9 @@ def _uniform(table: Table, key: jax.Array, count: int, axis: str | None) -> Sele
 
 
 def _weighted(table: Table, tree: WeightTree, key: jax.Array, count: int, axis: str | None) -> Selection:
-    """Draws by weight with replacement: a shard by the shards' totals, then a trajectory by the shard's own tree.
+    """Draws by weight with replacement: first a shard by the shards' totals, then a trajectory by that shard's tree.
 
-    The totals act as one more level on top of the trees, so the probabilities are those of one table.
+    The totals act as one more level on top of the trees, so the probabilities are those of an unsharded table.
     """
     totals = _of_all(weight_tree.total(tree), axis)
     random = jax.random.uniform(key, (len(tree) + (axis is not None), count), jnp.float32)
@@ -169,7 +170,7 @@ def _race(table: Table, tree: WeightTree, key: jax.Array, count: int, axis: str 
 
 
 def _top(table: Table, count: int, axis: str | None) -> Selection:
-    """Selects the largest weights: the largest of the shards' largest."""
+    """Selects the largest weights: each shard finds its largest, and the largest of all shards are kept."""
     weight, row = _largest(table.weights[0], min(count, table.capacity))
     here = jnp.int32(0) if axis is None else jax.lax.axis_index(axis)
     weights = _of_all(weight, axis).ravel()
@@ -194,9 +195,9 @@ def _largest(weights: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
 def importance_weights(
     probability: Float[Array, " k"], size: Int[Array, ""] | int, *, beta: Scalar
 ) -> Float[jax.Array, " k"]:
-    """Computes weights that correct a loss for non-uniform draws: `(size * probability) ** -beta` over its maximum.
+    """Computes weights that correct a loss for non-uniform draws: `(size * probability) ** -beta`, scaled to maximum 1.
 
-    Probabilities and weights below the smallest normal number of their dtype (1e-38 for float32) are raised to it.
+    Probabilities and weights below the smallest normal number of their dtype (1e-38 for float32) are set to it.
 
     Args:
       probability: `[k]` probabilities of the drawn trajectories.

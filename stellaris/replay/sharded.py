@@ -1,8 +1,8 @@
-"""A table whose shards are on the devices of a mesh: the functions of `stellaris.replay`, without a `shard_map`.
+"""A table whose shards are on the devices of a mesh. Call these functions outside of a `shard_map`.
 
 Each device holds `capacity / devices` trajectories. All devices draw the same rows from the exchanged totals of the
-shards, with the probabilities of one table; the owners of the rows fill the batch, and a reduce-scatter gives each
-device its part. No exchange is larger than a batch. Rows are counted through all shards.
+shards, with the probabilities of an unsharded table. The devices that hold the rows fill the batch, and a
+reduce-scatter gives each device its part. No exchange is larger than a batch. Rows are counted through all shards.
 
 Arguments that are not described here mean the same as for the function of the same name in `stellaris.replay`.
 """
@@ -178,7 +178,7 @@ def _insert(
 def select(
     table: Table, key: jax.Array, count: int, *, over: Shards, by: By = "uniform", replace: bool = True
 ) -> Selection:
-    """Selects the trajectories of a batch from all shards, with the probabilities of one table; see `replay.select`.
+    """Selects a batch from all shards, with the probabilities of an unsharded table; see `replay.select`.
 
     Args:
       table: the table to select from.

@@ -51,7 +51,7 @@ class Table(NamedTuple):
     weights: WeightTree  #: weights of the trajectories; 0 in empty rows.
     version: Int[jax.Array, " capacity"]  #: version of the policy that sampled the trajectory.
     number: Int[jax.Array, " capacity"]  #: insertion number, from 0; -1 in empty rows.
-    inserted: Int[jax.Array, ""]  #: insertions so far; lowered by about 2^30, like `number`, before 2^31.
+    inserted: Int[jax.Array, ""]  #: insertions so far; lowered by about 2^30, as is `number`, before 2^31 is reached.
     faults: Int[jax.Array, ""]  #: bits of `FAULTS`, set where compiled code cannot raise; see `check`.
 
     @property
@@ -155,8 +155,8 @@ def insert(
       weight: `[batch]` or one for all: the selection weight, from 0 to 1e30. A weight below 1.2e-38 counts as 0.
       version: `[batch]` or one for all: the version of the policy that sampled the trajectory.
       removal: which trajectories a full table removes: the `"oldest"`, or the `"lowest"` by weight, equal weights in
-        the order of their rows. Use one rule for the life of a table: `"oldest"` overwrites rows in ring order, without
-        a search.
+        the order of their rows. Use one rule for the life of a table: `"oldest"` overwrites rows in ring order and does
+        not search for the oldest.
 
     Returns:
       The table. An invalid weight or length sets a flag: see `check`.
@@ -228,7 +228,7 @@ def _rows(table: Table, number: Int[jax.Array, " batch"], removal: Removal) -> I
 
 
 def _sound(weight: jax.Array, counted: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Weights with 0 for the invalid and the uncounted, and a fault bit that is set if a counted one is invalid."""
+    """Replaces invalid and uncounted weights by 0; also returns a fault bit, set if a counted weight is invalid."""
     weight = weight.astype(jnp.float32)
     sound = (weight >= 0) & (weight <= LARGEST_WEIGHT)
     kept = sound & counted & (weight >= LEAST_WEIGHT)
@@ -434,7 +434,9 @@ def _check_columns(table: Table, columns: Mapping[str, Array]) -> int:
         new = columns[name]
         if np.shape(new) != (batch, steps, *column.shape[2:]):
             expected = ", ".join(map(str, ("batch", "steps", *column.shape[2:])))
-            raise ValueError(f"column {name!r} has shape {np.shape(new)}: expected [{expected}], {batch} and {steps}")
+            raise ValueError(
+                f"column {name!r} has shape {np.shape(new)}: expected [{expected}] with {batch=} and {steps=}"
+            )
         if jnp.result_type(new) != column.dtype:
             raise TypeError(
                 f"column {name!r} has dtype {jnp.result_type(new)}: the table has {column.dtype}; convert it, "

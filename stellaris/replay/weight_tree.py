@@ -15,7 +15,8 @@ from jaxtyping import Float, Int
 #: The levels, from the weights `[n]` padded with zeros to a multiple of `FANOUT`, up to at most `FANOUT` sums.
 WeightTree: TypeAlias = tuple[Float[jax.Array, "..."], ...]
 
-#: Children of a node. A draw reads all children of a node per level: fewer mean more levels, more mean longer reads.
+#: Children of a node. A draw reads all children of one node per level: with fewer children there are more levels, with
+#: more children each read is longer.
 FANOUT = 16
 
 
@@ -50,7 +51,7 @@ def draw(tree: WeightTree, random: Float[jax.Array, "levels k"]) -> Int[jax.Arra
       random: `[levels, k]`, uniform in `[0, 1)`.
 
     Returns:
-      Indices `[k]`. No rounding of sums draws a weight of zero; if all weights are zero, the index is 0.
+      Indices `[k]`. A weight of zero is never drawn, even if sums are rounded. If all weights are zero, the index is 0.
     """
     node = jnp.zeros(random.shape[1], jnp.int32)
     for level, point in zip(reversed(tree), random, strict=True):

@@ -254,10 +254,10 @@ def check_windows(table: Table, selection: Selection, windows: Mapping[str, Wind
     """Raises the errors of `gather` for its arguments.
 
     Args:
-      table: only its shapes and dtypes are read, as with `selection` and `step`.
-      selection: the selected trajectories.
+      table: only its shapes and dtypes are read.
+      selection: the selected trajectories; only their number is read.
       windows: the windows to gather.
-      step: the step of each sample.
+      step: the step of each sample; its values are read unless it is a JAX array.
     """
     if not windows:
         raise ValueError("windows is empty: name at least one")

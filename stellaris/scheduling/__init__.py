@@ -1,4 +1,4 @@
-"""Schedulers decide how many actors sample in each round, by rules or learned (`scheduling.training`)."""
+"""Schedulers decide how many actors sample in each round, by a rule or by a policy that `training` has trained."""
 
 from stellaris.scheduling.learned import Learned as Learned
 from stellaris.scheduling.learned import SchedulerError as SchedulerError

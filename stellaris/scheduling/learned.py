@@ -41,12 +41,12 @@ class SchedulerError(ValueError):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Learned:
-    """Decides by a learned policy: a categorical distribution over 1 to `most`, given the last state.
+    """Decides by a learned policy: a categorical distribution over 1 to `most` actors, given the last state.
 
     Each decision is sampled from this distribution, as in training. All decisions follow from the run's seed.
 
     Args:
-      most: the largest decision, `I_max`; the workload must have as many actors.
+      most: the largest decision, `I_max`; the workload must have exactly this many actors.
       params: the network's parameters, a tree of NumPy arrays.
       statistics: statistics of the states that were learned from; they normalise the network's observations.
 
@@ -107,7 +107,7 @@ class Learned:
           key: the key of the draw.
 
         Raises:
-          ValueError: if the scheduler was made for another number of actors, or the run lacks a budget of cost.
+          ValueError: if the scheduler was made for another number of actors, or the run has no budget of cost.
         """
         if most != self.most:
             raise ValueError(
@@ -137,8 +137,8 @@ class Learned:
 
         Raises:
           FileNotFoundError: if the file does not exist.
-          SchedulerError: if it does not hold a scheduler, or one of another format or shape; the message names the
-            difference.
+          SchedulerError: if the file does not hold a scheduler, or holds one of another format or shape; the message
+            names the difference.
         """
         name = os.fspath(path)
         with Path(path).open("rb") as opened:
@@ -154,7 +154,7 @@ def _read(opened: BinaryIO) -> Learned:
     """Returns the scheduler of a file. Every size is checked before anything is decompressed or allocated.
 
     Raises:
-      SchedulerError: if it is a scheduler of another kind.
+      SchedulerError: if the file holds a scheduler of another format or shape.
       Exception: if the file is damaged or hostile.
     """
     with zipfile.ZipFile(opened) as file:
@@ -180,10 +180,10 @@ def _read(opened: BinaryIO) -> Learned:
 
 
 def _member(file: zipfile.ZipFile, name: str, *, most: int) -> BinaryIO:
-    """Returns the content of an array's file within a file.
+    """Returns the content of an array's file within the scheduler's zip file.
 
     Raises:
-      ValueError: if it claims more than `most` bytes; it is not decompressed then.
+      ValueError: if the array's file claims more than `most` bytes; it is then not decompressed.
     """
     info = file.getinfo(f"{name}.npy")
     if info.file_size > most:
@@ -194,7 +194,7 @@ def _member(file: zipfile.ZipFile, name: str, *, most: int) -> BinaryIO:
 def _shape(content: BinaryIO) -> tuple[tuple[int, ...], np.dtype[Any]]:
     """Reads the shape and the type at the start of an array's file."""
     if np.lib.format.read_magic(content) != (1, 0):
-        raise ValueError("an array's format is not 1.0")
+        raise ValueError("an array's file is not in version 1.0 of NumPy's npy format")
     shape, _, dtype = np.lib.format.read_array_header_1_0(content)
     content.seek(0)
     return shape, dtype
@@ -218,7 +218,7 @@ def _check_most(most: Any) -> None:
 
 
 def _header(most: int) -> dict[str, Any]:
-    """Returns the header of a file, which must be the same where it is read."""
+    """Returns the header that `save` writes, and that a file must have to be loaded."""
     return {"format": FORMAT, "most": most, "hidden": list(HIDDEN), "state": list(State._fields)}
 
 
@@ -243,7 +243,7 @@ def observed(states: Sequence[State]) -> NDArray:
 
 @functools.cache
 def policy_for(most: int) -> Policy:
-    """Returns the policy; all schedulers for this many actors share it."""
+    """Returns the policy of schedulers for up to `most` actors; they all share it."""
     spec = EnvSpec("the scheduler's state", np.zeros(len(State._fields), np.float32), actions=most, discrete=True)
     return ActorCritic(hidden=HIDDEN)(spec)
 

@@ -1,4 +1,4 @@
-"""Schedulers that follow a rule: the variants of MinionsRL, and the schedules that motivate it."""
+"""Schedulers that follow a rule: variants of MinionsRL, and the schedules with which its paper motivates it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -50,6 +50,8 @@ class Maximum:
 class Stepped:
     """A number of actors that changes in steps: `first + change * floor((k - 1) / every)`, clipped to [1, I_max].
 
+    Here `k` is the number of the round, from 1, and `I_max` the workload's number of actors.
+
     Args:
       first: actors in the first rounds.
       change: actors added at each step; negative for fewer.
@@ -86,10 +88,11 @@ class Stepped:
 class Adapt:
     """Actors in proportion to return: `clip(1, J_k / J * I_max, I_max)`, with the mean recent return `J_k`.
 
-    The number is rounded down. The first round has one actor, because no return is known yet.
+    `I_max` is the workload's number of actors. The result is rounded down. The first round has one actor, because no
+    return is known yet.
 
     Args:
-      target: the return `J` to be reached, above 0.
+      target: the return `J` to reach, above 0.
       window: the number of last rounds whose returns `J_k` averages.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The protocol of schedulers, which decide how many actors sample in the next round, and the states that they see."""
+"""The protocol of schedulers, which decide how many actors sample in the next round, and the states they observe."""
 
 import math
 from collections.abc import Sequence
@@ -22,8 +22,8 @@ class State(NamedTuple):
     loss: float  #: the learner's loss in the last round.
     episode_return: float  #: mean return of the episodes that ended in the last round.
     policy_kl: float  #: the divergence of the newest policy from the one before it, in nats.
-    learner_seconds: float  #: waited for the learner in the last round.
-    actor_seconds: float  #: waited for an actor in the last round, mean over its actors.
+    learner_seconds: float  #: time that the last round waited for the learner.
+    actor_seconds: float  #: time that the last round waited for a fragment, mean over its actors.
     round_seconds: float  #: duration of the last round.
     budget: float  #: USD left; infinite without a budget of cost.
 
@@ -46,7 +46,7 @@ class Scheduler(Protocol):
         """Returns the number of actors of the next round.
 
         Args:
-          states: the state before each round so far, and last the state before the next round.
+          states: the states before each round so far; the last one is the state before the next round.
           most: number of actors of the workload, `I_max`.
           key: the key of this round, for random decisions.
 
@@ -62,8 +62,8 @@ class Round(NamedTuple):
     loss: float  #: the learner's loss; 0 if it reports none.
     round_return: float | None  #: mean return of the episodes that ended in the round; None if none did.
     policy_kl: float  #: the divergence of the newest policy from the one before it, in nats; 0 if unknown.
-    learner_seconds: float  #: waited for the learner.
-    actor_seconds: float  #: waited for an actor, mean over the actors.
+    learner_seconds: float  #: time that the round waited for the learner.
+    actor_seconds: float  #: time that the round waited for a fragment, mean over its actors.
     seconds: float  #: time since the start of the run.
     episodes: int  #: episodes ended since the start of the run.
     episode_return: float  #: mean return of the last episodes.
@@ -92,7 +92,7 @@ def states_of(rounds: Sequence[Round], *, budget: float) -> list[State]:
             State(
                 round=before.round + 1,
                 loss=one.loss,
-                # If no episode ended in the round, the last known return stands.
+                # If no episode ended in the round, the last known return is kept.
                 episode_return=before.episode_return if one.round_return is None else one.round_return,
                 policy_kl=one.policy_kl,
                 learner_seconds=one.learner_seconds,

@@ -41,13 +41,13 @@ class Objective:
     """The reward of a scheduler: `r_k = -beta P_k`, plus `min(max_k R_k - J, 0)` at the end of a failed run.
 
     `R_k` is the mean return of the last episodes after round `k`. A run has failed unless its last `R_k` is at least
-    `J`, within the budget. Without the minimum, a run that exceeds both `J` and the budget would be rewarded for it.
+    `J`, within the budget. Without `min(..., 0)`, a run that exceeds both `J` and the budget would receive a bonus.
 
     Args:
       target: the return `J` to reach.
       budget: the budget `B`, in USD.
       sheet: name of the price sheet by which the budget is counted.
-      window: the number of last episodes of a return, as in the run's `Budget`.
+      window: the number of last episodes that `R_k` averages, as in the run's `Budget`.
       beta: weight of the time or cost of a round, in (0, 1).
       minimise: `"time"`, the round's seconds `P_k`; or `"cost"`, its share of the budget in percent, `100 C_k / B`.
 
@@ -99,12 +99,12 @@ class Objective:
         rewards = -self.beta * (seconds if self.minimise == "time" else 100 * costs / self.budget)
         if not self.reached(history):
             returns = [one.episode_return for one in rounds if math.isfinite(one.episode_return)]
-            # If no episode has ended, it is only known that the target was not reached.
+            # If no episode has ended, no return is known, and the default makes the last term `-|J|`.
             rewards[-1] += min(max(returns, default=min(0.0, 2 * self.target)) - self.target, 0.0)
         return np.asarray(rewards)
 
     def rounds(self, history: History) -> list[Round]:
-        """Returns the complete rounds of a run; the run may have ended within one more.
+        """Returns the complete rounds of a run, without a last round that the end of the run cut short.
 
         Raises:
           ValueError: if no round is complete: nothing can be learned from the run.
@@ -145,14 +145,14 @@ def train_scheduler(
 ) -> Learned:
     """Trains a scheduler on a workload: plays `together` episodes at a time, and learns from them.
 
-    To fine-tune, pass a scheduler that was trained on another workload; its normalisation is continued as well.
+    To fine-tune, pass a scheduler that was trained on another workload. Training also updates its normalisation.
 
     Args:
-      scheduler: the first one, such as `Learned.untrained(...)`, or a trained one.
+      scheduler: the scheduler to start from: `Learned.untrained(...)`, or a trained one.
       play: the function that runs the workload.
       objective: the reward.
       episodes: total number of runs of the workload.
-      together: runs under one version of the scheduler, learned from together.
+      together: the number of runs that one version of the scheduler decides about before it learns from them.
       ppo: the algorithm; the items of its minibatches are decisions.
       seed: the seed of the shuffles; run `i` is played with the seed `seed + i`.
       on_progress: called with every version of the scheduler.
@@ -173,7 +173,8 @@ def train_scheduler(
     for first in range(0, episodes, together):
         seeds = range(seed + first, seed + min(first + together, episodes))
         histories = play(scheduler, seeds)
-        # Rewards are divided by the median of the first runs, so that the critic's values are about 1 on any workload.
+        # Rewards are divided by the median magnitude of the first runs' sums of rewards, so that the critic's values
+        # are about 1 on any workload.
         scale = scale or float(np.median([abs(objective.rewards(history).sum()) for history in histories])) or 1.0
         key = jax.random.fold_in(jax.random.key(seed), first)
         scheduler, opt_state, metrics = learn(scheduler, opt_state, histories, objective, scale=scale, ppo=ppo, key=key)
@@ -225,7 +226,7 @@ def learn(
 
 
 def _states_and_decisions(history: History, objective: Objective) -> tuple[NDArray, NDArray]:
-    """Returns the states `[K, 8]` before each round, and the actions `[K]`: the number of actors less 1."""
+    """Returns the states `[K, 8]` before each round, and the actions `[K]`: the number of actors minus 1."""
     rounds = objective.rounds(history)
     states = observed(states_of(rounds, budget=objective.budget)[:-1])
     return states, np.array([one.actors - 1 for one in rounds], np.int32)
