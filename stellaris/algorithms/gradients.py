@@ -9,6 +9,7 @@ import optax
 from jaxtyping import Int
 
 from stellaris._core import eager
+from stellaris.algorithms import adaptive_penalty
 from stellaris.algorithms.actor_critic import Metrics
 from stellaris.algorithms.algorithm import Algorithm
 from stellaris.diagnostics import LagReport, gradient_cosine
@@ -139,6 +140,7 @@ def _update(
     options: Any,
 ) -> tuple[Tree, Tree, Metrics]:
     optimizer = algorithm.optimizer()
+    options = adaptive_penalty.options(opt_state) | options
 
     def step(carry: tuple[Tree, Tree], row: Any) -> tuple[tuple[Tree, Tree], Metrics]:
         params, opt_state = carry
@@ -159,7 +161,8 @@ def _update(
         combined = {name: _combine(name, values) for name, values in metrics.items()}
     else:
         state, combined = _first(step, state, jnp.asarray(indices), count)
-    return *state, combined | {"finite": all_finite(state[0])}
+    params, opt_state = state
+    return params, adaptive_penalty.adapted(opt_state, combined), combined | {"finite": all_finite(params)}
 
 
 def _first(step: Any, state: tuple[Tree, Tree], indices: jax.Array, count: Any) -> tuple[tuple[Tree, Tree], Metrics]:

@@ -10,6 +10,7 @@ from jaxtyping import Float, Int
 from stellaris._core import checks
 from stellaris.algorithms import actor_critic
 from stellaris.algorithms.actor_critic import Metrics
+from stellaris.algorithms.adaptive_penalty import with_penalty
 from stellaris.algorithms.batch import Batch, before_the_last, cleaned, flatten, minibatches, standardized, take
 from stellaris.losses import ppo_loss, value_loss
 from stellaris.returns import gae
@@ -57,6 +58,8 @@ class PPO:
     value_loss_clip: Scalar | None = None  #: upper bound of a sample's value loss.
     entropy_coefficient: Scalar = 0.0
     kl_coefficient: Scalar = 0.0  #: weight of the penalty on the divergence from the behaviour policy.
+    #: The divergence, in nats, towards which `update` adapts the weight after each batch; None for a constant weight.
+    kl_target: Scalar | None = None
     epochs: int = 10
     minibatch_size: int = 512  #: most samples of a minibatch; a batch is split into equal minibatches.
     standardize_advantage: bool = True
@@ -65,15 +68,25 @@ class PPO:
     def __post_init__(self) -> None:
         actor_critic.check_learning_rate(self.learning_rate)
         checks.positive(clip=self.clip, epochs=self.epochs, minibatch_size=self.minibatch_size)
-        optional = ("value_clip", "value_loss_clip", "max_gradient_norm")
+        optional = ("value_clip", "value_loss_clip", "max_gradient_norm", "kl_target")
         checks.positive(**checks.given(**{name: getattr(self, name) for name in optional}))
         checks.not_negative(value_coefficient=self.value_coefficient, kl_coefficient=self.kl_coefficient)
         checks.finite(value_coefficient=self.value_coefficient, entropy_coefficient=self.entropy_coefficient)
         checks.between_zero_and_one(discount=self.discount, lambda_=self.lambda_)
+        if self.kl_target is not None and dict(checks.known(weight=self.kl_coefficient)).get("weight") == 0:
+            raise ValueError(
+                f"kl_target={self.kl_target} with kl_coefficient=0: a weight of 0 cannot be adapted, so give the "
+                "weight for the first batch, such as 0.2"
+            )
 
     def optimizer(self) -> optax.GradientTransformation:
-        """Adam (epsilon 1e-5), after the gradient's global norm is clipped."""
-        return actor_critic.norm_clipped(optax.adam(self.learning_rate, eps=1e-5), self.max_gradient_norm)
+        """Adam (epsilon 1e-5) behind a bound on the gradient's global norm.
+
+        With a `kl_target` its state also holds the penalty's weight. `update` adapts the weight after each batch; a
+        system whose learners compute single gradients, such as `Stellaris`, keeps it at `kl_coefficient`.
+        """
+        optimizer = actor_critic.norm_clipped(optax.adam(self.learning_rate, eps=1e-5), self.max_gradient_norm)
+        return optimizer if self.kl_target is None else with_penalty(optimizer, self.kl_coefficient, self.kl_target)
 
     def prepare(self, trajectory: Trajectory, apply_fn: ApplyFn | None = None, target: Tree = None) -> Batch:
         """Computes advantages and value targets under the behaviour policy, and flattens to `N = T * B` samples.

@@ -45,7 +45,8 @@ def test_optimizer_transcription(algorithm, steps, max_norm):
         close(got, params, 1e-4)
 
 
-POSITIVE = ("learning_rate", "clip", "value_clip", "value_loss_clip", "max_gradient_norm", "epsilon", "epochs")
+BOUNDS = ("clip", "value_clip", "value_loss_clip", "kl_target", "max_gradient_norm")
+POSITIVE = (*BOUNDS, "learning_rate", "epsilon", "epochs")
 
 
 @pytest.mark.parametrize("algorithm", [PPO, IMPALA, IMPACT])
