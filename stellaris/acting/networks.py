@@ -27,12 +27,16 @@ class Towers(nn.Module):
     actions: int
     discrete: bool
     hidden: tuple[int, ...] = (256, 256)
+    state_dependent_std: bool = False
 
     @nn.compact
     def __call__(self, x: jax.Array) -> tuple[Categorical | DiagonalGaussian, jax.Array]:
         x = as_floats(x)
-        output = _Tower(self.hidden, self.actions, POLICY_GAIN, name="policy")(x)
+        two = self.state_dependent_std and not self.discrete
+        output = _Tower(self.hidden, self.actions * (1 + two), POLICY_GAIN, name="policy")(x)
         value = _Tower(self.hidden, 1, 1.0, name="value")(x)[..., 0]
+        if two:
+            return DiagonalGaussian(*jnp.split(output, 2, axis=-1)), value
         return _distribution(self, output), value
 
 

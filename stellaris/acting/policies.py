@@ -217,10 +217,13 @@ class Policy:
 class ActorCritic:
     """MinionsRL's policy for vector observations: two separate tanh towers, for policy and value.
 
-    Discrete actions are categorical; continuous ones are Gaussian, with state-independent deviations as parameters.
+    Discrete actions are categorical; continuous ones are Gaussian.
 
     Args:
       hidden: widths of the hidden layers of each tower.
+      state_dependent_std: whether the policy's tower also outputs the logarithms of the standard deviations, about 0 at
+        first, as in Ray RLlib. Otherwise they are parameters that do not depend on the state, -0.5 at first.
+      normalise: whether observations are normalised by running statistics.
 
     Raises:
       TypeError: if `hidden` is not a tuple of whole numbers.
@@ -234,6 +237,8 @@ class ActorCritic:
     """
 
     hidden: tuple[int, ...] = (256, 256)
+    state_dependent_std: bool = False
+    normalise: bool = True
 
     def __post_init__(self) -> None:
         if not isinstance(self.hidden, tuple):
@@ -255,7 +260,8 @@ class ActorCritic:
                 f"{spec.name}: ActorCritic is for vectors, but an observation is {_types(spec)}: pass {pixels}"
                 "policy=lambda spec: Policy(spec, network) with a network of your own"
             )
-        return Policy(spec, Towers(spec.actions, spec.discrete, self.hidden))
+        network = Towers(spec.actions, spec.discrete, self.hidden, self.state_dependent_std)
+        return Policy(spec, network, self.normalise)
 
 
 @dataclass(frozen=True)

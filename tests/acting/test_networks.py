@@ -58,6 +58,8 @@ MINIONS = (8 * 8 * 3 * 16 + 16) + (4 * 4 * 16 * 32 + 32) + (11 * 11 * 32 * 256 +
     [
         # policy 11·256+256 + 256·256+256 + 256·3+3, and 3 log std; value 3072 + 65792 + 256+1
         (Towers(3, False), array(1, 11), 3072 + 65792 + 771 + 3 + 3072 + 65792 + 257),
+        # the policy's tower has two outputs per action, and there is no other deviation
+        (Towers(3, False, state_dependent_std=True), array(1, 11), 3072 + 65792 + 2 * 771 + 3072 + 65792 + 257),
         # policy 4·256+256 + 65792 + 256·2+2; value 1280 + 65792 + 257
         (Towers(2, True), array(1, 4), 1280 + 65792 + 514 + 1280 + 65792 + 257),
         (
@@ -71,7 +73,7 @@ MINIONS = (8 * 8 * 3 * 16 + 16) + (4 * 4 * 16 * 32 + 32) + (11 * 11 * 32 * 256 +
             2 * MINIONS + (256 * 6 + 6) + (256 + 1),
         ),
     ],
-    ids=["Hopper", "CartPole", "Nature CNN", "MinionsRL's"],
+    ids=["Hopper", "Hopper, deviations of the state", "CartPole", "Nature CNN", "MinionsRL's"],
 )
 def test_number_of_parameters(network, one, count):
     """Counted by hand; all float32."""
@@ -95,6 +97,21 @@ def test_towers_against_numpy(discrete):
     if not discrete:  # the deviation is a parameter of its own
         moved = {"params": {**params["params"], "log_std": jnp.array([0.0, 1.0, -2.0])}}
         np.testing.assert_array_equal(applied(network, moved, x)[0].log_std, np.tile([0.0, 1.0, -2.0], (6, 2, 1)))
+
+
+def test_deviations_that_depend_on_the_state():
+    """The second half of the policy's outputs; about 1 at first. Discrete actions have none."""
+    network, x = Towers(ACTIONS, False, HIDDEN, state_dependent_std=True), vectors(6, 2)
+    params = initial(network)
+    distribution, value = applied(network, params, x)
+    output = tower(params["params"]["policy"], x)
+    np.testing.assert_allclose(jnp.concatenate(distribution, axis=-1), output, rtol=1e-4, atol=1e-6)
+    assert distribution.log_std.shape == (6, 2, ACTIONS)
+    assert np.abs(distribution.log_std).max() < 0.1
+    np.testing.assert_allclose(value, tower(params["params"]["value"], x)[..., 0], rtol=1e-4, atol=1e-5)
+    discrete = (Towers(ACTIONS, True, HIDDEN, state_dependent_std=choice) for choice in (False, True))
+    one, other = (applied(each, initial(each), x)[0].logits for each in discrete)
+    np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.slow

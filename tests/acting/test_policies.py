@@ -77,7 +77,7 @@ def test_policies_are_values():
     ]
     assert len({policy, again, *others}) == 1 + len(others)
     assert ActorCritic() == ActorCritic(hidden=(256, 256)) != SMALL
-    assert repr(SMALL) == "ActorCritic(hidden=(16, 8))"
+    assert repr(SMALL) == "ActorCritic(hidden=(16, 8), state_dependent_std=False, normalise=True)"
     assert pickle.loads(pickle.dumps((SMALL, Pixels(), policy))) == (SMALL, Pixels(), policy)
 
 
@@ -233,6 +233,8 @@ def test_policies_that_are_refused(make, error, message, unchecked):
 def test_actor_critic():
     assert ActorCritic()(HOPPER) == Policy(HOPPER, Towers(3, False, (256, 256)))
     assert SMALL(CARTPOLE) == Policy(CARTPOLE, Towers(2, True, (16, 8)))
+    other = ActorCritic((8,), state_dependent_std=True, normalise=False)(HOPPER)
+    assert other == Policy(HOPPER, Towers(3, False, (8,), state_dependent_std=True), normalise=False)
     for spec, kind in ((HOPPER, DiagonalGaussian), (CARTPOLE, Categorical)):
         policy = SMALL(spec)
         assert isinstance(policy.apply(version_of(policy), some_observations(spec, 2))[0], kind)
