@@ -31,6 +31,9 @@ class StalenessControl:
     * `window=n`: only the n fragments that arrived last are kept. A run raises a ValueError at its start if n is below
       the fragments of a batch.
 
+    * `rounds=True`: actors sample in rounds: a rollout may start only when all fragments of the batch before have been
+      delivered. Learning does not hold a round up, unless the pace does.
+
     The pace counts batches. With a central learner each batch makes one version, so the pace also bounds versions;
     `Stellaris` publishes several versions per batch.
 
@@ -38,9 +41,10 @@ class StalenessControl:
       pace: number of batches that actors may be ahead, 0 or more; `math.inf` for no limit.
       discard: number of versions that a fragment may be behind, 0 or more; `math.inf` to keep all fragments.
       window: number of fragments that are kept, 1 or more; `math.inf` to keep all fragments.
+      rounds: whether actors wait for each other after every batch of fragments.
 
     Raises:
-      TypeError: if a limit is not a number.
+      TypeError: if a limit is not a number, or `rounds` not a bool.
       ValueError: if a limit is out of its range.
 
     Source:
@@ -57,8 +61,11 @@ class StalenessControl:
     pace: float = math.inf
     discard: float = math.inf
     window: float = math.inf
+    rounds: bool = False
 
     def __post_init__(self) -> None:
+        if not isinstance(self.rounds, bool):
+            raise TypeError(f"rounds={self.rounds!r} is not a bool: pass True or False")
         for name, least in (("pace", 0), ("discard", 0), ("window", 1)):
             limit = getattr(self, name)
             # Booleans are refused, because they are real numbers in Python, but not limits.
@@ -76,6 +83,8 @@ class StalenessControl:
           learned: number of batches that have been learned from.
           batch: number of fragments in a batch.
         """
+        if self.rounds and accepted + running >= (accepted // batch + 1) * batch:
+            return False
         return accepted + running < (self.pace + learned + 1) * batch
 
     def kept(self, waiting: Sequence[Age], version: int) -> list[int]:

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stellaris.systems import AsynchronousActors, CircularReplay, Stellaris
+from stellaris.runtime.delays import Constant, LogNormal
+from stellaris.systems import AsynchronousActors, Budget, CircularReplay, Stellaris
 from stellaris.systems.staleness_control import Age, StalenessControl
 from tests.systems import tiny
 
@@ -23,6 +24,34 @@ def test_the_capacity_rule(pace: float, learned: int, admitted: int) -> None:
         while begun < 1000 and control.admits(accepted=accepted, running=begun - accepted, learned=learned, batch=4):
             begun += 1
         assert begun == admitted
+
+
+@given(
+    accepted=st.integers(0, 50),
+    running=st.integers(0, 9),
+    learned=st.integers(0, 9),
+    pace=st.integers(0, 3) | st.just(math.inf),
+)
+def test_rounds(accepted: int, running: int, learned: int, pace: float) -> None:
+    """A rollout starts in rounds if the pace admits it, and if the batch that it would join is not whole yet."""
+    state = {"accepted": accepted, "running": running, "learned": learned, "batch": 4}
+    of_this_round = (accepted + running) // 4 == accepted // 4
+    admitted = StalenessControl(pace).admits(**state)
+    assert StalenessControl(pace, rounds=True).admits(**state) == (admitted and of_this_round)
+
+
+def test_a_run_in_rounds() -> None:
+    """Both actors start together, when the slower one of the round before is done, even while learners are at work."""
+    functions = tiny.deployment(LogNormal(0.01, 1.0), Constant(1.0))
+    system = Stellaris(tiny.PPO_CONFIG, learners=2, control=StalenessControl(rounds=True))
+    calls = tiny.run(system, functions, seed=3, budget=Budget(steps=6 * 32)).trace.invocations()
+    actor = calls.function == calls.names.index("actor")
+    begun, ended = calls.submitted[actor].reshape(-1, 2), calls.ended[actor].reshape(-1, 2)
+    assert len(begun) >= 6
+    assert (begun[1:] == ended[:-1].max(axis=1, keepdims=True)).all()
+    learners = calls.function == calls.names.index("learner")
+    assert calls.submitted[learners].min() < begun[1, 0] + 0.1
+    assert calls.ended[learners].min() > begun[4, 0]
 
 
 @given(
@@ -50,6 +79,7 @@ def test_what_is_kept(ages: list[tuple[int, int]], version: int, discard: float,
         ({"window": 0}, ValueError, "window=0 is below 1"),
         ({"window": "all"}, TypeError, "window='all' is not a number: pass math.inf"),
         ({"discard": math.nan}, TypeError, "discard=nan"),
+        ({"rounds": 1}, TypeError, "rounds=1 is not a bool"),
     ],
 )
 def test_errors(limits: dict[str, Any], error: type[Exception], message: str) -> None:
