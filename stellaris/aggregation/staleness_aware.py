@@ -17,36 +17,42 @@ from stellaris.types import JaxArray, Scalar, Tree
 
 
 class _Measured(NamedTuple):
-    """The staleness measured for the threshold, and the round in which it was measured."""
+    """The staleness of the gradients applied in the first round that applies a stale gradient."""
 
-    round: Int[JaxArray, ""]  #: -1 until a stale gradient is applied.
-    staleness: Int[JaxArray, ""]
-
-
-def _stalest_of_a_round(memory: _Measured, update: Update, round: Any) -> _Measured:
-    """Measures the largest staleness applied in the first round that applies a stale gradient."""
-    stalest = jnp.max(update.staleness)
-    first = jnp.where((memory.round < 0) & (stalest > 0), round, memory.round)
-    during = (first >= 0) & (first == round)
-    longest = jnp.where(during, jnp.maximum(memory.staleness, stalest), memory.staleness)
-    return _Measured(first.astype(jnp.int32), longest.astype(jnp.int32))
+    round: Int[JaxArray, ""]  #: the latest round that was measured.
+    largest: Int[JaxArray, ""]
+    total: Int[JaxArray, ""]
+    gradients: Int[JaxArray, ""]
 
 
-def _mean_of_a_group(memory: _Measured, update: Update, round: Any) -> _Measured:
-    """Measures `int(mean staleness) + 1` of the first group with a stale gradient, as the authors' demo does."""
-    total = jnp.sum(jnp.maximum(update.staleness, 0))
-    first = (memory.round < 0) & (total > 0)
-    mean = total // jnp.maximum(update.count, 1) + 1
-    staleness = jnp.where(first, mean, memory.staleness).astype(jnp.int32)
-    return _Measured(jnp.where(first, round, memory.round).astype(jnp.int32), staleness)
+def _measure(memory: _Measured, update: Update, round: Any) -> _Measured:
+    """Measures an update, unless an earlier round has applied a stale gradient."""
+    staleness = jnp.maximum(update.staleness, 0)
+    before, now = (memory.largest, memory.total, memory.gradients), (jnp.max(staleness), jnp.sum(staleness), update.count)
+    same = memory.round == round
+    # A round without a stale gradient is forgotten when the next begins.
+    together = (
+        jnp.where(same, jnp.maximum(before[0], now[0]), now[0]),
+        *(jnp.where(same, old + new, new) for old, new in zip(before[1:], now[1:], strict=True)),
+    )
+    over = (memory.largest > 0) & ~same
+    kept = (jnp.where(over, old, new).astype(jnp.int32) for old, new in zip(before, together, strict=True))
+    return _Measured(jnp.where(over, memory.round, round).astype(jnp.int32), *kept)
 
 
-#: For each kind of threshold: the function that gives the threshold of a round, and the function that
-#: measures `max_staleness` if it is not given.
-_THRESHOLDS = {
-    "decay": (staleness_threshold, _stalest_of_a_round),
-    "demo": (demo_threshold, _mean_of_a_group),
-}
+def _largest(memory: _Measured) -> jax.Array:
+    """Returns the largest staleness of the measured round."""
+    return memory.largest
+
+
+def _above_mean(memory: _Measured) -> jax.Array:
+    """Returns `int(mean staleness) + 1` of the measured round, as the authors' demo does."""
+    return memory.total // jnp.maximum(memory.gradients, 1) + 1
+
+
+#: For each kind of threshold: the function that gives the threshold of a round, and the function that gives
+#: `max_staleness` from the measured round.
+_THRESHOLDS = {"decay": (staleness_threshold, _largest), "demo": (demo_threshold, _above_mean)}
 
 
 @jax.tree_util.register_dataclass
@@ -63,7 +69,9 @@ class _StalenessAware(Queueing):
     threshold: str = field(metadata={"static": True})
 
     def init(self, gradient_like: Tree) -> AggregatorState:
-        return gradient_queue.empty(gradient_like, self.capacity, _Measured(jnp.int32(-1), jnp.int32(0)))
+        return gradient_queue.empty(
+            gradient_like, self.capacity, _Measured(jnp.int32(-1), jnp.int32(0), jnp.int32(0), jnp.int32(0))
+        )
 
     def ready(self, state: AggregatorState, clock: Any, round: Any) -> jax.Array:
         checks.int32(clock=clock)
@@ -77,16 +85,15 @@ class _StalenessAware(Queueing):
     def pop(self, state: AggregatorState, clock: Any, round: Any) -> tuple[Update, AggregatorState]:
         weigh = self.weight or inverse_root(self.smoothness)
         update, state = gradient_queue.take(state, state.count, clock, weigh, self.combine)
-        _, measure = _THRESHOLDS[self.threshold]
-        return update, state._replace(memory=measure(state.memory, update, round))
+        return update, state._replace(memory=_measure(state.memory, update, round))
 
     def _limit(self, memory: _Measured, round: Any) -> jax.Array:
         """The threshold of this round; infinite before it is measured."""
-        threshold, _ = _THRESHOLDS[self.threshold]
+        threshold, measured = _THRESHOLDS[self.threshold]
         if self.max_staleness is not None:
             return threshold(round, max_staleness=self.max_staleness, decay=self.decay)
-        measured = (memory.round >= 0) & ((round > memory.round) | (self.threshold == "demo"))
-        return jnp.where(measured, threshold(round, max_staleness=memory.staleness, decay=self.decay), jnp.inf)
+        over = (memory.largest > 0) & (round > memory.round)
+        return jnp.where(over, threshold(round, max_staleness=measured(memory), decay=self.decay), jnp.inf)
 
 
 def staleness_aware(
@@ -117,8 +124,8 @@ def staleness_aware(
       combine: `"mean"` for one optimizer step per group, `"sequential"` for one per gradient.
       weight: `(staleness) -> factor`, such as `polynomial_weight`, instead of the weight above. Give its settings by
         `functools.partial`: they are compared by value, and `vmap` can sweep them.
-      threshold: `"decay"`, as above; or `"demo"` for `demo_threshold`. If `max_staleness` is None, the demo's threshold
-        is measured on the first group with a stale gradient, as `int(mean) + 1`, and applies from then on.
+      threshold: `"decay"`, as above; or `"demo"` for `demo_threshold`. If `max_staleness` is None, the demo takes
+        `int(mean) + 1` of the staleness applied in that round instead of the largest.
 
     Returns:
       An `Aggregator`; it admits every learner. A gradient whose version is ahead of the clock counts as fresh.

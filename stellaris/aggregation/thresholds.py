@@ -61,7 +61,7 @@ def demo_threshold(
     Args:
       round: `k`, as for `staleness_threshold`.
       max_staleness: the largest threshold, in versions; `math.inf` for no threshold. The demo measures
-        `int(mean staleness) + 1` on the first group with a stale gradient.
+        `int(mean staleness) + 1` over the first round with a stale gradient.
       decay: decay per round, in (0, 1].
 
     Returns:

@@ -200,16 +200,19 @@ class StalenessAware(Model):
 
 
 class IntegerThreshold(StalenessAware):
-    """The threshold of the authors' demo; `max_staleness=None` until the first group that is stale at all."""
+    """The threshold of the authors' demo; `max_staleness=None` for the mean of the first round that is stale at all."""
 
     def threshold(self, round):
-        if self.max_staleness in (None, math.inf):
+        start = self.max_staleness
+        if start is None:
+            first = min((k for k, staleness in self.history if staleness > 0), default=math.inf)
+            start = math.inf
+            if round > first:
+                of = [staleness for k, staleness in self.history if k == first]
+                start = int(sum(of) / len(of)) + 1
+        if start == math.inf:
             return math.inf
-        return min(max(int(self.max_staleness * self.decay ** (round - 1)) + 1, 1), self.max_staleness)
-
-    def applied(self, round, staleness):
-        if self.max_staleness is None and sum(staleness) > 0:
-            self.max_staleness = int(sum(staleness) / len(staleness)) + 1
+        return min(max(int(start * self.decay ** (round - 1)) + 1, 1), start)
 
 
 class Case(NamedTuple):

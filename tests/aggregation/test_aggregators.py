@@ -83,7 +83,7 @@ def test_measured_threshold_by_hand():
 
 
 def test_integer_threshold_measured_by_hand():
-    """None while all is fresh; int((0 + 3 + 4) / 3) + 1 = 3 at once, in the same round; then 3, 3, 2, 1, 1, ..."""
+    """No bound until round 1, the first that is stale, is over; then from int((0 + 3 + 4 + 1) / 4) + 1 = 3: 2, 1, 1."""
     aggregator = compiled("integer, measured")
 
     def ready(state, staleness, round):
@@ -96,11 +96,12 @@ def test_integer_threshold_measured_by_hand():
 
     state = aggregator.init(LIKE)
     assert ready(state, 1000, 0)
-    state = aggregator.pop(applied(state, [0, 0], 1), 1000, 1)[1]
+    state = aggregator.pop(applied(state, [0, 0], 0), 1000, 0)[1]
     assert ready(state, 1000, 7)  # nothing stale was seen yet, nor anything at all in an empty group
-    state = applied(state, [0, 3, 4], 1)
-    for seen in (state, applied(state, [99], 1), applied(state, [1], 5)):  # what comes later changes nothing
-        for round, threshold in ((0, 3), (1, 3), (2, 2), (3, 1), (4, 1), (60, 1)):
+    state = applied(applied(state, [0, 3, 4], 1), [1], 1)
+    assert ready(state, 1000, 1)  # the round still runs
+    for seen in (state, applied(state, [99], 2), applied(state, [1], 5)):  # what later rounds see changes nothing
+        for round, threshold in ((2, 2), (3, 1), (4, 1), (60, 1)):
             assert [ready(seen, s, round) for s in (threshold, threshold + 1)] == [True, False]
 
 

@@ -186,7 +186,8 @@ def run(preset: Preset, task: Task, blocks: Path) -> Cells:
     def returns(result: "xr.Dataset", part: float) -> NDArray:
         outcome = mean_return(result, max(1, round(part * preset.updates)))
         # Rounded here, so that a task that is read from the file gives the same tables as when it was run.
-        return np.vectorize(_short, otypes=[float])(outcome.values)
+        rounded: NDArray = np.vectorize(_short, otypes=[float])(outcome.values)
+        return rounded
 
     axes: dict[str, list[Any]] = {"lag": list(task.lags), "algorithm.learning_rate": list(preset.rates)}
     result = sweep(workload, several, schedule, axes, seeds=preset.seeds, directory=blocks, on_progress=shown())
