@@ -1,8 +1,8 @@
 """Diagnostics of staleness: by policy lag, by trajectory, and between gradients.
 
 *Data lag* is the learning policy's version minus the version that chose an action. *Gradient lag*, or staleness, is the
-clock at which a gradient is applied minus the version on which it was computed. Their sum is the age of the data when
-it takes effect; the library reports the two separately.
+newest version when a gradient is applied minus the version on which it was computed. The sum of both lags is the age
+of the data when it takes effect; the library reports the two separately.
 """
 
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ from stellaris.types import Array, JaxArray, Tree, at_least_float32
 
 
 class LagReport(NamedTuple):
-    """Sums over a batch's samples, grouped by policy lag: index `k` holds lag `k`, the last index also all larger lags.
+    """Sums over a batch's samples, grouped by policy lag: index `k` holds lag `k`; the last one also all larger lags.
 
     Add the reports of several batches or devices by `jax.tree.map(jnp.add, first, second)`.
 
@@ -70,7 +70,7 @@ def lag_report(
     truncated: Shaped[Array, "*batch"] | None = None,
     lags: int = 8,
 ) -> LagReport:
-    """Counts, divergence, clipping, truncation and effective sample size of a batch, by policy lag.
+    """Reports counts, divergence, clipping, truncation and effective sample size of a batch, by policy lag.
 
     Args:
       lag: `[...]`, the learning policy's version minus that of the policy that chose the action.
@@ -102,7 +102,7 @@ def lag_report(
     valid = checks.mask(valid, log_ratio)
     checks.int32(lag=lag)
     if lags < 1:
-        raise ValueError(f"lags={lags} is below 1")
+        raise ValueError(f"lags={lags} is below 1: pass the number of lags to distinguish")
     bucket = jnp.clip(lag, 0, lags - 1).ravel()
     # Sums are in float32 at least, because in narrower types counts saturate and squares of ratios overflow.
     wide = jnp.asarray(log_ratio, at_least_float32(jnp.result_type(log_ratio)))
@@ -134,7 +134,7 @@ class RatioReport(NamedTuple):
     """
 
     log_quantiles: Float[Array, "quantiles"]  #: quantiles of the log-ratios.
-    effective_sample_fraction: Float[Array, ""]
+    effective_sample_fraction: Float[Array, ""]  #: effective sample size divided by `count`.
     count: Int[Array, ""]  # type: ignore[assignment]  #: number of valid samples.
 
     @property
@@ -151,7 +151,7 @@ def ratio_report(
 ) -> RatioReport:
     """Quantiles and effective sample fraction of unbounded importance ratios.
 
-    Pass raw ratios: after clamping or masking, a diverging run looks healthy.
+    Pass raw log-ratios: clamped or masked ones would hide a policy that diverges.
 
     Args:
       log_ratio: `[...]` log-probability under the policy that learns minus that under the behaviour policy: one number
@@ -198,8 +198,8 @@ class VersionSpan(NamedTuple):
       [1]
     """
 
-    mean: Float[Array, "*batch"]
-    oldest: Int[Array, "*batch"]
+    mean: Float[Array, "*batch"]  #: mean version over the valid steps.
+    oldest: Int[Array, "*batch"]  #: smallest version of a valid step.
 
 
 def version_span(version: Int[Array, "T *batch"], *, valid: Shaped[Array, "T *batch"]) -> VersionSpan:

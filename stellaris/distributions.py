@@ -1,7 +1,7 @@
-"""Action distributions: diagonal Gaussian and categorical, as trees that sample from given noise.
+"""Action distributions: diagonal Gaussian and categorical, as JAX pytrees that sample from given noise.
 
-Noise is drawn separately from the parameters. An actor can draw the noise for a whole fragment in one call with its
-key, and its actions do not depend on which other actors are in the batch.
+Noise is drawn separately from the parameters. An actor can therefore draw the noise of a whole fragment in one call,
+with the actor's own key, and its actions do not depend on which other actors are in the batch.
 """
 
 from collections.abc import Sequence

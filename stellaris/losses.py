@@ -1,7 +1,7 @@
 """Losses per sample, unreduced: the caller masks, weights and averages.
 
-Log-ratios are relative to the *behaviour* policy, which chose the actions. Advantages and targets are constants of a
-loss: pass them without a gradient. An entropy bonus is `-coefficient * distribution.entropy()`, with
+Log-ratios are relative to the *behaviour* policy, which chose the actions. No loss stops the gradient of
+advantages and targets: pass them as constants. An entropy bonus is `-coefficient * distribution.entropy()`, with
 `stellaris.Categorical(logits)` or `stellaris.DiagonalGaussian(mean, log_std)`.
 """
 
@@ -39,13 +39,13 @@ def ppo_loss(
       advantage: `[...]`.
       clip: half-width of the trust region, positive: a number or, from `adaptive_clip`, `[...]`. `math.inf` turns
         clipping off.
-      clip_high: width of the upper half, `clip` by default; clip-higher uses 0.28 with a `clip` of 0.2.
+      clip_high: width of the upper half, `clip` by default; DAPO's clip-higher uses 0.28 with a `clip` of 0.2.
       ratio_cap: `[...]` from `global_ratio_cap`, or a constant; without it this is plain PPO.
 
     Returns:
-      The loss `[...]`. Its gradient is zero where the ratio is above its cap, even for negative advantages, for
-      which plain PPO lowers the ratio: under a cap of 1 no ratio above 1 is lowered. A constant cap of at least
-      `1 + clip_high` acts on negative advantages only. This is dual-clip PPO, usually with a cap of 3.
+      The loss `[...]`. Its gradient is zero where the ratio is above its cap. This includes samples with a negative
+      advantage, whose ratio plain PPO would lower. A constant cap of at least `1 + clip_high` acts on negative
+      advantages only; this is dual-clip PPO, usually with a cap of 3.
 
     Raises:
       TypeError: if an array holds integers, or a setting is not a number.
@@ -194,8 +194,9 @@ def approximate_kl(log_ratio: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
 def impala_loss(log_prob: Float[Array, "*batch"], advantage: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
     """The policy gradient as a loss: `-log_prob * A`, with the advantages of `vtrace`.
 
-    Pass a global cap to `vtrace`, where it bounds the ratio within the advantage. The cap is inert under `vtrace`'s
-    default clips of 1; Stellaris' IMPALA uses the cap instead of `rho_clip` and `pg_rho_clip`.
+    This loss has no `ratio_cap`: pass the cap from `global_ratio_cap` to `vtrace`, which bounds the ratio in the
+    advantage. With `vtrace`'s default clips of 1 the cap has no effect. Stellaris' IMPALA uses the cap instead of
+    `rho_clip` and `pg_rho_clip`.
 
     Args:
       log_prob: `[...]` log-probability under the policy that learns.
@@ -233,12 +234,12 @@ def truncated_policy_gradient_loss(
 ) -> Float[Array, "*batch"]:
     """The importance-weighted policy gradient with truncated weights: `-max(min(r, cap), floor) * log_prob * A`.
 
-    The weight is a constant, so a truncated sample has the gradient `cap * A * grad log pi`; in `ppo_loss` it has none.
+    The weight is a constant, so a truncated sample has the gradient `cap * A * grad log pi`, not zero as in `ppo_loss`.
     Between the bounds both losses have the same gradient, `r A grad log pi`.
 
-    This is CISPO, whose bounds are `1 + eps_high` and `1 - eps_low`; with a cap alone, of 2 to 10, it is LlamaRL's
-    AIPO, PipelineRL's objective and REINFORCE with truncated importance sampling. For other weights, masked or soft,
-    multiply `impala_loss` by the weight.
+    With a cap of `1 + eps_high` and a floor of `1 - eps_low` this is CISPO. With a cap of 2 to 10 and no floor it is
+    LlamaRL's AIPO, PipelineRL's objective, and REINFORCE with truncated importance sampling. For masked or soft
+    weights, multiply `impala_loss` by the weight.
 
     Args:
       log_prob: `[...]` log-probability under the policy that learns, with its gradient.
@@ -392,8 +393,8 @@ def sapo_loss(
 ) -> Float[Array, "*batch"]:
     """SAPO's soft surrogate: `-(4 / tau) sigmoid(tau (r' - 1)) A` with `r' = min(exp(log_ratio), cap)`.
 
-    At `r = 1` it has the slope of the importance-weighted policy gradient; the slope falls smoothly to 0 on both sides,
-    where PPO cuts it off.
+    At `r = 1` the surrogate has the slope of the importance-weighted policy gradient. On both sides the slope falls
+    smoothly to 0, whereas PPO's slope drops to 0 at the bounds of its trust region.
 
     Args:
       log_ratio: `[...]` log-probability under the policy that learns minus that under the behaviour policy.
@@ -438,7 +439,7 @@ def value_loss(
 ) -> Float[Array, "*batch"]:
     """Squared or Huber error of a value, with the two common kinds of clipping.
 
-    `max(e(V - G), e(V_old + clip(V - V_old, ±clip) - G))`, at most `loss_clip`, where `e(x) = x^2`, or with `huber`
+    `min(max(e(V - G), e(V_old + clip(V - V_old, ±clip) - G)), loss_clip)` with `e(x) = x^2`. With `huber`, `e(x)` is
     `x^2` up to `|x| = huber` and `2 huber |x| - huber^2` beyond. By default the loss is plain `(V - G)^2`.
 
     Args:
@@ -525,7 +526,7 @@ def _trust_region(log_ratio: Array, clip: Any, clip_high: Any) -> tuple[Any, Any
 
 def _clipped_surrogate(ratio: Array, advantage: Array, low: Array | float, high: Array | float) -> Array:
     """`-min(ratio A, clip(ratio, low, high) A)`: the advantage's sign decides which bound can act."""
-    # `where` replaces `minimum`, because its gradient is cheaper, and at the bound it is 1 instead of one half.
+    # `where` replaces `minimum`, because the gradient of `where` is cheaper, and at the bound it is 1, not one half.
     above, below = jnp.where(ratio > high, high, ratio), jnp.where(ratio < low, low, ratio)
     return -jnp.where(jnp.asarray(advantage) > 0, above, below) * advantage
 

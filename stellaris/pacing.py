@@ -54,7 +54,7 @@ def rollout_capacity(
 def _signed(x: Any) -> Any:
     """Converts a number to an int, and an array to wide signed integers, so that uint8 and differences do not wrap.
 
-    int32 may still wrap in the product and in the count; their difference is right even so.
+    In int32 the product and the count may still wrap; their difference is correct nevertheless.
     """
     if isinstance(x, jax.Array):
         return x.astype(int)

@@ -135,12 +135,12 @@ def vtrace(
       log_ratio: `[T, ...]`, the log-probability under the learning policy minus that under the behaviour policy.
       lambda_: decay of the traces, in [0, 1].
       rho_clip: bound on the ratios that weight temporal differences; it sets the fixed point. `math.inf` for no bound.
-      c_clip: bound on the ratios that carry traces; at most `max(1, rho_clip)` for the operator to contract. Above 1
-        the traces of long trajectories may overflow.
+      c_clip: bound on the ratios that carry traces. The V-trace operator is a contraction if `c_clip` is at most
+        `max(1, rho_clip)`. Above 1 the traces of long trajectories may overflow.
       pg_rho_clip: bound on the ratios that weight the policy gradient.
       ratio_cap: `[T, ...]` from `global_ratio_cap`, or a constant; a further bound on the ratios that `rho_clip` and
-        `pg_rho_clip` bound. The cap is *inert* where it is not below these clips. With the default clips of 1 a global
-        cap is always inert, because it is at least 1. Stellaris' IMPALA replaces the clips by the cap:
+        `pg_rho_clip` bound. The cap has no effect where it is not below these clips. A global cap is at least 1, so it
+        never has an effect with the default clips of 1. Stellaris' IMPALA replaces the clips by the cap:
         `rho_clip = pg_rho_clip = math.inf`.
       valid: `[T, ...]`, False for steps that are not transitions. Their target is their value, their advantage is zero,
         and no trace crosses them, as in `gae`.

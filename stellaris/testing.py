@@ -1,4 +1,4 @@
-"""Tests of the platform contract, for the authors of platforms. They need pytest and nothing else."""
+"""Tests of the platform contract, for the authors of platforms. They need only pytest."""
 
 import itertools
 import time
@@ -110,7 +110,7 @@ class PlatformContract:
         assert waits.result() == [(3, [3, 3]), (1, [1, 1]), (2, [2, 2])]
 
     def test_held_are_the_versions_that_others_run_with(self, platform: Platform) -> None:
-        """The list begins with the invocation's version, then come the others' versions; padding repeats the first."""
+        """The list has the invocation's version, then the versions of other invocations; padding repeats the first."""
         warm(platform, slow=2)
         store = platform.store
         calls = []
@@ -233,7 +233,7 @@ class PlatformContract:
                 call()
 
     def test_a_platform_runs_once(self, platform: Platform) -> None:
-        """Closing cancels pending invocations, a second `close` does nothing, and `invoke` then raises."""
+        """`close` cancels pending invocations, a second `close` does nothing, and `invoke` after `close` raises."""
         pending = platform.invoke("slow", lambda context: None)
         platform.close()
         platform.close()

@@ -1,7 +1,8 @@
 """The array types that every module shares.
 
 Arrays are time-major: `T` steps, then `B` environments (or any other batch shape), then features. Versions are int32
-and count published policies from 0. `value` and `observation` have `T + 1` rows, one more than `reward`, to bootstrap.
+and count published policies from 0. `value` and `observation` have `T + 1` rows, one more than `reward`: the last row
+gives the bootstrap value.
 """
 
 import functools
@@ -52,7 +53,7 @@ Tree: TypeAlias = Any
 
 
 def at_least_float32(dtype: Any) -> Any:
-    """The dtype to accumulate in: float32, or this float dtype if it is wider. Narrower sums lose digits."""
+    """Returns the dtype for sums: float32, or `dtype` if it is wider, because sums in narrower types lose digits."""
     return dtype if np.dtype(dtype).itemsize >= 4 else np.dtype(np.float32)
 
 
@@ -64,8 +65,8 @@ def default_float(x: Any) -> jax.Array:
 def alike(tree: Tree) -> Tree:
     """Makes all arrays of a tree vary over the same mesh axes within `jax.shard_map`, as a loop's carry requires.
 
-    Values do not change. The function costs nothing at run time: the compiler drops the sums, whose results are
-    unused, and the choices, whose condition is constant. Random keys stay as they are.
+    Values and random keys do not change. The function costs nothing at run time: the compiler drops the sums, whose
+    results are unused, and the choices, whose condition is constant.
 
     Example:
       >>> alike((jnp.ones(2), None, jnp.int32(3)))
@@ -146,9 +147,9 @@ def concatenate(trajectories: Sequence[Trajectory]) -> Trajectory:
       (5, 2)
     """
     if not trajectories:
-        raise ValueError("trajectories is empty: there is nothing to concatenate")
+        raise ValueError("trajectories is empty: pass at least one trajectory")
     lengths = {t.reward.shape[0] for t in trajectories}
     if len(lengths) > 1:
-        raise ValueError(f"trajectories have different lengths {sorted(lengths)}: they must share T")
+        raise ValueError(f"trajectories have different lengths {sorted(lengths)}: pass trajectories of one length T")
     joined: Trajectory = jax.tree.map(lambda *parts: np.concatenate([*map(np.asarray, parts)], axis=1), *trajectories)
     return joined

@@ -60,5 +60,5 @@ def test_trajectories_that_cannot_be_joined():
     """None, and those of different lengths, which the error lists."""
     with pytest.raises(ValueError, match="trajectories is empty"):
         concatenate([])
-    with pytest.raises(ValueError, match=r"different lengths \[2, 3\]: they must share T"):
+    with pytest.raises(ValueError, match=r"different lengths \[2, 3\]: pass trajectories of one length T"):
         concatenate([fragment(1), fragment(1, length=2), fragment(2)])

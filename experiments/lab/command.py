@@ -32,13 +32,13 @@ DESCRIPTION = "sweep an imposed lag and settings of an algorithm: every combinat
 _ALGORITHMS = {"ppo": PPO, "impala": IMPALA, "impact": IMPACT}
 _PATTERNS: Mapping[str, Callable[[int], Lag]] = {"constant": Constant, "sawtooth": Sawtooth, "maximum": Maximum}
 
-#: Axes that are no setting of the algorithm: arguments of the schedule.
+#: Axes that are arguments of the schedule, and not settings of the algorithm.
 _LAGS = ("lag", "gradient_lag")
 
 #: Seconds between two lines of progress.
 _PROGRESS_EVERY = 5.0
 
-#: The last part of a run over which the return of an algorithm is averaged.
+#: The fraction of the updates, at the end of a run, over which the final return is averaged.
 _TAIL = 0.2
 
 
@@ -50,25 +50,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_axis,
         metavar="NAME=VALUE,...",
         default=[_axis("lag=0,1,2,4,8")],
-        help="axes: lag (of data, in batches), gradient_lag (in versions), algorithm.FIELD; one value sets a field",
+        help="axes: lag (age of the data, in batches), gradient_lag (age of the gradients, in versions) and "
+        "algorithm.FIELD; a FIELD with one value is set, and is not an axis",
     )
-    parser.add_argument("--env", default="CartPole", help="environment: CartPole, or one of gymnax by its name")
-    parser.add_argument("--algorithm", choices=_ALGORITHMS, default="ppo", help="loss, minibatches and epochs")
-    parser.add_argument("--pattern", choices=_PATTERNS, default="constant", help="of the lags")
-    parser.add_argument("--updates", type=options.whole(1), default=100, help="batches that are learned from")
+    parser.add_argument("--env", default="CartPole", help="CartPole, or the name of a gymnax environment")
+    parser.add_argument("--algorithm", choices=_ALGORITHMS, default="ppo", help="algorithm whose settings are swept")
+    parser.add_argument("--pattern", choices=_PATTERNS, default="constant", help="pattern of the lags")
+    parser.add_argument("--updates", type=options.whole(1), default=100, help="number of batches that are learned from")
     parser.add_argument(
-        "--actors", type=options.whole(1), default=16, help="environments; a batch has a fragment of each"
+        "--actors", type=options.whole(1), default=16, help="number of actors; a batch has a fragment of each"
     )
     parser.add_argument("--fragment", type=options.whole(1), default=64, help="steps of a fragment")
     parser.add_argument("--hidden", type=options.whole(1), nargs="+", default=[64, 64], help="widths of the layers")
     parser.add_argument("--seed", type=options.whole(0), default=0, help="the first seed")
     parser.add_argument("--seeds", type=options.whole(1), default=8, help="number of seeds")
-    parser.add_argument("--block", type=options.whole(1), help="runs at a time, at most (8 on each CPU by default)")
+    parser.add_argument("--block", type=options.whole(1), help="most runs at a time (default: 8 per CPU core)")
     parser.add_argument("--out", type=options.folder, default=Path("results/lab"), help="folder of the results")
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Runs the sweep; writes a tidy table and a picture."""
+    """Runs the sweep; writes a tidy table, the settings and a picture."""
     use_all_cores()
     axes = _axes(arguments.set)
     algorithm, varied = _split(_ALGORITHMS[arguments.algorithm](), axes)
@@ -105,7 +106,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _axis(text: str) -> tuple[str, list[float | int]]:
-    """Parses `name=value,value`; the type of an option."""
+    """Parses `NAME=VALUE,VALUE`, an argument of `--set`."""
     name, equals, values = text.partition("=")
     try:
         numbers = [int(value) if value.lstrip("-").isdigit() else float(value) for value in values.split(",")]
@@ -129,7 +130,7 @@ def _axes(pairs: Sequence[tuple[str, list[Any]]]) -> dict[str, list[Any]]:
 
 
 def _split(algorithm: Any, axes: Mapping[str, list[Any]]) -> tuple[Any, dict[str, list[Any]]]:
-    """Sets fields with one value, and returns the axes with several; the lags stay axes in any case."""
+    """Returns the algorithm with its fields of one value set, and the axes of several values; lags are always axes."""
     varied = {}
     for name, values in axes.items():
         field = name.removeprefix("algorithm.")
@@ -171,13 +172,13 @@ def _schedules(
 
 
 def use_all_cores() -> None:
-    """Has JAX treat every core as a device, unless it has started: a block's runs are shared out among devices."""
+    """Makes JAX treat every CPU core as a device, so that a block uses all cores; does nothing once JAX has started."""
     with contextlib.suppress(RuntimeError):
         jax.config.update("jax_num_cpu_devices", os.cpu_count() or 1)  # type: ignore[no-untyped-call]
 
 
 def shown() -> Callable[[Progress], None]:
-    """Returns a function that prints how far a sweep is, every few seconds."""
+    """Returns a function that prints the progress of a sweep, every few seconds and at the end."""
     said = -math.inf
 
     def show(progress: Progress) -> None:
@@ -193,7 +194,7 @@ def shown() -> Callable[[Progress], None]:
 
 
 def _table(result: "xr.Dataset", axes: Sequence[str], last: int) -> list[dict[str, Any]]:
-    """One row per run: its settings, its seed, and its return over the last updates and over the whole run."""
+    """Returns one row per run: settings, seed, mean data lag, and the mean return of the last and of all updates."""
     final, whole = mean_return(result, last), mean_return(result, result.sizes["update"])
     rows = []
     for place in np.ndindex(final.shape):
@@ -217,7 +218,7 @@ def _title(arguments: argparse.Namespace) -> str:
 
 
 class _Named:
-    """A line of the picture."""
+    """The name and the style of a line in the picture."""
 
     def __init__(self, name: str, style: Mapping[str, Any]) -> None:
         self.name = name

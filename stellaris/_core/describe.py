@@ -15,8 +15,9 @@ from typing import Any
 import jax
 import numpy as np
 
-#: Arrays of more elements than this are described by a digest.
+#: Arrays with more elements than this are described by a digest.
 _WRITTEN_OUT = 64
+#: A memory address in a `repr`; it differs between processes, so it is removed.
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
@@ -57,12 +58,12 @@ def digest(value: Any) -> str:
 
 
 def differences(one: Any, other: Any, name: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Yields each difference between two descriptions: the place and both values, `"nothing"` for a missing value.
+    """Yields each difference between two descriptions: its dotted name, and both values (`"nothing"` if missing).
 
     Args:
       one: a description from `describe`, perhaps read from a file.
       other: a description from `describe`.
-      name: prefix of every place.
+      name: prefix of every name.
 
     Example:
       >>> from stellaris import PPO
@@ -127,7 +128,7 @@ def _function(function: types.FunctionType, of: Any) -> Any:
         return _name(function)
     closure = {}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        with contextlib.suppress(ValueError):  # an empty cell: not assigned yet
+        with contextlib.suppress(ValueError):  # raised for a cell without a value yet
             closure[name] = cell.cell_contents
     return {
         "type": "function",

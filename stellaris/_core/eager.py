@@ -26,8 +26,8 @@ def call(function: Callable[..., Any], static: tuple[Any, ...], *arrays: Any) ->
         constants of the compiled program.
       *arrays: trees of arrays.
     """
-    # The new constant tells whether this call is within a `jit`, where it is a tracer. Static functions may then
-    # capture traced arrays, which must not be kept in the cache.
+    # If this call is within a `jit`, the new constant is a tracer. Static functions may then capture traced arrays,
+    # which must not be kept in the cache.
     leaves = [jnp.zeros(()), *jax.tree.leaves(arrays)]
     if _hashable(static) and all(map(_concrete, leaves)):
         return _compiled(function, *static)(*arrays)

@@ -10,7 +10,7 @@ from stellaris.types import Array
 
 
 def largest(holds: Callable[[jax.Array], jax.Array], shape: tuple[int, ...], dtype: Any) -> jax.Array:
-    """The largest float for which a condition holds, exactly, by bisection over the bits: 32 steps in float32.
+    """The largest float for which a condition holds, exact: bisection over the bits takes 32 steps in float32.
 
     Args:
       holds: elementwise predicate on an array of this shape, monotone: if true at x, it is true below x.
@@ -38,11 +38,11 @@ def largest(holds: Callable[[jax.Array], jax.Array], shape: tuple[int, ...], dty
 
     def halve(i: jax.Array, found: jax.Array) -> jax.Array:
         tried = found | (top >> i.astype(whole))
-        # Bit patterns beyond the infinities are NaN.
+        # Bit patterns beyond the infinities are NaN, which the search must not try.
         there = (tried <= infinity) & ((tried < least) | holds(number(jnp.maximum(tried, least))))
         return jnp.where(there, tried, found)
 
-    # The condition is computed for its type alone, because within `shard_map` the start must vary over the same axes.
+    # The condition is computed only for its type: within `shard_map` the start must vary over its mesh axes.
     start = jnp.zeros_like(holds(jnp.zeros(shape, dtype)), whole)
     found = number(jnp.maximum(jax.lax.fori_loop(0, bits, halve, start), least))
     # XLA may flush subnormals to zero in the condition, so the search would return the largest subnormal for 0.

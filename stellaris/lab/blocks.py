@@ -1,4 +1,4 @@
-"""Blocks of runs: compiled once per shape, and called with the numbers and plans of their runs."""
+"""Blocks of vectorised runs: compiled once per shape, and called with the swept numbers and plans of their runs."""
 
 import dataclasses
 import functools
@@ -21,15 +21,15 @@ from stellaris.types import NDArray, Tree
 
 @dataclass
 class Call:
-    """A compiled block, and what it is called with."""
+    """A compiled block with its arguments; calling it returns the results of its runs by name."""
 
     program: Any
     arguments: tuple[Any, ...]
-    runs: int
+    runs: int  #: number of runs; the results of the padding are dropped.
 
     @property
     def nbytes(self) -> int:
-        """The bytes of its arguments, results and temporary arrays."""
+        """The bytes of the program's arguments, results and temporary arrays."""
         memory = self.program.memory_analysis()
         return int(memory.argument_size_in_bytes + memory.output_size_in_bytes + memory.temp_size_in_bytes)
 
@@ -40,7 +40,7 @@ class Call:
 
 
 class Programs:
-    """Compiles every program once, and keeps first parameters and plans."""
+    """Caches compiled programs, first parameters and plans, so that each is made once per sweep."""
 
     def __init__(self) -> None:
         self._compiled: dict[Any, Any] = {}
@@ -48,9 +48,16 @@ class Programs:
         self._plans: dict[str, Plan] = {}
 
     def prepare(self, members: Sequence[Run], rho: float, size: int) -> Call:
-        """Compiles the program of a block of `size` runs or a few more, unless it was compiled before."""
+        """Returns the call of a block, and compiles its program unless a block of the same shape was compiled before.
+
+        Args:
+          members: the runs of the block, at most `size`.
+          rho: truncation level, unless it is swept.
+          size: number of runs of the program. It is rounded up to a multiple of the number of devices, and the last
+            run is repeated as padding.
+        """
         devices = jax.devices()
-        size += -size % len(devices)  # so that every device has as many runs
+        size += -size % len(devices)  # so that every device has equally many runs
         padded = [*members, *[members[-1]] * (size - len(members))]
         shared, own = self._plan(padded)
         keys = [SessionKeys.of(run.seed) for run in padded]
@@ -80,7 +87,7 @@ class Programs:
 
     def _first(self, run: Run) -> Tree:
         """The first parameters of a run."""
-        # One run at a time, because making the orthogonal matrices of many runs at once hangs on a CPU.
+        # Runs are initialised one by one, because making the orthogonal matrices of many runs at once hangs on a CPU.
         key = run.static.policy, run.seed
         if key not in self._params:
             params = jax.jit(Policy.init, static_argnums=0)(run.static.policy, SessionKeys.of(run.seed).params)
@@ -88,7 +95,7 @@ class Programs:
         return self._params[key]
 
     def _plan(self, members: Sequence[Run]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The columns of the plans that are the same in all runs, and those that differ, stacked."""
+        """Returns the plan columns that are equal in all runs, and the other columns, stacked over the runs."""
         plans = []
         for run in members:
             name = run.schedule.digest
@@ -128,6 +135,6 @@ def _run_block(static: Static, rho: float | None, shared: dict[str, Any], stacke
 
 
 def _with(settings: Any, prefix: str, numbers: Mapping[str, Any]) -> Any:
-    """Replaces fields by traced numbers."""
+    """Replaces the fields whose names in `numbers` start with `prefix`, by traced numbers."""
     own = {name.removeprefix(prefix): value for name, value in numbers.items() if name.startswith(prefix)}
     return dataclasses.replace(settings, **own) if own else settings

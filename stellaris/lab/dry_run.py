@@ -1,4 +1,4 @@
-"""Schedules from a dry run: the event loop of a system on its platform, with bodies that compute nothing."""
+"""Schedules from a dry run: a system's event loop runs on its platform, with function bodies that compute nothing."""
 
 import dataclasses
 import functools
@@ -56,27 +56,27 @@ def dry_run(
     prices: Sequence[PriceSheet] = (),
     seed: int = 0,
 ) -> Schedule:
-    """Finds out what a system does on a deployment, without learning anything.
+    """Returns the schedule that a system follows on a deployment, without learning anything.
 
-    The system's own event loop runs on the platform, whose delays, cold starts, faults and retries are as in `train`;
-    only the bodies of its functions compute nothing. As durations follow from `work` and seeds, and staleness from
-    versions, the schedule is that of `train` with the same arguments.
+    The system's own event loop runs on the platform, with the delays, cold starts, faults and retries of `train`. Only
+    the bodies of its functions compute nothing. The platform draws durations from its settings and seeds, never from
+    results, so the schedule is that of `train` with the same arguments.
 
     Args:
       system: `Synchronous`, `DataParallel`, `AsynchronousActors`, `CircularReplay` or `Stellaris`.
-      workload: whose environment is one of JAX functions.
+      workload: a workload whose environment is written in JAX.
       platform: a fresh platform; it is closed at the end.
-      budget: when to stop: steps or seconds.
-      prices: sheets under which the run is billed up to each version.
-      seed: of the run.
+      budget: limits of steps or seconds.
+      prices: price sheets; `costs` of the schedule is the bill up to each version, under each sheet.
+      seed: seed of the run.
 
     Returns:
       The schedule. Its seconds are those of the platform's clock.
 
     Raises:
       LookupError: if a function that the system needs is not deployed.
-      TypeError: if the system is another one.
-      ValueError: if what happens depends on what is learned or computed: a target return, a scheduler, or a `Measured`
+      TypeError: if the system is not one of these five, or the environment is not written in JAX.
+      ValueError: if the order of events depends on results, as with a target return, a scheduler, or a `Measured`
         compute time; or if the budget limits cost, or the workload restarts its environments.
 
     Example:
@@ -98,7 +98,7 @@ def dry_run(
 
 
 def run_dry(system: System, workload: Workload, *, platform: Platform, budget: Budget, seed: int) -> None:
-    """Runs a system's event loop with bodies that compute nothing; the platform then has the trace, and is closed."""
+    """Runs a system's event loop with bodies that compute nothing; leaves the trace in the platform, and closes it."""
     _check(system, workload, budget)
     checks.seed(seed=seed)
     with platform:
@@ -107,7 +107,7 @@ def run_dry(system: System, workload: Workload, *, platform: Platform, budget: B
                 raise LookupError(f"function {name!r} is not deployed: the platform has {sorted(platform.functions)}")
             if isinstance(platform.functions[name].compute, Measured):
                 raise ValueError(
-                    f"the compute time of {name!r} is Measured, and a dry run measures nothing: give a distribution"
+                    f"the compute time of {name!r} is Measured, but a dry run computes nothing: pass a distribution"
                 )
         policy, keys = workload.make_policy(workload.environment.spec), Keys.of(seed)  # type: ignore[union-attr]
         params = _on_host(jax.jit(Policy.init, static_argnums=0)(policy, keys.params))
@@ -137,17 +137,19 @@ def _check(system: System, workload: Workload, budget: Budget) -> None:
     if not isinstance(system, _SYSTEMS):
         raise TypeError(f"system={system!r}: expected one of {', '.join(known.__name__ for known in _SYSTEMS)}")
     if system.scheduler is not None:
-        raise ValueError(f"scheduler={system.scheduler!r} may decide by what was learned: leave it out")
+        raise ValueError(f"scheduler={system.scheduler!r} may depend on returns, which a dry run lacks: leave it out")
     if budget.target_return < math.inf:
-        raise ValueError(f"target_return={budget.target_return} depends on what is learned: limit steps or seconds")
+        raise ValueError(
+            f"target_return={budget.target_return} depends on returns, which a dry run lacks: limit steps or seconds"
+        )
     if budget.cost < math.inf:
-        raise ValueError(f"budget.cost={budget.cost}: limit steps or seconds instead")
+        raise ValueError(f"budget.cost={budget.cost} is not supported in a dry run: limit steps or seconds instead")
     if not is_jax(workload.environment):
         raise TypeError(
             f"environment={workload.environment!r} is not written in JAX: pass lab.CartPole(), or a JaxEnvironment"
         )
     if workload.restart:
-        raise ValueError("restart=True is not supported: the lab's environments continue from fragment to fragment")
+        raise ValueError("restart=True is not supported: episodes in the lab span fragments; set restart=False")
 
 
 @dataclass(frozen=True)
@@ -158,7 +160,7 @@ class _NoEnvironments:
 
 
 class _DrySession(Session):
-    """A session whose programs compute nothing; `bodies` holds those of the system's learners, by name."""
+    """A session whose programs compute nothing; `bodies` holds the learners' bodies by program name."""
 
     bodies: Mapping[str, Callable[..., Any]]
 
@@ -166,19 +168,19 @@ class _DrySession(Session):
         """Returns a program that computes nothing and whose result has the same size."""
         if name.startswith("act"):
             body = functools.partial(_act, self.workload.steps_at_once, self.policy)
-            # An `init` of its own, because containers tell programs apart by it.
+            # Each program gets a new `init` object, because containers tell programs apart by their `init`.
             return super().program(name, Function(body, init=functools.partial(_start), upload=program.upload))
         return super().program(name, Function(self.bodies[name], upload=program.upload))
 
     def fragments(
         self, control: StalenessControl, *, batch: int | None = None, act: Function | None = None
     ) -> Fragments:
-        """Fragments whose batches have indices only."""
+        """Sets up the sampling of fragments, whose batches hold minibatch indices and no samples."""
         return _DryFragments(self, control, batch=batch, act=act)
 
 
 def _start(slot: int, key: jax.Array) -> ActorState:
-    """The state of a container: the number of its environment's start is that of `rollout.start`."""
+    """Returns the state of a new container; it numbers the start of its environment as `rollout.start` does."""
     return ActorState((), False, 0.0, 0, environment=int(jax.random.bits(key, dtype=np.uint32)))
 
 
@@ -227,13 +229,13 @@ def _updated(context: Context, group: Any, params: Tree, opt_state: Tree) -> tup
 
 
 def _on_host(tree: Tree) -> Tree:
-    """Returns a tree of NumPy arrays, whose bytes are counted, at every transfer, faster than those of JAX arrays."""
+    """Converts a tree to NumPy arrays: every transfer counts the bytes of its arrays, which is slow for JAX arrays."""
     host = all(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(tree))
     return tree if host else jax.tree.map(np.asarray, tree)
 
 
 def _bodies(system: System) -> Mapping[str, Callable[..., Any]]:
-    """The bodies of a system's programs, by the names that it gives them."""
+    """Returns the dry bodies of a system's learner programs, by the names that the system gives the programs."""
     match system:
         case Stellaris():
             return {"learn": _gradient, "update_policy": _updated}
@@ -250,7 +252,7 @@ class _DryBatch(LearnerBatch):
 
     @property
     def nbytes(self) -> int:
-        """The bytes that it would have."""
+        """The bytes of a real batch of the same shape."""
         return self.size
 
     def learn(self, indices: NDArray) -> int:
@@ -290,7 +292,7 @@ class _DryFragments(Fragments):
 
 @dataclass(frozen=True)
 class _DryAggregator:
-    """An aggregator that decides as another one does, over gradients without numbers."""
+    """An aggregator that decides as `own` does, but queues a scalar zero in place of each gradient."""
 
     own: Aggregator
 

@@ -35,7 +35,7 @@ class CartPole:
 
     @property
     def spec(self) -> EnvSpec:
-        """Four numbers and two actions."""
+        """The specification: observations of four numbers, and two discrete actions."""
         return EnvSpec("CartPole", np.zeros(4, np.float32), actions=2, discrete=True)
 
     def reset(self, key: jax.Array) -> tuple[Tree, Tree]:

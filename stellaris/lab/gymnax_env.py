@@ -19,17 +19,17 @@ from stellaris.types import Tree
 class Gymnax:
     """An environment of gymnax, by its name.
 
-    Observations are flattened to vectors of float32, so that `ActorCritic` takes those of MinAtar as well. Continuous
+    Observations are flattened to vectors of float32, so that `ActorCritic` accepts even MinAtar's images. Continuous
     actions are clipped to their bounds.
 
     Args:
-      name: such as `"Acrobot-v1"`, `"Breakout-MinAtar"` or `"Reacher-misc"`.
+      name: name in gymnax, such as `"Acrobot-v1"`, `"Breakout-MinAtar"` or `"Reacher-misc"`.
       parameters: fields of the environment's parameters and their values, such as
-        `(("max_steps_in_episode", 200),)`; the others keep their defaults.
+        `(("max_steps_in_episode", 200),)`; other fields keep their defaults.
 
     Raises:
-      ModuleNotFoundError: without gymnax; names the extra.
-      ValueError: if gymnax has no such environment, or it has no such parameter.
+      ModuleNotFoundError: if gymnax is not installed; the error names the extra that installs it.
+      ValueError: if gymnax has no such environment, or the environment has no such parameter.
 
     Example:
       >>> env = Gymnax("Acrobot-v1")
@@ -68,7 +68,7 @@ class Gymnax:
         """Starts an episode."""
         env, params = _made(self.name, self.parameters)
         observation, state = env.reset_env(key, params)
-        # The state is made of arrays: some states begin with Python's numbers, whose types would change after a step.
+        # Every leaf becomes an array, because some states start with Python numbers, whose type changes after a step.
         return jax.tree.map(jnp.asarray, state), _flat(observation)
 
     def step(self, state: Tree, action: jax.Array, key: jax.Array) -> Transition:
@@ -86,7 +86,7 @@ class Gymnax:
 
 @functools.cache
 def _made(name: str, parameters: tuple[tuple[str, Any], ...]) -> tuple[Any, Any]:
-    """The environment and its parameters."""
+    """Returns the gymnax environment and its parameters."""
     with needs(f"environment {name!r}"):
         import gymnax
     try:

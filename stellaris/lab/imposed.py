@@ -1,4 +1,4 @@
-"""Schedules with an imposed lag: exact staleness, without a platform."""
+"""Schedules with an imposed lag: data and gradients have given ages, and no platform is simulated."""
 
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
@@ -12,7 +12,7 @@ from stellaris.types import NDArray
 
 @runtime_checkable
 class Lag(Protocol):
-    """A pattern of staleness."""
+    """A pattern of ages: of successive batches, counted in batches, or of successive gradients, counted in versions."""
 
     def ages(self, n: int) -> NDArray:
         """The ages of n successive batches or gradients, int `[n]`, at least 0."""
@@ -20,7 +20,7 @@ class Lag(Protocol):
 
 @dataclass(frozen=True)
 class Constant:
-    """Everything is `k` versions old.
+    """Every age is `k`.
 
     Example:
       >>> Constant(2).ages(4).tolist()
@@ -33,13 +33,13 @@ class Constant:
         checks.whole(at_least=0, k=self.k)
 
     def ages(self, n: int) -> NDArray:
-        """k, n times."""
+        """Returns `k`, n times."""
         return np.full(n, self.k)
 
 
 @dataclass(frozen=True)
 class Sawtooth:
-    """The age grows by one from 0 to `k - 1`, and starts again: the sampling policy is renewed every `k` versions.
+    """The age grows from 0 to `k - 1`, and starts again at 0, as if the policy were fetched every `k` batches.
 
     Example:
       >>> Sawtooth(3).ages(5).tolist()
@@ -52,7 +52,7 @@ class Sawtooth:
         checks.whole(at_least=1, k=self.k)
 
     def ages(self, n: int) -> NDArray:
-        """0 to k - 1, again and again."""
+        """Returns 0 to `k - 1`, repeated up to n ages."""
         return np.arange(n) % self.k
 
 
@@ -74,7 +74,7 @@ class Maximum:
         checks.seed(seed=self.seed)
 
     def ages(self, n: int) -> NDArray:
-        """Independent draws; the first of more draws are the same."""
+        """Returns n independent draws; for a larger n the first draws stay the same."""
         return np.random.default_rng(self.seed).integers(0, self.k, size=n, endpoint=True)
 
 
@@ -83,18 +83,20 @@ def imposed(
 ) -> Schedule:
     """Makes a schedule in which data and gradients have exactly the given ages.
 
-    All actors sample one fragment per batch, with the version of `data`'s age, or with version 0 where there are fewer.
+    All actors sample one fragment per batch, with the version that was the newest `age` batches before. Near the start,
+    where the age exceeds the number of earlier batches, they use version 0. The ages of gradients end at version 0 too.
 
     Args:
-      updates: batches that are learned from.
-      actors: environments; a batch has one fragment of each.
+      updates: number of batches that are learned from.
+      actors: number of actors, with one environment each; a batch has one fragment of each actor.
       data: the age of each batch, counted in batches.
-      gradients: the age of each gradient, counted in versions; each then makes a version. None for a central learner,
-        which makes one version per batch, after computing its gradients one after the other.
-      minibatches: gradients per batch, if `gradients` is given: `epochs * ceil(samples / minibatch_size)` for PPO.
+      gradients: the age of each gradient, counted in versions; every gradient then makes a version. None for a central
+        learner, which makes one version per batch, after it has applied all gradients of the batch in order.
+      minibatches: number of gradients per batch, if `gradients` is given: for PPO
+        `epochs * ceil(samples / minibatch_size)`.
 
     Raises:
-      TypeError: if a number is not whole, or a lag is none of this module's.
+      TypeError: if a number is not whole, or a lag has no method `ages`.
       ValueError: if a number is below 1.
 
     Example:

@@ -1,6 +1,7 @@
-"""The order of work that a compiled program follows: a schedule, with a place in memory for everything that waits.
+"""Plans: a schedule in the form that a compiled program follows.
 
-Pieces that the same version samples in different environments are one *wave*, and are stepped together.
+A plan assigns each waiting fragment and batch a *place*, an index into an array that the program keeps. A *wave* is a
+group of pieces that one version samples in different environments; these environments are stepped together.
 """
 
 from collections.abc import Iterable
@@ -15,45 +16,45 @@ from stellaris.types import Array, NDArray
 class Sizes(NamedTuple):
     """The sizes of a program's arrays; plans of equal sizes share one compilation."""
 
-    slots: int
-    fragments: int  #: places for fragments.
-    batches: int  #: places for batches.
-    versions: int  #: versions kept.
-    width: int  #: pieces of a wave, at most.
+    slots: int  #: number of environments.
+    fragments: int  #: number of places for fragments.
+    batches: int  #: number of places for batches.
+    versions: int  #: number of versions that are kept.
+    width: int  #: the largest number of pieces in a wave.
 
 
 class Plan(NamedTuple):
-    """The work of every update, int32. `*_until` are the rows of a table that are done before update u, `[U + 1]`."""
+    """The work of every update, int32. `*_until`, `[U + 1]`, is the number of a table's rows that precede update u."""
 
     waves_until: Array
     wave_version: Array  #: `[N]`.
-    wave_slot: Array  #: `[N, W]`; `slots` for none.
-    wave_start: Array  #: `[N, W]`: number of the environment's start, or `NONE` to continue.
-    wave_noise: Array  #: `[N, W]`.
-    wave_place: Array  #: `[N, W]`: the place of the fragment; `fragments` for none.
-    wave_offset: Array  #: `[N, W]`: the piece's number within its fragment.
+    wave_slot: Array  #: `[N, W]`: the environment; `slots` in an unused column.
+    wave_start: Array  #: `[N, W]`: the number that seeds a new start of the environment; `NONE` to continue.
+    wave_noise: Array  #: `[N, W]`: the number that selects the noise of the actions.
+    wave_place: Array  #: `[N, W]`: the place of the fragment; `fragments` if unused or in no batch.
+    wave_offset: Array  #: `[N, W]`: the index of the piece within its fragment.
     batches_until: Array
-    batch_fragments: Array  #: `[B, n]`: places.
+    batch_fragments: Array  #: `[B, n]`: the places of its fragments.
     batch_target: Array  #: `[B]`.
     batch_place: Array  #: `[B]`.
     gradients_until: Array
-    gradient_place: Array  #: `[G]`: of its batch.
+    gradient_place: Array  #: `[G]`: the place of its batch.
     gradient_row: Array
     gradient_version: Array
     gradient_learner: Array
     gradient_held: Array  #: `[G, h]`.
     merges_until: Array
-    merge_place: Array  #: `[M]`: of the merged batch.
-    learns: Array  #: `[U]`: place of the batch that is learned from as a whole, or `NONE`.
+    merge_place: Array  #: `[M]`: the place of a batch whose observations are added to the normalisation.
+    learns: Array  #: `[U]`: the place of the batch that is learned from as a whole, or `NONE`.
     round: Array  #: `[U]`.
 
 
 def plan_of(schedule: Schedule, *, width: int | None = None) -> tuple[Sizes, Plan]:
-    """Makes the plan of a schedule.
+    """Makes the plan of a schedule, and the sizes of the arrays that it needs.
 
     Args:
-      schedule: what happens.
-      width: pieces of a wave, at most; the environments' number by default.
+      schedule: the schedule.
+      width: the largest number of pieces in a wave; by default the number of environments.
     """
     width = schedule.slots if width is None else width
     pieces, fragments = _fragment_places(schedule)
@@ -99,7 +100,7 @@ def plan_of(schedule: Schedule, *, width: int | None = None) -> tuple[Sizes, Pla
     return sizes, Plan(*[_padded(column) if name in _TABLES else column for name, column in plan._asdict().items()])
 
 
-#: The columns whose rows are padded: nothing refers to the rows beyond those of the last update.
+#: The columns whose rows are padded. The program never reads the padding, because `*_until` ends before it.
 _TABLES = frozenset(name for name in Plan._fields if name.startswith(("wave_", "batch_", "gradient_", "merge_")))
 
 
@@ -109,27 +110,27 @@ def _rounded(n: int) -> int:
 
 
 def _roomy(n: int) -> int:
-    """Rounds the number of kept versions up by less than 16, because they are the largest arrays of a run."""
+    """Rounds up by less than 16: kept versions are the largest arrays of a run, so a power of two may waste memory."""
     return _rounded(n) if n < 16 else -(-n // 16) * 16
 
 
 def _padded(column: NDArray) -> NDArray:
-    """Repeats the last row up to a power of two; an empty table gets a row, since tracing takes the shape of one."""
+    """Repeats the last row up to a power of two; an empty table gets a row of zeros, because tracing reads a row."""
     if not len(column):
         return np.zeros((1, *column.shape[1:]), column.dtype)
     return np.concatenate([column, np.repeat(column[-1:], _rounded(len(column)) - len(column), axis=0)])
 
 
 def _until(before: NDArray, updates: int) -> NDArray:
-    """The rows of a table that are done before each update, and before the end: `[updates + 1]`.
+    """Returns `until`, `[updates + 1]`: the number of a table's rows that precede each update, and the end.
 
-    Row u holds the rows of updates below u, so the rows of update u are from `[u]` to `[u + 1]`.
+    The rows of update u are `until[u]` to `until[u + 1] - 1`.
     """
     return np.searchsorted(before, np.arange(updates + 1), side="left").astype(np.int32)
 
 
 def _waves(schedule: Schedule, width: int) -> list[NDArray]:
-    """Groups successive pieces of one version, one update and different environments, at most `width` at a time."""
+    """Groups successive pieces of one version, one update and different environments into waves of at most `width`."""
     waves: list[list[int]] = []
     key, taken = None, set[int]()
     for piece, (before, version, slot) in enumerate(
@@ -149,7 +150,7 @@ def _waves(schedule: Schedule, width: int) -> list[NDArray]:
 
 
 def _fragment_places(schedule: Schedule) -> tuple[NDArray, int]:
-    """The place of each piece's fragment, and how many places there are; that number for pieces of no batch."""
+    """Returns the place of each piece's fragment, and the number of places, which also marks pieces in no batch."""
     users, fragments, _ = schedule.batch_pieces.shape
     begin: dict[tuple[int, ...], int] = {}
     end: dict[tuple[int, ...], int] = {}
@@ -157,7 +158,7 @@ def _fragment_places(schedule: Schedule) -> tuple[NDArray, int]:
         for f in range(fragments):
             own = tuple(schedule.batch_pieces[batch, f].tolist())
             begin.setdefault(own, int(schedule.piece_before[own[0]]))
-            end[own] = int(schedule.batch_before[batch])  # batches are in order: the last one counts
+            end[own] = int(schedule.batch_before[batch])  # batches are in order, so the last batch sets the end
     places, count = _allocated([(begin[own], end[own]) for own in begin])
     of_piece = np.full(len(schedule.piece_before), count, np.int32)
     for own, place in zip(begin, places, strict=True):
@@ -166,7 +167,7 @@ def _fragment_places(schedule: Schedule) -> tuple[NDArray, int]:
 
 
 def _batch_places(schedule: Schedule) -> tuple[NDArray, int]:
-    """The place of each batch, and how many places there are."""
+    """Returns the place of each batch, and the number of places."""
     last = schedule.batch_before.copy()
     np.maximum.at(last, schedule.gradient_batch, schedule.gradient_before)
     whole = np.flatnonzero(schedule.update_batch != NONE)
@@ -177,7 +178,9 @@ def _batch_places(schedule: Schedule) -> tuple[NDArray, int]:
 
 
 def _allocated(lives: Iterable[tuple[int, int]]) -> tuple[list[int], int]:
-    """Gives every life, from its first to its last update, a place that no other has meanwhile; as few as possible.
+    """Returns a place for each life, and the number of places, which is as small as possible.
+
+    A life is a pair: the first and the last update at which the place is in use. Lives that overlap differ in place.
 
     Example:
       >>> _allocated([(0, 1), (1, 1), (2, 3)])

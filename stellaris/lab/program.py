@@ -1,4 +1,4 @@
-"""One run of a schedule as a compiled program: a scan over its updates, to be vectorised over runs."""
+"""One run of a schedule as a compiled program: a `scan` over the updates, which `vmap` vectorises over runs."""
 
 import functools
 from dataclasses import dataclass
@@ -21,20 +21,20 @@ from stellaris.types import Array, Trajectory, Tree
 
 
 class Outcome(NamedTuple):
-    """What happened before each version: `[U]` in the result of a run."""
+    """Counts and metrics of the work between two versions; in the result of a run each array is `[U]`."""
 
-    steps: jax.Array  #: int32: environment steps sampled.
-    episodes: jax.Array  #: int32: episodes that ended.
-    episode_return: jax.Array  #: their mean return; NaN if none ended.
-    metrics: dict[str, jax.Array]  #: of the gradients, averaged; names that end in `_max` keep the maximum.
+    steps: jax.Array  #: int32: number of environment steps sampled.
+    episodes: jax.Array  #: int32: number of episodes that ended.
+    episode_return: jax.Array  #: mean return of these episodes; NaN if none ended.
+    metrics: dict[str, jax.Array]  #: means over the gradients; maxima for names that end in `_max`.
 
 
 class Keys(NamedTuple):
     """The random keys of a run."""
 
-    batches: jax.Array  #: of the shuffles: one folded key per batch.
-    noise: jax.Array  #: of the actions: one folded key per piece.
-    seed: jax.Array  #: of the environment in slot 0; slot i has `seed + i`.
+    batches: jax.Array  #: key of the shuffles: one folded key per batch.
+    noise: jax.Array  #: key of the actions' noise: one folded key per piece.
+    seed: jax.Array  #: seed of the environment in slot 0; slot i has `seed + i`.
 
 
 class Carry(NamedTuple):
@@ -42,42 +42,42 @@ class Carry(NamedTuple):
 
     versions: PolicyVersion  #: a ring `[versions, ...]`: version v is in row `v % versions`.
     opt_state: Tree
-    queue: Any  #: of the aggregator; None without one.
-    statistics: Statistics  #: of all observations learned from.
+    queue: Any  #: state of the aggregator; None without an aggregator.
+    statistics: Statistics  #: statistics of all observations learned from.
     slots: Slot  #: `[slots, ...]`.
     fragments: Trajectory  #: `[T, fragments, ...]`.
     batches: Any  #: `[batches, ...]`: `_Prepared`.
 
 
 class _Prepared(NamedTuple):
-    batch: Any  #: of the algorithm.
-    indices: Array  #: `[gradients, m]`.
-    statistics: Statistics
+    batch: Any  #: the data that the algorithm prepared.
+    indices: Array  #: `[gradients, m]`: the items of each minibatch.
+    statistics: Statistics  #: statistics of the batch's observations.
 
 
 class _Tally(NamedTuple):
-    """What has happened since the last version."""
+    """Counts since the last version."""
 
     steps: jax.Array
     episodes: jax.Array
-    returns: jax.Array
+    returns: jax.Array  #: sum of the returns of these episodes.
 
 
 @dataclass(frozen=True)
 class Program:
     """A run of a schedule, as pure functions of arrays.
 
-    Its numbers may be traced: an algorithm, an aggregator and rho whose settings are swept.
+    `rho` and the float settings of the algorithm and the aggregator may be traced, so that `vmap` can sweep them.
 
     Args:
       env: the environment.
-      policy: acts and learns.
-      algorithm: its loss, minibatches and epochs are used.
-      aggregator: when and how queued gradients are applied; None if the schedule learns from whole batches.
-      rho: truncation level of the global cap over the policies that other learners hold.
-      length: steps of a piece.
-      pieces: of a fragment.
-      sizes: of the schedule's plan.
+      policy: the policy, which acts and learns.
+      algorithm: the algorithm, with its loss, minibatches, epochs and optimizer.
+      aggregator: decides when and how queued gradients are applied; None if the schedule learns from whole batches.
+      rho: truncation level of the global ratio cap over the policies that all learners hold.
+      length: number of steps of a piece.
+      pieces: number of pieces of a fragment.
+      sizes: the sizes of the schedule's plan.
     """
 
     env: JaxEnvironment
@@ -90,7 +90,7 @@ class Program:
     sizes: Sizes
 
     def run(self, plan: Plan, params: Tree, keys: Keys) -> tuple[PolicyVersion, Outcome]:
-        """Follows a plan from the first parameters; returns the last version, and the outcome of every update."""
+        """Follows a plan, starting from `params`; returns the last version, and the outcome of every update."""
         carry, outcome = jax.lax.scan(
             functools.partial(self._step, plan, keys),
             self._first(params, keys, plan.batch_fragments.shape[1]),
@@ -145,7 +145,7 @@ class Program:
     # ---- one update ------------------------------------------------------------------------------------------------
 
     def _step(self, plan: Plan, keys: Keys, carry: Carry, number: jax.Array) -> tuple[Carry, Outcome]:
-        """Does everything that happens before version `number + 1` is published, and publishes it."""
+        """Does one update: samples, prepares batches, learns, and publishes version `number + 1`."""
         zero = jnp.int32(0)
         carry, tally = _each(
             plan.waves_until,
@@ -171,7 +171,7 @@ class Program:
         return version
 
     def _wave(self, plan: Plan, keys: Keys, i: jax.Array, state: tuple[Carry, _Tally]) -> tuple[Carry, _Tally]:
-        """Has environments sample one piece each with the same version."""
+        """Samples one wave: several environments sample one piece each, with the same version."""
         carry, tally = state
         policy, env = self.policy, self.env
         version = self._version(carry, plan.wave_version[i])
@@ -211,7 +211,7 @@ class Program:
         def store(kept: jax.Array, new: jax.Array) -> jax.Array:
             if self.pieces == 1:
                 return kept.at[:, place].set(new.astype(kept.dtype), mode="drop")
-            # The next piece writes its first observation over the last one of this piece: they are the same.
+            # The first observation of the next piece overwrites the last observation of this piece, which is equal.
             rows = offset[None] + jnp.arange(len(new))[:, None]
             return kept.at[rows, place[None]].set(new.astype(kept.dtype), mode="drop")
 
@@ -224,7 +224,7 @@ class Program:
     def _batch(self, plan: Plan, keys: Keys, i: jax.Array, carry: Carry) -> Carry:
         """Prepares a batch of fragments."""
         target = self._version(carry, plan.batch_target[i])
-        # Batches are numbered from 1, as a session numbers them.
+        # The number selects the shuffle. It counts from 1, as in a session.
         prepared = self._prepare(
             carry.fragments, plan.batch_fragments[i], target, keys.batches, i + 1, carry.statistics
         )
@@ -254,7 +254,7 @@ class Program:
         return params, opt_state, _scalars(metrics)
 
     def _apply(self, plan: Plan, carry: Carry, number: jax.Array) -> tuple[Carry, Tree, Tree, dict[str, jax.Array]]:
-        """Computes the gradients that arrive before a version, and applies those that the aggregator takes."""
+        """Computes and queues the gradients of an update, then applies the gradients that the aggregator takes."""
         assert self.aggregator is not None
         like = jax.eval_shape(lambda: _scalars(self._gradient(plan, carry, jnp.int32(0))[1]))
         sums = {name: _zeros(x.shape, jnp.float32) for name, x in like.items()}
@@ -264,7 +264,7 @@ class Program:
         computed = plan.gradients_until[number + 1] - plan.gradients_until[number]
         metrics = {name: x if name.endswith("_max") else x / computed for name, x in sums.items()}
         taken, queue = self.aggregator.pop(queue, number, plan.round[number])
-        stale = jnp.maximum(taken.staleness, 0).astype(jnp.float32)  # -1 where there is no gradient
+        stale = jnp.maximum(taken.staleness, 0).astype(jnp.float32)  # the staleness of an empty row is -1
         metrics["staleness_mean"] = jnp.sum(stale) / jnp.maximum(taken.count, 1)
         metrics["staleness_max"] = jnp.max(stale)
         metrics["gradients"] = jnp.asarray(taken.count, jnp.float32)
@@ -299,13 +299,13 @@ class Program:
         return grads.params, metrics
 
     def _merge(self, plan: Plan, i: jax.Array, carry: Carry) -> Carry:
-        """Adds the observations of a batch to the policy's normalisation."""
+        """Adds the observations of a batch to the statistics by which later versions normalise."""
         own = jax.tree.map(lambda x: x[plan.merge_place[i]], carry.batches.statistics)
         return carry._replace(statistics=statistics.merged(carry.statistics, own))
 
 
 def _each(until: Array, number: jax.Array, state: Any, body: Any) -> Any:
-    """Does the rows of a table that belong to an update."""
+    """Calls `body` with each row of a table that belongs to update `number`."""
     return jax.lax.fori_loop(until[number], until[number + 1], body, state)
 
 
@@ -319,12 +319,12 @@ def _where(condition: jax.Array, one: Tree, other: Tree) -> Tree:
 
 
 def _scalars(metrics: dict[str, Any]) -> dict[str, jax.Array]:
-    """The scalar metrics as float32: a report by lag would take more memory than the run."""
+    """Returns the scalar metrics as float32. Reports by lag are dropped: they would take more memory than the run."""
     return {name: jnp.asarray(x, jnp.float32) for name, x in metrics.items() if isinstance(x, jax.Array) and not x.ndim}
 
 
 def _zeros(shape: tuple[int, ...], dtype: Any) -> jax.Array:
-    """Zeros of any dtype, float64 as well."""
+    """Returns zeros of any dtype, even of float64 where x64 is disabled."""
     with jax.enable_x64(True):
         return jnp.zeros(shape, dtype)
 

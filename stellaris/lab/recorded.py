@@ -1,4 +1,4 @@
-"""Schedules that were recorded: what a simulated run, or a run on a Ray cluster, has done."""
+"""Recorded schedules: read from the trace of a finished run, simulated or on a Ray cluster."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,59 +21,59 @@ _SURVIVED = ("completed", "lost")
 
 @dataclass
 class _Piece:
-    """An actor's invocation that has started."""
+    """An actor's invocation that has started, and samples a piece of a fragment."""
 
     version: int
-    noise: int
+    noise: int  #: the number that selects the noise of the actions.
     container: int
-    survived: bool = False  #: whether its body ran, and its container lives on.
+    survived: bool = False  #: whether the body ran and the container lives on.
 
 
 @dataclass
 class _Task:
-    """What an invocation of a learner learns from."""
+    """The data that a learner's invocation learns from: a whole batch, or one minibatch for one gradient."""
 
     batch: int = NONE
-    minibatch: int = NONE
-    learner: int = NONE
+    minibatch: int = NONE  #: `NONE` for the whole batch.
+    learner: int = NONE  #: `NONE` for the whole batch.
 
 
 @dataclass
 class _Started:
-    """A gradient's versions when its computation started."""
+    """The versions in use when the computation of a gradient started."""
 
-    version: int
-    others: list[int]  #: that other learners worked on, newest first.
+    version: int  #: the version on which the gradient is computed.
+    others: list[int]  #: other versions on which learners computed gradients then, newest first.
 
 
 @dataclass
 class _Reader:
-    """Everything that a trace says about learning, gathered row by row."""
+    """The facts about learning in a trace, gathered row by row."""
 
-    acts: str
+    acts: str  #: the function whose containers hold the environments.
     meters: Mapping[str, Meter]  #: by price sheet.
-    version: int = -1  #: the newest.
-    seconds: list[float] = field(default_factory=list)  #: by version.
+    version: int = -1  #: the newest version; -1 before the first.
+    seconds: list[float] = field(default_factory=list)  #: times of publication, by version.
     costs: dict[str, list[float]] = field(default_factory=dict)  #: USD by price sheet and version.
     attempts: dict[int, int] = field(default_factory=dict)  #: the first attempt of every invocation.
-    noise: dict[int, int] = field(default_factory=dict)  #: by the first attempt of an actor's invocation.
+    noise: dict[int, int] = field(default_factory=dict)  #: numbers of the noise, by an actor's first attempt.
     slots: dict[int, int] = field(default_factory=dict)  #: by container of actors.
     environments: dict[int, int] = field(default_factory=dict)  #: number of the environment's start, by container.
-    pieces: dict[int, _Piece] = field(default_factory=dict)  #: by invocation, in order of their starts.
-    whole: list[int] = field(default_factory=list)  #: the last invocation of every fragment.
-    length: int = 1  #: pieces of a fragment.
-    batches: list[tuple[int, int, list[int]]] = field(default_factory=list)  #: before, target and fragments.
-    merged: dict[int, int] = field(default_factory=dict)  #: the update before which a batch was merged.
-    tasks: dict[int, _Task] = field(default_factory=dict)  #: by the first attempt.
-    gradients: dict[int, _Started] = field(default_factory=dict)  #: by invocation.
-    running: dict[int, int] = field(default_factory=dict)  #: versions that gradients are computed on now.
-    pushed: dict[int, int] = field(default_factory=dict)  #: the update before which a gradient was queued.
-    applied: int = NONE  #: the last invocation whose gradients were applied.
+    pieces: dict[int, _Piece] = field(default_factory=dict)  #: by invocation, in the order of their starts.
+    whole: list[int] = field(default_factory=list)  #: the last invocation of every fragment, in the order of delivery.
+    length: int = 1  #: number of pieces of a fragment.
+    batches: list[tuple[int, int, list[int]]] = field(default_factory=list)  #: (before, target, fragments).
+    merged: dict[int, int] = field(default_factory=dict)  #: by batch: its `batch_merged`.
+    tasks: dict[int, _Task] = field(default_factory=dict)  #: by a learner's first attempt.
+    gradients: dict[int, _Started] = field(default_factory=dict)  #: by a learner's invocation.
+    running: dict[int, int] = field(default_factory=dict)  #: by running invocation: the version of its gradient.
+    pushed: dict[int, int] = field(default_factory=dict)  #: by invocation: the gradient's `gradient_before`.
+    applied: int = NONE  #: the last invocation whose gradient was applied.
     update_batch: list[int] = field(default_factory=list)
     update_round: list[int] = field(default_factory=list)
 
     def read(self, row: tuple[float, str, str, int, int, float]) -> None:
-        """Takes one row."""
+        """Reads one row of the trace."""
         time, event, function, invocation, container, value = row
         for meter in self.meters.values():
             meter.read((row,))
@@ -106,7 +106,7 @@ class _Reader:
             case "of_learner":
                 self.tasks[invocation].learner = int(value)
             case "pushed":
-                # Gradients that arrive while an update is under way are for the next one.
+                # A gradient that arrives while an update is under way waits for the next update.
                 self.pushed[invocation] = len(self.update_round)
             case "staleness":
                 self.applied = invocation
@@ -118,7 +118,7 @@ class _Reader:
                     self.pieces[invocation].survived = event in _SURVIVED
 
     def task(self, invocation: int) -> _Task:
-        """What an invocation learns from, whichever attempt it is."""
+        """Returns the task of a learner's invocation; a retry has the task of the first attempt."""
         return self.tasks.get(self.attempts.get(invocation, NONE), _Task())
 
     def _started(self, function: str, invocation: int, container: int) -> None:
@@ -136,8 +136,8 @@ class _Reader:
             batch = NONE if queued else self.task(self.applied).batch
             if not queued and batch == NONE:
                 raise ValueError(
-                    f"the trace does not say what version {version} was learned from: its system does not record it, "
-                    "as `Record.learns` and `Record.computes` do"
+                    f"the trace does not say from which data version {version} was learned: the system must call "
+                    "Record.learns or Record.computes for each of its learners' invocations"
                 )
             self.update_batch.append(batch)
         self.version = version
@@ -154,32 +154,34 @@ def recorded(
     prices: Sequence[PriceSheet] = (),
     functions: Mapping[str, FunctionSpec] | None = None,
 ) -> Schedule:
-    """Reads the schedule of a run off its trace: what its actors sampled and what its learners learned from.
+    """Returns the schedule that a run followed, read from the run's trace.
 
-    It ends with the last version that was published. Samples of containers that were lost before they delivered
-    anything are left out, since nothing was learned from them.
+    The schedule ends with the last version that was published. It leaves out the samples of containers that were lost
+    before they delivered anything, because nothing was learned from these samples.
 
     Args:
-      trace: of a run of `Synchronous`, `DataParallel`, `AsynchronousActors`, `CircularReplay` or `Stellaris`, simulated
-        or on a cluster, from `Result.trace`, `Trace.load` or the platform.
+      trace: the trace of a run of `Synchronous`, `DataParallel`, `AsynchronousActors`, `CircularReplay` or `Stellaris`,
+        simulated or on a cluster, from `Result.trace`, `Trace.load` or the platform.
       acts: the function whose containers hold the environments.
-      held: policies of other learners that a gradient is capped by: `learners - 1` for a finite `rho`.
-      prices: sheets under which the run is billed up to each version.
-      functions: the deployed functions, for their resources and provisioned containers; None to bill without these.
+      held: number of other learners whose policies cap the ratios of a gradient: `learners - 1` for a finite `rho` of
+        `Stellaris`, otherwise 0.
+      prices: price sheets; `costs` of the schedule is the bill up to each version, under each sheet.
+      functions: the deployed functions, whose resources and provisioned containers are billed; None to leave these out.
 
     Returns:
       The schedule. Its seconds are those of the platform's clock.
 
     Raises:
-      ValueError: if the trace does not say what was learned from, or a scheduler decided the number of actors.
+      ValueError: if the trace does not record the data that was learned from, a scheduler decided the number of
+        actors, or no version was published after the first.
     """
     reader = _Reader(acts, {sheet.name: Meter(sheet, functions=functions) for sheet in prices})
     for row in trace.rows():
         if row[1] == "scheduled":
-            raise ValueError("the run had a scheduler, whose batches differ in size: a schedule has one size")
+            raise ValueError("the run had a scheduler, so its batches differ in size: record a run without a scheduler")
         reader.read(row)
     if reader.version < 1:
-        raise ValueError("the trace holds no learning: no version was published after the first")
+        raise ValueError("no version was published after the first, so no schedule can be read: record a longer run")
     return _schedule(reader, held)
 
 
@@ -189,7 +191,7 @@ def _schedule(reader: _Reader, held: int) -> Schedule:
     batches = [batch for batch in reader.batches if batch[0] < updates]
     pushed = [invocation for invocation, before in reader.pushed.items() if before < updates]
     tasks, starts = [reader.task(i) for i in pushed], [reader.gradients[i] for i in pushed]
-    # As many as the store returns: the invocation's own version fills the rest.
+    # Each row is padded with the invocation's own version, as the store pads `held`.
     others = [[*start.others, *[start.version] * held][:held] for start in starts]
     merged = [reader.merged.get(i, updates) for i in range(len(batches))]
     return Schedule(
@@ -215,14 +217,14 @@ def _schedule(reader: _Reader, held: int) -> Schedule:
 
 
 class _Place(NamedTuple):
-    """The place of a piece among those of its container."""
+    """The position of a piece among all pieces of its container."""
 
-    rows: list[int]  #: of all of them, in order.
-    number: int
+    rows: list[int]  #: rows of the container's pieces, in order.
+    number: int  #: index of the piece in `rows`.
 
 
 def _pieces(reader: _Reader) -> tuple[dict[str, NDArray], dict[int, _Place]]:
-    """The columns of the pieces, and their places, by invocation."""
+    """Returns the schedule's piece columns, and each piece's position by its invocation."""
     ran = {
         invocation: piece
         for invocation, piece in reader.pieces.items()
@@ -246,10 +248,10 @@ def _pieces(reader: _Reader) -> tuple[dict[str, NDArray], dict[int, _Place]]:
 
 
 def _fragment(last: _Place, length: int) -> list[int]:
-    """The rows of a fragment's pieces: the last ones of its container, up to its last piece."""
+    """Returns the rows of a fragment's pieces: `length` successive pieces of its container, up to `last`."""
     return last.rows[last.number + 1 - length : last.number + 1]
 
 
 def _int32(numbers: Any) -> NDArray:
-    """An array of int32. Numbers of environments are of uint32, and keep their bits."""
+    """Converts to int32. The numbers of environments' starts are uint32, and keep their bit pattern."""
     return np.array(numbers, np.int64).astype(np.uint32).view(np.int32)

@@ -21,31 +21,32 @@ from stellaris.systems.workload import Workload
 
 #: The columns of a plan that must be equal in all runs of a block: vectorised loops of different lengths are slow.
 _STRUCTURE = ("waves_until", "batches_until", "gradients_until", "merges_until")
-#: A setting of a run: a field of the algorithm or of the aggregator, or `rho`.
+#: Prefixes of axes that are settings: fields of the algorithm or the aggregator. `rho` is a setting too; any other axis
+#: is an argument of the function that makes the schedule.
 _SETTINGS = ("algorithm.", "aggregator.")
 
 
 class Static(NamedTuple):
-    """Everything that is compiled into a program. Blocks with equal values of it share one."""
+    """The parts of a run that are compiled into its program. Runs share a program only if these parts are equal."""
 
     environment: Any
     policy: Policy
     algorithm: Algorithm
     aggregator: Aggregator | None
-    length: int
-    pieces: int
+    length: int  #: number of steps of a piece.
+    pieces: int  #: number of pieces of a fragment.
     sizes: Sizes
 
 
 class Run(NamedTuple):
     """One run of a sweep."""
 
-    place: tuple[int, ...]  #: its index along every axis, the seed's last.
+    place: tuple[int, ...]  #: index along every axis; the last index is the seed's.
     seed: int
     static: Static
-    numbers: Mapping[str, float]  #: settings that are traced.
+    numbers: Mapping[str, float]  #: values of the traced settings.
     schedule: Schedule
-    structure: str  #: hash of the `_STRUCTURE` columns; runs can be vectorised only if it is equal.
+    structure: str  #: hash of the `_STRUCTURE` columns, which is equal in all runs of a block.
 
 
 #: The schedule of every run, or a function that makes it from the axes that are not settings.
@@ -61,13 +62,13 @@ def runs_of(
     aggregator: Aggregator | None,
     rho: float,
 ) -> tuple[list[Run], dict[str, Sequence[Any]]]:
-    """Every run, and the values along every dimension."""
+    """Returns every run of a sweep, and the values along every dimension."""
     if not is_jax(workload.environment):
         raise TypeError(
             f"environment={workload.environment!r} is not written in JAX: pass lab.CartPole(), or a JaxEnvironment"
         )
     if workload.restart:
-        raise ValueError("restart=True is not supported: the lab's environments continue from fragment to fragment")
+        raise ValueError("restart=True is not supported: episodes in the lab span fragments; set restart=False")
     numbers = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
     for seed in numbers:
         checks.seed(seed=seed)
@@ -107,8 +108,8 @@ def runs_of(
             )
             first = (list(algorithms).index(label),) if isinstance(algorithm, Mapping) else ()
             runs += [Run((*first, *place, i), seed, static, numeric, own, structure) for i, seed in enumerate(numbers)]
-    # Runs with different lags look back over different numbers of versions. All store the largest of these numbers, so
-    # that they share a program.
+    # Runs with different lags need different numbers of past versions. All runs keep the largest number, so that they
+    # share a program.
     versions = max(run.static.sizes.versions for run in runs)
     shared = [run.static._replace(sizes=run.static.sizes._replace(versions=versions)) for run in runs]
     return [run._replace(static=static) for run, static in zip(runs, shared, strict=True)], dimensions
@@ -148,21 +149,21 @@ def _check_schedule(
     _, fragments, pieces = schedule.batch_pieces.shape
     if pieces != workload.fragment // workload.steps_at_once:
         raise ValueError(
-            f"refresh={workload.refresh} makes {workload.fragment // workload.steps_at_once} pieces of a fragment: the "
-            f"schedule has {pieces}; make another schedule"
+            f"refresh={workload.refresh} makes {workload.fragment // workload.steps_at_once} pieces per fragment: the "
+            f"schedule has {pieces} per fragment; make a schedule for this refresh"
         )
     gradients = len(shapes_of(algorithm, policy, workload.fragment, fragments).indices)
     if schedule.gradient_row.max(initial=0) >= gradients:
         raise ValueError(
             f"the schedule computes {schedule.gradient_row.max() + 1} gradients per batch: {algorithm!r} has only "
-            f"{gradients}"
+            f"{gradients}; make a schedule with fewer, or raise the number of epochs"
         )
 
 
 def _settings(
     chosen: Mapping[str, Any], algorithm: Any, aggregator: Any, axes: Mapping[str, Sequence[Any]]
 ) -> tuple[dict[str, Any], dict[str, float]]:
-    """Splits settings into objects to compile, and numbers to trace."""
+    """Splits the chosen settings into objects that are compiled, and numbers that are traced."""
     fixed = {"algorithm": algorithm, "aggregator": aggregator}
     numeric: dict[str, float] = {}
     for name, value in chosen.items():
@@ -173,7 +174,7 @@ def _settings(
             raise ValueError(f"{name} is not a setting: {fixed[owner]!r} has no field {field!r}")
         if all(isinstance(x, float) for x in axes[name]):
             numeric[name] = value
-            if field:  # so that a value out of range is refused here, by the object's own checks
+            if field:  # so that the object's checks refuse a value out of range before it is traced
                 dataclasses.replace(fixed[owner], **{field: value})
         elif field:
             fixed[owner] = dataclasses.replace(fixed[owner], **{field: value})
@@ -183,9 +184,9 @@ def _settings(
 
 
 def grouped(runs: Sequence[Run], most: int) -> list[tuple[list[Run], int]]:
-    """Groups runs that can be vectorised together into blocks of at most `most` runs; returns their sizes as well.
+    """Groups runs that can be vectorised together into blocks of at most `most` runs; returns each block and its size.
 
-    The last block of a group has fewer runs, but the size of the others, so that it shares their program.
+    The last block of a group may have fewer runs. It has the size of the other blocks, so that it shares their program.
     """
     groups: dict[Any, list[Run]] = {}
     for run in runs:

@@ -1,4 +1,4 @@
-"""Schedules: which policy version sampled what, and which data and gradients made each version, as data."""
+"""Schedules: arrays that say which version sampled which data, and which data and gradients made each version."""
 
 import dataclasses
 import hashlib
@@ -14,44 +14,45 @@ from stellaris._core import checks
 from stellaris.runtime.files import atomic_path
 from stellaris.types import NDArray
 
-#: In a column of `Schedule`: there is none.
+#: Marks a missing entry in a column of `Schedule`.
 NONE = -1
-#: Begins the names of the columns of costs; the sheet's name follows.
+#: Prefix of the name of a cost column; the name of the price sheet follows.
 _COST = "cost_"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Schedule:
-    """The order in which a system samples and learns, apart from what is sampled and learned.
+    """The order in which a system samples and learns, without the samples and the parameters.
 
-    It has four tables of int32 columns: `P` pieces of fragments, `B` batches, `G` gradients and `U` updates. A row's
-    `before` is the update before which it happens; rows of a table are in order. Update `u` makes version `u + 1` of
-    the policy, and version 0 are the first parameters.
+    A schedule has four tables of int32 columns: `P` pieces of fragments, `B` batches, `G` gradients and `U` updates. A
+    *piece* is the part of a fragment that an actor samples with one version: the whole fragment, unless the workload
+    sets `refresh`. The column `*_before` of a table is the update before which a row happens; rows are in this order.
+    Update `u` makes version `u + 1` of the policy; version 0 is the first parameters.
 
-    An update either learns from a whole batch, one gradient after the other, as a central learner does; or it applies
-    queued gradients, as an aggregator decides. For the latter, gradients are pushed into the queue in order.
+    An update either learns from a whole batch, one gradient after the other, as a central learner does, or applies
+    queued gradients, as an aggregator decides. In the second case gradients enter the queue in the order of their rows.
 
     Attributes:
-      slots: environments.
-      piece_before: `[P]`.
+      slots: number of environments.
+      piece_before: `[P]`: the update.
       piece_slot: `[P]`: the environment.
       piece_version: `[P]`: the version that acts.
-      piece_noise: `[P]`: number of the noise of its actions.
-      piece_start: `[P]`: number of the environment's start, if the piece begins with one; otherwise `NONE`.
-      batch_before: `[B]`.
+      piece_noise: `[P]`: the number that selects the noise of the actions.
+      piece_start: `[P]`: the number that seeds a new start of the environment; `NONE` if the environment continues.
+      batch_before: `[B]`: the update.
       batch_pieces: `[B, n, k]`: for each of n fragments its k consecutive pieces.
       batch_target: `[B]`: the version with which the batch is prepared.
       batch_merged: `[B]`: the update whose version is the first to normalise by the batch's observations, or `NONE`.
-      gradient_before: `[G]`.
-      gradient_batch: `[G]`.
-      gradient_row: `[G]`: which of the batch's minibatches.
+      gradient_before: `[G]`: the update.
+      gradient_batch: `[G]`: the batch.
+      gradient_row: `[G]`: the index of the minibatch in the batch.
       gradient_version: `[G]`: the version on which it is computed.
-      gradient_learner: `[G]`.
-      gradient_held: `[G, h]`: versions that the other learners hold meanwhile.
+      gradient_learner: `[G]`: the number of the learner.
+      gradient_held: `[G, h]`: versions that other learners hold at the same time, for the global ratio cap.
       update_batch: `[U]`: the batch that is learned from as a whole, or `NONE` to apply queued gradients.
-      update_round: `[U]`: the round, by which aggregators decay their thresholds.
+      update_round: `[U]`: the number of batches made so far; aggregators decay their thresholds by it.
       seconds: `[U + 1]` float64: when each version is published; NaN if the schedule has no clock.
-      costs: by price sheet, `[U + 1]` float64: USD spent until each version is published.
+      costs: for each price sheet `[U + 1]` float64: USD spent until each version is published.
     """
 
     slots: int
@@ -85,18 +86,18 @@ class Schedule:
 
     @property
     def columns(self) -> dict[str, NDArray]:
-        """All columns by name; that of a price sheet is called `cost_NAME`."""
+        """All columns by name; the costs under price sheet NAME are the column `cost_NAME`."""
         costs = {f"{_COST}{sheet}": cost for sheet, cost in self.costs.items()}
         return {name: getattr(self, name) for name in _columns()} | costs
 
     @property
     def updates(self) -> int:
-        """The number of updates, U; there is one version more."""
+        """The number of updates, U. The number of versions is U + 1."""
         return len(self.update_batch)
 
     @property
     def lookback(self) -> int:
-        """The most versions that lie between a version and its use."""
+        """The largest age, in versions, of a version that acts, prepares a batch, computes a gradient or is held."""
         batch_before = self.batch_before - self.batch_target
         ages = (self.piece_before - self.piece_version, batch_before, self.gradient_before - self.gradient_version)
         held = self.gradient_before[:, None] - self.gradient_held
@@ -104,7 +105,7 @@ class Schedule:
 
     @property
     def data_lag(self) -> NDArray:
-        """The mean age of each batch's pieces in versions, `[B]`, when it is first learned from."""
+        """The mean age of each batch's pieces, `[B]`, in versions, when the batch is first learned from."""
         first = np.full(len(self.batch_before), self.updates, np.int64)
         np.minimum.at(first, self.gradient_batch, self.gradient_version)
         whole = np.flatnonzero(self.update_batch != NONE)
@@ -114,11 +115,11 @@ class Schedule:
 
     @property
     def gradient_lag(self) -> NDArray:
-        """The staleness of each queued gradient, `[G]`: versions between its computation and the update after it."""
+        """The staleness of each queued gradient, `[G]`, in versions, when the gradient enters the queue."""
         return self.gradient_before - self.gradient_version
 
     def first(self, updates: int) -> "Schedule":
-        """Returns the schedule of the first updates."""
+        """Returns the schedule of the first `updates` updates."""
         checks.whole(at_least=1, updates=updates)
         until = {
             f"{table}_": int(np.searchsorted(self.columns[f"{table}_before"], updates))
@@ -160,16 +161,16 @@ class Schedule:
         return content.hexdigest()[:16]
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes it to an `.npz` file, atomically."""
+        """Writes the schedule to an `.npz` file, atomically."""
         with atomic_path(path) as draft, open(draft, "wb") as file:
             np.savez_compressed(file, allow_pickle=False, slots=np.int32(self.slots), **self.columns)
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> "Schedule":
-        """Reads a file that `save` wrote; no code in it is run.
+        """Reads a file that `save` wrote, without running any code in it.
 
         Raises:
-          ValueError: if it is not a schedule's file.
+          ValueError: if the file does not hold a schedule.
         """
         names = ("slots", *_columns())
         try:
@@ -197,7 +198,7 @@ class Schedule:
             )
 
     def _check_order(self) -> None:
-        """Nothing may use what does not exist yet."""
+        """Raises a ValueError if a row refers to a row or a version that does not exist yet."""
         for name, limit in (
             ("piece_slot", self.slots),
             ("batch_pieces", len(self.piece_before)),
@@ -205,7 +206,7 @@ class Schedule:
         ):
             column = getattr(self, name)
             if column.size and not 0 <= column.min() <= column.max() < limit:
-                raise ValueError(f"{name} is out of [0, {limit}): {column.min()} to {column.max()}")
+                raise ValueError(f"{name} has values from {column.min()} to {column.max()}: expected [0, {limit})")
         for table in ("piece", "batch", "gradient"):
             before = getattr(self, f"{table}_before")
             if (np.diff(before) < 0).any():
@@ -227,6 +228,6 @@ def _columns() -> list[str]:
 
 
 def _with_costs(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Gathers the columns of costs into the field `costs`."""
+    """Returns the fields of a schedule: cost columns are gathered into `costs`."""
     costs = {name.removeprefix(_COST): column for name, column in content.items() if name.startswith(_COST)}
     return {name: column for name, column in content.items() if not name.startswith(_COST)} | {"costs": costs}

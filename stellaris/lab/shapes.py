@@ -1,4 +1,4 @@
-"""The shapes of a batch, without one: how many gradients, items and bytes it has."""
+"""The numbers of gradients, items and bytes of a batch, computed from shapes, without making the batch."""
 
 import functools
 import math
@@ -14,15 +14,15 @@ from stellaris.types import NDArray, Trajectory
 
 
 class Shapes(NamedTuple):
-    """What a batch's shapes decide."""
+    """The sizes of a batch."""
 
     nbytes: int
-    indices: NDArray  #: zeros of the shape `[gradients, m]` of the minibatches.
-    items: int  #: as `batch_of` counts them.
+    indices: NDArray  #: `[gradients, m]`: zeros in the shape of the minibatches' indices.
+    items: int  #: number of items that minibatches choose from, such as steps, as `batch_of` counts them.
 
 
 def shapes_of(algorithm: Algorithm, policy: Policy, length: int, fragments: int) -> Shapes:
-    """Returns the shapes of a batch of so many fragments of this length."""
+    """Returns the sizes of a batch of `fragments` fragments with `length` steps each."""
     return _shapes(cast(Any, algorithm), policy, length, fragments)
 
 
@@ -52,6 +52,6 @@ def _shapes(algorithm: Any, policy: Policy, length: int, fragments: int) -> Shap
     batch, indices = jax.eval_shape(make, trajectory, jax.random.key(0))
     nbytes = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(batch))
     zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), batch)
-    # The items decide the share of a batch's bytes that a minibatch fetches, so they are counted as `batch_of` does.
+    # Items are counted as in `batch_of`: their number decides which share of a batch's bytes a minibatch fetches.
     items = int(jnp.max(jax.jit(algorithm.minibatches)(jax.random.key(0), zeros))) + 1
     return Shapes(nbytes, np.zeros(indices.shape, np.int32), items)

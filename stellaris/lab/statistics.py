@@ -1,4 +1,4 @@
-"""Running statistics of observations inside a compiled program, in float64 as the systems keep them on the host."""
+"""Running statistics of observations in a compiled program: in float64, like the systems' statistics on the host."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 def _wide(function: Callable[..., T]) -> Callable[..., T]:
-    """Has a function compute in float64, whatever the rest of the program computes in."""
+    """Makes a function compute in float64, even if the rest of the program computes in float32."""
 
     def within(*arguments: Any) -> T:
         with jax.enable_x64(True):
@@ -24,14 +24,14 @@ def _wide(function: Callable[..., T]) -> Callable[..., T]:
 
 @_wide
 def empty(statistics: Statistics) -> Statistics:
-    """The empty statistics of `Policy.statistics()`, as arrays on the device."""
+    """The empty statistics that `Policy.statistics()` gives, as arrays on the device."""
     zeros: Statistics = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float64), statistics)
     return zeros
 
 
 @_wide
 def observed(observation: Tree, like: Statistics) -> Statistics:
-    """The statistics of observations `[n, *obs]`; arrays that `like` does not count are left out."""
+    """The statistics of observations `[n, *obs]`; arrays without a mean in `like` are left out."""
     leaves = jax.tree.leaves(observation)
     count = jnp.float64(leaves[0].shape[0])
     if not jax.tree.leaves(like.mean):
@@ -49,7 +49,7 @@ def observed(observation: Tree, like: Statistics) -> Statistics:
 
 @_wide
 def merged(one: Statistics, other: Statistics) -> Statistics:
-    """The statistics of the observations of both; the other must have some."""
+    """The statistics of the observations of both; `other` must not be empty."""
     count = one.count + other.count
     share = other.count / count
     delta = jax.tree.map(lambda a, b: b - a, one.mean, other.mean)

@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
 
 class Progress(NamedTuple):
-    """How far a sweep is; passed to `on_progress` before every block and at the end."""
+    """The progress of a sweep, passed to `on_progress` before every block and at the end."""
 
-    done: int  #: runs.
-    total: int  #: runs.
+    done: int  #: number of runs that are done.
+    total: int  #: number of runs of the sweep.
     seconds_left: float  #: estimated from the blocks so far; NaN before the first.
-    block: int  #: runs of the next block.
-    nbytes: int  #: memory that the next block takes; 0 if its results are read from the disk.
+    block: int  #: number of runs in the next block; 0 at the end.
+    nbytes: int  #: bytes of memory that the next block takes; 0 if its results are read from the disk.
 
 
 def sweep(
@@ -52,24 +52,26 @@ def sweep(
 ) -> "xr.Dataset":
     """Runs every combination of the axes with every seed, many runs at a time in one compiled program.
 
-    Runs of a block differ in numbers only: settings that are floats, seeds, and versions of their schedules. They are
-    vectorised, and distributed over all devices. A setting that changes shapes, such as `algorithm.epochs`, begins a
-    new block for each of its values.
+    Runs are grouped into blocks. The runs of a block differ only in float settings, in seeds, and in the versions of
+    their schedules. They are vectorised, and distributed over all devices. Other settings, such as `algorithm.epochs`,
+    change shapes, so each of their values has separate blocks.
 
     Args:
-      workload: an environment of JAX functions, such as `lab.CartPole()`, the policy, and how it is sampled.
+      workload: the environment, which must be written in JAX, such as `lab.CartPole()`; the policy; and the settings of
+        sampling.
       algorithm: the algorithm that learns, or several by name, which become an axis `algorithm`.
-      schedule: the schedule of all runs, or a function of the other axes, such as `lambda lag: imposed(...)`.
-      axes: values by name: `"algorithm.learning_rate"` and other fields of the algorithm, `"aggregator.decay"` and
-        other fields of the aggregator, `"rho"`, and arguments of `schedule`.
+      schedule: the schedule of all runs, or a function that makes a schedule from the axes that are not settings, such
+        as `lambda lag: imposed(...)`.
+      axes: lists of values by name. The names are `"algorithm.learning_rate"` and other fields of the algorithm,
+        `"aggregator.decay"` and other fields of the aggregator, `"rho"`, and arguments of `schedule`.
       seeds: their number, or the seeds themselves. A run's parameters, actions, shuffles and environments follow from
         its seed as in `train`.
       aggregator: applies the gradients, if the schedule queues them; None if it learns from whole batches.
-      rho: truncation level of the global cap over the policies that other learners hold; `math.inf` for no cap.
-      block: runs at a time, at most; by default 8 on each CPU device, because the data of more exceeds the cache, and
-        256 on each device of another kind.
-      directory: keeps the results of every block, so that an interrupted sweep continues where it stopped. Blocks of
-        other settings or other code are computed anew.
+      rho: truncation level of the global ratio cap over the policies that all learners hold; `math.inf` for no cap.
+      block: the largest number of runs at a time; by default 8 on each CPU device, because the data of more runs
+        exceeds the cache, and 256 on each device of another kind.
+      directory: a folder that keeps the results of every block, so that an interrupted sweep continues where it
+        stopped. A block is computed anew if its settings or any code has changed.
       on_progress: called before every block and at the end.
 
     Returns:
@@ -79,9 +81,9 @@ def sweep(
       spent until then, if the schedule was billed under a price sheet of that name.
 
     Raises:
-      ModuleNotFoundError: without xarray; names the extra.
+      ModuleNotFoundError: if xarray is not installed; the error names the extra that installs it.
       TypeError: if the workload's environment is not written in JAX, or another argument has the wrong type.
-      ValueError: if an axis is empty, or names no field and no argument of `schedule`.
+      ValueError: if an axis is empty or unknown, a setting is out of range, or the schedule does not fit the settings.
 
     Example:
       >>> from stellaris import PPO, ActorCritic, Workload
@@ -100,7 +102,7 @@ def sweep(
       [0.0, 1.0, 1.0]
     """
     with needs("lab.sweep"):
-        import xarray  # noqa: F401 - if it is missing, this raises before the runs and not after
+        import xarray  # noqa: F401 - so that a missing xarray raises before the runs and not after
     axes = dict(axes or {})
     runs, dimensions = runs_of(workload, algorithm, schedule, axes, seeds, aggregator, rho)
     block = _default_block() if block is None else block
@@ -129,8 +131,8 @@ def sweep(
                     np.savez(out, allow_pickle=False, **columns)
         if np.any(columns.pop("overflow", 0)):
             raise ValueError(
-                f"aggregator={aggregator!r}: its queue was full and lost gradients, because it keeps them longer than "
-                "the schedule does; raise its capacity"
+                f"aggregator={aggregator!r}: its queue was full and lost gradients, because it applies them later than "
+                "the aggregator of the schedule's run did; raise its capacity"
             )
         for i, run in enumerate(members):
             outcomes[run.place] = {name: column[i] for name, column in columns.items()}
@@ -141,11 +143,11 @@ def sweep(
 
 
 def mean_return(result: "xr.Dataset", last: int) -> "xr.DataArray":
-    """The mean return of all episodes that ended before the last updates.
+    """The mean return of all episodes that ended during the last updates of each run; NaN if none ended.
 
     Args:
-      result: from `sweep`.
-      last: updates to average over.
+      result: the result of `sweep`.
+      last: the number of updates to average over.
     """
     tail = result.isel(update=slice(-last, None))
     total = (tail.episode_return.fillna(0.0) * tail.episodes).sum("update")
@@ -159,7 +161,7 @@ def _default_block() -> int:
 
 
 def _name(workload: Workload, members: Sequence[Run], rho: float) -> str:
-    """A name for the results of a block, which differs if its runs have other settings or other code."""
+    """Returns a name for the results of a block, which changes if the settings or the code change."""
     runs = [(run.seed, dict(run.numbers), run.schedule.digest) for run in members]
     static = members[0].static
     own = [methods(one) for one in (static.algorithm, static.aggregator, static.environment, static.policy.network)]

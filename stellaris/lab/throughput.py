@@ -1,4 +1,4 @@
-"""Timing alone: what a system does per second on a deployment, from a dry run."""
+"""Throughput: the updates, gradients and steps per second of a system on a deployment, from a dry run."""
 
 import multiprocessing
 import os
@@ -20,15 +20,15 @@ T = TypeVar("T")
 
 
 class Throughput(NamedTuple):
-    """What a system does on a deployment, per second of the platform's clock."""
+    """The rates of a system on a deployment, per second of the platform's clock."""
 
     updates: float  #: versions published per second.
-    gradients: float  #: applied per second.
+    gradients: float  #: gradients applied per second.
     steps: float  #: environment steps delivered per second.
-    staleness: float  #: mean of the applied gradients, in versions; NaN if none was applied.
-    data_lag: float  #: mean age of the learned steps when their batch is made, in versions; NaN without a batch.
+    staleness: float  #: mean staleness of the applied gradients, in versions; NaN if none was applied.
+    data_lag: float  #: mean age of the learned steps, in versions, when their batch is made; NaN without a batch.
     cost: Mapping[str, float]  #: USD per second, by price sheet.
-    seconds: float  #: that were simulated.
+    seconds: float  #: length of the run on the platform's clock.
 
 
 def throughput(
@@ -46,9 +46,9 @@ def throughput(
       system: as for `dry_run`.
       workload: as for `dry_run`.
       platform: a fresh platform; it is closed at the end.
-      budget: when to stop: steps or seconds.
-      prices: sheets under which the run is billed.
-      seed: of the run.
+      budget: limits of steps or seconds.
+      prices: price sheets under which the run is billed.
+      seed: seed of the run.
 
     Raises:
       LookupError, TypeError, ValueError: as `dry_run`.
@@ -85,16 +85,17 @@ def throughputs(
     """Measures many deployments in parallel processes.
 
     Args:
-      measure: calls `throughput` for one case; a function of a module, since processes import it by its name.
+      measure: a function that calls `throughput` for one case. It must be defined at the top level of a module, because
+        the processes import it by name.
       cases: the arguments of the calls, such as durations or numbers of learners.
-      processes: at most so many at a time; as many as there are processors by default. With one, all calls are made in
+      processes: the largest number of processes; by default the number of processors. With 1, all calls are made in
         this process.
 
     Returns:
       The results, in the order of the cases.
 
     Raises:
-      ValueError: if `processes` is below 1. An exception of `measure` is raised as well.
+      ValueError: if `processes` is below 1. An exception of `measure` is raised unchanged.
 
     Example:
       >>> def measure(seconds):
@@ -114,6 +115,6 @@ def throughputs(
     processes = min(processes or os.cpu_count() or 1, len(cases))
     if processes <= 1:
         return [measure(case) for case in cases]
-    # Spawned, because a forked process would inherit JAX's threads in the middle of their work.
+    # Processes are spawned, because a forked process could inherit locks that JAX's threads hold.
     with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
         return list(pool.map(measure, cases, chunksize=max(1, len(cases) // (4 * processes))))

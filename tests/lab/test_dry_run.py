@@ -19,9 +19,9 @@ OWN = configure(Synchronous(), seed=0)
     ("changes", "message"),
     [
         ({"system": CentralInference()}, "expected one of Synchronous, DataParallel, AsynchronousActors"),
-        ({"system": Synchronous(scheduler=Maximum())}, "scheduler=.*Maximum.* may decide by what was learned"),
-        ({"budget": Budget(steps=1000, target_return=100)}, "target_return=100 depends on what is learned"),
-        ({"budget": Budget(cost=1.0)}, "budget.cost=1.0: limit steps or seconds"),
+        ({"system": Synchronous(scheduler=Maximum())}, "scheduler=.*Maximum.* may depend on returns"),
+        ({"budget": Budget(steps=1000, target_return=100)}, "target_return=100 depends on returns"),
+        ({"budget": Budget(cost=1.0)}, "budget.cost=1.0 is not supported in a dry run: limit steps"),
         ({"workload": replace(OWN.workload, environment="CartPole-v1")}, "'CartPole-v1' is not written in JAX"),
         ({"workload": replace(OWN.workload, restart=True)}, "restart=True is not supported"),
         ({"functions": {"actor": FunctionSpec(Constant(1.0))}}, "function 'learner' is not deployed"),

@@ -50,8 +50,8 @@ def test_it_prints_its_size():
     ("column", "value", "message"),
     [
         ("piece_version", 1, "piece_version refers to a row or a version that does not exist yet"),
-        ("piece_slot", 2, r"piece_slot is out of \[0, 2\): 2 to 2"),
-        ("batch_pieces", 10, r"batch_pieces is out of \[0, 10\)"),
+        ("piece_slot", 2, r"piece_slot has values from 2 to 2: expected \[0, 2\)"),
+        ("batch_pieces", 10, r"batch_pieces has values from 10 to 10: expected \[0, 10\)"),
         ("batch_pieces", 9, "batch_pieces refers to a row or a version that does not exist yet"),
         ("gradient_batch", 4, "gradient_batch refers to a row"),
         ("gradient_version", -1, "gradient_version refers to a row"),

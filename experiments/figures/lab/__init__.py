@@ -1,1 +1,1 @@
-"""Studies in the lab: staleness that is imposed, with hundreds of runs in one program."""
+"""Studies in `stellaris.lab`: imposed staleness, with many runs in one compiled program."""

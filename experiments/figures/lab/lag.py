@@ -1,6 +1,6 @@
 """Return against an imposed lag of the data, for seven corrections, five learning rates and three environments.
 
-The questions, the settings and what counts as an answer were written down in docs/lab-lag.md before the first run.
+The questions, the settings and the criteria for an answer were written down in docs/lab-lag.md before the first run.
 """
 
 import argparse
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 
 DESCRIPTION = "return against the lag of the data, for seven corrections at five learning rates, in the lab"
 
-#: The last part of a run, whose mean return is the outcome.
+#: The fraction of the updates, at the end of a run, whose mean return is the outcome.
 TAIL = 0.2
-#: Bootstrap resamples of the seeds, and their seed.
+#: The number of bootstrap resamples of the seeds, and the random seed that draws them.
 _RESAMPLES, _SEED = 2000, 0
-#: The learning rate of a policy that learns nothing; its return is the floor from which returns are counted.
+#: A learning rate so small that the policy stays untrained; its mean return is subtracted from every outcome.
 _UNTRAINED = 1e-12
 
 #: Colours that the colour-blind tell apart (Okabe & Ito 2008), and dashes for print in grey.
@@ -54,9 +54,9 @@ _STYLES: Sequence[dict[str, Any]] = (
 
 
 class Task(NamedTuple):
-    """An environment, and the lags under which it is learned."""
+    """An environment, and the lags that are imposed in it."""
 
-    environment: JaxEnvironment | str  #: or the name of one of gymnax.
+    environment: JaxEnvironment | str  #: an environment, or the name of a gymnax environment.
     lags: Sequence[int]
 
     def make(self) -> JaxEnvironment:
@@ -102,7 +102,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Runs the sweep of every environment, and writes tables and pictures after each."""
+    """Runs the sweep of every environment, and writes tables and pictures after each environment."""
     use_all_cores()
     preset = PRESETS[arguments.preset]
     tasks = _chosen(preset, arguments.tasks)
@@ -171,7 +171,7 @@ class Cells(NamedTuple):
     lags: Sequence[int]
     rates: Sequence[float]
     final: NDArray  #: `[method, lag, rate, seed]`: mean return of the episodes that ended in the last updates.
-    mean: NDArray  #: the same over the whole run.
+    mean: NDArray  #: the same shape: mean return of all episodes of the run.
     floor: float  #: the mean return of untrained policies.
 
 
@@ -238,9 +238,10 @@ def shared_rate(score: NDArray, names: Sequence[str]) -> int:
 
 
 def half_lag(lags: Sequence[int], score: NDArray) -> float:
-    """Returns the lag at which the mean score `[lag]` first falls to half of that without lag; infinity if never.
+    """Returns the lag at which `score`, `[lag]`, first falls to half of its value without lag; infinity if never.
 
-    Interpolated between neighbouring lags in `log2(lag + 1)`.
+    The lag is interpolated between neighbouring lags, linearly in `log2(lag + 1)`. It is NaN if the score without lag
+    is not positive.
 
     Example:
       >>> half_lag((0, 1, 3), np.array([10.0, 8.0, 2.0])), half_lag((0, 1), np.array([10.0, 9.0]))
@@ -291,7 +292,7 @@ def _short(x: float) -> float:
 
 
 def write(tables: Mapping[str, Cells], folder: Path) -> None:
-    """Writes the runs, the lags at which half is lost, and both pictures."""
+    """Writes both tables, of the runs and of the lags at which half of the score is lost, and both pictures."""
     output.write_rows(folder / "runs.csv", [row for name, cells in tables.items() for row in _rows(name, cells)])
     output.write_rows(folder / "half.csv", [row for name, cells in tables.items() for row in halves(name, cells)])
     _draw(tables, folder / "best", lambda cells: at_best(scores(cells)), "each at its best rate")

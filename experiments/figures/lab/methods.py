@@ -1,4 +1,4 @@
-"""Corrections for stale data, as algorithms that differ in one term: everything else is PPO's."""
+"""Corrections for stale data, as algorithms that differ from PPO only in the policy loss, except V-trace and IMPACT."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,10 +21,10 @@ _ROUNDING = 1e-5
 
 
 class ProximalBatch(NamedTuple):
-    """A batch of PPO, and the log-ratios of a more recent policy to the behaviour policy."""
+    """A batch of PPO, with the log-ratios of a more recent policy to the behaviour policy."""
 
     samples: Batch
-    proximal_log_ratio: Array  #: `[N]`, of the newest version when the batch was prepared.
+    proximal_log_ratio: Array  #: `[N]`, of the version that was the newest when the batch was prepared.
 
     @property
     def valid(self) -> Array:
@@ -34,9 +34,10 @@ class ProximalBatch(NamedTuple):
 
 @dataclass(frozen=True)
 class Corrected(PPO):
-    """PPO with another policy loss, which may also use the newest policy when the batch was prepared.
+    """PPO with another policy loss, which may also use the policy that was the newest when the batch was prepared.
 
-    Advantages, value loss, optimizer, minibatches and epochs are PPO's. So methods differ in the correction alone.
+    Advantages, value loss, optimizer, minibatches and epochs are those of PPO, so subclasses differ only in the
+    correction.
     """
 
     def prepare(self, trajectory: Trajectory, apply_fn: ApplyFn | None = None, target: Tree = None) -> Any:
@@ -52,17 +53,17 @@ class Corrected(PPO):
         return minibatches(key, len(batch.valid), epochs=self.epochs, minibatch_size=self.minibatch_size)
 
     def select(self, batch: Any, indices: Any) -> Any:
-        """The samples at `indices`."""
+        """Returns the samples at `indices`."""
         return take(batch, indices)
 
     def policy_loss(self, policy: Evaluated, proximal_log_ratio: Array, advantage: Array) -> Array:
-        """The policy loss of each sample; here it has no correction and no trust region: `-A log pi`."""
+        """Returns the policy loss of each sample: here `-A log pi`, without correction or trust region."""
         return impala_loss(policy.log_prob, advantage)
 
     def loss(
         self, apply_fn: ApplyFn, params: Tree, batch: Any, peers: tuple[Tree, ...] = (), **options: Any
     ) -> tuple[Any, Metrics]:
-        """Returns the mean over valid samples of policy loss + value loss - entropy bonus, and PPO's metrics."""
+        """Returns the loss, policy loss + value loss - entropy bonus averaged over valid samples, and PPO's metrics."""
         samples: Batch = cleaned(batch.samples, "action", "log_prob", "value", "advantage", "target")
         policy = actor_critic.evaluate(apply_fn, params, samples.observation, samples)
         policy = policy._replace(log_prob=jnp.where(samples.valid, policy.log_prob, 0.0))
@@ -81,7 +82,7 @@ class Corrected(PPO):
 
 @dataclass(frozen=True)
 class Decoupled(Corrected):
-    """Decoupled PPO (Hilton et al. 2021): the trust region is around the newest policy when the batch was prepared."""
+    """Decoupled PPO (Hilton et al. 2021): a trust region around the newest policy when the batch was prepared."""
 
     def policy_loss(self, policy: Evaluated, proximal_log_ratio: Array, advantage: Array) -> Array:
         """Returns `decoupled_ppo_loss`."""
@@ -90,10 +91,11 @@ class Decoupled(Corrected):
 
 @dataclass(frozen=True)
 class Capped(Corrected):
-    """PPO whose ratios are truncated by Stellaris' cap over two held policies.
+    """PPO whose ratios are truncated by Stellaris' global cap over two held policies.
 
-    They are the policy that learns, and the newest one when the batch was prepared, as another learner would hold it
-    that starts with this batch. With one held policy the demo's form would do nothing.
+    One is the policy that learns. The other is the policy that was the newest when the batch was prepared: a second
+    learner that started on this batch would hold it. The cap has two forms, of the paper's theorem and of the authors'
+    demo. With a single held policy the demo's cap is never below the ratio, so it would truncate nothing.
     """
 
     rho: float = 1.0
@@ -110,7 +112,7 @@ class Capped(Corrected):
 
 @dataclass(frozen=True)
 class VTrace(IMPALA):
-    """IMPALA's loss with PPO's optimizer, and settings as of the other methods where both have them."""
+    """IMPALA's loss with PPO's optimizer. Settings that PPO also has get the values of the other methods."""
 
     lambda_: float = 0.95
     value_coefficient: float = 0.5
@@ -118,17 +120,17 @@ class VTrace(IMPALA):
     max_gradient_norm: float | None = 0.5
 
     def optimizer(self) -> optax.GradientTransformation:
-        """PPO's: Adam behind a bound on the gradient's global norm."""
+        """Returns PPO's optimizer: Adam after clipping the gradient's global norm."""
         return PPO(learning_rate=self.learning_rate, max_gradient_norm=self.max_gradient_norm).optimizer()
 
 
 def methods(*, epochs: int, minibatch_size: int, fragment: int) -> Mapping[str, Algorithm]:
-    """Returns the methods by name, with equally many gradients of equally many samples.
+    """Returns the methods by name. All compute equally many gradients per batch, of equally many samples.
 
     Args:
-      epochs: passes over a batch.
-      minibatch_size: samples of a gradient.
-      fragment: steps of a trajectory; V-trace's minibatches have whole ones.
+      epochs: number of passes over a batch.
+      minibatch_size: number of samples of a gradient.
+      fragment: number of steps of a trajectory: a minibatch of V-trace has `minibatch_size // fragment` trajectories.
     """
     same: dict[str, Any] = {"epochs": epochs, "minibatch_size": minibatch_size}
     return {
