@@ -42,6 +42,10 @@ SWEPT: Mapping[str, Swept] = {
     "growth": Swept(
         "a gradient's time grows with\nthis power of its samples", {power: Assumed(growth=power) for power in _POWERS}
     ),
+    "overhead": Swept(
+        "seconds per round of making\nworkers and evaluating",
+        {seconds: Assumed(overhead=seconds) for seconds in (0.0, 1.0, 5.0, 10.0)},
+    ),
 }
 
 

@@ -86,10 +86,16 @@ class Assumed:
     gradient: float = GRADIENT  #: seconds of a gradient alone on a GPU.
     gpu_sharing: float = GPU_SHARING  #: `k` learner functions on one GPU take `k ** gpu_sharing` times as long.
     growth: float = GRADIENT_GROWTH  #: `n` samples take `(n / GRADIENT_SAMPLES) ** growth` times as long.
+    overhead: float = 0.0  #: seconds before each rollout, in which workers are made and policies evaluated.
 
     def varying(self, mean: float) -> Delay:
         """Returns a log-normal duration with this mean."""
         return LogNormal(mean, self.variation)
+
+    def before_a_rollout(self, invocation: float = 0.0) -> Delay:
+        """Returns the delay before a rollout: invoking its function, and the overhead, which does not vary."""
+        mean = invocation + self.overhead
+        return LogNormal(mean, self.variation * invocation / mean) if invocation else Constant(mean)
 
     def gradient_on(self, samples: int) -> float:
         """Returns the seconds of a gradient on a minibatch, alone on a GPU."""
@@ -128,7 +134,7 @@ def serverless(
             cold_start=varying(ACTOR_COLD_START),
             keep_alive=KEEP_ALIVE,
             max_concurrency=actors,
-            queueing=varying(INVOCATION),
+            queueing=assumed.before_a_rollout(INVOCATION),
             transfer=assumed.transfer,
         ),
         "learner": FunctionSpec(
@@ -174,7 +180,12 @@ def reserved(
     varying = assumed.varying
     step = ENVIRONMENT_ALONE if central_inference else ENVIRONMENT_STEP
     functions = {
-        "actor": FunctionSpec(compute=varying(step), max_concurrency=actors, transfer=assumed.transfer),
+        "actor": FunctionSpec(
+            compute=varying(step),
+            max_concurrency=actors,
+            queueing=assumed.before_a_rollout(),
+            transfer=assumed.transfer,
+        ),
         "learner": FunctionSpec(
             compute=varying(assumed.gradient_on(samples)), max_concurrency=learners, transfer=assumed.transfer
         ),
@@ -191,8 +202,11 @@ def _actor_machines(actors: int) -> int:
     return math.ceil(actors / SERVER_ACTORS_PLACES)
 
 
-def serverless_prices(*, actors: int, learners: int) -> tuple[PriceSheet, PriceSheet]:
-    """Returns Stellaris' two bills: the demo's, which charges all machines for the whole duration, and one by use."""
+def serverless_prices(*, actors: int, learners: int, assumed: Assumed = ASSUMED) -> tuple[PriceSheet, PriceSheet]:
+    """Returns Stellaris' two bills: the demo's, which charges all machines for the whole duration, and one by use.
+
+    By use, the overhead of a rollout is billed as time of its actor function.
+    """
     gpus = math.ceil(learners / _sharers(learners))
     machines = {
         "learner machines": Machine(gpus * SERVER_LEARNER, runs=("learner",), places=learners),
@@ -202,7 +216,7 @@ def serverless_prices(*, actors: int, learners: int) -> tuple[PriceSheet, PriceS
     by_use = PriceSheet(
         "pay_per_use",
         {
-            "actor": Rate(per_second=ACTOR_FUNCTION),
+            "actor": Rate(per_second=ACTOR_FUNCTION, per_request=ACTOR_FUNCTION * assumed.overhead),
             "learner": Rate(per_second=SERVER_LEARNER / _sharers(learners)),
             "parameter": Rate(per_second=PARAMETER_FUNCTION),
         },

@@ -272,7 +272,7 @@ def waterfall(
 ) -> None:
     """Draws the cumulative effect of changes: each bar begins at the level that the previous change reached.
 
-    The first bar begins at 0. A last bar, from 0, shows all changes together.
+    The first bar begins at 0.
 
     Args:
       panels: the results of the runs after each change, by the label of the panel and the name of the change.
@@ -290,9 +290,8 @@ def waterfall(
                 if claim:
                     panel.errorbar(i, middle, [[middle - low], [high - middle]], color="black", capsize=3, linewidth=1)
                 before = middle
-            panel.bar(len(changes), before, width=0.7, color="0.5")
             panel.axhline(1.0, color="black", linewidth=0.8, linestyle=":")
-            panel.set_xticks(range(len(changes) + 1), [*changes, "together"], rotation=40, ha="right")
+            panel.set_xticks(range(len(changes)), [*changes], rotation=40, ha="right")
             panel.set(ylabel=label, ylim=(0, 1.05 * panel.get_ylim()[1]))
 
 

@@ -85,7 +85,7 @@ def run(name, out, *options):
 #: The colours that a system has in every picture, where it is drawn.
 STELLARIS, SYNCHRONOUS = "#0072B2", "#D55E00"
 ALL = f"{STELLARIS} {SYNCHRONOUS} #009E73 #56B4E9 #000000"
-_WHY = "baseline; 4 x gradients; minibatches / 4; serverless; asynchrony; cap; groups; weights"
+_WHY = "baseline; 4 x gradients; minibatches / 4; serverless; asynchrony; cap; groups; no waiting; weights"
 _SHARED = ("asynchronous actors, shared rate", "IMPACT, shared rate")
 
 
@@ -115,7 +115,7 @@ STUDIES = {
     "stellaris-cost": Shown("; ".join(training.SYSTEMS), "cost", ALL),
     "stellaris-challenges": Shown("cap; no cap", _CHALLENGES),
     "stellaris-ablation": Shown("Stellaris; one learner; no cap; no aggregation; neither", "stellaris-ablation"),
-    "stellaris-why": Shown(f"{_WHY}; evaluated; billed by use", "why_returns why_spent", f"{STELLARIS} {SYNCHRONOUS}"),
+    "stellaris-why": Shown(_WHY, "why_returns why_spent", f"{STELLARIS} {SYNCHRONOUS}"),
     "stellaris-sweeps": swept("sweeps", "variation 0.1; variation 1; gradient 1", "synchronous"),
     "stellaris-demo-sweeps": swept("demo-sweeps", "growth 0; growth 1", "synchronous"),
     "stellaris-hpc-sweeps": swept("hpc-sweeps", "growth 0; growth 1", "PAR-RL", "--steps", "8192"),

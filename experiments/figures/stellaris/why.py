@@ -23,16 +23,14 @@ DESCRIPTION = (
     "from the demo's baseline to its Stellaris, one change at a time: gradients, minibatches, functions, asynchrony"
 )
 
-#: The last variant, which has all changes: the demo's Stellaris.
-_LAST = "weights"
-
 Groups: TypeAlias = Mapping[str, Sequence[Finished]]
 
 
 def _variants(environment: str) -> Sequence[Variant]:
     """Returns variants that each change one setting of the previous variant.
 
-    The exception is the third variant, which makes as many passes as the first, over smaller minibatches.
+    The exception is the third variant, which makes as many passes as the first, over smaller minibatches. "no waiting"
+    is the demo as it runs, in which gradients have no weights; "weights" adds the paper's.
     """
     preset = paper(environment)
     stellaris, baseline = preset.contenders
@@ -45,9 +43,9 @@ def _variants(environment: str) -> Sequence[Variant]:
         rho=math.inf,
         control=StalenessControl(pace=0),
     )
-    assert isinstance(stellaris.system, Stellaris)
-    aggregator: Any = stellaris.system.aggregator
-    unweighted = replace(aggregator, smoothness=math.inf)
+    demo = stellaris.system
+    assert isinstance(demo, Stellaris)
+    aggregator: Any = demo.aggregator
     smaller = replace(baseline, system=Synchronous(quarter))
     rows = {
         "baseline": baseline,
@@ -55,9 +53,10 @@ def _variants(environment: str) -> Sequence[Variant]:
         "minibatches / 4": smaller,
         "serverless": on_demand(smaller),
         "asynchrony": replace(stellaris, system=plain),
-        "cap": replace(stellaris, system=replace(plain, rho=stellaris.system.rho)),
-        "groups": replace(stellaris, system=replace(stellaris.system, aggregator=unweighted)),
-        _LAST: stellaris,
+        "cap": replace(stellaris, system=replace(plain, rho=demo.rho)),
+        "groups": replace(stellaris, system=replace(demo, control=plain.control)),
+        "no waiting": stellaris,
+        "weights": replace(stellaris, system=replace(demo, aggregator=replace(aggregator, smoothness=3.0))),
     }
     return [Variant(row, preset.workload, setting, EVALUATION) for setting, row in rows.items()]
 
@@ -69,43 +68,41 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
         if "baseline" not in groups:
             continue
         until = min(one.history[-1]["seconds"] for one in groups["baseline"])
-        evaluated, by_use = ("evaluated", "evaluation_return"), ("billed by use", "cost_pay_per_use")
         returns = {
-            "return when the baseline ends\n/ baseline's": _ratios(groups, "episode_return", until, evaluated),
-            "return at equal steps\n/ baseline's": _ratios(groups, "episode_return", math.inf, evaluated),
+            "return when the baseline ends\n/ baseline's": _ratios(groups, "episode_return", until),
+            "the same, by evaluation\n/ baseline's": _ratios(groups, "evaluation_return", until),
+            "return at equal steps\n/ baseline's": _ratios(groups, "episode_return", math.inf),
         }
         spent = {
             "virtual time\n/ baseline's": _ratios(groups, "seconds", math.inf),
-            "cost, demo's bill\n/ baseline's": _ratios(groups, "cost_demo", math.inf, by_use),
+            "cost, demo's bill\n/ baseline's": _ratios(groups, "cost_demo", math.inf),
+            "cost by use\n/ baseline's": _ratios(groups, "cost_pay_per_use", math.inf),
         }
         colours = [of[0].cell.contender.colour for of in groups.values()]
         caption = plots.caption(environment, results[0].cell.budget.steps, seeds=max(map(len, groups.values())))
         for name, panels in (("returns", returns), ("spent", spent)):
-            plots.waterfall(panels, out / f"why_{name}_{environment}", colours=[*colours, colours[-1]], title=caption)
+            plots.waterfall(panels, out / f"why_{name}_{environment}", colours=colours, title=caption)
         before = {name: groups[earlier] for earlier, name in itertools.pairwise(groups)}
         together = (*returns.values(), *spent.values())
-        for name in dict.fromkeys(name for changes in together for name in changes):
-            step = str(estimate(curves.ratios(groups[name], before[name], "episode_return"))) if name in before else ""
-            rows.append((environment, name, step, *(str(estimate(of[name])) if name in of else "" for of in together)))
-    headings = ("environment", "with", "/ row before", "return, equal time", "equal steps", "virtual time", "cost")
-    tidy.show("ratios to the demo's baseline", headings, rows, out, console)
+        for name, of in groups.items():
+            step = str(estimate(curves.ratios(of, before[name], "episode_return"))) if name in before else ""
+            rows.append((environment, name, step, *(str(estimate(ratios[name])) for ratios in together)))
+    headings = ("environment", "with", "/ row before", "return, equal time", "by evaluation", "equal steps")
+    tidy.show(
+        "ratios to the demo's baseline", (*headings, "virtual time", "cost, demo's bill", "by use"), rows, out, console
+    )
 
 
-def _ratios(groups: Groups, column: str, until: float, last: tuple[str, str] | None = None) -> dict[str, list[float]]:
+def _ratios(groups: Groups, column: str, until: float) -> dict[str, list[float]]:
     """Returns ratios of a column to the baseline's, paired by seed, per variant.
 
     Args:
       groups: finished runs by variant.
       column: a column of the history.
       until: the instant, in virtual seconds, at which the column is read.
-      last: the label and the column of one more entry, for the last variant.
     """
     baseline = groups["baseline"]
-    ratios = {name: curves.ratios(of, baseline, column, until) for name, of in groups.items()}
-    if last is not None and _LAST in groups:
-        name, other = last
-        ratios[name] = curves.ratios(groups[_LAST], baseline, other, until)
-    return ratios
+    return {name: curves.ratios(of, baseline, column, until) for name, of in groups.items()}
 
 
 STUDY = Study("stellaris-why", SIZES, _variants, _report, ("why_returns", "why_spent"))

@@ -48,20 +48,25 @@ def test_variants_differ_in_a_field_of_the_system(module, environment):
 
 
 def test_the_way_from_the_baseline_to_the_demo():
-    """One change at a time: it begins and ends with the preset `paper`."""
+    """One change at a time, from the baseline of the preset `paper` to its Stellaris, and to the paper's weights."""
     rows = {row.setting: row.contender for row in why.STUDY.variants("Hopper-v4")}
     stellaris, baseline = presets.paper("Hopper-v4").contenders
-    assert (rows["baseline"], rows["weights"]) == (baseline, stellaris)
+    assert (rows["baseline"], rows["no waiting"]) == (baseline, stellaris)
     changes = [fields(rows[one], rows[other]) for one, other in itertools.pairwise(rows)]
     assert changes[0] == changes[1] == {"system.algorithm"}
     assert changes[2] == {"functions", "prices"}
     assert {"system", "functions"} <= changes[3]  # Stellaris, on functions for its learners
-    assert changes[4:] == [{"system.rho"}, {"system.aggregator"}, {"system.aggregator"}]
+    assert changes[4:] == [
+        {"system.rho"},
+        {"system.aggregator"},
+        {"system.control"},
+        {"system.aggregator"},
+    ]
     algorithms = [row.system.algorithm for row in rows.values()]
     assert len({*algorithms[2:]}) == 1
     gradients = [algorithm.epochs * 4096 // algorithm.minibatch_size for algorithm in algorithms]
-    assert gradients == [10, *[40] * 7]
-    grouped, weighted = (describe(rows[name].system.aggregator) for name in ("groups", "weights"))
+    assert gradients == [10, *[40] * 8]
+    grouped, weighted = (describe(rows[name].system.aggregator) for name in ("no waiting", "weights"))
     assert [name for name, _, _ in differences(grouped, weighted)] == ["smoothness"]
 
 

@@ -33,6 +33,25 @@ def test_a_gradients_time_grows_with_its_samples():
         assert shared == pytest.approx(2 * alone)
 
 
+def test_the_overhead_of_a_round():
+    """Five seconds before each rollout, for both systems, which do not vary; by use the actor's function is billed."""
+    assumed = testbed.Assumed(overhead=5.0)
+    reserved, serverless = (
+        functions["actor"].queueing
+        for functions in (
+            testbed.reserved(actors=16, assumed=assumed),
+            testbed.serverless(actors=16, learners=4, assumed=assumed),
+        )
+    )
+    assert reserved.seconds == 5.0
+    assert serverless.mean == pytest.approx(5.0 + testbed.INVOCATION)
+    assert serverless.mean * serverless.cv == pytest.approx(testbed.VARIATION * testbed.INVOCATION)
+    rate = testbed.serverless_prices(actors=16, learners=4, assumed=assumed)[1].functions["actor"]
+    assert rate.per_request == pytest.approx(5.0 * rate.per_second)
+    without = testbed.serverless(actors=16, learners=4)["actor"].queueing
+    assert without == testbed.ASSUMED.varying(testbed.INVOCATION)
+
+
 def test_prices_are_those_of_the_price_list():
     """The demo's own: 3.06 and 2.04 USD an hour, and 17.92 USD a month for an address and a disk."""
     beside = 17.92 / (30 * 24)
