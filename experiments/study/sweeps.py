@@ -1,6 +1,7 @@
 """Sweeps over the testbed's assumptions, one at a time, to show how the ratios of two systems depend on them."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -23,28 +24,28 @@ class Swept(NamedTuple):
     """One of the testbed's assumptions with its values in the sweep."""
 
     label: str
-    values: Mapping[float, Assumed]
+    values: Mapping[float, Mapping[str, float]]  #: the changes of `Assumed`, by the value that is shown.
 
 
 _TIMES, _POWERS = (0.25, 1.0, 4.0), (0.0, 0.5, 1.0)
 SWEPT: Mapping[str, Swept] = {
     "variation": Swept(
         "coefficient of variation\nof every duration",
-        {cv: Assumed(variation=cv) for cv in (0.0, testbed.VARIATION, 0.25, 0.5, 1.0)},
+        {cv: {"variation": cv} for cv in (0.0, testbed.VARIATION, 0.25, 0.5, 1.0)},
     ),
     "gradient": Swept(
-        "time of a gradient\n/ testbed's", {time: Assumed(gradient=time * testbed.GRADIENT) for time in _TIMES}
+        "time of a gradient\n/ testbed's", {time: {"gradient": time * testbed.GRADIENT} for time in _TIMES}
     ),
     "sharing": Swept(
         "slow-down of four learners\non one GPU",
-        {testbeds.LEARNERS_PER_GPU**power: Assumed(gpu_sharing=power) for power in _POWERS},
+        {testbeds.LEARNERS_PER_GPU**power: {"gpu_sharing": power} for power in _POWERS},
     ),
     "growth": Swept(
-        "a gradient's time grows with\nthis power of its samples", {power: Assumed(growth=power) for power in _POWERS}
+        "a gradient's time grows with\nthis power of its samples", {power: {"growth": power} for power in _POWERS}
     ),
     "overhead": Swept(
         "seconds per round of making\nworkers and evaluating",
-        {seconds: Assumed(overhead=seconds) for seconds in (0.0, 1.0, 5.0, 10.0)},
+        {seconds: {"overhead": seconds} for seconds in (0.0, 1.0, 5.0, 10.0)},
     ),
 }
 
@@ -63,8 +64,16 @@ RATIOS = {
 }
 
 
-def over(name: str, sizes: Mapping[str, Size], pair: Pair, swept: Sequence[str], systems: tuple[str, str]) -> Study:
-    """Returns a study of two systems over some of `SWEPT`; the other assumptions have their defaults.
+def over(
+    name: str,
+    sizes: Mapping[str, Size],
+    pair: Pair,
+    swept: Sequence[str],
+    systems: tuple[str, str],
+    *,
+    assumed: Assumed = testbed.ASSUMED,
+) -> Study:
+    """Returns a study of two systems over some of `SWEPT`, one at a time.
 
     Args:
       name: the name of the study.
@@ -72,14 +81,15 @@ def over(name: str, sizes: Mapping[str, Size], pair: Pair, swept: Sequence[str],
       pair: the function that returns both systems under given assumptions.
       swept: the keys of `SWEPT` to sweep over.
       systems: the names of both systems, the baseline second.
+      assumed: the assumptions, all but the one that is swept.
     """
 
     def variants(environment: str) -> Sequence[Variant]:
         return [
             row._replace(setting=curves.setting(row.contender.name, what, value))
             for what in swept
-            for value, assumed in SWEPT[what].values.items()
-            for row in pair(environment, assumed)
+            for value, changes in SWEPT[what].values.items()
+            for row in pair(environment, replace(assumed, **changes))
         ]
 
     short = name.removeprefix("stellaris-")

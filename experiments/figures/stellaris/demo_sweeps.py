@@ -7,7 +7,8 @@ from experiments.tasks import presets
 from experiments.tasks.testbed import Assumed
 
 DESCRIPTION = (
-    "stellaris-sweeps with the demo's settings, and also over the growth of a gradient's time with its samples"
+    "stellaris-sweeps with the demo's settings, and also over the growth of a gradient's time with its samples, and "
+    "over the time that a round spends on making workers and on evaluation"
 )
 
 
@@ -18,5 +19,12 @@ def _pair(environment: str, assumed: Assumed) -> tuple[Variant, Variant]:
     return Variant(own, preset.workload), Variant(other, preset.workload)
 
 
-STUDY = sweeps.over("stellaris-demo-sweeps", SIZES, _pair, tuple(sweeps.SWEPT), ("stellaris", "synchronous"))
+STUDY = sweeps.over(
+    "stellaris-demo-sweeps",
+    SIZES,
+    _pair,
+    tuple(sweeps.SWEPT),
+    ("stellaris", "synchronous"),
+    assumed=presets.DEMO,
+)
 add_arguments, main = STUDY.add_arguments, STUDY.main

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -13,7 +13,8 @@ from experiments.figures.stellaris.motivation import EVALUATION, SIZES
 from experiments.study import curves, study, tidy
 from experiments.study.cells import Finished
 from experiments.study.study import Study, Variant
-from experiments.tasks.presets import ACTORS, FRAGMENT, LEARNERS, demo_ppo, on_demand, paper
+from experiments.tasks.presets import ACTORS, DEMO, FRAGMENT, LEARNERS, demo_ppo, on_demand, paper
+from experiments.tasks.testbed import Assumed
 from experiments.toolkit import plots
 from experiments.toolkit.statistics import estimate
 from stellaris import fully_asynchronous
@@ -23,16 +24,24 @@ DESCRIPTION = (
     "from the demo's baseline to its Stellaris, one change at a time: gradients, minibatches, functions, asynchrony"
 )
 
+#: The suffix of the settings of runs without overhead.
+_WITHOUT = ", no overhead"
+
 Groups: TypeAlias = Mapping[str, Sequence[Finished]]
 
 
 def _variants(environment: str) -> Sequence[Variant]:
+    """Returns the changes on the demo's testbed, and again without the overhead that its rounds have there."""
+    return [*_changes(environment, DEMO), *_changes(environment, replace(DEMO, overhead=0.0), _WITHOUT)]
+
+
+def _changes(environment: str, assumed: Assumed, suffix: str = "") -> list[Variant]:
     """Returns variants that each change one setting of the previous variant.
 
     The exception is the third variant, which makes as many passes as the first, over smaller minibatches. "no waiting"
     is the demo as it runs, in which gradients have no weights; "weights" adds the paper's.
     """
-    preset = paper(environment)
+    preset = paper(environment, assumed)
     stellaris, baseline = preset.contenders
     batch = ACTORS * FRAGMENT
     quarter = demo_ppo(batch // LEARNERS)
@@ -51,20 +60,20 @@ def _variants(environment: str) -> Sequence[Variant]:
         "baseline": baseline,
         "4 x gradients": replace(baseline, system=Synchronous(demo_ppo(batch, epochs=40))),
         "minibatches / 4": smaller,
-        "serverless": on_demand(smaller),
+        "serverless": on_demand(smaller, assumed),
         "asynchrony": replace(stellaris, system=plain),
         "cap": replace(stellaris, system=replace(plain, rho=demo.rho)),
         "groups": replace(stellaris, system=replace(demo, control=plain.control)),
         "no waiting": stellaris,
         "weights": replace(stellaris, system=replace(demo, aggregator=replace(aggregator, smoothness=3.0))),
     }
-    return [Variant(row, preset.workload, setting, EVALUATION) for setting, row in rows.items()]
+    return [Variant(row, preset.workload, setting + suffix, EVALUATION) for setting, row in rows.items()]
 
 
 def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
     """Draws and shows ratios to the baseline, paired by seed; the table also has ratios to the previous variant."""
     rows: list[Sequence[str]] = []
-    for environment, groups in study.by_environment(results).items():
+    for environment, groups, suffix in _ladders(results):
         if "baseline" not in groups:
             continue
         until = min(one.history[-1]["seconds"] for one in groups["baseline"])
@@ -81,16 +90,29 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
         colours = [of[0].cell.contender.colour for of in groups.values()]
         caption = plots.caption(environment, results[0].cell.budget.steps, seeds=max(map(len, groups.values())))
         for name, panels in (("returns", returns), ("spent", spent)):
-            plots.waterfall(panels, out / f"why_{name}_{environment}", colours=colours, title=caption)
+            plots.waterfall(
+                panels,
+                out / f"why_{name}_{environment}{'_no_overhead' if suffix else ''}",
+                colours=colours,
+                title=caption,
+            )
         before = {name: groups[earlier] for earlier, name in itertools.pairwise(groups)}
         together = (*returns.values(), *spent.values())
         for name, of in groups.items():
             step = str(estimate(curves.ratios(of, before[name], "episode_return"))) if name in before else ""
-            rows.append((environment, name, step, *(str(estimate(ratios[name])) for ratios in together)))
+            rows.append((environment, name + suffix, step, *(str(estimate(ratios[name])) for ratios in together)))
     headings = ("environment", "with", "/ row before", "return, equal time", "by evaluation", "equal steps")
     tidy.show(
         "ratios to the demo's baseline", (*headings, "virtual time", "cost, demo's bill", "by use"), rows, out, console
     )
+
+
+def _ladders(results: Sequence[Finished]) -> Iterator[tuple[str, Groups, str]]:
+    """Yields the environment, the runs by change, and the suffix of their settings, with and without overhead."""
+    for environment, groups in study.by_environment(results).items():
+        for suffix in ("", _WITHOUT):
+            of = {name: runs for name, runs in groups.items() if name.endswith(_WITHOUT) == bool(suffix)}
+            yield environment, {name.removesuffix(suffix): runs for name, runs in of.items()}, suffix
 
 
 def _ratios(groups: Groups, column: str, until: float) -> dict[str, list[float]]:

@@ -99,7 +99,7 @@ def test_changes_lead_from_one_to_the_next(drawn):
     plots.waterfall({"ratio": changes, "other": changes}, Path("x"), colours=["#000000"] * 3, title="Hopper")
     first, other = drawn[0].axes
     assert [(bar.get_y(), bar.get_height()) for bar in first.patches] == [(0, 1), (1, 2), (3, -1)]
-    assert [label.get_text() for label in first.get_xticklabels()] == ["it", "up", "down", "together"]
+    assert [label.get_text() for label in first.get_xticklabels()] == ["it", "up", "down"]
     assert (first.get_ylabel(), other.get_ylabel()) == ("ratio", "other")
 
 
