@@ -292,7 +292,8 @@ def _draw(pairs: Sequence[Pair], rows: Sequence[Contender], arguments: argparse.
             for pair in (pair for pair in pairs if pair.system == row.name):
                 values = [_ratio(pair.simulated.values[name], pair.real.values[name]) for name in _QUANTITIES]
                 ratios.plot(np.arange(len(values)) + 0.15 * (i - 0.5), values, "o", color=row.colour, alpha=0.7)
-        ratios.axhspan(1 - _MARGIN, 1 + _MARGIN, color="0.9", zorder=0)
+        ratios.axhspan(1 - _MARGIN, 1 + _MARGIN, color="0.9", zorder=0, label=f"within {_MARGIN:.0%}")
         ratios.axhline(1.0, color="black", linewidth=0.8)
         ratios.set_xticks(range(len(_QUANTITIES)), list(_QUANTITIES))
         ratios.set(ylabel="simulation / Ray")
+        ratios.legend()

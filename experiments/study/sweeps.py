@@ -115,6 +115,7 @@ def _report(name: str, systems: tuple[str, str], results: Sequence[Finished], ou
                     f"{ratio.label}\n/ {systems[1]}",
                     [plots.Line(contender, {value: ratio.of(*pair) for value, pair in found.items()})],
                     level=1.0,
+                    log_y=True,
                 )
                 for what, found in pairs.items()
                 if found

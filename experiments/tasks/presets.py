@@ -33,7 +33,7 @@ class Contender:
     functions: Mapping[str, FunctionSpec]  #: the deployment.
     prices: Sequence[PriceSheet]  #: two bills: the demo's and one by use; for MinionsRL, one by use and Azure's.
     colour: str  #: distinct for the colour-blind (Okabe & Ito 2008).
-    line: str  #: matplotlib's line style, distinct in grey.
+    line: Any  #: matplotlib's line style, a name or dashes, distinct in grey.
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def contender(
     system: System,
     *,
     colour: str,
-    line: str = "-",
+    line: Any = "-",
     actors: int = ACTORS,
     assumed: testbed.Assumed = testbed.ASSUMED,
 ) -> Contender:
@@ -217,8 +217,8 @@ def architectures(environment: str) -> Preset:
             synchronous,
             contender("central inference", CentralInference(ppo), colour="#E69F00", line="-."),
             contender("data-parallel", DataParallel(ppo, learners=LEARNERS), colour="#CC79A7", line=":"),
-            contender("asynchronous actors", chosen.asynchronous, colour="#009E73", line="--"),
-            contender("IMPACT", chosen.impact, colour="#56B4E9", line="-."),
+            contender("asynchronous actors", chosen.asynchronous, colour="#009E73", line=(0, (6, 1, 1, 1, 1, 1))),
+            contender("IMPACT", chosen.impact, colour="#56B4E9", line=(0, (1, 3))),
             stellaris,
         ),
         budget=replace(pair.budget, seconds=400.0),  # central inference spends more time: each step is a round trip

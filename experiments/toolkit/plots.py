@@ -54,7 +54,7 @@ class Contender(Protocol):
         """Matplotlib's colour of the line."""
 
     @property
-    def line(self) -> str:
+    def line(self) -> Any:
         """Matplotlib's line style."""
 
 
@@ -100,7 +100,8 @@ def learning(
     """Draws return over columns of the history, and the final return, by system, as a PNG and a PDF.
 
     With enough seeds for an interval, a curve is the interquartile mean with its 95 % band; with fewer, the median, and
-    a thin line per run.
+    a thin line per run. A run that has ended keeps its last return until the longest run ends: runs that end at a
+    target end early because they are good, so a curve that stopped with them would show the others' returns.
 
     Args:
       systems: the systems, each drawn as one curve.
@@ -133,7 +134,7 @@ def learning(
 
 def _learning_curve(axes: Axes, curves: Curves, column: str) -> None:
     contender, histories = curves
-    end = min(history[-1][column] for history in histories)
+    end = max(history[-1][column] for history in histories)
     grid = np.linspace(0.0, end, 200)
     lines = np.array([_interpolate(grid, history, column) for history in histories])
     known = np.isfinite(lines).all(axis=0)
@@ -170,10 +171,17 @@ def bar(axes: Axes, place: int, values: Sequence[float], colour: str) -> None:
 def per_run(
     systems: Sequence[Curves], path: Path, *, title: str, xlabel: str, panels: Mapping[str, str], x: str = "round"
 ) -> None:
-    """Draws columns of the history over column `x`: one panel per column, one line per run, first runs darkest."""
+    """Draws columns of the history over column `x`, one panel per column.
+
+    With enough runs for an interval, the median over the runs that have not ended, and their quartiles as a band; with
+    fewer, a line per run, the first run darkest.
+    """
     with figure(path, title, columns=len(panels), suffixes=(".png", ".pdf")) as several:
         for axes, (column, label) in zip(several, panels.items(), strict=True):
             for contender, histories in systems:
+                if len(histories) >= FEWEST:
+                    _quartiles(axes, contender, histories, x, column)
+                    continue
                 for i, history in enumerate(histories):
                     rows = [row for row in history if column in row]
                     axes.plot(
@@ -190,10 +198,35 @@ def per_run(
         legend(several[0])
 
 
+def _quartiles(axes: Axes, contender: Contender, histories: Sequence[Sequence[Row]], x: str, column: str) -> None:
+    """Draws the median and the quartiles of a column, at every value of `x` that at least half of the runs have."""
+    values: dict[float, list[float]] = {}
+    for history in histories:
+        for row in history:
+            if column in row:
+                values.setdefault(row[x], []).append(row[column])
+    shown = sorted(at for at, several in values.items() if 2 * len(several) >= len(histories))
+    if not shown:
+        return
+    low, middle, high = np.transpose([np.percentile(values[at], (25, 50, 75)) for at in shown])
+    axes.plot(shown, middle, label=contender.name, linewidth=1.2, color=contender.colour, linestyle=contender.line)
+    axes.fill_between(shown, low, high, color=contender.colour, alpha=0.15, linewidth=0)
+
+
 def lines(
-    groups: Mapping[str, Sequence[tuple[Any, Any]]], path: Path, *, colour: str, title: str, xlabel: str, ylabel: str
+    groups: Mapping[str, Sequence[tuple[Any, Any]]],
+    path: Path,
+    *,
+    colour: str,
+    title: str,
+    xlabel: str,
+    ylabel: str,
+    log: bool = False,
 ) -> None:
-    """Draws the curves `(x, y)` of a system's runs by variant: the first variant in colour, the others in grey."""
+    """Draws the curves `(x, y)` of a system's runs by variant: the first variant in colour, the others in grey.
+
+    With `log` the y-axis is logarithmic, for values that span several orders of magnitude.
+    """
     styles: Sequence[dict[str, Any]] = [
         {"color": colour, "linestyle": "-"},
         {"color": "0.25", "linestyle": "--"},
@@ -203,7 +236,7 @@ def lines(
         for (name, runs), style in zip(groups.items(), styles, strict=False):
             for i, (x, y) in enumerate(runs):
                 axes.plot(x, y, linewidth=1, label=name if i == 0 else None, **style)
-        axes.set(xlabel=xlabel, ylabel=ylabel, ylim=(0, None))
+        axes.set(xlabel=xlabel, ylabel=ylabel, **({"yscale": "log"} if log else {"ylim": (0, None)}))
         axes.set_xlim(left=0)
         if len(groups) > 1:
             legend(axes)
@@ -215,11 +248,17 @@ def spread(values: Mapping[str, Any], path: Path, *, level: float, title: str) -
         middle = {"color": "black"}
         axes.boxplot([*values.values()], tick_labels=[*values], whis=(5, 95), showfliers=False, medianprops=middle)
         axes.axhline(level, color="black", linestyle=":", label="assumed in the testbed")
-        axes.set(ylabel="milliseconds", yscale="log")
-        axes.yaxis.set_major_locator(matplotlib.ticker.LogLocator(subs=(1, 2, 5)))
-        axes.yaxis.set_major_formatter("{x:g}")
-        axes.yaxis.set_minor_formatter(matplotlib.ticker.NullFormatter())
+        axes.set(ylabel="milliseconds")
+        _logarithmic(axes)
         legend(axes)
+
+
+def _logarithmic(axes: Axes) -> None:
+    """Makes the y-axis logarithmic, with plain numbers at 1, 2 and 5 times the powers of ten."""
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(matplotlib.ticker.LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter(matplotlib.ticker.NullFormatter())
 
 
 class Line(NamedTuple):
@@ -236,6 +275,7 @@ class Panel(NamedTuple):
     ylabel: str
     lines: Sequence[Line]
     log: bool = False  #: whether the x-axis is logarithmic.
+    log_y: bool = False  #: whether the y-axis is.
     level: float | None = None  #: height of a dotted reference line.
 
 
@@ -246,7 +286,7 @@ def sweep(panels: Sequence[Panel], path: Path, *, title: str) -> None:
             for contender, points in panel.lines:
                 estimates = [estimate(values) for values in points.values()]
                 style: dict[str, Any] = {"color": contender.colour, "linestyle": contender.line}
-                axes.plot([*points], [one.middle for one in estimates], label=contender.name, linewidth=1.5, **style)
+                axes.plot([*points], [one.middle for one in estimates], label=contender.name, linewidth=0.8, **style)
                 for x, one, values in zip(points, estimates, points.values(), strict=True):
                     axes.plot([x] * len(values), values, "o", color=contender.colour, markersize=2.5, alpha=0.5)
                     if one.claim:
@@ -258,6 +298,8 @@ def sweep(panels: Sequence[Panel], path: Path, *, title: str) -> None:
                 # Below 1 the axis is linear, so that it has a place for 0.
                 axes.set_xscale("symlog", base=2, linthresh=1) if _has_zero(panel) else axes.set_xscale("log", base=2)
                 axes.xaxis.set_major_formatter("{x:g}")
+            if panel.log_y:
+                _logarithmic(axes)
             axes.set(xlabel=panel.xlabel, ylabel=panel.ylabel)
         if len(panels[0].lines) > 1:
             legend(several[0])
@@ -295,19 +337,22 @@ def waterfall(
             panel.set(ylabel=label, ylim=(0, 1.05 * panel.get_ylim()[1]))
 
 
-def stacked(parts: Mapping[str, Mapping[str, float]], path: Path, *, title: str, ylabel: str) -> None:
-    """Draws a stacked bar per name; all bars have the same parts."""
+def grouped(parts: Mapping[str, Mapping[str, float]], path: Path, *, title: str, ylabel: str) -> None:
+    """Draws a group of bars per name, one bar per part, on a logarithmic axis; all groups have the same parts."""
     names = list(parts)
     with figure(path, title, columns=1, suffixes=(".png", ".pdf")) as (axes,):
-        bottom = np.zeros(len(names))
-        for i, part in enumerate(next(iter(parts.values()))):
-            heights = np.array([parts[name][part] for name in names])
-            shade = str(0.85 - 0.25 * i)
-            axes.bar(names, heights, bottom=bottom, width=0.6, label=part, color=shade, edgecolor="black")
-            bottom += heights
+        several = list(next(iter(parts.values())))
+        width = 0.8 / len(several)
+        for i, part in enumerate(several):
+            heights = [parts[name][part] for name in names]
+            places = np.arange(len(names)) + (i - (len(several) - 1) / 2) * width
+            shade = str(0.9 - 0.8 * i / len(several))
+            axes.bar(places, heights, width=width, label=part, color=shade, edgecolor="black", linewidth=0.6)
+        axes.set_xticks(range(len(names)), names)
         if len(names) > _LEVEL:
-            axes.set_xticks(range(len(names)), names, rotation=20, ha="right")
+            axes.tick_params(axis="x", rotation=20)
         axes.set(ylabel=ylabel)
+        _logarithmic(axes)
         legend(axes)
 
 
@@ -352,9 +397,9 @@ def staleness(system: Curves, traces: Sequence[Trace], path: Path, *, title: str
 
 
 def _curves(axes: Axes, systems: Sequence[Curves], column: str, target: float | None) -> None:
-    """Draws one line per system: the mean over seeds, with the range as a band, up to the end of the shortest run."""
+    """Draws one line per system: the mean over seeds, with the range as a band. An ended run keeps its last return."""
     for contender, runs in systems:
-        end = min(run[-1][column] for run in runs)
+        end = max(run[-1][column] for run in runs)
         grid = np.linspace(0.0, end, 200)
         curves = np.array([_interpolate(grid, run, column) for run in runs])
         axes.plot(

@@ -62,7 +62,7 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
                 parts = (starting[function], running[function] - computing[function], computing[function])
                 shown[f"{function}, {name}"] = dict(zip(PARTS, parts, strict=True))
         title = plots.caption(environment, results[0].cell.budget.steps, seeds=max(map(len, groups.values())))
-        plots.stacked(shown, out / f"latency_{environment}", title=title, ylabel="mean of an invocation (ms)")
+        plots.grouped(shown, out / f"latency_{environment}", title=title, ylabel="mean of an invocation (ms)")
         rows += [(environment, name, *(f"{parts[part]:.1f}" for part in PARTS)) for name, parts in shown.items()]
     tidy.show("latency (ms)", ("environment", "function", *PARTS), rows, out, console)
 

@@ -45,6 +45,7 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
                 title=caption,
                 xlabel="round",
                 ylabel=label,
+                log=column == "policy_kl",
             )
         name, (one, *_) = next(iter(groups.items()))
         plots.lines(

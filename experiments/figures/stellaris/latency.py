@@ -28,7 +28,7 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
         (here,) = groups.values()
         means = _means(here)
         title = plots.caption(environment, here[0].cell.budget.steps, seeds=len(here))
-        plots.stacked(means, out / f"latency_{environment}", title=title, ylabel="mean of an invocation (ms)")
+        plots.grouped(means, out / f"latency_{environment}", title=title, ylabel="mean of an invocation (ms)")
         rows += [(environment, name, *(f"{parts[part]:.2f}" for part in PARTS)) for name, parts in means.items()]
     tidy.show("latency (ms)", ("environment", "function", *PARTS), rows, out, console)
 

@@ -101,7 +101,13 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
                 figures = [str(estimate([figure(one) for one in several])) for figure in _FIGURES.values()]
                 rows.append((environment, several[0].cell.variant, *figures))
             panels = [
-                plots.Panel(f"{what[:-1]} functions", label, [curves.line(of, figure) for of in found], log=True)
+                plots.Panel(
+                    f"{what[:-1]} functions",
+                    label,
+                    [curves.line(of, figure) for of in found],
+                    log=True,
+                    log_y="USD" in label,
+                )
                 for label, figure in _FIGURES.items()
             ]
             if found:

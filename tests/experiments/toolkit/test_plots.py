@@ -54,14 +54,14 @@ def drawn(monkeypatch):
         plt.close(canvas)
 
 
-def test_a_curve_is_the_mean_as_far_as_every_run_went(drawn):
-    """By hand: at 2 s one run has 20 and the other, half-way from 30 to 50, 40; the shorter one ends at 3 s."""
+def test_a_curve_is_the_mean_of_all_runs(drawn):
+    """By hand: at 2 s one run has 20 and the other, half-way from 30 to 50, 40, which ends at 3 s and keeps its 50."""
     plots.reward_vs_time([TWO], Path("x"), title="Hopper", target=35.0)
     (axes,) = drawn[0].axes
     curve, target = axes.lines
-    assert curve.get_xdata()[-1] == 3.0
+    assert curve.get_xdata()[-1] == 4.0
     assert np.interp(2.0, curve.get_xdata(), curve.get_ydata()) == pytest.approx(30.0, abs=0.1)
-    assert curve.get_ydata()[-1] == pytest.approx((30.0 + 50.0) / 2)
+    assert curve.get_ydata()[-1] == pytest.approx((40.0 + 50.0) / 2)
     assert np.isnan(curve.get_ydata()[0])  # before the first row nothing is known
     assert (curve.get_label(), curve.get_linestyle(), curve.get_color()) == ("it", "--", "#0072B2")
     assert (target.get_label(), set(target.get_ydata())) == ("target 35", {35.0})
@@ -73,6 +73,36 @@ def test_a_curve_is_the_mean_as_far_as_every_run_went(drawn):
 def labels(figure):
     """The texts of a figure's legend."""
     return [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+def test_a_learning_curve_keeps_runs_that_ended(drawn):
+    """At 4 s the median of 40 and of 50, which was reached at 3 s."""
+    plots.learning([TWO], Path("x"), title="Hopper", over={"seconds": "s"})
+    curve = drawn[0].axes[0].lines[0]
+    assert (curve.get_xdata()[-1], curve.get_ydata()[-1]) == (4.0, pytest.approx(45.0))
+
+
+def test_many_runs_are_a_median_with_quartiles(drawn):
+    """Of five runs, as far as three of them have rounds; of fewer runs there is a line each."""
+    rows = [[{"round": i, "actors": float(run + 10 * i)} for i in range(2 + run)] for run in range(5)]
+    several = plots.Curves(SimpleNamespace(name="it", colour="#0072B2", line="--"), rows)
+    plots.per_run([several], Path("x"), title="", xlabel="round", panels={"actors": "actors"})
+    plots.per_run([several._replace(histories=rows[:2])], Path("x"), title="", xlabel="", panels={"actors": "actors"})
+    many, few = (figure.axes[0] for figure in drawn)
+    (line,) = many.lines
+    assert list(line.get_xdata()) == [0, 1, 2, 3]
+    assert list(line.get_ydata()) == [2.0, 12.0, 22.5, 33.0]
+    assert len(many.collections) == 1
+    assert (len(few.lines), len(few.collections)) == (2, 0)
+
+
+def test_a_group_of_bars_per_name(drawn):
+    """A bar per part, side by side, on a logarithmic axis: 4 ms shows beside 2,000."""
+    plots.grouped({"actor": {"waiting": 4.0, "running": 2000.0}}, Path("x"), title="", ylabel="ms")
+    (axes,) = drawn[0].axes
+    assert [bar.get_height() for bar in axes.patches] == [4.0, 2000.0]
+    assert axes.patches[0].get_x() + axes.patches[0].get_width() == pytest.approx(axes.patches[1].get_x())
+    assert (axes.get_yscale(), labels(drawn[0])) == ("log", ["waiting", "running"])
 
 
 def test_one_run_has_no_range(drawn):
@@ -111,9 +141,12 @@ def test_over_what_is_varied(drawn):
     panel = plots.Panel(
         "x", "y", [plots.Line(one, {1: [1.0, 3.0], 4: five}), plots.Line(other, {1: [7.0]})], log=True, level=1.0
     )
-    plots.sweep([panel, panel._replace(lines=panel.lines[:1], log=False, level=None)], Path("x"), title="Hopper")
+    plots.sweep(
+        [panel, panel._replace(lines=panel.lines[:1], log=False, log_y=True, level=None)], Path("x"), title="Hopper"
+    )
     first, second = drawn[0].axes
     assert (first.get_xscale(), second.get_xscale()) == ("log", "linear")
+    assert (first.get_yscale(), second.get_yscale()) == ("linear", "log")
     (through,) = (line for line in first.lines if line.get_label() == "one")
     assert (list(through.get_xdata()), list(through.get_ydata())) == ([1, 4], [2.0, 3.0])
     assert [list(line.get_ydata()) for line in first.lines if line.get_marker() == "o"] == [[1.0, 3.0], five, [7.0]]
