@@ -1,7 +1,7 @@
 """The contract between systems and platforms: the methods that a system may call on any platform.
 
-The simulated platform keeps the contract in virtual and in wall time, and the Ray platform keeps it on a cluster.
-Simulated delays, faults and clocks are not part of it. `functions.Context` is the contract of bodies.
+The simulated platform implements the contract in virtual time and in real ("wall") time, the Ray platform on a cluster.
+Simulated delays, faults and clocks are not part of the contract. `functions.Context` is the contract for bodies.
 """
 
 import math
@@ -17,7 +17,7 @@ from stellaris.runtime.trace.trace import Trace
 
 @runtime_checkable
 class Platform(Protocol):
-    """Runs functions. A system is an event loop over a platform: invoke, take the next completion, decide."""
+    """Runs functions. A system is an event loop over a platform: it invokes, takes the next completion, and decides."""
 
     @property
     def now(self) -> float:
@@ -47,9 +47,9 @@ class Platform(Protocol):
         """Submits one call. It starts during `next_completion`, once a container is ready.
 
         Args:
-          name: name of the deployed function, which determines the cost of the call.
+          name: name of the deployed function, whose specification gives the call's delays and resources.
           function: the program, or its body.
-          *args: values, or references of the store, which are resolved when the body starts.
+          *args: values, or references to values in the store, which are resolved when the body starts.
           at: the instant of submission; by default now. On the wall clock, an instant that has passed counts as now.
           work: factor by which the drawn compute time is multiplied.
           tag: any value, returned with the completion.
@@ -61,8 +61,8 @@ class Platform(Protocol):
           LookupError: if no function of this name is deployed, or a fixed version is not in the store.
           TypeError: if `function` cannot be called, or if the transfer of an argument costs time and its size is
             unknown.
-          ValueError: if `at` has passed, `work` is negative, or sending the result costs time and the program does not
-            declare the result's size.
+          ValueError: if `at` has passed in virtual time, `work` is negative, or sending the result costs time and the
+            program does not declare the result's size.
           RuntimeError: if the platform is closed.
         """
 
@@ -105,7 +105,7 @@ class Platform(Protocol):
         """
 
     def cancel(self, invocation: Invocation) -> None:
-        """Ends an invocation and its container; the invocation is not handed out.
+        """Ends an invocation and its container; `next_completion` does not return the invocation.
 
         Does nothing if the invocation has ended.
 
@@ -157,8 +157,8 @@ class Platform(Protocol):
         """Cancels pending invocations, ends the containers and stops the threads. A second call does nothing.
 
         Args:
-          patience: seconds of real time to wait for bodies that still run in virtual time, at most `hang_after`. A
-            `with` block that ends with an exception waits for two seconds.
+          patience: on a platform in virtual time, the seconds of real time to wait for bodies that still run, at most
+            `hang_after`. A `with` block that ends with an exception waits at most two seconds.
         """
 
     def __enter__(self) -> Any:
@@ -177,7 +177,7 @@ class Resumable(Platform, Protocol):
 
     @property
     def configuration(self) -> Mapping[str, Any]:
-        """Everything that determines a run, as plain data: a checkpoint can be resumed only under an equal one."""
+        """Everything that determines a run, as plain data. A run can be resumed only on a platform with equal data."""
 
     def settle(self) -> None:
         """Finishes the bodies that run in this process, so that the platform's state can be saved."""

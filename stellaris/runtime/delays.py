@@ -14,7 +14,7 @@ from stellaris._core import checks
 from stellaris.runtime.state.registry import register_part
 from stellaris.types import NDArray
 
-#: Number of durations that a stream draws at a time: calling NumPy's generator costs as much as drawing fifty numbers.
+#: Number of durations that a stream draws at a time: one call of NumPy's generator costs as much as drawing 50 numbers.
 _BLOCK = 256
 
 
@@ -105,7 +105,7 @@ class Uniform:
     def __post_init__(self) -> None:
         _check_non_negative(self, low=self.low, high=self.high)
         if self.high < self.low:
-            raise ValueError(f"Uniform(low={self.low}, high={self.high}): high is below low")
+            raise ValueError(f"Uniform(low={self.low}, high={self.high}): high is below low; swap the two")
 
     def sample(self, rng: np.random.Generator, n: int) -> NDArray:
         """Draws `n` durations in seconds."""
@@ -209,7 +209,10 @@ class Empirical:
 
 @dataclass(frozen=True)
 class Measured:
-    """The real time that the body takes, times `factor`. Runs with it are *not* repeatable; bodies run one by one."""
+    """The real time that a function's body takes, times `factor`.
+
+    A run with a measured delay is *not* repeatable. In virtual time, the measured bodies run one after the other.
+    """
 
     factor: float = 1.0
 
@@ -223,7 +226,7 @@ class Measured:
           TypeError: always.
         """
         raise TypeError(
-            "Measured cannot be drawn: the time is known once a body has run; use Measured only as a compute time"
+            "Measured cannot be drawn: the time is known only after a body has run; use Measured only as a compute time"
         )
 
 

@@ -9,7 +9,7 @@ class Ending(NamedTuple):
 
     wasted: bool  #: whether the invocation's running time was wasted.
     retriable: bool  #: whether a retry may help; the invocation's arguments are then kept.
-    ends_container: bool  #: whether the invocation's container ends with it.
+    ends_container: bool  #: whether the container ends together with the invocation.
 
 
 #: The endings by name. An invocation ends exactly once. `failed`: the body raised and would raise again; the container

@@ -1,4 +1,4 @@
-"""Serverless functions: the deployment, which costs time; the program, which computes; and an invocation of both."""
+"""Serverless functions: the deployment (delays, limits, resources), the program (code), and the invocation (a call)."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -44,7 +44,7 @@ class Transfer:
 
 @dataclass(frozen=True)
 class Retry:
-    """The policy of `Platform.retry`: exponential back-off with jitter, up to a limit.
+    """The policy of `Platform.retry`: exponential back-off with jitter, up to a limit on the number of attempts.
 
     The wait before attempt `a = 2, 3, ...` is `min(first * factor ** (a - 2), maximum) * (1 - jitter + jitter * u)`
     seconds, with `u` uniform between 0 and 1.
@@ -87,7 +87,7 @@ class Retry:
 
         Args:
           attempt: number of the attempt, from 2 on.
-          chance: a random number between 0 and 1.
+          chance: the `u` of the formula, between 0 and 1; 1 gives the longest wait.
         """
         # The power overflows after some thousand attempts, when the wait has long reached `maximum`.
         try:
@@ -99,7 +99,7 @@ class Retry:
 
 @runtime_checkable
 class Context(Protocol):
-    """The contract between bodies and platforms: the attributes of the first argument of a body."""
+    """The first argument of every body. Its attributes are the contract between bodies and platforms."""
 
     state: Any  #: state of the container; the next invocation in it finds the state that this invocation leaves.
 
@@ -133,7 +133,7 @@ class FunctionSpec:
     """The deployment of a function: its delays, limits and resources.
 
     Args:
-      compute: seconds of computing for an invocation with `work=1`; another `work` multiplies them.
+      compute: seconds that an invocation computes if its `work` is 1; they are multiplied by its `work`.
       cold_start: seconds to make a container, if none is idle.
       initialisation: seconds that a new container then takes to load its program, before its first invocation starts.
       keep_alive: seconds for which an idle container is kept.
@@ -209,9 +209,9 @@ class Function:
     Args:
       body: `body(context, *args)` does the work. It may change `context.state`, but not its arguments.
       init: `init(slot, key)` returns the state of a new container.
-      batched: `batched(contexts, args) -> results` does the work of several invocations in one call. Programs with the
-        same callable share calls. The results must agree with the body's up to rounding. A result that is an exception
-        fails only its invocation.
+      batched: `batched(contexts, args) -> results` does the work of several invocations in one call. Invocations of
+        different programs share a call if the programs have the same `batched`. The results must agree with the body's
+        up to rounding. A result that is an exception fails only its invocation.
       max_batch: the most invocations in one call.
       upload: size of the body's result in bytes: a number, or `upload(*args)` of the resolved arguments. It is declared
         because an invocation's duration is decided at its start, before there is a result. Required if the deployment
@@ -232,7 +232,7 @@ class Function:
         if not callable(self.body):
             raise TypeError(f"body={self.body!r} cannot be called: expected body(context, *args)")
         if not self.max_batch >= 1:
-            raise ValueError(f"max_batch={self.max_batch} is below 1: a batch needs an invocation, so give 1 or more")
+            raise ValueError(f"max_batch={self.max_batch} is below 1: a batch has at least one invocation; raise it")
         if isinstance(self.upload, int) and self.upload < 0:
             raise ValueError(f"upload={self.upload} is negative: give the bytes of the result")
 

@@ -28,7 +28,7 @@ class At:
 @register_value
 @dataclass(frozen=True)
 class Lagged:
-    """Refers to the version `lag` versions before the newest when the body starts, but not before the first."""
+    """Refers to the version `lag` versions behind the newest when the body starts; to the first if there are fewer."""
 
     name: str
     lag: int

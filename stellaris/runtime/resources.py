@@ -41,9 +41,9 @@ class Node:
       vcpus: number of processors.
       gpus: number of GPUs.
       slots_per_gpu: number of container slots on each GPU.
-      gpu_sharing: exponent of the slow-down of invocations that share a GPU. The `k`-th
-        invocation on a GPU computes `k ** gpu_sharing` times as long: 0 if invocations run side by side, 1 if they take
-        turns. The slow-down is decided when an invocation starts, as are all durations.
+      gpu_sharing: exponent of the slow-down of invocations that share a GPU. An invocation that starts while `k - 1`
+        others run on the GPU computes `k ** gpu_sharing` times as long: 0 if invocations do not slow each other down, 1
+        if they take turns. The slow-down is decided when an invocation starts, as are all durations.
 
     Raises:
       ValueError: if a number is out of its range.

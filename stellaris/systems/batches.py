@@ -28,7 +28,7 @@ class LearnerBatch:
 
     number: int  #: number of the batch, from 1.
     batch: Any  #: the data that the algorithm prepared.
-    indices: NDArray  #: `[gradients, m]` int32: the items of the minibatches, in the order of plain training.
+    indices: NDArray  #: `[gradients, m]` int32: the items of each minibatch, in the order of `Algorithm.minibatches`.
     statistics: Statistics  #: statistics of the batch's observations.
     unseen: NDArray  #: `[items]` int32: the number of each item's transitions that no applied gradient has seen yet.
     left: int  #: number of gradients that were neither applied nor dropped yet.
@@ -51,7 +51,7 @@ class LearnerBatch:
         return int(self.unseen.sum())
 
     def learn(self, indices: NDArray) -> int:
-        """Counts a gradient on these items as applied; returns the number of transitions that none had seen."""
+        """Counts a gradient on these items as applied; returns how many transitions no earlier gradient had seen."""
         # Items are made unique, because a minibatch with parts of two epochs may hold an item twice. Indices past the
         # last item are padding.
         items = np.unique(indices[indices < len(self.unseen)])

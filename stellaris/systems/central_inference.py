@@ -170,7 +170,10 @@ class _Loop:
 
 
 def _continue(session: Session, loop: _Loop, actor: int, step: Function) -> None:
-    """Has an actor take its chosen action; without an action, has it report its environment, or requests an action."""
+    """Invokes an actor's next step if its action is chosen; otherwise requests an action for its newest observation.
+
+    An actor whose environment is not known yet is first invoked without an action, to report the environment.
+    """
     rollout = loop.sampling[actor]
     known = loop.environments.get(actor)
     if len(rollout.action) > len(rollout.outcome):  # an action is chosen and not taken yet

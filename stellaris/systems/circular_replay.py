@@ -1,4 +1,4 @@
-"""IMPACT: asynchronous actors, and a learner that replays a circular buffer of batches around a target policy."""
+"""IMPACT: asynchronous actors, and a learner that replays batches from a circular buffer, with a target policy."""
 
 import itertools
 from dataclasses import dataclass, field
@@ -23,11 +23,12 @@ from stellaris.types import Tree
 
 @dataclass(frozen=True)
 class CircularReplay(System):
-    """Asynchronous actors and one central learner that learns from each batch several times, around a slow target.
+    """Asynchronous actors and one central learner that learns from each batch several times, with a target policy.
 
-    Batches wait in a circular buffer. The learner takes them in turn, each time for all of the algorithm's epochs. A
-    batch leaves after `passes` turns, or when a newer batch needs its place. The target policy, which prepares the
-    batches, is updated every `target_period` turns.
+    Batches wait in a circular buffer. In one turn, the learner learns from one batch, for all of the algorithm's
+    epochs. The next turn goes to a batch with the fewest turns so far. A batch leaves the buffer after `passes` turns,
+    or when a newer batch needs its place. Batches are prepared with the target policy, which is replaced by the newest
+    policy every `target_period` turns.
 
     The platform must deploy `actor` and `learner`.
 
@@ -154,4 +155,4 @@ class _Loop:
     turns: int = 0  #: number of turns of all batches so far, including the turn under way.
     buffer: list[_Batch] = field(default_factory=list)  #: the batches in the buffer, in order of arrival.
     learning: _Batch | None = None  #: the batch that the learner works on.
-    data: LearnerBatch | None = None  #: the same batch, as the target prepared it.
+    data: LearnerBatch | None = None  #: the same batch, prepared with the target policy.

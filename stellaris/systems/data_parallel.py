@@ -208,7 +208,7 @@ def _shard_gradient(
         return policy.apply(version._replace(params=params), observation)
 
     shard = algorithm.select(batch, indices)
-    # All learners have the same parameters, so the cap would never bind: rho is infinite.
+    # All learners have the same parameters, so the global cap on importance ratios would never bind: rho is infinite.
     grads, metrics = gradient(algorithm, apply, version.params, shard, rho=math.inf, version=number)
     return grads, jnp.sum(shard.valid), metrics
 

@@ -69,7 +69,10 @@ class Environments:
         return self._by_block(slots, lambda block, own, where: block.reset(own))
 
     def begin(self, slots: NDArray, numbers: NDArray) -> Tree:
-        """Starts new episodes in `[n]` slots: a JAX environment draws them from `numbers`, others as in `reset`."""
+        """Starts new episodes in `[n]` slots; returns `[n, *obs]`.
+
+        In a JAX environment, each episode follows from its number in `numbers`, `[n]`. Other environments ignore them.
+        """
 
         def start(block: Any, own: NDArray, where: Any) -> Tree:
             return block.begin(own, numbers[where]) if isinstance(block, JaxVectorEnv) else block.reset(own)

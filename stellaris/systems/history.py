@@ -62,18 +62,19 @@ def history(
     `staleness_max` (of the round's applied gradients, in versions; both NaN without such gradients, as usual in the
     last row), and `cost_NAME` in USD for each price sheet. Optional columns, present if the event occurred:
 
-    * ages of the fragments that became batches, in versions behind the newest: `lag_in_flight` (of the oldest step, at
-      delivery) and `lag_in_queue` (since delivery), both means over fragments; `lag_mean`, the mean over steps;
-      `lag_oldest`, the maximum; and `version_span`, the maximum difference of versions within a fragment;
+    * ages of the fragments that became batches, in versions behind the newest (a fragment is the steps that an actor
+      delivers together): `lag_in_flight` (of the oldest step, at delivery) and `lag_in_queue` (since delivery), both
+      means over fragments; `lag_mean`, the mean over steps; `lag_oldest`, the maximum; and `version_span`, the maximum
+      difference of versions within a fragment;
     * `sampled_length` and `trained_length`: the mean length of the episodes that were sampled, and of the episodes that
       became part of a batch. They differ if fragments are discarded;
     * sums since the start, in steps: `discarded`, `lost_steps` (of fragments that were not whole when their environment
       was lost) and `lost_episode_steps` (of episodes cut short by a lost environment); and `gradients_dropped`, the
       gradients that an aggregator found too stale;
     * `evaluation_return`: the mean over the episodes of an evaluation;
-    * `policy_kl`: `KL(new || old)` in nats between the policies that a batch and its predecessor led to, as the mean
-      over some of the batch's observations and over the round's batches. A custom distribution needs a method
-      `kl_divergence(other)` for it, as in distrax;
+    * `policy_kl`: `KL(new || old)` in nats between the policy after a batch (new) and the policy after the batch before
+      it (old), as the mean over some of the batch's observations and over the round's batches. A custom distribution
+      needs a method `kl_divergence(other)` for it, as in distrax;
     * in rounds with a scheduler: `actors`, the number that sampled; `actor_seconds`, the time that the round waited for
       a fragment, as the mean over its actors; `learner_seconds`, the time that the round waited for its learner; and
       `round_return`, the mean return of the episodes that ended in the round;
@@ -104,7 +105,7 @@ def history(
 
 
 def rounds_of(rows: Iterable[Row], sheet: str) -> list[Round]:
-    """Returns the complete rounds of a history whose number of actors a scheduler decided.
+    """Returns the complete rounds of a history in which a scheduler decided the number of actors.
 
     Args:
       rows: rows of the history. The last round is left out if it is incomplete, because the run ended within it.

@@ -62,13 +62,13 @@ class PendingGradients:
         self.computed.append(computed)
 
     def ready(self, aggregator: Aggregator, clock: int, round: int) -> bool:
-        """Returns whether the aggregator would apply gradients now."""
+        """Returns whether the aggregator would apply gradients now, in this round, with `clock` the newest version."""
         return bool(_ready(aggregator, self.queue, clock, round))
 
     def pop(self, aggregator: Aggregator, clock: int, round: int) -> Popped:
         """Removes and returns the gradients that the aggregator applies now, and the stale gradients that it drops."""
         update, self.queue, numbers = _pop(aggregator, self.queue, clock, round)
-        # The numbers are in one array, because every transfer from the device waits for it.
+        # The numbers are in one array, because the host waits for the device at every transfer.
         dropped, count, *staleness = np.asarray(numbers).tolist()
         return Popped(
             update,

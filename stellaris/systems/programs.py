@@ -68,9 +68,8 @@ def actor(policy: Policy, env: VectorEnv, length: int, key: jax.Array, *, restar
         slots = [context.slot for context in contexts]
         # A restart resets the environment here and not in `init`, because a container serves many fragments.
         states = [start(env, context.slot) if restart else context.state for context in contexts]
-        padded = np.resize(
-            np.array(numbers, np.uint32), 1 << (len(numbers) - 1).bit_length()
-        )  # to a power of two: few shapes
+        # The numbers are padded to a power of two, so that few shapes are compiled.
+        padded = np.resize(np.array(numbers, np.uint32), 1 << (len(numbers) - 1).bit_length())
         fragments, states = actors.rollout(versions, slots, states, _keys(key, padded))
         for context, state in zip(contexts, states, strict=True):
             context.state = state
@@ -100,7 +99,8 @@ def learner(algorithm: Algorithm, policy: Policy, rho: float) -> Function:
     """Returns the learner function, `(Versioned, held, GradientTask) -> Learned`: one gradient on one minibatch."""
 
     def body(context: Context, version: Versioned, held: Sequence[Versioned], work: GradientTask) -> Learned:
-        # Under an infinite rho the cap never binds, so the other policies are not needed. The first is this learner's.
+        # With an infinite rho the cap never binds, so the other learners' policies are not needed. The first policy in
+        # `held` is this learner's own.
         peers = () if math.isinf(rho) else tuple(peer.value for peer in held[1:])
         number = np.int32(version.version)
         grads, device_metrics = _gradient(

@@ -26,8 +26,8 @@ class Progress:
       platform: the platform, whose trace is read.
       policy: the policy whose versions are evaluated.
       budget: the limits at which the run stops.
-      evaluation: the rounds in which versions are evaluated; None for none.
-      prices: price sheets under which the history shows costs; the first is the budget's.
+      evaluation: the rounds in which versions are evaluated; None for no evaluation.
+      prices: price sheets under which the history shows costs; `budget.cost` is the cost under the first.
       seed: seed of the run, from which the evaluations' seeds follow.
       on_progress: called with every row of the history.
 

@@ -1,4 +1,4 @@
-"""Writes a system's actions into the trace. Records never change what is learned."""
+"""Writes a system's actions into the trace. Recording never changes the training."""
 
 import math
 import re
@@ -77,7 +77,7 @@ class Record:
                 self._write("trained_episode", episode.length)
 
     def batch(self, fragments: Iterable[Waiting], target: int) -> None:
-        """Records the making of a batch: the version that prepares it, and its fragments, in order."""
+        """Records the making of a batch: the version with which it is prepared, and its fragments, in order."""
         self._write("batch", target)
         for waiting in fragments:
             self._write("batched", waiting.number)

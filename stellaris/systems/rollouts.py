@@ -80,7 +80,7 @@ class Rollouts:
     pieces: dict[int, list[Fragment]] = field(
         default_factory=dict
     )  #: pieces of fragments that are not whole, by actor.
-    lost: dict[int, int] = field(default_factory=dict)  #: number of losses of pieces in a row, by actor.
+    lost: dict[int, int] = field(default_factory=dict)  #: by actor, how often in a row its pieces were lost.
     unfinished: dict[int, int] = field(default_factory=dict)  #: length so far of the episode under way, by slot.
     waiting: list[Waiting] = field(default_factory=list)  #: waiting fragments, in order of delivery.
 

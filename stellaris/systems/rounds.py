@@ -92,7 +92,7 @@ class Scheduled:
         record.took("actor", record.platform.now - self._since)
 
     def batched(self, record: Record) -> None:
-        """Starts the clock of the learner."""
+        """Notes the time of the batch: from now on, the round waits for its learner."""
         self._since = record.platform.now
 
     def learned(self, record: Record) -> int:

@@ -27,7 +27,8 @@ from stellaris.types import Tree
 
 T = TypeVar("T")
 
-#: Numbers that are folded into a key of the run for the noise and the schedule. They exceed the number of every batch.
+#: Numbers that are folded into the key of the batches, for the keys of the noise and of the schedule. They exceed the
+#: number of every batch, so that these keys differ from the key of every batch.
 _NOISE, _SCHEDULE = 2**32 - 1, 2**32 - 2
 
 
@@ -51,7 +52,8 @@ class Session:
 
     An event loop starts with `begin`, and takes completions with `next_completion` until that returns None. In between,
     the loop has actors sample `fragments`, learns from their batches, publishes versions, and declares the ends of
-    rounds. It notes its steps in `record`; the history is computed from the platform's trace.
+    rounds. The loop records its actions in `record`, which writes them into the platform's trace, from which the
+    history is computed.
 
     Attributes:
       workload: the environment, the policy, and the settings of sampling.

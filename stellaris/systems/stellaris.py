@@ -37,7 +37,7 @@ class Stellaris(System):
       algorithm: the algorithm, whose loss, minibatches and epochs are used.
       learners: the most learner functions that run at the same time.
       aggregator: decides when and how queued gradients are applied; by default `staleness_aware(learners, decay=0.9)`.
-      rho: truncation level of the global cap, at least 1; `math.inf` for no cap.
+      rho: truncation level of the global cap on importance ratios, at least 1; `math.inf` for no cap.
       control: limits how far actors may be ahead, and how old data may be when it is learned from.
         `StalenessControl(pace=0)` starts all actors together, when all gradients of a batch have been applied, as in
         the authors' demo.
@@ -140,7 +140,7 @@ class Stellaris(System):
             # A running learner has a place in the queue reserved, so that every computed gradient fits.
             room = pending.capacity - len(pending) - len(loop.running)
             if loop.tasks and not loop.running and not loop.updating and not (startable and room):
-                # The run ends here, because actors might use up the budget although no gradient is ever computed again.
+                # Without this error, actors might use up the budget although no gradient is ever computed again.
                 why = f"admits none of learners={self.learners}" if room else "takes nothing out of its full queue"
                 raise RuntimeError(f"deadlock at {platform.now:.6g} s: the aggregator {aggregator!r} {why}")
             for i in startable[: max(min(len(loop.tasks), room), 0)]:
@@ -213,8 +213,8 @@ def _check_aggregator(aggregator: Aggregator, learners: int) -> None:
         hash(aggregator)
     except TypeError as error:
         raise TypeError(f"aggregator={aggregator!r} cannot be hashed ({error}): make it a frozen dataclass") from None
-    # Only the shapes of a queue for gradients of one number are computed: the capacity is the same for any gradient,
-    # and no memory is allocated.
+    # The queue is made for a gradient that is a single number, because its capacity is the same for any gradient. Only
+    # shapes are computed, so no memory is allocated.
     empty = jax.eval_shape(aggregator.init, np.float32(0))
     if empty.capacity < learners:
         raise ValueError(

@@ -60,18 +60,17 @@ def train(
       system: the architecture, such as `systems.Stellaris()` or `systems.Synchronous()`.
       workload: the environment, the policy, and the settings of sampling.
       platform: a fresh platform with all functions in `system.functions`, and `system.acts` (by default `actor`), whose
-        containers hold the environments. It is closed at the end, even after an error.
+        containers hold the environments. `train` closes the platform at the end, even after an error.
       budget: the limits at which the run stops.
       evaluation: the rounds in which versions are evaluated; the history then has a column `evaluation_return`. None
         for no evaluation: the training episodes' returns are always in the history.
-      prices: price sheets under which the run is billed; the first is the budget's.
+      prices: price sheets under which the run is billed; `budget.cost` limits the cost under the first.
       seed: seed of parameters, environments, actions and shuffles. The platform has a separate seed for delays and
         faults.
       threads: number of threads that step the environments; results do not depend on it.
       checkpoints: the folder in which the run is saved, and the number of rounds between checkpoints; None to save
-        nothing. The environments restart at every checkpoint,
-        so a run with checkpoints differs from one without. A run that was interrupted and resumed equals the
-        uninterrupted one.
+        nothing. The environments restart at every checkpoint, so a run with checkpoints differs from one without. A run
+        that was interrupted and resumed equals the uninterrupted run with the same checkpoints.
       resume: whether to continue from the newest checkpoint, if there is one.
       on_progress: called with every new row of the history; a resumed run does not pass old rows again.
       on_fragment: called with every fragment that an actor delivers, or with its pieces under `Workload.refresh`,

@@ -129,7 +129,9 @@ class PriceSheet:
         # A name must be a function or a machine, because a bill has one line per name.
         both = self.functions.keys() & self.machines.keys()
         if both:
-            raise ValueError(f"price sheet {self.name!r}: {sorted(both)} are functions and machines at once")
+            raise ValueError(
+                f"price sheet {self.name!r}: {sorted(both)} are functions and machines at once; rename the machines"
+            )
 
     @property
     def named(self) -> frozenset[str]:

@@ -85,7 +85,8 @@ def own(invocation: Invocation, pools: Mapping[str, Pool]) -> Call:
     if isinstance(invocation, Call) and invocation.pool is pools.get(invocation.function):
         return invocation
     raise ValueError(
-        f"function {invocation.function!r}, invocation {invocation.number} belongs to another platform: pass it there"
+        f"function {invocation.function!r}, invocation {invocation.number} belongs to another platform: pass it to that"
+        " platform"
     )
 
 

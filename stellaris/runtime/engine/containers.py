@@ -8,12 +8,13 @@ from stellaris.runtime.engine.calls import Call, Container
 from stellaris.runtime.functions import Function, FunctionSpec
 from stellaris.runtime.state.registry import register_part
 
-#: A number above all turns, subtracted from the turns of provisioned containers: they are reused first, so that the
-#: other containers can expire.
+#: Subtracted from the turns of provisioned containers, and larger than any turn. A turn is an idle container's place in
+#: the order of reuse. Provisioned containers are reused first, so that the other containers can expire.
 _FIRST = 1 << 60
 #: Stands for the `init` of containers that no program has used yet.
 _ANYBODY = "anybody"
-#: The number of ended containers' entries above which the heaps are rebuilt: for fewer, rebuilding would cost more.
+#: The heaps are rebuilt once the entries of ended containers exceed the idle containers by more than this number: for
+#: fewer entries, rebuilding would cost more than it saves.
 _ENDED_AT_LEAST = 64
 
 

@@ -1,4 +1,4 @@
-"""The course of a call, drawn from its function's faults or taken from a recorded run.
+"""The course of a call: the faults that it meets, or the times and the ending of a recorded call that it repeats.
 
 Most calls have no course: on a platform without faults and without a recorded run, the deployment's delays decide
 all times. If a call has a course, the engine asks the course at each step, and passes it the time drawn from the

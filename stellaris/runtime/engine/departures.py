@@ -1,4 +1,4 @@
-"""The second half of a call's life: it completes, fails or is killed, and is handed out, perhaps late or twice.
+"""The second half of a call's life: the call completes, fails or is killed. It is handed out, perhaps late or twice.
 
 A call is handed out when `next_completion` returns it. `lifecycle` has the first half.
 """
@@ -51,7 +51,7 @@ class Departures:
         result is lost with it; then the message may be lost or arrive twice.
         """
         if call.number not in self.pending:
-            return None  # it was killed before
+            return None  # the call was killed before it was due
         outcome = self._bodies.finish(call)
         if outcome is None:
             # The function's time-out ends a call whose body hangs, as on a real platform. Without a time-out the call
@@ -91,7 +91,7 @@ class Departures:
         self._agenda.add(time, END, call.number, self._end_if_pending, (call, status))
 
     def end(self, call: Call, status: str, now: float) -> None:
-        """Ends a call, and frees its container; after a crash or another ending that takes the container, ends it."""
+        """Ends a call. Its container becomes idle, or ends with the call, for example after a crash."""
         container = call.container
         dies = ENDINGS_BY_NAME[status].ends_container
         # The task is None if the body never ran: the call crashed at its start, or its end was known beforehand.
@@ -131,7 +131,8 @@ class Departures:
             self._transfers.release(call.number)
         if not ENDINGS_BY_NAME[status].retriable:
             call.args = None
-        # A call that is cancelled before its instant was never recorded as submitted: its end is not recorded either.
+        # A call that is cancelled before its instant of submission was never recorded as submitted, so its end is not
+        # recorded either.
         if call.arrived:
             where = -1 if call.container is None else call.container.number
             self._rows.append((now, status, call.function, call.number, where, 0.0))

@@ -37,7 +37,7 @@ class VirtualTime:
     def next(self, until: float) -> Call | None:
         """Returns the next call to hand out; None if no call is pending or no call ends by `until`.
 
-        If it returns None, the clock stands at `until` or later, unless `until` is infinite.
+        If this method returns None, the clock stands at `until` or later, unless `until` is infinite.
 
         Raises:
           RuntimeError: if events at one instant never end, or at a deadlock.
@@ -60,8 +60,8 @@ class VirtualTime:
             except IndexError:
                 break
             time = event[0]
-            # The event is popped, and put back if it is too late: most calls have no bound, and a check before would
-            # cost every event time.
+            # The event is popped, and put back if it is later than `until`. Usually `until` is infinite, and checking
+            # the time before popping would slow down every event.
             if time > until:
                 agenda.put_back(event)
                 break

@@ -98,7 +98,7 @@ class FaultDraws:
         self._faults = faults
         self._attempts = 0
         chances = Uniform(0.0, 1.0)
-        # A kind that cannot happen has no stream, because every attempt would draw from it.
+        # A kind that cannot happen has no stream, because every attempt would draw from the stream in vain.
         self._chances = {
             kind: Stream(chances, seed, f"{function}/{kind}") for kind in KINDS if getattr(faults, kind) > 0
         }
@@ -135,7 +135,7 @@ class FaultDraws:
 
 @dataclass(frozen=True)
 class Outages:
-    """Outages, random or scheduled.
+    """The outages of a store, random or scheduled.
 
     Args:
       every: seconds between the end of a random outage and the beginning of the next; None for no random
@@ -162,7 +162,9 @@ class Outages:
             check_drawn(every=self.every)
         for begin, end in self.at:
             if not 0 <= begin <= end:
-                raise ValueError(f"at=(({begin}, {end}),): an outage begins at 0 or later, and ends after it begins")
+                raise ValueError(
+                    f"at=(({begin}, {end}),): an outage begins at 0 or later, and ends no earlier than it begins"
+                )
 
 
 @dataclass(frozen=True)

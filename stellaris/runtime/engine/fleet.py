@@ -97,7 +97,7 @@ class Fleet:
         self._made = 0  # number of containers so far; they are numbered in the order in which they are made
         self._lifetimes = {name: Stream(delay, seed, f"{name}/lifetime") for name, delay in lifetimes.items()}
 
-    # ---- what an invocation does with them ----------------------------------------------------------------------
+    # ---- giving containers to invocations, and taking them back -------------------------------------------------
 
     def acquire(self, call: Call, now: float) -> tuple[Container, float] | None:
         """Gives an invocation an idle container, or else a new one.
@@ -153,7 +153,7 @@ class Fleet:
             self._make_idle(pool, container, now)
         self.on_room(now)
 
-    # ---- their lives --------------------------------------------------------------------------------------------
+    # ---- making, losing and ending containers -------------------------------------------------------------------
 
     def provision(self, now: float) -> None:
         """Makes the provisioned containers. They are ready at once, because they were made before the run."""
@@ -300,12 +300,12 @@ class Fleet:
         return container
 
     def _evict_for(self, spec: FunctionSpec, now: float) -> bool:
-        """Ends idle containers, the longest unused first, if that makes room on a node; returns whether it does."""
+        """Ends idle containers, the longest unused first, if that makes room on a node; returns whether it does so."""
         pools = self._pools
         idle = [c for pool in pools.values() for c in pool.idle.values() if not c.provisioned]
-        idle.sort(key=lambda c: (c.idle_since, c.number))  # the number breaks ties, so that the order of pools does not
-        # No container ends before it is certain that there will be room. Then only containers of the node that gets the
-        # room end: evicting others would make no room.
+        idle.sort(key=lambda c: (c.idle_since, c.number))  # the number breaks ties: the order of pools has no effect
+        # No container ends before it is certain that a node will have room. Then only the containers of `gone` on that
+        # node end, because ending the others would make no room there.
         gone: list[Container] = []
         for container in idle:
             gone.append(container)

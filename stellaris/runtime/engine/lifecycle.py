@@ -192,7 +192,7 @@ class Lifecycle:
         return None
 
     def _take(self, call: Call, container: Container, wait: float, now: float) -> None:
-        """Schedules the start of a call for when its container is ready."""
+        """Schedules the start of a call for the time at which its container is ready."""
         call.container = container
         self._rows.append((now, "acquired", call.function, call.number, container.number, call.cold))
         start = now + wait
@@ -207,7 +207,7 @@ class Lifecycle:
     # ---- started --------------------------------------------------------------------------------------------------
 
     def _start(self, call: Call, now: float) -> None:
-        """Resolves a call's arguments, decides how long it takes, and has its body run.
+        """Resolves a call's arguments, decides how long the call takes, and has its body run.
 
         The steps are in the order of a real call: it occupies its GPU, its container may crash, it fetches its
         arguments, it computes. A call that ends at one step draws no random numbers for the later ones.
@@ -282,7 +282,7 @@ class Lifecycle:
             self._bodies.start(call, trusted=trusted, on_done=self.returned.put)
             # The call completes when its body returns. The event added here ends a call whose body never returns.
             if spec.timeout is None:
-                # The event is not before `due`: a long drawn duration is no sign that the body hangs.
+                # The event is not before `due`: a long drawn duration does not mean that the body hangs.
                 self.departures.end_at(max(now + self._hang_after, due), call, "hung")
             else:
                 self.departures.end_at(max(now + spec.timeout, due), call, "timed_out")
@@ -292,7 +292,7 @@ class Lifecycle:
         self._bodies.start_batches()
 
     def take_note(self, note: Call | Container) -> None:
-        """Takes note, on the wall clock, of a body that has returned or of a container that is ready.
+        """Handles, on the wall clock, a body that has returned, or a container that is ready or could not be made.
 
         The call of the body completes now, or when its drawn duration is over. A call that waits for the container
         starts now.

@@ -7,8 +7,8 @@ from typing import Literal, NamedTuple, TypeAlias
 from stellaris.runtime.resources import Node, Resources
 from stellaris.runtime.state.registry import register_part
 
-#: The rule that chooses the node of a container: `"pack"` takes the first node with room, so that others stay free;
-#: `"spread"` takes the emptiest node.
+#: The rule that chooses the node of a container: `"pack"` takes the first node with room, so that later nodes stay
+#: free; `"spread"` takes the emptiest node.
 Placement: TypeAlias = Literal["pack", "spread"]
 
 

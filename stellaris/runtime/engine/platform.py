@@ -73,7 +73,7 @@ class EnginePlatform(Platform):
         assert isinstance(self._clock, WallClock)
         return WallTime(self._life, self._clock, on_event)
 
-    # ---- what a system calls ------------------------------------------------------------------------------------
+    # ---- the methods of the contract ----------------------------------------------------------------------------
 
     @property
     def now(self) -> float:

@@ -22,15 +22,15 @@ class RecordedCall(NamedTuple):
     redelivered: float  #: the time at which its message arrived again.
 
     def later(self, event: str, *, after: str, at: float, otherwise: float = math.nan) -> float:
-        """Shifts the time of a recorded event to a run in which the event before it happens at another time.
+        """Returns the time of a recorded event in this run, given the time of the preceding event in this run.
 
-        Returns the recorded time itself, to the last bit, if the event before it happens at its recorded time;
-        otherwise `at` plus the recorded gap.
+        If the preceding event happens at its recorded time, the result is the event's recorded time, to the last bit.
+        Otherwise the result is `at` plus the recorded gap between the two events.
 
         Args:
           event: name of the event, such as `"ended"`.
-          after: name of the event before it.
-          at: the time of the event before it in this run.
+          after: name of the preceding event.
+          at: the time of the preceding event in this run.
           otherwise: the drawn time, for an event that the recorded invocation did not reach because it was cancelled.
             The drawn time is moved past the cancellation, because the event had not happened by then in the recording.
         """
@@ -49,10 +49,10 @@ class Recording:
 
     The n-th invocation of a function waits, starts, computes and ends as the n-th did in the recorded run. As long as
     a system submits the same invocations, every event has its recorded time, to the last bit: a system with another
-    loss or another cap gets the same schedule. An invocation that is submitted at another time, for example by a system
-    with another aggregator, keeps the recorded delays from its submission on. An invocation without a counterpart in
-    the recording draws its delays from the deployment. So does an invocation whose counterpart was cancelled, from the
-    cancellation on.
+    loss or learning rate gets the same schedule. An invocation that is submitted at another time, for example by a
+    system with another aggregator, keeps the recorded delays from its submission on. An invocation without a
+    counterpart in the recording draws its delays from the deployment. So does an invocation whose counterpart was
+    cancelled, from the cancellation on.
 
     Args:
       trace: the trace of the recorded run.

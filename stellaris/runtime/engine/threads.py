@@ -12,7 +12,7 @@ Outcome: TypeAlias = tuple[Any, BaseException | None]
 
 
 class Settled(NamedTuple):
-    """An outcome without a task, which a checkpoint can save."""
+    """An outcome for which no task is awaited any more. Unlike a task, a checkpoint can save it."""
 
     value: Any
     error: BaseException | None
@@ -31,8 +31,8 @@ class Task:
         self.size = size
         self.outcomes: Sequence[Outcome] = ()
         self.seconds = 0.0  #: real time that the work took.
-        self.abandoned = False  #: whether a waiter has given up on the task.
-        # Every invocation makes one, so this is a lock and not an `Event`, which takes several times as long to make.
+        self.abandoned = False  #: whether a call of `wait` has timed out.
+        # This is a lock and not an `Event`, because every task makes one, and an `Event` takes several times as long.
         self.finished = threading.Lock()  #: released when the work is done.
         self.finished.acquire()
 
@@ -94,7 +94,8 @@ class Threads:
         """Ends the threads: drops tasks that have not begun, and waits up to `patience` seconds for the others."""
         try:
             while True:
-                # Tasks are dropped before threads are dismissed: a thread ends at a None, which comes after all tasks.
+                # Tasks are dropped before threads are dismissed, because a thread ends only when it takes a None from
+                # the queue, and the None is behind all tasks.
                 self._tasks.get_nowait()
         except Empty:
             _dismiss(self._tasks, self._threads)

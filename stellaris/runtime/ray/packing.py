@@ -68,7 +68,7 @@ class Packer:
         try:
             pickler.dump(value)
         except ray.exceptions.RayError:
-            raise  # for example a full object store, which is no fault of the value
+            raise  # for example a full object store, which is not the value's fault
         except Exception as error:
             raise _refused(value, what, error) from error
         return Packed(file.getvalue(), pickler.arrays, pickler.references)

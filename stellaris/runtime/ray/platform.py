@@ -25,8 +25,8 @@ from stellaris.runtime.ray.session import Session
 from stellaris.runtime.ray.store import RayStore
 from stellaris.runtime.resources import Node, Resources
 
-#: By number of a Ray session that a platform has started, the number of platforms that use it. The last platform shuts
-#: Ray down.
+#: The number of platforms that use each Ray session, by the session's number. Only sessions that a platform has started
+#: are here. The last platform of a session shuts Ray down.
 _USERS: Counter[tuple[str, str]] = Counter()
 _USERS_LOCK = threading.Lock()  # platforms may be made and closed on several threads, but share one Ray per process
 
@@ -41,16 +41,16 @@ class RayPlatform(EnginePlatform):
     The platform also waits for delays that are distributions, as on the wall clock: with a compute time of 2 s a call
     ends after 2 s, or when its body has returned if that is later. `Measured()` adds no delay, for any factor and any
     `work`, and neither does a cold start of 0. The trace has two events that a simulated platform does not write:
-    `computed` (value: seconds of the body) and `unpacked` (value: seconds until its arguments were unpacked).
+    `computed` (value: seconds of the body) and `unpacked` (value: seconds until the arguments were unpacked).
 
     Bodies and arguments are sent to containers by cloudpickle. Arrays of 100 KB or more, and values that are published
     or put into the store, cross to each node once. A value that cannot be pickled is refused, and the error names it.
-    Bodies share no memory: keep what outlives a call in the container's `state`.
+    Bodies share no memory: keep data that outlives a call in the container's `state`.
 
     If Ray is not initialised, the platform initialises it: at `address`, or on this machine with nothing listening
-    beyond loopback. Ray is then shut down with the last platform that uses it. To choose Ray's options, call `ray.init`
-    before making a platform, and `ray.shutdown` after the platforms are closed. A platform whose Ray was shut down
-    raises a RuntimeError.
+    beyond loopback. In that case Ray is shut down when the last platform that uses it is closed. To choose Ray's
+    options, call `ray.init` before making a platform, and `ray.shutdown` after the platforms are closed. A platform
+    whose Ray was shut down raises a RuntimeError.
 
     Args:
       functions: the specification of each function, by name. Ray reserves the functions' `Resources`: processors,

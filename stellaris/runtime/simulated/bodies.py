@@ -37,8 +37,8 @@ class _Batch(NamedTuple):
 class Bodies(BodyRunner):
     """Runs the bodies of invocations between their start and the time at which their completion is handed out.
 
-    No result depends on the thread or on the real time at which a body runs, because its arguments were resolved at its
-    start.
+    No result depends on the thread or on the real time at which a body runs, because the arguments were resolved when
+    the invocation started.
 
     Args:
       threads: the most bodies that run at once; None for no limit.
@@ -189,8 +189,8 @@ class Bodies(BodyRunner):
           patience: seconds to wait for running bodies in virtual time, unless one of them hangs.
         """
         self._open.clear()
-        # On the wall clock running bodies are not waited for: they may take long, and their calls have ended. Nor if a
-        # body hangs, which would use up all the patience for nothing.
+        # Running bodies are awaited only in virtual time: on the wall clock they may take long, and their calls have
+        # ended. If a body hangs, no body is awaited, because the hanging body would use up all the patience.
         waits = self._virtual and not self._hung
         self._threads.close(min(patience, self._hang_after, threading.TIMEOUT_MAX) if waits else 0.0)
 

@@ -38,8 +38,9 @@ class SimulatedPlatform(EnginePlatform):
     """Runs functions as a serverless platform would, in virtual or in wall time.
 
     In virtual time all durations are drawn from the functions' delays, bodies run on a pool of threads, and completions
-    are handed out in the order `(time, phase, invocation number)`. The same seed gives the same run, bit for bit, on
-    any number of threads and under any load. On the wall clock the platform really waits for the delays.
+    are handed out in the order `(time, phase, invocation number)`, where the phase orders the events of one instant
+    (see `engine.agenda`). The same seed gives the same run, bit for bit, on any number of threads and under any load.
+    On the wall clock the platform really waits for the delays.
 
     Args:
       functions: the specification of each function, by name.
@@ -156,7 +157,7 @@ class SimulatedPlatform(EnginePlatform):
 
     @property
     def configuration(self) -> Mapping[str, Any]:
-        """Everything that determines a run, as plain data: a checkpoint can be resumed only under an equal one."""
+        """Everything that determines a run, as plain data. A run can be resumed only on a platform with equal data."""
         # `threads` and `hang_after` are left out, because they change no result.
         configuration: dict[str, Any] = describe(self._deployment)
         return configuration | {

@@ -187,7 +187,7 @@ class Checkpoints:
 
 def _codec(platform: Resumable, externals: Mapping[str, Any] | None, like: Mapping[str, Any] | None) -> Codec:
     """Returns the codec of a platform; the callables of programs among the externals become externals as well."""
-    # A program that is no external may consist of the same callables; it is saved as a value that refers to them.
+    # A program that is not an external may have the same callables: it is saved as a value that refers to them by name.
     named = dict(externals or {})
     for name, program in [*named.items()]:
         if isinstance(program, Function):

@@ -349,7 +349,7 @@ class _Reader:
         match kind, head, items:
             case "external", str(name), []:
                 if name not in self._externals:
-                    raise ValueError(f"externals lacks {name!r}: pass it, as when this was saved")
+                    raise ValueError(f"externals lacks {name!r}: pass it, as when the snapshot was taken")
                 return self._externals[name]
             case "part", str(name), []:
                 return self._parts[name]

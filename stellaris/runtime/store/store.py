@@ -42,7 +42,7 @@ class Store:
         on_stored: Callable[[str, int, int], None] = lambda name, version, nbytes: None,
     ) -> None:
         if not keep >= 1:
-            raise ValueError(f"keep={keep} is below 1: the newest version must stay")
+            raise ValueError(f"keep={keep} is below 1: the newest version must stay; give 1 or more")
         if not capacity > 0:
             raise ValueError(f"capacity={capacity} is not positive: give a number of bytes, or math.inf")
         self._on_stored = on_stored  # a callback, because the store knows neither the clock nor the trace
@@ -108,7 +108,7 @@ class Store:
           LookupError: if the object is not in the store, or was dropped before.
         """
         if reference.number not in self._owned:
-            raise LookupError(f"{reference} is not in the store, or was dropped before: drop an object of `put` once")
+            raise LookupError(f"{reference} is not in the store, or was dropped before: drop each object only once")
         # Only the hold that `put` took ends here, because running invocations may still hold the object.
         self._owned.discard(reference.number)
         self._versions.evict(self._leases.let_go([(OBJECTS, reference.number)]))
@@ -128,9 +128,9 @@ class Store:
         return At(name, int(version))
 
     def lagged(self, name: str, lag: int) -> Lagged:
-        """Returns a reference to the version `lag` versions before the newest: staleness without delays.
+        """Returns a reference to the version that is `lag` versions behind the newest when the body starts.
 
-        The newest version is determined when the body starts.
+        Use it for a fixed staleness without simulated delays.
 
         Raises:
           TypeError: if `lag` is not an integer.
@@ -148,8 +148,8 @@ class Store:
 
         The invocation's version comes first, then the versions of the other invocations, newest first, up to `slots` in
         all. If there are fewer versions, the invocation's version fills the rest: a fixed length avoids recompilation.
-        A repeated version is fetched once. The invocation must also refer to `name` directly: that reference determines
-        the invocation's version.
+        A repeated version is fetched once. The invocation must also refer to `name` directly, by `latest` for example:
+        that reference determines the invocation's version.
 
         Raises:
           TypeError: if `slots` is not an integer.

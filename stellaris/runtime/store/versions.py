@@ -35,7 +35,8 @@ class Versions:
         self._default_keep = keep
         self._capacity = capacity
         self._is_held = is_held
-        # Only names whose number differs from the default are here. For objects it is 0: they stay while they are held.
+        # The number of newest versions to keep, for names whose number differs from the default. For objects the number
+        # is 0, because an object stays only while it is held.
         self._keep: dict[str, int] = {OBJECTS: 0}
         self._values: dict[str, dict[int, Tree]] = {}
         self._sizes: dict[Entry, int] = {}  # bytes of each value, because counting a large tree takes time

@@ -87,7 +87,7 @@ class Trace:
                 columns[i] = [*map(self._codes.__getitem__, columns[i])]
             except KeyError:  # there is a new name
                 columns[i] = [*map(self._code, columns[i])]
-        # All columns are packed before any column is extended, so that a value of a wrong type leaves all unchanged.
+        # All columns are packed before any is extended, so that a value of a wrong type leaves every column unchanged.
         packed = [
             struct.pack(f"{len(self.newest)}{kept.typecode}", *new)
             for kept, new in zip(self._columns, columns, strict=True)
@@ -202,7 +202,7 @@ class Trace:
           ValueError: if the name has another ending.
         """
         kind = _kind(path)
-        # pyarrow is imported before the table is made, because making the table may take long.
+        # A missing pyarrow raises here and not after the table is made, because making the table may take long.
         if kind == "parquet":
             with needs(os.fspath(path)):
                 import pyarrow  # noqa: F401
