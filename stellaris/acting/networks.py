@@ -1,6 +1,8 @@
 """The networks of `ActorCritic` and `Pixels`, taken from the cited papers and written in flax."""
 
+import math
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -182,4 +184,33 @@ def _distribution(module: Towers | NatureCNN | ConvolutionTowers, output: jax.Ar
 
 
 def _orthogonal(gain: float) -> Callable[..., jax.Array]:
-    return nn.initializers.orthogonal(gain)
+    """Returns an initialiser of `gain` times a random orthogonal matrix, for kernels `[..., inputs, outputs]`.
+
+    `jax.nn.initializers.orthogonal` calls the machine's LAPACK, whose last bits depend on the processor; after some
+    updates so would the returns of a run. Here the processor does not matter: the matrix is computed by elementwise
+    operations in float64, and rounded to float32.
+    """
+
+    def initialise(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
+        rows, columns = math.prod(shape[:-1]), shape[-1]
+        sample = jax.random.normal(key, (max(rows, columns), min(rows, columns)), jnp.float32)
+        with jax.enable_x64(True):
+            matrix = _orthonormal(jax.lax.convert_element_type(sample, jnp.float64))
+            matrix = jax.lax.convert_element_type(matrix, jnp.float32)
+        return gain * (matrix if rows >= columns else matrix.T).reshape(shape).astype(dtype)
+
+    return initialise
+
+
+@jax.jit
+def _orthonormal(x: jax.Array) -> jax.Array:
+    """Returns the factor Q of `x = Q R` with a positive diagonal of R, by the modified Gram-Schmidt process."""
+    later = jnp.arange(x.shape[1])
+
+    def project_out(i: jax.Array, x: jax.Array) -> jax.Array:
+        column = x[:, i] / jnp.sqrt(jnp.sum(jnp.square(x[:, i])))
+        overlap = jnp.where(later > i, jnp.sum(column[:, None] * x, axis=0), 0.0)
+        return (x - column[:, None] * overlap).at[:, i].set(column)
+
+    q: jax.Array = jax.lax.fori_loop(0, x.shape[1], project_out, x)
+    return q

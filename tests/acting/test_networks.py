@@ -1,13 +1,17 @@
 """The papers' networks, against passes in NumPy."""
 
 import functools
+import math
+import os
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stellaris.acting.networks import ConvolutionTowers, NatureCNN, Towers
+from stellaris.acting.networks import ConvolutionTowers, NatureCNN, Towers, _orthogonal
 from stellaris.distributions import Categorical, DiagonalGaussian
 from tests.acting.environments import array
 
@@ -97,6 +101,34 @@ def test_towers_against_numpy(discrete):
     if not discrete:  # the deviation is a parameter of its own
         moved = {"params": {**params["params"], "log_std": jnp.array([0.0, 1.0, -2.0])}}
         np.testing.assert_array_equal(applied(network, moved, x)[0].log_std, np.tile([0.0, 1.0, -2.0], (6, 2, 1)))
+
+
+@pytest.mark.parametrize("shape", [(6, 4), (4, 6), (5, 5), (2, 2, 3, 8), (3, 1)])
+def test_orthogonal_matrices(shape):
+    """As by LAPACK's QR decomposition of the same sample, with its signs chosen so that the diagonal is positive."""
+    got = _orthogonal(3.0)(jax.random.key(7), shape)
+    rows, columns = math.prod(shape[:-1]), shape[-1]
+    sample = jax.random.normal(jax.random.key(7), (max(rows, columns), min(rows, columns)))
+    q, r = np.linalg.qr(np.asarray(sample, np.float64))
+    q *= np.sign(np.diag(r))
+    assert got.dtype == jnp.float32
+    np.testing.assert_allclose(got, 3.0 * (q if rows >= columns else q.T).reshape(shape), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_initial_weights_do_not_depend_on_the_blas_kernel():
+    """OpenBLAS chooses its kernels by the processor, or by this variable; they round differently."""
+    code = (
+        "import sys, jax, numpy as np; from stellaris.acting.networks import Towers; "
+        "params = Towers(3, False, (64, 64)).init(jax.random.key(0), np.zeros((1, 11), np.float32)); "
+        "sys.stdout.buffer.write(b''.join(np.asarray(x).tobytes() for x in jax.tree.leaves(params)))"
+    )
+    several = [
+        subprocess.run([sys.executable, "-c", code], env=os.environ | {"OPENBLAS_CORETYPE": of}, capture_output=True)
+        for of in ("Haswell", "Prescott")
+    ]
+    assert several[0].stdout == several[1].stdout
+    assert len(several[0].stdout) > 4 * 2 * 64 * 64, several[0].stderr
 
 
 def test_deviations_that_depend_on_the_state():
