@@ -28,7 +28,10 @@ class _Measured(NamedTuple):
 def _measure(memory: _Measured, update: Update, round: Any) -> _Measured:
     """Measures an update, unless an earlier round has applied a stale gradient."""
     staleness = jnp.maximum(update.staleness, 0)
-    before, now = (memory.largest, memory.total, memory.gradients), (jnp.max(staleness), jnp.sum(staleness), update.count)
+    before, now = (
+        (memory.largest, memory.total, memory.gradients),
+        (jnp.max(staleness), jnp.sum(staleness), update.count),
+    )
     same = memory.round == round
     # A round without a stale gradient is forgotten when the next begins.
     together = (

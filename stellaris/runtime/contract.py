@@ -1,7 +1,7 @@
 """The contract between systems and platforms: the methods that a system may call on any platform.
 
 The simulated platform keeps the contract in virtual and in wall time, and the Ray platform keeps it on a cluster.
-Simulated delays, faults and clocks are not part of it. `functions.Context` is the contract of bodies.
+Simulated delays, faults and clocks are not part of the contract. `functions.Context` is the contract for bodies.
 """
 
 import math
@@ -44,7 +44,7 @@ class Platform(Protocol):
         work: float = 1.0,
         tag: Any = None,
     ) -> Invocation:
-        """Submits one call. It starts during `next_completion`, once a container is ready.
+        """Submits one call. The call starts during `next_completion`, once a container is ready.
 
         Args:
           name: name of the deployed function, which determines the cost of the call.
@@ -99,7 +99,8 @@ class Platform(Protocol):
           The new pending invocation, with a new invocation number and the next attempt number.
 
         Raises:
-          FunctionError: if the body raised and would raise again, or if the attempts are used up.
+          FunctionError: if a retry would not help because the invocation failed or hung, or if the attempts are used
+            up.
           LookupError: if the invocation refers to a fixed version that the store has removed.
           ValueError: if the invocation has not ended, has completed, was cancelled, or belongs to another platform.
         """
@@ -157,8 +158,8 @@ class Platform(Protocol):
         """Cancels pending invocations, ends the containers and stops the threads. A second call does nothing.
 
         Args:
-          patience: seconds of real time to wait for bodies that still run in virtual time, at most `hang_after`. A
-            `with` block that ends with an exception waits for two seconds.
+          patience: seconds of real time to wait for bodies that are still running, at most `hang_after`. Only the
+            simulated platform in virtual time waits. After an exception in a `with` block, `patience` is two seconds.
         """
 
     def __enter__(self) -> Any:
@@ -177,10 +178,10 @@ class Resumable(Platform, Protocol):
 
     @property
     def configuration(self) -> Mapping[str, Any]:
-        """Everything that determines a run, as plain data: a checkpoint can be resumed only under an equal one."""
+        """Everything that determines a run, as plain data. To resume a checkpoint, a platform needs an equal one."""
 
     def settle(self) -> None:
         """Finishes the bodies that run in this process, so that the platform's state can be saved."""
 
     def reinitialise(self, name: str) -> None:
-        """Resets the state of every container of a function: `init` runs again before its next body."""
+        """Resets the state of every container of a function: `init` runs again before the next body."""

@@ -105,7 +105,7 @@ class Uniform:
     def __post_init__(self) -> None:
         _check_non_negative(self, low=self.low, high=self.high)
         if self.high < self.low:
-            raise ValueError(f"Uniform(low={self.low}, high={self.high}): high is below low")
+            raise ValueError(f"Uniform(low={self.low}, high={self.high}): high is below low; give low <= high")
 
     def sample(self, rng: np.random.Generator, n: int) -> NDArray:
         """Draws `n` durations in seconds."""
@@ -129,7 +129,8 @@ class Mixture:
         check_drawn(**{f"delays[{i}]": delay for i, delay in enumerate(self.delays)})
         if len(self.delays) != len(self.probabilities) or not self.delays:
             raise ValueError(
-                f"Mixture of {len(self.delays)} delays with {len(self.probabilities)} probabilities: give one for each"
+                f"Mixture of {len(self.delays)} delays with {len(self.probabilities)} probabilities: give at least one "
+                "delay, and one probability for each delay"
             )
         if min(self.probabilities) < 0 or not math.isclose(sum(self.probabilities), 1.0):
             raise ValueError(
@@ -209,7 +210,10 @@ class Empirical:
 
 @dataclass(frozen=True)
 class Measured:
-    """The real time that the body takes, times `factor`. Runs with it are *not* repeatable; bodies run one by one."""
+    """The real time that the body takes, times `factor`. Runs with a measured compute time are *not* repeatable.
+
+    In virtual time, the bodies of such functions run one at a time.
+    """
 
     factor: float = 1.0
 
@@ -223,13 +227,13 @@ class Measured:
           TypeError: always.
         """
         raise TypeError(
-            "Measured cannot be drawn: the time is known once a body has run; use Measured only as a compute time"
+            "Measured cannot be drawn: the time is known only after the body ran; use Measured only as a compute time"
         )
 
 
 @register_part("_rng", "_ahead", rebuilt=("_delay", "_name"))
 class Stream:
-    """The random stream of one purpose. Its draws do not depend on the draws for other purposes.
+    """A random stream of durations for one purpose. The draws do not depend on the draws for other purposes.
 
     Args:
       delay: the distribution.
@@ -253,7 +257,7 @@ class Stream:
           ValueError: if the distribution drew a number that is negative or not finite.
         """
         if not self._ahead:
-            # The size of a block is fixed, because some distributions draw other numbers for another size.
+            # The size of a block is fixed, because some distributions draw different numbers for a different size.
             block = np.asarray(self._delay.sample(self._rng, _BLOCK), float)
             if block.shape != (_BLOCK,) or not (np.isfinite(block).all() and (block >= 0).all()):
                 wrong = block[~(np.isfinite(block) & (block >= 0))][:1]
@@ -283,14 +287,14 @@ def _duration(row: dict[str | None, Any], column: str, where: str) -> float:
 
 
 def check_delay(name: str, delay: object) -> None:
-    """Raises a TypeError that names the argument if it is not a delay."""
+    """Raises a TypeError if `delay` is not a `Delay`; the error names the argument."""
     if not isinstance(delay, Delay):
         number = f"delays.Constant({delay!r})" if isinstance(delay, int | float) else "delays.Constant(seconds)"
         raise TypeError(f"{name}={delay!r} is not a delay: use {number} or a distribution")
 
 
 def check_drawn(**arguments: object) -> None:
-    """Raises an error that names the argument if it is not a delay, or is `Measured`, which cannot be drawn."""
+    """Raises an error if an argument is not a `Delay`, or is `Measured`, which cannot be drawn; the error names it."""
     for name, delay in arguments.items():
         check_delay(name, delay)
         if isinstance(delay, Measured):

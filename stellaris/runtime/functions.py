@@ -1,4 +1,4 @@
-"""Serverless functions: the deployment, which costs time; the program, which computes; and an invocation of both."""
+"""Serverless functions: `FunctionSpec` (delays and limits), `Function` (the code to run) and `Invocation` (a call)."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -76,7 +76,7 @@ class Retry:
             raise ValueError(f"limit={self.limit} is below 1: the first attempt counts as well, so give 1 or more")
         for name in ("first", "maximum"):
             if not 0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"{name}={getattr(self, name)} is negative or not finite: give seconds")
+                raise ValueError(f"{name}={getattr(self, name)} is negative or not finite: give 0 seconds or more")
         if not 1 <= self.factor < math.inf:
             raise ValueError(f"factor={self.factor} is below 1 or not finite: give a finite factor from 1 on")
         if not 0 <= self.jitter <= 1:
@@ -87,7 +87,7 @@ class Retry:
 
         Args:
           attempt: number of the attempt, from 2 on.
-          chance: a random number between 0 and 1.
+          chance: a random number between 0 and 1; 1 gives the longest wait.
         """
         # The power overflows after some thousand attempts, when the wait has long reached `maximum`.
         try:
@@ -133,7 +133,7 @@ class FunctionSpec:
     """The deployment of a function: its delays, limits and resources.
 
     Args:
-      compute: seconds of computing for an invocation with `work=1`; another `work` multiplies them.
+      compute: seconds of computing for an invocation with `work=1`; `work=2` takes twice as long.
       cold_start: seconds to make a container, if none is idle.
       initialisation: seconds that a new container then takes to load its program, before its first invocation starts.
       keep_alive: seconds for which an idle container is kept.
@@ -200,7 +200,7 @@ class FunctionSpec:
             raise ValueError(f"timeout={self.timeout} is not positive: give seconds above 0, or None for never")
 
 
-# Programs are compared by identity, because a cluster sends each program object to a container once.
+# Programs are compared by identity: a cluster sends each program object to a container once, and then recognises it.
 @register_value
 @dataclass(frozen=True, eq=False)
 class Function:
@@ -210,8 +210,8 @@ class Function:
       body: `body(context, *args)` does the work. It may change `context.state`, but not its arguments.
       init: `init(slot, key)` returns the state of a new container.
       batched: `batched(contexts, args) -> results` does the work of several invocations in one call. Programs with the
-        same callable share calls. The results must agree with the body's up to rounding. A result that is an exception
-        fails only its invocation.
+        same `batched` callable share calls. The results must agree with the results of `body` up to rounding. If a
+        result is an exception, only its invocation fails.
       max_batch: the most invocations in one call.
       upload: size of the body's result in bytes: a number, or `upload(*args)` of the resolved arguments. It is declared
         because an invocation's duration is decided at its start, before there is a result. Required if the deployment
@@ -264,7 +264,7 @@ class Invocation:
     submitted: float  #: seconds of the platform's clock, as are `started` and `finished`.
     started: float | None = field(default=None, init=False)
     finished: float | None = field(default=None, init=False)
-    cold: bool = field(default=False, init=False)  #: whether a new container was made for it.
+    cold: bool = field(default=False, init=False)  #: whether a new container was made for the invocation.
     status: str = field(default="pending", init=False)  #: pending, running, or one of `endings.ENDINGS`.
     error: BaseException | None = field(default=None, init=False)
     value: Any = field(default=None, init=False, repr=False)

@@ -42,7 +42,7 @@ class Store:
         on_stored: Callable[[str, int, int], None] = lambda name, version, nbytes: None,
     ) -> None:
         if not keep >= 1:
-            raise ValueError(f"keep={keep} is below 1: the newest version must stay")
+            raise ValueError(f"keep={keep} is below 1: the newest version must stay; give 1 or more")
         if not capacity > 0:
             raise ValueError(f"capacity={capacity} is not positive: give a number of bytes, or math.inf")
         self._on_stored = on_stored  # a callback, because the store knows neither the clock nor the trace
@@ -108,7 +108,7 @@ class Store:
           LookupError: if the object is not in the store, or was dropped before.
         """
         if reference.number not in self._owned:
-            raise LookupError(f"{reference} is not in the store, or was dropped before: drop an object of `put` once")
+            raise LookupError(f"{reference} is not in the store, or was dropped before: drop each object once")
         # Only the hold that `put` took ends here, because running invocations may still hold the object.
         self._owned.discard(reference.number)
         self._versions.evict(self._leases.let_go([(OBJECTS, reference.number)]))
@@ -128,7 +128,7 @@ class Store:
         return At(name, int(version))
 
     def lagged(self, name: str, lag: int) -> Lagged:
-        """Returns a reference to the version `lag` versions before the newest: staleness without delays.
+        """Returns a reference to the version `lag` versions before the newest, for staleness without delays.
 
         The newest version is determined when the body starts.
 
@@ -194,7 +194,7 @@ class Store:
           function: name of the invocation's function, for `held`.
 
         Returns:
-          The arguments, with a `Versioned` for each reference and a tuple of them for `held`.
+          The arguments: references to versions become a `Versioned`, `held` a tuple of them, and an object its value.
 
         Raises:
           LookupError: if a name was never published, or a version has been removed.

@@ -7,7 +7,7 @@ from stellaris.runtime.state.registry import register_part, register_value
 from stellaris.runtime.store.leases import Entry
 from stellaris.types import Tree
 
-#: The name under which objects are kept: each object is a version of it, so that both share limits and leases.
+#: The name under which objects are kept: each object is a version of this name, so that limits and leases apply to it.
 OBJECTS = "(objects)"
 
 
@@ -35,7 +35,7 @@ class Versions:
         self._default_keep = keep
         self._capacity = capacity
         self._is_held = is_held
-        # Only names whose number differs from the default are here. For objects it is 0: they stay while they are held.
+        # Versions to keep, for names that differ from the default. The number is 0 for objects: only holds keep them.
         self._keep: dict[str, int] = {OBJECTS: 0}
         self._values: dict[str, dict[int, Tree]] = {}
         self._sizes: dict[Entry, int] = {}  # bytes of each value, because counting a large tree takes time

@@ -31,9 +31,9 @@ class Trace:
     (value: 1 if cold), `started`, `fetched` if the arguments refer to the store (value: bytes), and one of `ENDINGS`;
     afterwards `noticed` if the message of the completion was lost, and `redelivered` if the message came twice. For a
     container the platform writes `container_created`, `initialisation` (value: seconds), `container_ready` if no
-    invocation waits for the container, `container_lost` and `container_ended` (value: the slot). For the store it
-    writes `published` (value: the version) and `stored` (value: bytes). Systems add further events, such as `episode`
-    (value: the episode's return) and `staleness` (value: the staleness of an applied gradient).
+    invocation waits for the container, `container_lost` and `container_ended` (value of all others: the slot). For the
+    store the platform writes `published` (value: the version) and `stored` (value: bytes). Systems add further events,
+    such as `episode` (value: the episode's return) and `staleness` (value: the staleness of an applied gradient).
 
     Example:
       >>> trace = Trace()
@@ -87,7 +87,7 @@ class Trace:
                 columns[i] = [*map(self._codes.__getitem__, columns[i])]
             except KeyError:  # there is a new name
                 columns[i] = [*map(self._code, columns[i])]
-        # All columns are packed before any column is extended, so that a value of a wrong type leaves all unchanged.
+        # All columns are packed before any is extended, so that a value of a wrong type leaves the trace unchanged.
         packed = [
             struct.pack(f"{len(self.newest)}{kept.typecode}", *new)
             for kept, new in zip(self._columns, columns, strict=True)
