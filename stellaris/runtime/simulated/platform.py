@@ -144,7 +144,7 @@ class SimulatedPlatform(EnginePlatform):
     # ---- checkpoints --------------------------------------------------------------------------------------------
 
     def reinitialise(self, name: str) -> None:
-        """Resets the state of every container of a function: `init` runs again before its next body.
+        """Resets the state of every container of a function: `init` runs again before the next body.
 
         Args:
           name: name of the function.
@@ -156,7 +156,7 @@ class SimulatedPlatform(EnginePlatform):
 
     @property
     def configuration(self) -> Mapping[str, Any]:
-        """Everything that determines a run, as plain data: a checkpoint can be resumed only under an equal one."""
+        """Everything that determines a run, as plain data. To resume a checkpoint, a platform needs an equal one."""
         # `threads` and `hang_after` are left out, because they change no result.
         configuration: dict[str, Any] = describe(self._deployment)
         return configuration | {
