@@ -1,11 +1,12 @@
 """The engine that all platforms share: calls, containers, placement and time.
 
-`EnginePlatform` is the base class of platforms, `BodyRunner` the base class of objects that run bodies. The modules,
-from the outside in: `platform` has the methods of the contract and checks their `arguments`. It turns a `deployment`
-into the `lifecycle` of calls. The lifecycle looks up a call's `course`, asks `admission` for a container, fetches
-arguments by `transfers`, has the `bodies` run (`execution`), and ends the call by `departures`. Containers belong to
-the `fleet`: `containers` holds the containers of one function, `placement` puts them on nodes. Every step is an event
-of the `agenda`, and `drivers` move the `clock` from event to event.
+`EnginePlatform` is the base class of platforms, `BodyRunner` the base class of objects that run bodies. The engine's
+name for an invocation is a call. The modules, from the outside in: `platform` has the methods of the contract and
+checks their `arguments`. It turns a `deployment` into the `lifecycle` of calls. The lifecycle looks up a call's
+`course`, asks `admission` for a container, fetches arguments by `transfers`, has the `bodies` run (`execution`), and
+ends the call by `departures`. Containers belong to the `fleet`: `containers` holds the containers of one function,
+`placement` puts them on nodes. Every step is an event of the `agenda`, and `drivers` move the `clock` from event to
+event.
 """
 
 from stellaris.runtime.engine.bodies import BodyRunner as BodyRunner

@@ -8,12 +8,12 @@ from stellaris.runtime.engine.calls import Call, Container
 from stellaris.runtime.functions import Function, FunctionSpec
 from stellaris.runtime.state.registry import register_part
 
-#: A number above all turns, subtracted from the turns of provisioned containers: they are reused first, so that the
-#: other containers can expire.
+#: A number above all turns (a turn is a container's rank in the order of reuse). It is subtracted from the turns of
+#: provisioned containers: they are reused first, so that the other containers can expire.
 _FIRST = 1 << 60
 #: Stands for the `init` of containers that no program has used yet.
 _ANYBODY = "anybody"
-#: The number of ended containers' entries above which the heaps are rebuilt: for fewer, rebuilding would cost more.
+#: The heaps are rebuilt only if more than this many entries are of ended containers: for fewer, rebuilding costs more.
 _ENDED_AT_LEAST = 64
 
 
@@ -36,7 +36,7 @@ class Pool:
     def __init__(self, name: str, spec: FunctionSpec, seed: int) -> None:
         self.name = name
         self.spec = spec
-        # Each purpose has a stream, so that the draws of one do not depend on the number of draws of another.
+        # Each purpose has a stream, so that its draws do not depend on the number of draws for other purposes.
         self.queueing = Stream(spec.queueing, seed, f"{name}/queueing")
         self.cold_start = Stream(spec.cold_start, seed, f"{name}/cold_start")
         self.initialisation = Stream(spec.initialisation, seed, f"{name}/initialisation")

@@ -1,4 +1,4 @@
-"""The course of a call, drawn from its function's faults or taken from a recorded run.
+"""The course of a call, that is its times and ending: drawn from its function's faults, or taken from a recorded run.
 
 Most calls have no course: on a platform without faults and without a recorded run, the deployment's delays decide
 all times. If a call has a course, the engine asks the course at each step, and passes it the time drawn from the
@@ -89,7 +89,7 @@ class Drawn:
         return drawn
 
     def ends_before_start(self) -> None:
-        """Returns None: a call that crashes before its body has started nevertheless; see `crashes_at_start`."""
+        """Returns None: even a call that crashes before its body runs counts as started; see `crashes_at_start`."""
 
     def crashes_at_start(self) -> bool:
         """Returns whether a fault crashes the call's container before the body runs."""

@@ -51,7 +51,7 @@ class Departures:
         result is lost with it; then the message may be lost or arrive twice.
         """
         if call.number not in self.pending:
-            return None  # it was killed before
+            return None  # the call was killed before
         outcome = self._bodies.finish(call)
         if outcome is None:
             # The function's time-out ends a call whose body hangs, as on a real platform. Without a time-out the call
@@ -91,7 +91,7 @@ class Departures:
         self._agenda.add(time, END, call.number, self._end_if_pending, (call, status))
 
     def end(self, call: Call, status: str, now: float) -> None:
-        """Ends a call, and frees its container; after a crash or another ending that takes the container, ends it."""
+        """Ends a call and frees its container; with some endings, such as a crash, the container ends as well."""
         container = call.container
         dies = ENDINGS_BY_NAME[status].ends_container
         # The task is None if the body never ran: the call crashed at its start, or its end was known beforehand.

@@ -43,7 +43,7 @@ class Fleet:
       limit: the most invocations at once, of all functions together; None for no limit.
       agenda: receives the events of containers.
       trace: the event log.
-      bodies: the body runner, which makes and ends containers that are more than a slot in this process.
+      bodies: the body runner, which makes and ends containers that are real, such as processes.
       returned: the queue into which `bodies` puts containers that are ready or could not be made.
       hang_after: seconds after which a container that is still being made is given up on.
       seed: seed of the draws of lifetimes.
@@ -97,7 +97,7 @@ class Fleet:
         self._made = 0  # number of containers so far; they are numbered in the order in which they are made
         self._lifetimes = {name: Stream(delay, seed, f"{name}/lifetime") for name, delay in lifetimes.items()}
 
-    # ---- what an invocation does with them ----------------------------------------------------------------------
+    # ---- used by an invocation ----------------------------------------------------------------------------------
 
     def acquire(self, call: Call, now: float) -> tuple[Container, float] | None:
         """Gives an invocation an idle container, or else a new one.
@@ -153,7 +153,7 @@ class Fleet:
             self._make_idle(pool, container, now)
         self.on_room(now)
 
-    # ---- their lives --------------------------------------------------------------------------------------------
+    # ---- made, kept idle, lost and ended ------------------------------------------------------------------------
 
     def provision(self, now: float) -> None:
         """Makes the provisioned containers. They are ready at once, because they were made before the run."""
@@ -186,8 +186,8 @@ class Fleet:
         if not container.alive:
             return None
         self._rows.append((now, "container_lost", container.function, -1, container.number, container.slot))
-        # Lost nodes are asked for only after a loss, because asking a real cluster takes time. They are closed before
-        # the container is replaced, because the replacement would otherwise be placed on a lost node.
+        # The body runner is asked for lost nodes only after a loss, because asking a real cluster takes time. The nodes
+        # are closed before the container is replaced, so that the replacement is not placed on a lost node.
         for node in self._bodies.lost_nodes():
             self._cluster.close(node)
         if container.call is not None:
@@ -274,7 +274,7 @@ class Fleet:
             if program is None:
                 return None
             # `idle` is in order of idling, so this is the container unused for longest. A provisioned container is
-            # taken only if all are provisioned; the new container is then provisioned in its place.
+            # taken only if all idle ones are provisioned; the new container is then provisioned in its place.
             unused = min(pool.idle.values(), key=lambda c: c.provisioned, default=None)
             if unused is None:
                 return None
@@ -304,8 +304,8 @@ class Fleet:
         pools = self._pools
         idle = [c for pool in pools.values() for c in pool.idle.values() if not c.provisioned]
         idle.sort(key=lambda c: (c.idle_since, c.number))  # the number breaks ties, so that the order of pools does not
-        # No container ends before it is certain that there will be room. Then only containers of the node that gets the
-        # room end: evicting others would make no room.
+        # No container ends before it is certain that there will be room. Then only containers on the chosen node end,
+        # because ending containers on other nodes would not help.
         gone: list[Container] = []
         for container in idle:
             gone.append(container)

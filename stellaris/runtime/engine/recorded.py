@@ -49,10 +49,10 @@ class Recording:
 
     The n-th invocation of a function waits, starts, computes and ends as the n-th did in the recorded run. As long as
     a system submits the same invocations, every event has its recorded time, to the last bit: a system with another
-    loss or another cap gets the same schedule. An invocation that is submitted at another time, for example by a system
-    with another aggregator, keeps the recorded delays from its submission on. An invocation without a counterpart in
-    the recording draws its delays from the deployment. So does an invocation whose counterpart was cancelled, from the
-    cancellation on.
+    loss function, for example, gets the same schedule. An invocation that is submitted at another time, for example by
+    a system with another aggregator, keeps the recorded delays from its submission on. An invocation without a
+    counterpart in the recording draws its delays from the deployment. So does an invocation whose counterpart was
+    cancelled, from the cancellation on.
 
     Args:
       trace: the trace of the recorded run.

@@ -32,7 +32,7 @@ class Task:
         self.outcomes: Sequence[Outcome] = ()
         self.seconds = 0.0  #: real time that the work took.
         self.abandoned = False  #: whether a waiter has given up on the task.
-        # Every invocation makes one, so this is a lock and not an `Event`, which takes several times as long to make.
+        # Every invocation makes a task, so this is a lock: making an `Event` would take several times as long.
         self.finished = threading.Lock()  #: released when the work is done.
         self.finished.acquire()
 

@@ -127,7 +127,7 @@ class Bodies(BodyRunner):
         return seconds
 
     def measure(self, call: Call) -> float:
-        """Runs a body at once and by itself; returns the real seconds until the arrays that it returns are computed."""
+        """Runs a body at once and alone; returns the real seconds until the arrays that it returns are computed."""
         program = call.program
         context = self._context(call)
         arguments = call.resolved
