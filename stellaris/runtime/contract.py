@@ -44,7 +44,7 @@ class Platform(Protocol):
         work: float = 1.0,
         tag: Any = None,
     ) -> Invocation:
-        """Submits one call. It starts during `next_completion`, once a container is ready.
+        """Submits one call. The call starts during `next_completion`, once a container is ready.
 
         Args:
           name: name of the deployed function, whose specification gives the call's delays and resources.
@@ -99,7 +99,8 @@ class Platform(Protocol):
           The new pending invocation, with a new invocation number and the next attempt number.
 
         Raises:
-          FunctionError: if the body raised and would raise again, or if the attempts are used up.
+          FunctionError: if a retry would not help because the invocation failed or hung, or if the attempts are used
+            up.
           LookupError: if the invocation refers to a fixed version that the store has removed.
           ValueError: if the invocation has not ended, has completed, was cancelled, or belongs to another platform.
         """
@@ -183,4 +184,4 @@ class Resumable(Platform, Protocol):
         """Finishes the bodies that run in this process, so that the platform's state can be saved."""
 
     def reinitialise(self, name: str) -> None:
-        """Resets the state of every container of a function: `init` runs again before its next body."""
+        """Resets the state of every container of a function: `init` runs again before the next body."""

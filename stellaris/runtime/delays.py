@@ -129,7 +129,8 @@ class Mixture:
         check_drawn(**{f"delays[{i}]": delay for i, delay in enumerate(self.delays)})
         if len(self.delays) != len(self.probabilities) or not self.delays:
             raise ValueError(
-                f"Mixture of {len(self.delays)} delays with {len(self.probabilities)} probabilities: give one for each"
+                f"Mixture of {len(self.delays)} delays with {len(self.probabilities)} probabilities: give at least one "
+                "delay, and one probability for each delay"
             )
         if min(self.probabilities) < 0 or not math.isclose(sum(self.probabilities), 1.0):
             raise ValueError(
@@ -232,7 +233,7 @@ class Measured:
 
 @register_part("_rng", "_ahead", rebuilt=("_delay", "_name"))
 class Stream:
-    """The random stream of one purpose. Its draws do not depend on the draws for other purposes.
+    """A random stream of durations for one purpose. The draws do not depend on the draws for other purposes.
 
     Args:
       delay: the distribution.
@@ -256,7 +257,7 @@ class Stream:
           ValueError: if the distribution drew a number that is negative or not finite.
         """
         if not self._ahead:
-            # The size of a block is fixed, because some distributions draw other numbers for another size.
+            # The size of a block is fixed, because some distributions draw different numbers for a different size.
             block = np.asarray(self._delay.sample(self._rng, _BLOCK), float)
             if block.shape != (_BLOCK,) or not (np.isfinite(block).all() and (block >= 0).all()):
                 wrong = block[~(np.isfinite(block) & (block >= 0))][:1]
@@ -286,14 +287,14 @@ def _duration(row: dict[str | None, Any], column: str, where: str) -> float:
 
 
 def check_delay(name: str, delay: object) -> None:
-    """Raises a TypeError that names the argument if it is not a delay."""
+    """Raises a TypeError if `delay` is not a `Delay`; the error names the argument."""
     if not isinstance(delay, Delay):
         number = f"delays.Constant({delay!r})" if isinstance(delay, int | float) else "delays.Constant(seconds)"
         raise TypeError(f"{name}={delay!r} is not a delay: use {number} or a distribution")
 
 
 def check_drawn(**arguments: object) -> None:
-    """Raises an error that names the argument if it is not a delay, or is `Measured`, which cannot be drawn."""
+    """Raises an error if an argument is not a `Delay`, or is `Measured`, which cannot be drawn; the error names it."""
     for name, delay in arguments.items():
         check_delay(name, delay)
         if isinstance(delay, Measured):

@@ -76,7 +76,7 @@ class Retry:
             raise ValueError(f"limit={self.limit} is below 1: the first attempt counts as well, so give 1 or more")
         for name in ("first", "maximum"):
             if not 0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"{name}={getattr(self, name)} is negative or not finite: give seconds")
+                raise ValueError(f"{name}={getattr(self, name)} is negative or not finite: give 0 seconds or more")
         if not 1 <= self.factor < math.inf:
             raise ValueError(f"factor={self.factor} is below 1 or not finite: give a finite factor from 1 on")
         if not 0 <= self.jitter <= 1:
@@ -200,7 +200,7 @@ class FunctionSpec:
             raise ValueError(f"timeout={self.timeout} is not positive: give seconds above 0, or None for never")
 
 
-# Programs are compared by identity, because a cluster sends each program object to a container once.
+# Programs are compared by identity: a cluster sends each program object to a container once, and then recognises it.
 @register_value
 @dataclass(frozen=True, eq=False)
 class Function:
@@ -264,7 +264,7 @@ class Invocation:
     submitted: float  #: seconds of the platform's clock, as are `started` and `finished`.
     started: float | None = field(default=None, init=False)
     finished: float | None = field(default=None, init=False)
-    cold: bool = field(default=False, init=False)  #: whether a new container was made for it.
+    cold: bool = field(default=False, init=False)  #: whether a new container was made for the invocation.
     status: str = field(default="pending", init=False)  #: pending, running, or one of `endings.ENDINGS`.
     error: BaseException | None = field(default=None, init=False)
     value: Any = field(default=None, init=False, repr=False)

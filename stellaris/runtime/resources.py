@@ -11,7 +11,7 @@ class Resources:
     Args:
       memory: memory in GB.
       vcpus: number of processors, possibly a fraction.
-      gpu_slots: slots of one GPU; a GPU can be shared by as many containers as it has slots.
+      gpu_slots: number of slots that the container takes on one GPU; see `Node.slots_per_gpu`.
 
     Raises:
       ValueError: if a number is negative.
@@ -28,7 +28,7 @@ class Resources:
     def __post_init__(self) -> None:
         for name in ("memory", "vcpus", "gpu_slots"):
             if not getattr(self, name) >= 0:
-                raise ValueError(f"{name}={getattr(self, name)} is negative: give an amount from 0 on")
+                raise ValueError(f"{name}={getattr(self, name)} is negative: give 0 or more")
 
 
 @dataclass(frozen=True)
@@ -67,14 +67,15 @@ class Node:
                 raise ValueError(f"node {self.name!r}: {name}={getattr(self, name)} is negative: give 0 or more")
         if not self.slots_per_gpu >= 1:
             raise ValueError(
-                f"node {self.name!r}: slots_per_gpu={self.slots_per_gpu} is below 1; use gpus=0 for no GPU"
+                f"node {self.name!r}: slots_per_gpu={self.slots_per_gpu} is below 1: give 1 or more, or gpus=0"
             )
         if self.gpu_sharing > 1:
             raise ValueError(
-                f"node {self.name!r}: gpu_sharing={self.gpu_sharing} is above 1, slower than taking turns; give 0 to 1"
+                f"node {self.name!r}: gpu_sharing={self.gpu_sharing} is above 1, which would be slower than taking "
+                "turns: give a number from 0 to 1"
             )
 
     def slow_down(self, running: int) -> float:
-        """Returns the factor by which `running` invocations on one GPU slow each other down."""
+        """Returns the slow-down factor of an invocation that starts as the `running`-th on its GPU."""
         # The factor is a power, because a power covers both limits: exponent 0 for no slow-down, 1 for taking turns.
         return float(running**self.gpu_sharing)

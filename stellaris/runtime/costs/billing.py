@@ -38,7 +38,7 @@ class Bill:
 def bill(
     trace: Trace, prices: PriceSheet, *, until: float, functions: Mapping[str, FunctionSpec] | None = None
 ) -> Bill:
-    """Makes the bill of a trace: functions cost by use, reserved machines by the clock.
+    """Makes the bill of a trace: functions are billed by use, reserved machines by elapsed time.
 
     Args:
       trace: the trace of the run.
@@ -165,10 +165,10 @@ class Meters:
 
 
 def _by_use(rate: Rate, use: Use, spec: FunctionSpec | None, until: float) -> Split:
-    """Returns the USD for a function's containers, including the standing price of provisioned containers."""
+    """Returns the USD for a function's containers, including the price of keeping containers provisioned."""
     resources = spec.resources if spec else Resources()
     price = rate.usd_per_second(resources)
-    # The standing price runs from start to end of the run: a provisioned container that is lost is replaced at once.
+    # This price is due from start to end of the run, because a provisioned container that is lost is replaced at once.
     standing = (spec.provisioned if spec else 0) * until * rate.provisioned_per_gb_second * resources.memory
     billed = use.billed(until)
     return Split(

@@ -15,10 +15,10 @@ USE_EVENTS = frozenset(
 class Split(NamedTuple):
     """An amount (USD or seconds), split by activity."""
 
-    busy: float  #: invocations run, from start to end.
-    idle: float  #: containers are warm without an invocation; for a machine, the rest of its time.
-    cold: float  #: containers are made and initialised.
-    wasted: float  #: invocations run in vain: they failed, crashed or were killed, or their result was lost.
+    busy: float  #: while invocations run, from start to end.
+    idle: float  #: while containers are warm without an invocation; for a machine, the rest of its time.
+    cold: float  #: while containers are made and initialised.
+    wasted: float  #: while invocations run in vain: they failed, crashed or were killed, or their result was lost.
 
     @property
     def total(self) -> float:

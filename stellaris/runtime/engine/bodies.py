@@ -16,7 +16,7 @@ class ContainerLostError(RuntimeError):
 # The class is abstract, so that a subclass without one of the four methods fails when the platform is made, and not
 # during a run.
 class BodyRunner(ABC):
-    """Runs bodies and, if a container is more than a slot in this process, makes and ends containers.
+    """Runs bodies and, if containers are real (processes, for example), makes and ends containers.
 
     To write another platform, subclass `BodyRunner` and define `start`, `finish`, `drop` and `close`. The other methods
     have defaults for containers that exist only in the engine's records. The engine calls all methods on one thread.
@@ -57,11 +57,11 @@ class BodyRunner(ABC):
         """Starts bodies that were held back to share a call, because no other body starts at this instant."""
 
     def returned(self, call: Call) -> float:
-        """Returns the seconds that a call takes on top of its drawn duration, once `on_done` was called with it."""
+        """Returns the seconds that a call takes on top of its drawn duration; called after `on_done`."""
         return 0.0
 
     def measure(self, call: Call) -> float:
-        """Runs a body at once and by itself; returns its real seconds. Needed for `Measured` delays in virtual time."""
+        """Runs a body at once and alone; returns its real seconds. Needed for `Measured` delays in virtual time."""
         raise NotImplementedError(
             f"{type(self).__name__} has no method measure, which a Measured delay needs in virtual time: write it, or "
             "use another delay"

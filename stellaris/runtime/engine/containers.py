@@ -37,7 +37,7 @@ class Pool:
     def __init__(self, name: str, spec: FunctionSpec, seed: int) -> None:
         self.name = name
         self.spec = spec
-        # Each purpose has a stream, so that the draws of one do not depend on the number of draws of another.
+        # Each purpose has a stream, so that its draws do not depend on the number of draws for other purposes.
         self.queueing = Stream(spec.queueing, seed, f"{name}/queueing")
         self.cold_start = Stream(spec.cold_start, seed, f"{name}/cold_start")
         self.initialisation = Stream(spec.initialisation, seed, f"{name}/initialisation")

@@ -89,7 +89,7 @@ class Drawn:
         return drawn
 
     def ends_before_start(self) -> None:
-        """Returns None: a call that crashes before its body has started nevertheless; see `crashes_at_start`."""
+        """Returns None: even a call that crashes before its body runs counts as started; see `crashes_at_start`."""
 
     def crashes_at_start(self) -> bool:
         """Returns whether a fault crashes the call's container before the body runs."""

@@ -1,6 +1,6 @@
 """The drivers of time: virtual time jumps to the next event, wall time waits for it.
 
-A driver takes events off the agenda and calls their handlers, until one of them returns a call to be handed out.
+A driver takes events off the agenda and calls their handlers, until a handler returns a call to be handed out.
 """
 
 import math
@@ -14,8 +14,8 @@ from stellaris.runtime.engine.lifecycle import Lifecycle
 #: The most events at one instant; more count as an endless loop. Systems stay far below this number, and an endless
 #: loop reaches it within seconds.
 _MAX_EVENTS_AT_ONE_INSTANT = 100_000
-#: Number of new rows after which the trace packs them into columns: packing many at a time is faster, but rows take
-#: memory.
+#: Number of new rows after which the trace packs them into columns: packing many at once is faster, but unpacked rows
+#: take more memory.
 _ROWS_AT_ONCE = 1 << 8
 
 

@@ -43,7 +43,7 @@ class Fleet:
       limit: the most invocations at once, of all functions together; None for no limit.
       agenda: receives the events of containers.
       trace: the event log.
-      bodies: the body runner, which makes and ends containers that are more than a slot in this process.
+      bodies: the body runner, which makes and ends containers that are real, such as processes.
       returned: the queue into which `bodies` puts containers that are ready or could not be made.
       hang_after: seconds after which a container that is still being made is given up on.
       seed: seed of the draws of lifetimes.
@@ -186,8 +186,8 @@ class Fleet:
         if not container.alive:
             return None
         self._rows.append((now, "container_lost", container.function, -1, container.number, container.slot))
-        # Lost nodes are asked for only after a loss, because asking a real cluster takes time. They are closed before
-        # the container is replaced, because the replacement would otherwise be placed on a lost node.
+        # The body runner is asked for lost nodes only after a loss, because asking a real cluster takes time. The nodes
+        # are closed before the container is replaced, so that the replacement is not placed on a lost node.
         for node in self._bodies.lost_nodes():
             self._cluster.close(node)
         if container.call is not None:
@@ -274,7 +274,7 @@ class Fleet:
             if program is None:
                 return None
             # `idle` is in order of idling, so this is the container unused for longest. A provisioned container is
-            # taken only if all are provisioned; the new container is then provisioned in its place.
+            # taken only if all idle ones are provisioned; the new container is then provisioned in its place.
             unused = min(pool.idle.values(), key=lambda c: c.provisioned, default=None)
             if unused is None:
                 return None

@@ -277,7 +277,7 @@ class Lifecycle:
                 self._bodies.start(call, trusted=spec.timeout is None)
             self.agenda.add(due, END, call.number, self.departures.complete, call)
         else:
-            # A measured body runs by itself: in a batch, its time would include the time of other bodies.
+            # A measured body runs alone: in a batch, its time would include the time of other bodies.
             trusted = spec.timeout is None and not isinstance(spec.compute, Measured)
             self._bodies.start(call, trusted=trusted, on_done=self.returned.put)
             # The call completes when its body returns. The event added here ends a call whose body never returns.

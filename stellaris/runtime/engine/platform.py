@@ -179,8 +179,7 @@ class EnginePlatform(Platform):
         if self._closed:
             return
         self._closed = True
-        # Calls end before bodies, so that a body that returns in between belongs to a cancelled call: its result is
-        # dropped.
+        # Calls end before bodies: if a body returns in between, its call is already cancelled and the result dropped.
         self._life.end_all()
         self._bodies.close(patience)
 

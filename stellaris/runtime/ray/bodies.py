@@ -154,7 +154,7 @@ class RayBodies(BodyRunner):
             return
         except ray.exceptions.ObjectStoreFullError as error:
             # The call ends as crashed and not as failed, because a retry may help: the object store may get room.
-            call.task = Settled(None, ContainerLostError(f"Ray's object store lacks room for its arguments: {error}"))
+            call.task = Settled(None, ContainerLostError(f"Ray's object store has no room for the arguments: {error}"))
             on_done(call)
             return
         remote: _Remote = call.container.handle

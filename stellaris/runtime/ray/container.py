@@ -152,7 +152,7 @@ def _outcome(program: Function, context: BodyContext, arguments: tuple[Any, ...]
     """Runs a body until its arrays are computed; returns its value and its error."""
     try:
         value, failure = run_body(program, context, arguments)
-        # Arrays are awaited here, and not when the result is packed: the time and errors of computing are the body's.
+        # Arrays are awaited here, not when the result is packed: the time and errors of computing belong to the body.
         jax.block_until_ready(value)  # type: ignore[no-untyped-call]
     except BaseException as error:  # including SystemExit, which should end the body and not the process
         return None, _sendable(error)

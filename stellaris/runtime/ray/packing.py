@@ -18,8 +18,8 @@ from ray import cloudpickle
 
 from stellaris.types import NDArray
 
-#: Arrays of this many bytes or more go into the object store, so that they cross to each node once, and not at every
-#: call. Ray has the same limit for arguments.
+#: Arrays of this many bytes or more go into the object store, so that they are sent to each node once, and not at
+#: every call. Ray has the same limit for arguments.
 LARGE = 100 * 1024
 
 
@@ -46,7 +46,7 @@ class Packed(NamedTuple):
 
 
 class Packer:
-    """Packs values. A large JAX array is put into the object store once, and stays there while it is alive here."""
+    """Packs values. A large JAX array is put into the object store once, and stays there while this process uses it."""
 
     def __init__(self) -> None:
         # A weak reference to each array, and its reference in the object store. The key is the array's identity,
@@ -108,7 +108,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
 
 
 def _plain(array: jax.Array) -> bool:
-    """Returns whether an array survives as a NumPy array: a random key or a weakly typed array would not."""
+    """Returns whether an array can be sent as a NumPy array, unlike a random key or a weakly typed array."""
     return not (jax.numpy.issubdtype(array.dtype, jax.dtypes.prng_key) or array.weak_type)
 
 
@@ -177,8 +177,8 @@ def _refused(value: Any, what: str, error: Exception) -> TypeError:
     """Returns the error for a value that cannot be pickled; the error names the innermost part at fault."""
     where, culprit = _culprit(value, "")
     return TypeError(
-        f"{what} cannot go to another process: {where or 'it'} is {culprit!r:.100} ({error}): have the body or `init` "
-        "make it in the container instead"
+        f"{what} cannot be sent to another process: {where or 'it'} is {culprit!r:.100} ({error}): have the body or "
+        "`init` make it in the container instead"
     )
 
 

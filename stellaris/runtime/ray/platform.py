@@ -1,4 +1,4 @@
-"""The platform on a Ray cluster: the same functions, systems, trace and bills, with real staleness."""
+"""The platform on a Ray cluster: systems run as on the simulated platform, but staleness and durations are real."""
 
 import contextlib
 import math
@@ -69,7 +69,7 @@ class RayPlatform(EnginePlatform):
 
     Raises:
       ImportError: if Ray is not installed: `pip install 'stellaris[ray]'`.
-      RuntimeError: if a provisioned container could not be made.
+      RuntimeError: if making a provisioned container takes longer than `hang_after`.
       TypeError: if a value of `functions` is not a `FunctionSpec`.
       ValueError: if an argument is out of its range, or no node could ever hold a function's containers.
 
@@ -137,7 +137,7 @@ class RayPlatform(EnginePlatform):
     ) -> Invocation:
         if not isinstance(function, Function):
             function = self._programs.of(function)
-        # The program is checked here and not when the call starts, so that the error is raised where it was passed.
+        # The program is checked here and not when the call starts, so that the caller who passed it gets the error.
         if name in self.functions and not self._closed:
             self._remote.check(function, name)
         return super().invoke(name, function, *args, at=at, work=work, tag=tag)
@@ -176,8 +176,8 @@ class RayPlatform(EnginePlatform):
                 container: Any = self._life.returned.get(timeout=patience)
             except Empty:
                 raise RuntimeError(
-                    f"no provisioned container was made within hang_after={patience} s: see Ray's logs, and check that "
-                    "the cluster is not in use"
+                    f"a provisioned container was not made within hang_after={patience} s: see Ray's logs, and check "
+                    "that the cluster is not in use"
                 ) from None
             # The time is 0, because the clock stands still until all provisioned containers are made.
             self._life.fleet.made(container, 0.0)
@@ -227,7 +227,7 @@ def stay_on_loopback() -> None:
 
 @contextlib.contextmanager
 def starting_processes() -> Iterator[None]:
-    """Silences JAX's warning about forks: a process that Ray forks at once replaces itself by another program."""
+    """Silences JAX's warning about forks: a process that Ray forks replaces itself at once by another program."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=r"os\.fork\(\) was called", category=RuntimeWarning)
         yield

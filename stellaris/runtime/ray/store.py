@@ -1,4 +1,4 @@
-"""The versioned store of a cluster: values are kept in Ray's object store, and cross to each node once."""
+"""The versioned store of a cluster: values are kept in Ray's object store, and are sent to each node once."""
 
 from typing import Any
 

@@ -23,7 +23,7 @@ _REMEMBERED = 256
 #: One of this many runs on the calling thread is timed: enough to notice that a body has become slow, and cheap.
 _TIMED = 16
 
-#: The task of a body that is put off until its result is needed.
+#: The task of a body that is deferred until its result is needed.
 _LATER = "later"
 
 
@@ -59,12 +59,12 @@ class Bodies(BodyRunner):
         self._pace: dict[Any, tuple[int, float]] = {}  # number of runs and average seconds, by code
 
     def start(self, call: Call, *, trusted: bool, on_done: Callable[[Call], Any] | None = None) -> None:
-        """Hands a body to a thread, or puts it off, alone or in its program's batch, until its completion is due.
+        """Hands a body to a thread, or defers it, alone or in a batch of its program, until its completion is due.
 
         Args:
           call: a call with resolved arguments.
           trusted: whether the body may run on the calling thread and, on the wall clock, in a batch. False if the
-            function has a time-out: a body that hangs would block the calling thread, and in a batch delay the others.
+            function has a time-out: a body that hangs would block the calling thread, or delay the others in its batch.
           on_done: on the wall clock, called with `call` on the body's thread after the body has returned.
         """
         program = call.program
@@ -119,7 +119,7 @@ class Bodies(BodyRunner):
         return task.outcomes[place]
 
     def returned(self, call: Call) -> float:
-        """Returns the seconds that a `Measured` body adds to its call on the wall clock: its real time, scaled."""
+        """Returns the seconds that a `Measured` body adds to its call on the wall clock: its scaled real time."""
         compute = call.pool.spec.compute
         if not isinstance(compute, Measured):
             return 0.0
@@ -127,7 +127,7 @@ class Bodies(BodyRunner):
         return seconds
 
     def measure(self, call: Call) -> float:
-        """Runs a body at once and by itself; returns the real seconds until the arrays that it returns are computed."""
+        """Runs a body at once and alone; returns the real seconds until the arrays that it returns are computed."""
         program = call.program
         context = self._context(call)
         arguments = call.resolved
@@ -186,7 +186,7 @@ class Bodies(BodyRunner):
         """Ends the threads.
 
         Args:
-          patience: seconds to wait for running bodies in virtual time, unless one of them hangs.
+          patience: seconds to wait for running bodies in virtual time, unless a body has hung.
         """
         self._open.clear()
         # Running bodies are awaited only in virtual time: on the wall clock they may take long, and their calls have
@@ -236,5 +236,5 @@ class Bodies(BodyRunner):
 
 
 def _code(program: Function) -> Any:
-    """Returns the key of a body's average time: its code, which lambdas made anew in a loop have in common."""
+    """Returns the key of a body's average time: its code object, which all lambdas made by one loop share."""
     return getattr(program.body, "__code__", program.body)

@@ -145,7 +145,7 @@ class SimulatedPlatform(EnginePlatform):
     # ---- checkpoints --------------------------------------------------------------------------------------------
 
     def reinitialise(self, name: str) -> None:
-        """Resets the state of every container of a function: `init` runs again before its next body.
+        """Resets the state of every container of a function: `init` runs again before the next body.
 
         Args:
           name: name of the function.

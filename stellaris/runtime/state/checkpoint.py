@@ -21,12 +21,12 @@ _OLD_SUFFIX = ".checkpoint"
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """A folder of checkpoints. Each is a folder named by its number, and appears under this name once it is complete.
+    """A folder of checkpoints. Each checkpoint is a subfolder, named by its number, that appears once it is complete.
 
     A checkpoint holds plain data, arrays, hashes of its files, and the version of stellaris that saved it, with a hash
     of the sources. The module `stellaris.runtime.state.codec` says which objects can be saved. Hashes and version are
     checked before anything is loaded. Loading runs no code that the checkpoint names. A checkpoint from an untrusted
-    source may hold nonsense: loading it is refused, or the platform fails where it first uses the nonsense.
+    source may hold an invalid state: loading it is refused, or the platform fails where it first uses that state.
 
     Args:
       folder: a local folder, made if it is missing.
@@ -70,11 +70,11 @@ class Checkpoints:
                 raise ValueError(f"folder={folder!r}: {path} is a file, not a folder; choose another path")
 
     def newest(self) -> int | None:
-        """Returns the number of the newest checkpoint, or None. It may be damaged: `load` checks that."""
+        """Returns the number of the newest checkpoint, or None. The checkpoint may be damaged: `load` checks that."""
         return max((step for step, _ in self._saved()), default=None)
 
     def prepare(self) -> None:
-        """Makes the folder and tries to write into it, so that a run that could not be saved does not begin.
+        """Makes the folder and tries to write into it, so that a run that cannot be saved fails before it begins.
 
         Raises:
           CheckpointError: if the folder cannot be written to.
@@ -104,8 +104,8 @@ class Checkpoints:
             `stellaris.runtime.register_value`.
           externals: objects by name that are not saved, and must be passed to `load` under the same names: programs, or
             the functions that programs are made of.
-          like: example trees by name, for trees of a library's classes, such as a network's parameters. Of a tree that
-            has the structure of an example, or of an example's subtree, only the leaves are saved.
+          like: example trees by name, for trees of a library's classes, such as a network's parameters. If a tree
+            has the structure of an example or of an example's subtree, only its leaves are saved.
           configuration: the run's configuration, as returned by `stellaris._core.describe.describe`.
 
         Raises:
@@ -124,7 +124,7 @@ class Checkpoints:
         snapshot = _codec(platform, externals, like).take(state)
         configurations = {"platform": platform.configuration, "run": configuration}
         checkpoint_files.write(Path(self.folder), str(step), snapshot, configurations)
-        # Old checkpoints are removed last: until the new one is complete, a run can resume from the earlier ones alone.
+        # Old checkpoints are removed last: until the new one is complete, a run can resume only from earlier ones.
         kept = [path for _, path in self._saved() if checkpoint_files.is_checkpoint(path)]
         for old in kept[: -self.keep]:
             checkpoint_files.remove(old)
@@ -170,7 +170,7 @@ class Checkpoints:
         for name, own, other in differences(configuration, configurations["run"]):
             raise CheckpointError(f"{name}: this run has {own}, but {self} holds a run of {other}: make them equal")
         for name, own, other in differences(platform.configuration, configurations["platform"]):
-            raise CheckpointError(f"{name}: the platform has {own}, but the checkpoint {other}: make them equal")
+            raise CheckpointError(f"{name}: the platform has {own}, but the checkpoint has {other}: make them equal")
         try:
             return _codec(platform, externals, like).restore(snapshot)
         except CheckpointError as error:

@@ -100,7 +100,7 @@ def read(path: Path) -> tuple[dict[str, Any], Snapshot]:
         about = json.loads((path / _ABOUT).read_bytes())
         if about["origin"] != origin():
             raise CheckpointError(
-                f"{path.name} was saved by another stellaris ({about['origin']}, and this is {origin()})"
+                f"{path.name} was saved by another version of stellaris ({about['origin']}, but this is {origin()})"
             )
         configurations = about["configurations"]
         if type(configurations) is not dict or configurations.keys() != {"platform", "run"}:

@@ -1,15 +1,16 @@
-"""Writes objects as a JSON tree and the bytes of their arrays, and makes them again. The tree cannot name code to run.
+"""Saves objects as a JSON tree and the bytes of their arrays, and restores them. The tree cannot name code to run.
 
-None, booleans, strings and finite numbers stand for themselves. Every other object is a node `[kind, head, items]`. An
-object that occurs again is `["again", number, []]`, with the number of its node in the order of writing, so that shared
-objects and cycles are preserved. Apart from containers, arrays and other plain objects, there are nodes for
+None, booleans, strings and finite numbers stand for themselves. Every other object is a node `[kind, head, items]`:
+`head` is plain data, such as a dtype, and `items` are the nodes of the objects within it. An object that occurs again
+is `["again", number, []]`, with the number of its node in the order of writing, so that shared objects and cycles are
+preserved. Apart from containers, arrays and other plain objects, there are nodes for
 
 * values of registered classes, and named tuples of stellaris and optax (`stellaris.runtime.state.registry`);
 * *parts*, which exist before they are restored: their state is put back in place, and other objects refer to them by
   name;
 * *externals*, such as programs: they are not saved, and the caller passes them again under the same names;
 * trees of a library's classes, such as some networks' parameters: only their leaves are saved, and the caller passes an
-  example tree, *like* them, again.
+  example tree of the same structure again (`like`).
 
 Pickles are not used, because a safe reader of pickles would be longer: `pickle.Unpickler` calls functions and sets
 attributes, and even where imports are refused, an untrusted pickle could call the externals.
@@ -86,10 +87,10 @@ class Codec:
     """Takes snapshots and restores them, in the same process or another.
 
     Args:
-      parts: objects by name, whose state is saved and put back, with the state of the parts within them.
+      parts: objects by name, whose state is saved and put back in place, with the state of the parts within them.
       externals: objects by name, which are not saved: a snapshot refers to them by name.
-      like: example trees by name. Of a tree that has the structure of an example, or of an example's subtree, only the
-        leaves are saved.
+      like: example trees by name. If a tree has the structure of an example or of an example's subtree, only its leaves
+        are saved.
 
     Example:
       >>> snapshot = Codec().take({"rounds": (1, 2)})
@@ -121,7 +122,7 @@ class Codec:
         """Returns the value of a snapshot, which may be untrusted, and puts the state of the parts back in place.
 
         Raises:
-          CheckpointError: if the snapshot makes no sense, or does not fit the parts, externals and example trees; the
+          CheckpointError: if the snapshot is invalid, or does not fit the parts, externals and example trees; the
             error says why. The parts are then unchanged, unless a part refuses its state.
         """
         try:
@@ -165,7 +166,7 @@ def subtrees(like: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Writer:
-    """Writes one snapshot. Raises a ValueError for an object that cannot be saved; `way` then leads to the object."""
+    """Writes one snapshot. Raises a ValueError for an object that cannot be saved; `way` is then the path to it."""
 
     def __init__(self, codec: Codec) -> None:
         self.way: list[Any] = []
@@ -274,7 +275,7 @@ def _split_generator(value: np.random.Generator) -> _Node:
 def _split_structure(value: Any) -> _Node:
     tree = value.unflatten(range(value.num_leaves))
     if jax.tree.structure(tree) != value:
-        raise ValueError(f"{value} cannot be saved: a tree that is made from this structure has another structure")
+        raise ValueError(f"{value} cannot be saved: a tree made from this structure gets a different one")
     return "structure", None, [("structure", tree)]
 
 
@@ -294,8 +295,8 @@ _SPLIT: Mapping[type[Any], Callable[[Any], _Node]] = {
     frozenset: lambda value: ("frozenset", None, enumerate(sorted(value, key=repr))),
     deque: lambda value: ("deque", value.maxlen, enumerate(value)),
     bytes: lambda value: ("bytes", base64.b64encode(value).decode(), ()),
-    # Finite floats stand for themselves, so only infinite and NaN floats get here. `str` omits the sign of NaN, so the
-    # sign is written separately; `float` reads it.
+    # Finite floats stand for themselves, so only infinities and NaN are written here. `str` omits the sign of NaN, so
+    # the sign is written separately; `float` reads it.
     float: lambda value: ("float", ("-" if math.copysign(1, value) < 0 else "") + str(abs(value)), ()),
     np.random.Generator: _split_generator,
     jax.tree_util.PyTreeDef: _split_structure,
@@ -303,7 +304,7 @@ _SPLIT: Mapping[type[Any], Callable[[Any], _Node]] = {
 
 
 class _Reader:
-    """Reads one snapshot. If the snapshot makes no sense, any exception may be raised, but no part is changed."""
+    """Reads one snapshot. If the snapshot is invalid, any exception may be raised, but no part is changed."""
 
     def __init__(self, codec: Codec, arrays: bytes | bytearray) -> None:
         self._arrays = memoryview(arrays)
@@ -377,7 +378,7 @@ class _Reader:
                 return float(head)
             case "array", [str(dtype), list(shape), int(offset)], []:
                 content = self._arrays[offset : offset + math.prod(shape) * DTYPES[dtype].itemsize]
-                # `reshape` raises if the bytes do not fill the shape, so a false shape allocates nothing. The array is
+                # `reshape` raises if the bytes do not fill the shape, so a wrong shape allocates nothing. The array is
                 # copied, so that it can be written to and does not keep the bytes of all other arrays in memory.
                 return np.frombuffer(content, DTYPES[dtype]).reshape(shape).copy()
             case "scalar", None, [np.ndarray(shape=()) as array]:

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-#: Packages whose named tuples are values without registration: the classes of optimizers' states are a library's and
+#: Packages whose named tuples are values without registration: the classes of optimizer states belong to a library and
 #: cannot be decorated, and making a named tuple runs no code.
 NAMED_TUPLES_OF = ("optax", "stellaris")
 
@@ -32,8 +32,8 @@ class Part(NamedTuple):
     state: tuple[str, ...]  #: attributes that are saved and restored.
     rebuilt: tuple[
         str, ...
-    ]  #: attributes that the constructor makes and that stay; the state of parts among them is saved as well.
-    steps: tuple[str, ...]  #: methods that saved events refer to.
+    ]  #: attributes that the constructor makes and a restore keeps; the state of parts among them is saved as well.
+    steps: tuple[str, ...]  #: methods that saved events may refer to, as their handlers.
 
 
 #: The declarations of parts, by class.
@@ -78,7 +78,7 @@ def register_part(*state: str, rebuilt: Sequence[str] = (), steps: Sequence[str]
     Args:
       *state: attributes that are saved and restored.
       rebuilt: attributes that the constructor makes, such as settings, callbacks and other parts.
-      steps: methods that saved events may refer to.
+      steps: methods that saved events may refer to, as their handlers.
 
     Returns:
       The decorator.

@@ -194,7 +194,7 @@ class Store:
           function: name of the invocation's function, for `held`.
 
         Returns:
-          The arguments, with a `Versioned` for each reference and a tuple of them for `held`.
+          The arguments: references to versions become a `Versioned`, `held` a tuple of them, and an object its value.
 
         Raises:
           LookupError: if a name was never published, or a version has been removed.

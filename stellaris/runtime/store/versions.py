@@ -7,7 +7,7 @@ from stellaris.runtime.state.registry import register_part, register_value
 from stellaris.runtime.store.leases import Entry
 from stellaris.types import Tree
 
-#: The name under which objects are kept: each object is a version of it, so that both share limits and leases.
+#: The name under which objects are kept: each object is a version of this name, so that limits and leases apply to it.
 OBJECTS = "(objects)"
 
 

@@ -1,4 +1,4 @@
-"""A trace as a timeline in Chrome's format, which opens in Perfetto."""
+"""A trace as a timeline in Chrome's trace format, which opens in Perfetto."""
 
 import json
 import math

@@ -31,9 +31,9 @@ class Trace:
     (value: 1 if cold), `started`, `fetched` if the arguments refer to the store (value: bytes), and one of `ENDINGS`;
     afterwards `noticed` if the message of the completion was lost, and `redelivered` if the message came twice. For a
     container the platform writes `container_created`, `initialisation` (value: seconds), `container_ready` if no
-    invocation waits for the container, `container_lost` and `container_ended` (value: the slot). For the store it
-    writes `published` (value: the version) and `stored` (value: bytes). Systems add further events, such as `episode`
-    (value: the episode's return) and `staleness` (value: the staleness of an applied gradient).
+    invocation waits for the container, `container_lost` and `container_ended` (value of all others: the slot). For the
+    store the platform writes `published` (value: the version) and `stored` (value: bytes). Systems add further events,
+    such as `episode` (value: the episode's return) and `staleness` (value: the staleness of an applied gradient).
 
     Example:
       >>> trace = Trace()

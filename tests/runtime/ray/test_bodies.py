@@ -114,8 +114,12 @@ def test_what_cannot_be_sent_or_raises_fails_the_call_by_name() -> None:
         for argument, error, message in (
             ("raises", KeyError, "raises"),
             ("exits", SystemExit, "3"),
-            ("returns a lock", TypeError, "the result of function 'f' cannot go to another process: it is <unlocked"),
-            (lock, TypeError, "an argument of function 'f' cannot go to another process: 0 is <unlocked"),
+            (
+                "returns a lock",
+                TypeError,
+                "the result of function 'f' cannot be sent to another process: it is <unlocked",
+            ),
+            (lock, TypeError, "an argument of function 'f' cannot be sent to another process: 0 is <unlocked"),
         ):
             with pytest.raises(FunctionError, match=r"function 'f', invocation \d \(attempt 1\) failed") as failure:
                 result(platform, "f", body, argument)
@@ -123,7 +127,7 @@ def test_what_cannot_be_sent_or_raises_fails_the_call_by_name() -> None:
             assert message in str(failure.value.__cause__)
             if error is not TypeError:
                 assert "in body" in failure.value.__cause__.__notes__[0]
-        with pytest.raises(TypeError, match=r"the program of function 'f' cannot go .*: body\.lock is"):
+        with pytest.raises(TypeError, match=r"the program of function 'f' cannot be sent .*: body\.lock is"):
             platform.invoke("f", lambda context: lock)
         # What is large crosses both ways, and so does what is kept in the store.
         large = jnp.arange(LARGE, dtype=jnp.float32)
@@ -227,7 +231,7 @@ def test_values_that_ray_has_lost_or_cannot_store_are_a_crash(monkeypatch: pytes
     full.resolved = (jnp.zeros(LARGE),)
     full.container = Container(0, "f", 0, None)
     bodies.start(full, trusted=True, on_done=lambda call: None)
-    for call, message in ((lost, "the container of function 'f' was lost"), (full, "lacks room for its arguments")):
+    for call, message in ((lost, "the container of function 'f' was lost"), (full, "has no room for the arguments")):
         value, error = bodies.finish(call)
         assert value is None
         assert isinstance(error, ContainerLostError)
@@ -247,7 +251,7 @@ def test_what_takes_too_long_is_given_up_on(monkeypatch: pytest.MonkeyPatch) -> 
         call = platform.invoke("f", pid)
         assert platform.next_completion() is call
         assert (call.status, call.started) == ("crashed", None)
-    with pytest.raises(RuntimeError, match=r"no provisioned container was made within hang_after=0.02 s"):
+    with pytest.raises(RuntimeError, match=r"a provisioned container was not made within hang_after=0.02 s"):
         RayPlatform({"f": FunctionSpec(Measured(), provisioned=1)}, hang_after=0.02)
     assert len(made) == 2
     for container in made:

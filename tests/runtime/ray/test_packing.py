@@ -115,19 +115,26 @@ def _in_a_method(content: object) -> Function:
 )
 def test_a_program_that_holds_a_lock_is_refused_by_name(program, where: str) -> None:
     assert packed_program(program(1), "the program of function 'f'")
-    match = rf"^the program of function 'f' cannot go to another process: {where} is <unlocked _thread.lock"
+    match = rf"^the program of function 'f' cannot be sent to another process: {where} is <unlocked _thread.lock"
     with pytest.raises(TypeError, match=match):
         packed_program(program(threading.Lock()), "the program of function 'f'")
 
 
 def test_arguments_that_cannot_cross_are_refused_by_name(tmp_path) -> None:
     pack = Packer().pack
-    with pytest.raises(TypeError, match=r"an argument of function 'f' cannot go .* 1\.content\.a\.0 is <unlocked _thr"):
+    with pytest.raises(
+        TypeError, match=r"an argument of function 'f' cannot be sent .* 1\.content\.a\.0 is <unlocked _thr"
+    ):
         pack((7, Holder({"a": [threading.Lock()]})), "an argument of function 'f'")
     compiled = jax.jit(lambda x: x + 1).lower(1.0).compile()
-    with pytest.raises(TypeError, match=r"cannot go .*: 0\.step is <jax.*Compiled.*have the body or `init` make it"):
+    with pytest.raises(
+        TypeError, match=r"cannot be sent .*: 0\.step is <jax.*Compiled.*have the body or `init` make it"
+    ):
         pack(({"step": compiled},), "an argument of function 'f'")
-    with (tmp_path / "log").open("w") as file, pytest.raises(TypeError, match=r"cannot go .*: 0 is <_io.TextIOWrapper"):
+    with (
+        (tmp_path / "log").open("w") as file,
+        pytest.raises(TypeError, match=r"cannot be sent .*: 0 is <_io.TextIOWrapper"),
+    ):
         pack((file,), "an argument of function 'f'")
 
 

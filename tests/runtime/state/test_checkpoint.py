@@ -308,7 +308,7 @@ def test_saving_and_loading_that_fail(tmp_path: Path) -> None:
     with cold(clock="wall") as real:
         with pytest.raises(CheckpointError, match="clock='wall'"):
             folder.save(2, real, None)
-        with pytest.raises(CheckpointError, match="clock: the platform has wall, but the checkpoint virtual"):
+        with pytest.raises(CheckpointError, match="clock: the platform has wall, but the checkpoint has virtual"):
             folder.load(real)
 
 

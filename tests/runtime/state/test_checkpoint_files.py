@@ -143,7 +143,9 @@ def test_flipped_bits(saved: Checkpoints) -> None:
 @pytest.mark.parametrize("name", ["format", "stellaris", "sources"])
 def test_another_stellaris_is_refused(name: str, saved: Checkpoints) -> None:
     rewrite(newest(saved) / "about.json", lambda about: about["origin"].update({name: "other"}))
-    with pytest.warns(UserWarning, match=rf"4 was saved by another stellaris \(.*'{name}': 'other'.*this is"):
+    with pytest.warns(
+        UserWarning, match=rf"4 was saved by another version of stellaris \(.*'{name}': 'other'.*this is"
+    ):
         assert load(saved) == 3
 
 
