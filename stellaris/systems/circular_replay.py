@@ -1,4 +1,4 @@
-"""IMPACT: asynchronous actors, and a learner that replays a circular buffer of batches around a target policy."""
+"""IMPACT: asynchronous actors, and a learner that replays batches from a circular buffer, with a target policy."""
 
 import itertools
 from dataclasses import dataclass, field
@@ -23,17 +23,17 @@ from stellaris.types import Tree
 
 @dataclass(frozen=True)
 class CircularReplay(System):
-    """Asynchronous actors and one central learner that learns from each batch several times, around a slow target.
+    """Asynchronous actors and one central learner, which replays each batch and prepares it with a target policy.
 
-    Batches wait in a circular buffer. The learner takes them in turn, each time for all of the algorithm's epochs. A
-    batch leaves after `passes` turns, or when a newer batch needs its place. The target policy, which prepares the
+    Batches wait in a circular buffer, and the learner takes them in turn. In one turn of a batch, the learner computes
+    all of the algorithm's epochs on it. A batch leaves after `passes` turns, or when a newer batch needs its place. The target policy, which prepares the
     batches, is updated every `target_period` turns.
 
     The platform must deploy `actor` and `learner`.
 
     Args:
       algorithm: the algorithm, whose loss, minibatches and epochs (of one turn) are used.
-      buffer: the most batches in the buffer.
+      buffer: the capacity of the buffer, in batches.
       passes: the most turns of a batch.
       target_period: number of turns between two updates of the target policy; by default `buffer * passes`.
       control: limits how far actors may be ahead, and how old fragments may be when their batch is made. A batch counts
@@ -86,8 +86,8 @@ class CircularReplay(System):
                 loop.buffer.append(_Batch(taken))
                 session.round_over()
                 if len(loop.buffer) > self.buffer:
-                    # A batch that makes room for a newer one may leave before its last turn. If the learner works on
-                    # the batch, `learning` keeps it.
+                    # The oldest batch makes room for the newest, perhaps before its last turn. If the learner is working
+                    # on it, `loop.learning` still holds it.
                     oldest = loop.buffer.pop(0)
                     if oldest.turns == 0 and oldest is not loop.learning:
                         fragments.discard(oldest.fragments)
@@ -111,8 +111,8 @@ class CircularReplay(System):
                 fragments.deliver(done)
             else:
                 self._learned(session, loop, done)
-        # A batch is unlearned until its first turn is over. The batch under way is counted by its data, which is marked
-        # as seen if an earlier turn has learned from it.
+        # A batch is unlearned until its first turn is over. The batch that the learner is working on is counted by
+        # `loop.data`, which is marked as seen if an earlier turn has learned from it.
         unlearned = [batch.fragments for batch in loop.buffer if batch.turns == 0 and batch is not loop.learning]
         session.unused(batches=[loop.data] if loop.data else [], fragments=[*itertools.chain(*unlearned)])
 
@@ -122,7 +122,7 @@ class CircularReplay(System):
         assert batch is not None
         assert data is not None
         loop.params, loop.opt_state = take_learned(session, done, data)
-        # A batch counts once: its observations count once in the normalisation, and the control counts batches.
+        # Only the first turn counts, so that the normalisation counts each observation once, and the control each batch.
         if batch.turns == 0:
             session.learned_from(data)
         batch.turns += 1
@@ -154,4 +154,4 @@ class _Loop:
     turns: int = 0  #: number of turns of all batches so far, including the turn under way.
     buffer: list[_Batch] = field(default_factory=list)  #: the batches in the buffer, in order of arrival.
     learning: _Batch | None = None  #: the batch that the learner works on.
-    data: LearnerBatch | None = None  #: the same batch, as the target prepared it.
+    data: LearnerBatch | None = None  #: the same batch, as prepared with the target policy.

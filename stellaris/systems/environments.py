@@ -17,7 +17,7 @@ from stellaris.types import NDArray, Tree
 
 
 class Environments:
-    """A vector environment that can be restarted, and whose slots may be made as they are needed.
+    """A vector environment that can be restarted, and that may make its environments when they are first needed.
 
     Args:
       workload: the workload, which names the environment.
@@ -69,7 +69,7 @@ class Environments:
         return self._by_block(slots, lambda block, own, where: block.reset(own))
 
     def begin(self, slots: NDArray, numbers: NDArray) -> Tree:
-        """Starts new episodes in `[n]` slots: a JAX environment draws them from `numbers`, others as in `reset`."""
+        """Starts new episodes in `[n]` slots; `numbers` select a JAX environment's first states, others ignore them."""
 
         def start(block: Any, own: NDArray, where: Any) -> Tree:
             return block.begin(own, numbers[where]) if isinstance(block, JaxVectorEnv) else block.reset(own)
