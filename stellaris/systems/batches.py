@@ -52,7 +52,7 @@ class LearnerBatch:
         return int(self.unseen.sum())
 
     def learn(self, indices: NDArray) -> int:
-        """Counts a gradient on these items as applied; returns the number of transitions that no earlier one had seen."""
+        """Counts a gradient on these items as applied; returns the number of transitions that it was first to see."""
         # Items are made unique, because a minibatch with parts of two epochs may hold an item twice. Indices past the
         # last item are padding.
         items = np.unique(indices[indices < len(self.unseen)])
@@ -66,7 +66,7 @@ class LearnerBatch:
         self.left -= 1
 
     def mark_seen(self) -> None:
-        """Marks all transitions as seen, because an earlier batch made of the same fragments has counted them."""
+        """Marks all transitions as seen: an earlier batch of the same fragments was learned from."""
         self.unseen[:] = 0
 
 

@@ -34,7 +34,8 @@ class CentralInference(System):
 
     Each environment step is one invocation of its actor. The inference function is invoked on all observations that
     have arrived since its last invocation. Each step therefore costs an actor the latency of two messages, and the
-    actor may wait until the inference under way is done. When all fragments are whole, one learner computes all epochs.
+    actor may wait until the inference under way is done. When all fragments are whole, one learner computes all
+    epochs.
 
     The platform must deploy `actor` (compute time per environment step, without the policy's forward pass), `inference`
     (per batch of observations) and `learner` (per gradient). Each actor needs a container to itself.
@@ -51,8 +52,8 @@ class CentralInference(System):
         containers do not live long enough to sample a fragment.
 
     Source:
-      Espeholt et al. 2020, SEED RL, for central inference. Actors are synchronous here, as in the slides of Stellaris (SC
-      2024).
+      Espeholt et al. 2020, SEED RL, for central inference. Actors are synchronous here, as in the slides of Stellaris
+      (SC 2024).
     """
 
     functions: ClassVar[tuple[str, ...]] = ("actor", "inference", "learner")

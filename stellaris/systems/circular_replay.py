@@ -26,8 +26,8 @@ class CircularReplay(System):
     """Asynchronous actors and one central learner, which replays each batch and prepares it with a target policy.
 
     Batches wait in a circular buffer, and the learner takes them in turn. In one turn of a batch, the learner computes
-    all of the algorithm's epochs on it. A batch leaves after `passes` turns, or when a newer batch needs its place. The target policy, which prepares the
-    batches, is updated every `target_period` turns.
+    all of the algorithm's epochs on it. A batch leaves after `passes` turns, or when a newer batch needs its place. The
+    target policy, which prepares the batches, is updated every `target_period` turns.
 
     The platform must deploy `actor` and `learner`.
 
@@ -86,8 +86,8 @@ class CircularReplay(System):
                 loop.buffer.append(_Batch(taken))
                 session.round_over()
                 if len(loop.buffer) > self.buffer:
-                    # The oldest batch makes room for the newest, perhaps before its last turn. If the learner is working
-                    # on it, `loop.learning` still holds it.
+                    # The oldest batch makes room for the newest, perhaps before its last turn. If the learner is
+                    # working on it, `loop.learning` still holds it.
                     oldest = loop.buffer.pop(0)
                     if oldest.turns == 0 and oldest is not loop.learning:
                         fragments.discard(oldest.fragments)
@@ -122,7 +122,7 @@ class CircularReplay(System):
         assert batch is not None
         assert data is not None
         loop.params, loop.opt_state = take_learned(session, done, data)
-        # Only the first turn counts, so that the normalisation counts each observation once, and the control each batch.
+        # Only the first turn counts: the normalisation counts each observation once, and the control each batch once.
         if batch.turns == 0:
             session.learned_from(data)
         batch.turns += 1

@@ -111,7 +111,7 @@ class DataParallel(System):
                     loop.shards[done.tag] = done.result()
                     session.record.metrics(done, loop.shards[done.tag].metrics)
                     if len(loop.shards) == n:  # the barrier: all learners wait for the slowest
-                        # Shards are summed in order of learners and not of arrival, so that the rounding is reproducible.
+                        # Shards are summed in order of learners and not of arrival, so that rounding is reproducible.
                         shards = [loop.shards[learner] for learner in range(n)]
                         assert loop.data is not None
                         held = _Held((shards, loop.params, loop.opt_state))

@@ -20,7 +20,7 @@ from stellaris.systems.record import AGE, LAG, METRIC, POLICY
 Row: TypeAlias = Mapping[str, float]
 #: Default number of last episodes whose mean return is in the history; `Budget(window=...)` overrides it.
 WINDOW = 100
-#: Events that are worth a row: if one of them follows the last round, the history gets a last row.
+#: Events that the history must show: if one of them follows the last round, the history gets one more row.
 _NEWS = frozenset(("sampled", "episode", "published", "staleness", "dropped_gradient"))
 #: Events whose mean over a round is a column, with the names of the columns.
 _MEANS = {
@@ -71,9 +71,9 @@ def history(
       was lost) and `lost_episode_steps` (of episodes cut short by a lost environment); and `gradients_dropped`, the
       gradients that an aggregator found too stale;
     * `evaluation_return`: the mean over the episodes of an evaluation;
-    * `policy_kl`: `KL(new || old)` in nats between the policies that a batch and its predecessor led to, as the mean
-      over some of the batch's observations and over the round's batches. A custom distribution needs a method
-      `kl_divergence(other)` for it, as in distrax;
+    * `policy_kl`: `KL(new || old)` in nats, where `new` is the policy after a batch and `old` the policy after the
+      previous batch, as the mean over some of the batch's observations and over the round's batches. A custom
+      distribution needs a method `kl_divergence(other)` for it, as in distrax;
     * in rounds with a scheduler: `actors`, the number that sampled; `actor_seconds`, the time that the round waited for
       a fragment, as the mean over its actors; `learner_seconds`, the time that the round waited for its learner; and
       `round_return`, the mean return of the episodes that ended in the round;
@@ -152,7 +152,7 @@ class Reader:
         self._used: list[tuple[float, str, str, int, int, float]] = []  # rows that the meters have not read yet
         self.rows_read = 0  #: number of rows of the trace read so far.
         # The flag starts true, so that a run that ends within its first round has a row.
-        self.anything_new = True  #: whether an event that is worth a row has happened since the last row.
+        self.anything_new = True  #: whether an event in `_NEWS`, or a metric, has come since the last row.
 
     def read(self, rows: Iterable[tuple[float, str, str, int, int, float]]) -> Iterable[Row]:
         """Reads new rows of the trace; yields rows of the history.

@@ -68,7 +68,7 @@ class PendingGradients:
     def pop(self, aggregator: Aggregator, clock: int, round: int) -> Popped:
         """Removes and returns the gradients that the aggregator applies now, and the stale gradients that it drops."""
         update, self.queue, numbers = _pop(aggregator, self.queue, clock, round)
-        # The numbers are in one array, because every transfer from the device waits for it.
+        # All numbers are in one array, because each transfer waits until the device has finished its work.
         dropped, count, *staleness = np.asarray(numbers).tolist()
         return Popped(
             update,

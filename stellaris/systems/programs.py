@@ -24,7 +24,7 @@ from stellaris.types import Tree, Versioned
 
 @register_value
 class NonFiniteGradientError(FloatingPointError):
-    """Raised if a gradient has a NaN or an infinity, by the body that computed it."""
+    """Raised by a learner's function if the gradient that it computed has a NaN or an infinity."""
 
 
 class Learned(NamedTuple):
@@ -70,7 +70,7 @@ def actor(policy: Policy, env: VectorEnv, length: int, key: jax.Array, *, restar
         states = [start(env, context.slot) if restart else context.state for context in contexts]
         padded = np.resize(
             np.array(numbers, np.uint32), 1 << (len(numbers) - 1).bit_length()
-        )  # to a power of two: few shapes
+        )  # padded to a power of two, so that few shapes are compiled
         fragments, states = actors.rollout(versions, slots, states, _keys(key, padded))
         for context, state in zip(contexts, states, strict=True):
             context.state = state
@@ -79,7 +79,7 @@ def actor(policy: Policy, env: VectorEnv, length: int, key: jax.Array, *, restar
     def body(context: Context, version: Versioned, number: int) -> Fragment:
         return batched([context], [(version, number)])[0]
 
-    nbytes = fragment_bytes(policy, length)  # declared, because a call's duration is decided before there is a result
+    nbytes = fragment_bytes(policy, length)  # known before the result, because it determines the call's duration
     init = None if restart else lambda slot, key: start(env, slot, key)
     return Function(body, init=init, batched=batched, upload=nbytes)
 
@@ -87,7 +87,8 @@ def actor(policy: Policy, env: VectorEnv, length: int, key: jax.Array, *, restar
 def for_one_actor(act: Function) -> Function:
     """Returns a copy of a program for containers that serve one actor; all actors' copies are still batched."""
     assert act.init is not None
-    # To the platform a new `init` makes another program; the same `batched` lets all copies run in one call.
+    # The platform gives programs with different `init` separate containers; the shared `batched` lets all copies run in
+    # one call.
     return replace(act, init=functools.partial(act.init))
 
 
@@ -100,7 +101,8 @@ def learner(algorithm: Algorithm, policy: Policy, rho: float) -> Function:
     """Returns the learner function, `(Versioned, held, GradientTask) -> Learned`: one gradient on one minibatch."""
 
     def body(context: Context, version: Versioned, held: Sequence[Versioned], work: GradientTask) -> Learned:
-        # Under an infinite rho the cap never binds, so the other policies are not needed. The first is this learner's.
+        # `held` has the versions of all running learners, this learner's first. An infinite rho truncates no ratio, so
+        # the other learners' policies are not needed.
         peers = () if math.isinf(rho) else tuple(peer.value for peer in held[1:])
         number = np.int32(version.version)
         grads, device_metrics = _gradient(
@@ -144,7 +146,7 @@ def whole_batch(algorithm: Algorithm, policy: Policy) -> Function:
     ) -> tuple[Tree, Tree, dict[str, Any]]:
         number = np.int32(version.version)
         indices, count = data.indices, None
-        if data.rows is not None:  # batches of one width share a compiled program: the count is data, not a shape
+        if data.rows is not None:  # batches of one width share a compiled program, so the count is an array
             indices, count = np.pad(indices, ((0, data.rows - len(indices)), (0, 0))), np.int32(len(indices))
         params, opt_state, device_metrics = _learned(
             version.value, number, opt_state, data.batch, indices, count, algorithm=algorithm, policy=policy
@@ -201,6 +203,7 @@ def on_host(metrics: Mapping[str, Any], context: Context, version: int) -> dict[
     if not on_host.pop("finite"):
         numbers = {name: float(value) for name, value in on_host.items() if np.ndim(value) == 0}
         raise NonFiniteGradientError(
-            f"non-finite gradient in invocation {context.number} on version {version}: loss={numbers}"
+            f"non-finite gradient in invocation {context.number} on version {version}: lower the learning rate, or "
+            f"check rewards and observations for NaN; the metrics are {numbers}"
         )
     return on_host

@@ -14,7 +14,7 @@ from stellaris.systems.history import Reader, Row, rounds_of
 from stellaris.systems.record import POLICY, Record
 from stellaris.systems.workload import Budget, Evaluation, Workload
 
-#: Mixed into the seeds of evaluations and into no other seed.
+#: Mixed into the seeds of evaluations only, so that they differ from all other seeds of the run.
 _EVALUATION = 1
 
 
@@ -26,8 +26,8 @@ class Progress:
       platform: the platform, whose trace is read.
       policy: the policy whose versions are evaluated.
       budget: the limits at which the run stops.
-      evaluation: the rounds in which versions are evaluated; None for none.
-      prices: price sheets under which the history shows costs; the first is the budget's.
+      evaluation: the rounds in which versions are evaluated; None for no evaluation.
+      prices: price sheets under which the history shows costs; the budget limits the cost under the first.
       seed: seed of the run, from which the evaluations' seeds follow.
       on_progress: called with every row of the history.
 
@@ -82,7 +82,7 @@ class Progress:
     def report_rest(self, number: int) -> None:
         """Adds a last row to the history if anything has happened since round `number`."""
         self.read()
-        # Time that passed without events also makes a row, because reserved machines cost money in that time.
+        # Time that passed without events also needs a row, because reserved machines cost money in that time.
         if self._reader.anything_new or self._platform.now > self.history[-1]["seconds"]:
             self.report(number)
 

@@ -28,7 +28,7 @@ from stellaris.types import Tree
 
 @dataclass(frozen=True)
 class Stellaris(System):
-    """Asynchronous training in which actors, learners and the policy's update are functions that wait at no barrier.
+    """Asynchronous training: actors, learners and the policy's update are functions that never wait at a barrier.
 
     The platform must deploy `actor`, `learner` and `parameter`. Compute times are per environment step, per gradient,
     and per update.
@@ -37,14 +37,14 @@ class Stellaris(System):
       algorithm: the algorithm, whose loss, minibatches and epochs are used.
       learners: the most learner functions that run at the same time.
       aggregator: decides when and how queued gradients are applied; by default `staleness_aware(learners, decay=0.9)`.
-      rho: truncation level of the global cap, at least 1; `math.inf` for no cap.
+      rho: lower bound of the cap on importance ratios (see `global_ratio_cap`), at least 1; `math.inf` for no cap.
       control: limits how far actors may be ahead, and how old data may be when it is learned from.
         `StalenessControl(pace=0)` starts all actors together, when all gradients of a batch have been applied, as in
         the authors' demo.
 
     Raises:
       IndexError: if the aggregator was made for fewer learners.
-      RuntimeError: in a run, at a deadlock: the aggregator admits no learner, or takes no gradient out of a full queue.
+      RuntimeError: in a run, at a deadlock: the aggregator admits no learner, or removes no gradient from a full queue.
       TypeError: if the algorithm, the aggregator or the control has the wrong type, or `learners` is not whole.
       ValueError: if `learners` is below 1 or above the capacity of the aggregator's queue, if the aggregator waits for
         more learners, or if `rho` is below 1.
@@ -99,8 +99,8 @@ class Stellaris(System):
             # Actors are invoked after every event, because a delivered fragment frees its actor, and a batch that was
             # learned from lets the control admit more rollouts.
             fragments.sample()
-            # Only one batch is prepared at a time, so that the parameters that prepare a batch have learned from most
-            # of the batch before.
+            # A batch is prepared only when the previous batch has no tasks left. The parameters that prepare it have
+            # then learned from most of the previous batch.
             if not loop.tasks and (data := fragments.next_batch(self.algorithm, loop.params)):
                 loop.tasks.extend(data.minibatches)
                 session.round_over()
@@ -132,15 +132,15 @@ class Stellaris(System):
                     loop.updating = True
                 elif popped.dropped:
                     # Batches whose gradients were all dropped count as learned from, so that the control admits more
-                    # rollouts; no version follows them. The loop starts again, because with nothing else pending only a
-                    # new rollout or learner can continue the run.
+                    # rollouts; no version is published after them. The loop starts again, because if nothing else is
+                    # pending, only a new rollout or learner can continue the run.
                     _learned(session, loop)
                     continue
 
             # A running learner has a place in the queue reserved, so that every computed gradient fits.
             room = pending.capacity - len(pending) - len(loop.running)
             if loop.tasks and not loop.running and not loop.updating and not (startable and room):
-                # The run ends here, because actors might use up the budget although no gradient is ever computed again.
+                # The run fails here: otherwise actors might use up the budget, although no learner can start any more.
                 why = f"admits none of learners={self.learners}" if room else "takes nothing out of its full queue"
                 raise RuntimeError(f"deadlock at {platform.now:.6g} s: the aggregator {aggregator!r} {why}")
             for i in startable[: max(min(len(loop.tasks), room), 0)]:
@@ -184,7 +184,7 @@ class _Loop:
     free: list[int]  #: learners that do not run, in the order in which they start.
     tasks: deque[GradientTask] = field(default_factory=deque)  #: gradients to be computed.
     running: dict[int, GradientTask] = field(default_factory=dict)  #: gradients that are being computed, by learner.
-    finished: list[LearnerBatch] = field(default_factory=list)  #: batches whose last gradient is in the pending update.
+    finished: list[LearnerBatch] = field(default_factory=list)  #: batches whose last gradient is being applied.
     updating: bool = False  #: whether the parameter function runs.
 
 
@@ -213,8 +213,8 @@ def _check_aggregator(aggregator: Aggregator, learners: int) -> None:
         hash(aggregator)
     except TypeError as error:
         raise TypeError(f"aggregator={aggregator!r} cannot be hashed ({error}): make it a frozen dataclass") from None
-    # Only the shapes of a queue for gradients of one number are computed: the capacity is the same for any gradient,
-    # and no memory is allocated.
+    # Only shapes are computed, so that no memory is allocated. The gradient is a scalar, because the capacity is the same
+    # for any gradient.
     empty = jax.eval_shape(aggregator.init, np.float32(0))
     if empty.capacity < learners:
         raise ValueError(
