@@ -213,8 +213,8 @@ def _check_aggregator(aggregator: Aggregator, learners: int) -> None:
         hash(aggregator)
     except TypeError as error:
         raise TypeError(f"aggregator={aggregator!r} cannot be hashed ({error}): make it a frozen dataclass") from None
-    # Only shapes are computed, so that no memory is allocated. The gradient is a scalar, because the capacity is the same
-    # for any gradient.
+    # Only shapes are computed, so that no memory is allocated. The gradient is a scalar, because the capacity is the
+    # same for any gradient.
     empty = jax.eval_shape(aggregator.init, np.float32(0))
     if empty.capacity < learners:
         raise ValueError(
