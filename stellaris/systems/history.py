@@ -104,7 +104,7 @@ def history(
 
 
 def rounds_of(rows: Iterable[Row], sheet: str) -> list[Round]:
-    """Returns the complete rounds of a history whose number of actors a scheduler decided.
+    """Returns a history's complete rounds, for schedulers; without a scheduler the list is empty.
 
     Args:
       rows: rows of the history. The last round is left out if it is incomplete, because the run ended within it.

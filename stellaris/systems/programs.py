@@ -146,7 +146,7 @@ def whole_batch(algorithm: Algorithm, policy: Policy) -> Function:
     ) -> tuple[Tree, Tree, dict[str, Any]]:
         number = np.int32(version.version)
         indices, count = data.indices, None
-        if data.rows is not None:  # batches of one width share a compiled program, so the count is an array
+        if data.rows is not None:  # batches of one width share a compiled program: the count is data, not a shape
             indices, count = np.pad(indices, ((0, data.rows - len(indices)), (0, 0))), np.int32(len(indices))
         params, opt_state, device_metrics = _learned(
             version.value, number, opt_state, data.batch, indices, count, algorithm=algorithm, policy=policy
