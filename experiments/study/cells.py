@@ -234,7 +234,7 @@ def _work(out: Path, wire: Connection) -> None:
         try:
             cell = wire.recv()
         except (EOFError, OSError):
-            os._exit(0)  # the interpreter's shutdown crashes while a thread compiles
+            os._exit(0)  # a normal exit crashes if a thread is still compiling
         said: bool | OSError
         try:
             said = _do(cell, out, wire)  # any other error ends the process with a traceback
@@ -265,7 +265,7 @@ def _do(cell: Cell, out: Path, wire: Connection) -> bool:
             raise
         (draft / _LOG).write_text(traceback.format_exc())
         well = False
-    for path in (*draft.iterdir(), draft):  # before the rename: otherwise a crash may leave an empty cell
+    for path in (*draft.iterdir(), draft):  # sync before renaming: otherwise a crash may leave an empty cell
         sync(path)
     draft.rename(folder)
     sync(folder.parent)
@@ -318,7 +318,7 @@ class _Wire:
         self._rows = rows
 
     def begin(self, run: runs.Outcome) -> None:
-        """Sends nothing: the study's process has started the cell."""
+        """Sends nothing: the study's process started the cell itself."""
 
     def row(self, run: runs.Outcome) -> None:
         """Sends the last row."""

@@ -85,7 +85,7 @@ def run(
         seed=outcome.seed,
         threads=threads,
         replay=replay,
-        on_event=lambda platform: shell.check(),  # between two events, the trace is consistent
+        on_event=lambda platform: shell.check(),  # interrupts between events, when the trace is consistent
     )
     outcome.trace = platform.trace
     outcome.begin()

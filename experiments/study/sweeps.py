@@ -81,7 +81,7 @@ def over(
       pair: the function that returns both systems under given assumptions.
       swept: the keys of `SWEPT` to sweep over.
       systems: the names of both systems, the baseline second.
-      assumed: the assumptions, all but the one that is swept.
+      assumed: the values of the assumptions that are not being swept.
     """
 
     def variants(environment: str) -> Sequence[Variant]:

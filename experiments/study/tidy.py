@@ -1,4 +1,4 @@
-"""Writes a study's folder: tidy files of its runs and its table, after removing its old pictures."""
+"""Writes the CSV files of a study (its runs, their curves and its table), and removes its old pictures."""
 
 import csv
 from collections.abc import Sequence

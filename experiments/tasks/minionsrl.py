@@ -21,8 +21,8 @@ ACTORS = 32
 #: Atari frames of 84 x 84 bytes in less than 0.8 s. The paper's figure for MuJoCo, 65,536 steps in less than 0.1 s,
 #: needs a third of this bandwidth.
 BANDWIDTH = 6_144 * 3 * 84 * 84 / 0.8
-#: Resources of the containers. Source: ibid., "Testbeds": one core per actor, a V100 for the learner. Assumption:
-#: memory, and the learner's processors, a sixth of the reserved machine's.
+#: Resources of the containers. Source: ibid., "Testbeds": one core per actor, a V100 for the learner.
+#: Assumption: the memory of both, and one core for the learner, a sixth of the reserved machine's cores.
 ACTOR, LEARNER = Resources(memory=4.0, vcpus=1.0), Resources(memory=16.0, vcpus=1.0, gpu_slots=1)
 #: The folder of trained schedulers.
 SCHEDULERS = Path(__file__).parents[1] / "schedulers"
@@ -44,14 +44,14 @@ class Task:
         return Budget(steps=self.steps, cost=self.budget, target_return=self.target, window=ACTORS)
 
     def objective(self, minimise: Literal["time", "cost"] = "time") -> Objective:
-        """Returns the objective of a scheduler, from which its rewards follow."""
+        """Returns the objective for which a scheduler is trained; its rewards are computed from this objective."""
         return Objective(self.target, self.budget, sheet="pay_per_use", window=ACTORS, minimise=minimise)
 
 
-#: Targets, and budgets in USD. Targets: `presets.TARGETS`; HalfCheetah's and Qbert's are assumptions, as MinionsRL does
-#: not print its own. Budgets: assumption, about twice the cost of MinionsRL-Max up to the target. The median of this
-#: cost over seeds 100 to 102 was 0.0051, 0.031 and 0.032 for CartPole, Hopper and HalfCheetah; it is not yet known for
-#: Humanoid and Qbert.
+#: Targets, and budgets in USD. Targets: `presets.TARGETS`; HalfCheetah's and Qbert's are assumptions, because the paper
+#: on MinionsRL does not state its targets. Budgets: assumption, about twice the cost at which MinionsRL-Max reaches the
+#: target. The median of this cost over seeds 100 to 102 was 0.0051, 0.031 and 0.032 for CartPole, Hopper and
+#: HalfCheetah; it is not yet known for Humanoid and Qbert.
 GOALS: Mapping[str, tuple[float, float]] = {
     "CartPole-v1": (presets.TARGETS["CartPole-v1"], 0.012),
     "Hopper-v4": (presets.TARGETS["Hopper-v4"], 0.06),

@@ -84,7 +84,7 @@ def contender(
     actors: int = ACTORS,
     assumed: testbed.Assumed = testbed.ASSUMED,
 ) -> Contender:
-    """Returns a system on the testbed: on functions that start on demand if it is serverless, else on reserved ones."""
+    """Returns a system on its testbed: functions that start on demand if it is serverless, else reserved machines."""
     learners, samples = system.learners, _samples(system)
     if system.serverless:
         functions = testbed.serverless(actors=actors, learners=learners, samples=samples, assumed=assumed)
@@ -118,9 +118,9 @@ def _synchronous(system: Synchronous, assumed: testbed.Assumed) -> Contender:
     return contender("synchronous", system, colour="#D55E00", line="--", assumed=assumed)
 
 
-#: The testbed of the demo, whose rounds include making 16 workers anew, and evaluations by ten more. Assumption: some
-#: seconds, on Ray; `stellaris-demo-sweeps` sweeps it from 0 to 10 s. The baseline's 20 rounds take 8 s without it; the
-#: runs of the paper take 232 to 403 s.
+#: The testbed of the demo, which in every round also creates 16 workers on Ray, and evaluates with ten more.
+#: Assumption: this overhead takes 5 s per round; `stellaris-demo-sweeps` varies it from 0 to 10 s. Without it, the
+#: baseline's 20 rounds take 8 s; the runs of the paper take 232 to 403 s.
 DEMO = testbed.Assumed(overhead=5.0)
 
 
@@ -129,10 +129,10 @@ def demo_ppo(minibatch_size: int, *, epochs: int = 10) -> PPO:
 
     The demo passes only batch sizes and epochs to RLlib, so RLlib's defaults run. (Its file of settings names a clip of
     0.2, a value clip of 100 and an entropy coefficient of 0.01, which nothing reads.) The synchronous baseline adapts
-    the penalty's weight after each batch; learners of single gradients keep it.
+    the weight of the KL penalty after each batch; Stellaris' learners keep it constant.
 
-    Differences: RLlib computes the divergence from the distributions, here it is estimated from the actions; layers are
-    initialised orthogonally, and Adam's epsilon is 1e-5.
+    Differences from the demo: RLlib computes the KL divergence from the distributions, but here it is estimated from
+    the actions; layers are initialised orthogonally; and Adam's epsilon is 1e-5.
     """
     return PPO(
         learning_rate=5e-5,
@@ -150,12 +150,13 @@ def demo_ppo(minibatch_size: int, *, epochs: int = 10) -> PPO:
 
 
 def paper(environment: str, assumed: testbed.Assumed = DEMO) -> Preset:
-    """Returns the demo as it runs: 20 rounds of 16 x 256 steps; gradients are on a batch, Stellaris' on a quarter.
+    """Returns the settings with which the authors' demo actually runs: 20 rounds of 16 x 256 steps.
 
-    Observations are not normalised, and deviations depend on the state. Stellaris' rounds do not wait for queued
-    batches, and its gradients have no weights: the demo's scheduler is given the optimizer's step count instead of the
-    staleness, and a weight below 0.9 becomes 1. `assumed.overhead` is the time that the demo spends, in every round, on
-    making its workers anew and on evaluation, within the time that it reports.
+    The baseline computes each gradient on a whole batch, Stellaris on a quarter of a batch. Observations are not
+    normalised, and the policy's standard deviations depend on the state. Stellaris' rounds do not wait for queued
+    batches. All its gradients have the weight 1: the demo's scheduler gets the optimizer's step count instead of the
+    staleness, and replaces a weight below 0.9 by 1. `assumed.overhead` is the time that the demo spends, in every
+    round, on making its workers anew and on evaluation; the time that the demo reports includes it.
 
     Source: the authors' public demo of Stellaris (SC 2024), and RLlib's defaults of its version (`demo_ppo`).
     """

@@ -56,7 +56,7 @@ POLICY_UPDATE = 0.005
 LINK_BANDWIDTH = STORE_BANDWIDTH
 #: One message between these machines. Assumption: within a data centre.
 LINK_LATENCY = 0.00005
-#: Coefficient of variation of every duration above but keep-alive. Assumption.
+#: Coefficient of variation of every duration above except `KEEP_ALIVE`. Assumption.
 VARIATION = 0.1
 
 # ---- prices, in USD per second ----------------------------------------------------------------------------------
@@ -74,7 +74,7 @@ SERVER_ACTORS_PLACES = 48
 #: An actor function of 1 GB. The demo rounds this price to 1.67e-5.
 ACTOR_FUNCTION = prices.rate("aws_lambda").per_gb_second
 
-#: The price of the parameter function. Assumption: the demo does not bill it; a CPU function, like an actor.
+#: The price of the parameter function, which the demo does not bill. Assumption: a CPU function, like an actor.
 PARAMETER_FUNCTION = ACTOR_FUNCTION
 
 
@@ -82,7 +82,7 @@ PARAMETER_FUNCTION = ACTOR_FUNCTION
 class Assumed:
     """The assumptions that results may depend on, as parameters of the sweeps."""
 
-    variation: float = VARIATION  #: coefficient of variation of every duration but keep-alive.
+    variation: float = VARIATION  #: coefficient of variation of every duration except `KEEP_ALIVE`.
     gradient: float = GRADIENT  #: seconds of a gradient alone on a GPU.
     gpu_sharing: float = GPU_SHARING  #: `k` learner functions on one GPU take `k ** gpu_sharing` times as long.
     growth: float = GRADIENT_GROWTH  #: `n` samples take `(n / GRADIENT_SAMPLES) ** growth` times as long.

@@ -1,4 +1,4 @@
-"""The adaptive divergence penalty of PPO: its weight is kept in the optimizer's state, and changes once per batch."""
+"""PPO's adaptive KL penalty: the optimizer's state keeps the penalty's weight, which changes once per batch."""
 
 from typing import Any, NamedTuple
 
@@ -11,11 +11,11 @@ from stellaris.types import JaxArray, Scalar, Tree, default_float
 
 
 class PenaltyState(NamedTuple):
-    """The state of an optimizer, with the weight of the divergence penalty for the next batch."""
+    """The state of an optimizer, with the weight of the KL penalty for the next batch."""
 
     optimizer: Tree
     kl_coefficient: Float[JaxArray, ""]
-    kl_target: Float[JaxArray, ""]  #: the desired divergence, in nats.
+    kl_target: Float[JaxArray, ""]  #: the desired KL divergence, in nats.
 
 
 def with_penalty(
@@ -34,12 +34,12 @@ def with_penalty(
 
 
 def options(opt_state: Tree) -> dict[str, jax.Array]:
-    """Returns the loss's options that an optimizer's state decides: the penalty's weight, if it is adaptive."""
+    """Returns keyword arguments for the loss: the penalty's weight if it is adaptive, otherwise nothing."""
     return {"kl_coefficient": opt_state.kl_coefficient} if isinstance(opt_state, PenaltyState) else {}
 
 
 def adapted(opt_state: Tree, metrics: dict[str, Any]) -> Tree:
-    """Returns the state for the next batch, given the metrics of this batch, with the mean divergence `kl`.
+    """Returns the state for the next batch; `metrics` are those of this batch, with its mean divergence `kl`.
 
     The weight is multiplied by 1.5 if the divergence exceeds twice the target, and by 0.5 if it is below half of it.
 

@@ -1,4 +1,4 @@
-"""Batches of fragments, their gradient tasks, and the count of transitions that were learned from."""
+"""Makes batches of actors' fragments, splits them into gradient tasks, and counts the transitions learned from."""
 
 import functools
 from collections.abc import Iterable, Sequence
@@ -17,21 +17,22 @@ from stellaris.runtime.references import size
 from stellaris.runtime.state.registry import register_value
 from stellaris.types import NDArray, Trajectory, Tree, concatenate
 
-#: Number of a batch's observations on which successive policies are compared: more would cost as much as a gradient.
+#: The most observations of a batch on which two successive policies are compared. With many more, a comparison would
+#: cost as much as a gradient.
 SAMPLE = 256
 
 
 @register_value
 @dataclass(eq=False)
 class LearnerBatch:
-    """A batch on the device, and a count of the transitions that were learned from."""
+    """A batch on the device, with a record of which transitions were learned from."""
 
     number: int  #: number of the batch, from 1.
     batch: Any  #: the data that the algorithm prepared.
     indices: NDArray  #: `[gradients, m]` int32: the items of each minibatch, in the order of `Algorithm.minibatches`.
     statistics: Statistics  #: statistics of the batch's observations.
     unseen: NDArray  #: `[items]` int32: the number of each item's transitions that no applied gradient has seen yet.
-    left: int  #: number of gradients that were neither applied nor dropped yet.
+    left: int  #: number of gradients that are still to be applied or dropped.
     rows: int | None  #: rows to which the learner's program pads `indices`; None for no padding.
     sample: Tree  #: `[n, *obs]`: at most `SAMPLE` observations, on which successive policies are compared.
 
@@ -65,7 +66,7 @@ class LearnerBatch:
         self.left -= 1
 
     def mark_seen(self) -> None:
-        """Counts all transitions as learned from, because an earlier batch of the same fragments was learned from."""
+        """Marks all transitions as seen: an earlier batch of the same fragments was learned from."""
         self.unseen[:] = 0
 
 
@@ -75,7 +76,7 @@ class GradientTask:
     """A gradient to be computed, on one minibatch of a batch."""
 
     data: LearnerBatch
-    indices: NDArray  #: `[m]` int32.
+    indices: NDArray  #: `[m]` int32: the items of the minibatch.
     number: int  #: number of the minibatch in the batch, from 0.
 
     @property
@@ -100,7 +101,7 @@ def batch_of(
       fragments: fragments of equal length.
       number: number of the batch.
       width: the number of fragments that the arrays have room for. Batches of the same width share compiled programs.
-        The surplus is padding: it is invalid and in no minibatch. None for no padding.
+        Unused room is padding, which is marked invalid and is in no minibatch. None for no padding.
       algorithm: the algorithm, which prepares the batch.
       policy: the policy that chose the actions.
       target: a policy version, for algorithms that need a policy other than the behaviour policy.
@@ -113,8 +114,8 @@ def batch_of(
     )
     indices = np.asarray(_shuffled(key, batch, algorithm=algorithm))
     # The array is copied, because the NumPy view of a device array is read-only.
-    # The algorithm protocol does not give the number of items. The largest index is the last item, or padding past it,
-    # which then counts as one more item, without transitions.
+    # The algorithm protocol does not give the number of items, so it is derived from the largest index. With padded
+    # minibatches this is the padding's index, which then counts as one more item that has no transitions.
     unseen = np.array(_transitions(batch, algorithm=algorithm, items=int(indices.max()) + 1))
     # The rows are counted before empty minibatches are removed, so that all batches of one width have equal rows.
     rows = None if width is None else len(indices)
@@ -163,7 +164,7 @@ def _sample(observation: Tree, width: int) -> Tree:
 
 
 def unlearned(batches: Iterable[LearnerBatch]) -> int:
-    """Returns the number of transitions that no applied gradient has seen; a batch may be listed more than once."""
+    """Returns the number of transitions that no applied gradient has seen; a batch listed twice counts once."""
     return sum({id(data): data.unlearned for data in batches}.values())
 
 
@@ -179,5 +180,5 @@ def _shuffled(key: jax.Array, batch: Any, *, algorithm: Algorithm) -> Any:
 
 @functools.partial(jax.jit, static_argnames=("algorithm", "items"))
 def _transitions(batch: Any, *, algorithm: Algorithm, items: int) -> jax.Array:
-    """Returns the transitions of each item; items may be steps or trajectories, as the algorithm decides."""
+    """Returns the number of transitions in each item; the algorithm decides whether items are steps or trajectories."""
     return jax.vmap(lambda item: jnp.sum(algorithm.select(batch, item[None]).valid))(jnp.arange(items))

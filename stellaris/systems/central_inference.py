@@ -33,11 +33,12 @@ class CentralInference(System):
     """Synchronous training whose actors send every observation to a central machine, and wait for the action.
 
     Each environment step is one invocation of its actor. The inference function is invoked on all observations that
-    have arrived since its last invocation. An actor therefore pays two messages per step, and waits for the other
-    actors in its inference batch. When all fragments are whole, one learner computes all epochs.
+    have arrived since its last invocation. Each step therefore costs an actor the latency of two messages, and the
+    actor may wait until the inference under way is done. When all fragments are whole, one learner computes all
+    epochs.
 
-    The platform must deploy `actor` (compute time per environment step, without a network), `inference` (per batch of
-    observations) and `learner` (per gradient). Each actor needs a container to itself.
+    The platform must deploy `actor` (compute time per environment step, without the policy's forward pass), `inference`
+    (per batch of observations) and `learner` (per gradient). Each actor needs a container to itself.
 
     Args:
       algorithm: the algorithm, whose loss, minibatches and epochs are used.
@@ -45,14 +46,14 @@ class CentralInference(System):
 
     Raises:
       TypeError: if the algorithm or the scheduler has the wrong type.
-      ValueError: in a run, if the workload sets `restart` or `refresh`, because actors keep their environments, and the
-        central machine has the policy; or if there may be fewer containers than actors.
+      ValueError: in a run, if the workload sets `restart` (actors must keep their environments) or `refresh` (actors
+        hold no policy); or if there may be fewer containers than actors.
       RuntimeError: in a run, if an actor's environment was lost a thousand times before its fragment was whole:
-        containers do not live as long as a fragment takes.
+        containers do not live long enough to sample a fragment.
 
     Source:
-      Espeholt et al. 2020, SEED RL, for central inference. Its actors are synchronous here, as the slides of Stellaris
-      (SC 2024) have them.
+      Espeholt et al. 2020, SEED RL, for central inference. Actors are synchronous here, as in the slides of Stellaris
+      (SC 2024).
     """
 
     functions: ClassVar[tuple[str, ...]] = ("actor", "inference", "learner")
@@ -89,9 +90,9 @@ class CentralInference(System):
 
         loop = session.begin(first)
         while session.next_round(loop):
-            # `fragments.sample()` is not used: its invocations sample a whole fragment, and here they take one step.
+            # `fragments.sample()` is not used: its invocations sample a whole fragment, but here each takes one step.
             while (actor := fragments.start_actor()) is not None:
-                # The noise is the same as an actor would draw, so actions do not depend on the place of inference.
+                # An actor would draw the same noise, so the actions do not depend on where inference runs.
                 loop.sampling[actor] = _Rollout(fragments.noise())
                 _continue(session, loop, actor, steps[actor])
             # One inference runs at a time, on all observations so far; later observations share the next inference.
@@ -126,7 +127,7 @@ class CentralInference(System):
         session.unused(batches=[loop.learning] if loop.learning else [])
 
 
-#: Number of times that a fragment may begin before the run is given up.
+#: The most times that the sampling of one fragment may begin, before the run fails.
 _TIMES = 1000
 
 
@@ -189,7 +190,7 @@ def _continue(session: Session, loop: _Loop, actor: int, step: Function) -> None
 
 
 def _observed(session: Session, fragments: Fragments, loop: _Loop, done: Invocation) -> None:
-    """Takes the state of an actor's environment after a step."""
+    """Handles an actor's report of its environment, usually after a step."""
     outcome: _Outcome = done.result()
     actor, rollout = done.tag, loop.sampling[done.tag]
     loop.environments[actor] = outcome
@@ -206,7 +207,7 @@ def _observed(session: Session, fragments: Fragments, loop: _Loop, done: Invocat
         loop.asking.append(actor)
     else:
         del loop.sampling[actor]
-        # Actors are synchronous, so the newest version chose all actions of the fragment, and also gives its values.
+        # Actors are synchronous, so the newest version chose all actions of the fragment; it also computes the values.
         fragments.deliver(done, _fragment(session.policy, rollout, session.platform.store.value(POLICY)))
 
 
@@ -255,7 +256,7 @@ class _Outcome(NamedTuple):
 
     slot: int
     state: ActorState
-    stepped: bool  #: whether the requested step was taken; the fields below describe it.
+    stepped: bool  #: whether the requested step was taken; if so, the fields below describe it.
     reward: float = 0.0
     terminated: bool = False
     valid: bool = False
@@ -265,12 +266,12 @@ class _Outcome(NamedTuple):
 def _environment(env: VectorEnv) -> Function:
     """Returns the actor function, `(action or None, environment, steps so far) -> _Outcome`.
 
-    The step is taken only if the environment is in the state that was observed. In a new environment, or after another
-    step, the action would answer a different observation.
+    The step is taken only if the environment is still in the state that was observed. In a new environment, or after
+    another step, the action would belong to a different observation.
     """
 
     def batched(contexts: Sequence[Context], arguments: Sequence[tuple[Any, ...]]) -> list[_Outcome]:
-        # These outcomes hold for environments whose step is not taken below.
+        # These are the outcomes if no step is taken; a step below replaces its environment's outcome.
         outcomes = [_Outcome(context.slot, context.state, stepped=False) for context in contexts]
         asked = []
         for i, (action, *seen) in enumerate(arguments):

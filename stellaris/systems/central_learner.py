@@ -16,7 +16,7 @@ from stellaris.systems.staleness_control import StalenessControl, check_control
 from stellaris.systems.system import System
 from stellaris.types import Tree
 
-#: Actors sample only when all fragments that were sampled before have been learned from.
+#: The control of synchronous systems: actors start only when all earlier fragments have been learned from.
 IN_STEP = StalenessControl(pace=0)
 
 
@@ -55,8 +55,8 @@ class Synchronous(System):
 class AsynchronousActors(System):
     """Asynchronous actors and one central learner, as in IMPALA and SRL: actors sample while the learner learns.
 
-    The platform must deploy `actor` and `learner`. The data lags by the versions that are published while actors
-    sample, so choose an off-policy algorithm, such as IMPALA with V-trace.
+    The platform must deploy `actor` and `learner`. Versions are published while actors sample, so the behaviour policy
+    is older than the learner's policy: choose an off-policy algorithm, such as IMPALA with V-trace.
 
     Args:
       algorithm: the algorithm, whose loss, minibatches and epochs are used.
@@ -126,7 +126,7 @@ def run(
             # Only the other actors need a container: the actors of this round were just invoked.
             if more := session.workload.actors - fragments.batch_size:
                 platform.prewarm("actor", more)
-        prewarm = False  # prewarming happens once, but the loop passes here several times a round
+        prewarm = False  # prewarm only once, although the loop runs several times per round
         # The learner has one machine: the next batch waits until it is free.
         if loop.learning is None and (data := fragments.next_batch(algorithm, loop.params)):
             loop.learning = data

@@ -1,4 +1,4 @@
-"""Saves a run at regular rounds, and resumes it."""
+"""Saves a run every few rounds, and resumes it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,8 +20,8 @@ class Checkpointing:
       checkpoints: the folder in which the run is saved; None to save nothing.
       resume: whether to load the newest checkpoint, if there is one.
       configuration: the configuration of the whole run, as returned by `describe`; a resumed run must have the same.
-      params: parameters of the policy. Their classes may belong to a library, so checkpoints store only the leaves, and
-        take the structure from `params`.
+      params: parameters of the policy. The classes in this tree may belong to another library, so checkpoints store
+        only the leaves, and a resumed run takes the structure from `params`.
     """
 
     checkpoints: Checkpoints | None
@@ -38,17 +38,17 @@ class Checkpointing:
     def save(self, platform: Platform, acts: str, env: Environments, state: RunState) -> None:
         """Saves the run. Environments cannot be saved, so they restart here, as they do in a resumed run."""
         assert self.checkpoints is not None
-        assert isinstance(platform, Resumable)  # `train` has checked
+        assert isinstance(platform, Resumable)  # `train` has checked this
         # The restart is counted before the state is saved: a resumed run restarts its environments under this number,
         # with the same seeds.
         state.restarts += 1
-        # The row is also added before saving, so that the trace of a resumed run has it.
+        # The trace's row is also added before saving, so that the trace of a resumed run has the row.
         platform.trace.append(platform.now, "checkpoint", value=state.restarts)
         # Containers are reset before environments restart: this ends the bodies that still step the old environments.
         platform.reinitialise(acts)
         env.restart(state.restarts)
-        # The number follows the newest checkpoint and not the loaded one: if the newest was damaged, the run was
-        # resumed from an earlier checkpoint.
+        # The number is one above the newest checkpoint, even if the run was resumed from an earlier one because the
+        # newest was damaged.
         step = (self.checkpoints.newest() or 0) + 1
         self.checkpoints.save(step, platform, state, **self._supplied)
 
@@ -63,5 +63,5 @@ class Checkpointing:
 
     @property
     def _supplied(self) -> dict[str, Any]:
-        """The objects that checkpoints refer to by name, and the configuration that they are compared with."""
+        """The objects that a checkpoint does not hold, and the configuration that it is compared with."""
         return {"externals": self.programs, "like": {"params": self.params}, "configuration": self.configuration}

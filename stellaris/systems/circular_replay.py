@@ -34,7 +34,7 @@ class CircularReplay(System):
 
     Args:
       algorithm: the algorithm, whose loss, minibatches and epochs (of one turn) are used.
-      buffer: the most batches in the buffer.
+      buffer: the capacity of the buffer, in batches.
       passes: the most turns of a batch.
       target_period: number of turns between two updates of the target policy; by default `buffer * passes`.
       control: limits how far actors may be ahead, and how old fragments may be when their batch is made. A batch counts
@@ -87,8 +87,8 @@ class CircularReplay(System):
                 loop.buffer.append(_Batch(taken))
                 session.round_over()
                 if len(loop.buffer) > self.buffer:
-                    # A batch that makes room for a newer one may leave before its last turn. If the learner works on
-                    # the batch, `learning` keeps it.
+                    # The oldest batch makes room for the newest, perhaps before its last turn. If the learner is
+                    # working on it, `loop.learning` still holds it.
                     oldest = loop.buffer.pop(0)
                     if oldest.turns == 0 and oldest is not loop.learning:
                         fragments.discard(oldest.fragments)
@@ -112,8 +112,8 @@ class CircularReplay(System):
                 fragments.deliver(done)
             else:
                 self._learned(session, loop, done)
-        # A batch is unlearned until its first turn is over. The batch under way is counted by its data, which is marked
-        # as seen if an earlier turn has learned from it.
+        # A batch is unlearned until its first turn is over. The batch that the learner is working on is counted by
+        # `loop.data`, which is marked as seen if an earlier turn has learned from it.
         unlearned = [batch.fragments for batch in loop.buffer if batch.turns == 0 and batch is not loop.learning]
         session.unused(batches=[loop.data] if loop.data else [], fragments=[*itertools.chain(*unlearned)])
 
@@ -123,7 +123,7 @@ class CircularReplay(System):
         assert batch is not None
         assert data is not None
         loop.params, loop.opt_state = take_learned(session, done, data)
-        # A batch counts once: its observations count once in the normalisation, and the control counts batches.
+        # Only the first turn counts: the normalisation counts each observation once, and the control each batch once.
         if batch.turns == 0:
             session.learned_from(data)
         batch.turns += 1

@@ -29,7 +29,7 @@ from stellaris.types import NDArray, Tree
 
 @dataclass(frozen=True)
 class DataParallel(System):
-    """Synchronous actors, and synchronous learners that share every minibatch.
+    """Synchronous actors, and synchronous learners that split every minibatch among them.
 
     All actors sample. Then, for each minibatch, each learner computes the gradient on its shard. When the last learner
     is done, an all-reduce averages the gradients, weighted by the shards' transitions, and every learner takes the same
@@ -84,8 +84,8 @@ class DataParallel(System):
         def compute_gradients(loop: _Loop) -> None:
             """Invokes every learner on its shard of the next minibatch."""
             assert loop.data is not None
-            # Parameters are passed by value and not as a reference to the newest version: within a batch no version is
-            # published, so the newest version is from the last batch.
+            # Parameters are passed by value and not as a reference to the newest version: no version is published
+            # within a batch, so the newest version has the parameters from before the batch.
             replica = _Held((session.version, loop.normalised._replace(params=loop.params)))
             minibatch = loop.data.indices[loop.applied]
             for learner, indices in enumerate(np.split(minibatch, n)):
@@ -111,7 +111,7 @@ class DataParallel(System):
                     loop.shards[done.tag] = done.result()
                     session.record.metrics(done, loop.shards[done.tag].metrics)
                     if len(loop.shards) == n:  # the barrier: all learners wait for the slowest
-                        # Shards are in order of learners and not of arrival, so that the sum always rounds the same.
+                        # Shards are summed in order of learners and not of arrival, so that rounding is reproducible.
                         shards = [loop.shards[learner] for learner in range(n)]
                         assert loop.data is not None
                         held = _Held((shards, loop.params, loop.opt_state))
@@ -136,7 +136,7 @@ class DataParallel(System):
         session.unused(batches=[loop.data] if loop.data else [])
 
     def _check(self, data: LearnerBatch) -> None:
-        # The check is in the run, because the size of a minibatch follows from the fragments of the first batch.
+        # This is checked only in the run, because the size of a minibatch may depend on the sampled fragments.
         items = data.indices.shape[1]
         if items % self.learners:
             raise ValueError(
@@ -163,7 +163,7 @@ class _Loop:
 @register_value
 @dataclass(frozen=True, eq=False)
 class _Held:
-    """A value that every learner has already, so that no bytes are fetched."""
+    """A value that its receiver already holds, so that no bytes are fetched."""
 
     value: Any
     nbytes: int = 0
@@ -176,7 +176,7 @@ class _Shard:
 
     data: LearnerBatch
     indices: NDArray  #: `[m / N]` int32.
-    nbytes: int  #: bytes that the learner fetches: its share of the batch with the first minibatch, and then none.
+    nbytes: int  #: bytes that the learner fetches: its share of the batch for the first minibatch, then 0.
 
 
 class ShardGradient(NamedTuple):
@@ -232,10 +232,11 @@ def _all_reduce(algorithm: Algorithm) -> Function:
 def _stepped(
     gradients: Sequence[Tree], transitions: Sequence[Any], params: Tree, opt_state: Tree, *, algorithm: Algorithm
 ) -> tuple[Tree, Tree]:
-    # Gradients are weighted by transitions, as in the whole minibatch: shards differ in the number of masked samples.
+    # Gradients are weighted by transitions, as they are in the whole minibatch, because shards differ in the number of
+    # masked samples.
     # The sum is at least 1, so that the mean gradient of a minibatch without transitions is 0 and not NaN.
     share = jnp.stack([*transitions]) / jnp.maximum(sum(transitions), 1)
     mean = jax.tree.map(lambda *leaves: jnp.tensordot(share, jnp.stack(leaves), axes=1), *gradients)
-    with jax.numpy_dtype_promotion("standard"):  # Adam's states mix types
+    with jax.numpy_dtype_promotion("standard"):  # Adam's state mixes dtypes
         updates, opt_state = algorithm.optimizer().update(mean, opt_state, params)
     return optax.apply_updates(params, updates), opt_state

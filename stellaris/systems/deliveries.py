@@ -67,7 +67,7 @@ class Deliveries:
     retries: dict[int, Invocation] = field(default_factory=dict)  #: the latest attempt of retried invocations, by key.
 
     def next(self, *, until: float = math.inf) -> Invocation | None:
-        """Returns the next invocation that completes or whose body raised; None if there is none by `until`.
+        """Returns the next invocation that completes or whose body raised; None if none does by `until`.
 
         Args:
           until: the latest instant to wait for, in seconds of the platform's clock.
@@ -76,8 +76,8 @@ class Deliveries:
           FunctionError: if an invocation's attempts are used up.
         """
         while (done := self.platform.next_completion(until=until)) is not None:
-            # Handled keys are dropped first, for any ending: a duplicate may have completed the work, and the loss of
-            # the first message, which is noticed later, must not cause a retry.
+            # Completions with a handled key are dropped first, in any status. For example, a duplicate has delivered
+            # the work, and the loss of the first message is noticed only later: it must not cause a retry.
             if done.key in self.handled:
                 self.platform.trace.append(
                     self.platform.now, "dropped", function=done.function, invocation=done.number, value=1.0

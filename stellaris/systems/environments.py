@@ -17,7 +17,7 @@ from stellaris.types import NDArray, Tree
 
 
 class Environments:
-    """A vector environment that can be restarted, and whose slots may be made as they are needed.
+    """A vector environment that can be restarted, and that may make its environments when they are first needed.
 
     Args:
       workload: the workload, which names the environment.

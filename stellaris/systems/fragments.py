@@ -1,4 +1,4 @@
-"""The fragments of a run as its system handles them: actors sample them, and batches are made of them."""
+"""Invokes a run's actors, keeps the fragments of trajectories that they deliver, and makes batches of them."""
 
 import functools
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from stellaris.types import NDArray, Tree
 if TYPE_CHECKING:
     from stellaris.systems.session import Session
 
-#: Number of times in a row that the pieces of an actor's fragment may be lost before the run is given up.
+#: Number of times in a row that an actor may lose the pieces of its fragment before the run fails.
 _LOSSES = 100
 
 
@@ -37,8 +37,8 @@ class Fragments:
         default `Session.actor_program()`. If the program returns another value, pass the fragment to `deliver`.
 
     Raises:
-      ValueError: if the control's window is smaller than a batch, or if actors keep a container each and there may be
-        fewer containers than actors.
+      ValueError: if the control's window is smaller than a batch; or if `refresh` splits fragments into pieces, so that
+        each actor needs its own container, and there may be fewer containers than actors.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Fragments:
         return self._rollouts.take_actor(self.control)
 
     def deliver(self, done: Invocation, fragment: Fragment | None = None) -> None:
-        """Takes delivery of a fragment or of a piece of it; after a piece the same actor is invoked again.
+        """Handles a delivered fragment or a piece of one; after a piece, invokes the same actor again.
 
         Args:
           done: the actor's invocation, whose tag is the number of the actor.
@@ -96,7 +96,8 @@ class Fragments:
         """
         session, rollouts = self._session, self._rollouts
         piece = done.result() if fragment is None else fragment
-        # Steps are counted before losses are found: the budget and the history count all sampled steps, even lost ones.
+        # Steps are counted before losses are detected, because the budget and the history count all sampled steps, even
+        # lost ones.
         session.state.steps += piece.steps
         session.record.sampled(done, piece)
         lost = rollouts.add(done.tag, piece, session.workload.fragment, session.version)
@@ -164,7 +165,7 @@ class Fragments:
         )
 
     def discard(self, fragments: Sequence[Waiting]) -> None:
-        """Discards fragments that were taken and not learned from; the control then admits others in their place."""
+        """Discards fragments that will not be learned from; the control then admits new ones in their place."""
         self._rollouts.accepted -= len(fragments)
         for waiting in fragments:
             self._session.record.discarded(waiting.transitions)
@@ -205,7 +206,7 @@ def check_containers(session: "Session") -> None:
 
 
 def lives_too_short(actor: int, times: int, workload: Workload) -> str:
-    """Returns the message of the error that an actor's fragment never becomes whole."""
+    """Returns the error message for an actor that loses its environment too often to finish a fragment."""
     return (
         f"actor {actor} has lost its environment {times} times before fragment={workload.fragment} steps were sampled: "
         "its containers do not live long enough, so raise keep_alive or lower the rate of faults"

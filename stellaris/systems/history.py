@@ -20,7 +20,7 @@ from stellaris.systems.record import AGE, LAG, METRIC, POLICY
 Row: TypeAlias = Mapping[str, float]
 #: Default number of last episodes whose mean return is in the history; `Budget(window=...)` overrides it.
 WINDOW = 100
-#: Events that are worth a row: if one of them follows the last round, the history gets a last row.
+#: Events that the history must show: if one of them follows the last round, the history gets one more row.
 _NEWS = frozenset(("sampled", "episode", "published", "staleness", "dropped_gradient"))
 #: Events whose mean over a round is a column, with the names of the columns.
 _MEANS = {
@@ -153,7 +153,7 @@ class Reader:
         self._used: list[tuple[float, str, str, int, int, float]] = []  # rows that the meters have not read yet
         self.rows_read = 0  #: number of rows of the trace read so far.
         # The flag starts true, so that a run that ends within its first round has a row.
-        self.anything_new = True  #: whether an event that is worth a row has happened since the last row.
+        self.anything_new = True  #: whether an event in `_NEWS`, or a metric, has come since the last row.
 
     def read(self, rows: Iterable[tuple[float, str, str, int, int, float]]) -> Iterable[Row]:
         """Reads new rows of the trace; yields rows of the history.

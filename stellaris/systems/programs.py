@@ -24,7 +24,7 @@ from stellaris.types import Tree, Versioned
 
 @register_value
 class NonFiniteGradientError(FloatingPointError):
-    """Raised if a gradient has a NaN or an infinity, by the body that computed it."""
+    """Raised by a learner's function if the gradient that it computed has a NaN or an infinity."""
 
 
 class Learned(NamedTuple):
@@ -78,7 +78,7 @@ def actor(policy: Policy, env: VectorEnv, length: int, key: jax.Array, *, restar
     def body(context: Context, version: Versioned, number: int) -> Fragment:
         return batched([context], [(version, number)])[0]
 
-    nbytes = fragment_bytes(policy, length)  # declared, because a call's duration is decided before there is a result
+    nbytes = fragment_bytes(policy, length)  # known before the result, because it determines the call's duration
     init = None if restart else lambda slot, key: start(env, slot, key)
     return Function(body, init=init, batched=batched, upload=nbytes)
 
@@ -86,7 +86,8 @@ def actor(policy: Policy, env: VectorEnv, length: int, key: jax.Array, *, restar
 def for_one_actor(act: Function) -> Function:
     """Returns a copy of a program for containers that serve one actor; all actors' copies are still batched."""
     assert act.init is not None
-    # To the platform a new `init` makes another program; the same `batched` lets all copies run in one call.
+    # The platform gives programs with different `init` separate containers; the shared `batched` lets all copies run in
+    # one call.
     return replace(act, init=functools.partial(act.init))
 
 
@@ -201,6 +202,7 @@ def on_host(metrics: Mapping[str, Any], context: Context, version: int) -> dict[
     if not on_host.pop("finite"):
         numbers = {name: float(value) for name, value in on_host.items() if np.ndim(value) == 0}
         raise NonFiniteGradientError(
-            f"non-finite gradient in invocation {context.number} on version {version}: loss={numbers}"
+            f"non-finite gradient in invocation {context.number} on version {version}: lower the learning rate, or "
+            f"check rewards and observations for NaN; the metrics are {numbers}"
         )
     return on_host

@@ -14,7 +14,7 @@ from stellaris.systems.history import Reader, Row, rounds_of
 from stellaris.systems.record import POLICY, Record
 from stellaris.systems.workload import Budget, Evaluation, Workload
 
-#: Mixed into the seeds of evaluations and into no other seed.
+#: Mixed into the seeds of evaluations only, so that they differ from all other seeds of the run.
 _EVALUATION = 1
 
 
@@ -82,7 +82,7 @@ class Progress:
     def report_rest(self, number: int) -> None:
         """Adds a last row to the history if anything has happened since round `number`."""
         self.read()
-        # Time that passed without events also makes a row, because reserved machines cost money in that time.
+        # Time that passed without events also needs a row, because reserved machines cost money in that time.
         if self._reader.anything_new or self._platform.now > self.history[-1]["seconds"]:
             self.report(number)
 

@@ -20,7 +20,7 @@ POLICY = "policy"
 METRIC = "metric:"
 #: Prefix of a field of a `LagReport`: `lag:3:kl_sum` is the field `kl_sum` at lag 3.
 LAG = "lag:"
-#: Prefix of a field of `rollouts.Lags`, written when a fragment becomes part of a batch.
+#: Prefix of a field of `rollouts.Lags`, which is recorded when a fragment becomes part of a batch.
 AGE = "age:"
 #: Columns of a history that are not metrics.
 COLUMNS = frozenset(
@@ -55,13 +55,13 @@ class Record:
             self._write("episode_length", episode.length, done)
 
     def fragment(self, done: Invocation, pieces: int) -> None:
-        """Records that a fragment is whole with this piece, and how many pieces it has."""
+        """Records that a delivered piece completes a fragment, and how many pieces the fragment has."""
         self._write("fragment", pieces, done)
 
     def lost(self, done: Invocation, *, steps: int, episode: int) -> None:
-        """Records the loss of an environment: the lost steps of a fragment and of an episode, both unfinished."""
+        """Records the loss of an environment: the lost steps of the unfinished fragment and episode."""
         for event, value in (("lost_steps", steps), ("lost_episode", episode)):
-            if value:  # most fragments lose nothing, and need no row
+            if value:  # no row for a fragment that lost nothing, which is the usual case
                 self._write(event, value, done)
 
     def discarded(self, steps: int) -> None:

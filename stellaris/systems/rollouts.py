@@ -1,4 +1,4 @@
-"""The fragments between actors and learners: running, in pieces, waiting, discarded, or taken for a batch."""
+"""Keeps a run's fragments from the start of sampling until they are discarded or taken for a batch."""
 
 import functools
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ class Lags(NamedTuple):
 
     in_flight: int  #: the age of the fragment's oldest step at delivery.
     in_queue: int  #: versions published since delivery.
-    oldest: int  #: the age of the fragment's oldest step now: `in_flight + in_queue`.
+    oldest: int  #: the age of the fragment's oldest step when it is learned from: `in_flight + in_queue`.
     mean: float  #: the mean age of the fragment's steps.
     span: int  #: the difference between the versions of the newest and the oldest step.
 
@@ -96,7 +96,7 @@ class Rollouts:
     def begin_round(self, actors: int) -> None:
         """Begins a round, in which the first `actors` actors sample a batch. No actor runs, and no fragment waits."""
         self.batch = actors
-        # The control compares `accepted` with `learned * batch`, so a new batch size needs a new count.
+        # The control compares `accepted` with `learned * batch`, so `accepted` is reset for the new batch size.
         self.accepted = self.learned * actors
         # Actors are sorted, so that rounds of few actors always use the same ones, whose containers have environments.
         self.parked.sort()
@@ -116,12 +116,12 @@ class Rollouts:
         lost_steps = 0
         pieces = self.pieces.pop(actor, [])
         if pieces and (piece.slot, piece.environment, piece.first) != pieces[-1].follows:
-            # The piece is of another environment, or follows steps whose message was lost, so it does not continue the
-            # earlier pieces.
+            # The piece comes from another environment, or the message with the steps before it was lost. It does not
+            # continue the earlier pieces, which are lost.
             lost_steps = sum(lost.steps - lost.resets for lost in pieces)
             self.lost[actor] = self.lost.get(actor, 0) + 1
             pieces = []
-        # If the piece starts with the first step of a new environment, the unfinished episode of the slot is lost.
+        # If the piece starts with the first step of a new environment, the slot's unfinished episode was lost.
         cut = self.unfinished.get(piece.slot, 0) if piece.first == 0 else 0
         self.unfinished[piece.slot] = piece.unfinished
         pieces.append(piece)

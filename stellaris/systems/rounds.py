@@ -14,7 +14,7 @@ from stellaris.systems.record import Record
 class Declared:
     """Rounds that end when the system calls `Session.round_over()`."""
 
-    #: False, so that the budget is checked before every event: a round may end at any event.
+    #: Always False, so that the budget is checked before every event: a round may end at any event.
     under_way: ClassVar[bool] = False
 
     def width(self, fragments: int, actors: int) -> None:
@@ -55,7 +55,7 @@ class Scheduled:
         Args:
           before: the rounds so far.
           budget: USD for the whole run; infinite without a limit.
-          most: number of actors of the workload, `I_max`.
+          most: number of actors of the workload, the maximum of a round.
           key: random key of this round's decision.
           record: the record, which notes the decision.
 
@@ -74,8 +74,8 @@ class Scheduled:
     def width(self, fragments: int, actors: int) -> int:
         """Returns the width of a batch's arrays: `actors`, a quarter or a sixteenth of `actors`, and so on.
 
-        Every shape is compiled once, so batches of different numbers of fragments share few widths. The width is the
-        smallest that holds the fragments.
+        Every new shape is compiled, so batches of different numbers of fragments share few widths. The width is the
+        smallest of these that holds the fragments.
 
         Example:
           >>> from stellaris.scheduling import Maximum
@@ -102,7 +102,7 @@ class Scheduled:
         return 1
 
     def declared(self) -> int:
-        """Returns 0: a scheduled round ends with its batch, and not by declaration."""
+        """Returns 0: a scheduled round ends when its batch has been learned from, not when the system declares it."""
         return 0
 
 

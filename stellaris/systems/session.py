@@ -38,7 +38,7 @@ class Keys(NamedTuple):
     params: jax.Array  #: key of the first parameters.
     batches: jax.Array  #: key of the shuffles: one folded key per batch.
     noise: jax.Array  #: key of the actions' noise: one folded key per invocation of an actor.
-    schedule: jax.Array  #: key of schedulers: one folded key per round.
+    schedule: jax.Array  #: key of the scheduler's decisions: one folded key per round.
 
     @staticmethod
     def of(seed: int) -> "Keys":
@@ -111,7 +111,7 @@ class Session:
         return self.state.version
 
     def program(self, name: str, program: Function) -> Function:
-        """Names a program, and returns it. Call it before `begin`: checkpoints hold the names of programs only."""
+        """Registers a program under a name, and returns it. Call it before `begin`: checkpoints hold only the names."""
         self._checkpointing.programs[name] = program
         return program
 
@@ -139,7 +139,7 @@ class Session:
         if saved is None:
             return first()
         self.state.restore(saved)
-        # `Deliveries` is made again, because `restore` has replaced the objects in the state.
+        # `Deliveries` is made again, because `restore` has replaced the objects that it held.
         self._deliveries = Deliveries(self.platform, self.state.handled, self.state.retries)
         self.progress.read()  # so that the history has the rounds of the restored trace
         loop: T = self.state.loop
@@ -160,7 +160,7 @@ class Session:
         if not self.rounds.under_way and not self._may_continue(loop):
             return None
         done = self._deliveries.next(until=self.progress.budget.seconds)
-        # When the budget's time is up, None ends the run. An earlier None means that no invocation can still complete.
+        # Once the budget's time is up, None ends the run. Before that, None means that no invocation is pending.
         if done is None and self.platform.now < self.progress.budget.seconds:
             raise RuntimeError(
                 f"deadlock at {self.platform.now:.6g} s: no invocation is pending, but the budget is not used up; "
@@ -181,7 +181,7 @@ class Session:
           Whether the run continues; if not, no round has begun.
 
         Raises:
-          ValueError: if the scheduler's decision is out of [1, actors], or the first round cost more than the budget.
+          ValueError: if the scheduler's decision is not in [1, actors], or the first round cost more than the budget.
         """
         if isinstance(self.rounds, Declared) or self.rounds.under_way:
             return True
@@ -207,8 +207,8 @@ class Session:
         """Reports a round that is over and saves the run if that is due; returns whether there is budget left."""
         before, now = self.progress.reported, self.round
         if now > before:
-            # The round is reported here and not in `round_over`, because the system has handled the round's last event
-            # only now.
+            # The round is reported here and not in `round_over`, because the system calls `round_over` while it still
+            # handles the round's last event.
             self.progress.report(now)
             if self._checkpointing.due(before, now):
                 self.state.loop = loop
@@ -217,8 +217,8 @@ class Session:
 
     def versioned(self, params: Tree) -> PolicyVersion:
         """Returns parameters with the normalisation of the newest version."""
-        # The current statistics are not used, because they may include batches that made no version: all gradients of
-        # such a batch were dropped.
+        # The current statistics are not used, because they may include batches after which no version was published:
+        # all gradients of such a batch were dropped.
         return PolicyVersion(params, self.state.normaliser)
 
     def publish(self, params: Tree) -> int:

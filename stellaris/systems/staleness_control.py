@@ -20,19 +20,18 @@ class Age(NamedTuple):
 class StalenessControl:
     """Limits the rollouts that may start and the fragments that are kept. The oldest fragments are learned from first.
 
-    The limits act together; by default all are infinite. With `B` fragments per batch:
+    The limits act together; by default all are infinite. A rollout samples one fragment. With `B` fragments per batch:
 
-    * `pace=η`: a rollout may start only while `accepted + running < (η + learned + 1) B`, where `learned` counts the
-      batches that have been learned from. At most η + 1 batches are under way or waiting at any time. Actors wait, and
-      no fragment is discarded. If all rollouts take equally long, each is learned from at most η batches after its
-      start; a longer rollout may be overtaken, and is then learned from later. `pace=0` is synchronous.
+    * `pace=η`: a rollout may start only while `accepted + running < (η + learned + 1) B`, with the counts that `admits`
+      explains. At most η + 1 batches are under way or waiting at any time. Actors wait, and no fragment is discarded.
+      If all rollouts take equally long, each is learned from at most η batches after its start; a longer rollout may
+      be overtaken, and is then learned from later. `pace=0` is synchronous.
     * `discard=η`: a fragment is discarded if, when its batch is made, its oldest step was chosen by a version more than
-      η versions behind the newest. Long rollouts are then learned from less often.
+      η versions behind the newest. Long rollouts are therefore discarded more often than short ones.
     * `window=n`: only the n fragments that arrived last are kept. A run raises a ValueError at its start if n is below
-      the fragments of a batch.
-
-    * `rounds=True`: actors sample in rounds: a rollout may start only when all fragments of the batch before have been
-      delivered. Learning does not hold a round up, unless the pace does.
+      the number of fragments in a batch.
+    * `rounds=True`: actors sample in rounds: a rollout may start only when all fragments of the previous batch are
+      delivered. A round does not wait for learning, unless `pace` requires it.
 
     The pace counts batches. With a central learner each batch makes one version, so the pace also bounds versions;
     `Stellaris` publishes several versions per batch.

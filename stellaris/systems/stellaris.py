@@ -28,7 +28,7 @@ from stellaris.types import Tree
 
 @dataclass(frozen=True)
 class Stellaris(System):
-    """Asynchronous training in which actors, learners and the policy's update are functions that wait at no barrier.
+    """Asynchronous training: actors, learners and the policy's update are functions that never wait at a barrier.
 
     The platform must deploy `actor`, `learner` and `parameter`. Compute times are per environment step, per gradient,
     and per update.
@@ -44,7 +44,7 @@ class Stellaris(System):
 
     Raises:
       IndexError: if the aggregator was made for fewer learners.
-      RuntimeError: in a run, at a deadlock: the aggregator admits no learner, or takes no gradient out of a full queue.
+      RuntimeError: in a run, at a deadlock: the aggregator admits no learner, or removes no gradient from a full queue.
       TypeError: if the algorithm, the aggregator or the control has the wrong type, or `learners` is not whole.
       ValueError: if `learners` is below 1 or above the capacity of the aggregator's queue, if the aggregator waits for
         more learners, or if `rho` is below 1.
@@ -99,8 +99,8 @@ class Stellaris(System):
             # Actors are invoked after every event, because a delivered fragment frees its actor, and a batch that was
             # learned from lets the control admit more rollouts.
             fragments.sample()
-            # Only one batch is prepared at a time, so that the parameters that prepare a batch have learned from most
-            # of the batch before.
+            # A batch is prepared only when the previous batch has no tasks left. The parameters that prepare it have
+            # then learned from most of the previous batch.
             if not loop.tasks and (data := fragments.next_batch(self.algorithm, loop.params)):
                 loop.tasks.extend(data.minibatches)
                 session.round_over()
@@ -132,8 +132,8 @@ class Stellaris(System):
                     loop.updating = True
                 elif popped.dropped:
                     # Batches whose gradients were all dropped count as learned from, so that the control admits more
-                    # rollouts; no version follows them. The loop starts again, because with nothing else pending only a
-                    # new rollout or learner can continue the run.
+                    # rollouts; no version is published after them. The loop starts again, because if nothing else is
+                    # pending, only a new rollout or learner can continue the run.
                     _learned(session, loop)
                     continue
 
@@ -184,7 +184,7 @@ class _Loop:
     free: list[int]  #: learners that do not run, in the order in which they start.
     tasks: deque[GradientTask] = field(default_factory=deque)  #: gradients to be computed.
     running: dict[int, GradientTask] = field(default_factory=dict)  #: gradients that are being computed, by learner.
-    finished: list[LearnerBatch] = field(default_factory=list)  #: batches whose last gradient is in the pending update.
+    finished: list[LearnerBatch] = field(default_factory=list)  #: batches whose last gradient is being applied.
     updating: bool = False  #: whether the parameter function runs.
 
 

@@ -21,7 +21,7 @@ class System:
 
     #: The most learners that compute at the same time.
     learners: int = 1
-    #: Decides how many actors each round has; the loop then calls `Session.next_round`. None if all actors sample.
+    #: Decides how many actors each round has; the event loop must then call `Session.next_round`. None if all sample.
     scheduler: Scheduler | None = None
 
     def run(self, session: Session) -> None:

@@ -82,8 +82,8 @@ def train(
       The history, the newest policy version, the trace and the bills.
 
     Raises:
-      CheckpointError: if the checkpoint was saved by another run, or by a platform with other functions; if the
-        checkpoints cannot be loaded; or if a checkpoint cannot be written.
+      CheckpointError: if the checkpoint was saved with other settings of the run or the platform; if the checkpoints
+        cannot be loaded; or if a checkpoint cannot be written.
       FunctionError: if a body raised, or the attempts of an invocation are used up; the error names the function and
         the invocation. The rows so far were passed to `on_progress`, and `platform.trace` stays readable.
       LookupError: if a function that the system needs is not deployed.
@@ -169,8 +169,10 @@ def _check_prices(prices: Sequence[PriceSheet], budget: Budget, platform: Platfo
     for sheet in prices:
         unknown, unpriced = sorted(sheet.named - deployed), sorted(deployed - sheet.named)
         if sheet.named.isdisjoint(deployed) and (unknown or not sheet.machines):
-            raise ValueError(f"price sheet {sheet.name!r} prices {unknown}: the platform has {sorted(deployed)}")
-        # This is only a warning, because deployments may share a sheet; but a name is probably misspelt.
+            raise ValueError(
+                f"price sheet {sheet.name!r} prices {unknown}: name deployed functions, {sorted(deployed)}"
+            )
+        # This is only a warning, because one sheet may serve several deployments; but a name is probably misspelt.
         if unknown and unpriced:
             warnings.warn(
                 f"price sheet {sheet.name!r} prices {unknown}, which are not deployed, and not {unpriced}, which are",

@@ -81,7 +81,7 @@ class Workload:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The settings of evaluations, which run in separate environments, and change no time, bill or draw of the run.
+    """The settings of evaluations, which use separate environments and affect neither clock, bill nor randomness.
 
     Args:
       every: number of rounds between two evaluations.

@@ -152,7 +152,7 @@ def priced(*sheets: PriceSheet) -> Any:
 
 
 VM = {"vm": Machine(1.0)}
-NOTHING = r"price sheet 'p' prices {}: the platform has \['actor', 'learner', 'parameter'\]"
+NOTHING = r"price sheet 'p' prices {}: name deployed functions, \['actor', 'learner', 'parameter'\]"
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ DESCRIPTION = "staleness-aware aggregation against softsync, stale-synchronous, 
 def _variants(environment: str) -> Sequence[Variant]:
     """Returns one variant per aggregator; softsync's group and stale-synchronous' bound are half the learners.
 
-    Every variant but the first also runs on the recorded schedule of the first, with the same delays of every
-    invocation.
+    Every variant except the first also runs a second time, in which each invocation has the delay that was recorded in
+    the first variant's run.
     """
     half = LEARNERS // 2
     aggregators: dict[str, dict[str, Any]] = {

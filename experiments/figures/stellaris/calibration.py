@@ -57,7 +57,7 @@ def _variants(environment: str) -> Sequence[Variant]:
 
 
 def seconds(result: Finished) -> Mapping[str, NDArray]:
-    """Returns seconds of the bodies by function, from the second half of the invocations: the first half compiles."""
+    """Returns the bodies' seconds by function, from the second half of the invocations: the first half compiles."""
     calls = result.trace.invocations()
     times = {}
     for index, name in enumerate(calls.names):

@@ -38,8 +38,8 @@ def _variants(environment: str) -> Sequence[Variant]:
 def _changes(environment: str, assumed: Assumed, suffix: str = "") -> list[Variant]:
     """Returns variants that each change one setting of the previous variant.
 
-    The exception is the third variant, which makes as many passes as the first, over smaller minibatches. "no waiting"
-    is the demo as it runs, in which gradients have no weights; "weights" adds the paper's.
+    The exception is the third variant, which changes the first: it makes as many passes, over smaller minibatches. "no
+    waiting" is the demo as it runs, in which all gradients have the weight 1; "weights" adds the paper's weights.
     """
     preset = paper(environment, assumed)
     stellaris, baseline = preset.contenders
