@@ -240,14 +240,14 @@ def replay(
     if claim is not None and not (theorem.compiled and theorem.steps):
         raise LookupError(f"claim {claim!r}: {theorem.name} runs without an adversary; leave the claim out")
     if index >= (theorem.families[family].count or math.inf):
-        raise LookupError(f"number {index}: {family!r} has {theorem.families[family].count} instances, from 0")
+        raise LookupError(f"number {index}: {family!r} has the numbers 0 to {theorem.families[family].count - 1}")
     key = jax.random.fold_in(jax.random.key(seed), list(theorem.families).index(family))
     if not theorem.compiled:
         instance = theorem.families[family].draw(key_of(key, index), index)
     else:
         instance = jax.tree.map(lambda x: x[0], theorem.families[family](key, np.array([index])))
     if claim is not None:
-        # Climb from as many copies as `verify` has starts: the same program on the same shapes gives the same bits.
+        # Climb from as many copies as `verify` does, because only the same program on the same shapes gives its bits.
         lanes = (2 * _STARTS, len(names))
         starts = jax.tree.map(lambda x: jnp.broadcast_to(x, lanes + x.shape), instance)
         instance = jax.tree.map(lambda x: x[0, names.index(claim)], _climb(theorem, starts))

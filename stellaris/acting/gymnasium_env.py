@@ -88,8 +88,8 @@ class GymnasiumEnv:
             )
         if hasattr(env, "single_observation_space"):
             raise TypeError(
-                f"environment {name} made a vector environment, {env!r}: expected a single gymnasium.Env, or "
-                "envs.Vectorised"
+                f"environment {name} made a vector environment, {env!r}: make one gymnasium.Env, or pass "
+                "stellaris.acting.Vectorised(make)"
             )
         if any(env is other for other in self._envs):
             raise ValueError(

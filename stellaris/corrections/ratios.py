@@ -62,8 +62,8 @@ def sequence_log_ratio(
     """The log-ratio of whole sequences: the sum or the mean over their valid steps.
 
     `sum_t log_ratio_t` is the log-probability of the whole sequence under one policy minus that under the other;
-    `over="mean"` gives the logarithm of the geometric mean of the steps' ratios. Any function of a log-ratio takes the
-    result. For GSPO, which has one loss per sequence, compute `s` with `over="mean"`, then
+    `over="mean"` gives the logarithm of the geometric mean of the steps' ratios. The result may be passed as any
+    `log_ratio`. For GSPO, which has one loss per sequence, compute `s` with `over="mean"`, then
     `ppo_loss(s, advantage, clip=3e-4, clip_high=4e-4)`. For GSPO-token, where advantages differ within a sequence, pass
     `stop_gradient(s - log_ratio) + log_ratio` instead of `s`.
 

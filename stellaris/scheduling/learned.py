@@ -111,7 +111,7 @@ class Learned:
         """
         if most != self.most:
             raise ValueError(
-                f"{self!r} decides for up to {self.most} actors, but the workload has {most}: make both equal"
+                f"{self!r} was made for workloads of {self.most} actors, but this one has {most}: make both equal"
             )
         if not math.isfinite(states[-1].budget):
             raise ValueError(f"{self!r} needs a budget of cost, which is part of the state: pass Budget(cost=...)")

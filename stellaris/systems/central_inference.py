@@ -120,7 +120,7 @@ class CentralInference(System):
                 case "learner":
                     assert loop.learning is not None
                     loop.params, loop.opt_state = take_learned(session, done, loop.learning)
-                    # The batch counts before publishing, because the new version normalises by it.
+                    # The batch's observations enter the running statistics first, because the new version has them.
                     session.learned_from(loop.learning)
                     loop.learning = None
                     session.publish(loop.params)

@@ -1,4 +1,4 @@
-"""A run as its system sees it: completions within the budget, rounds, fragments, and published versions."""
+"""A run as its system sees it: invocations that complete, rounds, fragments, and published versions."""
 
 import functools
 from collections.abc import Callable, Sequence

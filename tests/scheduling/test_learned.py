@@ -92,7 +92,7 @@ BROKEN = jax.tree.map(lambda leaf: np.full_like(leaf, np.nan), ONE.params)
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
-        (lambda: ONE.decide([BEFORE], most=9, key=KEYS[0]), ValueError, "decides for up to 8 actors, but .* has 9"),
+        (lambda: ONE.decide([BEFORE], most=9, key=KEYS[0]), ValueError, "made for workloads of 8 actors, but .* has 9"),
         (
             lambda: ONE.decide([BEFORE._replace(budget=math.inf)], most=MOST, key=KEYS[0]),
             ValueError,

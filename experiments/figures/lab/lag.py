@@ -6,11 +6,10 @@ The questions, the settings and the criteria for an answer were written down in 
 import argparse
 import csv
 import json
-import math
 import platform as machine
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -20,6 +19,7 @@ import jax
 import numpy as np
 
 from experiments.figures.lab.methods import methods
+from experiments.figures.lab.outcomes import Cells, chosen_scores, curves, halves, interval, short
 from experiments.lab.command import shown, use_all_cores
 from experiments.toolkit import options, output, plots, shell
 from stellaris import ActorCritic, Workload
@@ -164,17 +164,6 @@ def _provenance() -> dict[str, str]:
 # ---- runs ------------------------------------------------------------------------------------------------------------
 
 
-class Cells(NamedTuple):
-    """The outcomes of the runs of one environment."""
-
-    methods: Sequence[str]
-    lags: Sequence[int]
-    rates: Sequence[float]
-    final: NDArray  #: `[method, lag, rate, seed]`: mean return of the episodes that ended in the last updates.
-    mean: NDArray  #: the same shape: mean return of all episodes of the run.
-    floor: float  #: the mean return of untrained policies.
-
-
 def run(preset: Preset, task: Task, blocks: Path) -> Cells:
     """Runs every method under every lag, at every learning rate, with every seed."""
     workload = Workload(task.make(), ActorCritic(hidden=preset.hidden), actors=preset.actors, fragment=preset.fragment)
@@ -186,7 +175,7 @@ def run(preset: Preset, task: Task, blocks: Path) -> Cells:
     def returns(result: "xr.Dataset", part: float) -> NDArray:
         outcome = mean_return(result, max(1, round(part * preset.updates)))
         # Rounded here, so that a task that is read from the file gives the same tables as when it was run.
-        rounded: NDArray = np.vectorize(_short, otypes=[float])(outcome.values)
+        rounded: NDArray = np.vectorize(short, otypes=[float])(outcome.values)
         return rounded
 
     axes: dict[str, list[Any]] = {"lag": list(task.lags), "algorithm.learning_rate": list(preset.rates)}
@@ -210,98 +199,15 @@ def read(folder: Path, preset: Preset, name: str, floor: float) -> Cells:
     return Cells(names, lags, preset.rates, final, mean, floor)
 
 
-# ---- outcomes --------------------------------------------------------------------------------------------------------
-
-
-def scores(cells: Cells) -> NDArray:
-    """Returns the outcomes above the floor, `[method, lag, rate, seed]`; a run in which no episode ended scores 0."""
-    return np.nan_to_num(cells.final - cells.floor, nan=0.0)
-
-
-def at_best(score: NDArray) -> NDArray:
-    """Returns `[method, lag, seed]`: each method at its best learning rate for each lag.
-
-    The rate is chosen by the mean over one half of the seeds, and the other half is reported: choosing and reporting on
-    the same seeds would flatter methods whose returns vary most.
-    """
-    chosen = np.empty(score.shape[:2] + score.shape[3:])
-    halves = np.arange(score.shape[3]) % 2 == 0
-    for half in (halves, ~halves):
-        rate = score[..., half].mean(axis=-1).argmax(axis=-1)
-        chosen[..., ~half] = np.take_along_axis(score[..., ~half], rate[..., None, None], axis=2)[:, :, 0]
-    return chosen
-
-
-def shared_rate(score: NDArray, names: Sequence[str]) -> int:
-    """Returns the index of the learning rate at which PPO without lag has the highest mean score."""
-    return int(score[[*names].index("PPO"), 0].mean(axis=-1).argmax())
-
-
-def half_lag(lags: Sequence[int], score: NDArray) -> float:
-    """Returns the lag at which `score`, `[lag]`, first falls to half of its value without lag; infinity if never.
-
-    The lag is interpolated between neighbouring lags, linearly in `log2(lag + 1)`. It is NaN if the score without lag
-    is not positive.
-
-    Example:
-      >>> half_lag((0, 1, 3), np.array([10.0, 8.0, 2.0])), half_lag((0, 1), np.array([10.0, 9.0]))
-      (2.0, inf)
-    """
-    if score[0] <= 0:
-        return math.nan
-    share, place = score / score[0], np.log2(np.asarray(lags, float) + 1)
-    for i in range(1, len(lags)):
-        if share[i] <= 0.5:
-            part = (share[i - 1] - 0.5) / (share[i - 1] - share[i])
-            return float(round(2 ** (place[i - 1] + part * (place[i] - place[i - 1])) - 1, 3))
-    return math.inf
-
-
-def _resampled(seeds: int) -> NDArray:
-    return np.random.default_rng(_SEED).integers(0, seeds, size=(_RESAMPLES, seeds))
-
-
-def halves(task: str, cells: Cells) -> Iterator[dict[str, Any]]:
-    """Yields the lag at which each method has lost half of its score, at its best and at the shared learning rate."""
-    score = scores(cells)
-    shared = shared_rate(score, cells.methods)
-    for rate, chosen in (("best", at_best(score)), ("shared", score[:, :, shared])):
-        for method, values in zip(cells.methods, chosen, strict=True):
-            drawn = [half_lag(cells.lags, values[:, seeds].mean(axis=-1)) for seeds in _resampled(values.shape[-1])]
-            low, high = np.quantile(np.nan_to_num(drawn, nan=0.0, posinf=1e9), [0.025, 0.975])
-            yield {
-                "task": task,
-                "method": method,
-                "rate": rate,
-                "learning_rate": "" if rate == "best" else cells.rates[shared],
-                "score_without_lag": _short(float(values[0].mean())),
-                "half": _lag(half_lag(cells.lags, values.mean(axis=-1)), cells.lags),
-                "interval": f"{_lag(low, cells.lags)} to {_lag(high, cells.lags)}",
-            }
-
-
-def _lag(lag: float, lags: Sequence[int]) -> str:
-    return f"> {lags[-1]}" if lag > lags[-1] else f"{lag:.3g}"
-
-
-def _short(x: float) -> float:
-    return float(f"{x:.5g}")
-
-
 # ---- tables and pictures ---------------------------------------------------------------------------------------------
 
 
 def write(tables: Mapping[str, Cells], folder: Path) -> None:
-    """Writes both tables, of the runs and of the lags at which half of the score is lost, and both pictures."""
-    output.write_rows(folder / "runs.csv", [row for name, cells in tables.items() for row in _rows(name, cells)])
-    output.write_rows(folder / "half.csv", [row for name, cells in tables.items() for row in halves(name, cells)])
-    _draw(tables, folder / "best", lambda cells: at_best(scores(cells)), "each at its best rate")
-    _draw(
-        tables,
-        folder / "shared",
-        lambda cells: scores(cells)[:, :, shared_rate(scores(cells), cells.methods)],
-        "all at the rate best for fresh PPO",
-    )
+    """Writes the tables of the runs, of the curves and of the lags at which half is lost, and both pictures."""
+    for name, rows in {"runs": _rows, "curves": curves, "half": halves}.items():
+        output.write_rows(folder / f"{name}.csv", [row for task, cells in tables.items() for row in rows(task, cells)])
+    _draw(tables, folder / "best", "best", "each at its best rate")
+    _draw(tables, folder / "shared", "shared", "all at the rate best for fresh PPO")
 
 
 def _rows(task: str, cells: Cells) -> Iterator[dict[str, Any]]:
@@ -318,16 +224,15 @@ def _rows(task: str, cells: Cells) -> Iterator[dict[str, Any]]:
         }
 
 
-def _draw(tables: Mapping[str, Cells], path: Path, chosen: Callable[[Cells], NDArray], title: str) -> None:
+def _draw(tables: Mapping[str, Cells], path: Path, rate: str, title: str) -> None:
     """Draws the mean return of the last updates against the lag, one panel per environment, with 95 % intervals."""
     with plots.figure(path, "", columns=len(tables), suffixes=(".png", ".pdf")) as several:
         for axes, (name, cells) in zip(several, tables.items(), strict=True):
-            returns = chosen(cells) + cells.floor
-            for method, values, style in zip(cells.methods, returns, _STYLES, strict=True):
-                drawn = values[:, _resampled(values.shape[-1])].mean(axis=-1)
-                low, high = np.quantile(drawn, [0.025, 0.975], axis=-1)
-                axes.plot(cells.lags, values.mean(axis=-1), label=method, linewidth=1.5, **style)
-                axes.fill_between(cells.lags, low, high, color=style["color"], alpha=0.15, linewidth=0)
+            returns = chosen_scores(cells)[rate] + cells.floor
+            low, high = interval(returns)
+            for i, (method, style) in enumerate(zip(cells.methods, _STYLES, strict=True)):
+                axes.plot(cells.lags, returns[i].mean(axis=-1), label=method, linewidth=1.5, **style)
+                axes.fill_between(cells.lags, low[i], high[i], color=style["color"], alpha=0.15, linewidth=0)
             axes.axhline(cells.floor, color="0.5", linewidth=0.8, linestyle=":")
             axes.set_xscale("symlog", base=2, linthresh=1)
             # Every second tick, because 128 and 256 would touch.

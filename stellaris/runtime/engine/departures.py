@@ -63,8 +63,7 @@ class Departures:
             return None
         call.value, call.error = outcome
         if isinstance(call.error, ContainerLostError):
-            # The fleet ends the call, because it also records the container's loss and closes the nodes that failed
-            # with it.
+            # The fleet ends the call, because it also records the container's loss, and closes nodes that have failed.
             assert call.container is not None
             return self._fleet.lose(call.container, now)
         if call.error is not None:

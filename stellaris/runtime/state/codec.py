@@ -201,7 +201,7 @@ class _Writer:
         if id(value) in self._numbers:
             number, _ = self._numbers[id(value)]
             if number in self._unfinished:
-                raise ValueError(f"a {full_name(type(value))} contains itself: put a list or a dictionary in between")
+                raise ValueError(f"a {full_name(type(value))} contains itself: make it a list or a dictionary")
             return ["again", number, []]
         # The object is numbered before its items, as in the reader, so that the items can refer to the object.
         number = len(self._numbers)

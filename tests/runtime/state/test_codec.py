@@ -360,7 +360,7 @@ def _within_itself() -> Any:
         (np.array([(1, 2.0)], "i4,f8"), r"an array of dtype\(\[.* cannot be saved"),
         (np.arange(3.0).astype(">f8"), r"an array of dtype\('>f8'\) cannot be saved"),
         (np.ma.masked_array([1], [True]), r"a numpy\.ma\S*\.MaskedArray cannot be saved"),
-        (_within_itself(), r"a builtins\.tuple contains itself: put a list or a dictionary in between"),
+        (_within_itself(), r"a builtins\.tuple contains itself: make it a list or a dictionary"),
     ],
     ids=lambda x: type(x).__name__,
 )

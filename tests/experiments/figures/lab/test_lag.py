@@ -11,8 +11,8 @@ import pytest
 
 from experiments import command
 from experiments.figures.lab import lag
-from experiments.figures.lab.lag import Cells, at_best, half_lag, halves, shared_rate
 from experiments.figures.lab.methods import Capped, methods
+from experiments.figures.lab.outcomes import Cells, at_best, curves, free_lag, half_lag, halves, shared_rate
 from stellaris.algorithms.actor_critic import Evaluated
 from stellaris.lab import CartPole
 from tests.experiments.csv_rows import rows
@@ -39,6 +39,26 @@ def test_the_shared_rate_is_the_best_of_ppo_without_lag():
     score[0, 0, 0] = score[1, 1, 1] = 9.0
     score[1, 0, 2] = 1.0
     assert shared_rate(score, ["V-trace", "PPO"]) == 2
+
+
+def test_the_free_lag_by_hand():
+    """The largest lag that keeps nine tenths, even if a smaller one does not."""
+    assert free_lag((0, 1, 2, 4), np.array([10.0, 8.9, 9.0, 8.0])) == 2
+    assert free_lag((0, 1), np.array([10.0, 0.0])) == 0
+
+
+def test_the_curves():
+    """Means above the floor at both rates; equal seeds have no interval, and different ones have one."""
+    final = np.zeros((2, 2, 2, 4))
+    final[0, 0], final[1, 1] = [[10.0], [30.0]], [[20.0, 40.0, 20.0, 40.0], [0.0] * 4]
+    rows = {
+        (row["method"], row["rate"], row["lag"]): (row["low"], row["score"], row["high"])
+        for row in curves("task", Cells(["PPO", "other"], (0, 3), (1e-3, 1e-2), final, final, floor=5.0))
+    }
+    assert rows["PPO", "best", 0] == rows["PPO", "shared", 0] == (25.0, 25.0, 25.0)
+    assert rows["other", "best", 3][1] == 25.0
+    assert rows["other", "best", 3][0] < 25.0 < rows["other", "best", 3][2]
+    assert rows["other", "shared", 3] == (-5.0, -5.0, -5.0)
 
 
 def test_an_interval_beyond_the_last_lag_says_so():

@@ -1,0 +1,137 @@
+"""The outcomes of the study of return against lag: scores, the lags at which half of them is lost, and intervals."""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from stellaris.types import NDArray
+
+#: Bootstrap resamples of the seeds, and their seed.
+_RESAMPLES, _SEED = 2000, 0
+
+
+class Cells(NamedTuple):
+    """The outcomes of the runs of one environment."""
+
+    methods: Sequence[str]
+    lags: Sequence[int]
+    rates: Sequence[float]
+    final: NDArray  #: `[method, lag, rate, seed]`: mean return of the episodes that ended in the last updates.
+    mean: NDArray  #: the same shape: mean return of all episodes of the run.
+    floor: float  #: the mean return of untrained policies.
+
+
+def scores(cells: Cells) -> NDArray:
+    """Returns the outcomes above the floor, `[method, lag, rate, seed]`; a run in which no episode ended scores 0."""
+    return np.nan_to_num(cells.final - cells.floor, nan=0.0)
+
+
+def at_best(score: NDArray) -> NDArray:
+    """Returns `[method, lag, seed]`: each method at its best learning rate for each lag.
+
+    The rate is chosen by the mean over one half of the seeds, and the other half is reported: choosing and reporting on
+    the same seeds would flatter methods whose returns vary most.
+    """
+    chosen = np.empty(score.shape[:2] + score.shape[3:])
+    halves = np.arange(score.shape[3]) % 2 == 0
+    for half in (halves, ~halves):
+        rate = score[..., half].mean(axis=-1).argmax(axis=-1)
+        chosen[..., ~half] = np.take_along_axis(score[..., ~half], rate[..., None, None], axis=2)[:, :, 0]
+    return chosen
+
+
+def shared_rate(score: NDArray, names: Sequence[str]) -> int:
+    """Returns the index of the learning rate at which PPO without lag has the highest mean score."""
+    return int(score[[*names].index("PPO"), 0].mean(axis=-1).argmax())
+
+
+def half_lag(lags: Sequence[int], score: NDArray) -> float:
+    """Returns the lag at which `score`, `[lag]`, first falls to half of its value without lag; infinity if never.
+
+    The lag is interpolated between neighbouring lags, linearly in `log2(lag + 1)`. It is NaN if the score without lag
+    is not positive.
+
+    Example:
+      >>> half_lag((0, 1, 3), np.array([10.0, 8.0, 2.0])), half_lag((0, 1), np.array([10.0, 9.0]))
+      (1.828, inf)
+    """
+    if score[0] <= 0:
+        return math.nan
+    share, place = score / score[0], np.log2(np.asarray(lags, float) + 1)
+    for i in range(1, len(lags)):
+        if share[i] <= 0.5:
+            part = (share[i - 1] - 0.5) / (share[i - 1] - share[i])
+            return float(round(2 ** (place[i - 1] + part * (place[i] - place[i - 1])) - 1, 3))
+    return math.inf
+
+
+def free_lag(lags: Sequence[int], score: NDArray) -> int:
+    """Returns the largest lag at which `score`, `[lag]`, is at least 90 % of its value without lag.
+
+    Example:
+      >>> free_lag((0, 1, 2, 4), np.array([10.0, 8.0, 9.0, 5.0]))
+      2
+    """
+    return max(lag for lag, value in zip(lags, score, strict=True) if value >= 0.9 * score[0])
+
+
+def resampled(seeds: int) -> NDArray:
+    return np.random.default_rng(_SEED).integers(0, seeds, size=(_RESAMPLES, seeds))
+
+
+def interval(score: NDArray) -> tuple[NDArray, NDArray]:
+    """Returns the ends of the 95 % bootstrap intervals of the means over seeds, the last axis."""
+    low, high = np.quantile(score[..., resampled(score.shape[-1])].mean(axis=-1), [0.025, 0.975], axis=-1)
+    return low, high
+
+
+def chosen_scores(cells: Cells) -> dict[str, NDArray]:
+    """Returns the scores `[method, lag, seed]` at each method's best rate, and at the shared rate."""
+    score = scores(cells)
+    return {"best": at_best(score), "shared": score[:, :, shared_rate(score, cells.methods)]}
+
+
+def halves(task: str, cells: Cells) -> Iterator[dict[str, Any]]:
+    """Yields the lag at which each method has lost half of its score, at its best and at the shared learning rate."""
+    shared = shared_rate(scores(cells), cells.methods)
+    for rate, chosen in chosen_scores(cells).items():
+        for method, values in zip(cells.methods, chosen, strict=True):
+            drawn = [half_lag(cells.lags, values[:, seeds].mean(axis=-1)) for seeds in resampled(values.shape[-1])]
+            low, high = np.quantile(np.nan_to_num(drawn, nan=0.0, posinf=1e9), [0.025, 0.975])
+            yield {
+                "task": task,
+                "method": method,
+                "rate": rate,
+                "learning_rate": "" if rate == "best" else cells.rates[shared],
+                "score_without_lag": short(float(values[0].mean())),
+                "half": _lag(half_lag(cells.lags, values.mean(axis=-1)), cells.lags),
+                "interval": f"{_lag(low, cells.lags)} to {_lag(high, cells.lags)}",
+                "free": free_lag(cells.lags, values.mean(axis=-1)),
+            }
+
+
+def curves(task: str, cells: Cells) -> Iterator[dict[str, Any]]:
+    """Yields the mean score of each method at each lag, at its best and at the shared learning rate, with intervals."""
+    for rate, chosen in chosen_scores(cells).items():
+        low, high = interval(chosen)
+        for method, lag in np.ndindex(chosen.shape[:2]):
+            place = method, lag
+            yield {
+                "task": task,
+                "method": cells.methods[method],
+                "rate": rate,
+                "lag": cells.lags[lag],
+                "score": short(float(chosen[place].mean())),
+                "low": short(float(low[place])),
+                "high": short(float(high[place])),
+            }
+
+
+def _lag(lag: float, lags: Sequence[int]) -> str:
+    return f"> {lags[-1]}" if lag > lags[-1] else f"{lag:.3g}"
+
+
+def short(x: float) -> float:
+    return float(f"{x:.5g}")
