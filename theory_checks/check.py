@@ -9,7 +9,6 @@ relative gap. A control is a false claim that the check must refute: a check tha
 """
 
 import functools
-import math
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -239,8 +238,9 @@ def replay(
         raise LookupError(f"claim {claim!r}: unknown; {theorem.name} has {names}")
     if claim is not None and not (theorem.compiled and theorem.steps):
         raise LookupError(f"claim {claim!r}: {theorem.name} runs without an adversary; leave the claim out")
-    if index >= (theorem.families[family].count or math.inf):
-        raise LookupError(f"number {index}: {family!r} has the numbers 0 to {theorem.families[family].count - 1}")
+    count = theorem.families[family].count
+    if count is not None and index >= count:
+        raise LookupError(f"number {index}: {family!r} has the numbers 0 to {count - 1}")
     key = jax.random.fold_in(jax.random.key(seed), list(theorem.families).index(family))
     if not theorem.compiled:
         instance = theorem.families[family].draw(key_of(key, index), index)

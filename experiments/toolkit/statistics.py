@@ -1,16 +1,22 @@
 """Estimates over seeds: interquartile mean and bootstrap interval, or, with fewer than five seeds, median and range."""
 
+import functools
+import itertools
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy import stats
+from scipy import special, stats
 
 #: The least number of seeds for an interval: fewer seeds support no claim, and get a median and a range.
 FEWEST = 5
-#: Coverage of the interval, number of bootstrap resamples, and their seed.
-_COVERAGE, _RESAMPLES, _SEED = 0.95, 2000, 0
+#: The percentiles that are the ends of an interval.
+_ENDS = (0.025, 0.975)
+#: The most distinct resamples that are enumerated; ten runs have 92,378.
+_MOST = 100_000
+#: The number of random resamples where there are more, and their seed.
+_RESAMPLES, _SEED = 10_000, 0
 
 
 class Estimate(NamedTuple):
@@ -50,7 +56,9 @@ def estimate(*tasks: Sequence[float]) -> Estimate:
     """Estimates the result of the runs of one task, or of several tasks pooled.
 
     With at least `FEWEST` runs per task: the interquartile mean, and a percentile bootstrap interval whose resamples
-    keep the number of runs of each task (stratified). With fewer: the median, the least and the greatest value.
+    keep the number of runs of each task (stratified). All resamples are enumerated, each with its probability, for up
+    to ten runs; of more runs there are 10,000 random resamples. With fewer runs than `FEWEST`: the median, the least
+    and the greatest value.
 
     Args:
       tasks: the results of the runs of each task.
@@ -71,6 +79,43 @@ def estimate(*tasks: Sequence[float]) -> Estimate:
     if min(len(task) for task in tasks) < FEWEST or not np.isfinite(together).all():
         return Estimate(float(np.median(together)), float(together.min()), float(together.max()), claim=False)
 
+    low, high = _enumerated(tasks) if _resamples(tasks) <= _MOST else _resampled(tasks)
+    return Estimate(interquartile_mean(together.tolist()), low, high, claim=True)
+
+
+def _resamples(tasks: Sequence[Sequence[float]]) -> int:
+    """Returns the number of distinct resamples: a resample of n runs is one of `C(2n - 1, n)` multisets."""
+    return math.prod(math.comb(2 * len(task) - 1, len(task)) for task in tasks)
+
+
+def _enumerated(tasks: Sequence[Sequence[float]]) -> tuple[float, float]:
+    """Returns the exact percentiles over all resamples."""
+    samples, weights = np.zeros((1, 0)), np.ones(1)
+    for task in tasks:
+        multisets, probabilities = _multisets(len(task))
+        own = np.sort(np.asarray(task, float))[multisets]
+        both = np.indices((len(samples), len(own))).reshape(2, -1)
+        samples, weights = np.hstack([samples[both[0]], own[both[1]]]), weights[both[0]] * probabilities[both[1]]
+    if len(tasks) > 1:  # the rows of one task are sorted, as its values are
+        samples = np.sort(samples, axis=1)
+    cut = samples.shape[1] // 4
+    means = samples[:, cut : samples.shape[1] - cut].mean(axis=1)
+    low, high = np.quantile(means, _ENDS, weights=weights, method="inverted_cdf")
+    return float(low), float(high)
+
+
+@functools.cache
+def _multisets(n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns all multisets of n of the numbers 0 to n - 1, in rows, and their probabilities as resamples."""
+    rows = np.array([*itertools.combinations_with_replacement(range(n), n)])
+    repeats = (rows[:, :, None] == np.arange(n)).sum(axis=1)
+    ways = math.factorial(n) / special.factorial(repeats).prod(axis=1)
+    return rows, ways / n**n
+
+
+def _resampled(tasks: Sequence[Sequence[float]]) -> tuple[float, float]:
+    """Returns percentiles over random resamples."""
+
     def statistic(*samples: np.ndarray, axis: int = -1) -> np.ndarray:
         return np.asarray(stats.trim_mean(np.concatenate(samples, axis=axis), 0.25, axis=axis))
 
@@ -78,9 +123,9 @@ def estimate(*tasks: Sequence[float]) -> Estimate:
         [np.asarray(task, float) for task in tasks],
         statistic,
         n_resamples=_RESAMPLES,
-        confidence_level=_COVERAGE,
+        confidence_level=_ENDS[1] - _ENDS[0],
         method="percentile",
         vectorized=True,
         rng=np.random.default_rng(_SEED),
     ).confidence_interval
-    return Estimate(interquartile_mean(together.tolist()), float(interval.low), float(interval.high), claim=True)
+    return float(interval.low), float(interval.high)

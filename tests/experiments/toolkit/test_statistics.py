@@ -1,8 +1,12 @@
 """Statistics of seeds, against resamples drawn by hand."""
 
+import itertools
+import math
+
 import numpy as np
 import pytest
 
+from experiments.toolkit import statistics
 from experiments.toolkit.statistics import FEWEST, estimate, interquartile_mean
 
 
@@ -15,6 +19,29 @@ def test_few_seeds_support_no_claim():
     assert estimate([4.0, 1.0, 2.0, 8.0]) == (3.0, 1.0, 8.0, False)
     assert not estimate([1.0] * 9 + [np.inf]).claim
     assert not estimate(range(9), [1.0]).claim
+
+
+@pytest.mark.parametrize("sizes", [(5,), (6,), (5, 2)])
+def test_intervals_are_exact(sizes, monkeypatch):
+    """The percentiles of all n^n resamples, drawn by brute force."""
+    monkeypatch.setattr(statistics, "FEWEST", 2)
+    rng = np.random.default_rng(3)
+    tasks = [rng.normal(i, 1, size) for i, size in enumerate(sizes)]
+    every = itertools.product(*(itertools.product(task, repeat=len(task)) for task in tasks))
+    means = [interquartile_mean(np.concatenate(resample)) for resample in every]
+    assert len(means) == math.prod(size**size for size in sizes)
+    got = estimate(*tasks)
+    expected = np.percentile(means, [2.5, 97.5], method="inverted_cdf")
+    np.testing.assert_allclose((got.low, got.high), expected, rtol=1e-12)
+
+
+def test_eleven_runs_are_resampled_at_random():
+    """Within the noise of 10,000 resamples, of an interval of ten of these runs and their mean."""
+    values = np.linspace(0.0, 1.0, 11)
+    random, exact = estimate(values), estimate([*values[:5], *values[6:]])
+    assert random.claim
+    assert (random.high - random.low) == pytest.approx(exact.high - exact.low, rel=0.15)
+    assert estimate(values) == random
 
 
 @pytest.mark.slow
