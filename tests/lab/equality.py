@@ -9,7 +9,7 @@ import argparse
 import math
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import jax
@@ -112,13 +112,18 @@ def draw(seed: int) -> Configuration:
         return options[rng.integers(len(options))]
 
     learners = int(rng.integers(2, 5))
+    # A second stream, so that the other settings of a number stay what they were before these two were added.
+    penalised, in_rounds = np.random.default_rng((seed, 1)).random(2) < 1 / 3
     ppo = PPO(epochs=2, minibatch_size=24, learning_rate=1e-3, clip=one_of(0.1, 0.3))
+    if penalised:
+        ppo = replace(ppo, kl_coefficient=0.2, kl_target=0.001)
     loss = one_of(ppo, ppo, IMPALA(minibatch_size=2), IMPACT(epochs=1, minibatch_size=24))
     control = one_of(
         StalenessControl(pace=int(rng.integers(0, 4))),
         StalenessControl(pace=2, discard=int(rng.integers(1, 6))),
         StalenessControl(pace=3, window=int(rng.integers(3, 9))),
     )
+    control = replace(control, rounds=bool(in_rounds))
     aggregator = one_of(
         None,
         staleness_aware(learners, decay=0.9, combine="sequential"),
