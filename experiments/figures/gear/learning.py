@@ -62,7 +62,7 @@ def draw(table: Table, key: jax.Array, learning: Learning) -> tuple[Context, jax
       learning: the settings, which give the batch's sizes.
 
     Returns:
-      The context with raw observations, and the fault bits of the selection.
+      The context, in which observations are not normalised, and the selection's `faults`.
     """
     chosen, within = jax.random.split(key)
     selection = select(table, chosen, learning.batch, by="weight")

@@ -11,7 +11,7 @@ _SYSTEMS = ("stellaris", "synchronous")
 
 
 def _pair(environment: str, assumed: Assumed) -> tuple[Variant, Variant]:
-    """Returns both systems of `tuned`. All minibatches have 512 samples, so how a gradient's time grows has no effect."""
+    """Returns both systems of `tuned`. All minibatches have 512 samples, so `Assumed.growth` has no effect."""
     own, other = presets.tuned(environment, assumed).contenders
     workload = presets.workload(environment)
     return Variant(own, workload), Variant(other, workload)
