@@ -44,7 +44,7 @@ class Comparison(NamedTuple):
     claim: str
     study: str
     baseline: str  #: name of the baseline's variant.
-    under: str  #: settings and bill, for the table.
+    under: str  #: words for the settings and the bill, which the table shows.
     compare: Callable[[Run, Run], float]
     own: str = "stellaris"  #: name of the variant that the claim is about.
     goals: Mapping[str, tuple[float, float]] = MappingProxyType({})  #: target and budget of the runs, by environment.
@@ -58,7 +58,7 @@ class Finding(NamedTuple):
     under: str  #: settings and bill.
     seeds: int
     judged: bool  #: whether the baseline has learned enough to judge the claim.
-    returns: Estimate | None  #: final return / the baseline's: a cost may be saved at a lower return.
+    returns: Estimate | None  #: ratio of the final returns: a cost may be saved at a lower return.
     command: str
     censored: int = 0  #: number of seeds for which either system missed the target return within its budget.
 

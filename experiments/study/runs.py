@@ -42,7 +42,7 @@ class Watcher(Protocol):
 
 
 def check(workload: Workload) -> None:
-    """Makes the environment and the policy once, before any run.
+    """Checks before any run that the environment and the policy can be made, by making them once.
 
     Raises:
       UsageError: if one of them cannot be made. Every error is replaced, because environments and policies may raise

@@ -55,7 +55,7 @@ class Study:
     """Variants that are run on environments and seeds, and a report on the runs."""
 
     name: str
-    sizes: Mapping[str, Size]  #: by preset, among them "small".
+    sizes: Mapping[str, Size]  #: by preset; "small" must be one of the presets.
     variants: Callable[[str], Sequence[Variant]]  #: returns the variants for an environment.
     report: Callable[[Sequence[Finished], Path, Console], None]  #: makes tables and pictures of the finished runs.
     pictures: Sequence[str] = ()  #: stems of the pictures' names, which the name of an environment may follow.

@@ -34,8 +34,8 @@ class Task:
 
     workload: Workload
     ppo: PPO
-    target: float  #: J, a return.
-    budget: float  #: B, in USD.
+    target: float  #: the mean return to reach, the paper's J.
+    budget: float  #: the most USD to spend, the paper's B.
     steps: int  #: the most steps of a run.
 
     @property

@@ -22,7 +22,7 @@ _DRAFT = ".unfinished-run"
 
 @contextmanager
 def usable(folder: Path) -> Iterator[None]:
-    """Makes a folder, and checks that it is writable; at the end, removes those that it made, if they are empty.
+    """Makes a folder and its parents, and checks that it is writable; at the end, removes the new ones that are empty.
 
     Raises:
       UsageError: if the folder cannot be made or is not writable.

@@ -150,7 +150,7 @@ class Outcome:
 
     seed: int
     data: Sequence[float]  #: returns of the trajectories in the table, oldest first.
-    losses: Sequence[Mapping[str, float]]  #: by part of learning: its last update, and each model's mean loss.
+    losses: Sequence[Mapping[str, float]]  #: a row per part of learning: last update, mean loss by model.
     played: Sequence[Played]
     seconds: Mapping[str, float]  #: seconds of real time, by part of the work.
 
