@@ -17,7 +17,7 @@ class Entry:
 
     module: str  #: dotted path within `experiments`, imported on `load`.
     of: str = ""  #: the paper, and the part of it that the experiment reproduces.
-    #: Estimates by preset, on two cores. An experiment without presets has one entry, with the key "".
+    #: Estimated minutes by preset, on two cores. An experiment without presets has one estimate, with the key "".
     minutes: Mapping[str, str] = field(default_factory=dict)
     #: `reproduce` runs studies, which share one folder of cached runs (cells), and figures, each with a separate
     #: results folder; it skips commands.

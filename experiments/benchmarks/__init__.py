@@ -1,1 +1,1 @@
-"""Benchmarks: ratios of our speed or time to a limit, or to a peer (another library), measured in the same run."""
+"""Benchmarks: each compares our speed or time with a limit, or with a peer (another library) in the same run."""

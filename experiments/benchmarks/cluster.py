@@ -78,7 +78,7 @@ class _Plain:
 
 
 def _calls(turns: int) -> Comparison:
-    """Compares the rates of calls that do nothing, here and with plain Ray actors: `AT_ONCE` calls run at a time."""
+    """Compares `RayPlatform` with plain Ray actors by the calls per second that do nothing, `AT_ONCE` at a time."""
     import ray
 
     from stellaris.runtime import RayPlatform

@@ -96,7 +96,7 @@ def _compiled(loss: Loss) -> Callable[[Batch], Any]:
 
 
 def _memory(name: str, loss: Loss) -> Comparison:
-    """Compares the most with the least peak bytes per sample over `LENGTHS`: a ratio of 1 if memory grows linearly."""
+    """Compares the most and least peak bytes per sample over `LENGTHS`, which are equal if memory grows linearly."""
     per_sample = []
     for length in LENGTHS:
         shapes = jax.eval_shape(lambda length=length: _batch((length, SIZE[1])))

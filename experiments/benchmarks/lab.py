@@ -21,7 +21,7 @@ DESCRIPTION = "256 runs of CartPole in the lab, against the event loop's and aga
 #: The packages of rejax's side, in the versions that were measured.
 REJAX = ("rejax==0.1.3", "gymnax==0.0.9")
 
-#: Runs per block, so that their data fit the processor's cache: the lab's default on two cores.
+#: Number of runs per block, the lab's default on two cores: the data of one block fit the processor's cache.
 _BLOCK = 16
 
 #: Numbers of lab runs that share one dry run (the event loop without learning), whose schedule they repeat.
@@ -51,8 +51,8 @@ class _Side(NamedTuple):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options."""
-    parser.add_argument("--runs", type=options.whole(1), default=256, help="runs of the lab and of rejax")
-    parser.add_argument("--loops", type=options.whole(1), default=3, help="runs of the event loop that are measured")
+    parser.add_argument("--runs", type=options.whole(1), default=256, help="number of runs of the lab, and of rejax")
+    parser.add_argument("--loops", type=options.whole(1), default=3, help="number of runs of the event loop")
 
 
 def measure(say: Callable[[str], None], *, runs: int, loops: int) -> Iterator[Comparison]:
@@ -70,7 +70,7 @@ def measure(say: Callable[[str], None], *, runs: int, loops: int) -> Iterator[Co
         "<= 0.1",
     )
     peers = []
-    for block in sorted({math.gcd(_BLOCK, runs), runs}):  # rejax runs with both sizes of blocks, and the faster counts
+    for block in sorted({math.gcd(_BLOCK, runs), runs}):  # both sizes of rejax's blocks; the faster is compared
         peers.append(
             _run(str(python_of(REJAX, say)), "-m", "experiments.benchmarks.sides.lab_rejax", str(runs), str(block))
         )

@@ -1,4 +1,4 @@
-"""Compares the pure functions with rlax, or with the least work on their arguments, such as one pass over them.
+"""Compares the library's pure functions with rlax, or with a minimum of work, such as one pass over their arguments.
 
 All functions are compiled, and their arguments are on the device. "gae and its gradient" computes the sum of the
 squared advantages and its gradient in one call.
@@ -33,7 +33,7 @@ DESCRIPTION = "gae, vtrace, the cap and the aggregator, against rlax and against
 
 #: Steps and environments of a batch.
 SIZES = ((128, 16), (128, 256), (1024, 64), (16384, 4))
-#: The number of learners' policies from which the ratio cap is computed, and of gradients in an aggregated group.
+#: Number of learners' policies from which the ratio cap is computed, and number of gradients in an aggregated group.
 HELD, GROUP = 4, 16
 
 
@@ -232,7 +232,7 @@ def _memory_row(name: str, per_sample: list[float]) -> Comparison:
 
 
 def _trajectory(size: tuple[int, int]) -> tuple[jax.Array, ...]:
-    """Returns reward, discount, value and log-ratio of episodes of a hundred steps; the policy is a few updates old."""
+    """Returns random reward, discount, value and log-ratio: episodes of about 100 steps, a policy a few updates old."""
     steps, envs = size
     keys = jax.random.split(jax.random.key(0), 4)
     discount = 0.99 * (jax.random.uniform(keys[1], size) > 0.01)

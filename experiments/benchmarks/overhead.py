@@ -28,7 +28,7 @@ from stellaris.systems import Budget, batches, central_inference, data_parallel,
 DESCRIPTION = "overhead of each system over its environments, its inference and its gradients"
 
 ENVIRONMENT, THREADS = "Hopper-v4", 2
-#: Timed rounds, warm-up rounds before them, and repetitions.
+#: Numbers of timed rounds of a run, of warm-up rounds before them, and of runs.
 ROUNDS, WARM_UP, REPEATS = 8, 3, 3
 
 #: The calls that count as work: the kind, the owner and the name of each function.
@@ -104,7 +104,7 @@ def cost(contender: presets.Contender, workload: Any) -> Cost:
 
 @dataclass
 class Calls:
-    """The recorded calls of a run's work."""
+    """The recorded calls of a run that count as work."""
 
     made: list[tuple[str, Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = field(default_factory=list)
 

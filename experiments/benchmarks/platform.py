@@ -89,7 +89,7 @@ def _against_simfaas(
 def _open_loop(
     rate: float, service: float, expiry: float, seed: int, body: Callable[[], Callable[..., None]], at_once: int
 ) -> float:
-    """Returns requests per real second, for Poisson arrivals of no-ops from `body`, submitted `at_once` at a time."""
+    """Returns requests per real second, for Poisson arrivals of the no-op `body()`, submitted `at_once` at a time."""
     arrivals = np.random.default_rng(seed).exponential(1 / rate, REQUESTS).cumsum().tolist()
     gc.collect()
     began = time.perf_counter()
@@ -279,7 +279,7 @@ def _actors() -> Comparison:
         with SimulatedPlatform({"actor": spec}, keep_versions=ACTORS) as platform:
             for number in range(ACTORS):
                 platform.store.publish("policy", PolicyVersion(policy.init(jax.random.key(number)), normaliser))
-            for number in range(ACTORS):  # resets
+            for number in range(ACTORS):  # the first invocation of an actor resets its environment
                 platform.invoke("actor", act, platform.store.at("policy", 0), number)
             while (done := platform.next_completion()) is not None:
                 done.result()

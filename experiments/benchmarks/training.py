@@ -99,7 +99,7 @@ def _imports() -> Comparison:
             began = time.perf_counter()
             # Ctrl-C does not interrupt a process in a new session.
             subprocess.run([sys.executable, "-c", code], check=True, start_new_session=True)
-            if i:  # the first import reads the disk
+            if i:  # not the first import, which reads the disk
                 times.append(time.perf_counter() - began)
     own, other = statistics.median(ours), statistics.median(base)
     return Comparison(

@@ -72,7 +72,7 @@ class Recorder:
     def row(self, run: Outcome) -> None:
         """Writes the row of a finished round."""
         if self._earlier:
-            # The record describes the earlier runs, not the files that are written from here on.
+            # Delete the record, which describes earlier runs and not the files that are written from here on.
             record_file(self._out).unlink(missing_ok=True)
             self._earlier = False
         path = history_file(self._out, run)

@@ -25,9 +25,9 @@ from stellaris.systems import Budget, Row, Stellaris, Workload, train
 DESCRIPTION = "compare staleness, speed and cost on Ray with a simulation that uses the delays measured there"
 #: The fraction at the start of a run that the comparison leaves out: containers start and programs compile then.
 _WARM = 0.3
-#: Largest relative error of a prediction that passes.
+#: A prediction passes if its relative error is at most this.
 _MARGIN = 0.1
-#: Number of successive measured delays that are drawn as a block: about as many as several batches have gradients.
+#: Number of successive measured delays that are drawn as a block: about the number of gradients of several batches.
 _BLOCK = 32
 #: The predicted quantities, with their units.
 _QUANTITIES = {
@@ -141,7 +141,7 @@ class _Delays:
 
     compute: list[float]  #: the body's time per unit of work.
     transfer: list[float]  #: the time from start to end, without the body's time.
-    before: list[float]  #: the time from the last end of an invocation to the submission.
+    before: list[float]  #: the time from the last end of any invocation to the submission.
 
 
 def deployment(trace: Trace, row: Contender, workload: Workload, *, since: float) -> dict[str, FunctionSpec]:
@@ -247,7 +247,7 @@ def _table(pairs: Sequence[Pair]) -> tuple[Table, float]:
 
 
 def _ratio(simulated: float, real: float) -> float:
-    """Returns the prediction divided by the real value, or 1 if the real value is 0, like one learner's staleness."""
+    """Returns the prediction divided by the real value, or 1 if that is 0, as is a single learner's staleness."""
     return simulated / real if real else 1.0
 
 
@@ -273,7 +273,7 @@ def _write(pairs: Sequence[Pair], out: Path) -> None:
 
 
 def _draw(pairs: Sequence[Pair], rows: Sequence[Contender], arguments: argparse.Namespace) -> None:
-    """Draws both distributions of staleness of each system, and all ratios with the band of the margin."""
+    """Draws each system's staleness on Ray and in simulation, and all ratios; those in the grey band pass."""
     title = f"{arguments.env}: Ray and simulation"
     with plots.figure(arguments.out / "cluster_vs_simulation.png", title, columns=len(rows) + 1) as panels:
         for axes, row in zip(panels, rows, strict=False):

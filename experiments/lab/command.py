@@ -51,16 +51,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE,...",
         default=[_axis("lag=0,1,2,4,8")],
         help="axes: lag (age of the data, in batches), gradient_lag (age of the gradients, in versions) and "
-        "algorithm.FIELD; a FIELD with one value is set, and is not an axis",
+        "algorithm.FIELD; one VALUE for a FIELD sets it for all runs, and makes no axis",
     )
     parser.add_argument("--env", default="CartPole", help="CartPole, or the name of a gymnax environment")
     parser.add_argument("--algorithm", choices=_ALGORITHMS, default="ppo", help="algorithm whose settings are swept")
     parser.add_argument("--pattern", choices=_PATTERNS, default="constant", help="pattern of the lags")
     parser.add_argument("--updates", type=options.whole(1), default=100, help="number of batches that are learned from")
     parser.add_argument(
-        "--actors", type=options.whole(1), default=16, help="number of actors; a batch has a fragment of each"
+        "--actors", type=options.whole(1), default=16, help="number of actors; a batch has one fragment of each actor"
     )
-    parser.add_argument("--fragment", type=options.whole(1), default=64, help="steps of a fragment")
+    parser.add_argument("--fragment", type=options.whole(1), default=64, help="number of steps of a fragment")
     parser.add_argument("--hidden", type=options.whole(1), nargs="+", default=[64, 64], help="widths of the layers")
     parser.add_argument("--seed", type=options.whole(0), default=0, help="the first seed")
     parser.add_argument("--seeds", type=options.whole(1), default=8, help="number of seeds")
@@ -130,7 +130,7 @@ def _axes(pairs: Sequence[tuple[str, list[Any]]]) -> dict[str, list[Any]]:
 
 
 def _split(algorithm: Any, axes: Mapping[str, list[Any]]) -> tuple[Any, dict[str, list[Any]]]:
-    """Returns the algorithm with its fields of one value set, and the axes of several values; lags are always axes."""
+    """Sets the fields that have one value; returns the algorithm and the axes: the lags and the other fields."""
     varied = {}
     for name, values in axes.items():
         field = name.removeprefix("algorithm.")

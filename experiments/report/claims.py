@@ -44,7 +44,7 @@ class Comparison(NamedTuple):
     claim: str
     study: str
     baseline: str  #: name of the baseline's variant.
-    under: str  #: settings and bill, for the table.
+    under: str  #: words for the settings and the bill, which the table shows.
     compare: Callable[[Run, Run], float]
     own: str = "stellaris"  #: name of the variant that the claim is about.
     goals: Mapping[str, tuple[float, float]] = MappingProxyType({})  #: target and budget of the runs, by environment.
@@ -58,9 +58,9 @@ class Finding(NamedTuple):
     under: str  #: settings and bill.
     seeds: int
     judged: bool  #: whether the baseline has learned enough to judge the claim.
-    returns: Estimate | None  #: final return / the baseline's: a cost may be saved at a lower return.
+    returns: Estimate | None  #: ratio of the final returns: a cost may be saved at a lower return.
     command: str
-    censored: int = 0  #: number of seeds with a run, of either system, that ended before its target return.
+    censored: int = 0  #: number of seeds for which either system missed the target return within its budget.
 
 
 def claims() -> list[Claim]:
@@ -73,9 +73,9 @@ def verdict(claim: Claim, finding: Finding) -> str:
     """Returns whether a claim was reproduced, or "" if that cannot be judged.
 
     A claim cannot be judged with too few seeds for an interval, with a baseline that has not learned, or with runs that
-    missed the target: their cost is less than the cost of reaching it. Otherwise it is reproduced if the interval
-    reaches the paper's value and excludes the value of no effect. If a cost was saved at a lower return, the verdict
-    says so.
+    missed the target: their cost is less than the cost of reaching it. Otherwise the claim is reproduced if our
+    interval reaches the paper's value and excludes the value of no effect. If a cost was saved at a lower return, the
+    verdict says so.
     """
     ours = finding.ours
     if not finding.judged or not ours.claim or finding.censored:
@@ -153,7 +153,7 @@ def _reached(run: Run, target: float, budget: float) -> bool:
 
 
 def committed() -> dict[str, list[Finding]]:
-    """Returns findings by claim, for claims without a study, from tables that are committed in the repository."""
+    """Returns findings for the claims that no study measures, by claim, from tables committed in the repository."""
     found: dict[str, list[Finding]] = {}
     for environment, start in finetuning.STARTS.items():
         trained = finetuning.episodes(environment)

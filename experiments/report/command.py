@@ -171,7 +171,7 @@ def _timeline(out: Path) -> list[Any]:
     return [
         [calls.names[function], container, round(acquired, 5), round(started, 5), round(ended, 5), int(cold)]
         for function, container, acquired, started, ended, cold in rows
-        if ended == ended and started == started and ended <= _SECONDS  # NaN if it never ended
+        if ended == ended and started == started and ended <= _SECONDS  # NaN if it never started or ended
     ][:_INVOCATIONS]
 
 

@@ -72,7 +72,7 @@ class Checker:
         self.pushed: dict[int, int] = {}  # keys of queued gradients, by invocation
         self.applied: set[int] = set()  # keys of applied gradients
         self.group: list[tuple[int, float]] = []  # invocations and staleness of the current update's gradients
-        self.delivered: set[int] = set()  # keys of fragments
+        self.delivered: set[int] = set()  # keys of delivered fragments
         self.came_again: set[int] = set()  # keys of work that was delivered twice
         self.taken = 0  # fragments taken into batches
         self.rounds = 0
@@ -203,7 +203,7 @@ class Checker:
         return isinstance(self.scenario.system, Stellaris)
 
     def _close_group(self) -> None:
-        """Checks that the group was fresh enough, or full, or that no running learner could add to it."""
+        """Checks that the group of gradients was fresh enough, or full, or that no learner was running to add to it."""
         aggregator: Any = getattr(self.scenario.system, "aggregator", None)
         staleness = [value for _, value in self.group]
         if hasattr(aggregator, "max_staleness"):  # only `staleness_aware` has this threshold
@@ -262,9 +262,9 @@ class Checker:
         queued_or_applied = {*self.applied, *self.pushed.values()}
         for number, call in self.calls.items():
             if not self._queues:
-                queued_or_applied = {call.key}  # skips the check, as an invocation has several gradients
+                queued_or_applied = {call.key}  # passes the check: an invocation has several gradients
             if isinstance(self.scenario.system, CentralInference):
-                self.delivered.add(call.key)  # skips the check, as an invocation is a step and not a fragment
+                self.delivered.add(call.key)  # passes the check: an invocation is one step, not a fragment
             there = {"actor": self.delivered, "learner": queued_or_applied}.get(call.function)
             if call.ending == "completed" and there is not None:
                 self._require(call.key in there, f"the result of {call.function} {number} was lost")

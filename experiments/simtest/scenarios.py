@@ -50,7 +50,7 @@ ALGORITHM = PPO(learning_rate=1e-2, epochs=2, minibatch_size=8)
 TARGETED = IMPACT(learning_rate=1e-2, epochs=2, minibatch_size=8)
 #: Settings of a workload's actors to choose from, the default twice as often as the others.
 WAYS_OF_ACTING: tuple[dict[str, Any], ...] = ({}, {}, {"refresh": 4}, {"restart": True})
-#: Gradients that a whole round of the synchronous system computes in one invocation.
+#: Number of gradients per invocation of a learner that learns from a whole batch at once.
 _GRADIENTS_A_ROUND = 2 * 4
 
 PRICES = (
@@ -65,7 +65,8 @@ PRICES = (
     ),
 )
 
-#: The most seconds until a lost message is noticed, and until a retry: work not retried by then has been given up.
+#: The most seconds until a lost message is noticed, and then until the retry: work that is not retried by then has
+#: been given up.
 NOTICED_WITHIN, RETRIED_WITHIN = 2.0, 1.0
 
 
@@ -184,7 +185,7 @@ def _functions(
 
 
 def _control(rng: np.random.Generator) -> StalenessControl:
-    """Returns a random staleness control: in rounds, up to some batches ahead, with discarding, or with a window."""
+    """Returns a random staleness control: actors are 0, 1 or 3 batches ahead, or 3 with a limit on fragments kept."""
     controls = (
         StalenessControl(pace=0),
         StalenessControl(pace=1),

@@ -24,7 +24,7 @@ def last(of: Sequence[Finished], column: str) -> Estimate:
 
 
 def interval(estimated: Estimate) -> str:
-    """Returns the words for an estimate's middle and interval, which depend on the number of seeds."""
+    """Says of what kind an estimate's middle and interval are, which depends on the number of seeds."""
     return "IQM, 95 %" if estimated.claim else "median, range"
 
 
@@ -62,6 +62,6 @@ def setting(system: str, what: str, value: float | str) -> str:
 
 
 def line(of: Mapping[float, Sequence[Finished]], figure: Callable[[Finished], float]) -> plots.Line:
-    """Returns a system's line in a picture: `figure` of each of its runs, by value of the varied parameter."""
+    """Returns a system's line in a picture: the number `figure(run)` of each run, by value of the varied parameter."""
     contender = next(iter(of.values()))[0].cell.contender
     return plots.Line(contender, {value: [figure(one) for one in several] for value, several in of.items()})

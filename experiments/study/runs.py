@@ -42,7 +42,7 @@ class Watcher(Protocol):
 
 
 def check(workload: Workload) -> None:
-    """Makes the environment and the policy once, before any run.
+    """Checks before any run that the environment and the policy can be made, by making them once.
 
     Raises:
       UsageError: if one of them cannot be made. Every error is replaced, because environments and policies may raise
@@ -143,7 +143,7 @@ def summarise(outcome: Outcome, target: float | None) -> dict[str, Any]:
 
 
 def _cold_starts(trace: Trace) -> int:
-    """Counts the invocations that waited for a new container; on a reserved machine, a new container takes no time."""
+    """Counts the invocations that waited for a new container; a reserved machine's containers start without a wait."""
     acquired, started = trace.select("acquired"), trace.select("started")
     begun = dict(zip(started.invocation.tolist(), started.time.tolist(), strict=True))
     rows = zip(*(column.tolist() for column in acquired), strict=True)

@@ -55,7 +55,7 @@ class Study:
     """Variants that are run on environments and seeds, and a report on the runs."""
 
     name: str
-    sizes: Mapping[str, Size]  #: by preset, among them "small".
+    sizes: Mapping[str, Size]  #: by preset; "small" must be one of the presets.
     variants: Callable[[str], Sequence[Variant]]  #: returns the variants for an environment.
     report: Callable[[Sequence[Finished], Path, Console], None]  #: makes tables and pictures of the finished runs.
     pictures: Sequence[str] = ()  #: stems of the pictures' names, which the name of an environment may follow.
@@ -82,7 +82,7 @@ class Study:
         add("--out", type=options.folder, default=Path("results"), help=out)
 
     def cells(self, arguments: argparse.Namespace) -> list[Cell]:
-        """Returns the runs that the command line selects."""
+        """Returns the runs that the command line selects, as cells."""
         size = self.sizes[arguments.preset]
         seeds = options.seeds("--seed", arguments.seed, arguments.seeds or size.seeds)
         steps = arguments.steps or size.steps
@@ -210,7 +210,7 @@ def run_all(
 ) -> None:
     """Runs the cells that are not done, and the cells that they replay, in up to `jobs` processes.
 
-    A cell whose files were changed is named and run again.
+    If the files of a finished cell were changed, the function prints its label, and runs it again.
 
     Args:
       cells: the cells to run.

@@ -1,4 +1,4 @@
-"""Sweeps over the testbed's assumptions, one at a time, to show how the ratios of two systems depend on them."""
+"""Sweeps over the testbed's assumptions, one at a time: how does the ratio of two systems' results depend on them?"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -24,7 +24,7 @@ class Swept(NamedTuple):
     """One of the testbed's assumptions with its values in the sweep."""
 
     label: str
-    values: Mapping[float, Mapping[str, float]]  #: the changes of `Assumed`, by the value that is shown.
+    values: Mapping[float, Mapping[str, float]]  #: the changed fields of `Assumed`, by the value on the x-axis.
 
 
 _TIMES, _POWERS = (0.25, 1.0, 4.0), (0.0, 0.5, 1.0)
@@ -51,7 +51,7 @@ SWEPT: Mapping[str, Swept] = {
 
 
 class Ratio(NamedTuple):
-    """A ratio of two systems' runs, paired by seed."""
+    """The ratio of a result of one system's runs to that of another's, paired by seed."""
 
     label: str
     of: Callable[[Sequence[Finished], Sequence[Finished]], list[float]]

@@ -64,7 +64,7 @@ def _figures(result: Finished) -> dict[str, Any]:
 
 
 def _thinned(result: Finished) -> Sequence[dict[str, float]]:
-    """Returns evenly spaced rows of the history including the last, to seven digits, which keep steps exact."""
+    """Returns evenly spaced rows of the history, the last among them, to seven digits: step counts stay exact."""
     bills = (name for name in result.history[-1] if name.startswith("cost_"))
     columns = ("seconds", "steps", "episode_return", *bills)
     stride = -(-len(result.history) // _POINTS)
@@ -73,7 +73,7 @@ def _thinned(result: Finished) -> Sequence[dict[str, float]]:
 
 
 def show(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], out: Path, console: Console) -> None:
-    """Prints a study's table and writes it to `table.csv`; the first two columns are names."""
+    """Prints a study's table and writes it to `table.csv`; the first two columns hold names."""
     output.write_rows(out / "table.csv", [dict(zip(headings, row, strict=True)) for row in rows])
     printed = Table(title=title)
     for i, heading in enumerate(headings):

@@ -22,7 +22,7 @@ ACTORS = 32
 #: needs a third of this bandwidth.
 BANDWIDTH = 6_144 * 3 * 84 * 84 / 0.8
 #: Resources of the containers. Source: ibid., "Testbeds": one core per actor, a V100 for the learner.
-#: Assumption: the memory of both, and one core for the learner, a sixth of the reserved machine's cores.
+#: Assumption: the memory of both containers, and the learner's core, one of the six of the reserved machine.
 ACTOR, LEARNER = Resources(memory=4.0, vcpus=1.0), Resources(memory=16.0, vcpus=1.0, gpu_slots=1)
 #: The folder of trained schedulers.
 SCHEDULERS = Path(__file__).parents[1] / "schedulers"
@@ -34,13 +34,13 @@ class Task:
 
     workload: Workload
     ppo: PPO
-    target: float  #: J, a return.
-    budget: float  #: B, in USD.
+    target: float  #: the mean return to reach, the paper's J.
+    budget: float  #: the most USD to spend, the paper's B.
     steps: int  #: the most steps of a run.
 
     @property
     def limits(self) -> Budget:
-        """The budget of a run; its returns are means over as many episodes as there are actors."""
+        """The limits of a run; its target return is a mean over the last `ACTORS` episodes."""
         return Budget(steps=self.steps, cost=self.budget, target_return=self.target, window=ACTORS)
 
     def objective(self, minimise: Literal["time", "cost"] = "time") -> Objective:

@@ -55,7 +55,8 @@ class Preset:
 LEARNERS = 4
 ACTORS, FRAGMENT = 16, 256
 
-#: Target returns. Source for MuJoCo: the demo of Stellaris (SC 2024). Assumption for CartPole: nearly its maximum, 500.
+#: Target returns. Source for MuJoCo: the demo of Stellaris (SC 2024). Assumption for CartPole: 450, close to the
+#: greatest possible return of 500.
 TARGETS = {"Hopper-v4": 600.0, "Humanoid-v4": 1000.0, "Walker2d-v4": 1000.0, "CartPole-v1": 450.0}
 
 
@@ -125,7 +126,7 @@ DEMO = testbed.Assumed(overhead=5.0)
 
 
 def demo_ppo(minibatch_size: int, *, epochs: int = 10) -> PPO:
-    """Returns the PPO that runs in the demo, with another minibatch size.
+    """Returns the PPO that runs in the demo, with the given minibatch size and number of epochs.
 
     The demo passes only batch sizes and epochs to RLlib, so RLlib's defaults run. (Its file of settings names a clip of
     0.2, a value clip of 100 and an entropy coefficient of 0.01, which nothing reads.) The synchronous baseline adapts
@@ -153,10 +154,11 @@ def paper(environment: str, assumed: testbed.Assumed = DEMO) -> Preset:
     """Returns the settings with which the authors' demo actually runs: 20 rounds of 16 x 256 steps.
 
     The baseline computes each gradient on a whole batch, Stellaris on a quarter of a batch. Observations are not
-    normalised, and the policy's standard deviations depend on the state. Stellaris' rounds do not wait for queued
-    batches. All its gradients have the weight 1: the demo's scheduler gets the optimizer's step count instead of the
-    staleness, and replaces a weight below 0.9 by 1. `assumed.overhead` is the time that the demo spends, in every
-    round, on making its workers anew and on evaluation; the time that the demo reports includes it.
+    normalised, and the policy's standard deviations depend on the state. Stellaris' actors sample in rounds, which do
+    not wait until earlier batches are learned from. All its gradients have the weight 1: the demo's scheduler gets the
+    optimizer's step count instead of the staleness, and replaces a weight below 0.9 by 1. `assumed.overhead` is the
+    time that the demo spends, in every round, on making its workers anew and on evaluation; the time that the demo
+    reports includes it.
 
     Source: the authors' public demo of Stellaris (SC 2024), and RLlib's defaults of its version (`demo_ppo`).
     """

@@ -42,10 +42,10 @@ INFERENCE = 0.003
 #: One gradient of the 2x256 network on a minibatch, alone on a V100. Assumption: launching kernels dominates, so the
 #: time is the same for every minibatch of up to a few thousand samples.
 GRADIENT = 0.010
-#: Exponent of the growth of a gradient's time with the number of samples: 0 if launching kernels dominates, 1 if
-#: arithmetic does. Assumption: as for `GRADIENT`.
+#: A gradient's time is proportional to `n ** GRADIENT_GROWTH` for `n` samples. The exponent is 0 if launching kernels
+#: dominates, and 1 if arithmetic does. Assumption: as for `GRADIENT`.
 GRADIENT_GROWTH = 0.0
-#: Number of samples at which a gradient takes `GRADIENT` seconds, for every exponent of the growth.
+#: Number of samples with which a gradient takes `GRADIENT` seconds, whatever `GRADIENT_GROWTH` is.
 GRADIENT_SAMPLES = 512
 #: Exponent of the slow-down of learner functions with the number that share a GPU: from 0 (they run in parallel) to 1
 #: (they take turns). Assumption: 0.5, with which four functions take twice as long.
@@ -69,7 +69,7 @@ ADDRESS_AND_DISK = 17.92 / 30 / 24 / 3600
 SERVER_LEARNER = prices.machine("aws_ec2", "p3.2xlarge").per_second + ADDRESS_AND_DISK
 #: A CPU VM for the actors.
 SERVER_ACTORS = prices.machine("aws_ec2", "c5.12xlarge").per_second + ADDRESS_AND_DISK
-#: Number of actors that fit on that VM. Source: AWS, c5.12xlarge, 48 virtual processors.
+#: Number of actors that fit on the CPU VM. Source: AWS, c5.12xlarge, 48 virtual processors.
 SERVER_ACTORS_PLACES = 48
 #: An actor function of 1 GB. The demo rounds this price to 1.67e-5.
 ACTOR_FUNCTION = prices.rate("aws_lambda").per_gb_second
@@ -103,7 +103,7 @@ class Assumed:
 
     @property
     def transfer(self) -> Transfer:
-        """Transfers to and from the store."""
+        """The time of transfers to and from the store."""
         return Transfer(self.varying(STORE_LATENCY), STORE_BANDWIDTH)
 
 

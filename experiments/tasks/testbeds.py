@@ -19,15 +19,15 @@ class Testbed(NamedTuple):
     """Machines and their prices."""
 
     nodes: tuple[Node, ...]
-    machines: Mapping[str, Machine]  #: by kind; one entry has the price and the places of all machines of that kind.
+    machines: Mapping[str, Machine]  #: by kind; an entry sums the prices and the places of all machines of the kind.
     source: str
 
 
 def stellaris_gpu() -> Testbed:
     """Returns the GPU testbed of Stellaris: 3 nodes, 128 cores of AMD EPYC 7R13, 2 V100.
 
-    The paper names the cores, the GPUs and AWS EC2, but not the machines: these have exactly those cores and GPUs (the
-    paper's count leaves out the 16 virtual processors of the two p3 machines).
+    The paper names the cores, the GPUs and AWS EC2, but not the machines. The machines here match these numbers
+    without the 16 virtual processors of the two p3 machines, which the paper does not count.
 
     Example:
       >>> [node.name for node in stellaris_gpu().nodes]
@@ -40,7 +40,8 @@ def stellaris_gpu() -> Testbed:
 def stellaris_hpc() -> Testbed:
     """Returns the HPC testbed of Stellaris: 7 nodes, 960 cores of AMD EPYC 9R14, 16 V100.
 
-    The paper names the cores, the GPUs and AWS EC2, but not the machines: these have exactly those cores and GPUs.
+    The paper names the cores, the GPUs and AWS EC2, but not the machines. The machines here match these numbers
+    without the 128 virtual processors of the two p3 machines.
 
     Example:
       >>> sum(node.gpus for node in stellaris_hpc().nodes)

@@ -22,7 +22,7 @@ _DRAFT = ".unfinished-run"
 
 @contextmanager
 def usable(folder: Path) -> Iterator[None]:
-    """Makes a folder, and checks that it is writable; at the end, removes the folders it made that are empty.
+    """Makes a folder and its parents, and checks that it is writable; at the end, removes the new ones that are empty.
 
     Raises:
       UsageError: if the folder cannot be made or is not writable.
@@ -79,7 +79,7 @@ def one_run(
 
     Args:
       folder: the results folder.
-      record: the name of the file that describes the run, a JSON object. A run without this file is dropped.
+      record: the name of the file that describes the run, a JSON object. A draft without this file is deleted.
       files: the function that returns the names of the files of a run, given its record.
       kinds: the glob patterns that match the names of all files of a run.
 

@@ -171,10 +171,10 @@ def bar(axes: Axes, place: int, values: Sequence[float], colour: str) -> None:
 def per_run(
     systems: Sequence[Curves], path: Path, *, title: str, xlabel: str, panels: Mapping[str, str], x: str = "round"
 ) -> None:
-    """Draws columns of the history over column `x`, one panel per column.
+    """Draws columns of the history over the column `x`, one panel per drawn column.
 
-    With enough runs for an interval, the median over the runs that have not ended, and their quartiles as a band; with
-    fewer, a line per run, the first run darkest.
+    If there are enough runs for an interval, it draws the median over the runs that have not ended, and a band between
+    their quartiles; otherwise one line per run, of which the first is the darkest.
     """
     with figure(path, title, columns=len(panels), suffixes=(".png", ".pdf")) as several:
         for axes, (column, label) in zip(several, panels.items(), strict=True):
@@ -243,7 +243,7 @@ def lines(
 
 
 def spread(values: Mapping[str, Any], path: Path, *, level: float, title: str) -> None:
-    """Draws milliseconds by name: boxes from the 25th to the 75th percentile, whiskers from the 5th to the 95th."""
+    """Draws a box of milliseconds per name, from percentile 25 to 75, with whiskers from percentile 5 to 95."""
     with figure(path, title, columns=1, suffixes=(".png", ".pdf")) as (axes,):
         middle = {"color": "black"}
         axes.boxplot([*values.values()], tick_labels=[*values], whis=(5, 95), showfliers=False, medianprops=middle)
@@ -275,7 +275,7 @@ class Panel(NamedTuple):
     ylabel: str
     lines: Sequence[Line]
     log: bool = False  #: whether the x-axis is logarithmic.
-    log_y: bool = False  #: whether the y-axis is.
+    log_y: bool = False  #: whether the y-axis is logarithmic.
     level: float | None = None  #: height of a dotted reference line.
 
 

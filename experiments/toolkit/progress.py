@@ -16,7 +16,7 @@ from stellaris.systems import Budget, Row
 
 #: The least seconds of real time between two lines, if the output is not a terminal.
 _EVERY = 2.0
-#: Width of a curve in characters, and the characters from 0 to the top.
+#: Width of a curve in characters, and the characters that stand for its values, from 0 to the greatest.
 _WIDTH, _BARS = 30, "▁▂▃▄▅▆▇█"
 
 
@@ -111,7 +111,7 @@ class Display:
 
 
 def curve(values: Sequence[float], *, top: float) -> str:
-    """Draws values as a curve of characters, from 0 to `top`; the last character is the last value.
+    """Draws values as a line of characters whose height goes from 0 to `top`; the last character is the last value.
 
     Example:
       >>> curve([0.0, 5.0, 10.0], top=10.0)

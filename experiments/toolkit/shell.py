@@ -34,15 +34,15 @@ class UsageError(Exception):
 
 
 class _Signals:
-    """Handles signals: the first signal ends the process before the work, and interrupts the work while it runs.
+    """Handles the first signal: before the work it ends the process, and during the work it interrupts the work.
 
-    After the work has ended or been interrupted, results are being written: a signal is only recorded. Signals after
-    the first are ignored.
+    After the work has ended or been interrupted, results are being written, and the first signal is only recorded.
+    Later signals are ignored.
     """
 
     def __init__(self) -> None:
         self.number = 0  #: the first signal.
-        self.phase = "starting"  #: then "working", then "ending".
+        self.phase = "starting"  #: "starting", then "working", then "ending".
         self.polled = False  #: whether the work calls `check` where an interruption is safe.
 
     def install(self) -> None:
@@ -137,8 +137,8 @@ def interruptible(work: Callable[[], None]) -> bool:
 
     Args:
       work: the function to run, which must store its results elsewhere, such as in a list. An interruption raises a
-        KeyboardInterrupt anywhere in the function; or, once the function has called `check`, in its next `check`, but
-        anywhere if `PATIENCE` seconds pass before that.
+        KeyboardInterrupt at once, anywhere in the function. If the function has called `check` before, its next `check`
+        raises the error instead; if `PATIENCE` seconds pass without a `check`, the error is raised anywhere.
 
     Returns:
       Whether the work was interrupted.

@@ -33,7 +33,7 @@ class Estimate(NamedTuple):
 
 
 def ratio(one: float, other: float) -> float:
-    """Returns `one / other`, or NaN if `other` is not positive, as a return may be.
+    """Returns `one / other`, or NaN if `other` is not positive: a return may be negative.
 
     Example:
       >>> ratio(1.0, 2.0), ratio(1.0, -2.0)

@@ -1,4 +1,4 @@
-"""Stellaris in the lab's benchmark: a dry run, and lab runs that repeat its schedule; or runs of the event loop."""
+"""Stellaris in the lab's benchmark: either lab runs that repeat a dry run's schedule, or runs of the event loop."""
 
 import os
 import sys
@@ -12,7 +12,7 @@ from experiments.benchmarks.sides.lab_task import LabTask, report
 
 
 def main() -> None:
-    """Runs the side `lab` or `loop`, including compilation; the reported `compiling` is the time of the dry run."""
+    """Runs the side `lab` or `loop`, including compilation; reports as `compiling` the time of the dry run, if any."""
     side, runs = sys.argv[1], int(sys.argv[2])
     jax.config.update("jax_num_cpu_devices", (os.cpu_count() or 1) if side == "lab" else 1)  # type: ignore[no-untyped-call]
     from stellaris import PPO, ActorCritic, FunctionSpec, SimulatedPlatform, Workload, staleness_aware, train

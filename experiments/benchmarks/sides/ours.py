@@ -50,14 +50,14 @@ def _ppo(task: Task, threads: int) -> tuple[System, Platform]:
 
 
 def _impala(task: Task) -> tuple[System, Platform]:
-    """Returns asynchronous actors, and a platform that runs every body on its own thread, without delays."""
+    """Returns the system `AsynchronousActors`, and a platform that runs each body on its own thread, without delays."""
     at_once = FunctionSpec(compute=Constant(0.0))
     functions = {"actor": FunctionSpec(Constant(0.0), max_concurrency=task.actors), "learner": at_once}
     return AsynchronousActors(_impala_of(task)), SimulatedPlatform(functions, clock="wall")
 
 
 def _on_ray(task: Task) -> tuple[System, Platform]:
-    """Returns asynchronous actors, and a platform that runs every actor and the learner in separate processes."""
+    """Returns the system `AsynchronousActors`, and a platform with one process per actor and one for the learner."""
     from stellaris.runtime import RayPlatform
 
     functions = {

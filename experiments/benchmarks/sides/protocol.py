@@ -43,7 +43,7 @@ class Task:
 
 
 class Round(NamedTuple):
-    """The state of training after a round."""
+    """The state of training after a round: one batch, or about one second of RLlib's APPO and IMPALA."""
 
     seconds: float  #: seconds since the first step, including compilation but not imports.
     steps: int  #: environment steps from which the side has learned.

@@ -41,7 +41,7 @@ DESCRIPTION = "learn Hopper from a table of trajectories: a Decision Transformer
 TRANSFORMER, CLONING = "transformer", "cloning"
 #: The algorithm that collects the data.
 _PPO = PPO(learning_rate=6e-4, epochs=10, minibatch_size=512)
-#: Episodes per insertion.
+#: Number of episodes that are inserted into the table at once.
 _TOGETHER = 8
 
 
@@ -150,7 +150,7 @@ class Outcome:
 
     seed: int
     data: Sequence[float]  #: returns of the trajectories in the table, oldest first.
-    losses: Sequence[Mapping[str, float]]  #: one row per part of learning: its last update, and each model's mean loss.
+    losses: Sequence[Mapping[str, float]]  #: a row per part of learning: last update, mean loss by model.
     played: Sequence[Played]
     seconds: Mapping[str, float]  #: seconds of real time, by part of the work.
 
@@ -221,7 +221,7 @@ def _tell(outcome: Outcome, console: Console) -> None:
 
 
 class Clock:
-    """A stopwatch of real time, by part."""
+    """A stopwatch that records the real seconds of each part of the work."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
@@ -388,14 +388,14 @@ def _write(outcomes: Sequence[Outcome], preset: Preset, out: Path) -> None:
 
 
 def _parts(data: Sequence[float]) -> list[tuple[int, float, float]]:
-    """Splits the data into `_POINTS` parts: the number of the last episode, the mean and the best return of each."""
+    """Returns the number of the last episode, the mean and the best return of each of `_POINTS` parts of the data."""
     parts: list[NDArray] = [part for part in np.array_split(np.asarray(data), _POINTS) if len(part)]
     ends = np.cumsum([len(part) for part in parts]).tolist()
     return [(end, float(part.mean()), float(part.max())) for end, part in zip(ends, parts, strict=True)]
 
 
 def _draw(outcomes: Sequence[Outcome], preset: Preset, path: Path) -> None:
-    """Draws the returns of the data, the models' losses, and achieved against target returns."""
+    """Draws the returns of the data, the models' losses, and the returns that the models achieve by target return."""
     transformer, cloning = plots.LINES[0], plots.LINES[1]
     title = f"{preset.environment}, {plots.counted(len(outcomes))}"
     with plots.figure(path, title, columns=3, height=3.2) as (data, loss, achieved):

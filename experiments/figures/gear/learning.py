@@ -62,7 +62,7 @@ def draw(table: Table, key: jax.Array, learning: Learning) -> tuple[Context, jax
       learning: the settings, which give the batch's sizes.
 
     Returns:
-      The context with raw observations, and the fault bits of the selection.
+      The context, in which observations are not normalised, and the selection's `faults`.
     """
     chosen, within = jax.random.split(key)
     selection = select(table, chosen, learning.batch, by="weight")
@@ -89,7 +89,7 @@ def draw(table: Table, key: jax.Array, learning: Learning) -> tuple[Context, jax
 
 
 def begin(models: Mapping[str, Model], context: Context, key: jax.Array, learning: Learning) -> dict[str, Learner]:
-    """Initialises each model; the context gives the shapes of its inputs."""
+    """Initialises each model; the context gives the shapes of the models' inputs."""
     learners = {}
     for i, (name, model) in enumerate(models.items()):
         params = jax.jit(model.init)(jax.random.fold_in(key, i), context)

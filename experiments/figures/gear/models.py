@@ -83,7 +83,7 @@ class DecisionTransformer(nn.Module):
         return _distribution(nn.Dense(2 * self.actions)(of_observations))
 
     def _attention(self, x: jax.Array, attends: jax.Array) -> jax.Array:
-        """Returns self-attention; `attends` `[k, tokens, tokens]` is true where a row's token attends to a column's."""
+        """Returns self-attention; `attends[k, i, j]` is true if, in trajectory `k`, token `i` attends to token `j`."""
         k, tokens, _ = x.shape
         size = self.width // self.heads
         query, key, value = jnp.moveaxis(nn.Dense(3 * self.width)(x).reshape(k, tokens, 3, self.heads, size), 2, 0)

@@ -78,9 +78,9 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
 
 
 class Episodes(NamedTuple):
-    """The episodes of a scheduler's training: arrays `[n]`."""
+    """The `n` episodes of a scheduler's training, as arrays `[n]`."""
 
-    number: Any  #: from 1.
+    number: Any  #: the first episode is number 1.
     seconds: Any
     cost: Any  #: USD by the paper's Eq. 2.
 

@@ -24,9 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options."""
     add = parser.add_argument
     add("--env", default="CartPole-v1", help=f"environment of the workload: {', '.join(minionsrl.GOALS)}")
-    add("--episodes", type=options.whole(1), default=100, help="total runs of the workload")
+    add("--episodes", type=options.whole(1), default=100, help="number of runs of the workload")
     add("--together", type=options.whole(1), default=4, help="runs between two updates of the scheduler")
-    add("--minimise", choices=("time", "cost"), default="time", help="objective, within the budget")
+    add("--minimise", choices=("time", "cost"), default="time", help="what runs should minimise within the budget")
     add("--start", type=Path, help="a trained scheduler to fine-tune")
     add("--seed", type=options.whole(0), default=1000, help="seed of the first run; each next run has the next seed")
     add("--jobs", type=options.whole(1), default=PROCESSORS, help="concurrent processes")

@@ -13,7 +13,7 @@ DESCRIPTION = (
 
 
 def _pair(environment: str, assumed: Assumed) -> tuple[Variant, Variant]:
-    """Returns both systems of the demo; the baseline's gradients are on four times as many samples."""
+    """Returns both systems of the demo; the baseline computes a gradient from four times as many samples."""
     preset = presets.paper(environment, assumed)
     own, other = preset.contenders
     return Variant(own, preset.workload), Variant(other, preset.workload)

@@ -80,7 +80,7 @@ def _reserved_prices() -> tuple[PriceSheet, PriceSheet]:
 def _serverless_prices() -> tuple[PriceSheet, PriceSheet]:
     """Returns two bills: the demo's and one by use.
 
-    The demo's charges all machines all the time. By use, a learner costs as much as one GPU while it runs.
+    The demo's bill charges all machines all the time. In the bill by use, a learner that runs costs as much as one GPU.
     """
     machines = testbeds.stellaris_hpc().machines
     gpu = sum(machine.per_second for machine in machines.values() if "learner" in machine.runs) / GPUS

@@ -32,7 +32,7 @@ SIZES = {
 
 
 def _variants(environment: str) -> Sequence[Variant]:
-    """Returns Stellaris and the synchronous system over actors, and Stellaris and data-parallel over learners."""
+    """Varies actors in Stellaris and the synchronous system, and learners in Stellaris and the data-parallel system."""
     preset = presets.architectures(environment)
     rows = {row.name: row for row in preset.contenders}
     over_actors = [
@@ -91,7 +91,7 @@ _FIGURES: Mapping[str, Callable[[Finished], float]] = {
 
 
 def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
-    """Draws a picture over actors and one over learners, and shows one table of both."""
+    """Draws one picture by number of actors and one by number of learners, and shows both in one table."""
     rows = []
     for environment, groups in study.by_environment(results).items():
         caption = plots.caption(environment, results[0].cell.budget.steps, seeds=max(map(len, groups.values())))

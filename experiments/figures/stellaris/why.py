@@ -31,15 +31,16 @@ Groups: TypeAlias = Mapping[str, Sequence[Finished]]
 
 
 def _variants(environment: str) -> Sequence[Variant]:
-    """Returns the changes on the demo's testbed, and again without the overhead that its rounds have there."""
+    """Returns the changes twice: on the demo's testbed, and on this testbed without the overhead of its rounds."""
     return [*_changes(environment, DEMO), *_changes(environment, replace(DEMO, overhead=0.0), _WITHOUT)]
 
 
 def _changes(environment: str, assumed: Assumed, suffix: str = "") -> list[Variant]:
     """Returns variants that each change one setting of the previous variant.
 
-    The exception is the third variant, which changes the first: it makes as many passes, over smaller minibatches. "no
-    waiting" is the demo as it runs, in which all gradients have the weight 1; "weights" adds the paper's weights.
+    The exception is the third variant, which changes the first variant: it makes the same number of passes over a
+    batch, but in smaller minibatches. "no waiting" is the demo as it runs, in which all gradients have the weight 1;
+    "weights" adds the paper's weights.
     """
     preset = paper(environment, assumed)
     stellaris, baseline = preset.contenders
@@ -108,7 +109,7 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
 
 
 def _ladders(results: Sequence[Finished]) -> Iterator[tuple[str, Groups, str]]:
-    """Yields the environment, the runs by change, and the suffix of their settings, with and without overhead."""
+    """Yields, with and without overhead, an environment, its runs by change, and the suffix of their settings."""
     for environment, groups in study.by_environment(results).items():
         for suffix in ("", _WITHOUT):
             of = {name: runs for name, runs in groups.items() if name.endswith(_WITHOUT) == bool(suffix)}
