@@ -55,8 +55,8 @@ def demo_threshold(
 ) -> Float[JaxArray, ""]:
     """The threshold of the authors' demo, in whole versions.
 
-    `clip(int(max_staleness * decay ** (k - 1)) + 1, 1, max_staleness)`: never below 1, so that a group of mean
-    staleness 1 is always applied.
+    `clip(int(max_staleness * decay ** (k - 1)) + 1, 1, max_staleness)`: if `max_staleness` is at least 1, so is
+    the threshold, and a group of mean staleness 1 is always applied.
 
     Args:
       round: `k`, as for `staleness_threshold`.
