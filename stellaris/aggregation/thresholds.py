@@ -22,8 +22,8 @@ def staleness_threshold(
     The threshold is permissive in early rounds and strict as training converges; a decay of 1 keeps it constant.
 
     Args:
-      round: `k`, the number of delivered fragments divided by the number of actors, rounded down. A fragment is the
-        steps that an actor samples before it delivers them.
+      round: `k`, the number of batches that have been made. Usually a batch has as many fragments as there are actors,
+        where a fragment is the steps that an actor samples before it delivers them.
       max_staleness: `beta_0`, in versions; `math.inf` for no threshold.
       decay: decay per round, in (0, 1].
 
