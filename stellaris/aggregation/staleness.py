@@ -235,7 +235,7 @@ def inverse_root(smoothness: Scalar) -> Weight:
 def check_weight(weight: Weight) -> None:
     """Raises a TypeError unless the weight is a function."""
     if not callable(weight):
-        raise TypeError(f"weight={weight!r} is not a function of staleness: pass one such as polynomial_weight")
+        raise TypeError(f"weight={weight!r} is not a function of staleness: pass a function, such as polynomial_weight")
 
 
 def _versions(staleness: Any) -> jax.Array:

@@ -130,7 +130,7 @@ def staleness_aware(
         measurement gives `int(mean) + 1` of the applied staleness instead of the largest.
 
     Returns:
-      An `Aggregator`; it admits every learner. A gradient whose version is ahead of the clock counts as fresh.
+      An `Aggregator`; it admits every learner. A gradient whose version is above the newest counts as fresh.
 
     Raises:
       TypeError: if a setting is not a number, or `weight` not a function.

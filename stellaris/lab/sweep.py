@@ -131,8 +131,8 @@ def sweep(
                     np.savez(out, allow_pickle=False, **columns)
         if np.any(columns.pop("overflow", 0)):
             raise ValueError(
-                f"aggregator={aggregator!r}: its queue was full and lost gradients, because it applies them later than "
-                "the aggregator of the schedule's run did; raise its capacity"
+                f"aggregator={aggregator!r}: its queue was full and lost gradients, because this aggregator applies "
+                "them later than the aggregator of the schedule's run did; raise the aggregator's capacity"
             )
         for i, run in enumerate(members):
             outcomes[run.place] = {name: column[i] for name, column in columns.items()}
