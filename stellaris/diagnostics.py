@@ -2,7 +2,7 @@
 
 *Data lag* is the learning policy's version minus the version that chose an action. *Gradient lag*, or staleness, is the
 newest version when a gradient is applied minus the version on which it was computed. The sum of both lags is the age
-of the data when it takes effect; the library reports the two separately.
+of the data when their gradient is applied; the library reports the two separately.
 """
 
 from typing import Any, NamedTuple
@@ -19,7 +19,9 @@ from stellaris.types import Array, JaxArray, Tree, at_least_float32
 
 
 class LagReport(NamedTuple):
-    """Sums over a batch's samples, grouped by policy lag: index `k` holds lag `k`; the last one also all larger lags.
+    """Sums over a batch's samples, grouped by policy lag: index `k` holds the samples of lag `k`.
+
+    The last index also holds the samples of all larger lags.
 
     Add the reports of several batches or devices by `jax.tree.map(jnp.add, first, second)`.
 
@@ -78,7 +80,7 @@ def lag_report(
       valid: `[...]`, False for samples to ignore.
       clipped: `[...]` whether a sample is outside the trust region; by default False.
       truncated: `[...]` whether a sample is above its cap; by default False.
-      lags: the number of lags to distinguish, at least 1; larger lags count as the last.
+      lags: the number of lags to distinguish, at least 1; a larger lag counts as lag `lags - 1`.
 
     Returns:
       A `LagReport` of arrays `[lags]`. Gradients flow through the divergence only.
@@ -106,8 +108,8 @@ def lag_report(
     bucket = jnp.clip(lag, 0, lags - 1).ravel()
     # Sums are in float32 at least, because in narrower types counts saturate and squares of ratios overflow.
     wide = jnp.asarray(log_ratio, at_least_float32(jnp.result_type(log_ratio)))
-    # No gradient flows where a ratio saturates in the given dtype, because the gradient of the wide ratio may be too
-    # large for float16.
+    # No gradient flows where a ratio saturates in the given dtype, because the gradient of the float32 ratio may be
+    # too large for float16.
     log_ratio = jnp.where(saturated(jnp.asarray(log_ratio)) < log_ratio, jax.lax.stop_gradient(wide), wide)
     log_ratio = jnp.where(valid, log_ratio, 0.0)
     ratio = jax.lax.stop_gradient(importance_ratio(log_ratio))

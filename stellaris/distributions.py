@@ -1,7 +1,7 @@
 """Action distributions: diagonal Gaussian and categorical, as JAX pytrees that sample from given noise.
 
-Noise is drawn separately from the parameters. An actor can therefore draw the noise of a whole fragment in one call,
-with the actor's own key, and its actions do not depend on which other actors are in the batch.
+Drawing noise does not need the parameters. An actor can therefore draw the noise of many steps in one call, with the
+actor's own key, and its actions do not depend on which other actors are in the batch.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ _LOG_SQRT_2PI = 0.9189385332046727
 
 
 class DiagonalGaussian(NamedTuple):
-    """Independent normal actions: `a = mean + exp(log_std) * noise`, density over the last axis.
+    """Independent normal actions: `a = mean + exp(log_std) * noise`; the last axis is one action.
 
     Example:
       >>> import jax.numpy as jnp

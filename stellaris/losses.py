@@ -87,7 +87,8 @@ def ppo_penalty_loss(
       kl: `[...]` divergence `KL(mu || pi)` from the behaviour policy `mu` to the learning policy `pi` at each sample's
         state, with its gradient: exact, or from `approximate_kl`.
       coefficient: beta, from `adapt_kl_coefficient`.
-      clip: half-width of an additional trust region; none by default. RLlib and the workloads of MinionsRL use both.
+      clip: half-width of an additional trust region; none by default. RLlib and the workloads of MinionsRL
+        use the penalty and this region together.
       ratio_cap: `[...]` from `global_ratio_cap`, or a constant; it bounds the ratio, not the penalty.
 
     Returns:
@@ -286,22 +287,23 @@ def impact_loss(
     """IMPACT's surrogate: PPO's, clipped around a slowly moving target policy instead of the behaviour policy.
 
     `-min(R A, clip(R, 1 - clip, 1 + clip_high) A)` with
-    `R = min(exp(log_ratio), cap) * min(exp(-target_log_ratio), target_rho)`: `pi / target` where neither bound acts.
+    `R = min(exp(log_ratio), cap) * min(exp(-target_log_ratio), target_rho)`, which is `pi / target` where neither bound
+    acts.
 
     Args:
       log_ratio: `[...]` log-probability under the policy that learns minus that under the behaviour policy.
       target_log_ratio: `[...]` log-probability under the target policy minus that under the behaviour policy; a
         constant. Zeros, for a target equal to the behaviour policy, give `ppo_loss`.
       advantage: `[...]` under the target policy, not weighted by a ratio: `reward + discount V'_{t+1} - V_t`, with the
-        targets `V'` of `vtrace` at `target_log_ratio`, as `IMPACT.prepare` computes it. The advantage that `vtrace`
-        returns is already weighted by its truncated ratio; here the weight would count twice.
+        targets `V'` of `vtrace` at `target_log_ratio`, as `IMPACT.prepare` computes it. Do not pass the
+        advantage that `vtrace` returns: it is already weighted by a ratio, and this loss would weight it again.
       clip: half-width of the trust region around the target, positive; a number or `[...]`.
       clip_high: width of the upper half; `clip` by default.
       target_rho: truncation level of `behaviour / target`, at least 1.
       ratio_cap: `[...]` from `global_ratio_cap`, or a constant; bounds `pi / behaviour`.
 
     Returns:
-      The loss `[...]`. Its gradient is zero where the ratio is above its cap.
+      The loss `[...]`. Its gradient is zero where `pi / behaviour` is above its cap.
 
     Raises:
       TypeError: if an array holds integers, or a setting is not a number.
@@ -354,7 +356,7 @@ def decoupled_ppo_loss(
         which bounds `pi / proximal`, pass `3 * importance_ratio(proximal_log_ratio)`.
 
     Returns:
-      The loss `[...]`. Its gradient is zero where the ratio is above its cap.
+      The loss `[...]`. Its gradient is zero where `pi / behaviour` is above its cap.
 
     Raises:
       TypeError: if an array holds integers, or a setting is not a number.

@@ -15,9 +15,9 @@ def rollout_capacity(
     """The number of rollouts that may begin now: `(max_staleness + version + 1) * batch - begun`, at least 0.
 
     Batches take rollouts in the order in which they began, and each batch makes one version. With at most
-    `(max_staleness + version + 1) * batch` rollouts begun, each is learned from at most `max_staleness` versions after
-    it began, and none has to be discarded. Dropping stale data instead starves long rollouts, which are the
-    stalest. With `max_staleness=0` acting and learning take turns.
+    `(max_staleness + version + 1) * batch` rollouts begun, no rollout is learned from later than `max_staleness`
+    versions after it began, and none has to be discarded. Dropping stale data instead would starve long rollouts, whose
+    data are the stalest. With `max_staleness=0` acting and learning take turns.
 
     Args:
       version: version of the newest policy, which equals the number of batches learned from.
@@ -52,9 +52,9 @@ def rollout_capacity(
 
 
 def _signed(x: Any) -> Any:
-    """Converts a number to an int, and an array to wide signed integers, so that uint8 and differences do not wrap.
+    """Converts a number to an int, and an array to wide signed integers, so that differences do not wrap as in uint8.
 
-    In int32 the product and the count may still wrap; their difference is correct nevertheless.
+    In int32 the product and `begun` in `rollout_capacity` may still wrap; their difference is correct nevertheless.
     """
     if isinstance(x, jax.Array):
         return x.astype(int)

@@ -1,6 +1,6 @@
 """Advantages and value targets of trajectories, time-major.
 
-Both functions solve one backward recurrence, `x_t = b_t + c_t x_{t+1}` from `x_T = 0`. For `gae` it is
+`gae` and `vtrace` both solve one backward recurrence, `x_t = b_t + c_t x_{t+1}` from `x_T = 0`. For `gae` it is
 
     x = jnp.zeros_like(reward[0])
     for t in reversed(range(len(reward))):
@@ -136,7 +136,7 @@ def vtrace(
       lambda_: decay of the traces, in [0, 1].
       rho_clip: bound on the ratios that weight temporal differences; it sets the fixed point. `math.inf` for no bound.
       c_clip: bound on the ratios that carry traces. The V-trace operator is a contraction if `c_clip` is at most
-        `max(1, rho_clip)`. Above 1 the traces of long trajectories may overflow.
+        `max(1, rho_clip)`. If `c_clip` is above 1, the traces of long trajectories may overflow.
       pg_rho_clip: bound on the ratios that weight the policy gradient.
       ratio_cap: `[T, ...]` from `global_ratio_cap`, or a constant; a further bound on the ratios that `rho_clip` and
         `pg_rho_clip` bound. The cap has no effect where it is not below these clips. A global cap is at least 1, so it
@@ -159,7 +159,7 @@ def vtrace(
       Eq. 1 and Section 4.2; its Remark 2 for lambda.
 
     Example:
-      Two steps of ratios 2 and 1/2 at discount 1/2. The first is truncated to 1; the second counts half:
+      Two steps of ratios 2 and 1/2 at discount 1/2. The first ratio is truncated to 1; the second stays 1/2:
 
       >>> import jax.numpy as jnp
       >>> reward, discount = jnp.array([1.0, 2.0]), jnp.array([0.5, 0.5])
@@ -209,7 +209,7 @@ def _recurrence(terms: Callable[[_Row], tuple[jax.Array, ...]], out: jax.Array) 
 
 
 def _compose(b: jax.Array, c: jax.Array, *, reverse: bool = False) -> jax.Array:
-    """Solves `x_t = b_t + c_t x_{t-1}`, in reverse with `x_{t+1}`, by composing affine maps in pairs."""
+    """Solves `x_t = b_t + c_t x_{t-1}` or, in reverse, `x_t = b_t + c_t x_{t+1}`, by composing affine maps in pairs."""
 
     def compose(first: tuple[jax.Array, jax.Array], then: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         return then[0] + then[1] * first[0], then[1] * first[1]

@@ -74,7 +74,7 @@ class PlatformContract:
         assert isinstance(error.value.__cause__, ZeroDivisionError)
 
     def test_completions_come_in_the_order_of_their_ends(self, platform: Platform) -> None:
-        """Invocations that start together and take 0.5, 0.1 and 0.3 s are handed out by their ends."""
+        """Invocations that start together and take 0.5, 0.1 and 0.3 s are handed out in the order in which they end."""
         warm(platform, slow=3)
         for work in (10.0, 2.0, 6.0):
             platform.invoke("slow", lambda context: None, work=work, tag=work)
@@ -88,14 +88,14 @@ class PlatformContract:
         assert ends == sorted(ends)
 
     def test_until_bounds_how_long_is_waited(self, platform: Platform) -> None:
-        """Nothing ends before `until`; the pending invocation is handed out later."""
+        """If nothing ends before `until`, None is returned; a later call hands out the pending invocation."""
         platform.invoke("slow", lambda context: "late", work=4.0)
         assert platform.next_completion(until=platform.now + 0.05) is None
         assert platform.now >= 0.05
         assert next_of(platform).result() == "late"
 
     def test_references_are_resolved_when_the_body_starts(self, platform: Platform) -> None:
-        """`latest` gives the version published in the meantime; a fixed version stays the same."""
+        """`latest` gives the newest version at the body's start, not at `invoke`; a fixed version stays the same."""
         store = platform.store
         for n in range(3):
             store.publish("policy", np.full(2, n))
@@ -110,7 +110,7 @@ class PlatformContract:
         assert waits.result() == [(3, [3, 3]), (1, [1, 1]), (2, [2, 2])]
 
     def test_held_are_the_versions_that_others_run_with(self, platform: Platform) -> None:
-        """The list has the invocation's version, then the versions of other invocations; padding repeats the first."""
+        """`held` lists the invocation's own version, then those of other invocations; padding repeats the first."""
         warm(platform, slow=2)
         store = platform.store
         calls = []

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     JaxArray: TypeAlias = jax.Array
     Scalar: TypeAlias = Float[Array, ""] | float
 else:
-    # At run time each type is one class with a short name, because jaxtyping would turn `Float[Array, "*batch"]` of a
-    # union into a union of two annotations, and `help` would print signatures five times as long.
+    # At run time each type is one class with a short name, because with a union jaxtyping would turn
+    # `Float[Array, "*batch"]` into a union of two annotations, and `help` would print signatures five times as long.
 
     class _Kinds(type):
         kinds: Any

@@ -45,7 +45,7 @@ def digest(value: Any) -> str:
     """A short name for a configuration: 16 hexadecimal digits of the SHA-256 of its description.
 
     Equal configurations have equal digests in any process. A digest serves as the hash of a configuration that holds
-    mappings, and as a name for results computed with it.
+    mappings, and names the results that were computed with the configuration.
 
     Args:
       value: any tree of settings.

@@ -42,10 +42,12 @@ def largest(holds: Callable[[jax.Array], jax.Array], shape: tuple[int, ...], dty
         there = (tried <= infinity) & ((tried < least) | holds(number(jnp.maximum(tried, least))))
         return jnp.where(there, tried, found)
 
-    # The condition is computed only for its type: within `shard_map` the start must vary over its mesh axes.
+    # The condition is computed only for its type: within `shard_map` the start of the search must
+    # vary over the same mesh axes as the condition.
     start = jnp.zeros_like(holds(jnp.zeros(shape, dtype)), whole)
     found = number(jnp.maximum(jax.lax.fori_loop(0, bits, halve, start), least))
-    # XLA may flush subnormals to zero in the condition, so the search would return the largest subnormal for 0.
+    # XLA may flush subnormals to zero in the condition, so the search could return the largest subnormal
+    # instead of 0.
     return jnp.where(jnp.abs(found) < jnp.finfo(dtype).tiny, 0.0, found)  # type: ignore[no-untyped-call]
 
 
@@ -73,11 +75,11 @@ def quantiles(x: Array, there: Array, quantile: Array) -> jax.Array:
     ranks = jnp.concatenate([below, jnp.minimum(below + 1, last)])
 
     def not_above(number: jax.Array) -> jax.Array:
-        """Whether at most `rank` elements are below a number: true up to the element of that rank, and false beyond."""
+        """Whether at most `rank` elements are below a number: true up to the element of that rank, false above it."""
         return jnp.sum(there[None] & (x[None] < number[:, None]), axis=1, dtype=jnp.int32) <= ranks
 
     low, high = jnp.split(largest(not_above, ranks.shape, x.dtype), 2)
     share = place - below.astype(x.dtype)
-    # Interpolating by the difference would give inf - inf = NaN, and a share of 0 would give 0 * inf = NaN.
+    # `low + share * (high - low)` could give inf - inf = NaN, and a share of 0 could give 0 * inf = NaN.
     between = (1.0 - share) * low + share * jnp.where(share > 0, high, 0.0)
     return jnp.where(jnp.any(there), between, 0.0)

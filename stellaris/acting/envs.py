@@ -80,8 +80,8 @@ def make(environment: Environment, *, slots: int, seed: int = 0, threads: int = 
 
     A name refers to EnvPool's environment if EnvPool has one, otherwise to Gymnasium's. A user's own registration with
     Gymnasium (an entry point in a module outside Gymnasium) takes precedence over an EnvPool environment of the same
-    name. Without EnvPool all names refer to Gymnasium's environments. They are slower, and a seed gives other episodes
-    than with EnvPool.
+    name. Without EnvPool all names refer to Gymnasium's environments. These are slower than EnvPool's, and play other
+    episodes for the same seed.
 
     Args:
       environment: a name such as `"Hopper-v4"`, or `"module:Name-v0"` for one that a module registers when it is

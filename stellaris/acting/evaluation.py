@@ -21,13 +21,13 @@ def evaluate(
 ) -> tuple[Episode, ...]:
     """Plays whole episodes with one policy version, sampling actions as in training.
 
-    Only the first episode of each environment counts. If every episode that ends counted, short episodes would be
+    Only the first episode of each environment counts. If all finished episodes counted, short ones would be
     over-represented.
 
     Args:
       policy: the policy of the version.
       version: the policy's parameters and normaliser, which stay fixed.
-      environment: an environment as for `envs.make`, which makes new ones with seeds derived from `seed`.
+      environment: an environment as for `envs.make`. Each episode gets a new one; episode `i` has the seed `seed + i`.
       episodes: the number of episodes.
       seed: the seed of environments and actions.
       threads: number of threads that step the environments.

@@ -28,9 +28,9 @@ class GymnasiumEnv:
       seed: the seed of slot 0; slot `i` is seeded with `seed + i`.
 
     Raises:
-      TypeError: if `new` makes something without the methods and spaces of `gymnasium.Env`. `reset` and `step` raise it
-        if `reset` does not return two values or `step` five, a reward is not one finite number, or a flag is not one
-        bool; the message names the environment.
+      TypeError: if `new` makes something without the methods and spaces of `gymnasium.Env`. Later it is
+        raised if the environment's `reset` does not return two values or its `step` does not return five, a reward is
+        not one finite number, or a flag is not one bool; the message names the environment.
       ValueError: if a space is not supported, or `new` returns the same environment twice.
     """
 

@@ -186,9 +186,9 @@ def _distribution(module: Towers | NatureCNN | ConvolutionTowers, output: jax.Ar
 def _orthogonal(gain: float) -> Callable[..., jax.Array]:
     """Returns an initialiser of `gain` times a random orthogonal matrix, for kernels `[..., inputs, outputs]`.
 
-    `jax.nn.initializers.orthogonal` calls the machine's LAPACK, whose last bits depend on the processor; after some
-    updates so would the returns of a run. Here the processor does not matter: the matrix is computed by elementwise
-    operations in float64, and rounded to float32.
+    `jax.nn.initializers.orthogonal` calls the machine's LAPACK, whose results differ in the last bits between
+    processors; after some updates the returns of a run would differ. Here the processor does not matter: the matrix is
+    computed by elementwise operations in float64, and rounded to float32.
     """
 
     def initialise(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:

@@ -124,7 +124,7 @@ class Policy:
 
         Raises:
           TypeError: as `apply`, or if the distribution has no method `sample`.
-          ValueError: as `apply`, or if sampled actions do not have the shape of the environment's.
+          ValueError: as `apply`, or if sampled actions do not have the shape of the environment's actions.
         """
         distribution, _ = self.apply(version, observation)
         if not hasattr(distribution, "sample"):
@@ -222,7 +222,8 @@ class ActorCritic:
     Args:
       hidden: widths of the hidden layers of each tower.
       state_dependent_std: whether the policy's tower also outputs the logarithms of the standard deviations, about 0 at
-        first, as in Ray RLlib. Otherwise they are parameters that do not depend on the state, -0.5 at first.
+        first, as in Ray RLlib. Otherwise these logarithms are parameters: they do not depend on the state, and start at
+        -0.5.
       normalise: whether observations are normalised by running statistics.
 
     Raises:

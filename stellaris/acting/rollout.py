@@ -63,7 +63,9 @@ class Fragment(NamedTuple):
 
 
 def join(pieces: Sequence[Fragment]) -> Fragment:
-    """Joins consecutive pieces of one environment, which may have different policy versions, into one fragment.
+    """Joins consecutive fragments of one environment, the pieces, into one fragment.
+
+    The pieces may have different policy versions.
 
     Raises:
       ValueError: if the pieces are not consecutive; the message says where.
@@ -139,9 +141,9 @@ def fragment_bytes(policy: Policy, length: int) -> int:
 class Actors:
     """Rolls out many actors at once, each with a separate policy version, slot and random key.
 
-    One jitted call per step chooses the actions of all actors: they are grouped by version, the versions are stacked,
-    and both axes are padded to powers of two so that few shapes are compiled. Values are not needed for acting, so
-    all values of a fragment are computed together at its end.
+    One jitted call per step chooses the actions of all actors. Actors are grouped by version, and the versions are
+    stacked. The numbers of versions and of actors per version are padded to powers of two, so that few shapes are
+    compiled. Values are not needed for acting, so all values of a fragment are computed together at its end.
 
     Args:
       policy: the policy of the versions that act.
@@ -172,8 +174,8 @@ class Actors:
           versions: `PolicyVersion`s to act with.
           slots: the actors' slots, all different.
           states: the states of the actors' environments.
-          keys: the keys of the actors' noise, `[n]` or more. An actor's actions do not depend on the other actors, up
-            to rounding.
+          keys: the keys of the actors' noise, at least one for each actor. An actor's actions do not depend on the
+            other actors, up to rounding.
 
         Returns:
           The actors' fragments, and their new states.
@@ -265,7 +267,7 @@ def _value(policy: Policy, versions: Any, observation: Any) -> jax.Array:
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _noise(policy: Policy, length: int, keys: jax.Array, rows: NDArray) -> jax.Array:
-    """The noise `[T, U, m, ...]` of a fragment for actors `[U, m]`, drawn for each actor from its key in `[n]`."""
+    """The noise `[T, U, m, ...]` of a fragment for actors `[U, m]`, drawn for each actor from its own key in `keys`."""
     noise = jax.vmap(jax.vmap(lambda key: policy.noise(key, length)))(keys[rows])
     return jax.numpy.moveaxis(noise, 2, 0)
 

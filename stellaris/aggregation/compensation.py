@@ -92,8 +92,8 @@ def add_delay_compensation(strength: Scalar, *, decay: Scalar | None = None) -> 
         missing or a tree does not fit the gradient's.
 
     Source:
-      Zheng et al. 2017, Asynchronous Stochastic Gradient Descent with Delay Compensation, Algorithm 2. There each
-      worker may keep its mean; here all gradients share one.
+      Zheng et al. 2017, Asynchronous Stochastic Gradient Descent with Delay Compensation, Algorithm 2. In the
+      paper each worker may keep a mean of its gradients; here all gradients share one mean.
 
     Example:
       >>> import jax.numpy as jnp, optax
@@ -238,8 +238,8 @@ def limit_alignment(gradient: Tree, previous: Tree, *, limit: Scalar) -> Tree:
     """Shrinks the component of a gradient along the previous gradient, until their cosine is at most `limit`.
 
     With `g = p + o`, `p` parallel to `previous` and `o` orthogonal to it, a gradient whose cosine exceeds the limit
-    becomes `o + p'` with `|p'| = |o| limit / sqrt(1 - limit^2)`. Successive gradients on the same stale data point in
-    the same direction, so their steps add up to one that is too long; fresh gradients are nearly orthogonal.
+    becomes `o + p'` with `|p'| = |o| limit / sqrt(1 - limit^2)`. Successive gradients that are computed on the same
+    stale data have similar directions, so the sum of their steps is too long; fresh gradients are nearly orthogonal.
 
     Args:
       gradient: a tree of arrays.
@@ -310,7 +310,7 @@ def _check_decay(decay: Any) -> None:
 
 
 def _zeros_like(params: Tree) -> Tree:
-    """The start of running means, in float32 at least: in a narrower dtype small increments would round to zero."""
+    """Zeros, in float32 at least, to start running means: in a narrower dtype small increments would round to zero."""
     return jax.tree.map(lambda p: jnp.zeros(jnp.shape(p), at_least_float32(jnp.result_type(p))), params)
 
 

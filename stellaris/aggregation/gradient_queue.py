@@ -141,7 +141,8 @@ def empty(like: Tree, capacity: int, memory: Tree) -> AggregatorState:
       memory: the aggregator's initial memory, any tree of arrays; `()` for none.
 
     Returns:
-      A state whose `rows` are `[capacity, P]` with `P` the gradient's elements, rounded up to a multiple of 64.
+      A state whose `rows` are `[capacity, P]` with `P` the number of the gradient's elements, rounded up to a
+      multiple of 64.
 
     Raises:
       TypeError: if a leaf holds integers.

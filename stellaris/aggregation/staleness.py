@@ -1,6 +1,6 @@
 """Staleness weights: the factor that shortens the optimizer's step for a stale gradient.
 
-Staleness counts published versions: the clock now minus the version on which the gradient was computed.
+Staleness counts published versions: the newest version minus the version on which the gradient was computed.
 """
 
 import functools
@@ -85,7 +85,7 @@ def polynomial_weight(staleness: Int[Array, "*batch"] | int, *, power: Scalar = 
 def hinge_weight(
     staleness: Int[Array, "*batch"] | int, *, slope: Scalar = 10.0, tolerance: Scalar = 4.0
 ) -> Float[JaxArray, "*batch"]:
-    """A weight that is 1 up to a tolerance and falls beyond: `1 / (slope * max(staleness - tolerance, 0) + 1)`.
+    """A weight that is 1 up to a tolerance and falls above it: `1 / (slope * max(staleness - tolerance, 0) + 1)`.
 
     Args:
       staleness: `[...]` versions; 0 is fresh. In an array, negative numbers count as fresh.
@@ -235,7 +235,7 @@ def inverse_root(smoothness: Scalar) -> Weight:
 def check_weight(weight: Weight) -> None:
     """Raises a TypeError unless the weight is a function."""
     if not callable(weight):
-        raise TypeError(f"weight={weight!r} is not a function of staleness: pass one such as polynomial_weight")
+        raise TypeError(f"weight={weight!r} is not a function of staleness: pass a function, such as polynomial_weight")
 
 
 def _versions(staleness: Any) -> jax.Array:

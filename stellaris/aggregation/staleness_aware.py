@@ -89,7 +89,7 @@ class _StalenessAware(Queueing):
         return update, state._replace(memory=_measure(state.memory, update, round))
 
     def _limit(self, memory: _Measured, round: Any) -> jax.Array:
-        """The threshold of this round; infinite before it is measured."""
+        """The threshold of this round; infinite until `max_staleness` is measured."""
         threshold, measured = _THRESHOLDS[self.threshold]
         if self.max_staleness is not None:
             return threshold(round, max_staleness=self.max_staleness, decay=self.decay)
@@ -111,7 +111,8 @@ def staleness_aware(
     """Applies all queued gradients, weighted by staleness, once they are fresh enough or form a group (Stellaris).
 
     The aggregator is ready when the queue's mean staleness is at most `max_staleness * decay ** round`, or when the
-    queue holds `group_size` gradients. Each gradient weighs `max(staleness, 1) ** (-1 / smoothness)`.
+    queue holds `group_size` gradients. (`staleness_threshold` defines `round`.) Each gradient weighs
+    `max(staleness, 1) ** (-1 / smoothness)`.
 
     Args:
       group_size: a queue with this many gradients is applied at any staleness; usually the number of learners.
@@ -125,11 +126,11 @@ def staleness_aware(
       combine: `"mean"` for one optimizer step per group, `"sequential"` for one per gradient.
       weight: `(staleness) -> factor`, such as `polynomial_weight`, instead of the weight above. Give its settings by
         `functools.partial`: they are compared by value, and `vmap` can sweep them.
-      threshold: `"decay"`, as above; or `"demo"` for `demo_threshold`. If `max_staleness` is None, the demo takes
-        `int(mean) + 1` of the staleness applied in that round instead of the largest.
+      threshold: `"decay"`, as above; or `"demo"` for `demo_threshold`. With `"demo"` and `max_staleness=None` the
+        measurement gives `int(mean) + 1` of the applied staleness instead of the largest.
 
     Returns:
-      An `Aggregator`; it admits every learner. A gradient whose version is ahead of the clock counts as fresh.
+      An `Aggregator`; it admits every learner. A gradient whose version is above the newest counts as fresh.
 
     Raises:
       TypeError: if a setting is not a number, or `weight` not a function.

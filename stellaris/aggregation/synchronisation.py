@@ -130,13 +130,13 @@ class _StaleSynchronous(Queueing):
 
 
 def stale_synchronous(max_lead: Int[Array, ""] | int, learners: int, *, capacity: int | None = None) -> Aggregator:
-    """Applies every gradient as it arrives, but lets no learner run ahead of the slowest by more than a bound.
+    """Applies every gradient as it arrives, but makes a learner wait while it is too far ahead of the slowest.
 
     A learner is admitted while `its pushes - the fewest pushes of any learner <= max_lead`.
 
     Args:
-      max_lead: the most gradients that a learner may be ahead of the slowest, at least 0. With 0, learners wait for
-        each other after every gradient.
+      max_lead: the most gradients by which a learner may lead the slowest when it starts another gradient, at least 0;
+        the new gradient may add 1 to its lead. With 0, learners wait for each other after every gradient.
       learners: the number of learners, which are numbered from 0. `push` and `admit` need the learner's number.
       capacity: gradients that the queue can store, at least 1; `2 * learners` by default.
 
@@ -267,8 +267,8 @@ def synchronous(group_size: int) -> Aggregator:
     """Waits for one gradient from each learner and averages them: synchronous data-parallel SGD.
 
     Args:
-      group_size: the number of learners, which are numbered from 0. A learner is admitted once the clock has passed the
-        version of its last gradient.
+      group_size: the number of learners, which are numbered from 0. A learner is admitted once a newer
+        version exists than the one on which it computed its last gradient.
 
     Returns:
       An `Aggregator`.

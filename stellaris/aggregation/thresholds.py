@@ -22,8 +22,8 @@ def staleness_threshold(
     The threshold is permissive in early rounds and strict as training converges; a decay of 1 keeps it constant.
 
     Args:
-      round: `k`, the number of delivered fragments divided by the number of actors, rounded down. A fragment is the
-        steps that an actor samples before it delivers them.
+      round: `k`, the number of batches that have been made. Usually a batch has as many fragments as there are actors,
+        where a fragment is the steps that an actor samples before it delivers them.
       max_staleness: `beta_0`, in versions; `math.inf` for no threshold.
       decay: decay per round, in (0, 1].
 
@@ -55,8 +55,8 @@ def demo_threshold(
 ) -> Float[JaxArray, ""]:
     """The threshold of the authors' demo, in whole versions.
 
-    `clip(int(max_staleness * decay ** (k - 1)) + 1, 1, max_staleness)`: never below 1, so that a group of mean
-    staleness 1 is always applied.
+    `clip(int(max_staleness * decay ** (k - 1)) + 1, 1, max_staleness)`: if `max_staleness` is at least 1, so is
+    the threshold, and a group of mean staleness 1 is always applied.
 
     Args:
       round: `k`, as for `staleness_threshold`.

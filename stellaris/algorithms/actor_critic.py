@@ -17,7 +17,7 @@ from stellaris.distributions import as_distribution
 from stellaris.losses import approximate_kl
 from stellaris.types import ApplyFn, Array, Scalar, Tree
 
-#: The metrics of a loss by name: scalars, and a `LagReport` called `by_lag` if the loss knows the version that learns.
+#: The metrics of a loss by name: scalars, and a `LagReport` called `by_lag` if the loss knows the learning version.
 Metrics: TypeAlias = dict[str, Any]
 
 
@@ -35,7 +35,8 @@ def evaluate(apply_fn: ApplyFn, params: Tree, observation: Any, batch: Any) -> E
     parameters, value = apply_fn(params, observation)
     distribution = as_distribution(parameters)
     log_prob = distribution.log_prob(batch.action)
-    # Both are masked before the subtraction, so that a NaN or infinity at an invalid sample cannot reach the gradient.
+    # Both log-probabilities are masked before the subtraction, so that a NaN or infinity at an invalid sample cannot
+    # reach the gradient.
     log_ratio = jnp.where(batch.valid, log_prob, 0.0) - jnp.where(batch.valid, batch.log_prob, 0.0)
     return Evaluated(log_prob, log_ratio, distribution.entropy(), value)
 

@@ -41,10 +41,12 @@ def options(opt_state: Tree) -> dict[str, jax.Array]:
 def adapted(opt_state: Tree, metrics: dict[str, Any]) -> Tree:
     """Returns the state for the next batch; `metrics` are those of this batch, with its mean divergence `kl`.
 
-    The weight is multiplied by 1.5 if the divergence exceeds twice the target, and by 0.5 if it is below half of it.
+    The weight is multiplied by 1.5 if the divergence exceeds twice the target, and by 0.5 if it is below half the
+    target.
 
     Source:
-      Ray RLlib's PPO; the paper (Schulman et al. 2017, Section 4) has factors of 2 and 1/2 at 1.5 and 1/1.5 targets.
+      Ray RLlib's PPO; the paper (Schulman et al. 2017, Section 4) multiplies by 2 above 1.5 times the target,
+      and by 1/2 below the target divided by 1.5.
     """
     if not isinstance(opt_state, PenaltyState):
         return opt_state

@@ -10,7 +10,7 @@ from stellaris.types import ApplyFn, Array, Trajectory, Tree
 
 @runtime_checkable
 class Algorithm(Protocol):
-    """Learns a policy from trajectories: an optimizer, batches and a loss. Make it a frozen dataclass: it needs a hash.
+    """Learns a policy from trajectories: an optimizer, batches and a loss. Make it a frozen dataclass: systems hash it.
 
     `prepare` turns a trajectory into a *batch*: a tree of arrays with an attribute `valid`, which is False for samples
     that are not transitions. A batch consists of *items*, which `minibatches` groups: single samples for PPO and

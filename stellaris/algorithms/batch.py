@@ -52,9 +52,10 @@ def flatten(batch: Any, axes: int) -> Any:
 
 
 def minibatches(key: jax.Array, size: int, *, epochs: int, minibatch_size: int) -> Int[JaxArray, "gradients minibatch"]:
-    """Indices of every minibatch of every epoch: each epoch is one permutation, cut into pieces of equal length.
+    """Indices of every minibatch of every epoch: each epoch is one permutation, cut into minibatches of equal size.
 
-    If the number of pieces does not divide `size`, the last piece is padded with `size`, an index beyond the batch.
+    If `size` is not a multiple of the number of minibatches, the last one is padded with `size`, an index beyond the
+    batch.
 
     Args:
       key: key of the shuffles; it is split into one key per epoch.

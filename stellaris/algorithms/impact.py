@@ -50,8 +50,8 @@ class TargetBatch(NamedTuple):
 class IMPACT:
     """PPO around a target policy with V-trace advantages, for batches that are stale or learned from many times.
 
-    The target is a copy of the parameters. Whenever you renew the target, call `prepare` again for the remaining
-    batches; until then V-trace need not be recomputed.
+    The target is an earlier copy of the parameters. Whenever you renew the target, call `prepare` again for the
+    remaining batches; until then V-trace need not be recomputed.
 
     Source:
       Luo et al. 2019, IMPACT: Importance Weighted Asynchronous Architectures with Clipped Target Networks; Stellaris
@@ -84,7 +84,7 @@ class IMPACT:
     value_coefficient: Scalar = 0.5
     entropy_coefficient: Scalar = 0.0
     epochs: int = 10
-    minibatch_size: int = 512  #: most samples of a minibatch; a batch is split into equal minibatches.
+    minibatch_size: int = 512  #: the largest size of a minibatch; a batch is split into equal minibatches.
     standardize_advantage: bool = True
     max_gradient_norm: Scalar | None = 0.5
 
@@ -130,7 +130,7 @@ class IMPACT:
             valid=valid,
         )
         # This advantage contains no importance weight, because the loss weights the samples. With V-trace's advantage,
-        # which contains one, they would be weighted twice.
+        # which contains one, the samples would be weighted twice.
         target = jnp.concatenate([estimate.target[1:], value[-1:]])
         following = self.lambda_ * target + (1.0 - self.lambda_) * value[1:]
         advantage = jnp.where(valid, reward + discount * following - value[:-1], 0.0)
@@ -183,8 +183,8 @@ class IMPACT:
           lags: the number of policy lags that `by_lag` distinguishes.
 
         Returns:
-          The scalar loss, and the metrics that `PPO.loss` reports. Here `clip_fraction` counts samples outside the
-          trust region around the *target* policy.
+          The scalar loss, and the metrics that `PPO.loss` reports. Here `clip_fraction` is the fraction of samples
+          outside the trust region around the *target* policy.
 
         Raises:
           ValueError: if `rho` is below 1.

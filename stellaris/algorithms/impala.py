@@ -54,7 +54,7 @@ class IMPALA:
     epsilon: Scalar = 0.01  #: RMSProp's epsilon.
     max_gradient_norm: Scalar | None = 40.0
     epochs: int = 1
-    minibatch_size: int = 32  #: most trajectories of a minibatch; a batch is split into equal minibatches.
+    minibatch_size: int = 32  #: the most trajectories in a minibatch; a batch is split into equal minibatches.
 
     def __post_init__(self) -> None:
         actor_critic.check_learning_rate(self.learning_rate)
@@ -128,8 +128,8 @@ class IMPALA:
           lags: the number of policy lags that `by_lag` distinguishes.
 
         Returns:
-          The scalar loss, and the metrics that `PPO.loss` reports. Here `clip_fraction` counts ratios above
-          `pg_rho_clip`, and is 0 if the cap replaces it.
+          The scalar loss, and the metrics that `PPO.loss` reports. Here `clip_fraction` is the fraction of ratios
+          above `pg_rho_clip`; it is 0 if the cap replaces `pg_rho_clip`.
 
         Raises:
           ValueError: if `rho` is below 1.

@@ -61,7 +61,7 @@ class PPO:
     #: The divergence, in nats, towards which `update` adapts the weight after each batch; None for a constant weight.
     kl_target: Scalar | None = None
     epochs: int = 10
-    minibatch_size: int = 512  #: most samples of a minibatch; a batch is split into equal minibatches.
+    minibatch_size: int = 512  #: the largest size of a minibatch; a batch is split into equal minibatches.
     standardize_advantage: bool = True
     max_gradient_norm: Scalar | None = 0.5
 
@@ -80,10 +80,10 @@ class PPO:
             )
 
     def optimizer(self) -> optax.GradientTransformation:
-        """Adam (epsilon 1e-5) behind a bound on the gradient's global norm.
+        """Adam (epsilon 1e-5), after the gradient's global norm is clipped.
 
-        With a `kl_target` its state also holds the penalty's weight. `update` adapts the weight after each batch; a
-        system whose learners compute single gradients, such as `Stellaris`, keeps it at `kl_coefficient`.
+        With a `kl_target` the optimizer's state also holds the penalty's weight. `update` adapts the weight after each
+        batch; a system whose learners compute single gradients, such as `Stellaris`, keeps it at `kl_coefficient`.
         """
         optimizer = actor_critic.norm_clipped(optax.adam(self.learning_rate, eps=1e-5), self.max_gradient_norm)
         return optimizer if self.kl_target is None else with_penalty(optimizer, self.kl_coefficient, self.kl_target)
@@ -127,7 +127,8 @@ class PPO:
 
         Returns:
           int32 `[epochs * ceil(N / minibatch_size), ...]`: each epoch is one permutation, cut into minibatches of equal
-          size. If `N` is not a multiple of their number, the last one is padded with `N`, an index beyond the batch.
+          size. If `N` is not a multiple of the number of minibatches, the last one is padded with `N`, an index
+          beyond the batch.
 
         Raises:
           ValueError: if the batch is empty.

@@ -46,7 +46,7 @@ def adaptive_clip(
       quantile: the quantile of `|log_ratio|` up to which widths do not shrink, in [0, 1].
 
     Returns:
-      `ClipWidths(low, high)`, each `[...]`, without a gradient: `ppo_loss(..., clip=found.low, clip_high=found.high)`.
+      `ClipWidths(low, high)`, each `[...]`, without a gradient. Pass `clip=low` and `clip_high=high` to a loss.
 
     Raises:
       TypeError: if `log_ratio` holds integers, or a setting is not a number.

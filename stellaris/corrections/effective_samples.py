@@ -17,7 +17,7 @@ def effective_sample_fraction(
     """The effective sample size divided by the number of samples: `(sum w)^2 / (n sum w^2)`, `w = exp(log_ratio)`.
 
     The fraction is 1 for equal weights and `1 / n` if one weight dominates. The weights are unbounded and never
-    overflow, because only their quotients with the largest are computed.
+    overflow, because each weight is divided by the largest.
 
     P3O uses the fraction as a cap on the importance weight. Its loss is
     `bounded_importance_weight(log_ratio, high=fraction).weight * impala_loss(...)` plus a penalty,

@@ -62,10 +62,10 @@ def sequence_log_ratio(
     """The log-ratio of whole sequences: the sum or the mean over their valid steps.
 
     `sum_t log_ratio_t` is the log-probability of the whole sequence under one policy minus that under the other;
-    `over="mean"` gives the logarithm of the geometric mean of the steps' ratios. The result may be passed as any
-    `log_ratio`. For GSPO, which has one loss per sequence, compute `s` with `over="mean"`, then
-    `ppo_loss(s, advantage, clip=3e-4, clip_high=4e-4)`. For GSPO-token, where advantages differ within a sequence, pass
-    `stop_gradient(s - log_ratio) + log_ratio` instead of `s`.
+    `over="mean"` gives the logarithm of the geometric mean of the steps' ratios. Any function of this library with an
+    argument `log_ratio` accepts the result. For GSPO, which has one loss per sequence, compute `s` with `over="mean"`,
+    then `ppo_loss(s, advantage, clip=3e-4, clip_high=4e-4)`. For GSPO-token, where advantages differ within a sequence,
+    pass `stop_gradient(s - log_ratio) + log_ratio` instead of `s`.
 
     Args:
       log_ratio: `[T, ...]`, time-major; columns are sequences. Values at invalid steps do not matter; their gradient
@@ -134,7 +134,7 @@ def approximate_proximal_log_ratio(
     """Approximates the log-ratio of a proximal policy: `(1 - 1/d) log_ratio` for an action chosen `d` versions ago.
 
     Decoupled PPO needs the log-probabilities of a recent policy, which cost a forward pass. This function interpolates
-    them linearly between the behaviour policy and the policy that learns, at one version before the policy that learns.
+    linearly between the behaviour policy and the policy that learns, to one version before the policy that learns.
     The factor is 0 for `d <= 1`, where the behaviour policy is the proximal policy.
 
     Args:

@@ -52,7 +52,8 @@ def bounded_importance_weight(
     whose ratio is `pi / proximal`. Do not weight a loss that already contains the ratio `pi / behaviour`, such as
     `ppo_loss`, by that ratio again.
 
-    The literature names these settings. Each entry ends with the samples that its authors or their code average over:
+    The literature names these settings. Each entry but the last ends with the samples that its authors or their code
+    average over:
 
     * truncated importance sampling (TIS; Yao et al. 2025): `high=2.0`; for sequences 2 to 8. All valid steps.
     * masked importance sampling (MIS), IcePop (Ring-1T 2025): `outside="mask", low=0.5, high=5.0`. All valid steps of
@@ -129,7 +130,7 @@ def vespo_weight(
       negative_decay: decay where the advantage is negative, at least 0.
 
     Returns:
-      The weights `[...]`. `W` saturates as in `importance_ratio`, where the default weights are below 2e-25.
+      The weights `[...]`. `W` saturates as in `importance_ratio`; saturated, the default weights are below 2e-25.
 
     Raises:
       TypeError: if an array holds integers, or a setting is not a number.

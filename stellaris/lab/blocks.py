@@ -135,6 +135,6 @@ def _run_block(static: Static, rho: float | None, shared: dict[str, Any], stacke
 
 
 def _with(settings: Any, prefix: str, numbers: Mapping[str, Any]) -> Any:
-    """Replaces the fields whose names in `numbers` start with `prefix`, by traced numbers."""
+    """Sets the fields of `settings` to the traced numbers whose names are `prefix` and the field's name."""
     own = {name.removeprefix(prefix): value for name, value in numbers.items() if name.startswith(prefix)}
     return dataclasses.replace(settings, **own) if own else settings

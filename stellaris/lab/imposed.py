@@ -84,7 +84,8 @@ def imposed(
     """Makes a schedule in which data and gradients have exactly the given ages.
 
     All actors sample one fragment per batch, with the version that was the newest `age` batches before. Near the start,
-    where the age exceeds the number of earlier batches, they use version 0. The ages of gradients end at version 0 too.
+    where the age exceeds the number of earlier batches, they use version 0. Gradients also use
+    version 0 where their age exceeds the number of earlier versions.
 
     Args:
       updates: number of batches that are learned from.

@@ -1,7 +1,8 @@
 """Plans: a schedule in the form that a compiled program follows.
 
 A plan assigns each waiting fragment and batch a *place*, an index into an array that the program keeps. A *wave* is a
-group of pieces that one version samples in different environments; these environments are stepped together.
+group of the schedule's pieces that are sampled with one version in different environments; these environments are
+stepped together.
 """
 
 from collections.abc import Iterable
@@ -24,14 +25,14 @@ class Sizes(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """The work of every update, int32. `*_until`, `[U + 1]`, is the number of a table's rows that precede update u."""
+    """The work of every update, int32. `*_until`, `[U + 1]`: entry u counts the rows that precede update u."""
 
     waves_until: Array
     wave_version: Array  #: `[N]`.
     wave_slot: Array  #: `[N, W]`: the environment; `slots` in an unused column.
     wave_start: Array  #: `[N, W]`: the number that seeds a new start of the environment; `NONE` to continue.
     wave_noise: Array  #: `[N, W]`: the number that selects the noise of the actions.
-    wave_place: Array  #: `[N, W]`: the place of the fragment; `fragments` if unused or in no batch.
+    wave_place: Array  #: `[N, W]`: the fragment's place; `fragments` in an unused column or for a piece in no batch.
     wave_offset: Array  #: `[N, W]`: the index of the piece within its fragment.
     batches_until: Array
     batch_fragments: Array  #: `[B, n]`: the places of its fragments.
@@ -110,7 +111,7 @@ def _rounded(n: int) -> int:
 
 
 def _roomy(n: int) -> int:
-    """Rounds up by less than 16: kept versions are the largest arrays of a run, so a power of two may waste memory."""
+    """Rounds up by less than 16: kept versions are the largest arrays of a run, so more padding would waste memory."""
     return _rounded(n) if n < 16 else -(-n // 16) * 16
 
 
@@ -122,7 +123,7 @@ def _padded(column: NDArray) -> NDArray:
 
 
 def _until(before: NDArray, updates: int) -> NDArray:
-    """Returns `until`, `[updates + 1]`: the number of a table's rows that precede each update, and the end.
+    """Returns `until`, `[updates + 1]`: the number of a table's rows that precede each update; last, all rows.
 
     The rows of update u are `until[u]` to `until[u + 1] - 1`.
     """

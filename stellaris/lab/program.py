@@ -32,8 +32,8 @@ class Outcome(NamedTuple):
 class Keys(NamedTuple):
     """The random keys of a run."""
 
-    batches: jax.Array  #: key of the shuffles: one folded key per batch.
-    noise: jax.Array  #: key of the actions' noise: one folded key per piece.
+    batches: jax.Array  #: key of the shuffles; each batch folds its number into this key.
+    noise: jax.Array  #: key of the actions' noise; each piece folds its `noise` number into this key.
     seed: jax.Array  #: seed of the environment in slot 0; slot i has `seed + i`.
 
 
@@ -75,7 +75,7 @@ class Program:
       algorithm: the algorithm, with its loss, minibatches, epochs and optimizer.
       aggregator: decides when and how queued gradients are applied; None if the schedule learns from whole batches.
       rho: truncation level of the global ratio cap over the policies that all learners hold.
-      length: number of steps of a piece.
+      length: number of steps of a piece, as `Schedule` defines it.
       pieces: number of pieces of a fragment.
       sizes: the sizes of the schedule's plan.
     """
@@ -224,7 +224,7 @@ class Program:
     def _batch(self, plan: Plan, keys: Keys, i: jax.Array, carry: Carry) -> Carry:
         """Prepares a batch of fragments."""
         target = self._version(carry, plan.batch_target[i])
-        # The number selects the shuffle. It counts from 1, as in a session.
+        # The batch's number selects the shuffle. Batches are numbered from 1, as in a session.
         prepared = self._prepare(
             carry.fragments, plan.batch_fragments[i], target, keys.batches, i + 1, carry.statistics
         )
@@ -264,7 +264,7 @@ class Program:
         computed = plan.gradients_until[number + 1] - plan.gradients_until[number]
         metrics = {name: x if name.endswith("_max") else x / computed for name, x in sums.items()}
         taken, queue = self.aggregator.pop(queue, number, plan.round[number])
-        stale = jnp.maximum(taken.staleness, 0).astype(jnp.float32)  # the staleness of an empty row is -1
+        stale = jnp.maximum(taken.staleness, 0).astype(jnp.float32)  # the staleness of an empty slot is -1
         metrics["staleness_mean"] = jnp.sum(stale) / jnp.maximum(taken.count, 1)
         metrics["staleness_max"] = jnp.max(stale)
         metrics["gradients"] = jnp.asarray(taken.count, jnp.float32)

@@ -136,7 +136,7 @@ class _Reader:
             batch = NONE if queued else self.task(self.applied).batch
             if not queued and batch == NONE:
                 raise ValueError(
-                    f"the trace does not say from which data version {version} was learned: the system must call "
+                    f"the trace does not name the data that version {version} was learned from: the system must call "
                     "Record.learns or Record.computes for each of its learners' invocations"
                 )
             self.update_batch.append(batch)

@@ -34,19 +34,19 @@ class Schedule:
 
     Attributes:
       slots: number of environments.
-      piece_before: `[P]`: the update.
+      piece_before: `[P]`: the update before which the piece is sampled.
       piece_slot: `[P]`: the environment.
       piece_version: `[P]`: the version that acts.
       piece_noise: `[P]`: the number that selects the noise of the actions.
       piece_start: `[P]`: the number that seeds a new start of the environment; `NONE` if the environment continues.
-      batch_before: `[B]`: the update.
-      batch_pieces: `[B, n, k]`: for each of n fragments its k consecutive pieces.
+      batch_before: `[B]`: the update before which the batch is made.
+      batch_pieces: `[B, n, k]`: for each of n fragments the rows of its k consecutive pieces.
       batch_target: `[B]`: the version with which the batch is prepared.
       batch_merged: `[B]`: the update whose version is the first to normalise by the batch's observations, or `NONE`.
-      gradient_before: `[G]`: the update.
+      gradient_before: `[G]`: the update before which the gradient enters the queue.
       gradient_batch: `[G]`: the batch.
       gradient_row: `[G]`: the index of the minibatch in the batch.
-      gradient_version: `[G]`: the version on which it is computed.
+      gradient_version: `[G]`: the version on which the gradient is computed.
       gradient_learner: `[G]`: the number of the learner.
       gradient_held: `[G, h]`: versions that other learners hold at the same time, for the global ratio cap.
       update_batch: `[U]`: the batch that is learned from as a whole, or `NONE` to apply queued gradients.

@@ -18,7 +18,7 @@ class Shapes(NamedTuple):
 
     nbytes: int
     indices: NDArray  #: `[gradients, m]`: zeros in the shape of the minibatches' indices.
-    items: int  #: number of items that minibatches choose from, such as steps, as `batch_of` counts them.
+    items: int  #: number of items, such as steps, that minibatches choose from; counted as in `batch_of`.
 
 
 def shapes_of(algorithm: Algorithm, policy: Policy, length: int, fragments: int) -> Shapes:

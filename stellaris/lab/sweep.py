@@ -64,8 +64,8 @@ def sweep(
         as `lambda lag: imposed(...)`.
       axes: lists of values by name. The names are `"algorithm.learning_rate"` and other fields of the algorithm,
         `"aggregator.decay"` and other fields of the aggregator, `"rho"`, and arguments of `schedule`.
-      seeds: their number, or the seeds themselves. A run's parameters, actions, shuffles and environments follow from
-        its seed as in `train`.
+      seeds: the number of seeds, or the seeds themselves. A run's parameters, actions, shuffles and environments
+        follow from its seed as in `train`.
       aggregator: applies the gradients, if the schedule queues them; None if it learns from whole batches.
       rho: truncation level of the global ratio cap over the policies that all learners hold; `math.inf` for no cap.
       block: the largest number of runs at a time; by default 8 on each CPU device, because the data of more runs
@@ -76,7 +76,7 @@ def sweep(
 
     Returns:
       An `xarray.Dataset` with the dimensions of the axes, `seed` and `update`. Its variables are `episode_return`
-      (mean of the episodes that ended since the last version), `episodes`, `steps`, and the loss's metrics. The
+      (mean over the episodes that ended since the previous version), `episodes`, `steps`, and the loss's metrics. The
       coordinate `seconds` says when each version was published, if the schedule has a clock, and `cost_NAME` the USD
       spent until then, if the schedule was billed under a price sheet of that name.
 
@@ -131,8 +131,8 @@ def sweep(
                     np.savez(out, allow_pickle=False, **columns)
         if np.any(columns.pop("overflow", 0)):
             raise ValueError(
-                f"aggregator={aggregator!r}: its queue was full and lost gradients, because it applies them later than "
-                "the aggregator of the schedule's run did; raise its capacity"
+                f"aggregator={aggregator!r}: its queue was full and lost gradients, because this aggregator applies "
+                "them later than the aggregator of the schedule's run did; raise the aggregator's capacity"
             )
         for i, run in enumerate(members):
             outcomes[run.place] = {name: column[i] for name, column in columns.items()}
