@@ -38,7 +38,7 @@ class RecordedCall(NamedTuple):
         then: float = getattr(self, event)
         # Equal times are a separate case, because `at + (then - before)` may round.
         if self.ending == "cancelled" and (math.isnan(then) or event == "ended"):
-            # The event comes one float later: at the very instant of the cancellation, it could precede the cancellation.
+            # The event comes one float later: at the instant of the cancellation, it could precede the cancellation.
             cancelled = self.ended if at == before else at + (self.ended - before)
             return max(otherwise, math.nextafter(cancelled, math.inf))
         return then if at == before else at + (then - before)

@@ -195,8 +195,8 @@ class Store:
           function: name of the invocation's function, for `held`.
 
         Returns:
-          The arguments. A reference to a version becomes a `Versioned`, a `held` reference becomes a tuple of these, and
-          a reference to an object becomes the object's value.
+          The arguments. A reference to a version becomes a `Versioned`. A `held` reference becomes a tuple of these. A
+          reference to an object becomes the object's value.
 
         Raises:
           LookupError: if a name was never published, or a version has been removed.
