@@ -182,7 +182,7 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     ("other", "message"),
     [
         ({"seed": 1}, r"seed: this run has 1, but .* holds a run with 0"),
-        ({"workload": replace(tiny.WORKLOAD, actors=3)}, r"workload\.actors: this run has 3, but .* a run of 2"),
+        ({"workload": replace(tiny.WORKLOAD, actors=3)}, r"workload\.actors: this run has 3, but .* a run with 2"),
         *(
             ({"prices": sheets}, r"prices\S*: this run has .*, but .* holds a run with ")
             for sheets in ((), tiny.PRICES[:1], tiny.PRICES[::-1], (*tiny.PRICES, DEAR))
