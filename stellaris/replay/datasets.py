@@ -110,7 +110,8 @@ def insert(table: Table, path: str | os.PathLike[str], *, weight: float = 1.0, v
 
     Raises:
       ImportError: without h5py.
-      ValueError: as `read`, or if a column of the table cannot hold a number; nothing is inserted then.
+      ValueError: as `read`, or if the table has a column that the file lacks, or cannot hold a number or the longest
+        trajectory; nothing is inserted then.
 
     Source:
       Minari (Younis et al. 2024); D4RL (Fu et al. 2020).

@@ -70,7 +70,7 @@ class _Shard(NamedTuple):
 
 
 def save(table: Table, folder: str | os.PathLike[str]) -> None:
-    """Writes a table to a folder, and replaces the save there once the new one is complete on disk.
+    """Writes a table to a folder. An earlier save there is replaced once the new one is complete on disk.
 
     The disk needs room for two saves: the files of the previous one are removed when the next save begins.
 
@@ -120,8 +120,8 @@ def load(
     """Reads a table into any number of shards.
 
     With the saved number of shards and capacity, the table is restored exactly. Otherwise the trajectories are dealt
-    round-robin to the shards in the order of insertion, equal insertion numbers in the order of the saved shards. Each
-    shard then numbers its trajectories from 0.
+    to the shards in turn, in the order of insertion; among equal insertion numbers the saved shards' order
+    decides. Each shard then numbers its trajectories from 0.
 
     Args:
       folder: a folder that `save` has written.
@@ -137,8 +137,8 @@ def load(
       FileNotFoundError: if the manifest is missing.
       ImportError: without safetensors.
       ValueError: if a file is damaged or differs from the manifest or `spec`; the message names the file, the column or
-        field, and the expected value. Also if `capacity` is below 1 or below the number of saved trajectories, the
-        devices do not divide it, the table is too large for memory, or `memory` is unknown.
+        field, and the expected value. Also if `capacity` is below 1 or below the number of saved trajectories, or
+        cannot be split evenly over the devices, if the table is too large for memory, or if `memory` is unknown.
 
     Example:
       >>> import jax, jax.numpy as jnp, tempfile
@@ -181,7 +181,9 @@ def _assembled(
             f"capacity={capacity}: the table in {path.parent} holds {held} trajectories; choose at least {held}"
         )
     if capacity % parts:
-        raise ValueError(f"capacity={capacity}: {parts} devices do not divide it; choose a multiple of {parts}")
+        raise ValueError(
+            f"capacity={capacity} cannot be split evenly over {parts} devices; choose a multiple of {parts}"
+        )
     same = parts == len(saved.shards) and capacity == saved.capacity
 
     def arrays(name: str) -> list[NDArray]:
@@ -302,7 +304,7 @@ def _write_shard(table: Table, path: Path) -> dict[str, Any]:
 
 
 def _shards(table: Table) -> Iterator[Callable[[], Table]]:
-    """Yields one function for each shard that copies the shard to host memory, which may not hold all at once."""
+    """Yields for each shard a function that copies it to host memory, which may be too small for all shards."""
     if table.length.ndim == 1:
         yield lambda: jax.tree.map(np.asarray, table)
         return

@@ -14,7 +14,7 @@ Memory: TypeAlias = Literal["device", "pinned_host"]
 
 
 def zeros(shape: tuple[int, ...], dtype: Any, memory: Memory) -> jax.Array:
-    """Makes a column of zeros; a host column may exceed the device's memory, because it is never copied through it."""
+    """Makes a column of zeros. A host column may exceed the device's memory, because it is never on the device."""
     if memory == "device":
         return jnp.zeros(shape, dtype)
     (device,) = jnp.zeros(()).devices()

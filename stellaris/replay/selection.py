@@ -47,11 +47,12 @@ def select(
       count: number of trajectories in the batch, summed over devices.
       by: `"uniform"`; `"weight"`, with probability proportional to weight; or `"top"`, the largest weights in
         descending order, equal weights in the order of their rows.
-      replace: whether a trajectory may be drawn again. `"top"` never repeats one.
+      replace: whether a trajectory may be drawn again. `"top"` never repeats a trajectory.
       axis: the mesh axis of the shards, within `shard_map`; None for one table.
 
     Returns:
-      The selection. An empty table, or fewer than `count` trajectories to choose from, sets a flag: see `check`.
+      The selection. A flag is set if no trajectory can be drawn, or without replacement fewer than `count`: see
+      `check`. A trajectory of weight 0 is drawn only by `"uniform"`.
 
     Raises:
       ValueError: if `by` is unknown, `count` is below 1, or `count` exceeds the capacity without replacement.

@@ -2,7 +2,7 @@
 
 Each device holds `capacity / devices` trajectories. All devices draw the same rows from the exchanged totals of the
 shards, with the probabilities of an unsharded table. The devices that hold the rows fill the batch, and a
-reduce-scatter gives each device its part. No exchange is larger than a batch. Rows are counted through all shards.
+reduce-scatter gives each device its part. No exchange is larger than a batch. Row numbers run through all shards.
 
 Arguments that are not described here mean the same as for the function of the same name in `stellaris.replay`.
 """
@@ -89,7 +89,7 @@ def init(spec: Spec, *, capacity: int, length: int, over: Shards, memory: Memory
       The table, whose arrays have a leading axis, `[shards, ...]`.
 
     Raises:
-      ValueError: if the devices do not divide `capacity`, and as `replay.init`.
+      ValueError: if `capacity` cannot be split evenly over the devices, and as `replay.init`.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -102,7 +102,7 @@ def init(spec: Spec, *, capacity: int, length: int, over: Shards, memory: Memory
     tables.check_memory(memory)
     if capacity % over.number:
         raise ValueError(
-            f"capacity={capacity}: {over.number} devices do not divide it; choose a multiple of {over.number}"
+            f"capacity={capacity} cannot be split evenly over {over.number} devices; choose a multiple of {over.number}"
         )
 
     def local() -> Table:
@@ -139,7 +139,7 @@ def insert(
       removal: which of its trajectories each shard removes once it is full.
 
     Raises:
-      TypeError, ValueError: as `replay.insert`, and if the devices do not divide the batch.
+      TypeError, ValueError: as `replay.insert`, and if the batch cannot be split evenly over the devices.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -152,8 +152,8 @@ def insert(
     batch = len(next(iter(columns.values())))
     if batch % over.number:
         raise ValueError(
-            f"columns have {batch} trajectories: {over.number} devices do not divide them; insert a multiple of "
-            f"{over.number}"
+            f"columns have {batch} trajectories, which cannot be split evenly over {over.number} devices; insert a "
+            f"multiple of {over.number}"
         )
     changed: Table = _insert(table, dict(columns), length, weight, version, over, removal)
     return changed
@@ -229,7 +229,7 @@ def random_steps(table: Table, selection: Selection, key: jax.Array, *, over: Sh
       over: the placement of the shards.
 
     Returns:
-      Steps `[k]`, from 0, equal on all devices.
+      Steps `[k]`, equal on all devices; a trajectory's first step is 0.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -263,13 +263,13 @@ def gather(
       selection: the selected trajectories.
       windows: the windows, by their names in the batch.
       over: the placement of the shards.
-      step: `[k]` or one for all: each sample's step of its trajectory.
+      step: `[k]` or one for all: the step of each sample in its trajectory.
 
     Returns:
       The batch, `[k, ...]`, split over the devices.
 
     Raises:
-      TypeError, ValueError: as `replay.gather`, and if the devices do not divide the batch.
+      TypeError, ValueError: as `replay.gather`, and if the batch cannot be split evenly over the devices.
 
     Source:
       GEAR (ICML 2023): the owners of rows fill the batch, and a reduce-scatter gives each device its part.
@@ -287,8 +287,8 @@ def gather(
     count = selection.row.shape[0]
     if count % over.number:
         raise ValueError(
-            f"selection has {count} trajectories: {over.number} devices do not divide them; select a multiple of "
-            f"{over.number}"
+            f"selection has {count} trajectories, which cannot be split evenly over {over.number} devices; select a "
+            f"multiple of {over.number}"
         )
     batch: Gathered = _gather(table, selection, step, tuple(windows.items()), over)
     return batch
@@ -386,7 +386,7 @@ def _map(
 ) -> Callable[..., Any]:
     """Maps `local` over the devices.
 
-    Arguments and results of spec `_SAME` are equal on all devices; `check_vma=False` because JAX cannot prove it.
+    Arguments and results of spec `_SAME` are equal on all devices. `check_vma` is off, because JAX cannot prove this.
     """
     mapped = jax.shard_map(local, mesh=over.mesh, in_specs=given, out_specs=made, check_vma=False)
 
@@ -397,7 +397,7 @@ def _map(
 
 
 def _placed(tree: Any, over: Shards, spec: PartitionSpec) -> Any:
-    """Reshards arrays as `shard_map` expects them if the mesh has explicit axes; otherwise `shard_map` does it."""
+    """Reshards arrays as `shard_map` expects them if the mesh has explicit axes; else `shard_map` does it."""
     if AxisType.Explicit not in over.mesh.axis_types:
         return tree
     return jax.reshard(tree, NamedSharding(over.mesh, spec))  # type: ignore[no-untyped-call]

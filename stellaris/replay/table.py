@@ -61,7 +61,7 @@ class Table(NamedTuple):
 
     @property
     def size(self) -> Int[jax.Array, "..."]:
-        """The number of trajectories held, by shard if there are several; they fill the first `size` rows."""
+        """The number of trajectories held, by shard in a sharded table. Trajectories fill the first `size` rows."""
         return jnp.minimum(self.inserted, self.capacity)
 
     @property
@@ -162,9 +162,9 @@ def insert(
       The table. An invalid weight or length sets a flag: see `check`.
 
     Raises:
-      TypeError: if a column has another dtype.
-      ValueError: if columns are missing or unknown, a shape does not fit, a number of a NumPy array is too large for
-        its place in the table, or there are more trajectories than the table holds.
+      TypeError: if a column's dtype differs from the table's, or a length or version is not whole.
+      ValueError: if columns are missing or unknown, a shape does not fit, the table's dtype cannot hold a number of a
+        NumPy array, or there are no trajectories or more than the table can hold.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -228,7 +228,7 @@ def _rows(table: Table, number: Int[jax.Array, " batch"], removal: Removal) -> I
 
 
 def _sound(weight: jax.Array, counted: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Replaces invalid and uncounted weights by 0; also returns a fault bit, set if a counted weight is invalid."""
+    """Sets weights to 0 if invalid or not `counted`; also returns a fault bit, set if an invalid one is counted."""
     weight = weight.astype(jnp.float32)
     sound = (weight >= 0) & (weight <= LARGEST_WEIGHT)
     kept = sound & counted & (weight >= LEAST_WEIGHT)
@@ -449,6 +449,6 @@ def _check_columns(table: Table, columns: Mapping[str, Array]) -> int:
         raise ValueError(f"columns have {steps} steps: a trajectory of the table has 1 to {length}")
     if not 1 <= batch <= table.capacity:
         raise ValueError(
-            f"columns have {batch} trajectories: the table holds {table.capacity}, so insert fewer at a time"
+            f"columns have {batch} trajectories: the table holds {table.capacity}, so insert from 1 to {table.capacity}"
         )
     return int(steps)

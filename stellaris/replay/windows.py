@@ -20,14 +20,15 @@ from stellaris.types import Array, at_least_float32
 
 @dataclass(frozen=True)
 class Window:
-    """`length` steps of a column, starting `offset` steps after the sample's step.
+    """`length` steps of a column, starting `offset` steps after the sample's step (`step` of `gather`).
 
     Args:
       column: name of a column of the table.
       length: number of steps.
       offset: steps from the sample's step to the window's first step; negative for earlier steps. A history of ten
         steps that ends with the sample's step has -9.
-      pad: where padding goes if the trajectory lacks some of these steps: before the others or after them.
+      pad: where padding goes if the trajectory lacks some of these steps: before the steps that exist (`"head"`) or
+        after them (`"tail"`).
       value: the value of the padding.
       return_to_go: None for the column itself. A discount replaces each step's value by the discounted sum from that
         step to the trajectory's end: the return to go, if the column is the reward.
@@ -62,7 +63,7 @@ def random_steps(
       axis: the mesh axis of the shards, within `shard_map`.
 
     Returns:
-      Steps `[k]`, from 0.
+      Steps `[k]`; a trajectory's first step is 0.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -88,13 +89,13 @@ def gather(
     step: Int[Array, " k"] | int = 0,
     axis: str | None = None,
 ) -> Gathered:
-    """Gathers windows of the selected trajectories, each padded to its length.
+    """Gathers windows of the selected trajectories, each padded to the window's length.
 
     Args:
       table: the table of the selection; within `shard_map`, this device's shard of it.
       selection: the selected trajectories.
       windows: the windows, by their names in the batch.
-      step: `[k]` or one for all: each sample's step of its trajectory. See `random_steps`.
+      step: `[k]` or one for all: the step of each sample in its trajectory. See `random_steps`.
       axis: the mesh axis of the shards, within `shard_map`. Each device then gets its part of the batch, `k / devices`
         rows in order.
 
@@ -104,8 +105,8 @@ def gather(
     Raises:
       TypeError: if a window's length or offset, or a step, is not whole.
       ValueError: if `windows` is empty, a column is unknown, a window is longer than the table's trajectories, its
-        padding does not fit into the column's dtype, a step or an offset exceeds int32, or the devices do not divide
-        the batch.
+        padding does not fit into the column's dtype, a step or an offset exceeds int32, or the batch cannot be split
+        evenly over the devices.
 
     Source:
       GEAR (ICML 2023), subscription patterns: offset, length, padding at head or tail.
@@ -128,7 +129,8 @@ def gather(
     if axis is not None and count % jax.lax.axis_size(axis):
         devices = jax.lax.axis_size(axis)
         raise ValueError(
-            f"selection has {count} trajectories: {devices} devices do not divide them; select a multiple of {devices}"
+            f"selection has {count} trajectories, which cannot be split evenly over {devices} devices; select a "
+            f"multiple of {devices}"
         )
     batch: Gathered = _gather(table, selection, tuple(windows.items()), step, axis)
     return batch

@@ -17,7 +17,7 @@ from stellaris.runtime.trace.trace import Trace
 
 @runtime_checkable
 class Platform(Protocol):
-    """Runs functions. A system is an event loop over a platform: it invokes, takes the next completion, and decides."""
+    """Runs functions. A system invokes functions, takes the next completion, and decides what to invoke next."""
 
     @property
     def now(self) -> float:
@@ -58,7 +58,8 @@ class Platform(Protocol):
           The pending invocation.
 
         Raises:
-          LookupError: if no function of this name is deployed, or a fixed version is not in the store.
+          LookupError: if no function of this name is deployed, or an argument refers to a fixed version or an object
+            that is not in the store.
           TypeError: if `function` cannot be called, or if the transfer of an argument costs time and its size is
             unknown.
           ValueError: if `at` has passed in virtual time, `work` is negative, or sending the result costs time and the
@@ -101,7 +102,7 @@ class Platform(Protocol):
         Raises:
           FunctionError: if a retry would not help because the invocation failed or hung, or if the attempts are used
             up.
-          LookupError: if the invocation refers to a fixed version that the store has removed.
+          LookupError: if the invocation refers to a fixed version or an object that the store has removed.
           ValueError: if the invocation has not ended, has completed, was cancelled, or belongs to another platform.
         """
 
@@ -120,7 +121,8 @@ class Platform(Protocol):
     def prewarm(self, name: str, count: int = 1, *, at: float | None = None) -> None:
         """Makes containers before any invocation needs them, as many as the limits and the nodes have room for.
 
-        Each container takes a cold start, is then idle, and expires like any other container. `slots` counts them.
+        Each container takes a cold start, is then idle, and expires like any other container. `slots` includes these
+        containers.
 
         Args:
           name: name of the function.
@@ -130,7 +132,7 @@ class Platform(Protocol):
         Raises:
           LookupError: if no function of this name is deployed.
           TypeError: if `count` is not an integer.
-          ValueError: if `count` is below 1, or `at` has passed.
+          ValueError: if `count` is below 1, or `at` has passed in virtual time.
         """
 
     def slots(self, name: str, *, concurrent: int) -> int:

@@ -78,7 +78,7 @@ class LogNormal:
 
 @dataclass(frozen=True)
 class Gamma:
-    """The gamma distribution with the given mean and coefficient of variation (1 is the exponential distribution)."""
+    """The gamma distribution with the given mean and coefficient of variation; with `cv=1` it is exponential."""
 
     mean: float
     cv: float
@@ -117,7 +117,7 @@ class Mixture:
     """A mixture: one of several delays, each with its probability.
 
     Example:
-      Nineteen calls of twenty take 10 ms, one straggles:
+      Nineteen of twenty calls take 10 ms. The twentieth takes 1 s on average:
 
       >>> slow = Mixture(delays=(Constant(0.01), Exponential(1.0)), probabilities=(0.95, 0.05))
     """
@@ -265,7 +265,7 @@ class Stream:
                 function, _, purpose = self._name.rpartition("/")
                 raise ValueError(
                     f"function {function!r}: {purpose}={self._delay!r} drew {what}; let sample(rng, n) return n finite "
-                    "numbers from 0 on"
+                    "numbers that are not negative"
                 )
             self._ahead = block[::-1].tolist()  # reversed, because the list is used up from its end
         return self._ahead.pop()
@@ -294,7 +294,7 @@ def check_delay(name: str, delay: object) -> None:
 
 
 def check_drawn(**arguments: object) -> None:
-    """Raises an error if an argument is not a `Delay`, or is `Measured`, which cannot be drawn; the error names it."""
+    """Raises an error that names any argument that is not a `Delay`, or is `Measured`, which cannot be drawn."""
     for name, delay in arguments.items():
         check_delay(name, delay)
         if isinstance(delay, Measured):

@@ -78,7 +78,7 @@ class Retry:
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name}={getattr(self, name)} is negative or not finite: give 0 seconds or more")
         if not 1 <= self.factor < math.inf:
-            raise ValueError(f"factor={self.factor} is below 1 or not finite: give a finite factor from 1 on")
+            raise ValueError(f"factor={self.factor} is below 1 or not finite: give a finite factor of 1 or more")
         if not 0 <= self.jitter <= 1:
             raise ValueError(f"jitter={self.jitter} is not a fraction: give a number from 0 to 1")
 
@@ -101,7 +101,7 @@ class Retry:
 class Context(Protocol):
     """The first argument of every body. Its attributes are the contract between bodies and platforms."""
 
-    state: Any  #: state of the container; the next invocation in it finds the state that this invocation leaves.
+    state: Any  #: state of the container; the next invocation in this container finds it as this invocation leaves it.
 
     @property
     def slot(self) -> int:
@@ -141,11 +141,11 @@ class FunctionSpec:
         validated on AWS Lambda (Mahmoudi & Khazaei 2021). `"most_recent"` is the container used last, `"least_recent"`
         the container unused for longest.
       max_concurrency: the most containers; None for no limit.
-      reserved_concurrency: the most invocations at once. The platform reserves this number of places of its
-        `max_concurrency` for the function. None to share the places that no function has reserved.
+      reserved_concurrency: the most invocations of the function at once. This share of the platform's
+        `max_concurrency` is kept free for the function. None to use the rest, which no function has reserved.
       provisioned: number of containers kept warm from the start. They never expire; a lost container is replaced.
-      overflow: the fate of invocations over a limit. `"queue"`: they wait in order of submission. `"reject"`: they end
-        as `throttled`.
+      overflow: the treatment of invocations over a limit. `"queue"`: they wait in order of submission. `"reject"`: they
+        end as `throttled`.
       timeout: seconds after its start at which an invocation is killed together with its container; None for never.
       queueing: seconds between submission and the search for a container.
       transfer: time to fetch the arguments and to send the result; None for no time.
@@ -234,10 +234,10 @@ class Function:
         if not self.max_batch >= 1:
             raise ValueError(f"max_batch={self.max_batch} is below 1: a batch has at least one invocation; raise it")
         if isinstance(self.upload, int) and self.upload < 0:
-            raise ValueError(f"upload={self.upload} is negative: give the bytes of the result")
+            raise ValueError(f"upload={self.upload} is negative: give the size of the result in bytes")
 
     def uploads(self, arguments: tuple[Any, ...]) -> int:
-        """Returns the declared bytes of the body's result for these arguments.
+        """Returns the declared size, in bytes, of the body's result for these arguments.
 
         Raises:
           ValueError: if `upload` returns a number that is negative or not finite.
@@ -247,7 +247,7 @@ class Function:
         # The size is checked at every call, because it depends on the arguments.
         nbytes = self.upload(*arguments)
         if not 0 <= nbytes < math.inf:
-            raise ValueError(f"upload()={nbytes} is negative or not finite: return the bytes of the result")
+            raise ValueError(f"upload()={nbytes} is negative or not finite: return the size of the result in bytes")
         return nbytes
 
 
@@ -260,7 +260,7 @@ class Invocation:
     function: str
     tag: Any  #: the value that the system passed to `invoke`.
     attempt: int  #: number of the attempt: 1 for the first, and one more for every retry.
-    key: int  #: idempotency key, the number of the first attempt. Attempts with one key are the same piece of work.
+    key: int  #: idempotency key, the number of the first attempt. All attempts with one key do the same work.
     submitted: float  #: seconds of the platform's clock, as are `started` and `finished`.
     started: float | None = field(default=None, init=False)
     finished: float | None = field(default=None, init=False)

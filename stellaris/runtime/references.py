@@ -28,7 +28,7 @@ class At:
 @register_value
 @dataclass(frozen=True)
 class Lagged:
-    """Refers to the version `lag` versions behind the newest when the body starts; to the first if there are fewer."""
+    """Refers to the version `lag` versions behind the newest when the body starts, but at the earliest to version 0."""
 
     name: str
     lag: int

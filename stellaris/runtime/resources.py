@@ -1,4 +1,4 @@
-"""The resources of containers, and the machines that have them."""
+"""The resources that containers occupy, and the machines on which they run."""
 
 import math
 from dataclasses import dataclass
@@ -42,8 +42,8 @@ class Node:
       gpus: number of GPUs.
       slots_per_gpu: number of container slots on each GPU.
       gpu_sharing: exponent of the slow-down of invocations that share a GPU. An invocation that starts while `k - 1`
-        others run on the GPU computes `k ** gpu_sharing` times as long: 0 if invocations do not slow each other down, 1
-        if they take turns. The slow-down is decided when an invocation starts, as are all durations.
+        others run on the GPU computes `k ** gpu_sharing` times as long. The exponent is 0 if invocations do not slow
+        each other down, and 1 if they take turns. As with all durations, the slow-down is fixed at the start.
 
     Raises:
       ValueError: if a number is out of its range.
@@ -67,7 +67,7 @@ class Node:
                 raise ValueError(f"node {self.name!r}: {name}={getattr(self, name)} is negative: give 0 or more")
         if not self.slots_per_gpu >= 1:
             raise ValueError(
-                f"node {self.name!r}: slots_per_gpu={self.slots_per_gpu} is below 1: give 1 or more, or gpus=0"
+                f"node {self.name!r}: slots_per_gpu={self.slots_per_gpu} is below 1: give 1 or more, even with gpus=0"
             )
         if self.gpu_sharing > 1:
             raise ValueError(

@@ -299,7 +299,10 @@ def test_errors_name_what_was_given_for_all_shards(unchecked, eight):
     one = table.init(SPEC, capacity=CAPACITY, length=STEPS)
     init, insert = functools.partial(sharded.init, SPEC, length=STEPS), functools.partial(sharded.insert, shards)
     for call, message in (
-        (lambda: init(capacity=9, over=eight), "capacity=9: 8 devices do not divide it; choose a multiple of 8"),
+        (
+            lambda: init(capacity=9, over=eight),
+            "capacity=9 cannot be split evenly over 8 devices; choose a multiple of 8",
+        ),
         (lambda: init(capacity=8, over=eight, memory="disk"), "memory='disk': expected 'device' or 'pinned_host'"),
         (
             lambda: sharded.update_weights(shards, np.array([2**32]), np.ones(1), over=eight),
@@ -307,7 +310,7 @@ def test_errors_name_what_was_given_for_all_shards(unchecked, eight):
         ),
         (
             lambda: insert(four, over=eight),
-            "columns have 4 trajectories: 8 devices do not divide them; insert a multiple of 8",
+            "columns have 4 trajectories, which cannot be split evenly over 8 devices; insert a multiple of 8",
         ),
         (lambda: insert(narrow, over=eight), "column 'frame' has shape (8, 6, 1): expected [batch, steps, 2]"),
         (lambda: insert(random_rows(48)[0], over=eight), "columns have 48 trajectories: the table holds 40"),
@@ -318,7 +321,7 @@ def test_errors_name_what_was_given_for_all_shards(unchecked, eight):
         ),
         (
             lambda: sharded.gather(shards, drawn, WINDOWS, over=eight),
-            "selection has 12 trajectories: 8 devices do not divide them; select a multiple of 8",
+            "selection has 12 trajectories, which cannot be split evenly over 8 devices; select a multiple of 8",
         ),
         (
             lambda: sharded.gather(shards, drawn, {"a": Window("reward", 7)}, over=eight),
@@ -380,7 +383,7 @@ def test_shards_are_loaded_onto_another_number_of_them(eight, tmp_path, sizes):
     assert in_order(files.load(tmp_path / "four", over=eight)) == in_order(shards)
     files.save(single, tmp_path / "one")
     three = Shards(Mesh(np.array(jax.devices()[:3]), ("data",)))
-    with pytest.raises(ValueError, match="capacity=40: 3 devices do not divide it; choose a multiple of 3"):
+    with pytest.raises(ValueError, match="capacity=40 cannot be split evenly over 3 devices; choose a multiple of 3"):
         files.load(tmp_path / "one", over=three)
     assert in_order(files.load(tmp_path / "one", over=three, capacity=42)) == in_order(shards)
 

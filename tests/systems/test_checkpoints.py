@@ -181,10 +181,10 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.mark.parametrize(
     ("other", "message"),
     [
-        ({"seed": 1}, r"seed: this run has 1, but .* holds a run of 0"),
-        ({"workload": replace(tiny.WORKLOAD, actors=3)}, r"workload\.actors: this run has 3, but .* a run of 2"),
+        ({"seed": 1}, r"seed: this run has 1, but .* holds a run with 0"),
+        ({"workload": replace(tiny.WORKLOAD, actors=3)}, r"workload\.actors: this run has 3, but .* a run with 2"),
         *(
-            ({"prices": sheets}, r"prices\S*: this run has .*, but .* holds a run of ")
+            ({"prices": sheets}, r"prices\S*: this run has .*, but .* holds a run with ")
             for sheets in ((), tiny.PRICES[:1], tiny.PRICES[::-1], (*tiny.PRICES, DEAR))
         ),
         *(
@@ -229,7 +229,7 @@ def test_another_run_is_refused(other: dict[str, Any], message: str, begun: dict
 def test_another_system_is_refused(change: dict[str, Any], name: str, begun: dict[str, Path]) -> None:
     """The error names the setting: otherwise the run that goes on would be a mixture of both."""
     system = Stellaris(**({"algorithm": tiny.PPO_CONFIG, "learners": 3} | change))
-    with pytest.raises(CheckpointError, match=rf"{name}, but .* holds a run of"):
+    with pytest.raises(CheckpointError, match=rf"{name}, but .* holds a run with"):
         run(system, begun["stellaris"], resume=True)
 
 

@@ -127,7 +127,7 @@ class Meter:
 
 @register_part()
 class Meters:
-    """A platform's meters by price sheet, so that a bill after every round reads only the new rows.
+    """A platform's meters by price sheet, so that each bill reads only the rows since the last bill.
 
     Args:
       trace: the trace of the run.

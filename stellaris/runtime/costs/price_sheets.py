@@ -84,7 +84,9 @@ class Machine:
         if not 0 <= self.per_second < math.inf:
             raise ValueError(f"per_second={self.per_second}: a price must be finite and not negative")
         if not self.places > 0:
-            raise ValueError(f"places={self.places} is not positive: give the invocations that fill the machine")
+            raise ValueError(
+                f"places={self.places} is not positive: give the number of invocations that fill the machine"
+            )
         # A string is refused, because it is a sequence too, but of characters.
         if isinstance(self.runs, str):
             raise TypeError(f"runs={self.runs!r} is one name: pass a sequence of names, ({self.runs!r},)")

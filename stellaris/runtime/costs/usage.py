@@ -41,7 +41,7 @@ class Use:
         # This sum has no billing unit: it serves only to compute idle time, which is billed without rounding.
         self._alive = Spans(0.0)
         self._running: dict[int, float] = {}  # start of each running invocation
-        self._waiting: dict[int, float] = {}  # time at which each invocation got its container, until it starts
+        self._waiting: dict[int, float] = {}  # time at which each invocation that has not started got its container
         self._containers: dict[int, float] = {}  # time at which each living container was created
         self._unused: set[int] = set()  # containers being made that no invocation has yet
 
@@ -90,7 +90,7 @@ class Use:
         return self._alive.total([until - since for since in self._containers.values()])
 
     def billed(self, until: float) -> Split:
-        """Returns the seconds to pay for up to an instant: each span is rounded up, except for idle time."""
+        """Returns the seconds that are billed up to an instant: each span is rounded up, except for idle time."""
         return Split(
             busy=self._busy.billed(self._runs(until)),
             idle=self.seconds(until).idle,

@@ -56,8 +56,8 @@ class Admission:
         if self.waiting and not self._serving:
             self._serving = True
             # The queues are served in the phase after END: another call may end at this instant, and its container must
-            # count in either order of the two ends. With number -1, queued calls are served before calls that arrive at
-            # this instant.
+            # be found whichever of the two calls ends first. With number -1, queued calls are served before calls that
+            # arrive at this instant.
             self._agenda.add(now, ACQUIRE, -1, self._serve, None)
 
     def _serve(self, _: None, now: float) -> None:

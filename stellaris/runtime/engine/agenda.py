@@ -12,7 +12,7 @@ from stellaris.runtime.state.registry import register_part
 #: * END: calls end, messages arrive, and pre-warmed containers become ready. END is first, so that a container freed at
 #:   an instant is available at that instant, and so that a system can react to a completion (by publishing a version,
 #:   say) before any body starts that could see the reaction.
-#: * ACQUIRE: calls arrive or look for a container, and queues are served. ACQUIRE follows END, when all room is freed.
+#: * ACQUIRE: calls arrive or look for a container, and queues are served. ACQUIRE follows END, which frees room.
 #: * START: bodies start, and references are resolved. START follows ACQUIRE, so that all calls of an instant look for a
 #:   container before the first of them runs: which call gets a container does not depend on the calls' durations.
 #: * EXPIRE: containers that were idle for too long end, and containers are lost. EXPIRE is last, so that a container

@@ -54,7 +54,7 @@ class BodyRunner(ABC):
         """Frees threads and processes, waiting at most `patience` seconds for bodies that still run."""
 
     def start_batches(self) -> None:  # noqa: B027, most platforms have nothing to do here
-        """Starts bodies that were held back to share a call, because no other body starts at this instant."""
+        """Starts bodies that were held back to share a call; called once no other body starts at this instant."""
 
     def returned(self, call: Call) -> float:
         """Returns the seconds that a call takes on top of its drawn duration; called after `on_done`."""

@@ -13,8 +13,8 @@ from stellaris.runtime.state.registry import register_part
 _FIRST = 1 << 60
 #: Stands for the `init` of containers that no program has used yet.
 _ANYBODY = "anybody"
-#: The heaps are rebuilt once the entries of ended containers exceed the idle containers by more than this number: for
-#: fewer entries, rebuilding would cost more than it saves.
+#: The heaps of idle containers are rebuilt once the entries of ended containers exceed the idle containers by more than
+#: this number: for fewer entries, rebuilding would cost more than it saves.
 _ENDED_AT_LEAST = 64
 
 

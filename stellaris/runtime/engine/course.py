@@ -65,7 +65,7 @@ class Drawn:
     """The course of a call that meets faults, random or scheduled.
 
     Args:
-      faults: kinds of the faults.
+      faults: the kinds of faults that the call meets.
       draws: the function's random streams, for times and durations.
     """
 
@@ -109,7 +109,7 @@ class Drawn:
         return "crash_after" in self._faults
 
     def messages(self, ended: float) -> tuple[float | None, float | None]:
-        """Returns the two times, each drawn as a delay after the end; None for a fault that the call does not meet."""
+        """Returns the two times, each a drawn delay after the end; None for a fault that the call does not meet."""
         # A call may meet both faults: the first message is lost, and the second still arrives.
         again = ended + self._draws.duplicate_after() if "duplicate" in self._faults else None
         noticed = ended + self._draws.notice_after() if "lose" in self._faults else None

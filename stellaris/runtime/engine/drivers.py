@@ -52,8 +52,9 @@ class VirtualTime:
         bounded = until < math.inf
         if len(life.trace.newest) > _ROWS_AT_ONCE:
             life.trace.settle()
-        # With a bound, events are handled even if no call is pending, because containers expire until then. Without a
-        # bound they are not, because a run would last until its last container has expired.
+        # With a bound, events are handled even if no call is pending, because containers may expire before the bound.
+        # Without a bound they are handled only while calls are pending: otherwise a run would last until its last
+        # container has expired.
         while pending or departures.undelivered or (bounded and agenda):
             try:
                 event = agenda.pop()
@@ -107,7 +108,7 @@ class WallTime:
         life = self._life
         agenda = life.agenda
         departures = life.departures
-        # With a bound, events are handled even if no call is pending, because containers expire until then.
+        # With a bound, events are handled even if no call is pending, because containers may expire before the bound.
         while departures.pending or departures.undelivered or until < math.inf:
             # Returned bodies are noted before the next event is chosen, because a body may add an earlier event: the
             # end of its call.

@@ -14,7 +14,7 @@ KINDS = ("throttle", "crash_before", "crash_during", "crash_after", "lose", "dup
 
 @dataclass(frozen=True)
 class Faults:
-    """The faults of a function's invocations: each kind independently with its probability, or as scheduled.
+    """The faults of a function's invocations. Each kind occurs independently with its probability, or as scheduled.
 
     Args:
       throttle: probability that a request for a container is refused; the attempt ends as `throttled`.
@@ -32,8 +32,8 @@ class Faults:
       straggle: probability that computing takes longer.
       straggler_factor: factor by which computing then takes longer; a distribution of a factor, not of seconds.
       lifetime: seconds after which a container is lost with its state, busy or idle; None for never.
-      at: scheduled faults, in addition to the random ones. Maps the number of an attempt (from 0, in order of
-        submission) to kinds of fault, which are the names of the probabilities above: `{3: ("lose",)}`.
+      at: scheduled faults, in addition to the random ones. Maps the number of an attempt (the first
+        submitted is 0) to kinds of fault, which are the names of the probabilities above: `{3: ("lose",)}`.
       lose_containers_at: instants at which the function's newest container is lost.
 
     Raises:
@@ -187,7 +187,9 @@ class StoreFaults:
 
     def __post_init__(self) -> None:
         if not 1 <= self.slow_factor < math.inf:
-            raise ValueError(f"slow_factor={self.slow_factor} is below 1 or not finite: give a finite factor from 1 on")
+            raise ValueError(
+                f"slow_factor={self.slow_factor} is below 1 or not finite: give a finite factor of 1 or more"
+            )
 
 
 @register_value

@@ -1,4 +1,4 @@
-"""Makes, places, keeps warm, evicts and loses the containers of a platform, within the limits on their number."""
+"""The containers of a platform, from their making to their end, within the limits on their number."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -80,7 +80,7 @@ class Fleet:
         #: Called with a call whose container is lost, and the time; returns the call to be handed out, if any.
         self.on_lost: Callable[[Call, float], Call | None] = _nobody_runs
         reserved = [pool.spec.reserved_concurrency or 0 for pool in pools.values()]
-        # A function without a reservation needs one more place, because it could never run otherwise.
+        # Functions without a reservation need one place that is not reserved: they could never run otherwise.
         if limit is not None and sum(reserved) + (0 in reserved) > limit:
             raise ValueError(
                 f"max_concurrency={limit} is too small: functions reserve {sum(reserved)}, and functions without a "
@@ -273,7 +273,7 @@ class Fleet:
         if spec.max_concurrency is not None and len(pool.live) >= spec.max_concurrency:
             if program is None:
                 return None
-            # `idle` is in order of idling, so this is the container unused for longest. A provisioned container is
+            # `idle` begins with the container unused for longest, and `min` takes the first. A provisioned container is
             # taken only if all idle ones are provisioned; the new container is then provisioned in its place.
             unused = min(pool.idle.values(), key=lambda c: c.provisioned, default=None)
             if unused is None:
@@ -300,7 +300,7 @@ class Fleet:
         return container
 
     def _evict_for(self, spec: FunctionSpec, now: float) -> bool:
-        """Ends idle containers, the longest unused first, if that makes room on a node; returns whether it does so."""
+        """Ends idle containers, the longest unused first, if that makes room on a node; returns whether it does."""
         pools = self._pools
         idle = [c for pool in pools.values() for c in pool.idle.values() if not c.provisioned]
         idle.sort(key=lambda c: (c.idle_since, c.number))  # the number breaks ties: the order of pools has no effect
@@ -321,13 +321,13 @@ class Fleet:
     def _make_idle(self, pool: Pool, container: Container, now: float) -> None:
         pool.give(container, now)
         keep_alive = pool.spec.keep_alive
-        # A container has one event at a time and not one for every use, because most are used often before they expire.
+        # A container has one event at a time and not one for every use, because most containers are used many times.
         if keep_alive != math.inf and not (container.expiring or container.provisioned):
             container.expiring = True
             self._agenda.add(now + keep_alive, EXPIRE, container.number, self._expire, container)
 
     def _expire(self, container: Container, now: float) -> None:
-        """Ends a container that has been idle for too long; if it was used in between, checks again later."""
+        """Ends a container that has been idle for too long; if it has been used meanwhile, schedules another check."""
         container.expiring = False
         if not container.alive or container.idle_since is None:
             return  # the container has ended, or is busy: the next `_make_idle` then adds another event

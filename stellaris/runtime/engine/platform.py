@@ -111,7 +111,7 @@ class EnginePlatform(Platform):
     ) -> Invocation:
         pool = arguments.deployed(name, self._life.pools)
         if not 0 <= work < math.inf:
-            raise ValueError(f"function {name!r}: work={work} is negative or not finite: give a factor from 0 on")
+            raise ValueError(f"function {name!r}: work={work} is negative or not finite: give a factor of 0 or more")
         if at is not None:
             at = arguments.instant(name, at, self._clock)
         if not isinstance(function, Function):
@@ -179,7 +179,7 @@ class EnginePlatform(Platform):
         if self._closed:
             return
         self._closed = True
-        # Calls end before bodies: if a body returns in between, its call is already cancelled and the result dropped.
+        # Calls end before bodies: a body that returns later then finds its call cancelled, and its result is dropped.
         self._life.end_all()
         self._bodies.close(patience)
 

@@ -38,7 +38,7 @@ class RecordedCall(NamedTuple):
         then: float = getattr(self, event)
         # Equal times are a separate case, because `at + (then - before)` may round.
         if self.ending == "cancelled" and (math.isnan(then) or event == "ended"):
-            # The event comes at the next float, because at the very instant of the cancellation it could come first.
+            # The event comes one float later: at the instant of the cancellation, it could precede the cancellation.
             cancelled = self.ended if at == before else at + (self.ended - before)
             return max(otherwise, math.nextafter(cancelled, math.inf))
         return then if at == before else at + (then - before)
@@ -104,7 +104,7 @@ class Recording:
         return hashlib.sha256(repr(sorted(self._calls.items())).encode()).hexdigest()[:16]
 
     def get(self, function: str, n: int) -> RecordedCall | None:
-        """Returns the n-th invocation of a function, from 0; None if there were fewer, or if it had not ended."""
+        """Returns invocation `n` of a function, the first being 0; None if there were fewer, or if it had not ended."""
         calls = self._calls.get(function, [])
         # The end of a call that was still running at the end of the recording is unknown, so its times are drawn.
         return calls[n] if n < len(calls) and calls[n].ending else None

@@ -12,7 +12,7 @@ Outcome: TypeAlias = tuple[Any, BaseException | None]
 
 
 class Settled(NamedTuple):
-    """An outcome for which no task is awaited any more. Unlike a task, a checkpoint can save it."""
+    """An outcome for which no task needs to be awaited. A checkpoint can save an outcome, but not a task."""
 
     value: Any
     error: BaseException | None
@@ -26,7 +26,7 @@ class Task:
     def __init__(
         self, work: Callable[[], Sequence[Outcome]], on_done: Callable[[], None] | None = None, *, size: int = 1
     ) -> None:
-        self.work: Callable[[], Sequence[Outcome]] | None = work  #: None once done, to free its references.
+        self.work: Callable[[], Sequence[Outcome]] | None = work  #: None once done, to free the arguments.
         self.on_done = on_done
         self.size = size
         self.outcomes: Sequence[Outcome] = ()

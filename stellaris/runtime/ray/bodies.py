@@ -42,7 +42,7 @@ class _Remote(NamedTuple):
 
     actor: Any
     programs: dict[int, None]  #: numbers of the programs that were sent to the actor, in order.
-    prepared: Any  #: a future of the seconds that making the container's state took.
+    prepared: Any  #: a future: the seconds that were needed to make the container's state.
 
 
 class _Program(NamedTuple):
@@ -74,7 +74,7 @@ class RayBodies(BodyRunner):
         self._actor = ray.remote(Process)
         self._containers: dict[int, Container] = {}  # containers that have an actor, by number
         self._clock = clock
-        self.trace = Trace()  #: the trace of measured durations; replaced by the platform's once that exists.
+        self.trace = Trace()  #: the trace of measured durations; the platform replaces it by its own trace.
 
     # ---- containers -----------------------------------------------------------------------------------------------
 
@@ -85,7 +85,7 @@ class RayBodies(BodyRunner):
         options: dict[str, Any] = {"max_restarts": 0, "max_task_retries": 0} | _needs(spec.resources, self._nodes)
         if container.place.node >= 0:
             node = self._nodes[container.place.node].name
-            # The node is binding: on another node, the actor would take room that the engine believes free.
+            # The actor must be on this node: on another node, it would take room that the engine believes free.
             options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node, soft=False)
         else:
             # Containers are spread, because Ray's default prefers nodes in use: containers without resources would all
@@ -119,7 +119,7 @@ class RayBodies(BodyRunner):
             del self._containers[container.number]
 
     def lost_nodes(self) -> Sequence[int]:
-        """Returns the nodes that Ray considers dead."""
+        """Returns the indices of the nodes that Ray considers dead."""
         if not self._nodes:
             return ()  # Ray places the containers
         self._session.check()

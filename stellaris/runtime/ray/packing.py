@@ -76,7 +76,7 @@ class Packer:
     def stored(self, array: jax.Array) -> Any:
         """Puts a large array into the object store, unless it is there already; returns a reference."""
         known = self._stored.get(id(array))
-        if known is not None and known[0]() is array:  # a new array may have the identity of a dead array
+        if known is not None and known[0]() is array:  # a new array may have the identity of a former array
             return known[1]
         number = id(array)
         reference = ray.put(np.asarray(array))
@@ -116,14 +116,14 @@ class Unpacker:
     """Unpacks values, and remembers the objects that the last values fetched from the object store.
 
     Args:
-      remembered: number of last values whose fetched objects are remembered. Keep it small: an object that is in use
-        here cannot be evicted from the object store.
+      remembered: the objects fetched for this many of the last values are remembered. Keep the number small: an object
+        that is in use here cannot be evicted from the object store.
     """
 
     def __init__(self, remembered: int = 4) -> None:
         self._remembered = remembered
         self._unpacked = 0  # number of values unpacked so far
-        self._fetched: dict[str, tuple[int, Any]] = {}  # objects, with the number of the value that last used each
+        self._fetched: dict[str, tuple[int, Any]] = {}  # objects, each with the number of the last value to use it
 
     def unpack(self, packed: Packed) -> Any:
         """Unpacks a value."""

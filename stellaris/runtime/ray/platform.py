@@ -47,8 +47,8 @@ class RayPlatform(EnginePlatform):
     or put into the store, cross to each node once. A value that cannot be pickled is refused, and the error names it.
     Bodies share no memory: keep data that outlives a call in the container's `state`.
 
-    If Ray is not initialised, the platform initialises it: at `address`, or on this machine with nothing listening
-    beyond loopback. In that case Ray is shut down when the last platform that uses it is closed. To choose Ray's
+    If Ray is not initialised, the platform initialises it: at `address`, or on this machine, where Ray then listens on
+    loopback alone. In that case Ray is shut down when the last platform that uses it is closed. To choose Ray's
     options, call `ray.init` before making a platform, and `ray.shutdown` after the platforms are closed. A platform
     whose Ray was shut down raises a RuntimeError.
 

@@ -13,7 +13,7 @@ from stellaris.types import Tree
 
 
 class RayStore(Store):
-    """A `Store` that also keeps each of its values in Ray's object store, until the value is removed here.
+    """A `Store` that also keeps each of its values in Ray's object store, until this store removes the value.
 
     After Ray was shut down, `publish` and `put` raise a RuntimeError.
     """

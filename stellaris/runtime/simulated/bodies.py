@@ -43,8 +43,8 @@ class Bodies(BodyRunner):
     Args:
       threads: the most bodies that run at once; None for no limit.
       seed: seed of the contexts' keys.
-      virtual: whether time is virtual. In virtual time, all bodies of a program that start before the first of them is
-        due share a call; on the wall clock, only bodies that start at the same instant share a call.
+      virtual: whether time is virtual. In virtual time, all bodies with the same `batched` that start before the first
+        of them is due share a call; on the wall clock, only bodies that start at the same instant share a call.
       hang_after: seconds of real time after which a body that has not returned is given up on.
     """
 
@@ -59,7 +59,7 @@ class Bodies(BodyRunner):
         self._pace: dict[Any, tuple[int, float]] = {}  # number of runs and average seconds, by code
 
     def start(self, call: Call, *, trusted: bool, on_done: Callable[[Call], Any] | None = None) -> None:
-        """Hands a body to a thread, or defers it, alone or in a batch of its program, until its completion is due.
+        """Hands a body to a thread, adds it to a batch, or defers it until its completion is due.
 
         Args:
           call: a call with resolved arguments.

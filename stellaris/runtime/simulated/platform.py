@@ -49,8 +49,8 @@ class SimulatedPlatform(EnginePlatform):
       threads: the most bodies that run at once in virtual time; by default the number of processors. A body whose
         earlier runs took less time than a hand-over between threads runs on the calling thread, unless its function has
         a time-out. On the wall clock every body has a new thread, because waiting for a free one would take time that
-        no delay accounts for. Bodies of one program that start at the same instant and have no time-out share a call
-        and a thread.
+        no delay accounts for. There, bodies that start at the same instant share a call and a thread if their programs
+        have the same `batched` and their functions have no time-out.
       keep_versions: number of newest versions of each name that the store keeps. Invocations may hold older ones.
       store_capacity: the most bytes that the store holds.
       nodes: machines on which containers are placed; empty for unlimited capacity.

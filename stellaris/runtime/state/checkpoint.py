@@ -168,7 +168,7 @@ class Checkpoints:
             warnings.warn(f"{path} is the newest checkpoint that can be loaded: {'; '.join(skipped)}", stacklevel=2)
         # Configurations are compared first: the state has another meaning under another configuration.
         for name, own, other in differences(configuration, configurations["run"]):
-            raise CheckpointError(f"{name}: this run has {own}, but {self} holds a run of {other}: make them equal")
+            raise CheckpointError(f"{name}: this run has {own}, but {self} holds a run with {other}: make them equal")
         for name, own, other in differences(platform.configuration, configurations["platform"]):
             raise CheckpointError(f"{name}: the platform has {own}, but the checkpoint has {other}: make them equal")
         try:

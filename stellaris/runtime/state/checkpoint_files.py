@@ -1,7 +1,7 @@
 """A checkpoint on the disk: a folder that appears under its name once it is complete, and is verified before use.
 
 The folder holds `state.json` (a snapshot's tree), `arrays.bin` (the bytes of its arrays), `about.json` (the version of
-stellaris that saved it, and the configurations), and `SHA256SUMS`, which `sha256sum -c` checks.
+stellaris that saved the checkpoint, and the configurations), and `SHA256SUMS`, which `sha256sum -c` checks.
 """
 
 import contextlib

@@ -75,7 +75,7 @@ class Leases:
 
         Returns:
           The lease, and the entries pinned for the invocation. Let go of the pinned entries only after the arguments
-          are resolved: the arguments may be the same entries, and would otherwise be removed in between.
+          are resolved: the arguments may be the same entries, and would otherwise be removed too early.
         """
         pinned = self._leases.get(invocation)
         lease = self._leases[invocation] = Lease(function)
@@ -88,7 +88,7 @@ class Leases:
 
     def work_on(self, lease: Lease, name: str, version: int) -> None:
         """Records the version of a name that an invocation works on."""
-        # The first reference counts: a later one may be a lagged or fixed version, for comparison.
+        # Only the first reference to a name is recorded: a later one may be a lagged or fixed version, for comparison.
         if name not in lease.works_on:
             lease.works_on[name] = version
             self._worked_on.setdefault((lease.function, name), Counter())[version] += 1

@@ -21,7 +21,8 @@ class Store:
     Args:
       keep: number of newest versions of each name to keep, at least 1.
       capacity: the most bytes that the store holds.
-      on_stored: called with `(name, version, bytes)` of every stored value; an object has an empty name and its number.
+      on_stored: called with `(name, version, bytes)` of every stored value. For an object, the name is empty and the
+        version is the object's number.
 
     Raises:
       ValueError: if an argument is out of its range.
@@ -194,7 +195,8 @@ class Store:
           function: name of the invocation's function, for `held`.
 
         Returns:
-          The arguments: references to versions become a `Versioned`, `held` a tuple of them, and an object its value.
+          The arguments. A reference to a version becomes a `Versioned`. A `held` reference becomes a tuple of these. A
+          reference to an object becomes the object's value.
 
         Raises:
           LookupError: if a name was never published, or a version has been removed.
@@ -206,7 +208,7 @@ class Store:
                 if isinstance(argument, Held):  # after the other arguments, which determine the invocation's version
                     resolved[i] = self._held(argument, lease)
         finally:
-            # The pins end last, because a resolved version may be a pinned one, and must not be removed in between.
+            # The pins end last, because a pinned version may also be resolved, and must not be removed too early.
             self._versions.evict(self._leases.let_go(pinned))
         return tuple(resolved)
 

@@ -14,7 +14,9 @@ COUNTERS = {"published": "version", "staleness": "staleness"}
 
 
 def events(table: Invocations, counted: Mapping[str, Events]) -> Iterator[str]:
-    """Yields the JSON of the timeline's events: functions are processes, containers tracks, and invocations slices.
+    """Yields the JSON of the timeline's events.
+
+    Functions are processes, containers are tracks, and invocations are slices.
 
     Args:
       table: all invocations.
@@ -30,7 +32,7 @@ def events(table: Invocations, counted: Mapping[str, Events]) -> Iterator[str]:
         )
     # Rows with NaN or infinity are left out: JSON has neither, and a single one would make the whole file unreadable.
     shown = np.flatnonzero(np.isfinite(table.started) & np.isfinite(table.ended) & (table.ending >= 0))
-    # Arrays are converted to Python's numbers, which are formatted faster. NumPy's would be written with their type.
+    # Arrays are converted to Python's numbers, which are formatted faster, and without the name of a NumPy type.
     rows = zip(
         table.number[shown].tolist(),
         table.function[shown].tolist(),

@@ -75,7 +75,7 @@ def invocations_of(columns: Mapping[str, NDArray], codes: Mapping[str, int], fun
         at = rows(name)
         times["ended"][number[at]] = time[at]
         ending[number[at]] = code
-    # Numbers may be missing: a call that was cancelled before its instant is not in the trace.
+    # Numbers may be missing: a call that was cancelled before it was due to be submitted is not in the trace.
     there = np.flatnonzero(function >= 0)
     return Invocations(
         number=there,
