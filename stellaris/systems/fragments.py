@@ -30,7 +30,7 @@ _LOSSES = 100
 class Fragments:
     """Has actors sample fragments, keeps the fragments until they are in a batch, and makes the batches.
 
-    `Session.fragments` makes the object.
+    Systems get it from `Session.fragments`.
 
     Args:
       session: the session of the run.

@@ -94,8 +94,8 @@ def train(
       ValueError: if the environment is unknown or unsupported, a budget of cost has no prices, two price sheets
         have the same name, a sheet prices no deployed function, the seed is out of [0, 2**31), or the checkpoints'
         folder holds a run and `resume` is False; if there may be fewer containers than actors that need one each; if
-        the window of the system's `StalenessControl` is below the number of actors; or if a scheduler's decision is not
-        in [1, actors], or its first round cost more than the budget.
+        the window of the system's `StalenessControl` is below the number of actors; or, with a scheduler, if a decision
+        is not in [1, actors], or the first round cost more than the budget.
     """
     # The environments are closed after the platform, whose bodies may still be stepping them.
     with contextlib.ExitStack() as environments, platform:

@@ -58,7 +58,7 @@ class Workload:
                 raise ValueError(f"refresh={self.refresh} does not divide fragment={self.fragment}: choose a divisor")
             if self.restart and self.refresh < self.fragment:
                 raise ValueError(
-                    f"refresh={self.refresh}: with restart=True every refresh would start a new episode; leave one out"
+                    f"refresh={self.refresh}: restart=True would start an episode at each refresh; set only one of them"
                 )
 
     @property
