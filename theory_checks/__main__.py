@@ -6,7 +6,7 @@ from experiments.toolkit import shell
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command, and imports it only here: the import takes seconds, and signals must be handled before it."""
+    """Runs the command, which is imported only here: the import takes seconds, in which signals must be handled."""
     from stellaris._core.extras import needs
 
     with needs("theory_checks"):

@@ -1,7 +1,8 @@
-"""Checks theorems: draws instances, compares both sides of the claims, and searches the worst case with an adversary.
+"""Checks theorems: draws instances, compares both sides of the claims, and lets an adversary search for the worst case.
 
 A claim states `left <= right` (or, as an equality, `left = right`) for every instance. It is tested on random instances
-or on all instances, and then on instances found by gradient ascent on `left / right`, starting from the worst.
+or on all instances. Then an adversary looks for worse ones by gradient ascent on `left / right`; it starts from the
+worst of these instances, and from the first.
 
 `kappa` is the largest ratio `left / right` found. A bound that holds has a kappa of at most 1: with a kappa of 0.8, the
 right side times 0.8 would still be a bound on all these instances. For an equality, kappa is 1 plus the largest
@@ -71,7 +72,8 @@ class Family:
 
     Args:
       draw: the function `(key, index, **settings) -> instance`, whose instances all have the same shapes.
-      count: the number of instances if all of them are checked: `draw` then enumerates them by `index`.
+      count: the number of instances if `draw` enumerates them by `index`, so that all are checked; None if it draws
+        them at random.
       settings: numbers or arrays that distinguish families of the same `draw`, which is compiled once; or a function
         that returns them when they are needed.
     """
@@ -95,7 +97,7 @@ class Theorem:
       claims: the statements.
       families: the instances by kind.
       sides: the function that returns both sides of the claims for one instance, by the claim's name.
-      at_most: the limit on the instances, if one instance costs more than a few microseconds.
+      at_most: the maximum number of instances, for a theorem whose instances take more than a few microseconds each.
       compiled: whether JAX can trace `draw` and `sides`; otherwise instances run one at a time, without an adversary.
       steps: the number of the adversary's steps; 0 turns it off.
     """
@@ -117,7 +119,7 @@ class Witness:
     family: str
     index: int
     claim: str
-    searched: bool  #: whether the adversary reached the violation, starting from the instance.
+    searched: bool  #: whether the violation is not at the instance but where the adversary's search from it ended.
     left: float
     right: float
 
@@ -229,7 +231,7 @@ def replay(
       The instance and both sides of every claim.
 
     Raises:
-      LookupError: if the theorem lacks this family, instance or claim, or an adversary.
+      LookupError: if the theorem lacks this family, instance or claim, or a claim is given and it lacks an adversary.
     """
     if family not in theorem.families:
         raise LookupError(f"family {family!r}: unknown; {theorem.name} has {sorted(theorem.families)}")
@@ -247,7 +249,8 @@ def replay(
     else:
         instance = jax.tree.map(lambda x: x[0], theorem.families[family](key, np.array([index])))
     if claim is not None:
-        # Climb from as many copies as `verify` does, because only the same program on the same shapes gives its bits.
+        # The instance is repeated until there are as many starts as in `verify`: only the same program on arrays of
+        # the same shapes gives bit for bit the same result.
         lanes = (2 * _STARTS, len(names))
         starts = jax.tree.map(lambda x: jnp.broadcast_to(x, lanes + x.shape), instance)
         instance = jax.tree.map(lambda x: x[0, names.index(claim)], _climb(theorem, starts))
@@ -260,7 +263,7 @@ def draws(family: Family, seed: int, count: int) -> Instance:
 
 
 def look(theorem: Theorem, instances: Instance) -> Looks:
-    """Evaluates every claim on instances `[n, ...]`, and returns the looks `[n, claims]`."""
+    """Evaluates every claim on instances `[n, ...]`; returns the evaluations as `Looks` of `[n, claims]`."""
     looks: Looks = jax.tree.map(np.asarray, _looker(theorem)(instances, np.ones(len(theorem.claims))))
     return looks
 
@@ -294,7 +297,8 @@ def _compare(claims: tuple[Claim, ...], sides: Mapping[str, Sides], planted: Any
     rows = []
     for i, claim in enumerate(claims):
         left, right, tolerance = jnp.broadcast_arrays(*(jnp.asarray(side, float) for side in sides[claim.name]))
-        # If the right side is not far above the tolerance, the ratio is mostly rounding: bound its denominator.
+        # If the right side is not far above the tolerance, the ratio is mostly rounding error. Its denominator is
+        # therefore bounded from below.
         floor = jnp.maximum(right, jnp.maximum(_CLEAR * tolerance, 1e-300))
         margin = tolerance + ROUNDING * (abs(left) + abs(planted[i] * right))
         if claim.equality:
@@ -312,7 +316,7 @@ def _compare(claims: tuple[Claim, ...], sides: Mapping[str, Sides], planted: Any
 
 @functools.cache
 def _drawer(draw: Callable[..., Instance]) -> Callable[..., Instance]:
-    """Returns `(key, indices, settings) -> instances [indices, ...]`, compiled."""
+    """Returns the compiled function `(key, indices, settings) -> instances [indices, ...]`."""
 
     def one(key: jax.Array, index: jax.Array, settings: dict[str, Any]) -> Instance:
         return draw(key_of(key, index), index, **settings)
@@ -322,7 +326,7 @@ def _drawer(draw: Callable[..., Instance]) -> Callable[..., Instance]:
 
 @functools.cache
 def _looker(theorem: Theorem) -> Callable[..., Looks]:
-    """Returns `(instances [n, ...], multipliers) -> looks [n, claims]`, compiled."""
+    """Returns the compiled function `(instances [n, ...], multipliers) -> Looks of [n, claims]`."""
     return jax.jit(jax.vmap(functools.partial(_look, theorem), in_axes=(0, None)))
 
 
@@ -352,7 +356,7 @@ def _starts(looks: Looks, count: int) -> NDArray:
 
 @functools.cache
 def _climber(theorem: Theorem) -> Callable[..., Tree]:
-    """Returns `(instances [starts, claims, ...]) -> free [starts, claims, ...]`: the points of the largest ratios."""
+    """Returns `(instances [starts, claims, ...]) -> free [starts, claims, ...]`, which finds the largest ratios."""
     optimizer = optax.adam(optax.cosine_decay_schedule(_STEP, theorem.steps))
     even = jnp.ones(len(theorem.claims))
 
@@ -383,7 +387,7 @@ def _climber(theorem: Theorem) -> Callable[..., Tree]:
 def _ends(theorem: Theorem) -> Callable[..., Looks]:
     """Returns a compiled function that evaluates each claim, at the instances that were searched for this claim.
 
-    Its signature is `(instances [starts, claims, ...], multipliers) -> looks [starts, claims]`.
+    Its signature is `(instances [starts, claims, ...], multipliers) -> Looks of [starts, claims]`.
     """
 
     def one(claim: jax.Array, instance: Instance, planted: jax.Array) -> Looks:

@@ -16,9 +16,10 @@ slides" are the slides of Stellaris (SC 2024).
 
       g + (1 - y) B <= 2 C1 / a + y N + L^2 D.
 
-  Bound the fraction f of B from below by |q|^2 >= (1-m) |p|^2 - (1/m - 1) |p - q|^2. There are at most tau steps
-  between two versions, with uncorrelated noise: D <= a^2 ((1+e) tau^2 B + (1+1/e) tau N). If the rest of B covers
-  the first term, (1 + f (1/m - 1)) (1+e) (y tau)^2 <= 1 - f - y, then with c = 1 + f (1/m - 1)
+  Bound a fraction f of B from below by |q|^2 >= (1-m) |p|^2 - (1/m - 1) |p - q|^2, with p = grad J(x_t), and q the mean
+  stale gradient. There are at most tau steps between x_{t-lag} and x_t, with uncorrelated noise: D <= a^2 ((1+e)
+  tau^2 B + (1+1/e) tau N). If the rest of B covers the first term, (1 + f (1/m - 1)) (1+e) (y tau)^2 <= 1 - f - y,
+  then with c = 1 + f (1/m - 1)
 
       (1 + f (1-m)) g <= 2 C1 / a + y N (1 + c (1+1/e) y tau),
 
@@ -28,12 +29,12 @@ slides" are the slides of Stellaris (SC 2024).
   large tau. On quadratics with constant delay the constant begins to hold at T/k = 3.7, 16, 71 for tau = 1, 3, 7
   (`thresholds`), about 1.1 (tau+1)^2: between 1.1 and 14 the question is open for other functions and delays.
 * **With weights by staleness at the same step, the slides' constant is wrong in general.** Weights w < 1 make the step
-  smaller. On quadratics, once the start is forgotten, the ratio to the slides' constant tends to (1 + E[w^2]) /
-  (4 E[w]): for a constant staleness this limit is at most 1 if and only if staleness^(1/v) <= 2 + sqrt(3): up to 3
-  versions for v = 1, 13 for v = 2, 51 for v = 3. Divided by E[w], the step has its full mean again, and the ratio tends
-  to (1 + E[w^2]/E[w]^2) / 4: **the repaired step**. This limit is at most 1 if E[w^2] <= 3 E[w]^2, which any weights in
-  [0.102, 1] satisfy. (For unequal weights this is observed here, in the limit and at T >= 14 k (tau+1)^2, but not
-  derived.)
+  smaller. On quadratics, the ratio of the left side to the slides' constant tends for large T to (1 + E[w^2]) / (4
+  E[w]). For a constant staleness this limit is at most 1 if and only if staleness^(1/v) <= 2 + sqrt(3): up to 3
+  versions for v = 1, 13 for v = 2, 51 for v = 3. With **the repaired step**, weights are divided by E[w], so that their
+  mean is 1, and the ratio tends to (1 + E[w^2]/E[w]^2) / 4. This limit is at most 1 if E[w^2] <= 3 E[w]^2, which any
+  weights in [0.102, 1] satisfy. (For unequal weights this is observed here, in the limit and at T >= 14 k (tau+1)^2,
+  but not derived.)
 
 All objectives here are quadratics, sum_i h_i x_i^2 / 2 with h_i <= L = 1, whose expectations are exact (`quadratics`):
 nothing is sampled. `rates` has other objectives.
@@ -133,14 +134,14 @@ def draw(key: jax.Array, index: jax.Array) -> Instance:
     )
 
 
-#: Aggregators of the platform's gradients, of one sample each.
+#: Aggregators whose runs on the platform are recorded; each gradient there is of one sample.
 AGGREGATORS: Mapping[str, stellaris.Aggregator] = {
     "fully asynchronous": stellaris.fully_asynchronous(capacity=8),
     "softsync(2)": stellaris.softsync(2),
     "staleness-aware": stellaris.staleness_aware(group_size=4, decay=1.0, max_staleness=1),
     "unweighted": stellaris.staleness_aware(group_size=4, decay=1.0, max_staleness=1, smoothness=math.inf),
 }
-#: Arrivals of a recorded run, more than its updates, and the largest staleness that a run may have.
+#: Number of gradients that arrive in a recorded run, enough for its updates; and the largest staleness of a run.
 _ARRIVALS, _LATEST = 240, 48
 
 
@@ -179,7 +180,7 @@ def _draw_on_the_platform(key: jax.Array, index: jax.Array, runs: Mixture) -> In
 
 
 def long_runs(instance: Instance) -> Mapping[str, Run]:
-    """Returns long runs: with weights on both sides of the edge, and with staleness that grows with T."""
+    """Returns long runs: with 1/w below and above the edge, 2 + sqrt(3), and with staleness that grows with T."""
     share, edge, oldest = instance.fixed["edge"], 2 + math.sqrt(3), _LONG // 16
 
     def weighted(weight: Any, *, tau: int = 7) -> Run:
@@ -187,7 +188,7 @@ def long_runs(instance: Instance) -> Mapping[str, Run]:
         return at_the_slides_step(ENOUGH * (tau + 1) ** 2, weight * all_late(_LONG, oldest, tau), weight**2)
 
     def repaired(fresh: Any, *, tau: int = 32) -> Run:
-        """Returns a run with some fresh gradients among late ones, weighted by 1/staleness over its mean."""
+        """Returns a run with some fresh gradients among late ones; weights are 1/staleness divided by their mean."""
         lags = fresh * all_late(_LONG, oldest, 0) + (1 - fresh) * all_late(_LONG, oldest, tau)
         mean, square = fresh + (1 - fresh) / tau, fresh + (1 - fresh) / tau**2
         weight = 1 / jnp.maximum(jnp.arange(oldest + 1), 1)
@@ -220,7 +221,7 @@ def late_ratio(updates: int, parts: Any, tau: Any, curvature: Any, weight: Any =
     return jnp.mean(mean_square(one, run) / run.constant)
 
 
-#: Values of T / k at which ratios are computed, and curvatures of the quadratics; at each T / k the largest counts.
+#: Values of T / k, and curvatures of the quadratics. At each T / k, the largest ratio over all curvatures is taken.
 _PARTS, _CURVATURES = np.geomspace(1.0, 200.0, 160), np.linspace(0.05, 1.0, 20)
 
 

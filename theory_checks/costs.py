@@ -11,8 +11,8 @@ and then a learner function for P^l_k; with d the resources of each function, an
 
 In the paper, P is an execution time. With new containers, which take S seconds to start, Eq. 1 uses S + P, and the
 slowest actor need not be the one that runs longest. Eq. 2 is the provider's bill, with c and d as vectors (memory,
-processors, GPU slots), b = 1 if starts are billed, n calls at a price q each, and [x] rounded up to a multiple of the
-granularity, separately for the start and the run:
+processors, GPU slots), b = 1 if starts are billed, n calls at a price q each, and [x] for x rounded up to a multiple of
+the granularity, separately for the start and the run:
 
     P_k = S^l new_k + P^l_k + max_i (S^a new_ki + P^a_ki)
     C_k = sum over both functions of  c.d sum ([P] + b new [S]) + n q
@@ -66,12 +66,12 @@ class Rounds(NamedTuple):
     actor: NDArray  #: [K, I] seconds that each actor runs; 0 if the actor is not called.
     learner: NDArray  #: [K, 1] seconds that the learner runs.
     fails: NDArray  #: [K, I] whether an actor's body raises.
-    start: NDArray  #: [2] seconds that a new container takes.
+    start: NDArray  #: [2] seconds that a new container takes to start.
     kept: bool  #: whether idle containers stay for ever.
     resources: NDArray  #: [2, 3] d: GB, processors, GPU slots.
     prices: NDArray  #: [3] c: price of a second of each resource.
     per_request: NDArray  #: [2] q: price of a call.
-    granularity: float  #: seconds, or 0.
+    granularity: float  #: billed seconds are rounded up to its multiples; 0 for no rounding.
     cold: bool  #: b: whether starts are billed.
 
 
@@ -212,7 +212,8 @@ def _draw_rounds(*, started: bool, cold: bool, kept: bool = True, extras: bool =
         launched = np.arange(_MOST_ACTORS) < count[:, None]
         slots = np.array([0, rng.integers(1, 4)])
         resources = np.stack([rng.uniform(0.5, 8.0, 2), rng.uniform(0.25, 4.0, 2), slots], 1)
-        prices = rng.uniform(0.1, 2.0, 3) * (rng.permutation(3) < rng.integers(1, 4))  # the paper prices one
+        # One to three of the resources have a price; in the paper, one has.
+        prices = rng.uniform(0.1, 2.0, 3) * (rng.permutation(3) < rng.integers(1, 4))
         return Instance(
             (),
             Rounds(
@@ -242,8 +243,8 @@ class Asynchronous(NamedTuple):
     learner: NDArray  #: [A n] seconds of learner calls, in order.
     parameter: NDArray  #: [A n] seconds of parameter calls, in order.
     fails: NDArray  #: [A n] whether a learner's body raises, and so returns no gradient.
-    start: NDArray  #: [3] seconds that a new container takes.
-    learners: int  #: L, the most learner functions.
+    start: NDArray  #: [3] seconds that a new container takes to start.
+    learners: int  #: L, the maximum number of learner functions.
     batches: int  #: batches per gradient.
     gradients: int  #: gradients per call of the parameter function.
     share: float  #: fraction of the run at which the bills are checked; 1 for the end of the run.

@@ -25,10 +25,10 @@ near mu satisfies it (S = 0 at mu itself), as in the proof of CPO's Proposition 
 with one state is a counterexample: with discount 0 the right side is 0 for every rho, and any pi worse than mu has
 J(pi) < J(mu).
 
-**Stellaris' default, rho = 1.** Both penalties are then 0, so the printed bound claims J(pi) >= J(mu), an improvement
-for free. But pi <= mu everywhere, both summing to 1, implies pi = mu. The premise bounds the *policy's* ratio, and only
-the behaviour policy meets it at rho = 1; the system truncates the *estimator's* ratio at 1, about which the theorem
-says nothing. `update` measures the effect of such estimators on policies.
+**Stellaris' default, rho = 1.** Both penalties are then 0, so the printed bound claims J(pi) >= J(mu) for every pi
+that satisfies the premise. But pi <= mu everywhere, both summing to 1, implies pi = mu. The premise bounds the
+*policy's* ratio, and only the behaviour policy meets it at rho = 1; the system truncates the *estimator's* ratio at 1,
+about which the theorem says nothing. `update` measures the effect of such estimators on policies.
 """
 
 import dataclasses

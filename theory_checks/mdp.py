@@ -88,7 +88,7 @@ def draw(
       ratios: the range of the truncation level, which is log-uniform.
 
     Returns:
-      The instance; `discount` and `rho` are fixed.
+      The instance; the adversary cannot change its `discount` and `rho`.
     """
     for_logits, for_levels = jax.random.split(key)
     shapes = {

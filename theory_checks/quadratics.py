@@ -26,7 +26,7 @@ class Run(NamedTuple):
 
     gap: Any  #: C1.
     step: Any  #: a.
-    #: `[t, k]`: weight at update t of the gradient at the version k behind, or at x_1 if there are fewer versions.
+    #: `[t, k]`: weight, at update t, of the gradient at x_{t-k}, or at x_1 if there are fewer versions.
     lags: Float[Any, "T H"]
     noise: Float[Any, " T"]  #: variance of `xi_t`, summed over directions.
     constant: Any
@@ -79,7 +79,7 @@ def mean_square(problem: Problem, run: Run) -> Float[jax.Array, " T"]:
 
 
 def mean_squares(problem: Problem, runs: Mapping[str, Run]) -> Mapping[str, tuple[jax.Array, jax.Array]]:
-    """Returns the mean over the updates and the constant of several runs of equal length, compiled as one."""
+    """Returns the mean of `mean_square` over the updates, and the constant, for runs of equal length, by name."""
     stacked: Run = jax.tree.map(lambda *x: jnp.stack([jnp.asarray(y, float) for y in x]), *runs.values())
     means = jax.vmap(lambda run: mean_square(problem, run).mean())(stacked)
     return {name: (means[i], stacked.constant[i]) for i, name in enumerate(runs)}

@@ -6,7 +6,7 @@ Descent runs through the library's aggregators, along recorded schedules of the 
 * **policy gradient**: J is minus the discounted return of a tabular softmax policy, with rewards in [0, 1]; gradients
   are grad log pi(a|s) A(s, a) / (1 - g) for a sampled state and action, with the exact advantage. L = 8 / (1-g)^3
   (Agarwal et al. 2021, On the Theory of Policy Gradient Methods, Lemma D.4), s^2 = 2 / (1-g)^4 as |grad log pi|^2 <= 2
-  and |A| <= 1 / (1-g), and J* is the best deterministic policy's.
+  and |A| <= 1 / (1-g), and J* is the value of J for the best deterministic policy.
 
 For policy gradients the claim is loose by a factor of fifty, because L and s^2 are theoretical bounds: this is a check
 of consistency, which would not notice a wrong constant. The slopes of `findings` are for one problem of each kind, at T
@@ -47,12 +47,12 @@ class Objective(NamedTuple):
     expected: Callable[[jax.Array], jax.Array]  #: the exact gradient.
 
 
-#: The most samples in a batch, and the variance of the Gaussian noise.
+#: Maximum number of samples in a batch, and the variance of the Gaussian noise.
 _BATCH, _VARIANCE = 16, 8.0
 
 
 def not_convex(numbers: jax.Array) -> Objective:
-    """Returns `sum (1 - cos x)`, from a start `[4]`."""
+    """Returns the objective `sum (1 - cos x)`; the first four numbers define the start."""
 
     def gradient(x: jax.Array, key: jax.Array, batch: Any) -> jax.Array:
         noise = jnp.sqrt(_VARIANCE / (x.size * batch)) * jax.random.normal(key, x.shape)
@@ -67,7 +67,10 @@ _STATES, _ACTIONS, _DISCOUNT = 3, 2, 0.5
 
 
 def policy_gradient(numbers: jax.Array) -> Objective:
-    """Returns minus the return of a tabular softmax policy, starting uniform, in a process from numbers `[27]`."""
+    """Returns the objective "minus the discounted return" of a tabular softmax policy, which starts uniform.
+
+    The numbers `[27]` define the process.
+    """
     transition, reward, start = jnp.split(numbers[:27], (18, 24))
     process = mdp.MDP(
         jax.nn.softmax(2 * transition.reshape(_STATES, _ACTIONS, _STATES)),
@@ -233,7 +236,7 @@ def _at_the_start(objective: Objective, key: jax.Array) -> tuple[jax.Array, jax.
 
 
 def slope(at: Sequence[float], squares: NDArray, seed: int) -> Slope:
-    """Fits a line to the logarithm of the mean of `squares` `[settings, runs]` over runs, against that of `at`."""
+    """Fits a line to log(mean of `squares` over runs) as a function of log(`at`); `squares` is `[settings, runs]`."""
 
     def fit(runs: NDArray) -> float:
         return float(np.polyfit(np.log(at), np.log(squares[:, runs].mean(1)), 1)[0])

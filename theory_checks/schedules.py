@@ -22,7 +22,7 @@ from stellaris.runtime import FunctionSpec, SimulatedPlatform, Trace, Versioned
 from stellaris.runtime.delays import Constant, Delay, Exponential, Gamma, LogNormal
 from stellaris.types import Array, Tree
 
-#: Seconds of a gradient: distributions with mean 1.
+#: Distributions, with mean 1, of the seconds that a gradient takes.
 DELAYS: Mapping[str, Delay] = {
     "constant": Constant(1.0),
     "gamma, cv 0.5": Gamma(1.0, 0.5),
@@ -74,8 +74,8 @@ def descend(
       params: the first version.
       step: the learning rate.
       arrivals: the number of gradients after which the run ends.
-      delay: the seconds of a gradient.
-      learners: the number of concurrent functions.
+      delay: the seconds that a gradient takes.
+      learners: the number of learner functions that run at the same time.
       seed: the seed of the delays.
 
     Returns:

@@ -4,7 +4,7 @@ Ho et al. 2013 (More Effective Distributed ML via a Stale Synchronous Parallel P
 workers adds one update per clock. The *reference order* has the workers of clock 0, then those of clock 1, and so on:
 the update of worker p at clock c has number t = c P + p + 1, and T counts the updates of all workers. Losses f_t are
 convex with subgradients of norm at most L, each evaluated at v_t, its worker's *view*: a copy of the parameters that
-lacks some updates and holds others early:
+may lack updates with lower numbers, and may hold updates with higher numbers ("early"):
 
     u_t = -eta_t g_t,  g_t in df_t(v_t),  eta_t = sigma / sqrt(t),  sigma = F / (L sqrt(2 (s+1) P))
     x_1 the start,  x_{t+1} = x_t + u_t                                 the reference iterates, which no worker need see
@@ -24,7 +24,8 @@ x*>, which is <g_t, x_t - x*> + <g_t, v_t - x_t>.
 With this sigma, c = 1 + (1 + 2 M) / (2 (s+1) P). It remains to bound M. Take an update of clock k, and another worker:
 
 * Views of arbitrary content: the worker may lack the update at clocks k+1 .. k+s, and hold it early at k-s .. k-1; at
-  clock k it does one of both, by the order of the two workers. M <= (2s+1) (P-1), and c <= 3 - 2/P + 1 / (2 (s+1) P).
+  clock k it does one of the two, depending on the order of the workers. M <= (2s+1) (P-1), and c <= 3 - 2/P +
+  1 / (2 (s+1) P).
 * Views that forget nothing: a worker that held the update early keeps it and so never lacks it, and a worker that
   lacks it has not held it before. M <= (s+1) (P-1), and **c = 2 - 1/P + 1 / (2 (s+1) P)**, below 2.
 * Updates made in the reference order: views hold no update early. M is the same.
@@ -39,13 +40,13 @@ u_t = Proj(x_t - eta_t g_t) - x_t is not longer than eta_t |g_t| and does not en
 **The two kinds of instances.** *Projected*: updates in the reference order, views that lack any part of the other
 workers' updates of clocks c-s .. c, iterates that are kept in a ball whose reach bounds F. *Asynchronous*: unprojected
 runs of workers of different speeds, as the library's `stale_synchronous` admits them. F is doubled, at most three
-times, until the resulting run meets the premise. A run that still does not meet it is left out (its left side is 0):
-with linear losses, whose path F only scales, one run in fifty.
+times, until the resulting run meets the premise. A run that still does not meet it is left out (its left side is 0).
+This happens in one run in fifty with linear losses: there F only scales the path.
 
 **A finished update counts at once.** A worker admitted at clock c+s may deliver its update of clock c+s before another
-worker starts clock c, whose view then holds s+1 early clocks of it; and with s = 0 the workers of one clock lack each
-other's updates. A count of M = 2 s (P-1) misses one of these clocks: it is too small with s = 0, where it would be 0,
-and for views of arbitrary content with any s. The bound (s+1) (P-1) is attained.
+worker starts clock c, whose view then holds s+1 early updates of the first; and with s = 0 the workers of one clock
+lack each other's updates. A count of M = 2 s (P-1) misses one of these clocks: it is too small with s = 0, where it
+would be 0, and for views of arbitrary content with any s. The bound (s+1) (P-1) is attained.
 
 **The premise is necessary.** If F bounds only the start's distance and nothing is projected, losses that pull first one
 way and then the other drive x_t far beyond F, and the regret beyond every such bound. This is the control.
@@ -64,7 +65,7 @@ from jaxtyping import Bool, Float, Int
 from stellaris import stale_synchronous
 from theory_checks.check import Claim, Family, Instance, Sides, Theorem
 
-#: Number of updates, over all workers; 2, 3 and 4 workers divide it.
+#: Number of updates over all workers, a multiple of 2, 3 and 4, the numbers of workers.
 _UPDATES = 24
 #: Number of updates in the control, whose iterates need time to diverge.
 _MANY = 100
@@ -137,7 +138,7 @@ def projected(instance: Instance) -> Mapping[str, Sides]:
 
 
 def astray(instance: Instance) -> Mapping[str, Sides]:
-    """Returns the sides of `projected` without a ball, and with F from the start alone."""
+    """Returns the sides of `projected` without a ball, and with an F that bounds only the start's distance."""
     losses, star = _losses(instance, instance.fixed["radius"])
     reach = jnp.sqrt(star @ star / 2)
     sides = _bounds(_in_order(instance), losses, star, reach, _EVERYWHERE, instance.fixed)

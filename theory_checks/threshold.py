@@ -42,7 +42,7 @@ from theory_checks.check import Claim, Family, Instance, Sides, Theorem
 class Setting(NamedTuple):
     """The settings of the threshold."""
 
-    max_staleness: float | None  #: None to take the staleness of the first round that applies a stale gradient.
+    max_staleness: float | None  #: None for the largest staleness in the first round that applies a stale gradient.
     decay: float
     period: int  #: arrivals in a round.
 
@@ -53,7 +53,7 @@ class Queue(NamedTuple):
     length: Any
     versions: Any  #: the sum of the versions in the queue.
     oldest: Any  #: the lowest version in the queue.
-    first: Any  #: the arrival that waits longest.
+    first: Any  #: number of the arrival of the gradient that waits longest.
     whose: Bool[jax.Array, " L"]
 
 

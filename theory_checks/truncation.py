@@ -7,11 +7,11 @@ Importance Sampling) replaces w by min(w, rho):
     |E_pi f - E_mu[min(w, rho) f]| <= M E_mu[(w - rho)^+]
 
 and without truncation E_mu[w^2 f^2] <= M^2 (1 + chi^2(pi, mu)), with equality if and only if |f| = M wherever pi > 0:
-it grows without bound.
+no bound depends on M alone.
 
 **Stellaris' global cap**, max(m, rho) with m = min_j pi_j / mu over the policies that the learners hold, **does not
-satisfy rho M^2.** With one held policy it truncates nothing. Where m > rho the cap is m, elsewhere it is
-rho:
+satisfy rho M^2.** If the learners hold one policy, it truncates nothing. Where m > rho the cap is m,
+elsewhere it is rho:
 
     E_mu[min(w, max(m, rho))^2 f^2] <= M^2 (rho + E_mu[m^2 1{m > rho}])
     |E_pi f - E_mu[min(w, max(m, rho)) f]| <= M E_mu[(w - max(m, rho))^+]

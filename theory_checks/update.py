@@ -1,8 +1,8 @@
 """The effect of the truncated update on a policy: exact gradient steps with the global cap, in asynchronous runs.
 
 Every update k of a run applies one learner's gradient. The data are from the actor's behaviour policy mu, which is some
-versions old; the learner holds another old version, and three more learners hold other versions. The gradient is that
-of
+versions old; the learner holds another old version, and three more learners hold other versions. The gradient is
+taken of
 
     E_{s~d_mu, a~mu}[min(pi / mu, cap) A_mu(s, a)],    cap = max(min_j pi_j / mu, rho)
 
@@ -12,7 +12,7 @@ Theorem (`improvement`): with rho' = max pi'/mu of the *next* policy pi', |J(pi'
 1/rho')/(1-g)^2. This holds at every update of every run, for any truncation. It does not imply rho' <= rho. The cap
 bounds the weight of a sample in one gradient: it stops a gradient from pushing actions whose ratio is already above the
 cap. It stops neither a step that crosses the cap nor the sum with other learners' gradients, and if all held policies
-are above rho it does not truncate at all. So rho cannot replace rho' in the theorem: both controls break.
+are above rho it does not truncate at all. So rho cannot replace rho' in the theorem: the controls break.
 """
 
 import functools

@@ -52,7 +52,7 @@ class Operator(NamedTuple):
         return value + self.resolvent @ (self.reward + self.onward @ value - self.mass * value)
 
     def lipschitz(self) -> jax.Array:
-        """Returns the largest change of `R V(x)` if no `V(y)` changes by more than 1, by differentiation `[S]`."""
+        """Returns by differentiation the largest change of each `R V(x)` if no `V(y)` changes by more than 1: `[S]`."""
         slopes: jax.Array = jax.jacfwd(self.__call__)(jnp.zeros_like(self.reward))
         return abs(slopes).sum(1)
 
@@ -78,7 +78,7 @@ def sides(instance: Instance) -> Mapping[str, Sides]:
     discount, rho, most = process.discount, fixed["rho"], jnp.maximum(1.0, fixed["rho"])
     pi, mu = mdp.policies(instance)
     mu = _normalise(mu * fixed["support"])
-    never = jnp.eye(mu.shape[1])[0]  # pi's action in the first state, where its support and mu's are to be disjoint
+    never = jnp.eye(mu.shape[1])[0]  # in the last case pi's only action in the first state, which mu never takes
     apart = mu.at[0].set(_normalise(mu[0] * (never == 0)))
     cases = (
         (pi, mu, rho, fixed["share"] * most),

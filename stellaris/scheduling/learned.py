@@ -25,7 +25,7 @@ from stellaris.types import NDArray, Tree
 
 #: Version of the file format.
 FORMAT = 1
-#: Tanh units of the two layers of the policy, and of the two of the critic. Source: MinionsRL (AAAI 2024), Table 3.
+#: Tanh units in the two layers of the policy; the critic has the same. Source: MinionsRL (AAAI 2024), Table 3.
 HIDDEN = (64, 64)
 #: Largest number of actors. It limits the memory that a file can claim, since the network grows with the number.
 MOST = 2**16

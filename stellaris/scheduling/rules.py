@@ -12,7 +12,7 @@ from stellaris.scheduling.scheduler import State
 
 @dataclass(frozen=True)
 class Fixed:
-    """The same number of actors in every round.
+    """Decides for the same number of actors in every round.
 
     Args:
       actors: the number of actors.
@@ -34,7 +34,7 @@ class Fixed:
 
 @dataclass(frozen=True)
 class Maximum:
-    """All actors in every round.
+    """Decides for all of the workload's actors in every round.
 
     Source:
       MinionsRL (AAAI 2024), the variant MinionsRL-Max.
@@ -86,14 +86,14 @@ class Stepped:
 
 @dataclass(frozen=True)
 class Adapt:
-    """Actors in proportion to return: `clip(1, J_k / J * I_max, I_max)`, with the mean recent return `J_k`.
+    """Decides for actors in proportion to return: `clip(1, J_k / J * I_max, I_max)`, with the mean recent return `J_k`.
 
-    `I_max` is the workload's number of actors. The result is rounded down. The first round has one actor, because no
+    `I_max` is the workload's number of actors. The number is rounded down. The first round has one actor, because no
     return is known yet.
 
     Args:
       target: the return `J` to reach, above 0.
-      window: the number of last rounds whose returns `J_k` averages.
+      window: the number of last rounds over which `J_k` is the mean return.
 
     Raises:
       ValueError: if `target` is not positive, or `window` below 1.

@@ -20,10 +20,10 @@ class State(NamedTuple):
 
     round: float  #: k, from 1.
     loss: float  #: the learner's loss in the last round.
-    episode_return: float  #: mean return of the episodes that ended in the last round.
+    episode_return: float  #: mean return of the episodes of the last round in which any ended.
     policy_kl: float  #: the divergence of the newest policy from the one before it, in nats.
     learner_seconds: float  #: time that the last round waited for the learner.
-    actor_seconds: float  #: time that the last round waited for a fragment, mean over its actors.
+    actor_seconds: float  #: time that the last round waited for a fragment, as the mean over its actors.
     round_seconds: float  #: duration of the last round.
     budget: float  #: USD left; infinite without a budget of cost.
 
@@ -63,7 +63,7 @@ class Round(NamedTuple):
     round_return: float | None  #: mean return of the episodes that ended in the round; None if none did.
     policy_kl: float  #: the divergence of the newest policy from the one before it, in nats; 0 if unknown.
     learner_seconds: float  #: time that the round waited for the learner.
-    actor_seconds: float  #: time that the round waited for a fragment, mean over its actors.
+    actor_seconds: float  #: time that the round waited for a fragment, as the mean over its actors.
     seconds: float  #: time since the start of the run.
     episodes: int  #: episodes ended since the start of the run.
     episode_return: float  #: mean return of the last episodes.

@@ -22,8 +22,8 @@ from stellaris.types import NDArray, Trajectory, Tree
 History: TypeAlias = Sequence[Row]
 
 #: Source: MinionsRL (AAAI 2024), Table 1 and "Training MinionsRL's Scheduler": Adam with 0.005; for the other settings
-#: the values printed bold within their ranges. Assumptions, where the paper is silent: no GAE, ten epochs, and its
-#: minibatch of 4 means four episodes, so that one minibatch holds all episodes played together.
+#: the values printed bold within their ranges. The paper is silent about GAE and epochs: no GAE and ten epochs are
+#: assumptions. Its minibatch size of 4 is taken to mean four episodes, so that one minibatch holds all of them.
 SCHEDULER_PPO = PPO(
     learning_rate=0.005,
     discount=0.99,
@@ -47,7 +47,7 @@ class Objective:
       target: the return `J` to reach.
       budget: the budget `B`, in USD.
       sheet: name of the price sheet by which the budget is counted.
-      window: the number of last episodes that `R_k` averages, as in the run's `Budget`.
+      window: the number of last episodes over which `R_k` is the mean, as in the run's `Budget`.
       beta: weight of the time or cost of a round, in (0, 1).
       minimise: `"time"`, the round's seconds `P_k`; or `"cost"`, its share of the budget in percent, `100 C_k / B`.
 
@@ -99,7 +99,7 @@ class Objective:
         rewards = -self.beta * (seconds if self.minimise == "time" else 100 * costs / self.budget)
         if not self.reached(history):
             returns = [one.episode_return for one in rounds if math.isfinite(one.episode_return)]
-            # If no episode has ended, no return is known, and the default makes the last term `-|J|`.
+            # If no episode has ended, no return is known. The default then makes the term that is added here `-|J|`.
             rewards[-1] += min(max(returns, default=min(0.0, 2 * self.target)) - self.target, 0.0)
         return np.asarray(rewards)
 
@@ -112,7 +112,7 @@ class Objective:
         rounds = rounds_of(history, self.sheet)
         if not rounds:
             raise ValueError(
-                f"a history of {len(history)} rows lacks a complete round that a scheduler decided about: allow the "
+                f"a history of {len(history)} rows lacks a complete round whose actors a scheduler decided: allow the "
                 "run a larger budget"
             )
         return rounds
@@ -122,13 +122,13 @@ class Progress(NamedTuple):
     """The progress of training."""
 
     episodes: int  #: number of episodes learned from so far.
-    rewards: Sequence[float]  #: sum of the rewards of each of the last episodes.
-    reached: Sequence[bool]  #: whether each of the last episodes reached the target.
+    rewards: Sequence[float]  #: sum of the rewards of each of the episodes just learned from.
+    reached: Sequence[bool]  #: whether each of these episodes reached the target.
     metrics: Mapping[str, float]  #: PPO's metrics.
 
 
-#: Runs the workload once per seed, under a scheduler, and returns the histories in the order of the seeds. The caller
-#: decides how the runs execute, and how many at a time.
+#: A function that runs the workload once for each seed, under a scheduler, and returns the histories in the order of
+#: the seeds. The function decides how many of the runs execute at a time, and where.
 Play: TypeAlias = Callable[[Learned, Sequence[int]], Sequence[History]]
 
 
@@ -145,17 +145,18 @@ def train_scheduler(
 ) -> Learned:
     """Trains a scheduler on a workload: plays `together` episodes at a time, and learns from them.
 
-    To fine-tune, pass a scheduler that was trained on another workload. Training also updates its normalisation.
+    To fine-tune a scheduler, pass one that was trained on another workload. Training also updates the normalisation of
+    states.
 
     Args:
       scheduler: the scheduler to start from: `Learned.untrained(...)`, or a trained one.
       play: the function that runs the workload.
       objective: the reward.
       episodes: total number of runs of the workload.
-      together: the number of runs that one version of the scheduler decides about before it learns from them.
+      together: the number of runs in which one version of the scheduler decides before it learns from them.
       ppo: the algorithm; the items of its minibatches are decisions.
       seed: the seed of the shuffles; run `i` is played with the seed `seed + i`.
-      on_progress: called with every version of the scheduler.
+      on_progress: called after every update with the progress and the new version of the scheduler.
 
     Returns:
       The trained scheduler.
@@ -195,7 +196,7 @@ def learn(
     ppo: PPO = SCHEDULER_PPO,
     key: jax.Array,
 ) -> tuple[Learned, Tree, dict[str, float]]:
-    """Learns from runs that a scheduler decided about.
+    """Learns from runs in which a scheduler decided the number of actors.
 
     Args:
       scheduler: the scheduler that decided in these runs.

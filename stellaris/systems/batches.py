@@ -17,7 +17,7 @@ from stellaris.runtime.references import size
 from stellaris.runtime.state.registry import register_value
 from stellaris.types import NDArray, Trajectory, Tree, concatenate
 
-#: The most observations of a batch on which two successive policies are compared. With many more, a comparison would
+#: Two successive policies are compared on at most this many observations of a batch. With many more, a comparison would
 #: cost as much as a gradient.
 SAMPLE = 256
 
@@ -25,7 +25,10 @@ SAMPLE = 256
 @register_value
 @dataclass(eq=False)
 class LearnerBatch:
-    """A batch on the device, with a record of which transitions were learned from."""
+    """A batch on the device, with a record of which transitions were learned from.
+
+    The algorithm divides the batch into items, which are steps or trajectories; a minibatch is a set of items.
+    """
 
     number: int  #: number of the batch, from 1.
     batch: Any  #: the data that the algorithm prepared.
@@ -114,10 +117,11 @@ def batch_of(
     )
     indices = np.asarray(_shuffled(key, batch, algorithm=algorithm))
     # The array is copied, because the NumPy view of a device array is read-only.
-    # The algorithm protocol does not give the number of items, so it is derived from the largest index. With padded
-    # minibatches this is the padding's index, which then counts as one more item that has no transitions.
+    # The algorithm protocol does not give the number of items, so it is derived from the largest index. If minibatches
+    # are padded, the largest index is that of the padding, which then counts as one more item without transitions.
     unseen = np.array(_transitions(batch, algorithm=algorithm, items=int(indices.max()) + 1))
-    # The rows are counted before empty minibatches are removed, so that all batches of one width have equal rows.
+    # The rows of `indices` are counted before items without transitions are removed, so that all batches of one width
+    # are padded to the same number of rows.
     rows = None if width is None else len(indices)
     if width is not None and len(fragments) < width:
         indices = _without_empty(indices, unseen)
@@ -152,8 +156,8 @@ def _without_empty(indices: NDArray, transitions: NDArray) -> NDArray:
 def _sample(observation: Tree, width: int) -> Tree:
     """Returns some of the observations `[T + 1, B, *obs]`, evenly spaced over steps and actors.
 
-    Their number depends on `width` and not on B, so that one compiled program compares policies. If the trajectory has
-    fewer observations, some are repeated.
+    Their number depends on `width` and not on B, so that one compiled program serves all batches of this width. If the
+    trajectory has fewer observations, some are repeated.
     """
 
     def spaced(leaf: NDArray) -> NDArray:

@@ -95,7 +95,7 @@ class CentralInference(System):
                 # An actor would draw the same noise, so the actions do not depend on where inference runs.
                 loop.sampling[actor] = _Rollout(fragments.noise())
                 _continue(session, loop, actor, steps[actor])
-            # One inference runs at a time, on all observations so far; later observations share the next inference.
+            # One inference runs at a time, on all observations that have arrived; later ones wait for the next.
             if loop.asking and not loop.answering:
                 loop.answering = loop.asking
                 loop.asking = []
@@ -120,7 +120,7 @@ class CentralInference(System):
                 case "learner":
                     assert loop.learning is not None
                     loop.params, loop.opt_state = take_learned(session, done, loop.learning)
-                    # The batch's observations enter the running statistics first, because the new version has them.
+                    # The batch's observations enter the statistics before the new version, which normalises by them.
                     session.learned_from(loop.learning)
                     loop.learning = None
                     session.publish(loop.params)

@@ -16,7 +16,7 @@ from stellaris.systems.staleness_control import StalenessControl, check_control
 from stellaris.systems.system import System
 from stellaris.types import Tree
 
-#: The control of synchronous systems: actors start only when all earlier fragments have been learned from.
+#: The control of synchronous systems: actors sample a batch only when the previous batch has been learned from.
 IN_STEP = StalenessControl(pace=0)
 
 
@@ -60,7 +60,7 @@ class AsynchronousActors(System):
 
     Args:
       algorithm: the algorithm, whose loss, minibatches and epochs are used.
-      control: limits how far actors may be ahead, and how old data may be when it is learned from.
+      control: limits how many batches actors may be ahead of the learner, and how old the fragments of a batch may be.
 
     Raises:
       TypeError: if the algorithm or the control has the wrong type.
@@ -106,7 +106,7 @@ def run(
     Args:
       session: the session of the run.
       algorithm: the algorithm, whose loss, minibatches and epochs are used.
-      control: limits how far actors may be ahead; `IN_STEP` for a system with a scheduler.
+      control: limits how many batches actors may be ahead of the learner; `IN_STEP` for a system with a scheduler.
       prewarm: whether containers are prewarmed in the first round.
     """
     platform = session.platform
@@ -127,7 +127,7 @@ def run(
             if more := session.workload.actors - fragments.batch_size:
                 platform.prewarm("actor", more)
         prewarm = False  # prewarm only once, although the loop runs several times per round
-        # The learner has one machine: the next batch waits until it is free.
+        # There is one learner: the next batch waits until the learner is free.
         if loop.learning is None and (data := fragments.next_batch(algorithm, loop.params)):
             loop.learning = data
             learner = platform.invoke("learner", learn, newest, loop.opt_state, data, work=len(data.indices))

@@ -42,7 +42,7 @@ class Checkpointing:
         # The restart is counted before the state is saved: a resumed run restarts its environments under this number,
         # with the same seeds.
         state.restarts += 1
-        # The trace's row is also added before saving, so that the trace of a resumed run has the row.
+        # The trace's row about the checkpoint is also added before saving, so that a resumed run has it in its trace.
         platform.trace.append(platform.now, "checkpoint", value=state.restarts)
         # Containers are reset before environments restart: this ends the bodies that still step the old environments.
         platform.reinitialise(acts)
@@ -63,5 +63,5 @@ class Checkpointing:
 
     @property
     def _supplied(self) -> dict[str, Any]:
-        """The objects that a checkpoint does not hold, and the configuration that it is compared with."""
+        """The objects that a checkpoint does not hold, and the configuration that must equal the checkpoint's."""
         return {"externals": self.programs, "like": {"params": self.params}, "configuration": self.configuration}

@@ -27,8 +27,8 @@ class CircularReplay(System):
 
     Batches wait in a circular buffer. In one turn, the learner learns from one batch, for all of the algorithm's
     epochs. The next turn goes to a batch with the fewest turns so far. A batch leaves the buffer after `passes` turns,
-    or when a newer batch needs its place. Batches are prepared with the target policy, which is replaced by the newest
-    policy every `target_period` turns.
+    or earlier if the buffer is full when a newer batch arrives. Batches are prepared with the target policy, which is
+    replaced by the newest policy every `target_period` turns.
 
     The platform must deploy `actor` and `learner`.
 
@@ -37,8 +37,8 @@ class CircularReplay(System):
       buffer: the capacity of the buffer, in batches.
       passes: the most turns of a batch.
       target_period: number of turns between two updates of the target policy; by default `buffer * passes`.
-      control: limits how far actors may be ahead, and how old fragments may be when their batch is made. A batch counts
-        as learned from after its first turn.
+      control: limits how many batches actors may be ahead of the learner, and how old fragments may be when their batch
+        is made. A batch counts as learned from after its first turn.
 
     Raises:
       TypeError: if the algorithm or the control has the wrong type, or a number is not whole.
@@ -102,7 +102,7 @@ class CircularReplay(System):
                     self.algorithm, loop.learning.fragments, loop.target, target_version=loop.target_version
                 )
                 if loop.learning.turns:
-                    loop.data.mark_seen()  # the first turn has counted its transitions
+                    loop.data.mark_seen()  # the batch's transitions were counted in its first turn
                 work = len(loop.data.indices)
                 learner = platform.invoke("learner", learn, newest, loop.opt_state, loop.data, work=work)
                 session.record.learns(learner, loop.data.number)
@@ -123,7 +123,8 @@ class CircularReplay(System):
         assert batch is not None
         assert data is not None
         loop.params, loop.opt_state = take_learned(session, done, data)
-        # Only the first turn counts: the normalisation counts each observation once, and the control each batch once.
+        # A batch counts as learned from only once: the normalisation must not count its observations again, nor the
+        # control the batch.
         if batch.turns == 0:
             session.learned_from(data)
         batch.turns += 1

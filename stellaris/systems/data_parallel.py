@@ -1,4 +1,4 @@
-"""Synchronous data-parallel learners, as in MSRL and PAR-RL: each computes on a shard of every minibatch."""
+"""Synchronous data-parallel learners, as in MSRL and PAR-RL: each computes the gradient on its shard."""
 
 import functools
 import math
@@ -128,7 +128,7 @@ class DataParallel(System):
                     if loop.data.left:
                         compute_gradients(loop)
                     else:
-                        # The batch counts before publishing, because the new version normalises by it.
+                        # The batch's observations are counted before publishing: the new version normalises by them.
                         session.learned_from(loop.data)
                         session.publish(loop.params)
                         loop.data = None
@@ -232,8 +232,8 @@ def _all_reduce(algorithm: Algorithm) -> Function:
 def _stepped(
     gradients: Sequence[Tree], transitions: Sequence[Any], params: Tree, opt_state: Tree, *, algorithm: Algorithm
 ) -> tuple[Tree, Tree]:
-    # Gradients are weighted by transitions, as they are in the whole minibatch, because shards differ in the number of
-    # masked samples.
+    # Each gradient is weighted by the number of its shard's transitions, which may differ between shards. The mean is
+    # then the gradient on the whole minibatch.
     # The sum is at least 1, so that the mean gradient of a minibatch without transitions is 0 and not NaN.
     share = jnp.stack([*transitions]) / jnp.maximum(sum(transitions), 1)
     mean = jax.tree.map(lambda *leaves: jnp.tensordot(share, jnp.stack(leaves), axes=1), *gradients)

@@ -12,10 +12,10 @@ from stellaris.runtime.state.registry import register_value
 @register_value
 @dataclass
 class Handled:
-    """The set of idempotency keys that were handled: all keys below a floor, and some keys above it.
+    """The idempotency keys of the completions that were handled: all keys below a floor, and some keys above it.
 
-    Keys are numbers of invocations, which are handled in nearly the order in which they are made. So the set above the
-    floor stays small in a run of any length.
+    Keys are numbers of invocations, whose completions are handled in nearly the order of the invocations. So the set
+    above the floor stays small in a run of any length.
 
     Example:
       >>> handled = Handled()
@@ -41,11 +41,11 @@ class Handled:
 
 @dataclass
 class Deliveries:
-    """Hands out a platform's completions, for each piece of work exactly once.
+    """Hands out a platform's completions, exactly one for each idempotency key.
 
-    An invocation that timed out, crashed, was throttled or lost is retried, as its function's `Retry` says. The
-    platform delivers at least once: a message may arrive twice, and work whose message was lost may be done twice. A
-    completion is dropped if its idempotency key was handed out before.
+    An invocation that timed out, crashed, was throttled or lost is retried, as its function's `Retry` says; a retry has
+    the same key. The platform delivers at least once: a message may arrive twice, and work whose message was lost may
+    be done twice. A completion is dropped if one with the same key was handed out before.
 
     Args:
       platform: the platform of the invocations. Only one `Deliveries` may take its completions.
@@ -76,8 +76,8 @@ class Deliveries:
           FunctionError: if an invocation's attempts are used up.
         """
         while (done := self.platform.next_completion(until=until)) is not None:
-            # Completions with a handled key are dropped first, in any status. For example, a duplicate has delivered
-            # the work, and the loss of the first message is noticed only later: it must not cause a retry.
+            # Completions with a handled key are dropped first, in any status. For example, if a duplicate has delivered
+            # the result, and the loss of the first message is noticed only later, this loss must not cause a retry.
             if done.key in self.handled:
                 self.platform.trace.append(
                     self.platform.now, "dropped", function=done.function, invocation=done.number, value=1.0

@@ -71,7 +71,8 @@ class Environments:
     def begin(self, slots: NDArray, numbers: NDArray) -> Tree:
         """Starts new episodes in `[n]` slots; returns `[n, *obs]`.
 
-        In a JAX environment, each episode follows from its number in `numbers`, `[n]`. Other environments ignore them.
+        In a JAX environment, each episode follows from its number in `numbers`, `[n]`. Other environments ignore
+        `numbers`.
         """
 
         def start(block: Any, own: NDArray, where: Any) -> Tree:
@@ -101,7 +102,10 @@ class Environments:
             return self._blocks[number]
 
     def _by_block(self, slots: NDArray, do: Callable[[VectorEnv, NDArray, Any], Tree]) -> Tree:
-        """Calls `do(block, slots within the block, their places in `slots`)`, and joins the results in order."""
+        """Calls `do(block, slots, where)` for each block, and joins the results in the order of the argument `slots`.
+
+        In a call, slots are counted from the first slot of the block, and `where` has their indices in the argument.
+        """
         if len(self._starts) == 2:  # a single block, which checks the slots itself
             return do(self._block(0), slots, slice(None))
         slots = checked_slots(slots, self._starts[-1], self.spec)

@@ -22,16 +22,20 @@ from stellaris.types import NDArray, Tree
 if TYPE_CHECKING:
     from stellaris.systems.session import Session
 
-#: Number of times in a row that an actor may lose the pieces of its fragment before the run fails.
+#: The run fails if an actor's environment is lost this many times in a row while the actor's fragment is incomplete.
+#: `Workload.refresh` splits fragments into pieces; with the environment, the pieces delivered so far are lost.
 _LOSSES = 100
 
 
 class Fragments:
-    """Has actors sample fragments, keeps waiting fragments, and makes batches of them. See `Session.fragments`.
+    """Has actors sample fragments, keeps the fragments until they are in a batch, and makes the batches.
+
+    Systems get it from `Session.fragments`.
 
     Args:
       session: the session of the run.
-      control: limits how far actors may be ahead, and how old a fragment may be when it is learned from.
+      control: limits how many batches actors may be ahead of the learner, and how old a fragment may be when its batch
+        is made.
       batch: the number of fragments in a batch; None for one per actor. A scheduler overrides it.
       act: the actor program, `(Versioned, number) -> Fragment`, where the number selects the noise of the actions; by
         default `Session.actor_program()`. If the program returns another value, pass the fragment to `deliver`.
@@ -85,7 +89,7 @@ class Fragments:
         return self._rollouts.take_actor(self.control)
 
     def deliver(self, done: Invocation, fragment: Fragment | None = None) -> None:
-        """Handles a delivered fragment or a piece of one; after a piece, invokes the same actor again.
+        """Handles a delivered fragment or a piece of one; invokes the actor again if its fragment is not whole yet.
 
         Args:
           done: the actor's invocation, whose tag is the number of the actor.
@@ -165,7 +169,7 @@ class Fragments:
         )
 
     def discard(self, fragments: Sequence[Waiting]) -> None:
-        """Discards fragments that will not be learned from; the control then admits new ones in their place."""
+        """Discards fragments that will not be learned from; the control then admits as many new fragments."""
         self._rollouts.accepted -= len(fragments)
         for waiting in fragments:
             self._session.record.discarded(waiting.transitions)

@@ -60,12 +60,12 @@ def history(
     A row has the columns `round`, `seconds`, `steps` (delivered), `version` (the newest), `episodes` (that ended),
     `episode_return` (mean of the last episodes; NaN before one ended), `gradients` (applied), `staleness_mean` and
     `staleness_max` (of the round's applied gradients, in versions; both NaN without such gradients, as usual in the
-    last row), and `cost_NAME` in USD for each price sheet. Optional columns, present if the event occurred:
+    last row), and `cost_NAME` in USD for each price sheet. Other columns are in a row only if they have values:
 
-    * ages of the fragments that became batches, in versions behind the newest (a fragment is the steps that an actor
-      delivers together): `lag_in_flight` (of the oldest step, at delivery) and `lag_in_queue` (since delivery), both
-      means over fragments; `lag_mean`, the mean over steps; `lag_oldest`, the maximum; and `version_span`, the maximum
-      difference of versions within a fragment;
+    * ages of fragments when they became part of a batch, in versions behind the newest (a fragment is the steps that an
+      actor delivers together): `lag_in_flight`, the age that the oldest step had at delivery, and `lag_in_queue`, the
+      versions published since delivery, both means over fragments; `lag_mean`, the mean over steps; `lag_oldest`, the
+      maximum; and `version_span`, the maximum difference of versions within a fragment;
     * `sampled_length` and `trained_length`: the mean length of the episodes that were sampled, and of the episodes that
       became part of a batch. They differ if fragments are discarded;
     * sums since the start, in steps: `discarded`, `lost_steps` (of fragments that were not whole when their environment

@@ -16,14 +16,14 @@ from stellaris.systems.system import System
 class MinionsRL(System):
     """Rounds of serverless functions: in round `k`, `I_k` actors sample, then one learner learns from their batch.
 
-    The scheduler decides `I_k`, up to the workload's actors, `I_max`. The platform must deploy `actor` and `learner`;
-    compute times are per environment step and per gradient. A round takes
+    The scheduler decides `I_k`, at most the workload's number of actors, `I_max`. The platform must deploy `actor` and
+    `learner`; compute times are per environment step and per gradient. A round takes
 
         `P_k = P^l_k + max_i P^a_k,i`
 
-    where each `P` is the time that the round waits for that function (Eq. 1). If functions are priced by the second
-    only, a round costs `C_k = sum_i P^a_k,i * price of an actor + P^l_k * price of a learner`, where `P` is the time
-    that each function runs (Eq. 2).
+    where `P^a_k,i` is the time that the round waits for its i-th actor, and `P^l_k` for its learner (Eq. 1). If
+    functions are priced by the second only, a round costs `C_k = sum_i P^a_k,i * price of an actor + P^l_k * price of a
+    learner`, where each `P` is instead the time that the function runs (Eq. 2).
 
     The budget, checked after every round, ends the run: `Budget(cost=B, target_return=J, window=I_max)` is Eq. 3 and 4.
     The paper compares J with the mean return of the round's actors, which a single lucky episode can reach if the round

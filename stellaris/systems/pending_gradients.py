@@ -68,7 +68,7 @@ class PendingGradients:
     def pop(self, aggregator: Aggregator, clock: int, round: int) -> Popped:
         """Removes and returns the gradients that the aggregator applies now, and the stale gradients that it drops."""
         update, self.queue, numbers = _pop(aggregator, self.queue, clock, round)
-        # The numbers are in one array, because the host waits for the device at every transfer.
+        # `_pop` returns all its numbers in one array, because the host waits for the device at every transfer.
         dropped, count, *staleness = np.asarray(numbers).tolist()
         return Popped(
             update,

@@ -84,7 +84,7 @@ def actor(policy: Policy, env: VectorEnv, length: int, key: jax.Array, *, restar
 
 
 def for_one_actor(act: Function) -> Function:
-    """Returns a copy of a program for containers that serve one actor; all actors' copies are still batched."""
+    """Returns a copy of an actor program that has separate containers; calls of all copies still run as one batch."""
     assert act.init is not None
     # The platform gives programs with different `init` separate containers; the shared `batched` lets all copies run in
     # one call.
@@ -145,7 +145,7 @@ def whole_batch(algorithm: Algorithm, policy: Policy) -> Function:
     ) -> tuple[Tree, Tree, dict[str, Any]]:
         number = np.int32(version.version)
         indices, count = data.indices, None
-        if data.rows is not None:  # batches of one width share a compiled program: the count is data, not a shape
+        if data.rows is not None:  # `count` is data and not a shape, so that batches of one width share a program
             indices, count = np.pad(indices, ((0, data.rows - len(indices)), (0, 0))), np.int32(len(indices))
         params, opt_state, device_metrics = _learned(
             version.value, number, opt_state, data.batch, indices, count, algorithm=algorithm, policy=policy

@@ -95,7 +95,7 @@ class Progress:
     def within_budget(self, steps: int) -> bool:
         """Returns whether the run may continue after this many environment steps.
 
-        The limit of seconds is not checked here: the run takes no completion after it.
+        The limit of seconds is not checked here: `Session.next_completion` returns no completion after that limit.
         """
         if steps >= self.budget.steps:
             return False

@@ -164,7 +164,7 @@ class Record:
 
 
 def scalars(metrics: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    """Yields metrics as events of a trace, by name; a `LagReport` becomes one event per field and lag with samples.
+    """Yields metrics as events of a trace, by name. A `LagReport` becomes one event per field at each lag with samples.
 
     Raises:
       ValueError: if a metric is neither a number nor a `LagReport`, or is named like a column of the history; the error

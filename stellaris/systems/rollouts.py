@@ -12,11 +12,11 @@ from stellaris.systems.staleness_control import Age, StalenessControl
 
 
 class Lags(NamedTuple):
-    """The age of a fragment when it is learned from, in versions."""
+    """The age of a fragment when its batch is made, in versions."""
 
     in_flight: int  #: the age of the fragment's oldest step at delivery.
     in_queue: int  #: versions published since delivery.
-    oldest: int  #: the age of the fragment's oldest step when it is learned from: `in_flight + in_queue`.
+    oldest: int  #: the age of the fragment's oldest step when the batch is made: `in_flight + in_queue`.
     mean: float  #: the mean age of the fragment's steps.
     span: int  #: the difference between the versions of the newest and the oldest step.
 
@@ -80,7 +80,7 @@ class Rollouts:
     pieces: dict[int, list[Fragment]] = field(
         default_factory=dict
     )  #: pieces of fragments that are not whole, by actor.
-    lost: dict[int, int] = field(default_factory=dict)  #: by actor, how often in a row its pieces were lost.
+    lost: dict[int, int] = field(default_factory=dict)  #: number of times in a row that pieces were lost, by actor.
     unfinished: dict[int, int] = field(default_factory=dict)  #: length so far of the episode under way, by slot.
     waiting: list[Waiting] = field(default_factory=list)  #: waiting fragments, in order of delivery.
 
@@ -94,7 +94,10 @@ class Rollouts:
         return self.parked.pop(0)
 
     def begin_round(self, actors: int) -> None:
-        """Begins a round, in which the first `actors` actors sample a batch. No actor runs, and no fragment waits."""
+        """Begins a round, in which the first `actors` actors sample a batch.
+
+        At this time no actor may be running, and no fragment waiting.
+        """
         self.batch = actors
         # The control compares `accepted` with `learned * batch`, so `accepted` is reset for the new batch size.
         self.accepted = self.learned * actors

@@ -21,10 +21,10 @@ class Declared:
         """Returns None: all batches have the same number of fragments, so none is padded."""
 
     def delivered(self, record: Record) -> None:
-        """Records nothing: actors do not wait for the round."""
+        """Records nothing: only schedulers need the time that a round has waited for a fragment."""
 
     def batched(self, record: Record) -> None:
-        """Records nothing: only schedulers need the time that a round has waited."""
+        """Records nothing: only schedulers need the time that a round has waited for its learner."""
 
     def learned(self, record: Record) -> int:
         """Returns 0: learning from a batch ends no round."""
@@ -47,7 +47,7 @@ class Scheduled:
     scheduler: Scheduler
     # These two fields are not in a checkpoint, because runs are saved between two rounds, and `begin` sets both.
     under_way: bool = field(default=False, init=False)  #: whether a round is under way; the budget is then not checked.
-    _since: float = field(default=0.0, init=False)  #: the time at which actors were invoked, or the batch was made.
+    _since: float = field(default=0.0, init=False)  #: the time at which the round began, and later that of its batch.
 
     def begin(self, before: Sequence[Round], *, budget: float, most: int, key: jax.Array, record: Record) -> int:
         """Begins a round; returns its number of actors.

@@ -34,7 +34,7 @@ class RunState:
     steps: int = 0  #: number of environment steps delivered, which the budget limits.
     restarts: int = 0  #: number of restarts of the environments: one per checkpoint.
     normaliser: Normaliser = field(init=False)  #: normaliser of the newest version.
-    compared: PolicyVersion | None = None  #: the version after the last batch, with which the next one is compared.
+    compared: PolicyVersion | None = None  #: the version after the last batch, compared with that after the next.
     sample: Tree = None  #: observations of the last batch, until the version after that batch is published.
     handled: Handled = field(default_factory=Handled)  #: idempotency keys of completions that were handed out.
     retries: dict[int, Invocation] = field(default_factory=dict)  #: the latest attempt of each retried invocation.

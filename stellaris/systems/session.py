@@ -50,10 +50,10 @@ class Keys(NamedTuple):
 class Session:
     """A run, as its event loop sees it. `train` makes the session, and passes it to `System.run`.
 
-    An event loop starts with `begin`, and takes completions with `next_completion` until that returns None. In between,
-    the loop has actors sample `fragments`, learns from their batches, publishes versions, and declares the ends of
-    rounds. The loop records its actions in `record`, which writes them into the platform's trace, from which the
-    history is computed.
+    An event loop starts with `begin`, and takes completed invocations with `next_completion` until that returns None.
+    Between two completions, the loop has actors sample `fragments`, learns from their batches, publishes versions, and
+    declares the ends of rounds. The loop records its actions in `record`, which writes them into the platform's trace,
+    from which the history is computed.
 
     Attributes:
       workload: the environment, the policy, and the settings of sampling.
@@ -111,7 +111,10 @@ class Session:
         return self.state.version
 
     def program(self, name: str, program: Function) -> Function:
-        """Registers a program under a name, and returns it. Call it before `begin`: checkpoints hold only the names."""
+        """Registers a program under a name, and returns the program.
+
+        Call it before `begin`, which loads checkpoints: they hold only the names of programs.
+        """
         self._checkpointing.programs[name] = program
         return program
 
@@ -148,7 +151,7 @@ class Session:
     def next_completion(self, loop: Any) -> Invocation | None:
         """Returns the next invocation that completes within the budget; None when the run is over.
 
-        Each piece of work is returned once, even if it was retried or delivered several times.
+        Each invocation is returned once, even if it was retried or its result was delivered several times.
 
         Args:
           loop: the state of the event loop, to be saved if a checkpoint is due.
@@ -218,7 +221,7 @@ class Session:
     def versioned(self, params: Tree) -> PolicyVersion:
         """Returns parameters with the normalisation of the newest version."""
         # The current statistics are not used, because they may include batches after which no version was published:
-        # all gradients of such a batch were dropped.
+        # the last gradients of such a batch were dropped.
         return PolicyVersion(params, self.state.normaliser)
 
     def publish(self, params: Tree) -> int:

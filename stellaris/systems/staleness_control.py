@@ -26,8 +26,8 @@ class StalenessControl:
       explains. At most η + 1 batches are under way or waiting at any time. Actors wait, and no fragment is discarded.
       If all rollouts take equally long, each is learned from at most η batches after its start; a longer rollout may
       be overtaken, and is then learned from later. `pace=0` is synchronous.
-    * `discard=η`: a fragment is discarded if, when its batch is made, its oldest step was chosen by a version more than
-      η versions behind the newest. Long rollouts are therefore discarded more often than short ones.
+    * `discard=η`: a fragment is discarded if, when a batch is made, its oldest step's action was chosen by a version
+      more than η versions behind the newest. Long rollouts are therefore discarded more often than short ones.
     * `window=n`: only the n fragments that arrived last are kept. A run raises a ValueError at its start if n is below
       the number of fragments in a batch.
     * `rounds=True`: actors sample in rounds: a rollout may start only when all fragments of the previous batch are
@@ -37,17 +37,17 @@ class StalenessControl:
     `Stellaris` publishes several versions per batch.
 
     Args:
-      pace: number of batches that actors may be ahead, 0 or more; `math.inf` for no limit.
+      pace: number of batches that actors may be ahead of the learner, 0 or more; `math.inf` for no limit.
       discard: number of versions that a fragment may be behind, 0 or more; `math.inf` to keep all fragments.
       window: number of fragments that are kept, 1 or more; `math.inf` to keep all fragments.
       rounds: whether actors wait for each other after every batch of fragments.
 
     Raises:
-      TypeError: if a limit is not a number, or `rounds` not a bool.
+      TypeError: if a limit is not a number, or `rounds` is not a bool.
       ValueError: if a limit is out of its range.
 
     Source:
-      The capacity rule `N_r ≤ (i + η + 1) B` is AReaL's (Fu et al. 2025, Eq. 3), where a version is a batch.
+      The capacity rule `N_r ≤ (i + η + 1) B` is AReaL's (Fu et al. 2025, Eq. 3), where each batch makes one version.
 
     Example:
       >>> control = StalenessControl(pace=1)

@@ -35,19 +35,19 @@ class Stellaris(System):
 
     Args:
       algorithm: the algorithm, whose loss, minibatches and epochs are used.
-      learners: the most learner functions that run at the same time.
+      learners: the maximum number of learner functions that run at the same time.
       aggregator: decides when and how queued gradients are applied; by default `staleness_aware(learners, decay=0.9)`.
       rho: truncation level of the global cap on importance ratios, at least 1; `math.inf` for no cap.
-      control: limits how far actors may be ahead, and how old data may be when it is learned from.
+      control: limits how many batches actors may be ahead of the learners, and how old the fragments of a batch may be.
         `StalenessControl(pace=0)` starts all actors together, when all gradients of a batch have been applied, as in
         the authors' demo.
 
     Raises:
-      IndexError: if the aggregator was made for fewer learners.
+      IndexError: if the aggregator was made for fewer than `learners` learners.
       RuntimeError: in a run, at a deadlock: the aggregator admits no learner, or removes no gradient from a full queue.
       TypeError: if the algorithm, the aggregator or the control has the wrong type, or `learners` is not whole.
       ValueError: if `learners` is below 1 or above the capacity of the aggregator's queue, if the aggregator waits for
-        more learners, or if `rho` is below 1.
+        more than `learners` learners, or if `rho` is below 1.
 
     Source:
       Stellaris (SC 2024).
@@ -115,9 +115,9 @@ class Stellaris(System):
             # The update comes before learners start, because popping makes room in the queue for their gradients.
             may_update = pending and not loop.updating
             if may_update and (stalled or pending.ready(aggregator, loop.clock, session.round)):
-                # Gradients are popped when the function is invoked and not when it starts, and only one update runs at
-                # a time. No version is published in between, so the staleness is exact, and no update starts from
-                # outdated parameters.
+                # Gradients are popped when the parameter function is invoked, which may be before it starts. Only one
+                # update runs at a time, so no version is published before it starts: the staleness is exact, and the
+                # update starts from the newest parameters.
                 popped = pending.pop(aggregator, loop.clock, session.round)
                 for invocation, task in popped.dropped:
                     session.record.dropped(invocation)
@@ -131,9 +131,9 @@ class Stellaris(System):
                     platform.invoke("parameter", update_policy, group, loop.params, loop.opt_state)
                     loop.updating = True
                 elif popped.dropped:
-                    # Batches whose gradients were all dropped count as learned from, so that the control admits more
-                    # rollouts; no version is published after them. The loop starts again, because if nothing else is
-                    # pending, only a new rollout or learner can continue the run.
+                    # Batches whose last gradients were dropped also count as learned from, so that the control admits
+                    # more rollouts; no version is published for them. The loop's next iteration begins here, because if
+                    # nothing else is pending, only a new rollout or learner can continue the run.
                     _learned(session, loop)
                     continue
 
@@ -163,7 +163,7 @@ class Stellaris(System):
                     session.record.metrics(done, learned.metrics)
                 case "parameter":
                     loop.params, loop.opt_state = done.result()
-                    # Batches count before publishing, because the new version normalises by the batches that led to it.
+                    # Finished batches are counted before publishing: the new version normalises by their observations.
                     _learned(session, loop)
                     loop.clock = session.publish(loop.params)
                     loop.updating = False
@@ -184,12 +184,12 @@ class _Loop:
     free: list[int]  #: learners that do not run, in the order in which they start.
     tasks: deque[GradientTask] = field(default_factory=deque)  #: gradients to be computed.
     running: dict[int, GradientTask] = field(default_factory=dict)  #: gradients that are being computed, by learner.
-    finished: list[LearnerBatch] = field(default_factory=list)  #: batches whose last gradient is being applied.
+    finished: list[LearnerBatch] = field(default_factory=list)  #: batches to be counted as learned from.
     updating: bool = False  #: whether the parameter function runs.
 
 
 def _finish(session: Session, loop: _Loop, data: LearnerBatch) -> None:
-    """Finishes a batch after its last gradient; transitions that no applied gradient has seen are discarded."""
+    """Finishes a batch after its last gradient; transitions that no applied gradient has seen count as discarded."""
     if data.left:
         return
     if unseen := data.unlearned:

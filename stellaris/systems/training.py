@@ -33,7 +33,7 @@ from stellaris.types import Tree
 class Result(NamedTuple):
     """The results of a run."""
 
-    history: Sequence[Row]  #: one row per round, with the columns of `history`.
+    history: Sequence[Row]  #: one row per round, with the columns that the function `history` explains.
     policy: PolicyVersion  #: the newest version.
     trace: Trace
     bill: Mapping[str, Bill]  #: the cost of the run, by name of the price sheet.
@@ -89,12 +89,13 @@ def train(
       LookupError: if a function that the system needs is not deployed.
       RuntimeError: if the run is in a deadlock: no invocation is pending, and no limit of the budget is reached; or if
         an evaluation fails, with its error as the cause.
-      TypeError: if `system` is not a `System`, `prices` is a single sheet, `checkpoints` is not a `Checkpoints`, or the
-        seed is not a whole number.
+      TypeError: if `system` is not a `System`, `prices` is a single sheet, `checkpoints` is not a `Checkpoints` or the
+        platform cannot be saved in it, or the seed is not a whole number.
       ValueError: if the environment is unknown or unsupported, a budget of cost has no prices, two price sheets
         have the same name, a sheet prices no deployed function, the seed is out of [0, 2**31), or the checkpoints'
-        folder holds a run and `resume` is False; if there may be fewer containers than actors that need one each; or if
-        the window of the system's `StalenessControl` is below the number of actors.
+        folder holds a run and `resume` is False; if there may be fewer containers than actors that need one each; if
+        the window of the system's `StalenessControl` is below the number of actors; or, with a scheduler, if a decision
+        is not in [1, actors], or the first round cost more than the budget.
     """
     # The environments are closed after the platform, whose bodies may still be stepping them.
     with contextlib.ExitStack() as environments, platform:
@@ -172,7 +173,7 @@ def _check_prices(prices: Sequence[PriceSheet], budget: Budget, platform: Platfo
             raise ValueError(
                 f"price sheet {sheet.name!r} prices {unknown}: name deployed functions, {sorted(deployed)}"
             )
-        # This is only a warning, because one sheet may serve several deployments; but a name is probably misspelt.
+        # A name is probably misspelt. This is only a warning, because one sheet may serve several deployments.
         if unknown and unpriced:
             warnings.warn(
                 f"price sheet {sheet.name!r} prices {unknown}, which are not deployed, and not {unpriced}, which are",

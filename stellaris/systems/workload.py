@@ -22,16 +22,15 @@ class Workload:
       policy: a function that makes the policy for the environment: `ActorCritic` for vectors, `Pixels` for images, or
         any function from the `EnvSpec` to a `Policy` with your network.
       actors: number of actor functions, each with one environment.
-      fragment: number of steps that an actor samples before it delivers.
+      fragment: number of steps in a fragment, the part of a trajectory that an actor adds to a batch.
       refresh: number of steps after which an actor takes the newest version, even within a fragment. It must divide
         `fragment`. None to act on one version throughout a fragment.
       restart: whether every fragment starts a new episode. Otherwise an actor's container keeps its environment, and
         episodes continue in the next fragment; an episode is lost with its container.
 
     Raises:
-      TypeError: if the environment is neither a name nor a function that makes one, the policy cannot be called, or a
-        number is not whole.
-      ValueError: if a number is below 1; if `refresh` does not divide `fragment`, or is combined with `restart`.
+      TypeError: if the environment is of another type, the policy cannot be called, or a number is not whole.
+      ValueError: if a number is below 1; if `refresh` does not divide `fragment`, or is below it and `restart` is set.
 
     Example:
       >>> workload = Workload("CartPole-v1", policy=ActorCritic(hidden=(64, 64)), actors=4)
@@ -59,7 +58,7 @@ class Workload:
                 raise ValueError(f"refresh={self.refresh} does not divide fragment={self.fragment}: choose a divisor")
             if self.restart and self.refresh < self.fragment:
                 raise ValueError(
-                    f"refresh={self.refresh}: with restart=True every piece would start a new episode, so set only one"
+                    f"refresh={self.refresh}: restart=True would start an episode at each refresh; set only one of them"
                 )
 
     @property

@@ -92,7 +92,7 @@ def test_a_run_that_ends_within_a_round() -> None:
     unscheduled = {name: x for name, x in without_learner.items() if name != "actors"}
     for last in (without_learner, unscheduled):
         assert OBJECTIVE.rewards([*history, last]).tolist() == OBJECTIVE.rewards(history).tolist() == [-1.5, -30.5]
-    with pytest.raises(ValueError, match="a history of 1 rows lacks a complete round that a scheduler decided about"):
+    with pytest.raises(ValueError, match="a history of 1 rows lacks a complete round whose actors a scheduler decided"):
         OBJECTIVE.rewards([without_learner])
 
 

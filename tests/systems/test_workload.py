@@ -21,7 +21,7 @@ def workload(environment: Any = "CartPole-v1", **changes: Any) -> Workload:
         (lambda: workload(fragment=0), ValueError, r"fragment=0"),
         (lambda: workload(refresh=3), ValueError, "refresh=3 does not divide fragment=16"),
         (lambda: workload(refresh=0), ValueError, "refresh=0 is below 1"),
-        (lambda: workload(refresh=4, restart=True), ValueError, "refresh=4: with restart=True every piece would start"),
+        (lambda: workload(refresh=4, restart=True), ValueError, "refresh=4: restart=True would start an episode"),
         (lambda: workload(object()), TypeError, r"environment=<object.*>: expected a name, a callable that makes one"),
         (lambda: workload(actors=2.0), TypeError, r"actors=2\.0 is not a whole number: pass an int"),
         (lambda: workload(fragment="16"), TypeError, r"fragment='16' is not a whole number"),
