@@ -151,7 +151,8 @@ class Checker:
             self._require(call.started <= self.now, f"invocation {invocation} {ending} before it started")
         if spec.timeout is not None and not math.isnan(call.started):
             self._require(
-                call.ended <= call.started + spec.timeout + 1e-9, f"invocation {invocation} outlived its limit"
+                call.ended <= call.started + spec.timeout + 1e-9,
+                f"invocation {invocation} ran longer than its time limit",
             )
         if call.container >= 0:
             box = self.boxes[call.container]
@@ -177,7 +178,9 @@ class Checker:
             )
             self.pushed[invocation] = key
         elif event == "dropped_gradient":
-            self._require(invocation in self.pushed, f"gradient {invocation} was dropped unqueued, or twice")
+            self._require(
+                invocation in self.pushed, f"gradient {invocation} was dropped without being queued, or twice"
+            )
             staleness = self.version - self.calls[invocation].version
             self._require(staleness >= self._drop_from, f"gradient {invocation} of staleness {staleness} was dropped")
             self.applied.add(self.pushed.pop(invocation))
@@ -185,7 +188,9 @@ class Checker:
             self._require(value >= 0, f"staleness {value} is negative")
             self._require(value < self._drop_from, f"gradient {invocation} of staleness {value:.0f} was not dropped")
             if self._queues:
-                self._require(invocation in self.pushed, f"gradient {invocation} was applied unqueued, or twice")
+                self._require(
+                    invocation in self.pushed, f"gradient {invocation} was applied without being queued, or twice"
+                )
                 self.applied.add(self.pushed.pop(invocation))
                 due = self.version - self.calls[invocation].version
                 self._require(value == due, f"gradient {invocation} has staleness {due}, not {value:.0f}")

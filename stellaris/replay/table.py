@@ -25,8 +25,9 @@ FAULTS = (
     "a weight is negative, not finite or above 1e30: it was replaced by 0",
     "a trajectory's length is below 1 or above the number of steps given: its weight was replaced by 0",
     "a selection was made from a table that is empty or whose weights are all 0 (below 1.2e-38 they count as 0): do "
-    "not use its rows",
-    "a selection without replacement, or of the top, asked for more trajectories than have a weight above 0",
+    "not use the rows that it returned",
+    "a selection without replacement, or of the top, asked for more trajectories than have a weight above 0, or "
+    "than the table holds",
     "an index is not a row of a trajectory in the table: its weight was ignored",
 )
 BAD_WEIGHT, BAD_LENGTH, EMPTY, TOO_FEW, BAD_INDEX = (np.int32(1 << i) for i in range(len(FAULTS)))

@@ -55,7 +55,7 @@ PUBLISHED = [(0.0, "published", "", -1, -1, 0.0)]
 DONE = [*PUBLISHED, *running(0, 0), (1.0, "completed", "learner", 0, 0)]
 PUSHED, STALE, DROPPED = ((1.0, event, "", 0) for event in ("pushed", "staleness", "dropped_gradient"))
 QUEUED = [*DONE, PUSHED]
-DROPPED_TWICE = "gradient 0 was dropped unqueued, or twice"
+DROPPED_TWICE = "gradient 0 was dropped without being queued, or twice"
 ENDED = (2.0, "container_ended", "learner", -1, 0)
 AGAIN = [*submitted(1, at=1.0), (1.0, "acquired", "learner", 1, 0, 0.0)]
 
@@ -100,13 +100,13 @@ def test_a_sound_course():
         ([*running(0, 0), (1.0, "started", "learner", 0, 0)], "invocation 0 started twice"),
         ([*DONE, (1.0, "lost", "learner", 0, 0)], "invocation 0 ended twice: completed and lost"),
         ([*submitted(0), (1.0, "completed", "learner", 0)], "invocation 0 completed before it started"),
-        ([*running(0, 0), (3.1, "completed", "learner", 0, 0)], "invocation 0 outlived its limit"),
+        ([*running(0, 0), (3.1, "completed", "learner", 0, 0)], "invocation 0 ran longer than its time limit"),
         # Learning.
         ([*PUBLISHED, (1.0, "published", "", -1, -1, 2.0)], "version 2 was published after 0"),
         ([*submitted(0, "actor"), (1.0, "sampled", "", 0), (1.0, "sampled", "", 0)], "fragment 0 was delivered twice"),
         ([*QUEUED, PUSHED], "gradient 0 was queued twice"),
         ([*QUEUED, STALE, PUSHED], "gradient 0 was queued twice"),
-        ([*QUEUED, STALE, STALE], "gradient 0 was applied unqueued, or twice"),
+        ([*QUEUED, STALE, STALE], "gradient 0 was applied without being queued, or twice"),
         ([*QUEUED, (1.0, "staleness", "", 0, -1, 1.0)], "gradient 0 has staleness 0, not 1"),
         ([*QUEUED, (1.0, "staleness", "", 0, -1, -1.0)], r"staleness -1\.0 is negative"),
         ([*QUEUED, DROPPED], "gradient 0 of staleness 0 was dropped"),  # by one that drops nothing
@@ -142,7 +142,7 @@ def test_what_is_too_stale_is_dropped_and_nothing_else():
         ([*taken("dropped_gradient", 2), DROPPED], DROPPED_TWICE),
         (
             [*taken("dropped_gradient", 2), (1.0, "staleness", "", 0, -1, 1.0)],
-            "gradient 0 was applied unqueued, or twice",
+            "gradient 0 was applied without being queued, or twice",
         ),
         ([*taken("dropped_gradient", 2), PUSHED], "gradient 0 was queued twice"),
     ):
