@@ -29,7 +29,7 @@ STORE_LATENCY = 0.0005
 #: The store's bandwidth in bytes per second. Source: AWS, p3.2xlarge (one V100), up to 10 Gbit/s.
 STORE_BANDWIDTH = 10e9 / 8
 
-# ---- speeds, in seconds of work ---------------------------------------------------------------------------------
+# ---- compute times, in seconds ----------------------------------------------------------------------------------
 
 #: One environment step of one actor on one CPU core, including its policy's inference. Assumption.
 ENVIRONMENT_STEP = 0.001

@@ -127,8 +127,8 @@ class PPO:
 
         Returns:
           int32 `[epochs * ceil(N / minibatch_size), ...]`: each epoch is one permutation, cut into minibatches of equal
-          size. If `N` is not a multiple of the number of minibatches, the last one is padded with `N`, an index
-          beyond the batch.
+          size. If these have more than `N` places, the epoch's last minibatch is padded with `N`, an index beyond the
+          batch.
 
         Raises:
           ValueError: if the batch is empty.

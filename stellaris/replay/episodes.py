@@ -180,7 +180,7 @@ class _Episode(NamedTuple):
 
 
 class _Open(NamedTuple):
-    """The state of an environment after a fragment."""
+    """Where an environment's next fragment begins, and the pieces of the episode that it continues."""
 
     follows: tuple[int, int, int]  #: the slot, environment and step with which the next fragment must begin.
     pieces: list[_Episode] | None  #: the running episode so far; None if the episode is dropped.

@@ -304,4 +304,4 @@ def check_drawn(**arguments: object) -> None:
 def _check_non_negative(delay: object, **values: float) -> None:
     for name, value in values.items():
         if not 0 <= value < math.inf:
-            raise ValueError(f"{type(delay).__name__}({name}={value}): a delay must be finite and not negative")
+            raise ValueError(f"{type(delay).__name__}({name}={value}) must be finite and not negative")

@@ -218,8 +218,8 @@ def _check_aggregator(aggregator: Aggregator, learners: int) -> None:
     empty = jax.eval_shape(aggregator.init, np.float32(0))
     if empty.capacity < learners:
         raise ValueError(
-            f"learners={learners}: the aggregator's queue holds only {empty.capacity} gradients, so no more learners "
-            "could run at the same time; raise its capacity"
+            f"learners={learners}: the aggregator's queue holds only {empty.capacity} gradients, so only as many "
+            "learners could run at the same time; raise its capacity"
         )
     jax.eval_shape(lambda state: aggregator.admit(state, learners - 1, 0), empty)  # checks the learner's number
     # Only aggregators that count each learner's pushes have the attribute `learners`; others serve any number of

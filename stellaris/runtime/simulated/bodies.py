@@ -74,7 +74,7 @@ class Bodies(BodyRunner):
             batch.calls.append(call)
             call.task = _LATER
             if len(batch.calls) >= program.max_batch:
-                # A batch runs when it is full or when its first completion is due. In virtual time neither depends on
+                # In virtual time a batch runs when it is full or when one of its calls must end. Neither depends on
                 # real time, so batches, and with them results, do not depend on the machine's load.
                 self._run_open(program.batched)
             return

@@ -151,8 +151,8 @@ def subtrees(like: Mapping[str, Any]) -> dict[str, Any]:
     """Returns trees and their subtrees by name; leaves do not count as subtrees.
 
     Example:
-      >>> subtrees({"params": {"w": [1, 2], "b": 3}})
-      {'params': {'w': [1, 2], 'b': 3}, 'params[1]': [1, 2]}
+      >>> subtrees({"params": {"b": 3, "w": [1, 2]}})
+      {'params': {'b': 3, 'w': [1, 2]}, 'params[1]': [1, 2]}
     """
     found: dict[str, Any] = {}
     ahead = [*like.items()]

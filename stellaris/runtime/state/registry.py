@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-#: Packages whose named tuples are values without registration: the classes of optimizer states belong to a library and
+#: Packages whose named tuples count as registered values: the classes of optimizer states belong to a library and
 #: cannot be decorated, and making a named tuple runs no code.
 NAMED_TUPLES_OF = ("optax", "stellaris")
 
