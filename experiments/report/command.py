@@ -2,6 +2,7 @@
 
 import argparse
 import csv
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -130,7 +131,7 @@ def _study(folder: Path, name: str) -> page.Study:
         pictures=sorted(path for path in folder.glob("*.png") if path.is_file() and not path.is_symlink()),
         table=_lines(folder / "table.csv"),
         rows=rows,
-        taken=taken,
+        taken=f"{taken}. {_provenance(folder / 'provenance.json')}",
     )
 
 
@@ -138,6 +139,16 @@ def _taken(rows: Sequence[Mapping[str, str]]) -> str:
     """Says how long the runs of a study took in total."""
     minutes = sum(float(row["wall_seconds"]) for row in rows) / 60
     return f"{len(rows)} runs, which took {minutes:,.1f} minutes in total, in processes that shared a machine"
+
+
+def _provenance(path: Path) -> str:
+    """Says which code and machine a study's results come from."""
+    if not path.exists():
+        return "Their provenance was not recorded."
+    with _read(path) as known:
+        of = json.loads(known.read_text())
+        machine = f"{of['processor']} ({of['instructions']}; {of['devices']})"
+        return f"Commit {of['commit']}, code {of['code']}, jax {of['jax']}, NumPy {of['numpy']}, on {machine}."
 
 
 def _figures(of: Sequence[Mapping[str, str]]) -> Sequence[str]:

@@ -1,6 +1,7 @@
-"""Writes the CSV files of a study (its runs, their curves and its table), and removes its old pictures."""
+"""Writes the files of a study (its runs, their curves, its table and its provenance), and removes its old pictures."""
 
 import csv
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -8,8 +9,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from experiments.study.cells import Finished
+from experiments.study.cells import Finished, code_version
 from experiments.toolkit import output
+from experiments.toolkit.provenance import provenance
+from stellaris.runtime.files import atomic_write
 
 #: The most rows of a run's curve.
 _POINTS = 50
@@ -43,12 +46,14 @@ def _environments(runs: Path) -> set[str]:
 def write(results: Sequence[Finished], out: Path) -> None:
     """Writes `runs.csv`, one row per run, and `curves.csv`, one row per point of a run's curve.
 
-    The real time of each run is in `wall_seconds.csv`, the only file that differs when the runs are repeated. The
-    settings of a run are in its cell.
+    The real time of each run is in `wall_seconds.csv`, and the code and the machine in `provenance.json`: when the runs
+    are repeated, only these two files differ. The settings of a run are in its cell.
     """
     output.write_rows(out / _RUNS, [{**_names(result), **_figures(result)} for result in results])
     took = [{**_names(result), "wall_seconds": result.summary["wall_seconds"]} for result in results]
     output.write_rows(out / "wall_seconds.csv", took)
+    with atomic_write(out / "provenance.json") as file:
+        json.dump(provenance(code_version()), file, indent=1)
     output.write_rows(out / "curves.csv", [{**_names(result), **row} for result in results for row in _thinned(result)])
 
 

@@ -101,6 +101,10 @@ class Shown(NamedTuple):
     options: Sequence[str] = ()
 
 
+#: The other files of a study's folder.
+TABLES = ("runs.csv", "curves.csv", "wall_seconds.csv", "table.csv", "provenance.json")
+
+
 def swept(name, rows, other, *options):
     """A sweep: its pictures show the return, and the cost under both bills."""
     pictures = " ".join(f"{name}_{kind}" for kind in ("return", "demo", "use"))
@@ -177,7 +181,7 @@ def test_a_study(name, results, capsys):
     assert len(csv_rows.rows(home / "table.csv")) == len(rows)
     (environment,) = catalogue.EXPERIMENTS[name].load().STUDY.sizes["smoke"].environments
     names = {f"{picture}_{environment}.{kind}" for picture in pictures for kind in ("png", "pdf")}
-    assert {path.name for path in home.iterdir()} == {*names, "runs.csv", "curves.csv", "wall_seconds.csv", "table.csv"}
+    assert {path.name for path in home.iterdir()} == {*names, *TABLES}
     for picture in home.glob("*.png"):
         pixels = np.unique(np.asarray(Image.open(picture).convert("RGB")).reshape(-1, 3), axis=0).astype(int)
         for colour in shown.colours.split():

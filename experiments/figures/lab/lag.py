@@ -6,22 +6,20 @@ The questions, the settings and the criteria for an answer were written down in 
 import argparse
 import csv
 import json
-import platform as machine
-import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import jax
 import numpy as np
 
 from experiments.figures.lab.methods import methods
 from experiments.figures.lab.outcomes import Cells, chosen_scores, curves, halves, interval, short
 from experiments.lab.command import shown, use_all_cores
+from experiments.study.cells import code_version
 from experiments.toolkit import options, output, plots, shell
+from experiments.toolkit.provenance import provenance
 from stellaris import ActorCritic, Workload
 from stellaris._core.describe import describe
 from stellaris.acting.jax_env import JaxEnvironment
@@ -117,7 +115,7 @@ def main(arguments: argparse.Namespace) -> int:
             "preset": _alone(preset, name),
             "floor": tables[name].floor,
             "seconds": time.monotonic() - began,
-            **_provenance(),
+            **provenance(code_version()),
         }
         # In the order of the preset, whichever task was run first.
         write({each: tables[each] for each in preset.tasks if each in tables}, arguments.out)
@@ -148,17 +146,6 @@ def _chosen(preset: Preset, names: Sequence[str] | None) -> Mapping[str, Task]:
     if unknown:
         raise shell.UsageError(f"--tasks {' '.join(unknown)}: the preset has {', '.join(preset.tasks)}")
     return {name: task for name, task in preset.tasks.items() if not names or name in names}
-
-
-def _provenance() -> dict[str, str]:
-    here = Path(__file__).parent
-    git = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False, cwd=here)
-    return {
-        "commit": git.stdout.strip() or "unknown",
-        "jax": version("jax"),
-        "processor": machine.processor() or machine.machine(),
-        "devices": str(jax.devices()),
-    }
 
 
 # ---- runs ------------------------------------------------------------------------------------------------------------

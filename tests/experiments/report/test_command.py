@@ -1,6 +1,7 @@
 """`python -m experiments report`: one page that holds all it needs."""
 
 import errno
+import html
 import json
 import os
 import re
@@ -86,10 +87,21 @@ def test_the_page(tmp_path, capsys):
     assert cold_start[1] == "0.3"
     assert "Source: MinionsRL (AAAI 2024)" in cold_start[2]
     assert "2 runs, which took 1.5 minutes" in text
+    assert "Their provenance was not recorded." in text
     assert ["Hopper-v4", "IMPALA, <i>", "12 (10 to 14)"] in page.rows
     assert ["Stellaris", "yes", "yes", "yes", "yes", "Stellaris"] in page.rows
     found = re.search(r'id="invocations">(.*?)</script>', text)
     assert json.loads(found[1]) == [["actor", 3, 0.1, 0.4, 1.0, 1]]
+
+
+def test_provenance(tmp_path):
+    """A line below a study's tables."""
+    write(tmp_path)
+    of = {name: f"<{name}>" for name in ("commit", "code", "jax", "numpy", "processor", "instructions", "devices")}
+    (tmp_path / STUDY / "provenance.json").write_text(json.dumps(of))
+    assert command.main(["report", "--out", str(tmp_path)]) == 0
+    said = "Commit <commit>, code <code>, jax <jax>, NumPy <numpy>, on <processor> (<instructions>; <devices>)."
+    assert html.escape(said) in (tmp_path / "report.html").read_text()
 
 
 def test_a_claim_that_was_looked_at(tmp_path):
@@ -118,6 +130,8 @@ STUDY = "stellaris-training"
         (f"{STUDY}/runs.csv", b""),
         (f"{STUDY}/runs.csv", b"environment,system,setting,seed,final_return\nHopper-v4,stellaris,,0,many\n"),
         (f"{STUDY}/wall_seconds.csv", b"wall_seconds\nlong\n"),
+        (f"{STUDY}/provenance.json", b'{"commit": "abc"}'),
+        (f"{STUDY}/provenance.json", b"{"),
         (f"{STUDY}/curves.csv", b"environment,system,setting,seed\nH,stellaris,,0\nH,synchronous,,0\n"),
         (f"{STUDY}/curves.csv", b"environment,system,setting,seed,steps\nH,stellaris,,0,many\nH,synchronous,,0,1\n"),
         ("cells/0123/cell.json", b"\xff\xfe\x00"),

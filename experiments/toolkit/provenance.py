@@ -1,0 +1,52 @@
+"""Where a result comes from: the commit, the library's code, the versions of packages, and the machine."""
+
+import platform
+import subprocess
+from importlib.metadata import version
+from pathlib import Path
+
+import jax
+import numpy as np
+
+
+def provenance(code: str) -> dict[str, str]:
+    """Returns the provenance of results that are written now.
+
+    Args:
+      code: a digest of the library's code.
+
+    Returns:
+      The commit, with "+" if tracked files differ from it; the digest; the versions of jax and NumPy; the processor,
+      with the instruction sets by which BLAS and NumPy choose their kernels; and JAX's devices.
+    """
+    return {
+        "commit": _commit(),
+        "code": code,
+        "jax": version("jax"),
+        "numpy": version("numpy"),
+        "processor": _processor(),
+        "instructions": ", ".join(np.show_config(mode="dicts")["SIMD Extensions"].get("found", [])),
+        "devices": ", ".join(device.device_kind for device in jax.devices()),
+    }
+
+
+def _commit() -> str:
+    """Returns the hash of the commit; "unknown" outside of a repository."""
+
+    def git(*arguments: str) -> str:
+        folder = Path(__file__).parent
+        done = subprocess.run(["git", *arguments], capture_output=True, text=True, check=False, cwd=folder)
+        return done.stdout.strip()
+
+    commit = git("rev-parse", "HEAD")
+    return commit + "+" * bool(git("status", "--porcelain", "--untracked-files=no")) if commit else "unknown"
+
+
+def _processor() -> str:
+    """Returns the processor's name, from Linux' list if there is one."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return f"{len(names)} x {names[0]}" if names else platform.machine()
