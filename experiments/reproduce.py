@@ -1,4 +1,4 @@
-"""Runs the experiments of every figure in turn, on one results folder."""
+"""Runs the experiments of every figure in turn, on one results folder; or repeats one committed run of each study."""
 
 import argparse
 from pathlib import Path
@@ -6,8 +6,8 @@ from pathlib import Path
 from rich.console import Console
 
 from experiments import catalogue
-from experiments.study import study
-from experiments.toolkit import options, shell
+from experiments.study import repetition, study
+from experiments.toolkit import options, output, shell
 
 DESCRIPTION = "run the experiments of every figure, reusing the runs in the results folder"
 
@@ -22,11 +22,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--preset", choices=("smoke", "small", "paper"), default="small", help="size of the runs")
     parser.add_argument("--jobs", type=options.whole(1), default=study.PROCESSORS, help="concurrent processes")
     parser.add_argument("--out", type=options.folder, default=Path("results"), help="results folder")
+    check = "instead, repeat the shortest committed run of each study, and compare the results"
+    parser.add_argument("--check", action="store_true", help=check)
 
 
 def main(arguments: argparse.Namespace) -> int:
     """Runs every study and figure, also after a failure; returns the first exit status other than 0."""
     console = Console(highlight=False)
+    if arguments.check:
+        studies = {name: catalogue.EXPERIMENTS[name].load().STUDY for name in figures()}
+        with output.usable(arguments.out), output.locked(arguments.out):
+            return shell.FAILED if repetition.check(studies, arguments.out, arguments.jobs, console) else 0
     statuses = []
     for name, entry in catalogue.EXPERIMENTS.items():
         if entry.kind == "study":

@@ -49,7 +49,7 @@ def write(results: Sequence[Finished], out: Path) -> None:
     The real time of each run is in `wall_seconds.csv`, and the code and the machine in `provenance.json`: when the runs
     are repeated, only these two files differ. The settings of a run are in its cell.
     """
-    output.write_rows(out / _RUNS, [{**_names(result), **_figures(result)} for result in results])
+    output.write_rows(out / _RUNS, [{**_names(result), **figures(result)} for result in results])
     took = [{**_names(result), "wall_seconds": result.summary["wall_seconds"]} for result in results]
     output.write_rows(out / "wall_seconds.csv", took)
     with atomic_write(out / "provenance.json") as file:
@@ -62,7 +62,7 @@ def _names(result: Finished) -> dict[str, Any]:
     return {"environment": cell.environment, "system": cell.contender.name, "setting": cell.setting, "seed": cell.seed}
 
 
-def _figures(result: Finished) -> dict[str, Any]:
+def figures(result: Finished) -> dict[str, Any]:
     """Returns the results that are reproducible."""
     other = ("system", "seed", "status", "wall_seconds")
     return {name: value for name, value in result.summary.items() if name not in other}

@@ -26,7 +26,7 @@ def test_every_figure_takes_the_options_that_it_is_given(monkeypatch):
     monkeypatch.setattr(catalogue, "EXPERIMENTS", figures)
     for preset in ("smoke", "small", "paper"):
         seen.clear()
-        assert reproduce.main(SimpleNamespace(preset=preset, jobs=1, out=Path("there"))) == 0
+        assert reproduce.main(SimpleNamespace(preset=preset, jobs=1, out=Path("there"), check=False)) == 0
         assert {name for name, _ in seen} == {*figures}
     given = dict(seen)
     assert (given["gear-hopper"].preset, given["gear-hopper"].out) == ("small", Path("there/gear-hopper"))
