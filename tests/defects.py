@@ -115,8 +115,8 @@ DEFECTS = (
     ),
     Defect(
         "stellaris/aggregation/staleness_aware.py",
-        "total // jnp.maximum(update.count, 1) + 1",
-        "total // jnp.maximum(update.count, 1)",
+        "memory.total // jnp.maximum(memory.gradients, 1) + 1",
+        "memory.total // jnp.maximum(memory.gradients, 1)",
     ),
     Defect(
         "stellaris/aggregation/gradient_queue.py",

@@ -219,9 +219,9 @@ def _shard(context: Context, replica: Any, shard: Any) -> ShardGradient:
     return ShardGradient((), jnp.int32(0), {})
 
 
-def _reduced(context: Context, held: Any) -> tuple[Tree, Tree]:
-    _, params, opt_state = held.value
-    return params, _on_host(opt_state)
+def _reduced(context: Context, held: Any) -> tuple[Tree, Tree, list[float]]:
+    _, params, opt_state, divergences, _ = held.value
+    return params, _on_host(opt_state), divergences
 
 
 def _updated(context: Context, group: Any, params: Tree, opt_state: Tree) -> tuple[Tree, Tree]:

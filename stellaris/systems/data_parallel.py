@@ -13,7 +13,7 @@ import optax
 
 from stellaris._core import checks
 from stellaris.acting.policies import Policy, PolicyVersion
-from stellaris.algorithms import PPO, Algorithm, gradient
+from stellaris.algorithms import PPO, Algorithm, adaptive_penalty, gradient
 from stellaris.algorithms.algorithm import check_algorithm
 from stellaris.runtime.functions import Context, Function
 from stellaris.runtime.references import size
@@ -86,7 +86,8 @@ class DataParallel(System):
             assert loop.data is not None
             # Parameters are passed by value and not as a reference to the newest version: no version is published
             # within a batch, so the newest version has the parameters from before the batch.
-            replica = _Held((session.version, loop.normalised._replace(params=loop.params)))
+            options = adaptive_penalty.options(loop.opt_state)
+            replica = _Held((session.version, loop.normalised._replace(params=loop.params), options))
             minibatch = loop.data.indices[loop.applied]
             for learner, indices in enumerate(np.split(minibatch, n)):
                 # A learner fetches its share of the batch with its first shard, and keeps it.
@@ -114,13 +115,14 @@ class DataParallel(System):
                         # Shards are summed in order of learners and not of arrival, so that rounding is reproducible.
                         shards = [loop.shards[learner] for learner in range(n)]
                         assert loop.data is not None
-                        held = _Held((shards, loop.params, loop.opt_state))
+                        last = loop.data.left == 1
+                        held = _Held((shards, loop.params, loop.opt_state, loop.divergences, last))
                         step = platform.invoke("all_reduce", reduce, held, work=crossing)
                         session.record.learns(step, loop.data.number)
                         loop.shards = {}
                 case "all_reduce":
                     assert loop.data is not None
-                    loop.params, loop.opt_state = done.result()
+                    loop.params, loop.opt_state, loop.divergences = done.result()
                     minibatch = loop.data.indices[loop.applied]
                     session.record.applied(done.number, staleness=0, steps=loop.data.learn(minibatch))
                     loop.applied += 1
@@ -133,6 +135,7 @@ class DataParallel(System):
                         session.publish(loop.params)
                         loop.data = None
                         loop.applied = 0
+                        loop.divergences = []
         session.unused(batches=[loop.data] if loop.data else [])
 
     def _check(self, data: LearnerBatch) -> None:
@@ -155,9 +158,10 @@ class _Loop:
     normalised: PolicyVersion  #: has the normaliser for the whole batch; its parameters are outdated.
     data: LearnerBatch | None = None  #: the batch that is learned from.
     applied: int = 0  #: number of the batch's gradients that were applied.
-    shards: dict[int, "ShardGradient"] = field(
-        default_factory=dict
-    )  #: gradients of the next minibatch's shards, by learner.
+    #: Gradients of the next minibatch's shards, by learner.
+    shards: dict[int, "ShardGradient"] = field(default_factory=dict)
+    #: Mean KL divergence from the behaviour policy on each of the batch's minibatches, for an adaptive penalty.
+    divergences: list[float] = field(default_factory=list)
 
 
 @register_value
@@ -191,9 +195,9 @@ def _shard_learner(algorithm: Algorithm, policy: Policy) -> Function:
     """Returns the learner function, `(_Held, _Shard) -> ShardGradient`."""
 
     def body(context: Context, replica: _Held, shard: _Shard) -> ShardGradient:
-        number, version = replica.value
+        number, version, options = replica.value
         grads, transitions, metrics = _shard_gradient(
-            version, np.int32(number), shard.data.batch, shard.indices, algorithm=algorithm, policy=policy
+            version, np.int32(number), shard.data.batch, shard.indices, options, algorithm=algorithm, policy=policy
         )
         return ShardGradient(grads, transitions, programs.on_host(metrics, context, number))
 
@@ -202,28 +206,49 @@ def _shard_learner(algorithm: Algorithm, policy: Policy) -> Function:
 
 @functools.partial(jax.jit, static_argnames=("algorithm", "policy"))
 def _shard_gradient(
-    version: PolicyVersion, number: Any, batch: Any, indices: Any, *, algorithm: Algorithm, policy: Policy
+    version: PolicyVersion,
+    number: Any,
+    batch: Any,
+    indices: Any,
+    options: dict[str, Any],
+    *,
+    algorithm: Algorithm,
+    policy: Policy,
 ) -> tuple[Tree, jax.Array, dict[str, Any]]:
     def apply(params: Tree, observation: Any) -> tuple[Any, jax.Array]:
         return policy.apply(version._replace(params=params), observation)
 
     shard = algorithm.select(batch, indices)
     # All learners have the same parameters, so the global cap on importance ratios would never bind: rho is infinite.
-    grads, metrics = gradient(algorithm, apply, version.params, shard, rho=math.inf, version=number)
+    grads, metrics = gradient(algorithm, apply, version.params, shard, rho=math.inf, version=number, **options)
     return grads, jnp.sum(shard.valid), metrics
 
 
-def _all_reduce(algorithm: Algorithm) -> Function:
-    """Returns the all-reduce with the step that every learner takes, `(_Held) -> (params, optimizer state)`."""
+def _mean(shards: Sequence[ShardGradient], metric: str) -> float:
+    """Returns a metric's mean over the transitions of a whole minibatch."""
+    weights = np.array([float(shard.transitions) for shard in shards])
+    return float(weights @ [float(shard.metrics[metric]) for shard in shards] / max(weights.sum(), 1.0))
 
-    def body(context: Context, held: _Held) -> tuple[Tree, Tree]:
+
+def _all_reduce(algorithm: Algorithm) -> Function:
+    """Returns the all-reduce with the step that every learner takes.
+
+    Its signature is `(_Held) -> (params, optimizer state, divergences)`. After a batch's last minibatch it adapts the
+    weight of the KL penalty, as `stellaris.algorithms.update` does, if the algorithm asks for it.
+    """
+
+    def body(context: Context, held: _Held) -> tuple[Tree, Tree, list[float]]:
         del context
-        shards, params, opt_state = held.value
+        shards, params, opt_state, divergences, last = held.value
         gradients = [shard.gradient for shard in shards]
-        after: tuple[Tree, Tree] = _stepped(
+        params, opt_state = _stepped(
             gradients, [shard.transitions for shard in shards], params, opt_state, algorithm=algorithm
         )
-        return after
+        if adaptive_penalty.options(opt_state):
+            divergences = [*divergences, _mean(shards, "kl")]
+            if last:
+                opt_state = adaptive_penalty.adapted(opt_state, {"kl": sum(divergences) / len(divergences)})
+        return params, opt_state, divergences
 
     return Function(body, upload=0)
 

@@ -86,6 +86,7 @@ def run(name, out, *options):
 STELLARIS, SYNCHRONOUS = "#0072B2", "#D55E00"
 ALL = f"{STELLARIS} {SYNCHRONOUS} #009E73 #56B4E9 #000000"
 _WHY = "baseline; 4 x gradients; minibatches / 4; serverless; asynchrony; cap; groups; no waiting; weights"
+_WHY += "".join(f"; {name}, no overhead" for name in _WHY.split("; ")[:-2])
 _SHARED = ("asynchronous actors, shared rate", "IMPACT, shared rate")
 
 
@@ -119,7 +120,11 @@ STUDIES = {
     "stellaris-cost": Shown("; ".join(training.SYSTEMS), "cost", ALL),
     "stellaris-challenges": Shown("cap; no cap", _CHALLENGES),
     "stellaris-ablation": Shown("Stellaris; one learner; no cap; no aggregation; neither", "stellaris-ablation"),
-    "stellaris-why": Shown(_WHY, "why_returns why_spent", f"{STELLARIS} {SYNCHRONOUS}"),
+    "stellaris-why": Shown(
+        _WHY,
+        "why_returns why_spent why_returns_no_overhead why_spent_no_overhead",
+        f"{STELLARIS} {SYNCHRONOUS}",
+    ),
     "stellaris-sweeps": swept("sweeps", "variation 0.1; variation 1; gradient 1", "synchronous"),
     "stellaris-demo-sweeps": swept("demo-sweeps", "growth 0; growth 1", "synchronous"),
     "stellaris-hpc-sweeps": swept("hpc-sweeps", "growth 0; growth 1", "PAR-RL", "--steps", "8192"),

@@ -83,7 +83,7 @@ def test_the_paper_preset(tmp_path, capsys):
     assert "preset paper" in capsys.readouterr().out
     settings = json.loads((tmp_path / "summary.json").read_text())["settings"]
     system = settings["systems"]["stellaris"]["system"]
-    assert system["control"]["pace"] == 0
+    assert system["control"]["rounds"] is True
     assert system["aggregator"]["combine"] == "sequential"
 
 

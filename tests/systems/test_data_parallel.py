@@ -1,5 +1,7 @@
 """LearnerBatch-parallel learners: together they are one learner, and the all-reduce takes its time."""
 
+from dataclasses import replace
+
 import chex
 import pytest
 
@@ -21,7 +23,15 @@ def run(system: DataParallel, *, learner: Delay = LEARNER, per_byte: float = 0.0
 
 
 @pytest.mark.parametrize("learners", [1, 2, 4])
-@pytest.mark.parametrize("algorithm", [tiny.PPO_CONFIG, IMPALA(epochs=2, minibatch_size=4)], ids=["ppo", "impala"])
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        tiny.PPO_CONFIG,
+        replace(tiny.PPO_CONFIG, kl_coefficient=1.0, kl_target=0.01),  # whose weight depends on whole batches
+        IMPALA(epochs=2, minibatch_size=4),
+    ],
+    ids=["ppo", "penalty", "impala"],
+)
 def test_shards_are_one_learner_on_the_whole(learners: int, algorithm: PPO | IMPALA) -> None:
     """To 1e-5 after several rounds, also where shards have different numbers of valid samples."""
     if isinstance(algorithm, IMPALA):

@@ -128,5 +128,12 @@ def _ratios(groups: Groups, column: str, until: float) -> dict[str, list[float]]
     return {name: curves.ratios(of, baseline, column, until) for name, of in groups.items()}
 
 
-STUDY = Study("stellaris-why", SIZES, _variants, _report, ("why_returns", "why_spent"))
+def _smoke(environment: str) -> Sequence[Variant]:
+    """Returns the variants without those that, without overhead, have sampled two rounds before a learner starts."""
+    return [row for row in _variants(environment) if row.setting not in (f"no waiting{_WITHOUT}", f"weights{_WITHOUT}")]
+
+
+_SIZES = {**SIZES, "smoke": SIZES["smoke"]._replace(variants=_smoke)}
+_PICTURES = [f"why_{name}{suffix}" for suffix in ("", "_no_overhead") for name in ("returns", "spent")]
+STUDY = Study("stellaris-why", _SIZES, _variants, _report, _PICTURES)
 add_arguments, main = STUDY.add_arguments, STUDY.main
