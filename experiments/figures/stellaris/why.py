@@ -24,8 +24,10 @@ DESCRIPTION = (
     "from the demo's baseline to its Stellaris, one change at a time: gradients, minibatches, functions, asynchrony"
 )
 
-#: The suffix of the settings of runs without overhead.
-_WITHOUT = ", no overhead"
+#: The suffix of the settings of runs in which rounds have no overhead.
+_WITHOUT = ", 0 s"
+#: A part of the names of their pictures.
+_NO_OVERHEAD = "_no_overhead"
 
 Groups: TypeAlias = Mapping[str, Sequence[Finished]]
 
@@ -91,12 +93,8 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
         colours = [of[0].cell.contender.colour for of in groups.values()]
         caption = plots.caption(environment, results[0].cell.budget.steps, seeds=max(map(len, groups.values())))
         for name, panels in (("returns", returns), ("spent", spent)):
-            plots.waterfall(
-                panels,
-                out / f"why_{name}_{environment}{'_no_overhead' if suffix else ''}",
-                colours=colours,
-                title=caption,
-            )
+            path = out / f"why_{name}{_NO_OVERHEAD if suffix else ''}_{environment}"
+            plots.waterfall(panels, path, colours=colours, title=caption)
         before = {name: groups[earlier] for earlier, name in itertools.pairwise(groups)}
         together = (*returns.values(), *spent.values())
         for name, of in groups.items():
@@ -134,6 +132,6 @@ def _smoke(environment: str) -> Sequence[Variant]:
 
 
 _SIZES = {**SIZES, "smoke": SIZES["smoke"]._replace(variants=_smoke)}
-_PICTURES = [f"why_{name}{suffix}" for suffix in ("", "_no_overhead") for name in ("returns", "spent")]
+_PICTURES = [f"why_{name}{suffix}" for suffix in ("", _NO_OVERHEAD) for name in ("returns", "spent")]
 STUDY = Study("stellaris-why", _SIZES, _variants, _report, _PICTURES)
 add_arguments, main = STUDY.add_arguments, STUDY.main

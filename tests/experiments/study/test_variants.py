@@ -50,9 +50,9 @@ def test_variants_differ_in_a_field_of_the_system(module, environment):
 def test_the_way_from_the_baseline_to_the_demo():
     """One change at a time, from the baseline of the preset `paper` to its Stellaris, and to the paper's weights."""
     both = {row.setting: row.contender for row in why.STUDY.variants("Hopper-v4")}
-    rows = {name: row for name, row in both.items() if not name.endswith(", no overhead")}
+    rows = {name: row for name, row in both.items() if not name.endswith(", 0 s")}
     for name, row in rows.items():
-        assert {where.split(".")[0] for where in fields(row, both[f"{name}, no overhead"])} <= {"functions", "prices"}
+        assert {where.split(".")[0] for where in fields(row, both[f"{name}, 0 s"])} <= {"functions", "prices"}
     stellaris, baseline = presets.paper("Hopper-v4").contenders
     assert (rows["baseline"], rows["no waiting"]) == (baseline, stellaris)
     changes = [fields(rows[one], rows[other]) for one, other in itertools.pairwise(rows)]
