@@ -40,6 +40,19 @@ def ratios(of: Sequence[Finished], baseline: Sequence[Finished], column: str, se
     return [ratio(at(one, column, seconds), by_seed[one.cell.seed]) for one in of if one.cell.seed in by_seed]
 
 
+def means(of: Sequence[Finished], baseline: Sequence[Finished], column: str, seconds: float) -> list[float]:
+    """Returns ratios of a column's mean over time to the baseline's, paired by seed, up to an instant."""
+    by_seed = {one.cell.seed: _mean(one, column, seconds) for one in baseline}
+    return [ratio(_mean(one, column, seconds), by_seed[one.cell.seed]) for one in of if one.cell.seed in by_seed]
+
+
+def _mean(one: Finished, column: str, seconds: float) -> float:
+    """Returns the mean over time of a column that is interpolated between its rows."""
+    known = [row for row in one.history if column in row]
+    grid = np.linspace(0.0, seconds, 1_000)
+    return float(np.interp(grid, [row["seconds"] for row in known], [row[column] for row in known]).mean())
+
+
 def at_equal_time(of: Sequence[Finished], baseline: Sequence[Finished]) -> list[float]:
     """Returns ratios of the return to the baseline's, paired by seed, at the end of the shorter run."""
     pairs = [(one, other) for one in of for other in baseline if one.cell.seed == other.cell.seed]

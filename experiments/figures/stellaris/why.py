@@ -82,7 +82,10 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
         until = min(one.history[-1]["seconds"] for one in groups["baseline"])
         returns = {
             "return when the baseline ends\n/ baseline's": _ratios(groups, "episode_return", until),
-            "the same, by evaluation\n/ baseline's": _ratios(groups, "evaluation_return", until),
+            "mean return until then\n/ baseline's": {
+                name: curves.means(of, groups["baseline"], "episode_return", until) for name, of in groups.items()
+            },
+            "by evaluation, when it ends\n/ baseline's": _ratios(groups, "evaluation_return", until),
             "return at equal steps\n/ baseline's": _ratios(groups, "episode_return", math.inf),
         }
         spent = {
@@ -100,7 +103,15 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
         for name, of in groups.items():
             step = str(estimate(curves.ratios(of, before[name], "episode_return"))) if name in before else ""
             rows.append((environment, name + suffix, step, *(str(estimate(ratios[name])) for ratios in together)))
-    headings = ("environment", "with", "/ row before", "return, equal time", "by evaluation", "equal steps")
+    headings = (
+        "environment",
+        "with",
+        "/ row before",
+        "return, equal time",
+        "mean until then",
+        "by evaluation",
+        "equal steps",
+    )
     tidy.show(
         "ratios to the demo's baseline", (*headings, "virtual time", "cost, demo's bill", "by use"), rows, out, console
     )

@@ -31,6 +31,12 @@ def test_ratios_are_of_the_same_seed():
     assert curves.ratios(of, baseline, "episode_return", 5.0) == [0.5, 3.0]
 
 
+def test_ratios_of_means_over_time():
+    """Up to 10 s: a return that rises to 100 by then has a mean of 50; that rises to 100 by 5 s and stays, of 75."""
+    (ratio,) = curves.means([run(0, 5.0, 100.0)], [run(1, 5.0, 1.0), run(0, 10.0, 100.0)], "episode_return", 10.0)
+    assert ratio == pytest.approx(1.5, rel=1e-3)
+
+
 def test_no_ratio_to_nothing():
     """Where the baseline's return is not positive, the ratio is not a number, and no error."""
     (ratio,) = curves.ratios([run(0, 10.0, 100.0)], [run(0, 10.0, 0.0)], "episode_return")
