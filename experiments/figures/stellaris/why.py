@@ -99,22 +99,13 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
             path = out / f"why_{name}{_NO_OVERHEAD if suffix else ''}_{environment}"
             plots.waterfall(panels, path, colours=colours, title=caption)
         before = {name: groups[earlier] for earlier, name in itertools.pairwise(groups)}
-        together = (*returns.values(), *spent.values())
+        # The demo's bill is in proportion to the time, so the table leaves it out.
+        together = (*returns.values(), *(ratios for label, ratios in spent.items() if "demo's bill" not in label))
         for name, of in groups.items():
             step = str(estimate(curves.ratios(of, before[name], "episode_return"))) if name in before else ""
             rows.append((environment, name + suffix, step, *(str(estimate(ratios[name])) for ratios in together)))
-    headings = (
-        "environment",
-        "with",
-        "/ row before",
-        "return, equal time",
-        "mean until then",
-        "by evaluation",
-        "equal steps",
-    )
-    tidy.show(
-        "ratios to the demo's baseline", (*headings, "virtual time", "cost, demo's bill", "by use"), rows, out, console
-    )
+    headings = ("environment", "with", "/ row before", "return, equal time", "mean until then", "by evaluation")
+    tidy.show("ratios to the demo's baseline", (*headings, "equal steps", "virtual time", "by use"), rows, out, console)
 
 
 def _ladders(results: Sequence[Finished]) -> Iterator[tuple[str, Groups, str]]:
