@@ -119,10 +119,8 @@ def _synchronous(system: Synchronous, assumed: testbed.Assumed) -> Contender:
     return contender("synchronous", system, colour="#D55E00", line="--", assumed=assumed)
 
 
-#: The testbed of the demo, which in every round also creates 16 workers on Ray, and evaluates with ten more.
-#: Assumption: this overhead takes 5 s per round; `stellaris-demo-sweeps` varies it from 0 to 10 s. Without it, the
-#: baseline's 20 rounds take 8 s; the runs of the paper take 232 to 403 s.
-DEMO = testbed.Assumed(overhead=5.0)
+#: The testbed of the demo, whose rounds have an overhead.
+DEMO = testbed.Assumed(overhead=testbed.DEMO_OVERHEAD)
 
 
 def demo_ppo(minibatch_size: int, *, epochs: int = 10) -> PPO:

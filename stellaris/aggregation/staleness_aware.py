@@ -28,17 +28,18 @@ class _Measured(NamedTuple):
 def _measure(memory: _Measured, update: Update, round: Any) -> _Measured:
     """Measures an update, unless an earlier round has applied a stale gradient."""
     staleness = jnp.maximum(update.staleness, 0)
-    before = (memory.largest, memory.total, memory.gradients)
-    now = (jnp.max(staleness), jnp.sum(staleness), update.count)
     same = memory.round == round
     # A round without a stale gradient is forgotten when the next begins.
-    together = (
-        jnp.where(same, jnp.maximum(before[0], now[0]), now[0]),
-        *(jnp.where(same, old + new, new) for old, new in zip(before[1:], now[1:], strict=True)),
+    largest, total, gradients = (jnp.where(same, x, 0) for x in memory[1:])
+    after = _Measured(
+        jnp.asarray(round, jnp.int32),
+        jnp.maximum(largest, jnp.max(staleness)),
+        total + jnp.sum(staleness),
+        gradients + update.count,
     )
     over = (memory.largest > 0) & ~same
-    kept = (jnp.where(over, old, new).astype(jnp.int32) for old, new in zip(before, together, strict=True))
-    return _Measured(jnp.where(over, memory.round, round).astype(jnp.int32), *kept)
+    measured: _Measured = jax.tree.map(lambda old, new: jnp.where(over, old, new).astype(jnp.int32), memory, after)
+    return measured
 
 
 def _largest(memory: _Measured) -> jax.Array:

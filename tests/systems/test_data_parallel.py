@@ -1,4 +1,4 @@
-"""LearnerBatch-parallel learners: together they are one learner, and the all-reduce takes its time."""
+"""Data-parallel learners: together they are one learner, and the all-reduce takes its time."""
 
 from dataclasses import replace
 

@@ -34,8 +34,6 @@ DESCRIPTION = "return against the lag of the data, for seven corrections at five
 
 #: The fraction of the updates, at the end of a run, whose mean return is the outcome.
 TAIL = 0.2
-#: The number of bootstrap resamples of the seeds, and the random seed that draws them.
-_RESAMPLES, _SEED = 2000, 0
 #: A learning rate so small that the policy stays untrained; its mean return is subtracted from every outcome.
 _UNTRAINED = 1e-12
 
@@ -131,7 +129,7 @@ def _alone(preset: Preset, name: str) -> Any:
     return json.loads(json.dumps(describe(replace(preset, tasks={name: preset.tasks[name]}))))
 
 
-def _earlier(preset: Preset, folder: Path) -> tuple[dict[str, "Cells"], dict[str, Any]]:
+def _earlier(preset: Preset, folder: Path) -> tuple[dict[str, Cells], dict[str, Any]]:
     """Reads the tasks that earlier commands wrote to the folder with the same preset, and the settings of each."""
     path = folder / "settings.json"
     if not path.exists():

@@ -89,8 +89,8 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
             "return at equal steps\n/ baseline's": _ratios(groups, "episode_return", math.inf),
         }
         spent = {
-            "virtual time\n/ baseline's": _ratios(groups, "seconds", math.inf),
-            "cost, demo's bill\n/ baseline's": _ratios(groups, "cost_demo", math.inf),
+            # All variants rent the same machines under the demo's bill, which is in proportion to the time.
+            "virtual time, and demo's bill\n/ baseline's": _ratios(groups, "seconds", math.inf),
             "cost by use\n/ baseline's": _ratios(groups, "cost_pay_per_use", math.inf),
         }
         colours = [of[0].cell.contender.colour for of in groups.values()]
@@ -99,8 +99,7 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
             path = out / f"why_{name}{_NO_OVERHEAD if suffix else ''}_{environment}"
             plots.waterfall(panels, path, colours=colours, title=caption)
         before = {name: groups[earlier] for earlier, name in itertools.pairwise(groups)}
-        # The demo's bill is in proportion to the time, so the table leaves it out.
-        together = (*returns.values(), *(ratios for label, ratios in spent.items() if "demo's bill" not in label))
+        together = (*returns.values(), *spent.values())
         for name, of in groups.items():
             step = str(estimate(curves.ratios(of, before[name], "episode_return"))) if name in before else ""
             rows.append((environment, name + suffix, step, *(str(estimate(ratios[name])) for ratios in together)))
