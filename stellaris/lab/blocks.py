@@ -87,7 +87,8 @@ class Programs:
 
     def _first(self, run: Run) -> Tree:
         """The first parameters of a run."""
-        # Runs are initialised one by one, because making the orthogonal matrices of many runs at once hangs on a CPU.
+        # Runs are initialised one by one: a network that calls LAPACK, as flax's orthogonal initialiser does, may hang
+        # on a CPU if the matrices of many runs are made at once.
         key = run.static.policy, run.seed
         if key not in self._params:
             params = jax.jit(Policy.init, static_argnums=0)(run.static.policy, SessionKeys.of(run.seed).params)

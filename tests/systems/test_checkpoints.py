@@ -55,7 +55,8 @@ FAULTS = Faults(crash_during=0.1, lose=0.1, duplicate=0.1, notice_after=Exponent
 SYSTEMS: dict[str, System] = {
     "stellaris": Stellaris(tiny.PPO_CONFIG, learners=3),
     "softsync": Stellaris(tiny.PPO_CONFIG, learners=3, aggregator=softsync(2), control=StalenessControl(pace=0)),
-    "synchronous": Synchronous(tiny.PPO_CONFIG),
+    # The weight of the penalty is in the optimizer's state, and differs from batch to batch.
+    "synchronous": Synchronous(replace(tiny.PPO_CONFIG, kl_coefficient=0.2, kl_target=0.01)),
 }
 OTHERS = {
     "inference": replace(DEPLOYMENT["parameter"], compute=LogNormal(0.002, 0.5)),
