@@ -254,9 +254,16 @@ def spread(values: Mapping[str, Any], path: Path, *, level: float, title: str) -
 
 
 def _logarithmic(axes: Axes) -> None:
-    """Makes the y-axis logarithmic, with plain numbers at 1, 2 and 5 times the powers of ten."""
+    """Makes the y-axis logarithmic, with plain numbers at 1, 2 and 5 times the powers of ten.
+
+    An axis that is too short to hold three of these has evenly spaced numbers instead.
+    """
     axes.set_yscale("log")
-    axes.yaxis.set_major_locator(matplotlib.ticker.LogLocator(subs=(1, 2, 5)))
+    low, high = axes.get_ylim()
+    short = high < 10 * low
+    axes.yaxis.set_major_locator(
+        matplotlib.ticker.MaxNLocator(5) if short else matplotlib.ticker.LogLocator(subs=(1, 2, 5))
+    )
     axes.yaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_minor_formatter(matplotlib.ticker.NullFormatter())
 

@@ -105,6 +105,17 @@ def test_a_group_of_bars_per_name(drawn):
     assert (axes.get_yscale(), labels(drawn[0])) == ("log", ["waiting", "running"])
 
 
+@pytest.mark.parametrize("values", [[0.8, 0.99], [0.3, 1.4], [4.0, 2000.0]])
+def test_a_logarithmic_axis_has_numbers(values, drawn):
+    """At least three of them within the axis, however little the values differ."""
+    contender = SimpleNamespace(name="it", colour="#0072B2", line="-")
+    panel = plots.Panel("x", "y", [plots.Line(contender, dict(enumerate([value] for value in values)))], log_y=True)
+    plots.sweep([panel], Path("x"), title="")
+    (axes,) = drawn[0].axes
+    low, high = axes.get_ylim()
+    assert sum(low <= tick <= high for tick in axes.get_yticks()) >= 3
+
+
 def test_one_run_has_no_range(drawn):
     """Nor does the title speak of seeds; without a target there is no line of one."""
     one = runs(history([1.0, 2.0], [1.0, 2.0]))
