@@ -52,9 +52,19 @@ class Policy:
       spec: the environment's specification.
       network: any `Network`.
       normalise: whether observations of floats are normalised by running statistics before the network sees them.
+      scaling_discount: if given, learners divide rewards by the running standard deviation of the returns that are
+        discounted by this factor, and clip the quotients to ±10. Values are then in these units; histories, budgets and
+        evaluations have unscaled returns. None leaves rewards as they are.
 
     Raises:
       TypeError: if the network lacks a method, or cannot be hashed.
+      ValueError: if `scaling_discount` is not in [0, 1].
+
+    Source:
+      Engstrom et al. 2020, Implementation Matters in Deep Policy Gradients, Algorithm 1: the deviation is that of
+      `R_t = discount * R_(t-1) + r_t`, which starts at zero with every episode. Their code, like Stable-Baselines3's
+      `VecNormalize`, updates the deviation at every step. Here, learners use that of the batches learned from so far,
+      which belongs to a version as the statistics of observations do.
 
     Example:
       >>> import numpy as np
@@ -69,8 +79,11 @@ class Policy:
     spec: EnvSpec
     network: Network
     normalise: bool = True
+    scaling_discount: float | None = None
 
     def __post_init__(self) -> None:
+        if self.scaling_discount is not None:
+            checks.between_zero_and_one(scaling_discount=self.scaling_discount)
         for method in ("init", "apply"):
             if not callable(getattr(self.network, method, None)):
                 raise TypeError(f"network={self.network!r} has no method {method}: expected init and apply")
@@ -155,8 +168,9 @@ class Policy:
         return kind.noise(key, (n, self.spec.actions))
 
     def statistics(self) -> Statistics:
-        """Empty statistics of the observations that this policy normalises."""
-        return Statistics.empty(self.spec.observation if self.normalise else ())
+        """Empty statistics of the observations that this policy normalises, and of the returns that scale rewards."""
+        observation = self.spec.observation if self.normalise else ()
+        return Statistics.empty(observation, returns=self.scaling_discount is not None)
 
     @property
     def action(self) -> jax.ShapeDtypeStruct:
@@ -225,10 +239,11 @@ class ActorCritic:
         first, as in Ray RLlib. Otherwise these logarithms are parameters: they do not depend on the state, and start at
         -0.5.
       normalise: whether observations are normalised by running statistics.
+      scaling_discount: the discount of the returns by whose running deviation rewards are divided; see `Policy`.
 
     Raises:
       TypeError: if `hidden` is not a tuple of whole numbers.
-      ValueError: if a width is below 1.
+      ValueError: if a width is below 1; when the policy is made, if `scaling_discount` is not in [0, 1].
 
     Example:
       >>> import numpy as np
@@ -240,6 +255,7 @@ class ActorCritic:
     hidden: tuple[int, ...] = (256, 256)
     state_dependent_std: bool = False
     normalise: bool = True
+    scaling_discount: float | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.hidden, tuple):
@@ -262,7 +278,7 @@ class ActorCritic:
                 "policy=lambda spec: Policy(spec, network) with a network of your own"
             )
         network = Towers(spec.actions, spec.discrete, self.hidden, self.state_dependent_std)
-        return Policy(spec, network, self.normalise)
+        return Policy(spec, network, self.normalise, self.scaling_discount)
 
 
 @dataclass(frozen=True)

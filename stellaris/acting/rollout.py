@@ -26,6 +26,7 @@ class ActorState(NamedTuple):
     episode_length: int  #: steps of the running episode so far.
     steps: int = 0  #: steps since the environment was started.
     environment: int = 0  #: a number that identifies this start of an environment.
+    discounted: float = 0.0  #: discounted return of the episode up to the newest step, if the policy scales rewards.
 
 
 class Episode(NamedTuple):
@@ -39,7 +40,7 @@ class Fragment(NamedTuple):
     """The steps that an actor delivers together."""
 
     trajectory: Trajectory  #: `[T, 1, ...]`, with raw observations.
-    statistics: Statistics  #: statistics of the fragment's observations alone, to be merged with earlier ones.
+    statistics: Statistics  #: statistics of the fragment's observations and returns, to be merged with earlier ones.
     episodes: tuple[Episode, ...]
     slot: int = 0  #: the environment's slot.
     first: int = 0  #: the number of the fragment's first step, counted from the environment's start.
@@ -120,6 +121,20 @@ def start(env: VectorEnv, slot: int, key: jax.Array | None = None) -> ActorState
     return ActorState(observation, ended=False, episode_return=0.0, episode_length=0, environment=number)
 
 
+def statistics_of(policy: Policy, observation: Tree, discounted: NDArray, valid: NDArray) -> Statistics:
+    """The statistics that a policy keeps of a fragment.
+
+    Args:
+      policy: the policy that acted.
+      observation: the observations that it acted on, `[T, *obs]`.
+      discounted: the episode's discounted return up to each step, float64 `[T]`; unused if rewards are not scaled.
+      valid: False for a step that only reset the environment, bool `[T]`.
+    """
+    statistics = Statistics.of(observation) if policy.normalise else policy.statistics()
+    returns = None if policy.scaling_discount is None else Statistics.of_returns(discounted, valid)
+    return statistics._replace(returns=returns)
+
+
 def fragment_bytes(policy: Policy, length: int) -> int:
     """The size in bytes of a fragment: its trajectory and the statistics of its observations.
 
@@ -193,6 +208,7 @@ class Actors:
         ended = np.array([state.ended for state in states])
         running_return = np.array([state.episode_return for state in states])
         running_length = np.array([state.episode_length for state in states])
+        discounted = np.array([state.discounted for state in states])
         episodes: list[list[Episode]] = [[] for _ in range(n)]
         record = _Record(policy, length, [state.observation for state in states])
         log_probs = []  # on the device until the end, so that no step waits for them
@@ -204,7 +220,9 @@ class Actors:
             action = groups.apart(chosen)
             step = checked_step(self._env.step(where, action), n, policy.spec)
             valid = ~ended
-            record.add(t, step.observation, action, step.reward, step.terminated, valid)
+            if policy.scaling_discount is not None:
+                discounted = np.where(valid, policy.scaling_discount * discounted + step.reward, 0.0)
+            record.add(t, step.observation, action, step.reward, step.terminated, valid, discounted)
             running_return += step.reward * valid
             running_length += valid
             ended = step.terminated | step.truncated
@@ -234,6 +252,7 @@ class Actors:
                 int(running_length[i]),
                 states[i].steps + length,
                 states[i].environment,
+                float(discounted[i]),
             )
             for i in range(n)
         ]
@@ -278,7 +297,7 @@ class _Record:
     def __init__(self, policy: Policy, length: int, observations: Sequence[Tree]) -> None:
         self._policy = policy
         self._length = length
-        self._columns: tuple[NDArray, ...] = ()  # `[T, n, ...]`: action, reward, terminated, valid
+        self._columns: tuple[NDArray, ...] = ()  # `[T, n, ...]`: action, reward, terminated, valid, return
         self.observation = jax.tree.map(  # `[T + 1, n, *obs]`, in the types of the specification
             lambda leaf: np.empty((length + 1, len(observations), *leaf.shape), leaf.dtype), policy.spec.observation
         )
@@ -297,7 +316,7 @@ class _Record:
     def trajectory(self, i: int, version: int) -> Trajectory:
         """The trajectory of actor `i`."""
         own = slice(i, i + 1)
-        action, reward, terminated, valid = (column[:, own] for column in self._columns)
+        action, reward, terminated, valid = (column[:, own] for column in self._columns[:4])
         return Trajectory(
             observation=jax.tree.map(lambda column: column[:, own], self.observation),
             action=action,
@@ -310,10 +329,10 @@ class _Record:
         )
 
     def statistics(self, i: int) -> Statistics:
-        """The statistics of the observations that actor `i` acted on."""
-        if not self._policy.normalise:
-            return self._policy.statistics()
-        return Statistics.of(jax.tree.map(lambda column: column[:-1, i], self.observation))
+        """The statistics of the observations that actor `i` acted on, and of its discounted returns."""
+        *_, valid, discounted = self._columns
+        observation = jax.tree.map(lambda column: column[:-1, i], self.observation)
+        return statistics_of(self._policy, observation, discounted[:, i], valid[:, i])
 
     def newest(self, i: int) -> Tree:
         """The last observation of actor `i`, copied so that it does not keep the record in memory."""

@@ -43,16 +43,18 @@ class Carry(NamedTuple):
     versions: PolicyVersion  #: a ring `[versions, ...]`: version v is in row `v % versions`.
     opt_state: Tree
     queue: Any  #: state of the aggregator; None without an aggregator.
-    statistics: Statistics  #: statistics of all observations learned from.
+    statistics: Statistics  #: statistics of all observations and returns learned from.
     slots: Slot  #: `[slots, ...]`.
+    discounted: jax.Array | None  #: float64 `[slots]`: as in `ActorState`; None if the policy does not scale rewards.
     fragments: Trajectory  #: `[T, fragments, ...]`.
+    returns: jax.Array | None  #: float64 `[T, fragments]`: discounted return up to each step, or None.
     batches: Any  #: `[batches, ...]`: `_Prepared`.
 
 
 class _Prepared(NamedTuple):
     batch: Any  #: the data that the algorithm prepared.
     indices: Array  #: `[gradients, m]`: the items of each minibatch.
-    statistics: Statistics  #: statistics of the batch's observations.
+    statistics: Statistics  #: statistics of the batch's observations and returns.
 
 
 class _Tally(NamedTuple):
@@ -107,8 +109,12 @@ class Program:
         numbers = jnp.arange(sizes.slots)
         slots = jax.vmap(functools.partial(jax_env.start, self.env))(keys.seed + numbers, numbers)
         store = self._empty_store(first)
+        scales = policy.scaling_discount is not None
+        returns = _zeros(store.reward.shape, jnp.float64) if scales else None
         batch = jax.eval_shape(
-            lambda: self._prepare(store, jnp.zeros(fragments, jnp.int32), first, keys.batches, jnp.int32(0), none)
+            lambda: self._prepare(
+                store, returns, jnp.zeros(fragments, jnp.int32), first, keys.batches, jnp.int32(0), none
+            )
         )
         return Carry(
             versions=jax.tree.map(lambda x: jnp.zeros((sizes.versions, *x.shape), x.dtype).at[0].set(x), first),
@@ -116,7 +122,9 @@ class Program:
             queue=None if self.aggregator is None else self.aggregator.init(params),
             statistics=none,
             slots=slots,
+            discounted=_zeros((sizes.slots,), jnp.float64) if scales else None,
             fragments=store,
+            returns=returns,
             batches=jax.tree.map(lambda x: _zeros((sizes.batches, *x.shape), x.dtype), batch),
         )
 
@@ -219,6 +227,15 @@ class Program:
             slots=jax.tree.map(lambda kept, new: kept.at[where].set(new, mode="drop"), carry.slots, slots),
             fragments=jax.tree.map(store, carry.fragments, columns),
         )
+        if policy.scaling_discount is not None:
+            assert carry.discounted is not None
+            with jax.enable_x64(True):
+                before = jnp.where(starts != NONE, 0.0, jnp.take(carry.discounted, where, mode="clip"))
+                returns = statistics.discounted(before, stepped.reward, stepped.valid, policy.scaling_discount)
+                carry = carry._replace(
+                    discounted=carry.discounted.at[where].set(returns[-1], mode="drop"),
+                    returns=jax.tree.map(store, carry.returns, returns),
+                )
         return carry, tally
 
     def _batch(self, plan: Plan, keys: Keys, i: jax.Array, carry: Carry) -> Carry:
@@ -226,19 +243,29 @@ class Program:
         target = self._version(carry, plan.batch_target[i])
         # The batch's number selects the shuffle. Batches are numbered from 1, as in a session.
         prepared = self._prepare(
-            carry.fragments, plan.batch_fragments[i], target, keys.batches, i + 1, carry.statistics
+            carry.fragments, carry.returns, plan.batch_fragments[i], target, keys.batches, i + 1, carry.statistics
         )
         place = plan.batch_place[i]
         return carry._replace(batches=jax.tree.map(lambda kept, new: _put(kept, place, new), carry.batches, prepared))
 
     def _prepare(
-        self, store: Trajectory, places: jax.Array, target: PolicyVersion, key: jax.Array, number: Any, like: Statistics
+        self,
+        store: Trajectory,
+        returns: jax.Array | None,
+        places: jax.Array,
+        target: PolicyVersion,
+        key: jax.Array,
+        number: Any,
+        like: Statistics,
     ) -> _Prepared:
         trajectory = jax.tree.map(lambda x: x[:, places], store)
-        batch = self.algorithm.prepare(trajectory, self.policy.apply, target)
-        indices = self.algorithm.minibatches(jax.random.fold_in(key, number), batch)
         acted_on = jax.tree.map(lambda x: x[:-1].reshape(-1, *x.shape[2:]), trajectory.observation)
-        return _Prepared(batch, indices, statistics.observed(acted_on, like))
+        of_returns = None if returns is None else statistics.of_returns(returns[:, places], trajectory.valid)
+        own = statistics.observed(acted_on, like, of_returns)
+        reward = target.normaliser.rewards(trajectory.reward, statistics.normaliser(own))
+        batch = self.algorithm.prepare(trajectory._replace(reward=reward), self.policy.apply, target)
+        indices = self.algorithm.minibatches(jax.random.fold_in(key, number), batch)
+        return _Prepared(batch, indices, own)
 
     def _learn(self, carry: Carry, number: jax.Array, place: jax.Array) -> tuple[Tree, Tree, dict[str, jax.Array]]:
         """Learns from a whole batch, one gradient after the other."""

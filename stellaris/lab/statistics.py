@@ -1,4 +1,4 @@
-"""Running statistics of observations in a compiled program: in float64, like the systems' statistics on the host."""
+"""Running statistics of observations and returns in a compiled program: in float64, like those on the host."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -30,12 +30,40 @@ def empty(statistics: Statistics) -> Statistics:
 
 
 @_wide
-def observed(observation: Tree, like: Statistics) -> Statistics:
+def discounted(before: jax.Array, reward: jax.Array, valid: jax.Array, discount: float) -> jax.Array:
+    """The discounted returns `[T, n]` of episodes up to each step, float64; 0 where a step only resets.
+
+    Args:
+      before: the discounted returns before the first step, float64 `[n]`.
+      reward: `[T, n]`.
+      valid: False for a step that only reset its environment, bool `[T, n]`.
+      discount: the policy's `scaling_discount`.
+    """
+
+    def step(sums: jax.Array, now: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        reward, valid = now
+        sums = jnp.where(valid, discount * sums + reward, 0.0)
+        return sums, sums
+
+    returns: jax.Array = jax.lax.scan(step, before, (reward.astype(jnp.float64), valid))[1]
+    return returns
+
+
+@_wide
+def of_returns(returns: jax.Array, valid: jax.Array) -> Statistics:
+    """The statistics of the discounted returns `[T, n]` of valid steps, as `Statistics.of_returns`."""
+    count = jnp.sum(valid, dtype=jnp.float64)
+    mean = jnp.sum(jnp.where(valid, returns, 0.0)) / jnp.maximum(count, 1.0)
+    return Statistics(count, mean, jnp.sum(jnp.where(valid, jnp.square(returns - mean), 0.0)))
+
+
+@_wide
+def observed(observation: Tree, like: Statistics, returns: Statistics | None = None) -> Statistics:
     """The statistics of observations `[n, *obs]`; arrays without a mean in `like` are left out."""
     leaves = jax.tree.leaves(observation)
     count = jnp.float64(leaves[0].shape[0])
     if not jax.tree.leaves(like.mean):
-        return Statistics(count, like.mean, like.m2)
+        return Statistics(count, like.mean, like.m2, returns)
     wide = jax.tree.map(
         lambda mean, x: None if mean is None else x.astype(jnp.float64),
         like.mean,
@@ -44,18 +72,19 @@ def observed(observation: Tree, like: Statistics) -> Statistics:
     )
     mean = jax.tree.map(lambda x: jnp.mean(x, axis=0), wide)
     m2 = jax.tree.map(lambda x, mean: jnp.sum(jnp.square(x - mean), axis=0), wide, mean)
-    return Statistics(count, mean, m2)
+    return Statistics(count, mean, m2, returns)
 
 
 @_wide
 def merged(one: Statistics, other: Statistics) -> Statistics:
-    """The statistics of the observations of both; `other` must not be empty."""
+    """The statistics of the observations, and of the returns, of both."""
     count = one.count + other.count
-    share = other.count / count
+    share = other.count / jnp.maximum(count, 1.0)
+    returns = None if one.returns is None or other.returns is None else merged(one.returns, other.returns)
     delta = jax.tree.map(lambda a, b: b - a, one.mean, other.mean)
     mean = jax.tree.map(lambda a, d: a + d * share, one.mean, delta)
     m2 = jax.tree.map(lambda a, b, d: a + b + jnp.square(d) * (one.count * share), one.m2, other.m2, delta)
-    return Statistics(count, mean, m2)
+    return Statistics(count, mean, m2, returns)
 
 
 @_wide
@@ -67,4 +96,10 @@ def normaliser(statistics: Statistics) -> Normaliser:
     scale = jax.tree.map(
         lambda m2: jnp.where(few, 1.0, 1.0 / jnp.sqrt(m2 / count + 1e-8)).astype(jnp.float32), statistics.m2
     )
-    return Normaliser(mean, scale)
+    return Normaliser(mean, scale, None if statistics.returns is None else _factor(statistics.returns))
+
+
+def _factor(returns: Statistics) -> jax.Array:
+    """The factor of rewards: 0 with fewer than two returns."""
+    deviation = jnp.sqrt(returns.m2 / jnp.maximum(returns.count, 1.0) + 1e-8)
+    return jnp.where(returns.count < 2, 0.0, 1.0 / deviation).astype(jnp.float32)

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stellaris.acting.normalisation import Statistics
+from stellaris.acting.normalisation import Normaliser, Statistics
 from stellaris.acting.policies import Policy, PolicyVersion
 from stellaris.acting.rollout import Fragment
 from stellaris.algorithms import Algorithm
@@ -33,7 +33,7 @@ class LearnerBatch:
     number: int  #: number of the batch, from 1.
     batch: Any  #: the data that the algorithm prepared.
     indices: NDArray  #: `[gradients, m]` int32: the items of each minibatch, in the order of `Algorithm.minibatches`.
-    statistics: Statistics  #: statistics of the batch's observations.
+    statistics: Statistics  #: statistics of the batch's observations and returns.
     unseen: NDArray  #: `[items]` int32: the number of each item's transitions that no applied gradient has seen yet.
     left: int  #: number of gradients that are still to be applied or dropped.
     rows: int | None  #: rows to which the learner's program pads `indices`; None for no padding.
@@ -107,14 +107,14 @@ def batch_of(
         Unused room is padding, which is marked invalid and is in no minibatch. None for no padding.
       algorithm: the algorithm, which prepares the batch.
       policy: the policy that chose the actions.
-      target: a policy version, for algorithms that need a policy other than the behaviour policy.
+      target: a policy version, whose normaliser scales rewards, and for algorithms that need a policy other than the
+        behaviour policy.
       key: random key of the shuffles.
     """
     trajectory = concatenate([fragment.trajectory for fragment in fragments])
     statistics = functools.reduce(Statistics.merge, (fragment.statistics for fragment in fragments))
-    batch = _prepared(
-        trajectory if width is None else _widened(trajectory, width), target, algorithm=algorithm, policy=policy
-    )
+    wide = trajectory if width is None else _widened(trajectory, width)
+    batch = _prepared(wide, target, statistics.normaliser(), algorithm=algorithm, policy=policy)
     indices = np.asarray(_shuffled(key, batch, algorithm=algorithm))
     # The array is copied, because the NumPy view of a device array is read-only.
     # The algorithm protocol does not give the number of items, so it is derived from the largest index. If minibatches
@@ -173,8 +173,11 @@ def unlearned(batches: Iterable[LearnerBatch]) -> int:
 
 
 @functools.partial(jax.jit, static_argnames=("algorithm", "policy"))
-def _prepared(trajectory: Any, target: PolicyVersion, *, algorithm: Algorithm, policy: Policy) -> Any:
-    return algorithm.prepare(trajectory, policy.apply, target)
+def _prepared(
+    trajectory: Trajectory, target: PolicyVersion, own: Normaliser, *, algorithm: Algorithm, policy: Policy
+) -> Any:
+    scaled = trajectory._replace(reward=target.normaliser.rewards(trajectory.reward, own))
+    return algorithm.prepare(scaled, policy.apply, target)
 
 
 @functools.partial(jax.jit, static_argnames="algorithm")

@@ -9,9 +9,8 @@ import jax
 import numpy as np
 
 from stellaris.acting.envs import Step, VectorEnv
-from stellaris.acting.normalisation import Statistics
 from stellaris.acting.policies import Policy
-from stellaris.acting.rollout import ActorState, Episode, Fragment, start
+from stellaris.acting.rollout import ActorState, Episode, Fragment, start, statistics_of
 from stellaris.acting.vector import checked_step
 from stellaris.algorithms import PPO, Algorithm
 from stellaris.algorithms.algorithm import check_algorithm
@@ -78,7 +77,7 @@ class CentralInference(System):
         check_containers(session)
         fragments = session.fragments(IN_STEP)
         newest = platform.store.latest(POLICY)
-        step = _environment(session.env)
+        step = _environment(session.env, session.policy.scaling_discount)
         # Each actor has a separate program, so that it keeps the container that holds its environment.
         steps = [session.program(f"step {i}", programs.for_one_actor(step)) for i in range(workload.actors)]
         infer = session.program("infer", _inference(session.policy))
@@ -228,9 +227,9 @@ def _fragment(policy: Policy, rollout: _Rollout, version: Any) -> Fragment:
         version=np.array(rollout.version, np.int32)[:, None],
     )
     # The last observation is left out, because the next fragment starts with it: every observation counts once.
-    statistics = policy.statistics()
-    if policy.normalise:
-        statistics = Statistics.of(jax.tree.map(lambda column: column[:-1, 0], observation))
+    acted_on = jax.tree.map(lambda column: column[:-1, 0], observation)
+    discounted = np.array([outcome.state.discounted for outcome in outcomes])
+    statistics = statistics_of(policy, acted_on, discounted, np.array([outcome.valid for outcome in outcomes]))
     last = outcomes[-1].state
     return Fragment(
         trajectory=trajectory,
@@ -263,8 +262,10 @@ class _Outcome(NamedTuple):
     episode: Episode | None = None  #: the episode that the step ended, if any.
 
 
-def _environment(env: VectorEnv) -> Function:
+def _environment(env: VectorEnv, discount: float | None) -> Function:
     """Returns the actor function, `(action or None, environment, steps so far) -> _Outcome`.
+
+    `discount` is the policy's `scaling_discount`.
 
     The step is taken only if the environment is still in the state that was observed. In a new environment, or after
     another step, the action would belong to a different observation.
@@ -283,7 +284,7 @@ def _environment(env: VectorEnv) -> Function:
             slots = np.array([contexts[i].slot for i in asked], np.int32)
             step = checked_step(env.step(slots, np.stack([arguments[i][0] for i in asked])), len(asked), env.spec)
             for row, i in enumerate(asked):
-                outcomes[i] = _taken(contexts[i], step, row)
+                outcomes[i] = _taken(contexts[i], step, row, discount)
         return outcomes
 
     def body(context: Context, action: Any, environment: int, steps: int) -> _Outcome:
@@ -297,7 +298,7 @@ def _environment(env: VectorEnv) -> Function:
 _FLAGS = 6
 
 
-def _taken(context: Context, step: Step, row: int) -> _Outcome:
+def _taken(context: Context, step: Step, row: int, discount: float | None) -> _Outcome:
     """Returns the outcome of an environment's step, and keeps the new state in its container."""
     before: ActorState = context.state
     valid = not before.ended  # after an episode's end the step only resets the environment
@@ -305,6 +306,7 @@ def _taken(context: Context, step: Step, row: int) -> _Outcome:
     ended = terminated or bool(step.truncated[row])
     total = before.episode_return + (float(reward) if valid else 0.0)
     length = before.episode_length + valid
+    discounted = discount * before.discounted + float(reward) if valid and discount is not None else 0.0
     context.state = ActorState(
         # The observation is copied, because a view would keep the observations of all environments alive.
         observation=jax.tree.map(lambda column: column[row].copy(), step.observation),
@@ -313,6 +315,7 @@ def _taken(context: Context, step: Step, row: int) -> _Outcome:
         episode_length=0 if ended else length,
         steps=before.steps + 1,
         environment=before.environment,
+        discounted=discounted,
     )
     episode = Episode(total, length) if ended else None
     return _Outcome(context.slot, context.state, True, reward, terminated, valid, episode)

@@ -22,7 +22,7 @@ class RunState:
 
     Args:
       rollouts: the fragments between actors and learners.
-      statistics: statistics of all observations that were learned from.
+      statistics: statistics of all observations and returns that were learned from.
     """
 
     rollouts: Rollouts

@@ -1,5 +1,6 @@
-"""Running statistics of observations."""
+"""Running statistics of observations and returns."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -47,8 +48,7 @@ def test_empty():
     """Merging with no observation changes nothing, from either side; alone it normalises nothing."""
     empty, some = Statistics.empty(np.zeros(3)), Statistics.of(observations([5])[0])
     for merged in (empty.merge(some), some.merge(empty)):
-        for got, expected in zip(merged, some, strict=True):
-            np.testing.assert_allclose(got, expected, rtol=1e-15)
+        chex.assert_trees_all_close(merged, some, rtol=1e-15)
     for few in (empty, empty.merge(empty), Statistics.of(np.full((1, 3), 7.0))):
         normaliser = few.normaliser()
         np.testing.assert_array_equal(normaliser.mean, np.zeros(3))
@@ -100,3 +100,32 @@ def test_normalising_by_hand():
             assert got.dtype == jnp.float32
             np.testing.assert_array_equal(got, expected)
     np.testing.assert_array_equal(normaliser(x.reshape(2, 2, 1, 2))[:, :, 0], expected.reshape(2, 2, 2))
+
+
+def test_returns_are_pooled():
+    """Returns of valid steps alone, with and without statistics of observations; a fragment of one reset adds none."""
+    rng = np.random.default_rng(0)
+    parts = [(rng.normal(50, 7, n), rng.random(n) < 0.8) for n in (9, 1, 30)] + [(np.zeros(1), np.zeros(1, bool))]
+    pooled = np.concatenate([returns[valid] for returns, valid in parts])
+    for observation in (np.zeros(3), ()):
+        merged = Statistics.empty(observation, returns=True)
+        assert merged.normaliser().reward == 0
+        for returns, valid in parts:
+            one = Statistics.of_returns(returns, valid)
+            merged = merged.merge(Statistics.empty(observation)._replace(returns=one))
+        assert_pooled(merged.returns, pooled)
+        np.testing.assert_allclose(merged.normaliser().reward, 1 / pooled.std(), rtol=1e-6)
+
+
+def test_scaling_rewards_by_hand():
+    """By the version's factor, by the batch's own as long as there is none, not at all without factors; clipped."""
+    reward = jnp.array([1.0, -2.0, 900.0])
+
+    def normaliser(factor):
+        return Normaliser((), (), factor)
+
+    one, none, own = normaliser(np.float32(0.5)), normaliser(np.float32(0)), normaliser(np.float32(0.25))
+    np.testing.assert_array_equal(one.rewards(reward, own), [0.5, -1.0, 10.0])
+    np.testing.assert_array_equal(none.rewards(reward, own), [0.25, -0.5, 10.0])
+    np.testing.assert_array_equal(none.rewards(reward, none), [0.0, 0.0, 0.0])
+    assert normaliser(None).rewards(reward, normaliser(None)) is reward

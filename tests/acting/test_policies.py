@@ -77,7 +77,9 @@ def test_policies_are_values():
     ]
     assert len({policy, again, *others}) == 1 + len(others)
     assert ActorCritic() == ActorCritic(hidden=(256, 256)) != SMALL
-    assert repr(SMALL) == "ActorCritic(hidden=(16, 8), state_dependent_std=False, normalise=True)"
+    assert (
+        repr(SMALL) == "ActorCritic(hidden=(16, 8), state_dependent_std=False, normalise=True, scaling_discount=None)"
+    )
     assert pickle.loads(pickle.dumps((SMALL, Pixels(), policy))) == (SMALL, Pixels(), policy)
 
 

@@ -22,10 +22,10 @@ initialised = jax.jit(Policy.init, static_argnums=0)  # compiled once for equal 
 class Stage:
     """An environment with some slots, a small policy, and versions of it that differ in everything."""
 
-    def __init__(self, name: str, *, slots: int = 1, length: int = LENGTH) -> None:
+    def __init__(self, name: str, *, slots: int = 1, length: int = LENGTH, **settings) -> None:
         self.name, self.slots = name, slots
         self.env = make(name, slots=slots, seed=11)
-        self.policy = ActorCritic(hidden=(16,))(self.env.spec)
+        self.policy = ActorCritic(hidden=(16,), **settings)(self.env.spec)
         self.actors = Actors(self.policy, self.env, length)
         self.states = [start(self.env, slot) for slot in range(slots)]
 
@@ -157,6 +157,26 @@ def test_statistics(name):
     if name == "CartPole-v1":  # whose observations are float32 to begin with
         np.testing.assert_allclose(merged.mean, pooled.mean(axis=0), rtol=1e-10)
         np.testing.assert_allclose(merged.m2, pooled.var(axis=0) * len(pooled), rtol=1e-10)
+
+
+@both
+@pytest.mark.parametrize("length", [1, 40])
+def test_statistics_of_returns(name, length):
+    """R = 0.9 R + r over valid steps, by a plain loop: zero at first in an episode, kept between fragments."""
+    stage = Stage(name, slots=2, length=length, scaling_discount=0.9, normalise=name == "CartPole-v1")
+    merged, returns, sums, resets = stage.policy.statistics(), [], [0.0, 0.0], 0
+    for seed in range(160 // length):
+        for i, fragment in enumerate(stage.roll([stage.version(1)] * 2, seed=seed)):
+            merged = merged.merge(fragment.statistics)
+            for reward, valid in zip(fragment.trajectory.reward[:, 0], fragment.trajectory.valid[:, 0], strict=True):
+                sums[i] = 0.9 * sums[i] + float(reward) if valid else 0.0
+                returns += [sums[i]] * bool(valid)
+                resets += not valid
+    assert resets > 4
+    assert merged.returns.count == len(returns) == 320 - resets
+    np.testing.assert_allclose(merged.returns.mean, np.mean(returns), rtol=1e-10)
+    np.testing.assert_allclose(merged.returns.m2, np.var(returns) * len(returns), rtol=1e-10)
+    assert merged.count == (320 if name == "CartPole-v1" else 0)
 
 
 @both

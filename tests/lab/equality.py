@@ -9,6 +9,7 @@ import argparse
 import math
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -66,6 +67,11 @@ def wide(spec: Any) -> Policy:
     return Policy(spec, Wide(spec.actions))
 
 
+def scaled(spec: Any) -> Policy:
+    """The same policy with scaled rewards."""
+    return Policy(spec, Wide(spec.actions), scaling_discount=0.9)
+
+
 class Configuration(NamedTuple):
     """A system on a deployment."""
 
@@ -89,7 +95,14 @@ class Compared(NamedTuple):
     schedule: Schedule
 
 
-def configure(system: Any, *, seed: int, refresh: int | None = None, faults: dict[str, Faults] | None = None) -> Any:
+def configure(
+    system: Any,
+    *,
+    seed: int,
+    refresh: int | None = None,
+    faults: dict[str, Faults] | None = None,
+    policy: Callable[[Any], Policy] = wide,
+) -> Any:
     """A system on a deployment where every duration varies."""
     patient = Retry(limit=50)
     functions = {
@@ -100,7 +113,7 @@ def configure(system: Any, *, seed: int, refresh: int | None = None, faults: dic
     }
     used = ("actor", *system.functions)
     own = {name: fault for name, fault in (faults or {}).items() if name in used}
-    workload = Workload(CartPole(), wide, actors=3, fragment=16, refresh=refresh)
+    workload = Workload(CartPole(), policy, actors=3, fragment=16, refresh=refresh)
     return Configuration(system, workload, {name: functions[name] for name in used}, own, seed)
 
 
@@ -112,7 +125,7 @@ def draw(seed: int) -> Configuration:
         return options[rng.integers(len(options))]
 
     learners = int(rng.integers(2, 5))
-    # A second stream, so that the other settings of a number stay what they were before these two were added.
+    # Streams of their own, so that the other settings of a number stay what they were before these were added.
     penalised, in_rounds = np.random.default_rng((seed, 1)).random(2) < 1 / 3
     ppo = PPO(epochs=2, minibatch_size=24, learning_rate=1e-3, clip=one_of(0.1, 0.3))
     if penalised:
@@ -153,7 +166,8 @@ def draw(seed: int) -> Configuration:
             "parameter": Faults(crash_during=0.1, duplicate=0.2),
         },
     )
-    return configure(system, seed=seed, refresh=one_of(None, None, 4, 8), faults=faults)
+    policy = (wide, scaled)[np.random.default_rng((seed, 2)).integers(2)]
+    return configure(system, seed=seed, refresh=one_of(None, None, 4, 8), faults=faults, policy=policy)
 
 
 def compare(configuration: Configuration, updates: int = UPDATES) -> Compared:

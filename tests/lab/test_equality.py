@@ -17,7 +17,7 @@ from stellaris.systems import (
     Stellaris,
     Synchronous,
 )
-from tests.lab.equality import compare, configure, draw
+from tests.lab.equality import compare, configure, draw, scaled
 
 PPO_CONFIG = PPO(epochs=2, minibatch_size=24, learning_rate=1e-3)
 IMPALA_CONFIG = IMPALA(minibatch_size=2)
@@ -49,6 +49,11 @@ CONFIGURATIONS = {
     "refresh": (Stellaris(PPO_CONFIG, learners=3), {"refresh": 4}),
     "faults": (Stellaris(PPO_CONFIG, learners=3), {"faults": FAULTS}),
     "faults and refresh": (AsynchronousActors(PPO_CONFIG), {"faults": FAULTS, "refresh": 8}),
+    "scaled rewards": (Stellaris(PPO_CONFIG, learners=3), {"policy": scaled}),
+    "scaled rewards, IMPACT and faults": (
+        CircularReplay(IMPACT_CONFIG, buffer=2, passes=3),
+        {"policy": scaled, "refresh": 4, "faults": FAULTS},
+    ),
     "in step": (Stellaris(PPO_CONFIG, learners=3, control=StalenessControl(pace=0)), {}),
     "discard": (Stellaris(PPO_CONFIG, learners=3, control=StalenessControl(discard=2)), {}),
 } | {

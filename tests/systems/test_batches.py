@@ -1,5 +1,6 @@
 """Batches: what fragments become, by any algorithm, and which of their transitions were learned from."""
 
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -8,6 +9,7 @@ import pytest
 
 from stellaris import IMPACT, IMPALA, PPO, Trajectory
 from stellaris.acting.normalisation import Statistics
+from stellaris.acting.policies import PolicyVersion
 from stellaris.acting.rollout import Fragment
 from stellaris.algorithms import Algorithm
 from stellaris.runtime.references import size
@@ -66,6 +68,27 @@ def batch(
         target=of.versioned(of.first_params),
         key=jax.random.key(key),
     )
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_rewards_are_scaled(tiny_session: Session, known: bool) -> None:
+    """By the target's deviation of returns; by the batch's own before any batch was learned from."""
+    of = tiny_session
+    policy = replace(of.policy, scaling_discount=0.5)
+    rng = np.random.default_rng(0)
+    returns = [rng.normal(size=T) for _ in range(2)]
+    fragments = [
+        one._replace(statistics=one.statistics._replace(returns=Statistics.of_returns(x, one.trajectory.valid[:, 0])))
+        for one, x in zip([fragment(0), fragment(1)], returns, strict=True)
+    ]
+    normaliser = policy.statistics().normaliser()._replace(reward=np.float32(0.25 if known else 0))
+    target = PolicyVersion(of.first_params, normaliser)
+    data = batch_of(fragments, algorithm=PPO(minibatch_size=4), policy=policy, target=target, key=jax.random.key(0))
+    seen = np.concatenate([x[one.trajectory.valid[:, 0]] for x, one in zip(returns, fragments, strict=True)])
+    factor = 0.25 if known else 1 / np.sqrt(seen.var() + 1e-8)
+    plain = batch(PPO(minibatch_size=4), of, fragments=2)
+    # All values are 0, so value targets are linear in the rewards.
+    np.testing.assert_allclose(data.batch.target, factor * np.asarray(plain.batch.target), rtol=1e-6)
 
 
 @pytest.mark.parametrize(
