@@ -37,7 +37,7 @@ Make = Callable[[float, int, StalenessControl], System]
 
 def _settings(make: Make, rates: tuple[float, float, float], items: tuple[int, int]) -> Mapping[str, System]:
     """Returns eight settings: three rates with both ways of sampling, and the middle rate with other minibatches."""
-    ways = {"sampling on": StalenessControl(), "in rounds": StalenessControl(pace=0)}
+    ways = {"sampling on": StalenessControl(pace=1), "in rounds": StalenessControl(pace=0)}
     pairs = [(rate, items[0]) for rate in rates] + [(rates[1], items[1])]
     return {
         f"{rate:g}, {number} items, {name}": make(rate, number, way)
