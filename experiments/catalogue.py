@@ -102,6 +102,12 @@ EXPERIMENTS: Mapping[str, Entry] = {
     "stellaris-why": Entry(
         "figures.stellaris.why", f"{STELLARIS}, the causes of 2.2 times the reward", _VARIANTS, kind="study"
     ),
+    "stellaris-map": Entry(
+        "figures.map.command",
+        f"{STELLARIS}, where asynchronous learners win",
+        {"smoke": "1", "small": "150"},
+        kind="figure",
+    ),
     "minionsrl-motivation": Entry(
         "figures.minionsrl.motivation",
         f"{MINIONSRL}, Figure 2",

@@ -1,0 +1,1 @@
+"""The map: on which deployments asynchronous learners win, at equal time and at equal cost."""

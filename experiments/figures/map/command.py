@@ -1,0 +1,112 @@
+"""Computes the map: speed by dry runs, learning in the lab, and where their product exceeds one."""
+
+import argparse
+import csv
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from experiments.figures.map import learning, speed
+from experiments.figures.map.learning import Learning
+from experiments.figures.map.speed import Grid
+from experiments.lab.command import shown, use_all_cores
+from experiments.study.cells import code_version
+from experiments.toolkit import options, output
+from experiments.toolkit.provenance import provenance
+from stellaris.acting.jax_env import JaxEnvironment
+from stellaris.lab import CartPole, Gymnax
+from stellaris.runtime.files import atomic_write
+
+DESCRIPTION = "where asynchronous learners win: speed in steps per second, times learning per step"
+
+
+@dataclass(frozen=True)
+class Preset:
+    """The size of the study."""
+
+    grid: Grid
+    learning: Learning
+    tasks: Mapping[str, str | None]  #: environments; a name is one of gymnax, None is the library's own.
+
+
+PRESETS: Mapping[str, Preset] = {
+    "smoke": Preset(
+        Grid((1.0, 4.0), (0.1,), (1, 4), (1,), (0.0,), (0.1,), batches=4),
+        Learning((1.0,), (0.1,), (2,), (1e-3,), seeds=2, batches=4),
+        {"CartPole": None},
+    ),
+    "small": Preset(
+        Grid(
+            kappas=(1 / 16, 1 / 4, 1 / 2, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0),
+            variations=(0.0, 0.1, 0.5, 1.0),
+            learners=(1, 2, 4, 8, 16, 32, 64),
+            sharers=(1, 4),
+            growths=(0.0, 1.0),
+            updates=(0.1, 1.4),
+            batches=48,
+        ),
+        Learning(
+            kappas=(1.0, 8.0),
+            variations=(0.1, 1.0),
+            learners=(1, 4, 16, 64),
+            rates=(1e-4, 3e-4, 1e-3, 3e-3, 1e-2),
+            seeds=8,
+            batches=64,
+        ),
+        {"CartPole": None, "Acrobot-v1": "Acrobot-v1"},
+    ),
+}
+
+#: The parts of the study, in order.
+_PARTS = ("speed", "learning", "report")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options."""
+    add = parser.add_argument
+    add("--preset", choices=PRESETS, default="small", help="the size of the study")
+    add("--parts", nargs="+", choices=_PARTS, default=_PARTS, help="the parts to do; each keeps its tables")
+    add("--out", type=options.folder, default=Path("results/stellaris-map"), help="folder of the results")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Computes the tables of the parts, and draws the pictures of the tables that the folder holds."""
+    use_all_cores()
+    preset, out = PRESETS[arguments.preset], arguments.out
+    with output.usable(out):
+        out.mkdir(parents=True, exist_ok=True)
+    if "speed" in arguments.parts:
+        output.write_rows(out / "speed.csv", list(speed.measured(preset.grid, print)))
+        _note(out, "speed", preset)
+    if "learning" in arguments.parts:
+        for name, environment in preset.tasks.items():
+            _learn(preset, name, CartPole() if environment is None else Gymnax(environment), out)
+            _note(out, f"learning_{name}", preset)
+    return 0
+
+
+def _learn(preset: Preset, name: str, environment: JaxEnvironment, out: Path) -> None:
+    """Runs every deployment in one environment; the table is written after each."""
+    rows: list[Mapping[str, Any]] = []
+    points = [*preset.learning.points()]
+    for i, point in enumerate(points):
+        print(f"{name}, {i + 1} of {len(points)}: {point}")
+        found = learning.curves(preset.learning, point, environment, out / "blocks", shown())
+        rows += learning.rows(preset.learning, point, found)
+        output.write_rows(out / f"learning_{name}.csv", rows)
+
+
+def _note(out: Path, part: str, preset: Preset) -> None:
+    """Writes the provenance of a part."""
+    path = out / "provenance.json"
+    known = json.loads(path.read_text()) if path.exists() else {}
+    with atomic_write(path) as file:
+        json.dump(known | {part: {"preset": repr(preset), **provenance(code_version())}}, file, indent=1)
+
+
+def read(path: Path) -> Sequence[Mapping[str, str]]:
+    """Reads a table."""
+    with path.open(newline="") as file:
+        return [*csv.DictReader(file)]
