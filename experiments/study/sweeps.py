@@ -3,14 +3,14 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from rich.console import Console
 
 from experiments.study import curves, study, tidy
 from experiments.study.cells import Finished
 from experiments.study.study import Size, Study, Variant
-from experiments.tasks import testbed, testbeds
+from experiments.tasks import presets, testbed, testbeds
 from experiments.tasks.testbed import Assumed
 from experiments.toolkit import plots
 from experiments.toolkit.statistics import estimate
@@ -24,7 +24,7 @@ class Swept(NamedTuple):
     """One of the testbed's assumptions with its values in the sweep."""
 
     label: str
-    values: Mapping[float, Mapping[str, float]]  #: the changed fields of `Assumed`, by the value on the x-axis.
+    values: Mapping[float, Mapping[str, Any]]  #: the changed fields of `Assumed`, by the value on the x-axis.
 
 
 _TIMES, _POWERS = (0.25, 1.0, 4.0), (0.0, 0.5, 1.0)
@@ -47,6 +47,21 @@ SWEPT: Mapping[str, Swept] = {
         "seconds per round of making\nworkers and evaluating",
         {seconds: {"overhead": seconds} for seconds in (0.0, 1.0, 5.0, 10.0)},
     ),
+    "update": Swept(
+        "time of an update and an invocation\n/ testbed's",
+        {
+            times: {"update": times * testbed.POLICY_UPDATE, "invocation": times * testbed.INVOCATION}
+            for times in (0.0, 0.2, 1.0, 4.0)
+        },
+    ),
+    "step": Swept(
+        "time of an environment step\n/ testbed's", {x: {"step": x * testbed.ENVIRONMENT_STEP} for x in _TIMES}
+    ),
+    "places": Swept(
+        "places on the machine that is\nrented for 16 actors",
+        {float(places): {"actor_places": places} for places in (presets.ACTORS, testbed.SERVER_ACTORS_PLACES)},
+    ),
+    "idle": Swept("whether idle GPUs are billed\nby use (1) or not (0)", {0.0: {}, 1.0: {"idle_gpus": True}}),
 }
 
 

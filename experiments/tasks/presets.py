@@ -106,7 +106,7 @@ def contender(
             central_inference=central_inference,
             assumed=assumed,
         )
-        prices = testbed.reserved_prices(actors=actors, learners=learners)
+        prices = testbed.reserved_prices(actors=actors, learners=learners, assumed=assumed)
     return Contender(name, system, functions, prices, colour, line)
 
 

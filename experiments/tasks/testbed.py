@@ -91,10 +91,15 @@ class Assumed:
     gpu_sharing: float = GPU_SHARING  #: `k` learner functions on one GPU take `k ** gpu_sharing` times as long.
     growth: float = GRADIENT_GROWTH  #: `n` samples take `(n / GRADIENT_SAMPLES) ** growth` times as long.
     overhead: float = 0.0  #: seconds before each rollout, in which workers are made and policies evaluated.
+    step: float = ENVIRONMENT_STEP  #: seconds of an environment step, with inference and a library's overhead.
+    update: float = POLICY_UPDATE  #: seconds of an optimizer step for a group of gradients.
+    invocation: float = INVOCATION  #: seconds of invoking a warm function.
+    actor_places: int = SERVER_ACTORS_PLACES  #: actors that fit on the reserved machine; its price is proportional.
+    idle_gpus: bool = False  #: whether the bill by use charges learners that are kept alive as if they were busy.
 
     def varying(self, mean: float) -> Delay:
-        """Returns a log-normal duration with this mean."""
-        return LogNormal(mean, self.variation)
+        """Returns a log-normal duration with this mean; a mean of 0 does not vary."""
+        return LogNormal(mean, self.variation) if mean else Constant(0.0)
 
     def before_a_rollout(self, invocation: float = 0.0) -> Delay:
         """Returns the delay before a rollout: invoking its function, and the overhead, which does not vary."""
@@ -134,11 +139,11 @@ def serverless(
     varying = assumed.varying
     return {
         "actor": FunctionSpec(
-            compute=varying(ENVIRONMENT_STEP),
+            compute=varying(assumed.step),
             cold_start=varying(ACTOR_COLD_START),
             keep_alive=KEEP_ALIVE,
             max_concurrency=actors,
-            queueing=assumed.before_a_rollout(INVOCATION),
+            queueing=assumed.before_a_rollout(assumed.invocation),
             transfer=assumed.transfer,
         ),
         "learner": FunctionSpec(
@@ -146,15 +151,15 @@ def serverless(
             cold_start=varying(LEARNER_COLD_START),
             keep_alive=KEEP_ALIVE,
             max_concurrency=learners,
-            queueing=varying(INVOCATION),
+            queueing=varying(assumed.invocation),
             transfer=assumed.transfer,
         ),
         "parameter": FunctionSpec(
-            compute=varying(POLICY_UPDATE),
+            compute=varying(assumed.update),
             cold_start=varying(PARAMETER_COLD_START),
             keep_alive=KEEP_ALIVE,
             max_concurrency=1,
-            queueing=varying(INVOCATION),
+            queueing=varying(assumed.invocation),
             transfer=assumed.transfer,
         ),
     }
@@ -182,7 +187,7 @@ def reserved(
       assumed: the durations and their variation.
     """
     varying = assumed.varying
-    step = ENVIRONMENT_ALONE if central_inference else ENVIRONMENT_STEP
+    step = assumed.step * ENVIRONMENT_ALONE / ENVIRONMENT_STEP if central_inference else assumed.step
     functions = {
         "actor": FunctionSpec(
             compute=varying(step),
@@ -202,8 +207,10 @@ def reserved(
     return functions
 
 
-def _actor_machines(actors: int) -> int:
-    return math.ceil(actors / SERVER_ACTORS_PLACES)
+def _actor_machines(actors: int, assumed: Assumed) -> float:
+    """Returns the USD per second of the machines that have places for the actors."""
+    one = SERVER_ACTORS * assumed.actor_places / SERVER_ACTORS_PLACES
+    return math.ceil(actors / assumed.actor_places) * one
 
 
 def serverless_prices(*, actors: int, learners: int, assumed: Assumed = ASSUMED) -> tuple[PriceSheet, PriceSheet]:
@@ -214,14 +221,14 @@ def serverless_prices(*, actors: int, learners: int, assumed: Assumed = ASSUMED)
     gpus = math.ceil(learners / _sharers(learners))
     machines = {
         "learner machines": Machine(gpus * SERVER_LEARNER, runs=("learner",), places=learners),
-        "actor machine": Machine(_actor_machines(actors) * SERVER_ACTORS, runs=("actor",), places=actors),
+        "actor machine": Machine(_actor_machines(actors, assumed), runs=("actor",), places=actors),
     }
     demo = PriceSheet("demo", machines=machines, source="the authors' demo bills its run by duration")
     by_use = PriceSheet(
         "pay_per_use",
         {
             "actor": Rate(per_second=ACTOR_FUNCTION, per_request=ACTOR_FUNCTION * assumed.overhead),
-            "learner": Rate(per_second=SERVER_LEARNER / _sharers(learners)),
+            "learner": Rate(per_second=SERVER_LEARNER / _sharers(learners), idle=assumed.idle_gpus),
             "parameter": Rate(per_second=PARAMETER_FUNCTION),
         },
         source="the time that functions run, at the demo's prices; cold starts are not billed",
@@ -229,11 +236,11 @@ def serverless_prices(*, actors: int, learners: int, assumed: Assumed = ASSUMED)
     return demo, by_use
 
 
-def reserved_prices(*, actors: int, learners: int = 1) -> tuple[PriceSheet, PriceSheet]:
+def reserved_prices(*, actors: int, learners: int = 1, assumed: Assumed = ASSUMED) -> tuple[PriceSheet, PriceSheet]:
     """Returns the two bills of reserved machines, which are equal: machines cost the same busy or idle."""
     machines = {
         "learner machine": Machine(learners * SERVER_LEARNER, runs=("learner",), places=learners),
-        "actor machine": Machine(_actor_machines(actors) * SERVER_ACTORS, runs=("actor",), places=actors),
+        "actor machine": Machine(_actor_machines(actors, assumed), runs=("actor",), places=actors),
     }
     source = "reserved machines by wall-clock time"
     return PriceSheet("demo", machines=machines, source=source), PriceSheet(

@@ -21,7 +21,7 @@ from stellaris.lab import Throughput, throughput, throughputs
 from stellaris.systems import Budget
 
 #: Number of deployments that are measured between two lines of progress.
-_AT_ONCE = 64
+_AT_ONCE = 300
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ STUDY = sweeps.over(
     "stellaris-demo-sweeps",
     _SIZES,
     _pair,
-    tuple(sweeps.SWEPT),
+    ("variation", "gradient", "sharing", "growth", "overhead"),
     ("stellaris", "synchronous"),
     assumed=presets.DEMO,
 )

@@ -5,9 +5,13 @@ from experiments.study.study import Variant
 from experiments.tasks import presets
 from experiments.tasks.testbed import Assumed
 
-DESCRIPTION = "the headline ratios over straggler variation, the time of a gradient, and the slow-down of a shared GPU"
+DESCRIPTION = (
+    "the headline ratios over straggler variation, the times of a gradient, an update and a step, the slow-down of a "
+    "shared GPU, and what is billed"
+)
 
 _SYSTEMS = ("stellaris", "synchronous")
+_ASSUMED = ("variation", "gradient", "sharing", "update", "step", "places", "idle")
 
 
 def _pair(environment: str, assumed: Assumed) -> tuple[Variant, Variant]:
@@ -17,5 +21,5 @@ def _pair(environment: str, assumed: Assumed) -> tuple[Variant, Variant]:
     return Variant(own, workload), Variant(other, workload)
 
 
-STUDY = sweeps.over("stellaris-sweeps", variants.SIZES, _pair, ("variation", "gradient", "sharing"), _SYSTEMS)
+STUDY = sweeps.over("stellaris-sweeps", variants.SIZES, _pair, _ASSUMED, _SYSTEMS)
 add_arguments, main = STUDY.add_arguments, STUDY.main

@@ -6,6 +6,7 @@ import pytest
 
 from experiments.tasks import testbed
 from stellaris.runtime.costs import prices
+from stellaris.runtime.delays import Constant
 
 GRADIENT = testbed.serverless(actors=1, learners=1)["learner"].compute.mean
 
@@ -50,6 +51,31 @@ def test_the_overhead_of_a_round():
     assert rate.per_request == pytest.approx(5.0 * rate.per_second)
     without = testbed.serverless(actors=16, learners=4)["actor"].queueing
     assert without == testbed.ASSUMED.varying(testbed.INVOCATION)
+
+
+def test_times_of_steps_updates_and_invocations():
+    """As assumed, on either deployment; zero seconds do not vary."""
+    assumed = testbed.Assumed(step=0.004, update=0.0, invocation=0.02)
+    serverless = testbed.serverless(actors=16, learners=4, assumed=assumed)
+    assert (
+        serverless["actor"].compute.mean == testbed.reserved(actors=16, assumed=assumed)["actor"].compute.mean == 0.004
+    )
+    assert serverless["parameter"].compute == Constant(0.0)
+    assert {spec.queueing.mean for spec in serverless.values()} == {0.02}
+    central = testbed.reserved(actors=16, central_inference=True, assumed=assumed)["actor"].compute
+    assert central.mean == pytest.approx(4 * testbed.ENVIRONMENT_ALONE)
+
+
+def test_what_is_billed():
+    """A machine with 16 places costs a third of one with 48; idle GPUs cost nothing by use unless assumed."""
+    small = testbed.Assumed(actor_places=16, idle_gpus=True)
+    for sheets in (testbed.reserved_prices, lambda **of: testbed.serverless_prices(learners=4, **of)):
+        for actors, machines in ((16, 1), (17, 2)):
+            price = sheets(actors=actors, assumed=small)[0].machines["actor machine"].per_second
+            assert price == pytest.approx(machines * testbed.SERVER_ACTORS / 3)
+        assert sheets(actors=16)[0].machines["actor machine"].per_second == pytest.approx(testbed.SERVER_ACTORS)
+    billed = [testbed.serverless_prices(actors=16, learners=4, assumed=a)[1] for a in (small, testbed.ASSUMED)]
+    assert [sheet.functions["learner"].idle for sheet in billed] == [True, False]
 
 
 def test_prices_are_those_of_the_price_list():
