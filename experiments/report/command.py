@@ -11,7 +11,7 @@ from typing import Any
 from experiments import catalogue, reproduce
 from experiments.figures.stellaris import frameworks
 from experiments.report import page
-from experiments.report.claims import Claim, Finding, Points, claims, committed, findings, verdict
+from experiments.report.claims import Claim, Finding, Points, claims, committed, findings, greatest, verdict
 from experiments.tasks import minionsrl, testbed
 from experiments.tasks.presets import architectures
 from experiments.toolkit import options, output, shell
@@ -92,9 +92,18 @@ def _claims(found: Mapping[str, Sequence[Finding]]) -> list[Sequence[str]]:
     for claim in claims():
         value = f"{claim.value:g} ({claim.unit})"
         known = found.get(claim.claim, ())
+        up_to = "(up to)" in claim.claim
         for finding in known:
-            last = (str(finding.seeds), verdict(claim, finding), finding.command)
-            rows.append((claim.claim, claim.paper, value, _ours(claim, finding), *last))
+            judged = "" if up_to else verdict(claim, finding)
+            rows.append(
+                (claim.claim, claim.paper, value, _ours(claim, finding), str(finding.seeds), judged, finding.command)
+            )
+        for under, finding in greatest(claim, known).items():
+            several = ", ".join(one.environment for one in known if one.under == under)
+            ours = f"{_ours(claim, finding)}, the greatest of {several}"
+            rows.append(
+                (claim.claim, claim.paper, value, ours, str(finding.seeds), verdict(claim, finding), finding.command)
+            )
         if not known:
             rows.append((claim.claim, claim.paper, value, "not run", "", "", ""))
     return rows
@@ -104,8 +113,10 @@ def _ours(claim: Claim, finding: Finding) -> str:
     """Formats the measurement with its environment and settings; explains a missing verdict if budgets ran out."""
     spent = "" if claim.unit == "ratio" or finding.returns is None else f" for {finding.returns} times the return"
     seeds = f"{finding.censored} of {finding.seeds} seeds"
-    why = f"; no verdict: with {seeds} a run's budget was used up before the target" if finding.censored else ""
-    return f"{finding.ours}{spent} ({finding.environment}; {finding.under}{why})"
+    under = f"{finding.environment}; {finding.under}"
+    if not finding.comparable:
+        return f"({under}; no number: with {seeds} a run's budget was used up before the target)"
+    return f"{finding.ours}{spent} ({under})"
 
 
 def _notes(found: Mapping[str, Sequence[Finding]]) -> list[tuple[str, str]]:

@@ -18,8 +18,8 @@ COST = "training cost reduction against the baselines"
 def run(system, seed, end, final, cost, environment="Hopper-v4", setting=""):
     """Two points of a curve that rises evenly from 0 over a million steps; the demo's bill is twice the other."""
     same = {"environment": environment, "system": system, "setting": setting, "seed": str(seed)}
-    names = ("seconds", "steps", "episode_return", "cost_pay_per_use", "cost_demo")
-    points = ((0.0, 0.0, 0.0, 0.0, 0.0), (end, 1e6, final, cost, 2 * cost))
+    names = ("seconds", "steps", "episode_return", "cost_pay_per_use", "cost_azure", "cost_demo")
+    points = ((0.0, 0.0, 0.0, 0.0, 0.0, 0.0), (end, 1e6, final, cost, cost, 2 * cost))
     return [{**same, **dict(zip(names, map(str, point), strict=True))} for point in points]
 
 
@@ -114,9 +114,41 @@ def test_a_target_that_was_not_reached(final, cost, censored, verdict):
     found = claims.findings({"minionsrl-training": [*points, *run(minionsrl.AZURE, 4, 100.0, final, cost)]})
     by_name = {claim.claim: claim for claim in claims.claims()}
     for name in ("total training time reduction (up to)", "training cost reduction (up to)"):
-        (finding,) = found[name]
+        finding, *azure = found[name]
         assert (finding.seeds, finding.censored, finding.judged) == (5, censored, True)
+        assert finding.comparable == (not censored)
         assert claims.verdict(by_name[name], finding) == verdict
+        assert [one.under.endswith("as Azure bills") for one in azure] == [True] * ("cost" in name)
+
+
+def test_runs_without_a_budget_left_are_not_compared():
+    """Of two pairs only the one that reached the target counts; of none there is no number."""
+    names = (minionsrl.LEARNED, minionsrl.AZURE)
+    one, other = (
+        [*run(names[0], seed, 10.0, 600.0, 0.01), *run(names[1], seed, 40.0, final, 0.02)]
+        for seed, final in ((0, 600.0), (1, 90.0))
+    )
+    (both,) = claims.findings({"minionsrl-training": one + other})["total training time reduction (up to)"]
+    assert both.ours is not None
+    assert (both.ours.middle, both.seeds, both.censored) == (pytest.approx(0.75), 2, 1)
+    (none,) = claims.findings({"minionsrl-training": other})["total training time reduction (up to)"]
+    assert (none.ours, none.comparable) == (None, False)
+    (claim,) = (claim for claim in claims.claims() if claim.claim == "total training time reduction (up to)")
+    assert claims.verdict(claim, none) == ""
+
+
+def test_up_to_is_the_greatest_of_the_environments():
+    """Of those that can be judged, by bill; other claims have no greatest."""
+    (claim,) = (claim for claim in claims.claims() if claim.claim == "training cost reduction (up to)")
+
+    def finding(environment, middle, under="Eq. 2", judged=True, censored=0):
+        return claims.Finding(estimate([middle] * 5), environment, under, 5, judged, None, "", censored)
+
+    found = [finding("A", 0.2), finding("B", 0.6), finding("C", 0.9, judged=False), finding("D", 0.9, censored=1)]
+    found += [finding("A", 0.1, "Azure")]
+    best = claims.greatest(claim, found)
+    assert {under: one.environment for under, one in best.items()} == {"Eq. 2": "B", "Azure": "A"}
+    assert claims.greatest(claim._replace(claim="training cost reduction"), found) == {}
 
 
 def test_committed_measurements():
